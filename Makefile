@@ -1,0 +1,57 @@
+# make demo and make test are all a newcomer needs; each makes its own environment in .venv.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# A stranger's choice of PyTorch wheels, e.g. the CPU index of pytorch.org; empty = pip's own configuration.
+TORCH_INDEX_URL ?=
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests that need the public data find it here; they say so when it is absent.
+ifneq ($(wildcard ../shared/data),)
+export COTENANT_SHARED_DATA ?= $(abspath ../shared/data)
+endif
+
+.PHONY: help setup demo test test-all check format protos benchmarks compose-test
+
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: $(VENV)/.ready ## the environment in .venv
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@bash deploy/check_prerequisites.sh $(PYTHON)
+	$(PYTHON) -m venv $(VENV)
+	@echo "1/2 torch (CPU wheel where one is configured; see TORCH_INDEX_URL in the README)"
+	$(BIN)/pip install $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) -c constraints.txt torch
+	@echo "2/2 everything else"
+	$(BIN)/pip install -c constraints.txt -e '.[predictor,scheduler,agent,profiler,dev]'
+	@touch $@
+
+demo: setup ## predictor, scheduler, agent and real jobs sharing devices, in under 3 minutes
+	$(BIN)/cotenant demo
+
+test: setup check ## checks and every test that needs neither a GPU nor Docker
+	$(BIN)/pytest -m 'not endurance and not gpu and not compose' $(PYTEST_ARGS)
+
+test-all: setup check ## the same with the tests that take minutes
+	$(BIN)/pytest -m 'not gpu and not compose' $(PYTEST_ARGS)
+
+check: setup ## format, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/buf lint protos
+
+format: setup ## rewrite the code in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+protos: setup ## regenerate the stubs; fails on a breaking change
+	bash deploy/generate_protos.sh $(BIN)
+
+benchmarks: setup ## every figure that the documents promise, as JSON
+	$(BIN)/python -m benchmarks.run_all
+
+compose-test: setup ## build and run docker-compose.yml with a local Docker engine
+	bash deploy/compose_test.sh

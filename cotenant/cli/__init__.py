@@ -1,0 +1,1 @@
+"""The `cotenant` command: one module per group of verbs, tables and formats beside them."""

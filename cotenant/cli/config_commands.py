@@ -1,0 +1,66 @@
+"""config view, completion, version."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+from importlib import metadata
+
+import click
+from click.shell_completion import get_completion_class
+
+from cotenant import __version__
+from cotenant.cli.formats import emit_data
+from cotenant.cli.session import Session, show, with_session
+from cotenant.cli.settings import config_file_path
+from cotenant.cli.tables import Column, Row, render_table
+from cotenant.client_errors import InputError
+
+_COLUMNS = (Column(title="SETTING"), Column(title="VALUE", shrinks=True), Column(title="FROM", shrinks=True))
+_LIBRARIES = ("grpcio", "protobuf", "click", "rich", "pyyaml")
+
+
+@click.group()
+def config() -> None:
+    """Show settings and where they come from."""
+
+
+@config.command(epilog="Settings: flags, then COTENANT_NAME, then the file, then defaults.")
+@with_session
+def view(session: Session, /) -> None:
+    """Show every setting with its origin."""
+    values = dataclasses.asdict(session.settings)
+    origins = session.resolved.origins
+    if not session.output.is_for_people:
+        path = str(config_file_path(os.environ))
+        settings = {name: {"value": value, "origin": origins[name]} for name, value in values.items()}
+        emit_data({"file": path, "settings": settings}, session.output)
+        return
+    rows = [Row(cells=(name, str(value) or "-", origins[name])) for name, value in values.items()]
+    show(render_table(_COLUMNS, rows, session.width))
+    show(f"\nfile: {config_file_path(os.environ)}")
+
+
+@click.command(epilog='Example:  eval "$(cotenant completion bash)"   (or write it to your completion folder)')
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of SHELL."""
+    from cotenant.cli.main import cotenant  # the group that is completed imports this module
+
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise InputError(f"no completion for {shell}")
+    click.echo(kind(cotenant, {}, "cotenant", "_COTENANT_COMPLETE").source())
+
+
+@click.command()
+@with_session
+def version(session: Session, /) -> None:
+    """Print the version of cotenant and of what it stands on."""
+    versions = {"cotenant": __version__, "python": platform.python_version()}
+    versions |= {library: metadata.version(library) for library in _LIBRARIES}
+    if session.output.is_for_people:
+        show("\n".join(f"{name} {number}" for name, number in versions.items()))
+    else:
+        emit_data(versions, session.output)

@@ -1,0 +1,126 @@
+"""What the demo sees of the jobs: their newest state and what was measured while two shared a device."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cotenant.client import SchedulerClient
+from cotenant.client_errors import CotenantError
+from cotenant.job_watch import WatchKind, watch_jobs
+from cotenant.v1 import scheduling_pb2
+
+ENDED = frozenset(
+    {scheduling_pb2.JOB_PHASE_FINISHED, scheduling_pb2.JOB_PHASE_FAILED, scheduling_pb2.JOB_PHASE_CANCELLED}
+)
+ACTIVE = frozenset({scheduling_pb2.JOB_PHASE_STARTING, scheduling_pb2.JOB_PHASE_RUNNING})
+
+
+ALONE = ""
+
+
+@dataclass(slots=True)
+class Window:
+    """Steps of one job while its neighbourhood stayed the same: one other job, or nobody.
+
+    Attributes:
+        steps: Steps counted.
+        step_ms_sum: Sum of their times.
+        utilization_sum: Sum of the utilization at every step.
+    """
+
+    steps: int = 0
+    step_ms_sum: float = 0.0
+    utilization_sum: float = 0.0
+
+    @property
+    def step_ms(self) -> float:
+        """Mean step time of the window; 0 = no steps."""
+        return self.step_ms_sum / self.steps if self.steps else 0.0
+
+    @property
+    def utilization_ratio(self) -> float:
+        """Mean utilization of the window; 0 = no steps."""
+        return self.utilization_sum / self.steps if self.steps else 0.0
+
+
+@dataclass(slots=True)
+class JobTracker:
+    """Follows the jobs of one cluster; safe to read while `follow` runs in a thread.
+
+    Attributes:
+        jobs: Newest state by job id.
+        windows: (job id, id of its one neighbour or ALONE) -> what was measured.
+        busy_ms: Job id -> sum of the times of all its steps.
+        violations: What must not happen and did: steps that went back, attempts that went back.
+        connected: Whether the watch stands.
+        failure: Why following ended early; empty = it did not.
+    """
+
+    jobs: dict[str, scheduling_pb2.Job] = field(default_factory=dict)
+    windows: dict[tuple[str, str], Window] = field(default_factory=dict)
+    busy_ms: dict[str, float] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+    connected: bool = False
+    reconnections: int = 0
+    failure: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def follow(self, client: SchedulerClient, stop: threading.Event) -> None:
+        """Watches until `stop` is set; a lost scheduler is waited for."""
+        try:
+            for event in watch_jobs(client, patience_ms=120_000, stop=stop):
+                with self.lock:
+                    self.reconnections += event.kind is WatchKind.SNAPSHOT_END
+                    self.connected = event.kind is not WatchKind.DISCONNECTED
+                    if event.job is not None:
+                        self._learn(event.job)
+        except CotenantError as error:
+            self.failure = error.message
+
+    def snapshot(self) -> Mapping[str, scheduling_pb2.Job]:
+        """Returns the newest state of every job by id."""
+        with self.lock:
+            return dict(self.jobs)
+
+    def _learn(self, job: scheduling_pb2.Job) -> None:
+        before = self.jobs.get(job.job_id)
+        self.jobs[job.job_id] = job
+        if before is None:
+            return
+        name = job.spec.name
+        if job.attempt < before.attempt:
+            self.violations.append(f"{name}: attempt went from {before.attempt} back to {job.attempt}")
+        if job.attempt == before.attempt and job.steps_done < before.steps_done:
+            self.violations.append(f"{name}: steps went from {before.steps_done} back to {job.steps_done}")
+        self._measure(before, job)
+
+    def _measure(self, before: scheduling_pb2.Job, job: scheduling_pb2.Job) -> None:
+        steps = job.steps_done - before.steps_done
+        if steps <= 0 or job.step_ms <= 0 or job.attempt != before.attempt:
+            return
+        self.busy_ms[job.job_id] = self.busy_ms.get(job.job_id, 0.0) + steps * job.step_ms
+        others = [neighbour.job_id for neighbour in job.neighbours]
+        if others != [neighbour.job_id for neighbour in before.neighbours] or len(others) > 1 or job.phase in ENDED:
+            return
+        window = self.windows.setdefault((job.job_id, others[0] if others else ALONE), Window())
+        window.steps += steps
+        window.step_ms_sum += steps * job.step_ms
+        window.utilization_sum += steps * job.utilization_ratio
+
+
+def progress_ratio(jobs: Mapping[str, scheduling_pb2.Job]) -> float:
+    """Returns the part of all steps that is done, 0 to 1."""
+    total = sum(job.spec.steps_total for job in jobs.values())
+    return sum(job.steps_done for job in jobs.values()) / total if total else 0.0
+
+
+def sharing_pairs(jobs: Mapping[str, scheduling_pb2.Job]) -> set[frozenset[str]]:
+    """Returns the pairs of jobs that run on one device now."""
+    return {
+        frozenset({job.job_id, neighbour.job_id})
+        for job in jobs.values()
+        if job.phase == scheduling_pb2.JOB_PHASE_RUNNING
+        for neighbour in job.neighbours
+    }

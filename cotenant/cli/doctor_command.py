@@ -1,0 +1,188 @@
+"""doctor: is everything here that cotenant needs, and what to do where it is not."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+import click
+
+from cotenant import __version__, quantities
+from cotenant.cli.exit_codes import ExitCode
+from cotenant.cli.formats import emit_data
+from cotenant.cli.session import Session, show, with_session
+from cotenant.cli.settings import default_state_dir
+from cotenant.cli.tables import Column, Row, render_table
+from cotenant.client import is_serving, open_channel
+from cotenant.client_errors import CotenantError
+from cotenant.programs import EXTRAS, run_captured
+
+OLDEST_PYTHON = (3, 11)
+WANTED_DISK_BYTES = 2**30
+ANSWER_TIMEOUT_S = 1.0
+PROBE_TIMEOUT_S = 30.0
+FIRST_COLUMNS_WIDTH = 30
+_LIBRARIES = ("grpcio", "grpcio-health-checking", "grpcio-status", "protobuf", "click", "rich", "pyyaml")
+_COLUMNS = (Column(title="CHECK"), Column(title="STATE"), Column(title="FOUND", shrinks=True))
+_STYLES = {"ok": "green", "warning": "yellow", "fault": "red"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Outcome of one check.
+
+    Attributes:
+        state: ok, warning (works, but less) or fault.
+        remedy: What to do; empty when ok.
+    """
+
+    check: str
+    state: str
+    found: str
+    remedy: str = ""
+
+
+@click.command(epilog="Exit status 1 when a check finds a fault. Example:  cotenant doctor -o json")
+@with_session
+def doctor(session: Session, /) -> None:
+    """Check versions, programs, GPUs, ports, disk and the services that are configured."""
+    findings = [finding for check in CHECKS for finding in check(session)]
+    if session.output.is_for_people:
+        rows = [_row(finding, session.width) for finding in findings]
+        show(render_table(_COLUMNS, rows, session.width))
+    else:
+        emit_data({"findings": [asdict(finding) for finding in findings]}, session.output)
+    if any(finding.state == "fault" for finding in findings):
+        raise click.exceptions.Exit(ExitCode.ERROR)
+
+
+def _row(finding: Finding, width: int) -> Row:
+    is_long = len(finding.found) > width - FIRST_COLUMNS_WIDTH
+    notes = [finding.found] * is_long + [f"remedy: {finding.remedy}"] * bool(finding.remedy)
+    cells = (finding.check, finding.state, "" if is_long else finding.found)
+    return Row(cells=cells, styles=((1, _STYLES[finding.state]),), note="; ".join(notes))
+
+
+def check_python(session: Session) -> Iterator[Finding]:
+    """Looks at the interpreter."""
+    found = ".".join(map(str, sys.version_info[:3]))
+    good = sys.version_info[:2] >= OLDEST_PYTHON
+    remedy = "" if good else "install Python 3.11 or newer"
+    yield Finding(check="python", state="ok" if good else "fault", found=found, remedy=remedy)
+
+
+def check_libraries(session: Session) -> Iterator[Finding]:
+    """Looks at the libraries that the command stands on."""
+    missing = []
+    for library in _LIBRARIES:
+        try:
+            metadata.version(library)
+        except metadata.PackageNotFoundError:
+            missing.append(library)
+    found = f"missing: {', '.join(missing)}" if missing else f"cotenant {__version__} and {len(_LIBRARIES)} libraries"
+    remedy = "pip install cotenant again" if missing else ""
+    yield Finding(check="libraries", state="fault" if missing else "ok", found=found, remedy=remedy)
+
+
+def check_programs(session: Session) -> Iterator[Finding]:
+    """Looks for the programs that `cotenant up` starts."""
+    for program, extra in EXTRAS.items():
+        if importlib.util.find_spec(program) is None:
+            remedy = f"pip install 'cotenant[{extra}]' if this machine shall run it"
+            yield Finding(check=program, state="warning", found="not installed", remedy=remedy)
+        else:
+            yield Finding(check=program, state="ok", found="installed")
+
+
+def check_devices(session: Session) -> Iterator[Finding]:
+    """Asks the agent which GPUs it sees."""
+    remedy = "for a try without a GPU: cotenant demo, or cotenant up --standin-cores 0,1"
+    try:
+        done = run_captured("probe", ["-o", "json"], timeout_s=PROBE_TIMEOUT_S)
+        probe = json.loads(done.stdout)
+    except (CotenantError, json.JSONDecodeError) as error:
+        yield Finding(check="gpus", state="warning", found=f"cannot look: {error}", remedy=remedy)
+        return
+    names = ", ".join(sorted({str(gpu.get("device", "?")) for gpu in probe["gpus"]}))
+    if names:
+        yield Finding(check="gpus", state="ok", found=f"{len(probe['gpus'])}: {names}")
+    else:
+        yield Finding(check="gpus", state="warning", found=str(probe.get("nvml") or "none"), remedy=remedy)
+    yield Finding(check="limits", state="ok", found="enforceable: " + ", ".join(probe.get("enforcements", ())))
+
+
+def check_disk(session: Session) -> Iterator[Finding]:
+    """Looks at the place where `cotenant up` keeps its data."""
+    state_dir = Path(session.settings.state_dir) if session.settings.state_dir else default_state_dir(os.environ)
+    place = next(path for path in (state_dir, *state_dir.parents) if path.exists())
+    free_bytes = shutil.disk_usage(place).free
+    found = f"{quantities.format_gib(free_bytes)} free at {place}"
+    if not os.access(place, os.W_OK):
+        yield Finding(check="state dir", state="fault", found=f"{place} is not writable", remedy="set --state-dir")
+    elif free_bytes < WANTED_DISK_BYTES:
+        yield Finding(check="state dir", state="warning", found=found, remedy="free 1 GiB, or set another state_dir")
+    else:
+        yield Finding(check="state dir", state="ok", found=found)
+
+
+def check_services(session: Session) -> Iterator[Finding]:
+    """Asks the configured services for their health; tells a free port from one that something else holds."""
+    settings = session.settings
+    for name, address in (("scheduler", settings.scheduler), ("predictor", settings.predictor)):
+        if is_serving(open_channel(settings.channel_options(address)), timeout_s=ANSWER_TIMEOUT_S):
+            yield Finding(check=name, state="ok", found=f"serving at {address}")
+        elif _is_listening(address):
+            found = f"something at {address} does not answer as a {name}"
+            yield Finding(
+                check=name, state="fault", found=found, remedy=f"another port, or set COTENANT_{name.upper()}"
+            )
+        else:
+            found = f"nobody at {address}"
+            configured = not session.resolved.is_default(name)
+            remedy = f"start it (`cotenant up`), or set COTENANT_{name.upper()}"
+            yield Finding(check=name, state="fault" if configured else "warning", found=found, remedy=remedy)
+
+
+def check_nodes(session: Session) -> Iterator[Finding]:
+    """Counts the machines that the scheduler hears from."""
+    try:
+        nodes = session.scheduler().list_nodes()
+    except CotenantError:  # check_services has said it
+        return
+    lost = [node.node_id for node in nodes if not node.connected]
+    if lost:
+        remedy = "see the agent's log there; it dials the scheduler, not the other way round"
+        yield Finding(check="nodes", state="warning", found=f"lost: {', '.join(lost)}", remedy=remedy)
+    elif not nodes:
+        yield Finding(check="nodes", state="warning", found="none has joined", remedy="start an agent")
+    else:
+        gpus = sum(len(node.gpus) for node in nodes)
+        yield Finding(check="nodes", state="ok", found=f"{len(nodes)} with {gpus} devices")
+
+
+CHECKS: tuple[Callable[[Session], Iterator[Finding]], ...] = (
+    check_python,
+    check_libraries,
+    check_programs,
+    check_devices,
+    check_disk,
+    check_services,
+    check_nodes,
+)
+
+
+def _is_listening(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_TIMEOUT_S):
+            return True
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,100 @@
+"""ps, describe, cancel."""
+
+from __future__ import annotations
+
+import click
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from cotenant import system_clock
+from cotenant.cli.formats import OutputFormat, emit_data, emit_message, message_to_dict
+from cotenant.cli.job_lookup import complete_job, find_job
+from cotenant.cli.job_views import describe_job, job_columns, job_rows, phase_name
+from cotenant.cli.session import Session, show, tell, with_session
+from cotenant.cli.tables import render_labelled, render_table
+from cotenant.job_watch import WatchKind, watch_jobs
+from cotenant.v1 import scheduling_pb2
+
+SHOWN_BY_DEFAULT = 50
+_PHASES = [
+    name.removeprefix("JOB_PHASE_").lower()
+    for name in scheduling_pb2.JobPhase.keys()  # noqa: SIM118  # an enum wrapper, not a dict
+    if not name.endswith("UNSPECIFIED")
+]
+
+
+@click.command(epilog="Examples:  cotenant ps --phase pending   cotenant ps -o json   cotenant ps -w")
+@click.option("-a", "--all", "show_all", is_flag=True, help=f"More than the newest {SHOWN_BY_DEFAULT}.")
+@click.option("--phase", "phases", multiple=True, type=click.Choice(_PHASES), help="Only jobs in this phase.")
+@click.option("--tenant", default="", help="Only jobs of this tenant.")
+@click.option("-w", "--watch", is_flag=True, help="Go on showing changes until interrupted.")
+@with_session
+def ps(session: Session, /, show_all: bool, phases: tuple[str, ...], tenant: str, watch: bool) -> None:
+    """List jobs, newest first, with the reason where one waits.
+
+    PRED/MEAS is the slowdown against running alone, predicted and measured: +20 % = a step takes 1.2 times as long.
+    """
+    wanted = [scheduling_pb2.JobPhase.Value(f"JOB_PHASE_{phase.upper()}") for phase in phases]
+    if watch:
+        _watch_list(session, wanted)
+        return
+    jobs = session.scheduler().list_jobs(phases=wanted, tenant=tenant)
+    if not session.output.is_for_people:
+        emit_message(scheduling_pb2.ListJobsResponse(jobs=jobs), session.output, names=[job.job_id for job in jobs])
+        return
+    shown = jobs if show_all else jobs[:SHOWN_BY_DEFAULT]
+    show(_job_table(session, shown))
+    if not jobs:
+        tell("no jobs; submit one with `cotenant submit job.yaml`")
+    if len(jobs) > len(shown):
+        tell(f"{len(jobs) - len(shown)} older jobs not shown (-a shows all)")
+
+
+def _job_table(session: Session, jobs: list[scheduling_pb2.Job]) -> Text:
+    wide = session.output is OutputFormat.WIDE
+    return render_table(job_columns(wide=wide), job_rows(jobs, wide=wide, at_ms=system_clock.now_ms()), session.width)
+
+
+def _watch_list(session: Session, phases: list[scheduling_pb2.JobPhase.ValueType]) -> None:
+    jobs: dict[str, scheduling_pb2.Job] = {}
+    status = Text("")
+    with Live(auto_refresh=False, screen=False) as live:
+        for event in watch_jobs(session.scheduler()):
+            status = Text("scheduler unreachable, trying again ..." * (event.kind is WatchKind.DISCONNECTED), "red")
+            if event.job is not None:
+                jobs[event.job.job_id] = event.job
+            newest = sorted(jobs.values(), key=lambda job: (job.submitted_at_ms, job.job_id), reverse=True)
+            shown = [job for job in newest if not phases or job.phase in phases][:SHOWN_BY_DEFAULT]
+            live.update(Group(_job_table(session, shown), status), refresh=True)
+
+
+@click.command(epilog="Example:  cotenant describe resnet-small -o yaml")
+@click.argument("job", shell_complete=complete_job)
+@with_session
+def describe(session: Session, /, job: str) -> None:
+    """Show everything about JOB (id, unique start of an id, or name)."""
+    client = session.scheduler()
+    found = find_job(client, job)
+    if not session.output.is_for_people:
+        emit_message(found, session.output, names=[found.job_id])
+        return
+    enforcements = [name for node in client.list_nodes() if node.node_id == found.node_id for name in node.enforcements]
+    show(render_labelled(describe_job(found, enforcements), session.width))
+
+
+@click.command(epilog="Example:  cotenant cancel job-12 job-13")
+@click.argument("jobs", nargs=-1, required=True, shell_complete=complete_job)
+@with_session
+def cancel(session: Session, /, jobs: tuple[str, ...]) -> None:
+    """Stop JOBS or take them off the queue; repeating it is harmless."""
+    client = session.scheduler()
+    cancelled = [client.cancel_job(find_job(client, job).job_id) for job in jobs]
+    if session.output is OutputFormat.NAME:
+        for job in cancelled:
+            click.echo(job.job_id)
+    elif session.output.is_for_people:
+        for job in cancelled:
+            show(f"{job.job_id}  {job.spec.name}  {phase_name(job)}")
+    else:
+        emit_data({"jobs": [message_to_dict(job) for job in cancelled]}, session.output)

@@ -1,0 +1,52 @@
+"""Jobs by id, by unique start of an id, or by name."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import CompletionItem
+
+from cotenant.cli.settings import resolve_settings
+from cotenant.client import SchedulerClient, open_channel
+from cotenant.client_errors import CotenantError, InputError, NotFoundError
+from cotenant.v1 import scheduling_pb2
+
+# A shell that hangs on the tabulator key is worse than one without completion.
+COMPLETION_TIMEOUT_S = 0.5
+
+
+def find_job(client: SchedulerClient, wanted: str) -> scheduling_pb2.Job:
+    """Returns the job that a user means.
+
+    Args:
+        client: Whom to ask.
+        wanted: Whole id, unique start of one, or a name.
+
+    Raises:
+        NotFoundError: No such job.
+        InputError: Several jobs could be meant.
+    """
+    try:
+        return client.get_job(wanted)
+    except NotFoundError as missing:
+        jobs = client.list_jobs()
+        named = [job for job in jobs if job.spec.name == wanted]
+        matches = named or [job for job in jobs if job.job_id.startswith(wanted)]
+        if not matches:
+            missing.remedy = missing.remedy or "`cotenant ps -a` lists all jobs"
+            raise
+        if len(matches) > 1:
+            ids = ", ".join(job.job_id for job in matches[:5])
+            raise InputError(f"{len(matches)} jobs match {wanted!r}", remedy=f"name one of: {ids}") from None
+        return matches[0]
+
+
+def complete_job(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offers ids and names of jobs to the shell; nothing when the scheduler does not answer at once."""
+    settings = resolve_settings({}).settings
+    channel = open_channel(settings.channel_options(settings.scheduler))
+    try:
+        jobs = SchedulerClient(channel, timeout_s=COMPLETION_TIMEOUT_S).list_jobs()
+    except CotenantError:
+        return []
+    words = [word for job in jobs for word in (job.job_id, job.spec.name) if word]
+    return [CompletionItem(word) for word in words if word.startswith(incomplete)]

@@ -1,0 +1,223 @@
+"""Jobs as tables and as a page; shares are labelled predicted, reserved, measured or enforced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cotenant import quantities, system_clock
+from cotenant.cli.tables import Column, Row
+from cotenant.v1 import resources_pb2, scheduling_pb2
+
+ENDED = (
+    scheduling_pb2.JOB_PHASE_FINISHED,
+    scheduling_pb2.JOB_PHASE_FAILED,
+    scheduling_pb2.JOB_PHASE_CANCELLED,
+)
+NARROW_WIDTH = 120
+_PHASE_STYLES = {"running": "green", "failed": "red", "pending": "yellow", "cancelled": "dim", "finished": "cyan"}
+
+_COLUMNS = (
+    Column(title="JOB"),
+    Column(title="NAME", shrinks=True),
+    Column(title="PHASE"),
+    Column(title="STEPS", right=True),
+    Column(title="GPU", shrinks=True, keeps_end=True),
+    Column(title="BESIDE", shrinks=True),
+    Column(title="PRED/MEAS", right=True),
+)
+_WIDE_COLUMNS = (
+    Column(title="AGE", right=True),
+    Column(title="STEP", right=True),
+    Column(title="RESERVED", right=True),
+    Column(title="PEAK", right=True),
+    Column(title="UTIL", right=True),
+    Column(title="TRY", right=True),
+    Column(title="EXIT"),
+    Column(title="SHARE"),
+)
+
+
+def phase_name(job: scheduling_pb2.Job) -> str:
+    """Returns the phase in lower case, e.g. running."""
+    return scheduling_pb2.JobPhase.Name(job.phase).removeprefix("JOB_PHASE_").lower()
+
+
+def reason_text(reason: scheduling_pb2.Reason) -> str:
+    """Returns a reason in words; without words, its code and numbers."""
+    if reason.message:
+        return reason.message
+    numbers = ", ".join(f"{name}={value:g}" for name, value in sorted(reason.numbers.items()))
+    return f"{reason.code} ({numbers})" if numbers else reason.code
+
+
+def coded_reason(reason: scheduling_pb2.Reason) -> str:
+    """Returns the code with the words behind it."""
+    text = reason_text(reason)
+    return text if not reason.code or text.startswith(reason.code) else f"{reason.code}: {text}"
+
+
+def neighbour_names(job: scheduling_pb2.Job, names: Mapping[str, str]) -> str:
+    """Returns who shares GPUs with the job, by name where it is known."""
+    return ",".join(names.get(neighbour.job_id) or neighbour.job_id for neighbour in job.neighbours)
+
+
+def job_columns(*, wide: bool) -> Sequence[Column]:
+    """Returns the headings of the list."""
+    return (*_COLUMNS, *_WIDE_COLUMNS) if wide else _COLUMNS
+
+
+def job_rows(jobs: Sequence[scheduling_pb2.Job], *, wide: bool, at_ms: int) -> list[Row]:
+    """Returns one row per job; where it waits or has failed, the reason stands below it."""
+    names = {job.job_id: job.spec.name for job in jobs}
+    return [_job_row(job, names, wide=wide, at_ms=at_ms) for job in jobs]
+
+
+def _job_row(job: scheduling_pb2.Job, names: dict[str, str], *, wide: bool, at_ms: int) -> Row:
+    phase = phase_name(job)
+    cells = [
+        job.job_id,
+        job.spec.name,
+        phase,
+        f"{job.steps_done}/{job.spec.steps_total}",
+        ",".join(assignment.gpu_id for assignment in job.assignments) or "-",
+        neighbour_names(job, names) or "-",
+        slowdown_pair(job),
+    ]
+    if wide:
+        cells += [quantities.format_duration(at_ms - job.submitted_at_ms), *_wide_cells(job)]
+    wants_note = phase in ("pending", "failed", "stopping") or (wide and phase == "running")
+    note = coded_reason(job.reason) if wants_note else ""
+    return Row(cells=cells, styles=((2, _PHASE_STYLES.get(phase, "")),), note=note)
+
+
+def _wide_cells(job: scheduling_pb2.Job) -> list[str]:
+    share = resources_pb2.ShareMode.Name(job.spec.share).removeprefix("SHARE_MODE_").lower()
+    return [
+        quantities.format_ms(job.step_ms) if job.step_ms else "-",
+        _optional_size(job.memory_reserved_bytes),
+        _optional_size(job.memory_peak_bytes),
+        quantities.format_percent(job.utilization_ratio) if job.utilization_ratio else "-",
+        str(job.attempt),
+        job.exit_class or "-",
+        "safe" if share == "unspecified" else share,
+    ]
+
+
+def slowdown_pair(job: scheduling_pb2.Job) -> str:
+    """Returns predicted and measured slowdown in percent, e.g. +11/+8 %; ? = not known."""
+    shown = [
+        f"{getattr(job, field) * 100:+.0f}" if job.HasField(field) else "?"
+        for field in ("predicted_slowdown_ratio", "measured_slowdown_ratio")
+    ]
+    return "-" if shown == ["?", "?"] else "/".join(shown) + " %"
+
+
+def _optional_slowdown(job: scheduling_pb2.Job, field: str) -> str:
+    return quantities.format_slowdown(getattr(job, field)) if job.HasField(field) else "-"  # type: ignore[arg-type]
+
+
+def _optional_size(size_bytes: int) -> str:
+    return quantities.format_gib(size_bytes) if size_bytes else "-"
+
+
+def estimate_text(estimate: resources_pb2.Estimate, kind: str) -> str:
+    """Returns a predicted quantity with its interval.
+
+    Args:
+        estimate: What was predicted.
+        kind: "bytes", "ms" or "ratio".
+    """
+    show = {"bytes": quantities.format_gib, "ms": quantities.format_ms, "ratio": quantities.format_percent}[kind]
+    text = f"{show(estimate.value)} [{show(estimate.lower)}, {show(estimate.upper)}] at {estimate.confidence:.0%}"
+    if estimate.HasField("upper_99"):
+        text += f", 99 % bound {show(estimate.upper_99)}"
+    return text + (f", {level_name(estimate.level)}" + ("" if estimate.in_domain else ", OUT OF DOMAIN"))
+
+
+def level_name(level: resources_pb2.EstimateLevel.ValueType) -> str:
+    """Returns what an estimate is based on, e.g. graph."""
+    return resources_pb2.EstimateLevel.Name(level).removeprefix("ESTIMATE_LEVEL_").lower()
+
+
+def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[tuple[str, str]]:
+    """Returns labelled lines about one job.
+
+    Args:
+        job: The job.
+        enforcements: What the job's node can enforce; empty = nothing or unknown.
+    """
+    lines = [
+        ("job", f"{job.job_id}  {job.spec.name}" + (f"  tenant {job.spec.tenant}" if job.spec.tenant else "")),
+        ("phase", phase_name(job) + (f" ({job.exit_class}, exit {job.exit_code})" if job.exit_class else "")),
+        ("reason", coded_reason(job.reason)),
+        ("command", " ".join(job.spec.command)),
+        ("steps", f"{job.steps_done} of {job.spec.steps_total}" + (f", loss {job.loss:.4g}" if job.loss else "")),
+        ("attempt", f"{job.attempt}, restarts {job.restarts}, out of memory {job.out_of_memory}"),
+        ("times", _times_text(job)),
+        ("placed", ", ".join(f"{a.gpu_id} (rank {a.rank})" for a in job.assignments) + f" on {job.node_id}"),
+        *_memory_lines(job, enforcements),
+        *_speed_lines(job),
+        *[("beside", _neighbour_text(neighbour)) for neighbour in job.neighbours],
+    ]
+    if not job.assignments:
+        lines = [line for line in lines if line[0] != "placed"]
+    return [line for line in lines if line[1]]
+
+
+def _times_text(job: scheduling_pb2.Job) -> str:
+    parts = [f"submitted {system_clock.iso_utc(job.submitted_at_ms)}"]
+    if job.first_started_at_ms:
+        parts.append(f"first started {system_clock.iso_utc(job.first_started_at_ms)}")
+    if job.finished_at_ms:
+        parts.append(f"ended {system_clock.iso_utc(job.finished_at_ms)}")
+    return ", ".join(parts)
+
+
+def _memory_lines(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[tuple[str, str]]:
+    lines = [
+        ("memory", f"predicted {estimate_text(prediction.memory_bytes, 'bytes')} on {prediction.device}")
+        for prediction in job.predictions
+        if prediction.HasField("memory_bytes")
+    ]
+    if job.memory_reserved_bytes:
+        lines.append(("", f"reserved {quantities.format_gib(job.memory_reserved_bytes)}"))
+        enforced = f"enforced by {', '.join(enforcements)}" if enforcements else "not enforced"
+        lines.append(("", enforced))
+    if job.memory_peak_bytes:
+        lines.append(("", f"measured peak {quantities.format_gib(job.memory_peak_bytes)}"))
+    if job.memory_floor_bytes:
+        floor = quantities.format_gib(job.memory_floor_bytes)
+        lines.append(("", f"required {floor}, raised after an out-of-memory end"))
+    return [("memory" if index == 0 else "", text) for index, (_, text) in enumerate(lines)]
+
+
+def _speed_lines(job: scheduling_pb2.Job) -> list[tuple[str, str]]:
+    lines = []
+    for prediction in job.predictions:
+        if prediction.HasField("utilization_ratio"):
+            text = estimate_text(prediction.utilization_ratio, "ratio")
+            lines.append(("utilization", f"predicted {text} on {prediction.device}"))
+        if prediction.HasField("step_ms"):
+            lines.append(("step", f"predicted {estimate_text(prediction.step_ms, 'ms')} on {prediction.device}"))
+    if job.utilization_ratio:
+        lines.append(("utilization", f"measured {quantities.format_percent(job.utilization_ratio)}"))
+    if job.step_ms:
+        alone = f", alone {quantities.format_ms(job.solo_step_ms)}" if job.solo_step_ms else ""
+        lines.append(("step", f"measured {quantities.format_ms(job.step_ms)}{alone}"))
+    if job.spec.max_slowdown_ratio:
+        lines.append(("slowdown", f"accepted up to {quantities.format_slowdown(job.spec.max_slowdown_ratio)}"))
+    for kind in ("predicted", "measured"):
+        text = _optional_slowdown(job, f"{kind}_slowdown_ratio")
+        lines += [("slowdown", f"{kind} {text}")] if text != "-" else []
+    return lines
+
+
+def _neighbour_text(neighbour: scheduling_pb2.Neighbour) -> str:
+    parts = []
+    if neighbour.HasField("predicted_slowdown_ratio"):
+        upper = quantities.format_slowdown(neighbour.predicted_slowdown_upper_ratio)
+        text = quantities.format_slowdown(neighbour.predicted_slowdown_ratio)
+        parts.append(f"predicted {text} (at most {upper}, {level_name(neighbour.level)})")
+    if neighbour.HasField("measured_slowdown_ratio"):
+        parts.append(f"measured {quantities.format_slowdown(neighbour.measured_slowdown_ratio)}")
+    return f"{neighbour.job_id}: slowdown " + (", ".join(parts) or "unknown")

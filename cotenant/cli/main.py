@@ -1,0 +1,125 @@
+"""The `cotenant` command: names of the verbs, errors to one line and an exit status."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import click
+
+from cotenant import __version__
+from cotenant.cli.exit_codes import EXIT_CODES_HELP, ExitCode, exit_code_of
+from cotenant.cli.session import tell
+from cotenant.client_errors import CotenantError, ServiceError
+
+# Verb -> module and attribute. Loaded when used, so that completion and --help stay fast.
+VERBS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
+    {
+        "up": ("up_command", "up", "Start predictor, scheduler and agent on this machine."),
+        "demo": ("demo_command", "demo", "Watch real jobs share two devices, with a crash in the middle."),
+        "submit": ("submit_command", "submit", "Hand a job in."),
+        "ps": ("job_commands", "ps", "List jobs, with the reason where they wait. (alias: ls)"),
+        "describe": ("job_commands", "describe", "Show everything about one job."),
+        "explain": ("explain_command", "explain", "Say why a job is where it is."),
+        "logs": ("log_commands", "logs", "Print what a job printed."),
+        "cancel": ("job_commands", "cancel", "Stop jobs; repeating it is harmless."),
+        "nodes": ("node_commands", "nodes", "List machines."),
+        "gpus": ("node_commands", "gpus", "List GPUs and what they hold."),
+        "predict": ("predict_command", "predict", "Predict memory, utilization and step time of a graph."),
+        "policies": ("policy_commands", "policies", "List, describe and choose scheduling policies."),
+        "doctor": ("doctor_command", "doctor", "Check this installation and what it can reach."),
+        "backup": ("program_commands", "backup", "Back the scheduler's state up."),
+        "restore": ("program_commands", "restore", "Restore the scheduler's state."),
+        "export-log": ("program_commands", "export_log", "Write the scheduler's event log as JSON lines."),
+        "decide": ("program_commands", "decide", "Decide on a snapshot file of another cluster."),
+        "config": ("config_commands", "config", "Show settings and where they come from."),
+        "completion": ("config_commands", "completion", "Print the completion script of a shell."),
+        "version": ("config_commands", "version", "Print the version."),
+    }
+)
+ALIASES: Mapping[str, str] = MappingProxyType({"ls": "ps", "queue": "ps", "status": "ps"})
+
+
+class VerbGroup(click.Group):
+    """Loads a verb's module when the verb is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Returns the verbs in the order of the table."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Returns the verb or its alias."""
+        entry = VERBS.get(ALIASES.get(cmd_name, cmd_name))
+        if entry is None:
+            return None
+        command = getattr(importlib.import_module(f"cotenant.cli.{entry[0]}"), entry[1])
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{entry[0]}.{entry[1]} is not a command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the verbs without loading their modules."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, entry[2]) for verb, entry in VERBS.items()])
+
+
+_HELP = """Predicts what training jobs will need, and lets them share GPUs.
+
+\b
+Try it:        cotenant demo
+A cluster:     cotenant up
+Will it fit?   cotenant predict model.onnx --batch-size 64
+Run it:        cotenant submit job.yaml --wait
+
+Settings: flags, then COTENANT_* variables, then $XDG_CONFIG_HOME/cotenant/config.toml, then defaults
+(`cotenant config view`). Data goes to stdout, everything else to stderr.
+"""
+
+
+@click.group(
+    cls=VerbGroup,
+    help=_HELP,
+    epilog=EXIT_CODES_HELP,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="cotenant")
+def cotenant() -> None:
+    """Chooses the verb."""
+
+
+def main() -> None:
+    """Runs the command and ends the process with the documented exit status."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Runs the command and returns its exit status; never lets a traceback of an expected error out."""
+    try:
+        result = cotenant.main(args=arguments, prog_name="cotenant", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        tell("interrupted")
+        return ExitCode.INTERRUPTED
+    except CotenantError as error:
+        show_error(error)
+        return exit_code_of(error)
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough; writing on at exit would raise once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    return result if isinstance(result, int) else ExitCode.OK
+
+
+def show_error(error: CotenantError) -> None:
+    """Writes one error to stderr: what, the stable reason, what to do."""
+    reason = f" [{error.reason}]" if error.reason else ""
+    tell(f"error: {error.message}{reason}", style="red")
+    if isinstance(error, ServiceError) and error.metadata:
+        tell("  " + ", ".join(f"{name}={value}" for name, value in sorted(error.metadata.items())))
+    if error.remedy:
+        tell(f"  remedy: {error.remedy}")

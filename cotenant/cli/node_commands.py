@@ -1,0 +1,95 @@
+"""nodes and gpus."""
+
+from __future__ import annotations
+
+import click
+
+from cotenant import quantities, system_clock
+from cotenant.cli.formats import emit_data, emit_message, message_to_dict
+from cotenant.cli.session import Session, show, tell, with_session
+from cotenant.cli.tables import Column, Row, render_table
+from cotenant.v1 import scheduling_pb2
+
+_NODE_COLUMNS = (
+    Column(title="NODE", shrinks=True),
+    Column(title="STATE"),
+    Column(title="GPUS", right=True),
+    Column(title="JOBS", right=True),
+    Column(title="CORES", right=True),
+    Column(title="HOST MEMORY", right=True),
+    Column(title="SEEN", right=True),
+)
+_GPU_COLUMNS = (
+    Column(title="GPU", shrinks=True, keeps_end=True),
+    Column(title="DEVICE", shrinks=True),
+    Column(title="STATE"),
+    Column(title="UTIL", right=True),
+    Column(title="USED", right=True),
+    Column(title="RESERVED", right=True),
+    Column(title="TOTAL", right=True),
+    Column(title="JOBS", shrinks=True),
+)
+
+
+@click.command(epilog="Example:  cotenant nodes -o json")
+@with_session
+def nodes(session: Session, /) -> None:
+    """List machines, what they have and which limits they really enforce."""
+    found = session.scheduler().list_nodes()
+    if not session.output.is_for_people:
+        names = [node.node_id for node in found]
+        emit_message(scheduling_pb2.ListNodesResponse(nodes=found), session.output, names=names)
+        return
+    at_ms = system_clock.now_ms()
+    show(render_table(_NODE_COLUMNS, [_node_row(node, at_ms) for node in found], session.width))
+    if not found:
+        tell("no node has joined; start an agent with `python -m cotenant_agent run` or `cotenant up`")
+
+
+def _node_row(node: scheduling_pb2.Node, at_ms: int) -> Row:
+    state = "lost" if not node.connected else "ready" if node.schedulable else "cordoned"
+    jobs = {job_id for gpu in node.gpus for job_id in gpu.job_ids}
+    cells = [
+        node.node_id,
+        state,
+        str(len(node.gpus)),
+        str(len(jobs)),
+        f"{node.cpu_cores:g}",
+        quantities.format_gib(node.host_memory_bytes),
+        f"{quantities.format_duration(at_ms - node.last_heartbeat_at_ms)} ago" if node.last_heartbeat_at_ms else "-",
+    ]
+    note = "enforces: " + (", ".join(node.enforcements) or "nothing")
+    return Row(cells=cells, styles=((1, "green" if state == "ready" else "red"),), note=note)
+
+
+@click.command(epilog="Example:  cotenant gpus -o wide")
+@with_session
+def gpus(session: Session, /) -> None:
+    """List GPUs: UTIL and USED are measured, RESERVED is what placement set aside."""
+    found = [gpu for node in session.scheduler().list_nodes() for gpu in node.gpus]
+    if not session.output.is_for_people:
+        if session.output.value == "name":
+            for gpu in found:
+                click.echo(gpu.gpu_id)
+            return
+        emit_data({"gpus": [message_to_dict(gpu) for gpu in found]}, session.output)
+        return
+    show(render_table(_GPU_COLUMNS, [_gpu_row(gpu) for gpu in found], session.width))
+    if not found:
+        tell("no GPU is known; `cotenant nodes` lists the machines")
+
+
+def _gpu_row(gpu: scheduling_pb2.Gpu) -> Row:
+    state = "faulty" if not gpu.healthy else "releasing" if gpu.releasing else "shared" if len(gpu.job_ids) > 1 else ""
+    state = state or ("busy" if gpu.job_ids else "free")
+    cells = [
+        gpu.gpu_id,
+        gpu.device,
+        state,
+        quantities.format_percent(gpu.utilization_ratio),
+        quantities.format_gib(gpu.memory_used_bytes),
+        quantities.format_gib(gpu.memory_reserved_bytes),
+        quantities.format_gib(gpu.memory_bytes),
+        ",".join(gpu.job_ids) or "-",
+    ]
+    return Row(cells=cells, styles=((2, "red" if state == "faulty" else ""),))

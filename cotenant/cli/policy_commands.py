@@ -1,0 +1,94 @@
+"""policies: list, describe, use."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from cotenant.cli.formats import emit_message, message_to_dict
+from cotenant.cli.session import Session, show, with_session
+from cotenant.cli.tables import Column, Row, render_labelled, render_table
+from cotenant.client_errors import InputError
+from cotenant.nearest_name import did_you_mean
+from cotenant.v1 import scheduling_pb2
+
+_COLUMNS = (Column(title=""), Column(title="POLICY"), Column(title="WHAT IT DOES", shrinks=True))
+_PARAMETER_COLUMNS = (
+    Column(title="PARAMETER"),
+    Column(title="TYPE"),
+    Column(title="DEFAULT", right=True),
+    Column(title="MEANING", shrinks=True),
+)
+
+
+@click.group(epilog="Examples:  cotenant policies list   cotenant policies use horus --set share_limit=2")
+def policies() -> None:
+    """List, describe and choose scheduling policies."""
+
+
+@policies.command(name="list")
+@with_session
+def list_policies(session: Session, /) -> None:
+    """List the policies that the scheduler knows; * marks the one in use."""
+    found = session.scheduler().list_policies()
+    if not session.output.is_for_people:
+        names = [policy.name for policy in found]
+        emit_message(scheduling_pb2.ListPoliciesResponse(policies=found), session.output, names=names)
+        return
+    rows = [Row(cells=("*" if policy.active else " ", policy.name, policy.summary)) for policy in found]
+    show(render_table(_COLUMNS, rows, session.width))
+
+
+@policies.command(name="describe")
+@click.argument("policy")
+@with_session
+def describe_policy(session: Session, /, policy: str) -> None:
+    """Show what POLICY does, where it comes from, and its parameters."""
+    known = {found.name: found for found in session.scheduler().list_policies()}
+    if policy not in known:
+        raise InputError(f"unknown policy {policy!r}", remedy=did_you_mean(policy, list(known)))
+    found = known[policy]
+    if not session.output.is_for_people:
+        emit_message(found, session.output, names=[found.name])
+        return
+    lines = [("policy", found.name), ("does", found.summary), ("source", found.source), ("cost", found.cost)]
+    show(render_labelled([line for line in lines if line[1]], session.width))
+    if found.parameters:
+        show("")
+        rows = [Row(cells=(p.name, p.type, p.default_value, p.description)) for p in found.parameters]
+        show(render_table(_PARAMETER_COLUMNS, rows, session.width))
+
+
+@policies.command(name="use")
+@click.argument("policy")
+@click.option("--set", "parameters", multiple=True, metavar="NAME=VALUE", help="A parameter; VALUE is JSON.")
+@click.option("--dry-run", is_flag=True, help="Check without changing anything.")
+@with_session
+def use_policy(session: Session, /, policy: str, parameters: tuple[str, ...], dry_run: bool) -> None:
+    """Choose POLICY for the running cluster."""
+    answer = session.scheduler().set_policy(policy, parse_parameters(parameters), validate_only=dry_run)
+    if not session.output.is_for_people:
+        emit_message(answer, session.output, names=[answer.policy])
+        return
+    effective = message_to_dict(answer).get("effective_parameters", {})
+    lines = [("policy", answer.policy + (" (not changed: dry run)" if dry_run else ""))]
+    show(render_labelled(lines + [(name, json.dumps(value)) for name, value in effective.items()], session.width))
+
+
+def parse_parameters(pairs: tuple[str, ...]) -> dict[str, float | str | bool]:
+    """Reads NAME=VALUE pairs; a value that is not JSON is text.
+
+    Raises:
+        InputError: Not of that form.
+    """
+    values: dict[str, float | str | bool] = {}
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        if not name or not separator:
+            raise InputError(f"{pair!r} is not NAME=VALUE", remedy="e.g. --set share_limit=2")
+        try:
+            values[name] = json.loads(text)
+        except json.JSONDecodeError:
+            values[name] = text
+    return values

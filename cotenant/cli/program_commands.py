@@ -1,0 +1,25 @@
+"""Verbs that the scheduler's own program runs: backup, restore, export-log, decide."""
+
+from __future__ import annotations
+
+import click
+
+from cotenant.programs import run_through
+
+# Everything behind the verb, --help included, belongs to the program.
+_PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+def _pass_on(verb: str, summary: str) -> click.Command:
+    @click.command(name=verb, help=summary, context_settings=_PASSED_ON)
+    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+    def command(arguments: tuple[str, ...]) -> None:
+        raise click.exceptions.Exit(run_through(verb, arguments))
+
+    return command
+
+
+backup = _pass_on("backup", "Back the scheduler's state up (python -m scheduler_service backup).")
+restore = _pass_on("restore", "Restore the scheduler's state (python -m scheduler_service restore).")
+export_log = _pass_on("export-log", "Write the event log as JSON lines (python -m scheduler_service export-log).")
+decide = _pass_on("decide", "Decide on a snapshot file of another cluster (python -m scheduler_service decide).")

@@ -1,0 +1,107 @@
+"""What a verb gets handed: settings, output format, clients and the two streams."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Concatenate, ParamSpec
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from cotenant.cli.formats import OutputFormat
+from cotenant.cli.settings import ResolvedSettings, Settings, resolve_settings
+from cotenant.client import PredictorClient, SchedulerClient, open_channel
+from cotenant.client_errors import InputError
+from cotenant.nearest_name import did_you_mean
+
+WIDTH_WITHOUT_TERMINAL = 160
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One run of one verb."""
+
+    resolved: ResolvedSettings
+    output: OutputFormat
+
+    @property
+    def settings(self) -> Settings:
+        """The merged settings."""
+        return self.resolved.settings
+
+    @property
+    def width(self) -> int:
+        """Columns that a table may take; wide output asks for more than a small terminal has."""
+        return output_width()
+
+    def scheduler(self) -> SchedulerClient:
+        """Returns a client; nothing is dialled yet."""
+        settings = self.settings
+        channel = open_channel(settings.channel_options(settings.scheduler))
+        return SchedulerClient(channel, address=settings.scheduler, timeout_s=settings.timeout_s)
+
+    def predictor(self) -> PredictorClient:
+        """Returns a client; nothing is dialled yet."""
+        settings = self.settings
+        channel = open_channel(settings.channel_options(settings.predictor))
+        return PredictorClient(channel, address=settings.predictor, timeout_s=settings.timeout_s)
+
+
+def output_width() -> int:
+    """Returns COLUMNS, else the terminal's width, else a width that suits a pipe."""
+    if os.environ.get("COLUMNS", "").isdigit():
+        return int(os.environ["COLUMNS"])
+    if sys.stdout.isatty():
+        return os.get_terminal_size(sys.stdout.fileno()).columns
+    return WIDTH_WITHOUT_TERMINAL
+
+
+def show(text: Text | str) -> None:
+    """Writes data for people to stdout; colour only on a terminal without NO_COLOR."""
+    console = Console(width=max(output_width(), 20), highlight=False, soft_wrap=True)
+    console.print(text if isinstance(text, Text) else Text(text))
+
+
+def tell(message: str, *, style: str = "") -> None:
+    """Writes a diagnostic to stderr."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(message, style=style))
+
+
+def with_session(
+    function: Callable[Concatenate[Session, P], None],
+) -> Callable[P, None]:
+    """Adds the connection flags and -o to a verb and hands it a Session first."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        flags = {name: kwargs.pop(name, None) for name in _SESSION_FLAGS}
+        resolved = resolve_settings(flags)
+        function(Session(resolved=resolved, output=_read_output(resolved.settings.output)), *args, **kwargs)
+
+    decorated: Callable[P, None] = run
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    return decorated
+
+
+def _read_output(name: str) -> OutputFormat:
+    if name not in _FORMATS:
+        raise InputError(f"unknown output format {name!r}", remedy=did_you_mean(name, _FORMATS))
+    return OutputFormat(name)
+
+
+_FORMATS = [output.value for output in OutputFormat]
+_SESSION_FLAGS = ("output", "scheduler", "predictor", "timeout_s", "tls_ca_file")
+_OPTIONS = (
+    click.option("-o", "--output", type=click.Choice(_FORMATS), help="Output format.  [default: table]"),
+    click.option("--scheduler", metavar="HOST:PORT", help="Where the scheduler listens."),
+    click.option("--predictor", metavar="HOST:PORT", help="Where the predictor listens."),
+    click.option("--timeout", "timeout_s", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Deadline."),
+    click.option("--tls-ca-file", type=click.Path(dir_okay=False), help="Certificate authority of the services."),
+)

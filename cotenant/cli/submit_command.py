@@ -1,0 +1,197 @@
+"""submit: hand a job in, from a file, from flags, or from both (flags win)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from cotenant.cli.formats import emit_data, emit_message, message_to_dict
+from cotenant.cli.graph_input import load_graph
+from cotenant.cli.job_views import coded_reason, describe_job
+from cotenant.cli.job_waiting import wait_for_job
+from cotenant.cli.predict_command import parse_bindings
+from cotenant.cli.prediction_views import QUANTITY_COLUMNS, prediction_lines, quantity_rows
+from cotenant.cli.session import Session, show, tell, with_session
+from cotenant.cli.tables import render_labelled, render_table
+from cotenant.client_errors import InputError, UnavailableError
+from cotenant.job_file import JobFile, parse_job, read_content
+from cotenant.v1 import prediction_pb2, scheduling_pb2
+
+_HELP = """Hand a job in: from JOB_FILE, from flags with the command behind `--`, or both (flags win).
+
+The graph's weights are stripped before it leaves this machine. Without a graph nothing is predicted and the
+job runs on GPUs of its own.
+
+\b
+Job file:
+  name: resnet-small
+  command: [python, train.py, --sub-batch, "{sub_batch}"]
+  graph: resnet.onnx          # relative to the file, as is working_directory
+  settings: {batch_size: 64, optimizer: adam, input_wait_ratio: 0.3}
+  steps: 2000
+  share: safe                 # never | safe | any
+  max_slowdown: 0.2           # a step may take 20 % longer
+"""
+_EPILOG = """\b
+Examples:
+  cotenant submit job.yaml --wait
+  cotenant submit job.yaml --dry-run
+  cotenant submit --name mlp --steps 500 --batch-size 64 --graph mlp.onnx -- python train.py --steps 500
+"""
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_FLAGS = (
+    click.option("--name", help="Name of the job."),
+    click.option("--graph", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="ONNX file."),
+    click.option("--batch-size", type=click.IntRange(1, 1_000_000), help="Samples per optimizer step."),
+    click.option("--optimizer", help="sgd, momentum, adam or adamw."),
+    click.option("--precision", help="fp32, tf32, bf16 or fp16."),
+    click.option("--input-wait-ratio", type=click.FloatRange(0, 1, max_open=True), help="Part of a step."),
+    click.option("--bind", "bindings", multiple=True, metavar="NAME=SIZE", help="A symbolic dimension."),
+    click.option("--steps", type=click.IntRange(min=1), help="Optimizer steps of the whole job."),
+    click.option("--gpus", type=click.IntRange(min=1), help="GPUs.  [default: 1]"),
+    click.option("--share", type=click.Choice(["never", "safe", "any"]), help="Sharing consent.  [default: safe]"),
+    click.option("--max-slowdown", type=click.FloatRange(min=0), metavar="RATIO", help="0.2 = 20 % slower."),
+    click.option("--memory", metavar="SIZE", help="Device memory to reserve.  [default: predicted 99 % bound]"),
+    click.option("--env", "environment", multiple=True, metavar="NAME=VALUE", help="Environment variable."),
+    click.option("--workdir", "working_directory", help="Where the command runs.  [default: here]"),
+)
+
+
+def _with_flags(command: Command) -> Command:
+    for flag in reversed(_FLAGS):
+        command = flag(command)
+    return command
+
+
+@click.command(help=_HELP, epilog=_EPILOG)
+@click.argument("job_file_and_command", nargs=-1, metavar="[JOB_FILE] [-- COMMAND...]")
+@_with_flags
+@click.option("--dry-run", is_flag=True, help="Check and predict; submit nothing.")
+@click.option("--wait", is_flag=True, help="Wait for the end; exit 7 = failed, 8 = cancelled.")
+@click.option("--request-id", default="", help="Reuse it to repeat a submission safely.")
+@with_session
+def submit(
+    session: Session,
+    /,
+    *,
+    job_file_and_command: tuple[str, ...],
+    dry_run: bool,
+    wait: bool,
+    request_id: str,
+    **flags: object,
+) -> None:
+    """Hand a job in."""
+    job_file = read_request(job_file_and_command, flags)
+    spec = job_file.spec
+    graph = load_graph(job_file.graph) if job_file.graph else b""
+    if graph:
+        spec.graph_sha256 = _upload(session, graph)
+    client = session.scheduler()
+    job = client.submit_job(spec, request_id=request_id, validate_only=dry_run)
+    if dry_run:
+        _show_dry_run(session, job)
+        return
+    if not session.output.is_for_people:
+        if not wait:
+            emit_message(job, session.output, names=[job.job_id])
+    else:
+        show(f"{job.job_id}  {job.spec.name}  submitted")
+        if job.reason.code:
+            tell(coded_reason(job.reason), style="dim")
+    if wait:
+        raise click.exceptions.Exit(wait_for_job(session, client, job.job_id))
+
+
+def read_request(arguments: tuple[str, ...], flags: Mapping[str, Any]) -> JobFile:
+    """Merges job file, flags and command.
+
+    Args:
+        arguments: A job file, or the words of a command, or the file and then the words.
+        flags: What the flags say; None or empty = not given.
+
+    Raises:
+        InputError: Neither file nor command, or a value of the wrong kind.
+    """
+    is_file = bool(arguments) and arguments[0].endswith((".yaml", ".yml"))
+    command = list(arguments[1:] if is_file else arguments)
+    if not is_file and not command:
+        raise InputError("nothing to run", remedy="name a job file or put the command behind --")
+    content = _flags_as_content(flags) | ({"command": command} if command else {})
+    if not is_file:
+        return parse_job({"name": Path(command[0]).name, **content}, folder=Path.cwd())
+    path = Path(arguments[0])
+    return parse_job(_overlay(read_content(path), content), folder=path.resolve().parent)
+
+
+def _overlay(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    merged = {**base, **changes}
+    for group in ("settings", "environment"):
+        if isinstance(base.get(group), dict) and group in changes:
+            merged[group] = {**base[group], **changes[group]}
+    return merged
+
+
+def _flags_as_content(flags: Mapping[str, Any]) -> dict[str, Any]:
+    settings = {name: flags[name] for name in _SETTING_FLAGS if flags.get(name) is not None}
+    if flags.get("bindings"):
+        settings["dimension_bindings"] = parse_bindings(flags["bindings"])
+    content = {name: flags[name] for name in _SPEC_FLAGS if flags.get(name) is not None}
+    # Flags are relative to where the user stands, a job file's paths to the file.
+    content |= {name: str(Path(content[name]).resolve()) for name in _PATH_FLAGS if name in content}
+    if flags.get("environment"):
+        content["environment"] = dict(_pair(text) for text in flags["environment"])
+    return content | ({"settings": settings} if settings else {})
+
+
+_SETTING_FLAGS = ("batch_size", "optimizer", "precision", "input_wait_ratio")
+_SPEC_FLAGS = ("name", "graph", "steps", "gpus", "share", "max_slowdown", "memory", "working_directory")
+_PATH_FLAGS = ("graph", "working_directory")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not name or not separator:
+        raise InputError(f"{text!r} is not NAME=VALUE", remedy="e.g. --env OMP_NUM_THREADS=1")
+    return name, value
+
+
+def _upload(session: Session, graph: bytes) -> str:
+    try:
+        answer = session.predictor().upload_graph(graph)
+    except UnavailableError as error:
+        error.remedy += "; without a graph the job would run on GPUs of its own"
+        raise
+    for warning in answer.warnings:
+        tell(f"warning: {warning.code}: {warning.message}", style="yellow")
+    return answer.graph_sha256
+
+
+def _show_dry_run(session: Session, job: scheduling_pb2.Job) -> None:
+    predictions = {device: _predict(session, job, device) for device in _devices(session) if job.spec.graph_sha256}
+    if not session.output.is_for_people:
+        named = {device: message_to_dict(prediction) for device, prediction in predictions.items()}
+        emit_data({"job": message_to_dict(job), "predictions": named}, session.output)
+        return
+    for device, prediction in predictions.items():
+        show(f"on {device}:")
+        show(render_table(QUANTITY_COLUMNS, quantity_rows(prediction), session.width))
+        show(render_labelled(prediction_lines(prediction, device), session.width))
+        show("")
+    show(render_labelled([line for line in describe_job(job, ()) if line[0] in ("reason", "command")], session.width))
+    tell("dry run: the job is valid; nothing was submitted")
+
+
+def _devices(session: Session) -> list[str]:
+    devices = {gpu.device for node in session.scheduler().list_nodes() for gpu in node.gpus}
+    return sorted(devices) or [session.settings.device]
+
+
+def _predict(session: Session, job: scheduling_pb2.Job, device: str) -> prediction_pb2.PredictJobResponse:
+    request = prediction_pb2.PredictJobRequest(
+        graph_sha256=job.spec.graph_sha256, settings=job.spec.settings, device=device, find_largest_batch=True
+    )
+    return session.predictor().predict_job(request)

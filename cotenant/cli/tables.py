@@ -1,0 +1,117 @@
+"""Plain aligned tables that fit 80 columns: no lines, one space of air, notes under their row."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+GAP = 2
+NARROWEST_CELL = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column.
+
+    Attributes:
+        title: Heading.
+        right: Right-aligned, for numbers.
+        shrinks: May be cut (with an ellipsis) when the table is too wide.
+        keeps_end: Is cut at its beginning; for names whose end tells them apart.
+    """
+
+    title: str
+    right: bool = False
+    shrinks: bool = False
+    keeps_end: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row.
+
+    Attributes:
+        cells: One text per column.
+        styles: Column index -> rich style.
+        note: Text under the row, wrapped to the full width.
+    """
+
+    cells: Sequence[str]
+    styles: Sequence[tuple[int, str]] = ()
+    note: str = ""
+
+
+def render_table(columns: Sequence[Column], rows: Sequence[Row], width: int) -> Text:
+    """Lays a table out.
+
+    Args:
+        columns: Headings from left to right.
+        rows: Cells in the same order.
+        width: Columns of the terminal.
+    """
+    widths = _fit_widths(columns, rows, width)
+    lines = [_render_line(columns, [column.title for column in columns], widths, {}, "bold")]
+    for row in rows:
+        lines.append(_render_line(columns, row.cells, widths, dict(row.styles), ""))
+        if row.note:
+            lines += [Text(line, style="dim") for line in _wrap_note(row.note, width)]
+    return Text("\n").join(lines)
+
+
+def render_labelled(lines: Sequence[tuple[str, str]], width: int) -> Text:
+    """Lays (label, text) lines out, long texts wrapped; an empty label continues the one above."""
+    indent = max((len(label) for label, _ in lines), default=0) + GAP
+    laid_out = []
+    for label, text in lines:
+        wrapped = textwrap.wrap(text, width=max(20, width - indent), break_on_hyphens=False) or [""]
+        laid_out.append(Text.assemble((f"{label:<{indent}}", "bold"), wrapped[0]))
+        laid_out += [Text(" " * indent + line) for line in wrapped[1:]]
+    return Text("\n").join(laid_out)
+
+
+def _fit_widths(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[int]:
+    widths = [
+        max([cell_len(column.title), *(cell_len(row.cells[index]) for row in rows)])
+        for index, column in enumerate(columns)
+    ]
+    while sum(widths) + GAP * (len(widths) - 1) > width:
+        candidates = [
+            index for index, column in enumerate(columns) if column.shrinks and widths[index] > NARROWEST_CELL
+        ]
+        if not candidates:
+            break
+        widths[max(candidates, key=lambda index: widths[index])] -= 1
+    return widths
+
+
+def _render_line(
+    columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int], styles: dict[int, str], default: str
+) -> Text:
+    line = Text()
+    for index, (column, cell, width) in enumerate(zip(columns, cells, widths, strict=True)):
+        text = _pad(_cut(cell, width, keeps_end=column.keeps_end), width, right=column.right)
+        line.append(text, style=styles.get(index, default))
+        line.append(" " * GAP)
+    line.rstrip()
+    return line
+
+
+def _cut(text: str, width: int, *, keeps_end: bool) -> str:
+    if cell_len(text) <= width:
+        return text
+    return "…" + text[len(text) - width + 1 :] if keeps_end else set_cell_size(text, width - 1) + "…"
+
+
+def _pad(text: str, width: int, *, right: bool) -> str:
+    air = " " * (width - cell_len(text))
+    return air + text if right else text + air
+
+
+def _wrap_note(note: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        note, width=max(20, width), initial_indent="  └ ", subsequent_indent="    ", break_on_hyphens=False
+    )

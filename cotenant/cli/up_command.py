@@ -1,0 +1,111 @@
+"""up: predictor, scheduler and agent on this machine, in the foreground."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from cotenant.cli.session import tell
+from cotenant.cli.settings import default_state_dir, resolve_settings
+from cotenant.client_errors import InputError, ProgramError
+from cotenant.local_cluster import AgentOptions, LocalCluster
+from cotenant.quantities import parse_bytes
+
+
+@click.command(epilog="Example:  cotenant up --policy horus --allow-directory ~/trainings")
+@click.option("--state-dir", type=click.Path(file_okay=False, path_type=Path), help="Where everything is kept.")
+@click.option("--policy", default="horus", show_default=True, help="Scheduling policy at the start.")
+@click.option("--predictor-port", default=7070, show_default=True, help="0 = any free one.")
+@click.option("--scheduler-port", default=7071, show_default=True, help="0 = any free one.")
+@click.option("--node-id", default="local", show_default=True, help="Name of this machine in the cluster.")
+@click.option("--standin-cores", metavar="0,1", help="Cores that stand in for GPUs.  [default: the real GPUs]")
+@click.option("--standin-memory", default="2GiB", show_default=True, help="Memory of each stand-in device.")
+@click.option(
+    "--allow-directory",
+    "allowed",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Where jobs may run.  [default: here]",
+)
+def up(
+    *,
+    state_dir: Path | None,
+    policy: str,
+    predictor_port: int,
+    scheduler_port: int,
+    node_id: str,
+    standin_cores: str | None,
+    standin_memory: str,
+    allowed: tuple[Path, ...],
+) -> None:
+    """Start predictor, scheduler and agent on this machine and keep them until interrupted.
+
+    Serves on loopback only. Running jobs survive a stop: they end themselves when their lease runs out, or go on when
+    `cotenant up` comes back before that.
+    """
+    agent = AgentOptions(
+        node_id=node_id,
+        standin_cores=parse_cores(standin_cores) if standin_cores else (),
+        standin_memory_bytes=parse_bytes(standin_memory),
+        allowed_directories=allowed or (Path.cwd(),),
+    )
+    cluster = LocalCluster(
+        state_dir=state_dir or _configured_state_dir(),
+        policy=policy,
+        agents=(agent,),
+        predictor_port=predictor_port,
+        scheduler_port=scheduler_port,
+    )
+    _serve(cluster)
+
+
+def parse_cores(text: str) -> tuple[int, ...]:
+    """Reads a list of CPU cores such as 0,1.
+
+    Raises:
+        InputError: Not numbers, or cores that this machine lacks.
+    """
+    if not all(part.strip().isdigit() for part in text.split(",")):
+        raise InputError(f"{text!r} is not a list of cores", remedy="e.g. --standin-cores 0,1")
+    cores = tuple(int(part) for part in text.split(","))
+    usable = os.sched_getaffinity(0)
+    if not set(cores) <= usable:
+        raise InputError(f"no such core: {text}", remedy=f"usable here: {','.join(map(str, sorted(usable)))}")
+    return cores
+
+
+def _configured_state_dir() -> Path:
+    configured = resolve_settings({}).settings.state_dir
+    return Path(configured).expanduser() if configured else default_state_dir(os.environ)
+
+
+def _serve(cluster: LocalCluster) -> None:
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: stop.set())
+    cluster.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    console = Console(stderr=True)
+    with console.status("starting ...", spinner="dots") as status:
+        cluster.start(on_step=lambda name: status.update(f"starting {name} ..."), stop=stop)
+    try:
+        if not stop.is_set():
+            _announce(cluster)
+        ended = cluster.watch(stop)
+    finally:
+        tell("stopping ...")
+        cluster.stop()
+    if ended is not None:
+        raise ProgramError(f"the {ended.name} has ended:\n{ended.log_tail()}", remedy=f"see {ended.log_file}")
+
+
+def _announce(cluster: LocalCluster) -> None:
+    tell(f"up. scheduler {cluster.scheduler_address}, predictor {cluster.predictor_address}")
+    tell(f"state and logs in {cluster.state_dir}; Ctrl-C stops")
+    if not cluster.scheduler_address.endswith(":7071"):
+        click.echo(f"export COTENANT_SCHEDULER={cluster.scheduler_address}")
+        click.echo(f"export COTENANT_PREDICTOR={cluster.predictor_address}")

@@ -1,0 +1,351 @@
+"""Python client of the predictor and the scheduler.
+
+Every method has a deadline, every error is one of cotenant.client_errors, and only requests that may safely
+be repeated are retried (reads, and writes that carry a request_id).
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import grpc
+from google.protobuf.struct_pb2 import Struct
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from cotenant.client_errors import InputError, service_error
+from cotenant.v1 import (
+    prediction_pb2,
+    prediction_pb2_grpc,
+    resources_pb2,
+    scheduling_pb2,
+    scheduling_pb2_grpc,
+)
+
+UPLOAD_CHUNK_BYTES = 512 * 1024
+MESSAGE_LIMIT_BYTES = 16 * 1024 * 1024
+LIST_PAGE_SIZE = 500
+LIST_PAGE_LIMIT = 10_000
+READ_CALL_DEADLINE_S = 24 * 3600.0
+
+_REPEATABLE = {
+    "cotenant.v1.SchedulingService": (
+        "SubmitJob", "GetJob", "ListJobs", "CancelJob", "ExplainJob", "ListNodes", "ListPolicies", "Decide",
+    ),
+    "cotenant.v1.PredictionService": ("PredictJob", "PredictPairs", "RecordOutcomes", "ListDevices"),
+}  # fmt: skip
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelOptions:
+    """Where a service listens and how to trust it.
+
+    Attributes:
+        address: host:port or unix:PATH.
+        tls_ca_file: Certificate authority of the server; None = plain text.
+        tls_certificate_file: Own certificate, for servers that ask for one.
+        tls_key_file: Key of the own certificate.
+    """
+
+    address: str
+    tls_ca_file: Path | None = None
+    tls_certificate_file: Path | None = None
+    tls_key_file: Path | None = None
+
+
+def open_channel(options: ChannelOptions) -> grpc.Channel:
+    """Returns a channel; nothing is dialled before the first call.
+
+    Raises:
+        InputError: A TLS file cannot be read.
+    """
+    settings = [
+        ("grpc.service_config", json.dumps(service_config())),
+        ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
+        ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
+        # A scheduler that restarts is back within seconds; the default backoff grows to two minutes.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+    ]
+    if options.tls_ca_file is None:
+        return grpc.insecure_channel(options.address, options=settings)
+    credentials = grpc.ssl_channel_credentials(
+        root_certificates=_read_tls_file(options.tls_ca_file),
+        private_key=_read_tls_file(options.tls_key_file),
+        certificate_chain=_read_tls_file(options.tls_certificate_file),
+    )
+    return grpc.secure_channel(options.address, credentials, options=settings)
+
+
+def service_config() -> dict[str, object]:
+    """Returns the gRPC service config: retries on UNAVAILABLE for repeatable methods only."""
+    names = [{"service": service, "method": method} for service, methods in _REPEATABLE.items() for method in methods]
+    retry = {
+        "maxAttempts": 4,
+        "initialBackoff": "0.1s",
+        "maxBackoff": "1s",
+        "backoffMultiplier": 2,
+        "retryableStatusCodes": ["UNAVAILABLE"],
+    }
+    return {"methodConfig": [{"name": names, "retryPolicy": retry}]}
+
+
+def is_serving(channel: grpc.Channel, *, timeout_s: float) -> bool:
+    """Asks the standard health service; False when nobody answers in time."""
+    try:
+        answer = health_pb2_grpc.HealthStub(channel).Check(  # type: ignore[attr-defined]  # the stubs lack it
+            health_pb2.HealthCheckRequest(), timeout=timeout_s, wait_for_ready=True
+        )
+    except grpc.RpcError:
+        return False
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+class SchedulerClient:
+    """Jobs, nodes and policies of one cluster."""
+
+    def __init__(self, channel: grpc.Channel, *, address: str = "", timeout_s: float = 15.0) -> None:
+        self._stub = scheduling_pb2_grpc.SchedulingServiceStub(channel)
+        self._address = address
+        self._timeout_s = timeout_s
+
+    def submit_job(
+        self, spec: scheduling_pb2.JobSpec, *, request_id: str = "", validate_only: bool = False
+    ) -> scheduling_pb2.Job:
+        """Hands a job in; it is on the scheduler's disk when this returns.
+
+        Args:
+            spec: What to run.
+            request_id: Reuse it to repeat a submission safely; empty = a new one.
+            validate_only: Checks without submitting.
+
+        Raises:
+            ServiceError: The scheduler refused or could not be reached.
+        """
+        request = scheduling_pb2.SubmitJobRequest(
+            request_id=request_id or str(uuid.uuid4()), validate_only=validate_only, spec=spec
+        )
+        return self._ask(lambda timeout: self._stub.SubmitJob(request, timeout=timeout)).job
+
+    def get_job(self, job_id: str) -> scheduling_pb2.Job:
+        """Returns one job.
+
+        Raises:
+            NotFoundError: No such job.
+        """
+        request = scheduling_pb2.GetJobRequest(job_id=job_id)
+        return self._ask(lambda timeout: self._stub.GetJob(request, timeout=timeout)).job
+
+    def list_jobs(
+        self, *, phases: Sequence[scheduling_pb2.JobPhase.ValueType] = (), tenant: str = ""
+    ) -> list[scheduling_pb2.Job]:
+        """Returns all jobs in these phases (none named = all), newest first."""
+
+        def read_page(token: str) -> tuple[Sequence[scheduling_pb2.Job], str]:
+            request = scheduling_pb2.ListJobsRequest(
+                page_size=LIST_PAGE_SIZE, page_token=token, phases=phases, tenant=tenant
+            )
+            page = self._ask(lambda timeout: self._stub.ListJobs(request, timeout=timeout))
+            return page.jobs, page.next_page_token
+
+        return _read_pages(read_page)
+
+    def cancel_job(self, job_id: str) -> scheduling_pb2.Job:
+        """Stops a job or takes it off the queue; repeating it is harmless."""
+        request = scheduling_pb2.CancelJobRequest(request_id=str(uuid.uuid4()), job_id=job_id)
+        return self._ask(lambda timeout: self._stub.CancelJob(request, timeout=timeout)).job
+
+    def explain_job(self, job_id: str) -> scheduling_pb2.ExplainJobResponse:
+        """Returns why a job is where it is, with the candidates that were looked at."""
+        request = scheduling_pb2.ExplainJobRequest(job_id=job_id)
+        return self._ask(lambda timeout: self._stub.ExplainJob(request, timeout=timeout))
+
+    def list_nodes(self) -> list[scheduling_pb2.Node]:
+        """Returns all nodes with their GPUs."""
+
+        def read_page(token: str) -> tuple[Sequence[scheduling_pb2.Node], str]:
+            request = scheduling_pb2.ListNodesRequest(page_size=LIST_PAGE_SIZE, page_token=token)
+            page = self._ask(lambda timeout: self._stub.ListNodes(request, timeout=timeout))
+            return page.nodes, page.next_page_token
+
+        return _read_pages(read_page)
+
+    def list_policies(self) -> list[scheduling_pb2.Policy]:
+        """Returns the policies that this scheduler knows."""
+
+        def read_page(token: str) -> tuple[Sequence[scheduling_pb2.Policy], str]:
+            request = scheduling_pb2.ListPoliciesRequest(page_size=LIST_PAGE_SIZE, page_token=token)
+            page = self._ask(lambda timeout: self._stub.ListPolicies(request, timeout=timeout))
+            return page.policies, page.next_page_token
+
+        return _read_pages(read_page)
+
+    def set_policy(
+        self, policy: str, parameters: Mapping[str, float | str | bool], *, validate_only: bool = False
+    ) -> scheduling_pb2.SetPolicyResponse:
+        """Chooses the policy of the running cluster.
+
+        Raises:
+            RejectedError: Unknown policy or parameter; the message has the valid names.
+        """
+        values = Struct()
+        values.update(parameters)
+        request = scheduling_pb2.SetPolicyRequest(
+            request_id=str(uuid.uuid4()), validate_only=validate_only, policy=policy, parameters=values
+        )
+        return self._ask(lambda timeout: self._stub.SetPolicy(request, timeout=timeout))
+
+    def decide(self, request: scheduling_pb2.DecideRequest) -> scheduling_pb2.DecideResponse:
+        """Decides on a snapshot of somebody else's cluster; nothing is stored."""
+        return self._ask(lambda timeout: self._stub.Decide(request, timeout=timeout))
+
+    def read_job_log(
+        self, job_id: str, *, attempt: int = 0, follow: bool = False, tail_bytes: int = 0
+    ) -> Iterator[bytes]:
+        """Yields what a job printed.
+
+        Args:
+            job_id: Which job.
+            attempt: Which launch of it; 0 = the newest.
+            follow: Goes on until the job has ended.
+            tail_bytes: Starts this many bytes before the end; 0 = at the beginning that is kept.
+        """
+        request = scheduling_pb2.ReadJobLogRequest(job_id=job_id, attempt=attempt, follow=follow, tail_bytes=tail_bytes)
+        with _translated("scheduler", self._address):
+            for answer in self._stub.ReadJobLog(request, timeout=READ_CALL_DEADLINE_S):
+                yield answer.chunk
+
+    def open_watch(self, job_ids: Sequence[str] = ()) -> Iterator[scheduling_pb2.WatchJobsResponse]:
+        """Streams a snapshot of the jobs, then every change, until the connection breaks.
+
+        `cotenant.job_watch.watch_jobs` goes on where this ends.
+        """
+        request = scheduling_pb2.WatchJobsRequest(job_ids=job_ids)
+        with _translated("scheduler", self._address):
+            yield from self._stub.WatchJobs(request, timeout=READ_CALL_DEADLINE_S)
+
+    def _ask(self, call: Callable[[float], Answer]) -> Answer:
+        with _translated("scheduler", self._address):
+            return call(self._timeout_s)
+
+
+class PredictorClient:
+    """Predictions about jobs before they run."""
+
+    def __init__(self, channel: grpc.Channel, *, address: str = "", timeout_s: float = 30.0) -> None:
+        self._stub = prediction_pb2_grpc.PredictionServiceStub(channel)
+        self._address = address
+        self._timeout_s = timeout_s
+
+    def upload_graph(self, graph: bytes) -> prediction_pb2.UploadGraphResponse:
+        """Stores a graph under its content hash.
+
+        Args:
+            graph: ONNX file without weights (cotenant.graph_file.read_graph strips them).
+
+        Raises:
+            RejectedError: Not a graph that the predictor can read; the reason says why.
+        """
+        with _translated("predictor", self._address):
+            return self._stub.UploadGraph(_upload_parts(graph), timeout=self._timeout_s)
+
+    def predict_job(self, request: prediction_pb2.PredictJobRequest) -> prediction_pb2.PredictJobResponse:
+        """Predicts one job on one type of device; fills in a request_id when there is none."""
+        request.request_id = request.request_id or str(uuid.uuid4())
+        return self._ask(lambda timeout: self._stub.PredictJob(request, timeout=timeout))
+
+    def predict_pairs(self, request: prediction_pb2.PredictPairsRequest) -> prediction_pb2.PredictPairsResponse:
+        """Predicts how much every job slows down every other one on one device."""
+        request.request_id = request.request_id or str(uuid.uuid4())
+        return self._ask(lambda timeout: self._stub.PredictPairs(request, timeout=timeout))
+
+    def list_devices(self) -> list[prediction_pb2.Device]:
+        """Returns the device types with a trained model or known peaks."""
+
+        def read_page(token: str) -> tuple[Sequence[prediction_pb2.Device], str]:
+            request = prediction_pb2.ListDevicesRequest(page_size=LIST_PAGE_SIZE, page_token=token)
+            page = self._ask(lambda timeout: self._stub.ListDevices(request, timeout=timeout))
+            return page.devices, page.next_page_token
+
+        return _read_pages(read_page)
+
+    def _ask(self, call: Callable[[float], Answer]) -> Answer:
+        with _translated("predictor", self._address):
+            return call(self._timeout_s)
+
+
+def job_settings(
+    *,
+    batch_size: int,
+    precision: str = "fp32",
+    optimizer: str = "sgd",
+    mode: str = "train",
+    input_wait_ratio: float = 0.0,
+    dimension_bindings: Mapping[str, int] | None = None,
+) -> resources_pb2.JobSettings:
+    """Builds settings from the short names that users type.
+
+    Raises:
+        InputError: A name that no enum has; the message lists the valid ones.
+    """
+    return resources_pb2.JobSettings(
+        batch_size=batch_size,
+        precision=resources_pb2.Precision.Value(enum_name(resources_pb2.Precision.keys(), "PRECISION_", precision)),
+        optimizer=resources_pb2.Optimizer.Value(enum_name(resources_pb2.Optimizer.keys(), "OPTIMIZER_", optimizer)),
+        mode=resources_pb2.RunMode.Value(enum_name(resources_pb2.RunMode.keys(), "RUN_MODE_", mode)),
+        input_wait_ratio=input_wait_ratio,
+        dimension_bindings=dict(dimension_bindings or {}),
+    )
+
+
+def enum_name(names: Sequence[str], prefix: str, short: str) -> str:
+    """Returns the enum value for a short name, e.g. ("PRECISION_", "bf16") -> PRECISION_BF16.
+
+    Raises:
+        InputError: No such value.
+    """
+    full = prefix + short.upper()
+    if full not in names or full.endswith("_UNSPECIFIED"):
+        valid = ", ".join(name.removeprefix(prefix).lower() for name in names if not name.endswith("_UNSPECIFIED"))
+        raise InputError(f"unknown {prefix.rstrip('_').lower()} {short!r}", remedy=f"one of: {valid}")
+    return full
+
+
+@contextmanager
+def _translated(peer: str, address: str) -> Iterator[None]:
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise service_error(error, peer=peer, address=address) from error
+
+
+def _upload_parts(graph: bytes) -> Iterator[prediction_pb2.UploadGraphRequest]:
+    for start in range(0, max(1, len(graph)), UPLOAD_CHUNK_BYTES):
+        yield prediction_pb2.UploadGraphRequest(chunk=graph[start : start + UPLOAD_CHUNK_BYTES])
+
+
+def _read_pages(read_page: Callable[[str], tuple[Sequence[Answer], str]]) -> list[Answer]:
+    items: list[Answer] = []
+    token = ""
+    for _ in range(LIST_PAGE_LIMIT):
+        page, token = read_page(token)
+        items.extend(page)
+        if not token:
+            break
+    return items
+
+
+def _read_tls_file(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", remedy="check the TLS settings") from error

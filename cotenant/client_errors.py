@@ -1,0 +1,165 @@
+"""What can go wrong for a client of cotenant.
+
+CotenantError                 every error that the client raises on purpose
+├── InputError                the caller handed in something unusable (a file, a flag, a setting)
+├── ProgramError              one of our own programs did not start, or ended when it should not
+└── ServiceError              a service answered with an error
+├── RejectedError         the request itself is wrong: caller
+├── NotFoundError         the named job, graph or policy does not exist: caller
+├── NotFeasibleError      right request, but the cluster's state or size forbids it: caller
+├── PermissionDeniedError not allowed, or not identified: caller
+├── UnavailableError      nobody answered in time: peer
+└── BrokenServiceError    the service failed inside: peer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import grpc
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from grpc_status import rpc_status
+
+Detail = TypeVar("Detail", error_details_pb2.ErrorInfo, error_details_pb2.Help, error_details_pb2.BadRequest)
+
+
+class CotenantError(Exception):
+    """Base of all; carries the remedy beside the message."""
+
+    def __init__(self, message: str, *, remedy: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.reason = reason
+
+
+class InputError(CotenantError):
+    """The caller handed in something unusable."""
+
+
+class ProgramError(CotenantError):
+    """A program of ours did not start, or ended when it should not."""
+
+
+class ServiceError(CotenantError):
+    """A service answered with an error.
+
+    Attributes:
+        code: gRPC status code.
+        metadata: Facts that the service attached (ErrorInfo.metadata).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: grpc.StatusCode,
+        remedy: str = "",
+        reason: str = "",
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message, remedy=remedy, reason=reason)
+        self.code = code
+        self.metadata = dict(metadata or {})
+
+
+class RejectedError(ServiceError):
+    """The request itself is wrong."""
+
+
+class NotFoundError(ServiceError):
+    """What was named does not exist."""
+
+
+class NotFeasibleError(ServiceError):
+    """The request is right, but the state or the size of the cluster forbids it."""
+
+
+class PermissionDeniedError(ServiceError):
+    """Not allowed, or not identified."""
+
+
+class UnavailableError(ServiceError):
+    """Nobody answered in time."""
+
+
+class BrokenServiceError(ServiceError):
+    """The service failed inside."""
+
+
+_CLASSES: Mapping[grpc.StatusCode, type[ServiceError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: RejectedError,
+    grpc.StatusCode.ALREADY_EXISTS: RejectedError,
+    grpc.StatusCode.OUT_OF_RANGE: RejectedError,
+    grpc.StatusCode.ABORTED: RejectedError,
+    grpc.StatusCode.NOT_FOUND: NotFoundError,
+    grpc.StatusCode.FAILED_PRECONDITION: NotFeasibleError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: NotFeasibleError,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionDeniedError,
+    grpc.StatusCode.UNAUTHENTICATED: PermissionDeniedError,
+    grpc.StatusCode.UNAVAILABLE: UnavailableError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: UnavailableError,
+    grpc.StatusCode.CANCELLED: UnavailableError,
+}
+
+
+def service_error(error: Exception, *, peer: str, address: str) -> ServiceError:
+    """Turns what grpc raised into the class that says whose fault it is.
+
+    Args:
+        error: What the stub raised; grpc makes it a grpc.Call as well.
+        peer: Which program was asked, e.g. "scheduler".
+        address: Where it was looked for.
+    """
+    if not isinstance(error, grpc.Call):
+        return BrokenServiceError(str(error), code=grpc.StatusCode.UNKNOWN)
+    code = error.code()
+    status = _rich_status(error)
+    reason, remedy, metadata = _read_details(status)
+    message = _message_of(error, code, peer, address) if status is None else str(status.message)
+    if not remedy and code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        remedy = f"is the {peer} running at {address}? `cotenant doctor` checks; `cotenant up` starts one"
+    return _CLASSES.get(code, BrokenServiceError)(message, code=code, remedy=remedy, reason=reason, metadata=metadata)
+
+
+def _message_of(call: grpc.Call, code: grpc.StatusCode, peer: str, address: str) -> str:
+    details = (call.details() or "no details").strip()
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return f"the {peer} at {address} did not answer in time"
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return f"the {peer} at {address} cannot be reached"
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return f"the program at {address} is not a {peer}, or an older one: {details}"
+    return details
+
+
+def _rich_status(call: grpc.Call) -> status_pb2.Status | None:
+    try:
+        return rpc_status.from_call(call)
+    except ValueError:  # code or message of the details differ from the plain status: do not believe them
+        return None
+
+
+def _read_details(status: status_pb2.Status | None) -> tuple[str, str, dict[str, str]]:
+    reason, remedy, metadata = "", "", dict[str, str]()
+    violations: list[str] = []
+    for detail in status.details if status is not None else ():
+        info = _unpack(detail, error_details_pb2.ErrorInfo())
+        if info is not None:
+            reason, metadata = info.reason, dict(info.metadata)
+            remedy = metadata.pop("remedy", remedy)
+        help_ = _unpack(detail, error_details_pb2.Help())
+        if help_ is not None and help_.links:
+            remedy = remedy or help_.links[0].description
+        bad = _unpack(detail, error_details_pb2.BadRequest())
+        if bad is not None:
+            violations += [f"{violation.field}: {violation.description}" for violation in bad.field_violations]
+    if violations:
+        metadata["fields"] = "; ".join(violations)
+    return reason, remedy, metadata
+
+
+def _unpack(packed: AnyMessage, into: Detail) -> Detail | None:
+    return into if packed.Unpack(into) else None

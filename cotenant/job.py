@@ -1,0 +1,400 @@
+"""The helper for training scripts: progress out, stop and checkpoint requests in.
+
+One file, standard library only: it may be copied next to a script and used alone. Outside a cotenant cluster every
+function is harmless: nothing is sent, nothing asks to stop, and the batch sizes are the caller's own defaults.
+
+    from cotenant import job
+
+    start = load(job.resume_directory())                # None at the first start
+    for step in range(start, steps_total):
+        for part, weight in job.sub_batches((x, y)):    # gradient accumulation, exact
+            (loss_function(model(part[0]), part[1]) * weight).backward()
+        optimizer.step()
+        job.report(step + 1, loss=loss)
+        if job.should_checkpoint() or job.should_stop():
+            path = job.checkpoint_directory("checkpoints") / f"step-{step + 1}.pt"
+            save(path)                                  # temporary file, fsync, rename
+            job.checkpointed(path, step + 1)
+        if job.should_stop():
+            job.leave()                                 # exit code 85: checkpointed, start me again
+
+Steps are counted over all attempts: after a resume at step 120 the next report says 121. Signals (SIGTERM stop, SIGUSR1
+checkpoint and go on) only set flags, and only a script that asks `should_stop` or `should_checkpoint` catches them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import json
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn, SupportsFloat, TypeAlias
+
+EXIT_CHECKPOINTED = 85
+MANIFEST_NAME = "cotenant_checkpoint.json"
+PROGRESS_FILE_NAME = "progress.json"
+
+# An array or tensor; a tuple, mapping or list of them (columns of equal length); or a list of samples.
+Batch: TypeAlias = Any
+
+_DATAGRAM_INTERVAL_NS = 50_000_000
+_PROGRESS_FILE_INTERVAL_NS = 2_000_000_000
+_UNIX_PATH_LIMIT = 107
+
+
+class _Flags:
+    """What the signals asked for, and since when a checkpoint is due."""
+
+    def __init__(self) -> None:
+        self.installed = False
+        self.stop = False
+        self.checkpoint = False
+        self.asked_at_ns = _now_ns()
+        self.checkpointed_at_ns = self.asked_at_ns
+
+    def install(self) -> None:
+        """Catch the two signals once; Python allows it in the main thread only."""
+        if not self.installed and inside_cluster() and threading.current_thread() is threading.main_thread():
+            self.installed = True
+            signal.signal(signal.SIGTERM, self._on_signal)
+            signal.signal(signal.SIGUSR1, self._on_signal)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self.stop = self.stop or number == signal.SIGTERM
+        self.checkpoint = self.checkpoint or number == signal.SIGUSR1
+
+
+class _Reporter:
+    """Sends progress without ever blocking, and keeps the newest in a small file as well."""
+
+    def __init__(self, socket_path: Path) -> None:
+        self._socket_path = socket_path
+        self._process = os.getpid()
+        self._socket: socket.socket | None = None
+        self._directory: int | None = None
+        self._sent_at_ns = self._stored_at_ns = 0
+        self._latest = self._stored = dict[str, object]()
+        self._loss: float | None = None
+        atexit.register(self.store)
+
+    @property
+    def step(self) -> int:
+        """Newest reported step, -1 before the first."""
+        return int(str(self._latest.get("step", -1)))
+
+    def report(self, *, step: int, epoch: int, loss: SupportsFloat | None, samples: int) -> None:
+        """Remember the counters; send them at most twenty times a second."""
+        now_ns = _now_ns()
+        due = now_ns - self._sent_at_ns >= _DATAGRAM_INTERVAL_NS
+        # Reading a loss makes a GPU wait for its queue, hence only when it is sent.
+        self._loss = _finite(loss) if due and loss is not None else self._loss
+        self._latest = {**self._latest, "step": step, "epoch": epoch, "loss": self._loss, "samples": samples}
+        self._latest["at_ns"] = now_ns
+        if due:
+            self._sent_at_ns = now_ns
+            self._send(json.dumps(self._latest).encode())
+        if now_ns - self._stored_at_ns >= _PROGRESS_FILE_INTERVAL_NS:
+            self.store()
+
+    def mark(self, key: str, value: object) -> None:
+        """Attach a fact that must not be lost and store it at once."""
+        self._latest = {**self._latest, key: value}
+        self._send(json.dumps(self._latest).encode())
+        self.store()
+
+    def store(self) -> None:
+        """Replace the progress file; a full disk costs the file, never the training."""
+        if os.getpid() != self._process or self._latest == self._stored:
+            return
+        self._stored_at_ns = _now_ns()
+        with contextlib.suppress(OSError):
+            _replace(self._socket_path.parent / PROGRESS_FILE_NAME, json.dumps(self._latest).encode(), durable=False)
+            self._stored = self._latest
+
+    def _send(self, datagram: bytes) -> None:
+        # Full buffer, agent restarting, socket not there yet: dropped, the next report carries everything anew.
+        with contextlib.suppress(OSError):
+            if self._socket is None:
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+            self._socket.sendto(datagram, self._address())
+
+    def _address(self) -> str:
+        path = str(self._socket_path)
+        if len(os.fsencode(path)) <= _UNIX_PATH_LIMIT:
+            return path
+        # A socket address holds 107 bytes; a descriptor of the directory makes any path short.
+        if self._directory is None:
+            self._directory = os.open(self._socket_path.parent, os.O_PATH | os.O_DIRECTORY)
+        return f"/proc/self/fd/{self._directory}/{self._socket_path.name}"
+
+
+def _now_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+_flags = _Flags()
+_reporters: dict[str, _Reporter] = {}
+
+
+def inside_cluster() -> bool:
+    """Whether a cotenant agent started this process."""
+    return "COTENANT_JOB_ID" in os.environ
+
+
+def report(step: int, *, epoch: int = 0, loss: SupportsFloat | None = None, samples: int = 0) -> None:
+    """Say how far the training is. Costs microseconds, never blocks, may be called after every step.
+
+    Args:
+        step: optimizer steps done so far over all attempts, 0 or more (else ValueError, as for the other counters).
+        epoch: training epoch.
+        loss: newest loss; a number or a detached scalar tensor, read only when it is sent.
+        samples: training samples seen so far.
+    """
+    if step < 0 or epoch < 0 or samples < 0:
+        raise ValueError(f"step, epoch and samples count from 0; got {step}, {epoch}, {samples}")
+    if reporter := _reporter():
+        reporter.report(step=step, epoch=epoch, loss=loss, samples=samples)
+
+
+def should_stop() -> bool:
+    """Whether the job was asked to write a checkpoint and leave (see `leave`)."""
+    _flags.install()
+    _flags.asked_at_ns = _now_ns()
+    return _flags.stop
+
+
+def should_checkpoint() -> bool:
+    """Whether a checkpoint is due: somebody asked for one, or the interval of the cluster has passed."""
+    _flags.install()
+    now_ns = _flags.asked_at_ns = _now_ns()
+    interval_ms = _integer("COTENANT_CHECKPOINT_INTERVAL_MS") if inside_cluster() else 0
+    overdue = interval_ms > 0 and now_ns - _flags.checkpointed_at_ns >= interval_ms * 1_000_000
+    return _flags.checkpoint or overdue
+
+
+def sub_batches(batch: Batch) -> Iterator[tuple[Batch, float]]:
+    """Cut a batch into the sub-batches that this job was given, for gradient accumulation.
+
+    Multiply each part's mean loss by its weight before `backward`: the accumulated gradient is then that of the whole
+    batch, also when the last part is shorter. BatchNorm sees the parts, not the batch, and therefore differs.
+
+    Yields:
+        (part, weight): the part is built like the batch; weight = samples of the part / samples of the batch.
+
+    Raises:
+        ValueError: the batch is empty.
+    """
+    total = _length(batch)
+    if total == 0:
+        raise ValueError("an empty batch has no sub-batches")
+    size = sub_batch(total)
+    for start in range(0, total, size):
+        stop = min(start + size, total)
+        yield _part(batch, start, stop), (stop - start) / total
+
+
+def checkpointed(path: str | os.PathLike[str], step: int, *, duration_ms: int | None = None) -> None:
+    """Declare that a complete checkpoint lies at `path`: it is made durable and then named in the manifest.
+
+    Only what a manifest names is ever resumed. Give each checkpoint its own file name (the step in it): then a crash
+    before the new manifest leaves the older pair intact. Files that only the previous manifest names are deleted.
+
+    Args:
+        path: file, or directory whose files all belong to it, inside `checkpoint_directory` (else ValueError).
+        step: optimizer steps contained in it, over all attempts.
+        duration_ms: how long writing took; by default the time since the last `should_stop` or `should_checkpoint`.
+    """
+    if not inside_cluster():
+        return
+    elapsed_ms = (_now_ns() - _flags.asked_at_ns) // 1_000_000 if duration_ms is None else duration_ms
+    root = checkpoint_directory()
+    files = _files_of(Path(path), root)
+    digest, size_bytes = _make_durable(root, files)
+    previous = _named_files(root)
+    manifest = {"step": step, "fence": _integer("COTENANT_FENCE"), "files": files, "bytes": size_bytes}
+    manifest |= {"sha256": digest, "duration_ms": elapsed_ms}
+    _replace(root / MANIFEST_NAME, json.dumps(manifest).encode(), durable=True)
+    _flags.checkpoint = False
+    _flags.checkpointed_at_ns = _now_ns()
+    for name in set(previous) - set(files):
+        with contextlib.suppress(OSError):
+            (root / name).unlink()
+    _mark("checkpoint_step", step)
+
+
+def leave() -> NoReturn:
+    """End the process with exit code 85: the work is in a checkpoint. Skips the interpreter's slow teardown."""
+    _renew_manifest()
+    finish()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(EXIT_CHECKPOINTED)
+
+
+def finish() -> None:
+    """Store the newest progress now. Also done at a normal exit; only `os._exit` needs it."""
+    for reporter in _reporters.values():
+        reporter.store()
+
+
+def out_of_memory() -> None:
+    """Say that the device's memory was not enough, for scripts that handle the framework's error themselves."""
+    _mark("failure", "gpu_oom")
+
+
+def limit_gpu_memory() -> bool:
+    """Keep PyTorch's allocator in this process, and nothing else, below the job's share; True = a limit was set."""
+    fraction = os.environ.get("COTENANT_GPU_MEMORY_FRACTION", "")
+    torch = sys.modules.get("torch")
+    if not fraction or torch is None or not torch.cuda.is_available():
+        return False
+    torch.cuda.set_per_process_memory_fraction(float(fraction))
+    return True
+
+
+def resume_directory() -> Path | None:
+    """Directory whose checkpoint this attempt continues from (its manifest was verified); None = start afresh."""
+    value = os.environ.get("COTENANT_RESUME", "")
+    return Path(value) if value else None
+
+
+def resume_step() -> int:
+    """Optimizer steps in the checkpoint that is resumed; 0 = start afresh."""
+    directory = resume_directory()
+    return 0 if directory is None else int(json.loads((directory / MANIFEST_NAME).read_bytes())["step"])
+
+
+def checkpoint_directory(default: str | os.PathLike[str] = "checkpoints") -> Path:
+    """Where this attempt writes its checkpoints; `default` outside the cluster."""
+    directory = Path(os.environ.get("COTENANT_CHECKPOINT_DIR", "") or default)
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def global_batch(default: int) -> int:
+    """Samples of one optimizer step over all ranks."""
+    return _integer("COTENANT_GLOBAL_BATCH") or default
+
+
+def sub_batch(default: int) -> int:
+    """Samples that go through the model at once on one rank."""
+    return max(1, _integer("COTENANT_SUB_BATCH") or default)
+
+
+def accumulation_steps() -> int:
+    """Sub-batches per optimizer step on one rank; 1 outside the cluster."""
+    return max(1, _integer("COTENANT_ACCUMULATION_STEPS"))
+
+
+def _integer(name: str) -> int:
+    value = os.environ.get(name, "")
+    return int(value) if value else 0
+
+
+def _finite(value: SupportsFloat) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _reporter() -> _Reporter | None:
+    path = os.environ.get("COTENANT_PROGRESS", "")
+    if path and path not in _reporters:
+        _reporters[path] = _Reporter(Path(path))
+    return _reporters.get(path)
+
+
+def _mark(key: str, value: object) -> None:
+    if reporter := _reporter():
+        reporter.mark(key, value)
+
+
+def _columns(batch: Batch) -> Sequence[Batch] | None:
+    """The arrays of a batch that consists of several, None when the batch is itself a sequence of samples."""
+    if isinstance(batch, Mapping):
+        return list(batch.values())
+    # A tuple holds columns; a list holds samples, unless it is a loader's list of arrays.
+    columns = isinstance(batch, list) and any(hasattr(item, "shape") for item in batch)
+    return batch if columns or (isinstance(batch, tuple) and batch) else None
+
+
+def _length(batch: Batch) -> int:
+    columns = _columns(batch)
+    return len(batch) if columns is None else max((_length(column) for column in columns), default=0)
+
+
+def _part(batch: Batch, start: int, stop: int) -> Batch:
+    if isinstance(batch, Mapping):
+        return {key: _part(column, start, stop) for key, column in batch.items()}
+    columns = _columns(batch)
+    if columns is None:
+        return batch[start:stop]
+    parts = [_part(column, start, stop) for column in columns]
+    return tuple(parts) if isinstance(batch, tuple) else parts
+
+
+def _files_of(path: Path, root: Path) -> list[str]:
+    """Names of the checkpoint's files relative to its root, sorted."""
+    found = [path] if path.is_file() else sorted(item for item in path.rglob("*") if item.is_file())
+    base = root.resolve()
+    resolved = [item.resolve() for item in found if item.name != MANIFEST_NAME]
+    if not resolved or not all(item.is_relative_to(base) for item in resolved):
+        raise ValueError(f"{path} must hold the checkpoint's files and lie inside {base} (COTENANT_CHECKPOINT_DIR)")
+    return sorted(str(item.relative_to(base)) for item in resolved)
+
+
+def _make_durable(root: Path, files: Sequence[str]) -> tuple[str, int]:
+    """Flush every file to disk; returns (SHA-256 of the contents in the order of the names, bytes)."""
+    digest = hashlib.sha256()
+    size_bytes = 0
+    for name in files:
+        with (root / name).open("rb") as file:
+            os.fsync(file.fileno())
+            while block := file.read(1 << 20):
+                digest.update(block)
+                size_bytes += len(block)
+        _flush_directory((root / name).parent)
+    return digest.hexdigest(), size_bytes
+
+
+def _named_files(root: Path) -> list[str]:
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        return [str(name) for name in json.loads((root / MANIFEST_NAME).read_bytes())["files"]]
+    return []
+
+
+def _renew_manifest() -> None:
+    """Make the manifest newer than the stop when it already holds the last step: only a newer one is believed."""
+    path = checkpoint_directory() / MANIFEST_NAME
+    if (reporter := _reporter()) and path.exists():
+        content = path.read_bytes()
+        if json.loads(content)["step"] == reporter.step:
+            _replace(path, content, durable=True)
+
+
+def _replace(path: Path, content: bytes, *, durable: bool) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    temporary.replace(path)
+    if durable:
+        _flush_directory(path.parent)
+
+
+def _flush_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    os.fsync(descriptor)
+    os.close(descriptor)

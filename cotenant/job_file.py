@@ -1,0 +1,198 @@
+"""A job as a YAML file.
+
+    name: resnet-small
+    command: [python, train.py, --batch-size, "64", --sub-batch, "{sub_batch}"]
+    working_directory: .            # relative to this file
+    graph: graphs/resnet.onnx       # relative to this file; leave out = nothing is predicted, the job runs alone
+    settings: {batch_size: 64, optimizer: adam, input_wait_ratio: 0.3}
+    steps: 2000
+    share: safe                     # never | safe | any
+    max_slowdown: 0.2               # 0.2 = a step may take 20 % longer
+
+Unknown keys are refused with the nearest valid one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cotenant.client import enum_name, job_settings
+from cotenant.client_errors import InputError
+from cotenant.nearest_name import did_you_mean
+from cotenant.quantities import parse_bytes
+from cotenant.v1 import resources_pb2, scheduling_pb2
+
+FILE_LIMIT_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFile:
+    """What a job file says.
+
+    Attributes:
+        spec: The job without its graph's hash.
+        graph: Graph file, absolute; None = no graph.
+    """
+
+    spec: scheduling_pb2.JobSpec
+    graph: Path | None
+
+
+def read_content(path: Path) -> dict[str, Any]:
+    """Reads a job file without looking at its keys.
+
+    Raises:
+        InputError: Not readable, too large or not a YAML mapping.
+    """
+    try:
+        if path.stat().st_size > FILE_LIMIT_BYTES:
+            raise InputError(f"{path} is larger than {FILE_LIMIT_BYTES} bytes", remedy="is it a job file?")
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}", remedy="check the path") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is not YAML: {error}", remedy="see `cotenant submit --help`") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is not a mapping of keys to values", remedy="see `cotenant submit --help`")
+    return content
+
+
+def read_job_file(path: Path) -> JobFile:
+    """Reads and checks a job file.
+
+    Raises:
+        InputError: Not readable, not YAML, an unknown key or a value of the wrong kind.
+    """
+    return parse_job(read_content(path), folder=path.resolve().parent)
+
+
+def parse_job(content: Mapping[str, Any], *, folder: Path) -> JobFile:
+    """Builds a job from the mapping that a job file holds.
+
+    Args:
+        content: Keys as in the module's docstring.
+        folder: What relative paths start from.
+
+    Raises:
+        InputError: An unknown key or a value of the wrong kind.
+    """
+    _check_keys(content, _READERS, "key")
+    spec = scheduling_pb2.JobSpec()
+    for key, value in content.items():
+        _READERS[key](spec, value)
+    if not spec.command:
+        raise InputError("command is missing", remedy="e.g. command: [python, train.py]")
+    spec.working_directory = str((folder / (spec.working_directory or ".")).resolve())
+    graph = content.get("graph")
+    return JobFile(spec=spec, graph=(folder / str(graph)).resolve() if graph else None)
+
+
+def share_mode(text: str) -> resources_pb2.ShareMode.ValueType:
+    """Returns the share mode for never, safe or any.
+
+    Raises:
+        InputError: Another word.
+    """
+    return resources_pb2.ShareMode.Value(enum_name(resources_pb2.ShareMode.keys(), "SHARE_MODE_", text))
+
+
+Reader = Callable[[scheduling_pb2.JobSpec, object], None]
+
+
+def _text(field: str) -> Reader:
+    return lambda spec, value: setattr(spec, field, str(value))
+
+
+def _whole(field: str, key: str) -> Reader:
+    return lambda spec, value: setattr(spec, field, _whole_number(key, value))
+
+
+def _number(field: str, key: str) -> Reader:
+    return lambda spec, value: setattr(spec, field, _real_number(key, value))
+
+
+def _size(field: str) -> Reader:
+    return lambda spec, value: setattr(spec, field, parse_bytes(str(value)))
+
+
+def _read_command(spec: scheduling_pb2.JobSpec, value: object) -> None:
+    if not isinstance(value, list) or not all(isinstance(part, str | int | float) for part in value):
+        raise InputError("command must be a list of words", remedy='e.g. [python, train.py, --steps, "100"]')
+    spec.command.extend(str(part) for part in value)
+
+
+def _read_environment(spec: scheduling_pb2.JobSpec, value: object) -> None:
+    if not isinstance(value, dict):
+        raise InputError("environment must be a mapping", remedy="e.g. environment: {OMP_NUM_THREADS: 1}")
+    spec.environment.update({str(name): str(text) for name, text in value.items()})
+
+
+def _read_allowed_gpus(spec: scheduling_pb2.JobSpec, value: object) -> None:
+    if not isinstance(value, list):
+        raise InputError("allowed_gpus must be a list", remedy="e.g. allowed_gpus: [1, 2, 4]")
+    spec.allowed_gpus.extend(_whole_number("allowed_gpus", count) for count in value)
+
+
+def _read_settings(spec: scheduling_pb2.JobSpec, value: object) -> None:
+    if not isinstance(value, dict):
+        raise InputError("settings must be a mapping", remedy="e.g. settings: {batch_size: 64}")
+    valid = ("batch_size", "precision", "optimizer", "mode", "input_wait_ratio", "dimension_bindings")
+    _check_keys(value, valid, "setting")
+    spec.settings.CopyFrom(
+        job_settings(
+            batch_size=_whole_number("batch_size", value.get("batch_size", 0)),
+            precision=str(value.get("precision", "fp32")),
+            optimizer=str(value.get("optimizer", "sgd")),
+            mode=str(value.get("mode", "train")),
+            input_wait_ratio=_real_number("input_wait_ratio", value.get("input_wait_ratio", 0.0)),
+            dimension_bindings={
+                str(name): _whole_number(f"dimension_bindings.{name}", size)
+                for name, size in dict(value.get("dimension_bindings") or {}).items()
+            },
+        )
+    )
+
+
+_READERS: Mapping[str, Reader] = {
+    "name": _text("name"),
+    "tenant": _text("tenant"),
+    "command": _read_command,
+    "working_directory": _text("working_directory"),
+    "environment": _read_environment,
+    "graph": lambda spec, value: None,  # read beside the spec: it is a file here and a hash there
+    "settings": _read_settings,
+    "gpus": _whole("gpus", "gpus"),
+    "allowed_gpus": _read_allowed_gpus,
+    "steps": _whole("steps_total", "steps"),
+    "share": lambda spec, value: setattr(spec, "share", share_mode(str(value))),
+    "max_slowdown": _number("max_slowdown_ratio", "max_slowdown"),
+    "cpu_cores": _number("cpu_cores", "cpu_cores"),
+    "host_memory": _size("host_memory_bytes"),
+    "memory": _size("memory_bytes"),
+    "checkpoint_ms": _whole("checkpoint_ms", "checkpoint_ms"),
+    "progress_regex": _text("progress_regex"),
+    "restart_limit": _whole("restart_limit", "restart_limit"),
+}
+
+
+def _check_keys(content: Mapping[str, Any], valid: Mapping[str, Any] | tuple[str, ...], noun: str) -> None:
+    for key in content:
+        if key not in valid:
+            raise InputError(f"unknown {noun} {key!r}", remedy=did_you_mean(str(key), list(valid)))
+
+
+def _whole_number(key: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"{key} must be a whole number, not {value!r}")
+    return value
+
+
+def _real_number(key: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"{key} must be a number, not {value!r}")
+    return float(value)

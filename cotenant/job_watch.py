@@ -1,0 +1,78 @@
+"""A watch over jobs that survives a restart of the scheduler."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from cotenant import system_clock
+from cotenant.client import SchedulerClient
+from cotenant.client_errors import UnavailableError
+from cotenant.v1 import scheduling_pb2
+
+RETRY_FIRST_MS = 200
+RETRY_LONGEST_MS = 2_000
+
+
+class WatchKind(Enum):
+    """What a watch event tells."""
+
+    JOB = "job"
+    SNAPSHOT_END = "snapshot_end"
+    DISCONNECTED = "disconnected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchEvent:
+    """One thing that a watcher learns.
+
+    Attributes:
+        job: The job as it now is; only with kind JOB. After a reconnection every job comes again.
+    """
+
+    kind: WatchKind
+    job: scheduling_pb2.Job | None = None
+
+
+def watch_jobs(
+    client: SchedulerClient,
+    job_ids: Sequence[str] = (),
+    *,
+    patience_ms: int = 60_000,
+    stop: threading.Event | None = None,
+) -> Iterator[WatchEvent]:
+    """Yields the jobs, then every change, reconnecting as long as it takes less than `patience_ms`.
+
+    Args:
+        client: Whom to ask.
+        job_ids: Which jobs; none named = all.
+        patience_ms: How long the scheduler may be unreachable at a stretch.
+        stop: Ends the watch between two events.
+
+    Raises:
+        UnavailableError: Unreachable for longer than `patience_ms`.
+        ServiceError: The scheduler refused.
+    """
+    last_contact_ms = system_clock.steady_ms()
+    retry_ms = RETRY_FIRST_MS
+    while stop is None or not stop.is_set():
+        try:
+            for response in client.open_watch(job_ids):
+                last_contact_ms, retry_ms = system_clock.steady_ms(), RETRY_FIRST_MS
+                if response.overflowed:
+                    break
+                yield _as_event(response)
+        except UnavailableError:
+            if system_clock.steady_ms() - last_contact_ms > patience_ms:
+                raise
+            yield WatchEvent(kind=WatchKind.DISCONNECTED)
+        system_clock.wait_ms(retry_ms, stop)
+        retry_ms = min(2 * retry_ms, RETRY_LONGEST_MS)
+
+
+def _as_event(response: scheduling_pb2.WatchJobsResponse) -> WatchEvent:
+    if response.snapshot_end:
+        return WatchEvent(kind=WatchKind.SNAPSHOT_END)
+    return WatchEvent(kind=WatchKind.JOB, job=response.job)

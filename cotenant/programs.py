@@ -1,0 +1,60 @@
+"""Which program runs which verb; programs are started as `python -m PROGRAM`, never imported."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from cotenant.client_errors import ProgramError
+
+# Verb -> program and its own verb.
+PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "predict": ("predictor_service", "predict"),
+        "backup": ("scheduler_service", "backup"),
+        "restore": ("scheduler_service", "restore"),
+        "export-log": ("scheduler_service", "export-log"),
+        "decide": ("scheduler_service", "decide"),
+        "probe": ("cotenant_agent", "probe"),
+        "serve-predictor": ("predictor_service", "serve"),
+        "serve-scheduler": ("scheduler_service", "serve"),
+        "run-agent": ("cotenant_agent", "run"),
+    }
+)
+EXTRAS: Mapping[str, str] = MappingProxyType(
+    {"predictor_service": "predictor", "scheduler_service": "scheduler", "cotenant_agent": "agent"}
+)
+
+
+def command_line(verb: str, arguments: Sequence[str] = ()) -> list[str]:
+    """Returns the argument list that runs a verb's program with this Python.
+
+    Raises:
+        ProgramError: The program is not installed.
+    """
+    program, program_verb = PROGRAM_COMMANDS[verb]
+    if importlib.util.find_spec(program) is None:
+        raise ProgramError(f"{program} is not installed here", remedy=f"pip install 'cotenant[{EXTRAS[program]}]'")
+    return [sys.executable, "-m", program, program_verb, *arguments]
+
+
+def run_through(verb: str, arguments: Sequence[str]) -> int:
+    """Runs a verb's program on this terminal and returns its exit status."""
+    return subprocess.call(command_line(verb, arguments))
+
+
+def run_captured(verb: str, arguments: Sequence[str], *, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Runs a verb's program and returns what it wrote.
+
+    Raises:
+        ProgramError: It did not end in time.
+    """
+    try:
+        return subprocess.run(
+            command_line(verb, arguments), capture_output=True, text=True, check=False, timeout=timeout_s
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ProgramError(f"{PROGRAM_COMMANDS[verb][0]} did not answer within {timeout_s:g} s") from error

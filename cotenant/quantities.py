@@ -1,0 +1,64 @@
+"""Sizes, times and ratios as people write and read them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TypeAlias
+
+from cotenant.client_errors import InputError
+
+Format: TypeAlias = Callable[[float], str]
+
+_UNITS = {
+    "": 1, "B": 1,
+    "K": 2**10, "KIB": 2**10, "M": 2**20, "MIB": 2**20, "G": 2**30, "GIB": 2**30, "T": 2**40, "TIB": 2**40,
+    "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+}  # fmt: skip
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+
+
+def parse_bytes(text: str | int) -> int:
+    """Reads a size such as 512MiB, 1.5GiB or 2000000.
+
+    Raises:
+        InputError: Not a size.
+    """
+    match = _SIZE.fullmatch(str(text))
+    factor = _UNITS.get(match.group(2).upper()) if match else None
+    if match is None or factor is None:
+        raise InputError(f"{text!r} is not a size", remedy="write it like 512MiB or 1.5GiB")
+    return int(float(match.group(1)) * factor)
+
+
+def format_gib(size_bytes: float) -> str:
+    """Returns a size in GiB with two digits after the point, e.g. 0.52 GiB."""
+    return f"{size_bytes / 2**30:.2f} GiB"
+
+
+def format_percent(ratio: float) -> str:
+    """Returns a ratio as whole percent, e.g. 0.183 -> 18 %."""
+    return f"{ratio * 100:.0f} %"
+
+
+def format_slowdown(ratio: float) -> str:
+    """Returns a slowdown as signed percent, e.g. 0.2 -> +20 %."""
+    return f"{ratio * 100:+.0f} %"
+
+
+def format_duration(duration_ms: float) -> str:
+    """Returns a duration in the largest two fitting units, e.g. 75 s -> 1m15s."""
+    seconds = int(duration_ms / 1000)
+    if seconds < 60:
+        return f"{max(0, seconds)}s"
+    if seconds < 3600:
+        return f"{seconds // 60}m{seconds % 60:02d}s"
+    if seconds < 86_400:
+        return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
+    return f"{seconds // 86_400}d{seconds % 86_400 // 3600:02d}h"
+
+
+def format_ms(duration_ms: float) -> str:
+    """Returns milliseconds with three significant digits, e.g. 4.27 ms."""
+    digits = 2 if duration_ms < 10 else 1 if duration_ms < 100 else 0
+    return f"{duration_ms:.{digits}f} ms"

@@ -1,0 +1,195 @@
+"""One attempt as the agent sees it: files on disk, processes, progress, use of memory."""
+
+from __future__ import annotations
+
+import enum
+import os
+from pathlib import Path
+
+from cotenant_agent.checkpoints import read_checkpoint
+from cotenant_agent.durable_files import read_integer, read_json, read_text, write_json
+from cotenant_agent.exit_classes import classify, describe
+from cotenant_agent.log_reading import read_tail
+from cotenant_agent.processes import ProcessIdentity
+from cotenant_agent.progress import LogProgress, ProgressSocket, ProgressTrack, is_plausible, parse_report
+from cotenant_agent.records import AttemptEnd, AttemptKey, AttemptObservation, ExitFacts, JobUsage
+from cotenant_agent.state_directory import AttemptDirectory
+from cotenant_agent.system_clock import steady_ns
+
+_LOG_TAIL_BYTES = 4096
+_CLASSIFIED_TAIL_BYTES = 65536
+
+
+class AttemptState(enum.Enum):
+    """Where an attempt is in its life."""
+
+    PREPARING = "preparing"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+class Attempt:
+    """An attempt that lies in a directory; made again from it after a restart of the agent."""
+
+    def __init__(self, directory: AttemptDirectory, spec: dict[str, object], checkpoint_root: Path, run: Path) -> None:
+        self.directory = directory
+        self.key = AttemptKey(
+            job_id=read_text(spec, "job_id"), attempt=read_integer(spec, "attempt"), fence=read_integer(spec, "fence")
+        )
+        gpu_ids = spec.get("gpu_ids")
+        self.gpu_ids = tuple(str(gpu_id) for gpu_id in gpu_ids) if isinstance(gpu_ids, list) else ()
+        self.memory_limit_bytes = read_integer(spec, "memory_limit_bytes")
+        self.stop_grace_ms = read_integer(spec, "stop_grace_ms")
+        self.started_ms = read_integer(spec, "requested_wall_ms")
+        self.run_directory = run / directory.path.name
+        self.checkpoint_directory = checkpoint_root / self.key.job_id / str(self.key.fence)
+        self.socket: ProgressSocket | None = None
+        self.usage = JobUsage()
+        self.end: AttemptEnd | None = None
+        self.announced = False
+        self._resume_step = read_integer(spec, "resume_step", -1)
+        observed = read_json(directory.observed)
+        self.memory_peak_bytes = read_integer(observed, "memory_peak_bytes")
+        self.track = ProgressTrack(max(read_integer(observed, "steps_done"), self._resume_step, 0))
+        pattern = read_text(spec, "progress_regex")
+        self._log_progress = LogProgress(directory.log, pattern) if pattern else None
+        self._written_observation = (self.track.steps_done, self.memory_peak_bytes)
+        self._boot_id = read_text(spec, "boot_id")
+        self._leader: ProcessIdentity | None = None
+        self._shim: ProcessIdentity | None = None
+
+    @property
+    def state(self) -> AttemptState:
+        """From the files; nothing is remembered."""
+        if self.end is not None or self.directory.exit.exists():
+            return AttemptState.ENDED
+        if self.directory.stop.exists():
+            return AttemptState.STOPPING
+        return AttemptState.RUNNING if self.directory.state.exists() else AttemptState.PREPARING
+
+    @property
+    def checkpoint_step(self) -> int:
+        """Step of the newest believed checkpoint that this job could go on from; -1 = none."""
+        own = read_checkpoint(self.checkpoint_directory)
+        return max(self._resume_step, own.step if own is not None else -1)
+
+    def processes(self) -> tuple[ProcessIdentity | None, ProcessIdentity | None]:
+        """(shim, leader) as recorded when the job started."""
+        if self._shim is None:
+            record = read_json(self.directory.state)
+            if record is not None:
+                self._shim = self._identity(record, "shim")
+                self._leader = self._identity(record, "job")
+        return self._shim, self._leader
+
+    def read_progress(self) -> None:
+        """Take in everything that the job said since the last time."""
+        now_ns = steady_ns()
+        reports = self.socket.receive() if self.socket is not None else []
+        if self._log_progress is not None:
+            reports += self._log_progress.read(now_ns)
+        for report in reports:
+            if is_plausible(report, now_ns):
+                self.track.accept(report)
+
+    def read_progress_file(self) -> None:
+        """Take in the file that the helper leaves beside its socket: nothing is lost with a dropped datagram."""
+        try:
+            descriptor = os.open(self.run_directory / "progress.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return
+        with os.fdopen(descriptor, "rb") as file:
+            report = parse_report(file.read(4096))
+        if report is not None and is_plausible(report, steady_ns()):
+            self.track.accept(report)
+
+    def take_usage(self, usage: JobUsage) -> None:
+        """Remember what was measured."""
+        self.usage = usage
+        self.memory_peak_bytes = max(self.memory_peak_bytes, usage.memory_bytes or 0)
+
+    def observe(self) -> AttemptObservation:
+        """Close the window since the last observation, and leave the counters for a next agent."""
+        window = self.track.close_window()
+        newest = (self.track.steps_done, self.memory_peak_bytes)
+        if newest != self._written_observation:
+            self._written_observation = newest
+            record = {"steps_done": newest[0], "memory_peak_bytes": newest[1]}
+            write_json(self.directory.observed, record, durable=False)
+        return AttemptObservation(
+            key=self.key,
+            steps_done=self.track.steps_done,
+            epoch=self.track.epoch,
+            loss=self.track.loss,
+            window_steps=window.steps,
+            window_ms=window.duration_ms,
+            utilization_ratio=self.usage.utilization_ratio,
+            memory_bytes=self.usage.memory_bytes,
+            memory_peak_bytes=self.memory_peak_bytes,
+            checkpoint_step=self.checkpoint_step,
+        )
+
+    def conclude(self, *, peak_bytes: int, available_bytes: int, beside: str) -> AttemptEnd:
+        """Make the report of an ended attempt out of its exit record.
+
+        Args:
+            peak_bytes: peak device memory as the kernel's record implies, 0 when it implies nothing.
+            available_bytes: device memory that others left to this attempt at its end.
+            beside: who else was on its devices, in words.
+        """
+        self.read_progress()
+        self.read_progress_file()
+        record = read_json(self.directory.exit)
+        stop = read_json(self.directory.stop)
+        facts = self._exit_facts(record)
+        exit_class = classify(facts)
+        self.memory_peak_bytes = max(self.memory_peak_bytes, peak_bytes)
+        detail = read_text(stop, "detail") or describe(exit_class, facts)
+        if exit_class == "gpu_oom":
+            available_bytes = read_integer(stop, "available_bytes") or available_bytes
+            limit = f"{self.memory_limit_bytes} bytes" if self.memory_limit_bytes else "none"
+            detail += f"; limit: {limit}, peak: {self.memory_peak_bytes} bytes, beside it: {beside}"
+        self.end = AttemptEnd(
+            key=self.key,
+            exit_class=exit_class,
+            exit_code=-1 if facts.return_code is None else facts.return_code,
+            steps_done=self.track.steps_done,
+            checkpoint_step=self.checkpoint_step,
+            memory_peak_bytes=self.memory_peak_bytes,
+            memory_available_bytes=available_bytes,
+            log_tail=facts.log_tail.encode()[-_LOG_TAIL_BYTES:].decode("utf-8", "ignore"),
+            detail=detail,
+        )
+        return self.end
+
+    def max_resident_bytes(self) -> int:
+        """Peak resident set of the ended leader, as the kernel told the shim."""
+        return read_integer(read_json(self.directory.exit), "max_resident_bytes")
+
+    def _exit_facts(self, record: dict[str, object] | None) -> ExitFacts:
+        return_code = (record or {}).get("return_code")
+        return ExitFacts(
+            return_code=return_code if isinstance(return_code, int) else None,
+            cause=read_text(record, "cause"),
+            oom_kills=read_integer(record, "oom_kills"),
+            log_tail=read_tail(self.directory, _CLASSIFIED_TAIL_BYTES).decode("utf-8", "replace"),
+            checkpoint_is_new=self._checkpoint_is_new(),
+            reported_failure=self.track.failure,
+        )
+
+    def _checkpoint_is_new(self) -> bool:
+        checkpoint = read_checkpoint(self.checkpoint_directory)
+        if checkpoint is None:
+            return False
+        try:
+            return checkpoint.written_ns >= self.directory.stop.stat().st_mtime_ns
+        except OSError:
+            return True
+
+    def _identity(self, record: dict[str, object], who: str) -> ProcessIdentity:
+        return ProcessIdentity(
+            boot_id=read_text(record, "boot_id"),
+            pid=read_integer(record, f"{who}_pid"),
+            start_ticks=read_integer(record, f"{who}_start_ticks"),
+        )

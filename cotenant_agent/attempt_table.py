@@ -1,0 +1,277 @@
+"""All attempts of this node: starting, stopping, adopting, ending. Every step leaves files for a next agent."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Iterator
+
+from cotenant_agent.attempt import Attempt, AttemptState
+from cotenant_agent.cgroups import ControlGroups
+from cotenant_agent.checkpoints import Checkpoint
+from cotenant_agent.durable_files import read_integer, read_json, write_json
+from cotenant_agent.errors import CommandRefusedError
+from cotenant_agent.gpu_inventory import GpuInventory
+from cotenant_agent.launching import Launcher
+from cotenant_agent.memory_watchdog import MemorySample, MemoryWatchdog
+from cotenant_agent.processes import Processes, read_boot_id
+from cotenant_agent.progress import ProgressSocket
+from cotenant_agent.records import AttemptEnd, AttemptKey, InventoryReading, JobProcesses, LaunchRequest
+from cotenant_agent.state_directory import AttemptDirectory, StateDirectory
+from cotenant_agent.structured_log import StructuredLog
+from cotenant_agent.system_clock import wall_ms
+
+_STORED_ATTEMPTS_KEPT = 200
+
+
+class AttemptTable:
+    """The attempts of one state directory."""
+
+    def __init__(
+        self,
+        *,
+        directory: StateDirectory,
+        processes: Processes,
+        inventory: GpuInventory,
+        groups: ControlGroups,
+        launcher: Launcher,
+        log: StructuredLog,
+    ) -> None:
+        self.directory = directory
+        self._processes = processes
+        self._inventory = inventory
+        self._groups = groups
+        self._launcher = launcher
+        self._log = log
+        self._boot_id = read_boot_id()
+        self._attempts: dict[tuple[str, int], Attempt] = {}
+        self._watchdog = MemoryWatchdog({gpu.gpu_id: gpu.memory_bytes for gpu in inventory.describe()})
+
+    def __iter__(self) -> Iterator[Attempt]:
+        return iter(tuple(self._attempts.values()))
+
+    def adopt(self) -> None:
+        """Take over everything that lies in the job directories."""
+        for directory in self.directory.attempts():
+            spec = read_json(directory.spec)
+            if spec is None:
+                # The agent died between making the directory and describing it: nothing can have started.
+                self.directory.forget(directory)
+            elif not directory.stored.exists():
+                attempt = Attempt(directory, spec, self.directory.checkpoints, self.directory.run)
+                self._attempts[(attempt.key.job_id, attempt.key.attempt)] = attempt
+                self._open_socket(attempt)
+                self._log.write("attempt_adopted", key=attempt.key, state=attempt.state.value)
+        self._forget_oldest()
+
+    def find(self, key: AttemptKey) -> Attempt:
+        """The attempt of exactly this key.
+
+        Raises:
+            CommandRefusedError: it is unknown here, or the fence is an older one.
+        """
+        attempt = self._attempts.get((key.job_id, key.attempt))
+        self._check_fence(key)
+        if attempt is None or attempt.key != key:
+            raise CommandRefusedError(
+                "NO_SUCH_ATTEMPT", f"{key.directory_name} (fence {key.fence}) is not on this node"
+            )
+        return attempt
+
+    def find_directory(self, key: AttemptKey) -> AttemptDirectory:
+        """The directory of an attempt, also of one that ended and was reported long ago."""
+        directory = AttemptDirectory(self.directory.jobs / key.directory_name)
+        if "/" in key.job_id or not directory.spec.exists():
+            raise CommandRefusedError("NO_SUCH_ATTEMPT", f"nothing is kept of {key.directory_name} on this node")
+        return directory
+
+    def launch(self, request: LaunchRequest, resume: Checkpoint | None, lease_ms: int, grace_ms: int) -> Attempt:
+        """Start an attempt, or return the one that was started before.
+
+        Args:
+            request: what to start.
+            resume: verified checkpoint to continue from.
+            lease_ms: how long the attempt may run without a renewal.
+            grace_ms: how long it may take to end after that.
+
+        Raises:
+            CommandRefusedError: stale, not allowed, or more than the devices hold.
+        """
+        key = request.key
+        known = self._attempts.get((key.job_id, key.attempt))
+        if known is not None and known.key == key:
+            known.announced = False
+            return known
+        self._check_fence(key)
+        if (self.directory.jobs / key.directory_name).exists():
+            raise CommandRefusedError("ALREADY_STARTED", f"{key.directory_name} was started before and has ended")
+        live = [item for item in self._attempts.values() if item.state is not AttemptState.ENDED]
+        attempt = self._launcher.launch(request, resume, live, lease_ms=lease_ms, grace_ms=grace_ms)
+        self._attempts[(key.job_id, key.attempt)] = attempt
+        self._open_socket(attempt)
+        self._launcher.start_shim(attempt)
+        return attempt
+
+    def stop(self, key: AttemptKey, cause: str, grace_ms: int = 0, **details: object) -> None:
+        """Ask the shim to end an attempt; repeating it changes nothing. grace_ms 0 = what the job asked for."""
+        attempt = self.find(key)
+        if attempt.state in (AttemptState.PREPARING, AttemptState.RUNNING) and not attempt.directory.stop.exists():
+            grace = grace_ms or attempt.stop_grace_ms
+            write_json(attempt.directory.stop, {"cause": cause or "stopped", "grace_ms": grace, **details})
+
+    def checkpoint(self, key: AttemptKey) -> None:
+        """Ask the job to write a checkpoint and go on: SIGUSR1 to the first processes of its tree that catch it.
+
+        Raises:
+            CommandRefusedError: no process catches the signal, whose default action would kill it.
+        """
+        attempt = self.find(key)
+        leader = attempt.processes()[1]
+        if attempt.state is not AttemptState.RUNNING or leader is None:
+            raise CommandRefusedError("NOT_RUNNING", f"{key.directory_name} is {attempt.state.value}")
+        catching = [pid for pid in self._processes.tree(leader.pid) if self._processes.catches(pid, signal.SIGUSR1)]
+        identity = self._processes.identify(catching[0]) if catching else None
+        if identity is None or not self._processes.send_signal(identity, signal.SIGUSR1):
+            raise CommandRefusedError(
+                "CHECKPOINT_NOT_SUPPORTED", f"no process of {key.directory_name} catches SIGUSR1 (see cotenant.job)"
+            )
+
+    def renew(self, keys: Iterable[AttemptKey], deadline_boot_ms: int, grace_ms: int) -> None:
+        """Move the deadline of these attempts; a lease is never shortened."""
+        for key in keys:
+            attempt = self._attempts.get((key.job_id, key.attempt))
+            if attempt is None or attempt.key != key or attempt.state is AttemptState.ENDED:
+                continue
+            if read_integer(read_json(attempt.directory.lease), "deadline_boot_ms") < deadline_boot_ms:
+                record = {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms}
+                # A lease dies with the boot whose clock it is written in: no need to survive a power cut.
+                write_json(attempt.directory.lease, record, durable=False)
+
+    def mark_stored(self, key: AttemptKey) -> None:
+        """The scheduler has the end of this attempt: report it no more. Its log stays for a while."""
+        attempt = self._attempts.get((key.job_id, key.attempt))
+        if attempt is not None and attempt.key == key and attempt.end is not None:
+            write_json(attempt.directory.stored, {})
+            del self._attempts[(key.job_id, key.attempt)]
+            self._forget_oldest()
+
+    def find_started(self) -> list[Attempt]:
+        """Attempts whose start was not announced yet; each is named once."""
+        started = [item for item in self._attempts.values() if not item.announced and item.directory.state.exists()]
+        for attempt in started:
+            attempt.announced = True
+        return started
+
+    def find_ended(self) -> list[AttemptEnd]:
+        """Attempts that have ended since the last look, lost ones included; each is named once."""
+        self._processes.reap()
+        unreported = [attempt for attempt in self._attempts.values() if attempt.end is None]
+        ended = [item for item in unreported if item.directory.exit.exists() or self._is_lost(item)]
+        return [self._conclude(attempt) for attempt in ended]
+
+    def processes_by_attempt(self) -> dict[AttemptKey, JobProcesses]:
+        """Where the running attempts live."""
+        found = {}
+        for attempt in self._attempts.values():
+            leader = attempt.processes()[1] if attempt.state is not AttemptState.ENDED else None
+            if leader is not None:
+                found[attempt.key] = JobProcesses(gpu_ids=attempt.gpu_ids, pids=self._processes.tree(leader.pid))
+        return found
+
+    def take_reading(self, reading: InventoryReading) -> None:
+        """Remember what the attempts used, and end whom the watchdog names."""
+        live = [item for item in self._attempts.values() if item.state is not AttemptState.ENDED]
+        for attempt in live:
+            if attempt.key in reading.jobs:
+                attempt.take_usage(reading.jobs[attempt.key])
+        samples = [_memory_sample(item) for item in live if item.usage.memory_bytes is not None]
+        stopping = {item.key for item in live if item.state is AttemptState.STOPPING}
+        for verdict in self._watchdog.judge(samples, stopping):
+            name = "memory_over_limit" if not verdict.end else "ended_for_memory"
+            self._log.write(name, level="warning", key=verdict.key, reason=verdict.reason)
+            if verdict.end:
+                self.stop(verdict.key, "gpu_oom", detail=verdict.reason, available_bytes=verdict.available_bytes)
+
+    def close(self) -> None:
+        """Forget the attempts; they run on."""
+        for attempt in self._attempts.values():
+            if attempt.socket is not None:
+                attempt.socket.close()
+        self._groups.remove_parents()
+
+    def _check_fence(self, key: AttemptKey) -> None:
+        highest = self.directory.highest_fence(key.job_id)
+        if key.fence < highest:
+            raise CommandRefusedError("STALE_FENCE", f"fence {key.fence} of {key.job_id} is older than {highest}")
+
+    def _open_socket(self, attempt: Attempt) -> None:
+        if attempt.directory.exit.exists() or not attempt.run_directory.is_dir():
+            return
+        path = attempt.run_directory / "progress.sock"
+        attempt.socket = ProgressSocket(path, lambda pid: self._belongs(attempt, pid), self._launcher.owner)
+
+    def _belongs(self, attempt: Attempt, pid: int) -> bool:
+        leader = attempt.processes()[1]
+        return leader is not None and (pid == leader.pid or pid in self._processes.tree(leader.pid))
+
+    def _is_lost(self, attempt: Attempt) -> bool:
+        """Whether nobody keeps the attempt any more; if so, its remains are ended and the fact is written down."""
+        shim, leader = attempt.processes()
+        if shim is not None and self._processes.is_alive(shim):
+            return False
+        with attempt.directory.taken() as is_free:
+            # The lock is what a shim needs to start the job: whoever holds it decides, once.
+            if not is_free or attempt.directory.exit.exists():
+                return False
+            if shim is None and self._is_just_spawned(attempt):
+                return False
+            self._groups.kill(attempt.directory.path.name)
+            if leader is not None and leader.boot_id == self._boot_id:
+                self._end_remains(leader.pid)
+            write_json(attempt.directory.exit, {"return_code": None, "cause": "", "ended_wall_ms": wall_ms()})
+        return True
+
+    def _is_just_spawned(self, attempt: Attempt) -> bool:
+        return wall_ms() - attempt.started_ms < 5_000
+
+    def _end_remains(self, leader_pid: int) -> None:
+        """Kill what the parent-death signal did not reach: processes of the leader's session."""
+        for pid in self._processes.session_members(leader_pid):
+            identity = self._processes.identify(pid)
+            if identity is not None:
+                self._processes.send_signal(identity, signal.SIGKILL)
+
+    def _conclude(self, attempt: Attempt) -> AttemptEnd:
+        beside = [
+            item
+            for item in self._attempts.values()
+            if item is not attempt and item.state is not AttemptState.ENDED and set(item.gpu_ids) & set(attempt.gpu_ids)
+        ]
+        capacities = [gpu.memory_bytes for gpu in self._inventory.describe() if gpu.gpu_id in attempt.gpu_ids]
+        used_beside = sum(item.usage.memory_bytes or 0 for item in beside)
+        end = attempt.conclude(
+            peak_bytes=self._inventory.peak_bytes(attempt.max_resident_bytes()),
+            available_bytes=max(0, min(capacities, default=0) - used_beside),
+            beside=", ".join(sorted(item.key.job_id for item in beside)) or "nobody",
+        )
+        if attempt.socket is not None:
+            attempt.socket.close()
+            attempt.socket = None
+        self._groups.remove(attempt.directory.path.name)
+        self._log.write("attempt_ended", key=attempt.key, exit_class=end.exit_class, exit_code=end.exit_code)
+        return end
+
+    def _forget_oldest(self) -> None:
+        stored = [item for item in self.directory.attempts() if item.stored.exists()]
+        stored.sort(key=lambda item: item.stored.stat().st_mtime_ns)
+        for directory in stored[:-_STORED_ATTEMPTS_KEPT]:
+            self.directory.forget(directory)
+
+
+def _memory_sample(attempt: Attempt) -> MemorySample:
+    return MemorySample(
+        key=attempt.key,
+        gpu_ids=attempt.gpu_ids,
+        used_bytes=attempt.usage.memory_bytes or 0,
+        limit_bytes=attempt.memory_limit_bytes,
+        started_ms=attempt.started_ms,
+    )

@@ -1,0 +1,187 @@
+"""Control groups where the machine offers them: version 2, version 1, both halves of a hybrid, or none at all.
+
+Every ability is probed by doing it once, and only what worked is announced. Jobs live in
+`<the agent's own group>/cotenant-<node>/<job>.<attempt>`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_PROBE_NAME = "probe"
+_CPU_PERIOD_US = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFiles:
+    """What a shim needs of its group: files to join by, to kill by, to count out-of-memory kills in."""
+
+    procs_files: tuple[str, ...] = ()
+    kill_file: str = ""
+    oom_files: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class ControlGroups:
+    """The groups of one node.
+
+    Attributes:
+        unified: parent directory in the version-2 hierarchy; None = not usable.
+        memory: parent directory that limits memory (version 1 or 2); None = host memory cannot be limited.
+        cpu: parent directory that limits CPU time; None = it cannot be limited.
+    """
+
+    unified: Path | None = None
+    memory: Path | None = None
+    cpu: Path | None = None
+    _known: set[str] = field(default_factory=set)
+
+    @property
+    def enforcements(self) -> tuple[str, ...]:
+        """What these groups can enforce, in the words of the Hello."""
+        found = []
+        if self.unified is not None:
+            found.append("cgroup_kill")
+        if self.memory is not None:
+            found.append("cgroup_memory")
+        if self.cpu is not None:
+            found.append("cgroup_cpu")
+        return tuple(found)
+
+    def create(self, name: str, *, memory_bytes: int = 0, cpu_cores: float = 0.0) -> GroupFiles:
+        """Make the group of one attempt with its limits; a limit of 0 is none."""
+        directories = [parent / name for parent in self._parents()]
+        for directory in directories:
+            directory.mkdir(parents=True, exist_ok=True)
+        if self.memory is not None and memory_bytes > 0:
+            _limit_memory(self.memory / name, memory_bytes)
+        if self.cpu is not None and cpu_cores > 0:
+            _limit_cpu(self.cpu / name, cpu_cores)
+        oom_files = [] if self.memory is None else [_oom_file(self.memory / name)]
+        return GroupFiles(
+            procs_files=tuple(str(directory / "cgroup.procs") for directory in directories),
+            kill_file="" if self.unified is None else str(self.unified / name / "cgroup.kill"),
+            oom_files=tuple(str(path) for path in oom_files),
+        )
+
+    def kill(self, name: str) -> None:
+        """Kill whatever is left in the group of an attempt."""
+        if self.unified is not None:
+            _try_write(self.unified / name / "cgroup.kill", "1")
+
+    def remove(self, name: str) -> None:
+        """Remove the empty group of an ended attempt."""
+        for parent in self._parents():
+            with contextlib.suppress(OSError):
+                (parent / name).rmdir()
+
+    def remove_parents(self) -> None:
+        """Remove the node's own groups if no job is left in them."""
+        for parent in self._parents():
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+
+    def _parents(self) -> Iterator[Path]:
+        yield from dict.fromkeys(path for path in (self.unified, self.memory, self.cpu) if path is not None)
+
+
+def detect(
+    node_id: str, root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
+) -> ControlGroups:
+    """Find out by trying what this machine lets the agent do.
+
+    Args:
+        node_id: becomes part of the group's name.
+        root: where the hierarchies are mounted.
+        membership: the agent's own groups.
+    """
+    groups = ControlGroups()
+    own = _own_groups(membership)
+    unified_root = root if (root / "cgroup.controllers").exists() else root / "unified"
+    if "" in own and (unified_root / "cgroup.procs").exists():
+        parent = unified_root / own[""].lstrip("/") / f"cotenant-{node_id}"
+        _enable_controllers(parent)
+        groups.unified = parent if _usable(parent, "cgroup.kill") else None
+        groups.memory = parent if _usable(parent, "memory.max") else None
+        groups.cpu = parent if _usable(parent, "cpu.max") else None
+    for controller, name in (("memory", "memory.limit_in_bytes"), ("cpu", "cpu.cfs_quota_us")):
+        if getattr(groups, controller) is None and controller in own:
+            parent = root / controller / own[controller].lstrip("/") / f"cotenant-{node_id}"
+            if _usable(parent, name):
+                setattr(groups, controller, parent)
+    return groups
+
+
+def _own_groups(membership: Path) -> dict[str, str]:
+    """Controller name ('' = version 2) to the path of the group inside its hierarchy."""
+    own: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in membership.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            own.update(dict.fromkeys(controllers.split(","), path))
+    return own
+
+
+def _enable_controllers(parent: Path) -> None:
+    """Ask version 2 for limits below; refused where the agent's own group holds processes, and that is fine."""
+    with contextlib.suppress(OSError):
+        parent.mkdir(exist_ok=True)
+    for directory in (parent.parent, parent):
+        for controller in ("memory", "cpu"):
+            _try_write(directory / "cgroup.subtree_control", f"+{controller}")
+
+
+def _usable(parent: Path, file_name: str) -> bool:
+    probe = parent / _PROBE_NAME
+    try:
+        probe.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    found = (probe / file_name).exists()
+    with contextlib.suppress(OSError):
+        probe.rmdir()
+    if not found:
+        with contextlib.suppress(OSError):
+            parent.rmdir()
+    return found
+
+
+def _limit_memory(directory: Path, limit_bytes: int) -> None:
+    if (directory / "memory.max").exists():
+        _try_write(directory / "memory.max", str(limit_bytes))
+        _try_write(directory / "memory.swap.max", "0")
+        _try_write(directory / "memory.oom.group", "1")
+    else:
+        _try_write(directory / "memory.limit_in_bytes", str(limit_bytes))
+
+
+def _limit_cpu(directory: Path, cores: float) -> None:
+    quota_us = int(cores * _CPU_PERIOD_US)
+    if (directory / "cpu.max").exists():
+        _try_write(directory / "cpu.max", f"{quota_us} {_CPU_PERIOD_US}")
+    else:
+        _try_write(directory / "cpu.cfs_quota_us", str(quota_us))
+
+
+def _oom_file(directory: Path) -> Path:
+    modern = directory / "memory.events"
+    return modern if modern.exists() else directory / "memory.oom_control"
+
+
+def _try_write(path: Path, text: str) -> bool:
+    try:
+        # Never creates: in these file systems a missing file is a missing ability.
+        descriptor = os.open(path, os.O_WRONLY)
+    except OSError:
+        return False
+    try:
+        os.write(descriptor, text.encode())
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

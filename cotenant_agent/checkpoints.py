@@ -1,0 +1,76 @@
+"""Checkpoints as the agent believes them: only what a complete, matching manifest names, only under a granted fence."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cotenant.job import MANIFEST_NAME
+from cotenant_agent.durable_files import read_integer, read_json, read_text
+
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A believed manifest: its directory, step, and the file age of the manifest in nanoseconds since 1970."""
+
+    directory: Path
+    step: int
+    written_ns: int
+
+
+def read_checkpoint(directory: Path) -> Checkpoint | None:
+    """The checkpoint of one fence directory if its manifest is whole and every file is there; contents unread."""
+    manifest = read_json(directory / MANIFEST_NAME)
+    step = read_integer(manifest, "step", -1)
+    files = _named_files(directory, manifest)
+    if manifest is None or step < 0 or str(manifest.get("fence")) != directory.name or files is None:
+        return None
+    try:
+        size_bytes = sum(file.stat().st_size for file in files)
+        written_ns = (directory / MANIFEST_NAME).stat().st_mtime_ns
+    except OSError:
+        return None
+    if size_bytes != read_integer(manifest, "bytes", -1):
+        return None
+    return Checkpoint(directory=directory, step=step, written_ns=written_ns)
+
+
+def newest_resumable(job_directory: Path, granted_fences: Iterable[int]) -> Checkpoint | None:
+    """The first granted fence with a checkpoint whose contents match their checksum.
+
+    Args:
+        job_directory: holds one directory per fence.
+        granted_fences: fences that may be resumed, newest first. Others may belong to a writer that was cut off.
+    """
+    for fence in granted_fences:
+        checkpoint = read_checkpoint(job_directory / str(fence))
+        if checkpoint is not None and _contents_match(checkpoint.directory):
+            return checkpoint
+    return None
+
+
+def _contents_match(directory: Path) -> bool:
+    manifest = read_json(directory / MANIFEST_NAME)
+    digest = hashlib.sha256()
+    try:
+        for file in _named_files(directory, manifest) or ():
+            with file.open("rb") as stream:
+                while block := stream.read(_READ_BYTES):
+                    digest.update(block)
+    except OSError:
+        return False
+    return digest.hexdigest() == read_text(manifest, "sha256")
+
+
+def _named_files(directory: Path, manifest: dict[str, object] | None) -> list[Path] | None:
+    """The manifest's files; None unless it names at least one and all lie inside the directory."""
+    names = (manifest or {}).get("files")
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        return None
+    files = [directory / name for name in names]
+    inside = all(file.resolve().is_relative_to(directory.resolve()) for file in files)
+    return files if inside else None

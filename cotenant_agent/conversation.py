@@ -1,0 +1,234 @@
+"""One stream with the scheduler, from Hello to its end: facts go up, orders come down.
+
+Facts are repeated until they are known to be stored, so a stream may break at any instant without loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING
+
+from cotenant.v1 import node_agent_pb2 as messages
+from cotenant_agent.attempt import AttemptState
+from cotenant_agent.attempt_table import AttemptTable
+from cotenant_agent.checkpoints import newest_resumable
+from cotenant_agent.errors import CommandRefusedError
+from cotenant_agent.log_reading import LogReader
+from cotenant_agent.metrics import AgentMetrics
+from cotenant_agent.protocol import (
+    end_to_message,
+    key_from_message,
+    key_to_message,
+    launch_from_message,
+    observation_to_message,
+    reading_to_message,
+)
+from cotenant_agent.records import AttemptEnd, AttemptKey, GpuReading
+from cotenant_agent.structured_log import StructuredLog
+from cotenant_agent.system_clock import boot_ms
+
+if TYPE_CHECKING:
+    # Exists for type checkers only: at run time one stub class serves both kinds of channel.
+    from cotenant.v1.node_agent_pb2_grpc import NodeAgentServiceAsyncStub
+
+_OUTBOUND_LIMIT = 1000
+_COMMAND_LIMIT = 1000
+_LOG_READS_LIMIT = 16
+_FOLLOW_PAUSE_S = 0.2
+_SENT_BEATS_KEPT = 64
+_SILENT_BEATS = 5
+_WELCOME_TIMEOUT_S = 15.0
+
+
+class Conversation:
+    """The agent's side of one stream."""
+
+    def __init__(
+        self,
+        *,
+        table: AttemptTable,
+        read_gpus: Callable[[], tuple[GpuReading, ...]],
+        hello: Callable[[], messages.Hello],
+        on_welcome: Callable[[], None],
+        metrics: AgentMetrics,
+        log: StructuredLog,
+    ) -> None:
+        self._table = table
+        self._read_gpus = read_gpus
+        self._hello = hello
+        self._on_welcome = on_welcome
+        self._metrics = metrics
+        self._log = log
+        self._rules = messages.Welcome(heartbeat_ms=2000, lease_ms=30_000, grace_ms=30_000)
+        self._outbound: asyncio.Queue[messages.ConnectRequest] = asyncio.Queue(_OUTBOUND_LIMIT)
+        self._commands: asyncio.Queue[messages.ConnectResponse] = asyncio.Queue(_COMMAND_LIMIT)
+        self._log_reads: dict[str, asyncio.Task[None]] = {}
+        self._sent_beats: dict[int, int] = {}
+        self._heard_ms = boot_ms()
+        self._welcomed = asyncio.Event()
+
+    async def hold(self, stub: NodeAgentServiceAsyncStub) -> None:
+        """Talk until the stream ends; raises AioRpcError when it breaks, TimeoutError when nobody welcomes us."""
+        call = stub.Connect(self._outgoing())
+        tasks = [
+            asyncio.create_task(self._listen(call)),
+            asyncio.create_task(self._beat()),
+            asyncio.create_task(self._obey()),
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            call.cancel()
+            running = [*tasks, *self._log_reads.values()]
+            for task in running:
+                task.cancel()
+            results = await asyncio.gather(*running, return_exceptions=True)
+        for result in results[: len(tasks)]:
+            if isinstance(result, Exception):
+                raise result
+
+    def announce_start(self, key: AttemptKey) -> None:
+        """Say that a job has started."""
+        self._send(messages.ConnectRequest(attempt_started=messages.AttemptStarted(key=key_to_message(key))))
+
+    def announce_end(self, end: AttemptEnd) -> None:
+        """Say how an attempt ended; said again with every heartbeat until it is stored."""
+        self._send(messages.ConnectRequest(attempt_exited=end_to_message(end)))
+
+    def _send(self, message: messages.ConnectRequest) -> None:
+        # A full queue means a stream that does not move; whatever matters is said again.
+        with contextlib.suppress(asyncio.QueueFull):
+            self._outbound.put_nowait(message)
+
+    async def _outgoing(self) -> AsyncIterator[messages.ConnectRequest]:
+        yield messages.ConnectRequest(hello=self._hello())
+        while True:
+            yield await self._outbound.get()
+
+    async def _listen(self, call: AsyncIterable[messages.ConnectResponse]) -> None:
+        async for message in call:
+            self._heard_ms = boot_ms()
+            kind = message.WhichOneof("message")
+            if kind == "welcome":
+                self._rules = message.welcome
+                self._welcomed.set()
+                self._on_welcome()
+            elif kind == "heartbeat_ack":
+                self._renew(message.heartbeat_ack)
+            elif kind == "attempt_end_stored":
+                self._table.mark_stored(key_from_message(message.attempt_end_stored.key))
+            elif kind == "read_log":
+                self._start_log_read(message.read_log)
+            elif kind is not None:
+                await self._commands.put(message)
+
+    def _renew(self, ack: messages.HeartbeatAck) -> None:
+        sent_ms = self._sent_beats.get(ack.sequence)
+        if sent_ms is not None:
+            # Counted from when the heartbeat left: the scheduler's own count can only be later.
+            deadline_ms = sent_ms + self._rules.lease_ms
+            self._table.renew(map(key_from_message, ack.renewed), deadline_ms, self._rules.grace_ms)
+
+    async def _beat(self) -> None:
+        async with asyncio.timeout(_WELCOME_TIMEOUT_S):
+            await self._welcomed.wait()
+        sequence = 0
+        while boot_ms() - self._heard_ms < max(self._rules.lease_ms // 2, _SILENT_BEATS * self._rules.heartbeat_ms):
+            sequence += 1
+            self._send(messages.ConnectRequest(heartbeat=self._heartbeat(sequence)))
+            self._sent_beats[sequence] = boot_ms()
+            self._sent_beats.pop(sequence - _SENT_BEATS_KEPT, None)
+            self._metrics.heartbeats.inc()
+            for attempt in self._table:
+                if attempt.end is not None:
+                    self.announce_end(attempt.end)
+            await asyncio.sleep(max(50, self._rules.heartbeat_ms) / 1000)
+        self._log.write("scheduler_silent", level="warning", since_boot_ms=self._heard_ms)
+
+    def _heartbeat(self, sequence: int) -> messages.Heartbeat:
+        running = [item for item in self._table if item.state in (AttemptState.RUNNING, AttemptState.STOPPING)]
+        return messages.Heartbeat(
+            sequence=sequence,
+            attempts=[observation_to_message(attempt.observe()) for attempt in running],
+            gpus=[reading_to_message(reading) for reading in self._read_gpus()],
+        )
+
+    async def _obey(self) -> None:
+        """Carry out orders one after the other; each leaves one line for the audit."""
+        while True:
+            message = await self._commands.get()
+            name = message.WhichOneof("message") or ""
+            key = key_from_message(getattr(message, name).key)
+            try:
+                await self._carry_out(message, name)
+            except CommandRefusedError as refusal:
+                self._refuse(key, name, refusal)
+            except OSError as error:
+                self._refuse(key, name, CommandRefusedError("NODE_FAILURE", f"this node could not do it: {error}"))
+            else:
+                self._log.write("command", level="audit", key=key, command=name)
+
+    async def _carry_out(self, message: messages.ConnectResponse, name: str) -> None:
+        orders: Mapping[str, Callable[[], None]] = {
+            "stop_job": lambda: self._table.stop(
+                key_from_message(message.stop_job.key), message.stop_job.cause, message.stop_job.grace_ms
+            ),
+            "checkpoint_job": lambda: self._table.checkpoint(key_from_message(message.checkpoint_job.key)),
+        }
+        if name == "launch_job":
+            await self._launch(message.launch_job)
+        else:
+            orders[name]()
+
+    async def _launch(self, message: messages.LaunchJob) -> None:
+        request = launch_from_message(message)
+        directory = self._table.directory.checkpoints / request.key.job_id
+        resume = await asyncio.to_thread(newest_resumable, directory, request.granted_fences)
+        attempt = self._table.launch(request, resume, self._rules.lease_ms, self._rules.grace_ms)
+        if attempt.end is not None:
+            self.announce_end(attempt.end)
+
+    def _refuse(self, key: AttemptKey, name: str, refusal: CommandRefusedError) -> None:
+        self._log.write("command", level="audit", key=key, command=name, refused=str(refusal))
+        self._metrics.refusals.labels(refusal.code).inc()
+        refused = messages.CommandRefused(key=key_to_message(key), code=refusal.code, message=refusal.message)
+        self._send(messages.ConnectRequest(command_refused=refused))
+
+    def _start_log_read(self, order: messages.ReadLog) -> None:
+        running = self._log_reads.pop(order.read_id, None)
+        if running is not None:
+            running.cancel()
+        self._log_reads = {read_id: task for read_id, task in self._log_reads.items() if not task.done()}
+        if order.cancel:
+            return
+        if len(self._log_reads) >= _LOG_READS_LIMIT:
+            error = f"this node already serves {_LOG_READS_LIMIT} readers of logs; try again later"
+            self._send(_log_chunk(messages.LogChunk(read_id=order.read_id, end=True, error=error)))
+            return
+        self._log_reads[order.read_id] = asyncio.create_task(self._read_log(order))
+
+    async def _read_log(self, order: messages.ReadLog) -> None:
+        try:
+            directory = self._table.find_directory(key_from_message(order.key))
+        except CommandRefusedError as refusal:
+            await self._outbound.put(_log_chunk(messages.LogChunk(read_id=order.read_id, end=True, error=str(refusal))))
+            return
+        reader = LogReader(directory, order.tail_bytes)
+        try:
+            while True:
+                # Looked at before reading: what an ended job wrote is complete.
+                complete = not order.follow or directory.exit.exists()
+                while chunk := reader.read():
+                    await self._outbound.put(_log_chunk(messages.LogChunk(read_id=order.read_id, chunk=chunk)))
+                if complete:
+                    break
+                await asyncio.sleep(_FOLLOW_PAUSE_S)
+        finally:
+            reader.close()
+        await self._outbound.put(_log_chunk(messages.LogChunk(read_id=order.read_id, end=True)))
+
+
+def _log_chunk(chunk: messages.LogChunk) -> messages.ConnectRequest:
+    return messages.ConnectRequest(log_chunk=chunk)

@@ -1,0 +1,67 @@
+"""Small JSON files that are either the old or the new version, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+_SIZE_LIMIT_BYTES = 1 << 20
+
+
+def write_json(path: Path, value: Mapping[str, object], *, durable: bool = True) -> None:
+    """Replace a file in one step.
+
+    Args:
+        path: the file; its directory exists.
+        value: what to store.
+        durable: wait until it would survive a power cut. Not needed for facts that die with the boot, as leases do.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(value, file)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    temporary.replace(path)
+    if durable:
+        flush_directory(path.parent)
+
+
+def read_json(path: Path) -> dict[str, object] | None:
+    """The stored object; None when the file is absent, too large or no JSON object (others may write there)."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        content = file.read(_SIZE_LIMIT_BYTES + 1)
+    if len(content) > _SIZE_LIMIT_BYTES:
+        return None
+    try:
+        value = json.loads(content)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def read_integer(record: Mapping[str, object] | None, name: str, default: int = 0) -> int:
+    """A whole number out of such an object; the default when it is absent or something else."""
+    value = (record or {}).get(name, default)
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def read_text(record: Mapping[str, object] | None, name: str) -> str:
+    """A text out of such an object; empty when it is absent or something else."""
+    value = (record or {}).get(name, "")
+    return value if isinstance(value, str) else ""
+
+
+def flush_directory(directory: Path) -> None:
+    """Make the names in a directory survive a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

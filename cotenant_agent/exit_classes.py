@@ -1,0 +1,73 @@
+"""Why an attempt ended, in one word. The order of the questions is the meaning: the first yes decides."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from cotenant_agent.records import ExitFacts
+
+CHECKPOINTED_CODE = 85
+
+_GPU_OUT_OF_MEMORY = re.compile(
+    r"torch\.(cuda\.)?OutOfMemoryError|CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|CUDNN_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: Out of memory|RESOURCE_EXHAUSTED: OOM"
+)
+_GPU_FAULT = re.compile(
+    r"\bXid\b|uncorrectable ECC|an illegal memory access was encountered|fallen off the bus|device-side assert"
+    r"|CUDA_ERROR_(ECC_UNCORRECTABLE|ILLEGAL_ADDRESS|HARDWARE_STACK_ERROR)|unspecified launch failure"
+)
+_COMMUNICATION = re.compile(
+    r"NCCL (error|timeout)|ncclSystemError|ncclRemoteError|Watchdog caught collective operation timeout"
+    r"|Connection closed by peer|DistNetworkError|DistStoreError"
+)
+
+
+def classify(facts: ExitFacts) -> str:
+    """One of done, fenced, host_oom, gpu_oom, checkpointed, stopped, gpu_fault, communication, signal, error, lost."""
+    if facts.return_code is None:
+        return "lost"
+    if facts.return_code == 0:
+        return "done"
+    if facts.cause == "fenced":
+        return "fenced"
+    if facts.oom_kills > 0:
+        return "host_oom"
+    if _ran_out_of_device_memory(facts):
+        return "gpu_oom"
+    if facts.return_code == CHECKPOINTED_CODE and facts.checkpoint_is_new:
+        return "checkpointed"
+    if facts.cause:
+        return "stopped"
+    if _GPU_FAULT.search(facts.log_tail):
+        return "gpu_fault"
+    if _COMMUNICATION.search(facts.log_tail):
+        return "communication"
+    return "signal" if facts.return_code < 0 else "error"
+
+
+def describe(exit_class: str, facts: ExitFacts) -> str:
+    """The same in words, without the numbers of memory that only the agent knows."""
+    if facts.return_code is None:
+        return "the job's keeper is gone (killed, or the machine restarted); nobody saw the exit code"
+    ending = f"exit code {facts.return_code}"
+    if facts.return_code < 0:
+        ending = f"signal {_signal_name(-facts.return_code)}"
+    cause = f" after a stop ({facts.cause})" if facts.cause else ""
+    doubt = ""
+    if facts.return_code == CHECKPOINTED_CODE and exit_class != "checkpointed" and not facts.checkpoint_is_new:
+        doubt = "; no checkpoint manifest newer than the request, so nothing new is resumed"
+    return f"{ending}{cause}{doubt}"
+
+
+def _ran_out_of_device_memory(facts: ExitFacts) -> bool:
+    if facts.cause == "gpu_oom" or facts.reported_failure == "gpu_oom":
+        return True
+    return not facts.cause and _GPU_OUT_OF_MEMORY.search(facts.log_tail) is not None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)

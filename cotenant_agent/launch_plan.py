@@ -1,0 +1,128 @@
+"""From a launch request to the exact program, arguments, environment and place: pure, except for looking up paths."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cotenant_agent.allow_list import AllowList
+from cotenant_agent.checkpoints import Checkpoint
+from cotenant_agent.errors import CommandRefusedError
+from cotenant_agent.progress import check_pattern
+from cotenant_agent.records import DeviceBinding, LaunchRequest
+
+# What a job inherits of the agent's own environment; everything else comes from the allow-list or from here.
+_INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
+_ARGUMENT_LIMIT = 4096
+_TEXT_LIMIT_BYTES = 128 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlaces:
+    """Directories of one attempt and the checkpoint that it continues from."""
+
+    run_directory: Path
+    checkpoint_directory: Path
+    resume: Checkpoint | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """What the shim executes."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    working_directory: str
+    cpu_cores: tuple[int, ...] = ()
+
+
+def plan_launch(
+    request: LaunchRequest,
+    *,
+    allow_list: AllowList,
+    binding: DeviceBinding,
+    places: LaunchPlaces,
+    grace_ms: int,
+    checkpoint_interval_ms: int,
+    device_memory_bytes: int,
+) -> LaunchPlan:
+    """Put a launch together.
+
+    Raises:
+        CommandRefusedError: the node's allow-list, or the shape of the request, forbids it.
+    """
+    _check_shape(request)
+    allow_list.check_environment(request.environment)
+    working_directory = str(places.run_directory)
+    if request.working_directory:
+        working_directory = allow_list.resolve_directory(request.working_directory)
+    executable = allow_list.resolve_executable(request.command[0])
+    values = _template_values(request, places)
+    argv = (executable, *(_fill(argument, values) for argument in request.command[1:]))
+    contract = _contract(request, places, grace_ms, checkpoint_interval_ms)
+    if device_memory_bytes > 0 and request.memory_limit_bytes > 0:
+        fraction = min(1.0, request.memory_limit_bytes / device_memory_bytes)
+        contract["COTENANT_GPU_MEMORY_FRACTION"] = f"{fraction:.4f}"
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    home = {"HOME": str(places.run_directory)}
+    # The later ones win: what ties the job to its devices and its attempt is nobody's to change.
+    environment = {**inherited, **home, **request.environment, **binding.environment, **contract}
+    return LaunchPlan(
+        argv=argv,
+        environment=environment,
+        working_directory=working_directory,
+        cpu_cores=binding.cpu_cores or (),
+    )
+
+
+def _check_shape(request: LaunchRequest) -> None:
+    texts = [*request.command, *request.environment, *request.environment.values(), request.working_directory]
+    if not request.command or len(request.command) > _ARGUMENT_LIMIT:
+        raise CommandRefusedError("COMMAND_NOT_ALLOWED", f"a command has 1 to {_ARGUMENT_LIMIT} arguments")
+    if any("\0" in text or len(text.encode()) > _TEXT_LIMIT_BYTES for text in texts):
+        raise CommandRefusedError("COMMAND_NOT_ALLOWED", "an argument or variable holds a NUL byte or is over 128 KiB")
+    fault = check_pattern(request.progress_regex) if request.progress_regex else ""
+    if fault:
+        raise CommandRefusedError("INVALID_PROGRESS_REGEX", f"progress_regex: {fault}")
+
+
+def _template_values(request: LaunchRequest, places: LaunchPlaces) -> dict[str, str]:
+    return {
+        "{sub_batch}": str(request.sub_batch),
+        "{accumulation_steps}": str(request.accumulation_steps),
+        "{checkpoint_dir}": str(places.checkpoint_directory),
+        "{resume}": _resume(places),
+    }
+
+
+def _fill(argument: str, values: Mapping[str, str]) -> str:
+    """Replace the four templates and nothing else: other braces belong to the script."""
+    for template, value in values.items():
+        argument = argument.replace(template, value)
+    return argument
+
+
+def _resume(places: LaunchPlaces) -> str:
+    return "" if places.resume is None else str(places.resume.directory)
+
+
+def _contract(
+    request: LaunchRequest, places: LaunchPlaces, grace_ms: int, checkpoint_interval_ms: int
+) -> dict[str, str]:
+    return {
+        "COTENANT_JOB_ID": request.key.job_id,
+        "COTENANT_ATTEMPT": str(request.key.attempt),
+        "COTENANT_FENCE": str(request.key.fence),
+        "COTENANT_CHECKPOINT_DIR": str(places.checkpoint_directory),
+        "COTENANT_RESUME": _resume(places),
+        "COTENANT_GLOBAL_BATCH": str(request.global_batch or ""),
+        "COTENANT_SUB_BATCH": str(request.sub_batch or ""),
+        "COTENANT_ACCUMULATION_STEPS": str(request.accumulation_steps or ""),
+        "COTENANT_RANK": str(request.rank),
+        "COTENANT_WORLD_SIZE": str(request.world_size),
+        "COTENANT_PROGRESS": str(places.run_directory / "progress.sock"),
+        "COTENANT_GRACE_MS": str(grace_ms),
+        "COTENANT_CHECKPOINT_INTERVAL_MS": str(checkpoint_interval_ms or ""),
+    }

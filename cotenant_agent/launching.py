@@ -1,0 +1,179 @@
+"""Starting one attempt: checks, directories, the spec for its shim, and the shim itself."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cotenant_agent.allow_list import AllowList
+from cotenant_agent.attempt import Attempt
+from cotenant_agent.cgroups import ControlGroups
+from cotenant_agent.checkpoints import Checkpoint
+from cotenant_agent.durable_files import write_json
+from cotenant_agent.errors import CommandRefusedError, DeviceError, OperatorError
+from cotenant_agent.gpu_inventory import GpuInventory
+from cotenant_agent.launch_plan import LaunchPlaces, LaunchPlan, plan_launch
+from cotenant_agent.processes import Processes, read_boot_id
+from cotenant_agent.records import LaunchRequest
+from cotenant_agent.state_directory import StateDirectory
+from cotenant_agent.system_clock import boot_ms, wall_ms
+
+_SHIM = Path(__file__).with_name("shim.py")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRules:
+    """What holds for every job of this node: user, log size, intervals in milliseconds."""
+
+    user: str = ""
+    log_limit_bytes: int = 8 << 20
+    default_grace_ms: int = 30_000
+    checkpoint_interval_ms: int = 60_000
+
+
+class Launcher:
+    """Turns a request into a running shim."""
+
+    def __init__(
+        self,
+        *,
+        directory: StateDirectory,
+        processes: Processes,
+        inventory: GpuInventory,
+        groups: ControlGroups,
+        allow_list: AllowList,
+        rules: JobRules,
+    ) -> None:
+        self._directory = directory
+        self._processes = processes
+        self._inventory = inventory
+        self._groups = groups
+        self._allow_list = allow_list
+        self._rules = rules
+        self._boot_id = read_boot_id()
+        self.owner = _find_owner(rules.user)
+
+    def launch(
+        self,
+        request: LaunchRequest,
+        resume: Checkpoint | None,
+        live: Sequence[Attempt],
+        *,
+        lease_ms: int,
+        grace_ms: int,
+    ) -> Attempt:
+        """Check the request and write down everything that the shim needs; nothing runs yet.
+
+        Raises:
+            CommandRefusedError: not allowed, or more than the devices hold beside the `live` attempts.
+        """
+        self._check_capacity(request, live)
+        places = self._places(request, resume)
+        plan = self._plan(request, places, grace_ms)
+        try:
+            directory = self._directory.create(request.key)
+        except FileExistsError:
+            raise CommandRefusedError("ALREADY_STARTED", f"{request.key.directory_name} was started before") from None
+        for path in (places.run_directory, places.checkpoint_directory):
+            self._make_job_directory(path)
+        stop_grace_ms = 2 * request.checkpoint_ms or self._rules.default_grace_ms
+        write_json(directory.lease, {"deadline_boot_ms": boot_ms() + lease_ms, "grace_ms": grace_ms})
+        spec = self._spec(request, plan, stop_grace_ms, resume)
+        write_json(directory.spec, spec)
+        return Attempt(directory, spec, self._directory.checkpoints, self._directory.run)
+
+    def start_shim(self, attempt: Attempt) -> None:
+        """Start the keeper of a prepared attempt; it starts the job at most once."""
+        argv = [sys.executable, "-I", "-S", "-E", str(_SHIM), str(attempt.directory.path)]
+        self._processes.spawn(argv, attempt.directory.shim_log)
+
+    def _check_capacity(self, request: LaunchRequest, live: Sequence[Attempt]) -> None:
+        devices = {gpu.gpu_id: gpu for gpu in self._inventory.describe()}
+        for gpu_id in request.gpu_ids:
+            gpu = devices.get(gpu_id)
+            if gpu is None or not gpu.healthy:
+                reason = "unknown on this node" if gpu is None else gpu.fault
+                raise CommandRefusedError("DEVICE_UNAVAILABLE", f"{gpu_id}: {reason}")
+            here = [item for item in live if gpu_id in item.gpu_ids]
+            taken = sum(max(item.memory_limit_bytes, item.usage.memory_bytes or 0) for item in here)
+            needed = taken + request.memory_limit_bytes + self._inventory.context_bytes * (len(here) + 1)
+            if needed > gpu.memory_bytes:
+                beside = f"({len(here)} other attempts hold {taken})"
+                message = f"{gpu_id} has {gpu.memory_bytes} bytes; with this start {needed} would be promised {beside}"
+                raise CommandRefusedError("OVER_CAPACITY", message)
+
+    def _places(self, request: LaunchRequest, resume: Checkpoint | None) -> LaunchPlaces:
+        job_checkpoints = self._directory.checkpoints / request.key.job_id
+        return LaunchPlaces(
+            run_directory=self._directory.run / request.key.directory_name,
+            checkpoint_directory=job_checkpoints / str(request.key.fence),
+            resume=resume,
+        )
+
+    def _plan(self, request: LaunchRequest, places: LaunchPlaces, grace_ms: int) -> LaunchPlan:
+        try:
+            binding = self._inventory.bind(request.gpu_ids)
+        except DeviceError as error:
+            raise CommandRefusedError("DEVICE_UNAVAILABLE", str(error)) from error
+        own = [gpu.memory_bytes for gpu in self._inventory.describe() if gpu.gpu_id in request.gpu_ids]
+        return plan_launch(
+            request,
+            allow_list=self._allow_list,
+            binding=binding,
+            places=places,
+            grace_ms=grace_ms,
+            checkpoint_interval_ms=self._rules.checkpoint_interval_ms,
+            device_memory_bytes=min(own, default=0),
+        )
+
+    def _spec(
+        self, request: LaunchRequest, plan: LaunchPlan, stop_grace_ms: int, resume: Checkpoint | None
+    ) -> dict[str, object]:
+        name = request.key.directory_name
+        files = self._groups.create(name, memory_bytes=request.host_memory_bytes, cpu_cores=request.cpu_cores)
+        uid, gid = self.owner or (None, None)
+        return {
+            "job_id": request.key.job_id,
+            "attempt": request.key.attempt,
+            "fence": request.key.fence,
+            "boot_id": self._boot_id,
+            "requested_wall_ms": wall_ms(),
+            "gpu_ids": list(request.gpu_ids),
+            "memory_limit_bytes": request.memory_limit_bytes,
+            "stop_grace_ms": stop_grace_ms,
+            "progress_regex": request.progress_regex,
+            "resume_step": -1 if resume is None else resume.step,
+            "log_limit_bytes": self._rules.log_limit_bytes,
+            "argv": list(plan.argv),
+            "environment": dict(plan.environment),
+            "working_directory": plan.working_directory,
+            "cpu_cores": list(plan.cpu_cores),
+            "cgroup_procs_files": list(files.procs_files),
+            "cgroup_kill_file": files.kill_file,
+            "cgroup_oom_files": list(files.oom_files),
+            "uid": uid,
+            "gid": gid,
+        }
+
+    def _make_job_directory(self, path: Path) -> None:
+        path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+        if self.owner is not None:
+            os.chown(path, *self.owner)
+
+
+def _find_owner(user: str) -> tuple[int, int] | None:
+    """(uid, gid) of the user whom jobs run as; None = the agent's own."""
+    if not user:
+        return None
+    if os.geteuid() != 0:
+        raise OperatorError("--job-user needs an agent that runs as root")
+    try:
+        record = pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
+    except KeyError as error:
+        raise OperatorError(f"--job-user {user}: there is no such user") from error
+    return record.pw_uid, record.pw_gid

@@ -1,0 +1,21 @@
+"""Counters of the agent, served on a loopback port on request."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+
+
+class AgentMetrics:
+    """One registry per agent, so that several may live in one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.heartbeats = Counter("cotenant_agent_heartbeats", "Heartbeats sent.", registry=self.registry)
+        self.conversations = Counter("cotenant_agent_conversations", "Streams opened.", registry=self.registry)
+        self.refusals = Counter("cotenant_agent_refusals", "Orders refused.", ["code"], registry=self.registry)
+        self.ends = Counter("cotenant_agent_attempt_ends", "Ended attempts.", ["exit_class"], registry=self.registry)
+        self.running = Gauge("cotenant_agent_attempts_running", "Attempts that have not ended.", registry=self.registry)
+
+    def serve(self, port: int) -> None:
+        """Answer /metrics on 127.0.0.1."""
+        start_http_server(port, addr="127.0.0.1", registry=self.registry)

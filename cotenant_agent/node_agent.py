@@ -1,0 +1,175 @@
+"""The agent's loop: look after attempts and devices all the time, talk to the scheduler whenever it is there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+import cotenant
+from cotenant.v1 import node_agent_pb2 as messages
+from cotenant.v1.node_agent_pb2_grpc import NodeAgentServiceStub
+from cotenant_agent.attempt import AttemptState
+from cotenant_agent.attempt_table import AttemptTable
+from cotenant_agent.conversation import Conversation
+from cotenant_agent.durable_files import write_json
+from cotenant_agent.errors import DeviceError
+from cotenant_agent.gpu_inventory import GpuInventory
+from cotenant_agent.metrics import AgentMetrics
+from cotenant_agent.processes import read_boot_id
+from cotenant_agent.protocol import gpu_to_message, status_to_message
+from cotenant_agent.records import GpuReading
+from cotenant_agent.scheduler_link import LinkSettings, Pauses, open_channel
+from cotenant_agent.structured_log import StructuredLog
+
+_TICK_S = 0.1
+_STOP_ALL_TICKS = 1200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRules:
+    """How this agent behaves; `enforcements` is what Hello claims, all of it probed."""
+
+    node_id: str
+    rack_id: str = ""
+    sample_ms: int = 1000
+    ready_file: str = ""
+    stop_jobs_on_exit: bool = False
+    seed: int = 0
+    enforcements: tuple[str, ...] = ()
+
+
+class NodeAgent:
+    """One running agent."""
+
+    def __init__(
+        self,
+        *,
+        rules: AgentRules,
+        link: LinkSettings,
+        table: AttemptTable,
+        inventory: GpuInventory,
+        metrics: AgentMetrics,
+        log: StructuredLog,
+    ) -> None:
+        self._rules = rules
+        self._link = link
+        self._table = table
+        self._inventory = inventory
+        self._metrics = metrics
+        self._log = log
+        self._readings: tuple[GpuReading, ...] = ()
+        self._conversation: Conversation | None = None
+        self._pauses = Pauses(rules.seed or zlib.crc32(rules.node_id.encode()))
+
+    async def run(self, leave: asyncio.Event) -> None:
+        """Adopt what is there and work until `leave` is set; the jobs run on unless the rules say otherwise.
+
+        Raises:
+            SettingsError: the scheduler may not be dialled as configured.
+        """
+        self._table.adopt()
+        self._look_after_attempts()
+        tasks = [asyncio.create_task(work) for work in (self._watch_attempts(), self._sample(), self._talk())]
+        waiter = asyncio.create_task(leave.wait())
+        try:
+            done, _ = await asyncio.wait([*tasks, waiter], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            if self._rules.stop_jobs_on_exit:
+                await self._stop_all()
+        finally:
+            for task in (*tasks, waiter):
+                task.cancel()
+            await asyncio.gather(*tasks, waiter, return_exceptions=True)
+            self._table.close()
+
+    async def _watch_attempts(self) -> None:
+        while True:
+            self._look_after_attempts()
+            await asyncio.sleep(_TICK_S)
+
+    def _look_after_attempts(self) -> None:
+        for attempt in self._table:
+            attempt.read_progress()
+        started = self._table.find_started()
+        ended = self._table.find_ended()
+        for end in ended:
+            self._metrics.ends.labels(end.exit_class).inc()
+        self._metrics.running.set(sum(attempt.end is None for attempt in self._table))
+        if self._conversation is not None:
+            for attempt in started:
+                self._conversation.announce_start(attempt.key)
+            for end in ended:
+                self._conversation.announce_end(end)
+
+    async def _sample(self) -> None:
+        while True:
+            jobs = self._table.processes_by_attempt()
+            try:
+                reading = await asyncio.to_thread(self._inventory.observe, jobs)
+            except DeviceError as error:
+                self._log.write("devices_unreadable", level="error", reason=str(error))
+            else:
+                self._readings = reading.gpus
+                self._table.take_reading(reading)
+            await asyncio.sleep(self._rules.sample_ms / 1000)
+
+    async def _talk(self) -> None:
+        while True:
+            async with open_channel(self._link) as channel:
+                await self._converse(channel)
+            await asyncio.sleep(self._pauses.next_s())
+
+    async def _converse(self, channel: grpc.aio.Channel) -> None:
+        self._metrics.conversations.inc()
+        self._conversation = Conversation(
+            table=self._table,
+            read_gpus=lambda: self._readings,
+            hello=self._hello,
+            on_welcome=self._on_welcome,
+            metrics=self._metrics,
+            log=self._log,
+        )
+        try:
+            await self._conversation.hold(NodeAgentServiceStub(channel))
+            self._log.write("conversation_ended")
+        except grpc.aio.AioRpcError as error:
+            self._log.write("conversation_broken", level="warning", code=error.code().name, reason=error.details())
+        except TimeoutError:
+            self._log.write("conversation_broken", level="warning", reason="the scheduler did not welcome this agent")
+        finally:
+            self._conversation = None
+
+    def _on_welcome(self) -> None:
+        self._pauses.reset()
+        self._log.write("welcomed", scheduler=self._link.scheduler)
+        if self._rules.ready_file:
+            # An agent serves nothing: its address is the scheduler that welcomed it.
+            write_json(Path(self._rules.ready_file), {"address": self._link.scheduler, "pid": os.getpid()})
+
+    def _hello(self) -> messages.Hello:
+        return messages.Hello(
+            node_id=self._rules.node_id,
+            boot_id=read_boot_id(),
+            agent_version=cotenant.__version__,
+            rack_id=self._rules.rack_id,
+            cpu_cores=len(os.sched_getaffinity(0)),
+            host_memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+            gpus=[gpu_to_message(gpu) for gpu in self._inventory.describe()],
+            enforcements=self._rules.enforcements,
+            attempts=[status_to_message(attempt) for attempt in self._table],
+        )
+
+    async def _stop_all(self) -> None:
+        for attempt in self._table:
+            if attempt.state is not AttemptState.ENDED:
+                self._table.stop(attempt.key, "agent_exit")
+        for _ in range(_STOP_ALL_TICKS):
+            if all(attempt.state is AttemptState.ENDED for attempt in self._table):
+                return
+            await asyncio.sleep(_TICK_S)

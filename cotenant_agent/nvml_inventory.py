@@ -1,0 +1,220 @@
+"""NVIDIA GPUs through the driver's own library (nvidia-ml-py, ctypes).
+
+What the driver calls "not available" or "not supported" is None here. A device whose handle fails stays in the list as
+unhealthy with the driver's words. Utilization comes from the driver's ring buffer of samples (each reading asks for
+what is newer than the last), memory per process from the list of compute processes; pids are those of the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pynvml
+
+from cotenant_agent.errors import DeviceError, DriverMissingError
+from cotenant_agent.records import (
+    AttemptKey,
+    DeviceBinding,
+    GpuDescription,
+    GpuReading,
+    InventoryReading,
+    JobProcesses,
+    JobUsage,
+)
+
+Value = TypeVar("Value")
+
+
+@dataclass(slots=True)
+class _Device:
+    """One GPU: what was learnt of it at the start, and the time stamps (us) up to which its samples were read."""
+
+    gpu_id: str
+    name: str
+    memory_bytes: int
+    index: int
+    fault: str = ""
+    samples_until_us: int = 0
+    process_samples_until_us: int = 0
+    newest_processes: dict[int, float] | None = None
+
+
+class NvmlInventory:
+    """All NVIDIA GPUs of this machine."""
+
+    def __init__(self, *, context_bytes: int = 0) -> None:
+        self._context_bytes = context_bytes
+        with _driver_errors("start NVML", DriverMissingError):
+            pynvml.nvmlInit()
+        with _driver_errors("count the GPUs", DeviceError):
+            count = pynvml.nvmlDeviceGetCount()
+        self._devices = [_identify(index) for index in range(count)]
+
+    @property
+    def context_bytes(self) -> int:
+        """See `GpuInventory.context_bytes`."""
+        return self._context_bytes
+
+    @property
+    def enforcements(self) -> tuple[str, ...]:
+        """See `GpuInventory.enforcements`; visibility is a convention of CUDA and therefore not named."""
+        return ("watchdog",)
+
+    def describe(self) -> tuple[GpuDescription, ...]:
+        """See `GpuInventory.describe`."""
+        return tuple(
+            GpuDescription(
+                gpu_id=device.gpu_id,
+                device=device.name,
+                memory_bytes=device.memory_bytes,
+                index=device.index,
+                healthy=not device.fault,
+                fault=device.fault,
+            )
+            for device in self._devices
+        )
+
+    def bind(self, gpu_ids: Sequence[str]) -> DeviceBinding:
+        """See `GpuInventory.bind`; by UUID, because indices depend on who enumerates."""
+        unknown = set(gpu_ids) - {device.gpu_id for device in self._devices}
+        if unknown:
+            raise DeviceError(f"no such GPU on this node: {', '.join(sorted(unknown))}")
+        return DeviceBinding(environment={"CUDA_VISIBLE_DEVICES": ",".join(gpu_ids)})
+
+    def observe(self, jobs: Mapping[AttemptKey, JobProcesses]) -> InventoryReading:
+        """See `GpuInventory.observe`."""
+        gpus = []
+        memory: dict[str, dict[int, int | None] | None] = {}
+        for device in self._devices:
+            handle = self._handle(device)
+            gpus.append(_read_device(device, handle))
+            memory[device.gpu_id] = None if handle is None else _memory_by_process(handle)
+            _read_process_utilization(device, handle)
+        usages = {key: self._usage(job, memory) for key, job in jobs.items()}
+        return InventoryReading(gpus=tuple(gpus), jobs=usages)
+
+    def peak_bytes(self, max_resident_bytes: int) -> int:
+        """See `GpuInventory.peak_bytes`; host memory says nothing about a GPU."""
+        return 0
+
+    def close(self) -> None:
+        """See `GpuInventory.close`."""
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+    def _handle(self, device: _Device) -> Any | None:  # noqa: ANN401 (an opaque pointer of the library)
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(device.gpu_id)
+            pynvml.nvmlDeviceGetMemoryInfo(handle)
+        except pynvml.NVMLError as error:
+            device.fault = f"{type(error).__name__.removeprefix('NVMLError_')}: {error}"
+            return None
+        device.fault = ""
+        return handle
+
+    def _usage(self, job: JobProcesses, memory: Mapping[str, Mapping[int, int | None] | None]) -> JobUsage:
+        """Sums over the job's devices; one unknown term makes the sum unknown."""
+        terms: list[int | None] = []
+        ratios: list[float | None] = []
+        for device in self._devices:
+            if device.gpu_id in job.gpu_ids:
+                by_process = memory[device.gpu_id]
+                terms += [None] if by_process is None else [by_process[pid] for pid in job.pids if pid in by_process]
+                ratios.append(_utilization_of(device, job.pids))
+        known = [value for value in ratios if value is not None]
+        return JobUsage(
+            memory_bytes=None if None in terms else sum(value for value in terms if value is not None),
+            utilization_ratio=sum(known) / len(known) if known and len(known) == len(ratios) else None,
+        )
+
+
+def _identify(index: int) -> _Device:
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        return _Device(
+            gpu_id=pynvml.nvmlDeviceGetUUID(handle),
+            name=pynvml.nvmlDeviceGetName(handle),
+            memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+            index=index,
+        )
+    except pynvml.NVMLError as error:
+        return _Device(gpu_id=f"unidentified-{index}", name="unknown", memory_bytes=0, index=index, fault=str(error))
+
+
+def _read_device(device: _Device, handle: Any | None) -> GpuReading:  # noqa: ANN401
+    if handle is None:
+        return GpuReading(gpu_id=device.gpu_id, healthy=False, fault=device.fault)
+    milliwatts = _ask(lambda: int(pynvml.nvmlDeviceGetPowerUsage(handle)))
+    return GpuReading(
+        gpu_id=device.gpu_id,
+        memory_used_bytes=_ask(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)),
+        utilization_ratio=_device_utilization(device, handle),
+        power_watts=None if milliwatts is None else milliwatts / 1000,
+    )
+
+
+def _device_utilization(device: _Device, handle: Any) -> float | None:  # noqa: ANN401
+    """Mean of the driver's samples since the last reading; the driver's own short average where it has no samples."""
+    try:
+        _, samples = pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, device.samples_until_us)
+    except pynvml.NVMLError:
+        samples = []
+    newer = [sample for sample in samples if sample.timeStamp > device.samples_until_us]
+    if newer:
+        device.samples_until_us = max(sample.timeStamp for sample in newer)
+        return float(sum(sample.sampleValue.uiVal for sample in newer)) / len(newer) / 100
+    percent = _ask(lambda: int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))
+    return None if percent is None else percent / 100
+
+
+def _memory_by_process(handle: Any) -> dict[int, int | None] | None:  # noqa: ANN401
+    """Bytes per pid, None where the driver does not tell; None altogether when it does not even list processes."""
+    processes = _ask(lambda: list(pynvml.nvmlDeviceGetComputeRunningProcesses(handle)))
+    if processes is None:
+        return None
+    return {int(item.pid): None if item.usedGpuMemory is None else int(item.usedGpuMemory) for item in processes}
+
+
+def _read_process_utilization(device: _Device, handle: Any | None) -> None:  # noqa: ANN401
+    """Keep the mean share of each process since the last reading; no new sample means that nobody worked."""
+    device.newest_processes = None
+    if handle is None:
+        return
+    try:
+        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, device.process_samples_until_us)
+    except pynvml.NVMLError_NotFound:
+        samples = []
+    except pynvml.NVMLError:
+        return
+    by_process: dict[int, list[int]] = {}
+    for sample in samples:
+        if sample.timeStamp > device.process_samples_until_us:
+            by_process.setdefault(int(sample.pid), []).append(int(sample.smUtil))
+    device.process_samples_until_us = max(
+        (int(sample.timeStamp) for sample in samples), default=device.process_samples_until_us
+    )
+    device.newest_processes = {pid: sum(values) / len(values) / 100 for pid, values in by_process.items()}
+
+
+def _utilization_of(device: _Device, pids: Sequence[int]) -> float | None:
+    known = device.newest_processes
+    return None if known is None else min(1.0, sum(known.get(pid, 0.0) for pid in pids))
+
+
+def _ask(question: Callable[[], Value]) -> Value | None:
+    """The answer, or None when the driver has none."""
+    try:
+        return question()
+    except pynvml.NVMLError:
+        return None
+
+
+@contextlib.contextmanager
+def _driver_errors(purpose: str, error_class: type[DeviceError]) -> Iterator[None]:
+    try:
+        yield
+    except pynvml.NVMLError as error:
+        raise error_class(f"cannot {purpose}: {error}") from error

@@ -1,0 +1,246 @@
+"""What jobs tell of their progress: datagrams from the helper, a file beside them, or lines of the log.
+
+All of it is untrusted input: bounded in size and rate, checked field by field, and a datagram counts only when the
+kernel says that it was sent by a process of that very attempt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import signal
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+_DATAGRAM_LIMIT_BYTES = 1024
+_DATAGRAMS_PER_READ = 200
+_COUNTER_LIMIT = 1 << 53
+_LINE_LIMIT = 512
+_MATCH_LIMIT_S = 0.05
+_CREDENTIALS = struct.Struct("iII")
+_UNIX_PATH_LIMIT = 107
+_REPORT_FROM_FUTURE_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressReport:
+    """One statement of a job: optimizer steps done over all attempts, at an instant of the steady clock."""
+
+    step: int
+    at_ns: int
+    epoch: int = 0
+    loss: float | None = None
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressWindow:
+    """Steps and the milliseconds they took, between the newest reports of two consecutive windows."""
+
+    steps: int
+    duration_ms: int
+
+
+class ProgressTrack:
+    """The counters of one attempt; they never go back."""
+
+    def __init__(self, steps_done: int = 0) -> None:
+        self.steps_done = steps_done
+        self.epoch = 0
+        self.loss: float | None = None
+        self.failure = ""
+        self._newest: ProgressReport | None = None
+        self._window_start: ProgressReport | None = None
+
+    def accept(self, report: ProgressReport) -> None:
+        """Take a report in; one that is older than what is known changes nothing."""
+        self.failure = self.failure or report.failure
+        if self._newest is not None and (report.step < self._newest.step or report.at_ns <= self._newest.at_ns):
+            return
+        self._window_start = self._window_start or report
+        self._newest = report
+        self.steps_done = max(self.steps_done, report.step)
+        self.epoch = report.epoch
+        self.loss = report.loss if report.loss is not None else self.loss
+
+    def close_window(self) -> ProgressWindow:
+        """Steps since the last window that saw any; windows join without gaps, so that slow steps count fully."""
+        if self._newest is None or self._window_start is None or self._newest.step == self._window_start.step:
+            return ProgressWindow(steps=0, duration_ms=0)
+        start, self._window_start = self._window_start, self._newest
+        duration_ms = round((self._newest.at_ns - start.at_ns) / 1e6)
+        return ProgressWindow(steps=self._newest.step - start.step, duration_ms=duration_ms)
+
+
+class ProgressSocket:
+    """The datagram socket of one attempt."""
+
+    def __init__(self, path: Path, is_from_job: Callable[[int], bool], owner: tuple[int, int] | None = None) -> None:
+        self._is_from_job = is_from_job
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        path.unlink(missing_ok=True)
+        bind_anywhere(self._socket, path)
+        if owner is not None:
+            os.chown(path, *owner)
+        path.chmod(0o600)
+
+    def fileno(self) -> int:
+        """For event loops."""
+        return self._socket.fileno()
+
+    def receive(self) -> list[ProgressReport]:
+        """What has arrived, at most 200 datagrams at a time; anything malformed or foreign is dropped."""
+        reports = []
+        for _ in range(_DATAGRAMS_PER_READ):
+            try:
+                content, ancillary, flags, _ = self._socket.recvmsg(
+                    _DATAGRAM_LIMIT_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size)
+                )
+            except OSError:
+                break
+            report = None if flags & socket.MSG_TRUNC else parse_report(content)
+            if report is not None and self._is_from_job(_sender(ancillary)):
+                reports.append(report)
+        return reports
+
+    def close(self) -> None:
+        """Stop listening; the file stays for the job's next attempt to send, which then fails quietly."""
+        self._socket.close()
+
+
+def bind_anywhere(listener: socket.socket, path: Path) -> None:
+    """Bind also where the path is longer than the 107 bytes of a socket address."""
+    if len(os.fsencode(path)) <= _UNIX_PATH_LIMIT:
+        listener.bind(str(path))
+        return
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        listener.bind(f"/proc/self/fd/{directory}/{path.name}")
+    finally:
+        os.close(directory)
+
+
+def parse_report(content: bytes) -> ProgressReport | None:
+    """A report out of JSON; None when a field is missing, of the wrong type or out of range."""
+    try:
+        fields = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict):
+        return None
+    step, epoch, at_ns = (fields.get(name, 0) for name in ("step", "epoch", "at_ns"))
+    loss, failure = fields.get("loss"), fields.get("failure", "")
+    if not all(_is_counter(value) for value in (step, epoch)) or type(at_ns) is not int or at_ns < 0:
+        return None
+    number = float(loss) if isinstance(loss, int | float) and math.isfinite(loss) else None
+    return ProgressReport(
+        step=step, epoch=epoch, at_ns=at_ns, loss=number, failure="gpu_oom" if failure == "gpu_oom" else ""
+    )
+
+
+def is_plausible(report: ProgressReport, now_ns: int) -> bool:
+    """A report may not come from the future; that would freeze the counters."""
+    return report.at_ns <= now_ns + _REPORT_FROM_FUTURE_NS
+
+
+class LogProgress:
+    """Progress out of the lines of a log, for scripts without the helper."""
+
+    def __init__(self, path: Path, pattern: str) -> None:
+        self._path = path
+        self._pattern: re.Pattern[str] | None = re.compile(pattern)
+        self._inode = 0
+        self._offset = 0
+        self._rest = ""
+
+    def read(self, now_ns: int) -> list[ProgressReport]:
+        """The newest match since the last reading, if any."""
+        if self._pattern is None:
+            return []
+        *lines, self._rest = (self._rest + self._new_text()).split("\n")
+        self._rest = self._rest[-_LINE_LIMIT:]
+        try:
+            return self._newest_match(lines, now_ns)
+        except TimeoutError:
+            self._pattern = None
+            return []
+
+    def _newest_match(self, lines: list[str], now_ns: int) -> list[ProgressReport]:
+        with _time_limit():
+            for line in reversed(lines):
+                match = self._pattern.search(line[:_LINE_LIMIT]) if self._pattern else None
+                report = None if match is None else _report_from_match(match, now_ns)
+                if report is not None:
+                    return [report]
+        return []
+
+    def _new_text(self) -> str:
+        try:
+            with self._path.open("rb") as file:
+                inode = os.fstat(file.fileno()).st_ino
+                if inode != self._inode:
+                    self._inode, self._offset = inode, 0
+                file.seek(self._offset)
+                content = file.read(1 << 18)
+        except OSError:
+            return ""
+        self._offset += len(content)
+        return content.decode("utf-8", "replace")
+
+
+def check_pattern(pattern: str) -> str:
+    """What is wrong with a progress expression; empty = nothing."""
+    if len(pattern) > _LINE_LIMIT:
+        return f"longer than {_LINE_LIMIT} characters"
+    try:
+        compiled = re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        return str(error)
+    return "" if "step" in compiled.groupindex else "it has no group (?P<step>...)"
+
+
+def _report_from_match(match: re.Match[str], now_ns: int) -> ProgressReport | None:
+    groups = match.groupdict()
+    try:
+        step = int(groups["step"])
+        loss = float(groups["loss"]) if groups.get("loss") else None
+    except (TypeError, ValueError):
+        return None
+    if not _is_counter(step):
+        return None
+    return ProgressReport(step=step, at_ns=now_ns, loss=loss if loss is None or math.isfinite(loss) else None)
+
+
+@contextlib.contextmanager
+def _time_limit() -> Iterator[None]:
+    """Interrupt an expression that backtracks without end: the matcher looks at signals while it works."""
+
+    def give_up(_number: int, _frame: FrameType | None) -> None:
+        raise TimeoutError
+
+    previous = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, _MATCH_LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def _sender(ancillary: list[tuple[int, int, bytes]]) -> int:
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+            return int(_CREDENTIALS.unpack(content[: _CREDENTIALS.size])[0])
+    return 0
+
+
+def _is_counter(value: object) -> bool:
+    return type(value) is int and 0 <= value < _COUNTER_LIMIT

@@ -1,0 +1,122 @@
+"""Between the agent's records and the messages of the contract; nothing else."""
+
+from __future__ import annotations
+
+from cotenant.v1 import node_agent_pb2 as messages
+from cotenant_agent.attempt import Attempt, AttemptState
+from cotenant_agent.records import (
+    AttemptEnd,
+    AttemptKey,
+    AttemptObservation,
+    GpuDescription,
+    GpuReading,
+    LaunchRequest,
+)
+
+_STATES = {
+    AttemptState.PREPARING: messages.ATTEMPT_STATE_PREPARING,
+    AttemptState.RUNNING: messages.ATTEMPT_STATE_RUNNING,
+    AttemptState.STOPPING: messages.ATTEMPT_STATE_STOPPING,
+    AttemptState.ENDED: messages.ATTEMPT_STATE_ENDED,
+}
+
+
+def key_from_message(message: messages.AttemptKey) -> AttemptKey:
+    """The identity of an attempt."""
+    return AttemptKey(job_id=message.job_id, attempt=message.attempt, fence=message.fence)
+
+
+def key_to_message(key: AttemptKey) -> messages.AttemptKey:
+    """The identity of an attempt."""
+    return messages.AttemptKey(job_id=key.job_id, attempt=key.attempt, fence=key.fence)
+
+
+def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
+    """What the scheduler wants started."""
+    spec = message.spec
+    return LaunchRequest(
+        key=key_from_message(message.key),
+        command=tuple(spec.command),
+        gpu_ids=tuple(assignment.gpu_id for assignment in message.assignments),
+        rank=min((assignment.rank for assignment in message.assignments), default=0),
+        world_size=1,
+        working_directory=spec.working_directory,
+        environment=dict(spec.environment),
+        global_batch=spec.settings.batch_size,
+        sub_batch=message.sub_batch,
+        accumulation_steps=message.accumulation_steps,
+        granted_fences=tuple(message.granted_fences),
+        memory_limit_bytes=message.memory_limit_bytes,
+        steps_done=message.steps_done,
+        checkpoint_ms=spec.checkpoint_ms,
+        host_memory_bytes=spec.host_memory_bytes,
+        cpu_cores=spec.cpu_cores,
+        progress_regex=spec.progress_regex,
+    )
+
+
+def gpu_to_message(gpu: GpuDescription) -> messages.AgentGpu:
+    """A device of the Hello."""
+    return messages.AgentGpu(
+        gpu_id=gpu.gpu_id,
+        device=gpu.device,
+        memory_bytes=gpu.memory_bytes,
+        healthy=gpu.healthy,
+        index=gpu.index,
+        fault=gpu.fault,
+    )
+
+
+def reading_to_message(reading: GpuReading) -> messages.GpuObservation:
+    """A device of a heartbeat; what is unknown is unset."""
+    return messages.GpuObservation(
+        gpu_id=reading.gpu_id,
+        healthy=reading.healthy,
+        fault=reading.fault,
+        memory_used_bytes=reading.memory_used_bytes,
+        utilization_ratio=reading.utilization_ratio,
+        sm_activity_ratio=reading.sm_activity_ratio,
+        power_watts=reading.power_watts,
+    )
+
+
+def observation_to_message(observation: AttemptObservation) -> messages.AttemptObservation:
+    """An attempt of a heartbeat; what is unknown is unset."""
+    return messages.AttemptObservation(
+        key=key_to_message(observation.key),
+        steps_done=observation.steps_done,
+        epoch=observation.epoch,
+        loss=observation.loss,
+        window_steps=observation.window_steps,
+        window_ms=observation.window_ms,
+        utilization_ratio=observation.utilization_ratio,
+        memory_bytes=observation.memory_bytes,
+        memory_peak_bytes=observation.memory_peak_bytes,
+        checkpoint_step=observation.checkpoint_step,
+    )
+
+
+def end_to_message(end: AttemptEnd) -> messages.AttemptExited:
+    """The end of an attempt."""
+    return messages.AttemptExited(
+        key=key_to_message(end.key),
+        exit_class=end.exit_class,
+        exit_code=end.exit_code,
+        steps_done=end.steps_done,
+        checkpoint_step=end.checkpoint_step,
+        memory_peak_bytes=end.memory_peak_bytes,
+        memory_available_bytes=end.memory_available_bytes,
+        log_tail=end.log_tail,
+        detail=end.detail,
+    )
+
+
+def status_to_message(attempt: Attempt) -> messages.AttemptStatus:
+    """An attempt of the Hello."""
+    return messages.AttemptStatus(
+        key=key_to_message(attempt.key),
+        state=_STATES[attempt.state],
+        gpu_ids=attempt.gpu_ids,
+        steps_done=attempt.track.steps_done,
+        exited=None if attempt.end is None else end_to_message(attempt.end),
+    )

@@ -1,0 +1,159 @@
+"""The facts that travel through the agent; plain data, no protobuf, no files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class AttemptKey:
+    """Identity of one launch."""
+
+    job_id: str
+    attempt: int
+    fence: int
+
+    @property
+    def directory_name(self) -> str:
+        """Name of everything on disk that belongs to the attempt."""
+        return f"{self.job_id}.{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRequest:
+    """What the scheduler wants started.
+
+    Attributes:
+        memory_limit_bytes: device memory that the attempt may use; 0 = no limit of its own.
+        granted_fences: fences whose checkpoints may be resumed, newest first.
+        checkpoint_ms: how long the job needs for a checkpoint; 0 = unknown.
+        host_memory_bytes: limit on host memory; 0 = none.
+        cpu_cores: limit on CPU cores; 0 = none.
+    """
+
+    key: AttemptKey
+    command: tuple[str, ...]
+    gpu_ids: tuple[str, ...] = ()
+    rank: int = 0
+    world_size: int = 1
+    working_directory: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    global_batch: int = 0
+    sub_batch: int = 0
+    accumulation_steps: int = 1
+    granted_fences: tuple[int, ...] = ()
+    memory_limit_bytes: int = 0
+    steps_done: int = 0
+    checkpoint_ms: int = 0
+    host_memory_bytes: int = 0
+    cpu_cores: float = 0.0
+    progress_regex: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuDescription:
+    """One device as the scheduler sees it; `fault` says why it is not healthy."""
+
+    gpu_id: str
+    device: str
+    memory_bytes: int
+    index: int
+    healthy: bool = True
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReading:
+    """What one device showed since the last reading; None = the driver cannot say."""
+
+    gpu_id: str
+    healthy: bool = True
+    fault: str = ""
+    memory_used_bytes: int | None = None
+    utilization_ratio: float | None = None
+    sm_activity_ratio: float | None = None
+    power_watts: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProcesses:
+    """Where to look for one attempt: its devices and the processes of its tree, leader first."""
+
+    gpu_ids: tuple[str, ...]
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobUsage:
+    """What one attempt used since the last reading; None = unknown, which is not zero."""
+
+    memory_bytes: int | None = None
+    utilization_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventoryReading:
+    """All devices and all attempts at one instant."""
+
+    gpus: tuple[GpuReading, ...]
+    jobs: Mapping[AttemptKey, JobUsage]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceBinding:
+    """How a process is tied to its devices: environment, and CPU cores for stand-in devices (None = all)."""
+
+    environment: Mapping[str, str]
+    cpu_cores: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitFacts:
+    """What is known about an ended attempt before it is classified.
+
+    Attributes:
+        return_code: as of a child process (negative = signal); None = nobody was there to see it.
+        cause: why the shim or the agent ended it; empty = it ended by itself.
+        oom_kills: processes that the kernel killed in its control group for want of host memory.
+        checkpoint_is_new: a believed manifest is newer than the stop (or exists, without a stop).
+        reported_failure: what the training script itself declared, e.g. gpu_oom.
+    """
+
+    return_code: int | None
+    cause: str = ""
+    oom_kills: int = 0
+    log_tail: str = ""
+    checkpoint_is_new: bool = False
+    reported_failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnd:
+    """The end of an attempt as it is reported."""
+
+    key: AttemptKey
+    exit_class: str
+    exit_code: int
+    steps_done: int
+    checkpoint_step: int
+    memory_peak_bytes: int
+    memory_available_bytes: int
+    log_tail: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptObservation:
+    """What was measured of a running attempt in one window; None = unknown."""
+
+    key: AttemptKey
+    steps_done: int
+    epoch: int
+    loss: float | None
+    window_steps: int
+    window_ms: int
+    utilization_ratio: float | None
+    memory_bytes: int | None
+    memory_peak_bytes: int
+    checkpoint_step: int

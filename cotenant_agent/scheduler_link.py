@@ -1,0 +1,94 @@
+"""The way to the scheduler: a channel that is only ever dialled, and pauses between attempts to dial it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+import grpc
+
+from cotenant_agent.errors import SettingsError
+
+MESSAGE_LIMIT_BYTES = 4 << 20
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 5.0
+_OPTIONS = (
+    ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
+    ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # One stream per agent: sharing a connection with another agent of this process would share its fate.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSettings:
+    """Where the scheduler is and how it is recognised."""
+
+    scheduler: str
+    tls_ca: str = ""
+    tls_certificate: str = ""
+    tls_key: str = ""
+    tls_server_name: str = ""
+    insecure: bool = False
+
+
+def open_channel(settings: LinkSettings) -> grpc.aio.Channel:
+    """A channel to the scheduler; with TLS only a certificate under `tls_ca` is accepted.
+
+    Raises:
+        SettingsError: the scheduler is elsewhere and no TLS was set up, or a certificate cannot be read.
+    """
+    options = list(_OPTIONS)
+    if settings.tls_server_name:
+        options.append(("grpc.ssl_target_name_override", settings.tls_server_name))  # type: ignore[arg-type]
+    if settings.tls_ca:
+        return grpc.aio.secure_channel(settings.scheduler, _credentials(settings), options=options)
+    if not settings.insecure and not _is_loopback(settings.scheduler):
+        raise SettingsError(
+            f"the scheduler at {settings.scheduler} is not on this machine: give --tls-ca (and --tls-certificate, "
+            "--tls-key), or --insecure on a network where everybody is trusted"
+        )
+    return grpc.aio.insecure_channel(settings.scheduler, options=options)
+
+
+class Pauses:
+    """How long to wait before dialling again: doubling up to five seconds, each with its own jitter."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._failures = 0
+
+    def next_s(self) -> float:
+        """Seconds until the next attempt."""
+        longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self._failures, 10))
+        self._failures += 1
+        return longest * self._random.uniform(0.5, 1.0)
+
+    def reset(self) -> None:
+        """A conversation took place."""
+        self._failures = 0
+
+
+def _credentials(settings: LinkSettings) -> grpc.ChannelCredentials:
+    try:
+        files = [Path(path).read_bytes() if path else None for path in (settings.tls_ca, settings.tls_key)]
+        certificate = Path(settings.tls_certificate).read_bytes() if settings.tls_certificate else None
+    except OSError as error:
+        raise SettingsError(f"cannot read a certificate: {error}") from error
+    return grpc.ssl_channel_credentials(root_certificates=files[0], private_key=files[1], certificate_chain=certificate)
+
+
+def _is_loopback(target: str) -> bool:
+    host = target.rpartition(":")[0].strip("[]") or target
+    if host == "localhost" or target.startswith("unix:"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,119 @@
+"""Where everything lies on disk. The agent keeps nothing in memory that it could not read here again.
+
+STATE/                      0711
+  agent.lock                one agent at a time
+  jobs/<job>.<attempt>/     0700, the agent's: lock spec.json state.json lease.json stop.json out.log exit.json stored
+  run/<job>.<attempt>/      0700, the job's user: progress.sock, progress.json, default working directory
+  checkpoints/<job>/<fence>/  0700, the job's user; may be on shared storage (checkpoint_dir)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from cotenant_agent.durable_files import flush_directory
+from cotenant_agent.errors import CommandRefusedError, OperatorError, StateDirectoryBusyError
+from cotenant_agent.records import AttemptKey
+
+_JOB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+
+
+class StateDirectory:
+    """The agent's directory, held exclusively from construction to `close`."""
+
+    def __init__(self, root: Path, checkpoint_root: Path | None = None) -> None:
+        self.root = root.absolute()
+        self.jobs = self.root / "jobs"
+        self.run = self.root / "run"
+        self.checkpoints = (checkpoint_root or self.root / "checkpoints").absolute()
+        try:
+            for directory, mode in (
+                (self.root, 0o711),
+                (self.jobs, 0o700),
+                (self.run, 0o711),
+                (self.checkpoints, 0o711),
+            ):
+                directory.mkdir(parents=True, exist_ok=True)
+                directory.chmod(mode)
+        except OSError as error:
+            raise OperatorError(f"cannot use the state directory {self.root}: {error}; choose --state-dir") from error
+        self._lock = os.open(self.root / "agent.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        if not try_lock(self._lock):
+            os.close(self._lock)
+            raise StateDirectoryBusyError(f"another agent uses {self.root}; give each agent its own --state-dir")
+
+    def close(self) -> None:
+        """Let another agent have the directory."""
+        os.close(self._lock)
+
+    def attempts(self) -> Iterator[AttemptDirectory]:
+        """Every attempt on disk, by name."""
+        for path in sorted(self.jobs.iterdir()):
+            if path.is_dir() and not path.name.startswith("."):
+                yield AttemptDirectory(path)
+
+    def create(self, key: AttemptKey) -> AttemptDirectory:
+        """Make the directory of a new attempt; at most one caller ever succeeds.
+
+        Raises:
+            FileExistsError: this attempt was started before.
+            CommandRefusedError: the job's name cannot be a file name.
+        """
+        if not _JOB_ID.fullmatch(key.job_id):
+            raise CommandRefusedError("INVALID_JOB_ID", f"job id {key.job_id!r}: letters, digits, '.', '_', '-' only")
+        path = self.jobs / key.directory_name
+        path.mkdir(mode=0o700)
+        flush_directory(self.jobs)
+        return AttemptDirectory(path)
+
+    def highest_fence(self, job_id: str) -> int:
+        """Highest fence under which this job was ever started here; 0 = never."""
+        with contextlib.suppress(OSError):
+            return max((int(name) for name in os.listdir(self.checkpoints / job_id) if name.isdigit()), default=0)  # noqa: PTH208
+        return 0
+
+    def forget(self, attempt: AttemptDirectory) -> None:
+        """Delete an attempt's directories; its checkpoints stay."""
+        shutil.rmtree(self.run / attempt.path.name, ignore_errors=True)
+        shutil.rmtree(attempt.path, ignore_errors=True)
+
+
+class AttemptDirectory:
+    """Paths of one attempt."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.spec = path / "spec.json"
+        self.state = path / "state.json"
+        self.lease = path / "lease.json"
+        self.stop = path / "stop.json"
+        self.exit = path / "exit.json"
+        self.stored = path / "stored"
+        self.observed = path / "observed.json"
+        self.log = path / "out.log"
+        self.older_log = path / "out.log.1"
+        self.shim_log = path / "shim.log"
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[bool]:
+        """Try to hold the attempt's lock; yields whether no shim lives (and none can start the job now)."""
+        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            yield try_lock(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Take an exclusive lock without waiting."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

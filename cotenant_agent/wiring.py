@@ -1,0 +1,112 @@
+"""From settings to a running agent: the one place that knows every concrete class."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from cotenant_agent.allow_list import load_allow_list
+from cotenant_agent.attempt_table import AttemptTable
+from cotenant_agent.cgroups import ControlGroups, detect
+from cotenant_agent.gpu_inventory import GpuInventory, SeveralInventories
+from cotenant_agent.launching import JobRules, Launcher
+from cotenant_agent.metrics import AgentMetrics
+from cotenant_agent.node_agent import AgentRules, NodeAgent
+from cotenant_agent.nvml_inventory import NvmlInventory
+from cotenant_agent.processes import LinuxProcesses, Processes
+from cotenant_agent.scheduler_link import LinkSettings
+from cotenant_agent.settings import AgentSettings
+from cotenant_agent.standin_inventory import StandinInventory, measure_baseline
+from cotenant_agent.state_directory import StateDirectory
+from cotenant_agent.structured_log import StructuredLog
+
+
+@contextlib.contextmanager
+def build_agent(settings: AgentSettings, log: StructuredLog) -> Iterator[NodeAgent]:
+    """Put an agent together; its state directory and its driver are held inside the block.
+
+    Raises:
+        OperatorError: a setting, file or permission is wrong.
+        DeviceError: the devices that were asked for cannot be used.
+    """
+    checkpoint_root = Path(settings.checkpoint_dir) if settings.checkpoint_dir else None
+    directory = StateDirectory(Path(settings.state_dir), checkpoint_root)
+    processes = LinuxProcesses()
+    with contextlib.ExitStack() as stack:
+        stack.callback(directory.close)
+        inventory = _build_inventory(settings, directory.root, processes)
+        stack.callback(inventory.close)
+        groups = detect(settings.node_id) if settings.cgroups else ControlGroups()
+        launcher = Launcher(
+            directory=directory,
+            processes=processes,
+            inventory=inventory,
+            groups=groups,
+            allow_list=load_allow_list(
+                Path(settings.allow_file) if settings.allow_file else None,
+                settings.allow_executable,
+                settings.allow_directory,
+                settings.allow_environment,
+            ),
+            rules=JobRules(
+                user=settings.job_user,
+                log_limit_bytes=settings.log_limit_bytes,
+                checkpoint_interval_ms=settings.checkpoint_interval_ms,
+            ),
+        )
+        table = AttemptTable(
+            directory=directory, processes=processes, inventory=inventory, groups=groups, launcher=launcher, log=log
+        )
+        metrics = AgentMetrics()
+        if settings.metrics_port:
+            metrics.serve(settings.metrics_port)
+        yield NodeAgent(
+            rules=_agent_rules(settings, inventory, groups),
+            link=_link_settings(settings),
+            table=table,
+            inventory=inventory,
+            metrics=metrics,
+            log=log,
+        )
+
+
+def _build_inventory(settings: AgentSettings, state: Path, processes: Processes) -> GpuInventory:
+    inventories: list[GpuInventory] = []
+    if settings.nvml:
+        inventories.append(NvmlInventory(context_bytes=settings.nvml_context_bytes))
+    if settings.standin_cores:
+        inventories.append(
+            StandinInventory(
+                node_id=settings.node_id,
+                cores=settings.standin_cores,
+                memory_bytes=settings.standin_memory_bytes,
+                baseline_bytes=measure_baseline(state),
+                processes=processes,
+            )
+        )
+    return inventories[0] if len(inventories) == 1 else SeveralInventories(inventories)
+
+
+def _agent_rules(settings: AgentSettings, inventory: GpuInventory, groups: ControlGroups) -> AgentRules:
+    user = ("job_user",) if settings.job_user else ()
+    return AgentRules(
+        node_id=settings.node_id,
+        rack_id=settings.rack_id,
+        sample_ms=settings.sample_ms,
+        ready_file=settings.ready_file,
+        stop_jobs_on_exit=settings.stop_jobs_on_exit,
+        seed=settings.seed,
+        enforcements=("shim_lease", *inventory.enforcements, *groups.enforcements, *user),
+    )
+
+
+def _link_settings(settings: AgentSettings) -> LinkSettings:
+    return LinkSettings(
+        scheduler=settings.scheduler,
+        tls_ca=settings.tls_ca,
+        tls_certificate=settings.tls_certificate,
+        tls_key=settings.tls_key,
+        tls_server_name=settings.tls_server_name,
+        insecure=settings.insecure,
+    )

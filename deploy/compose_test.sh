@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Builds docker-compose.yml, runs it, sends it a job and takes everything down again (`make compose-test`).
+#
+# With a Docker engine that answers, that one is used, with BASE_IMAGE from the registry it is configured for. Without one, and
+# as root on Debian, it starts a private engine on a base image made by debootstrap, and cleans up behind itself.
+# Variables: COMPOSE (default: `docker compose`, else `docker-compose`), BASE_IMAGE, KEEP_WHEELS=1 to reuse deploy/wheels and leave it.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source deploy/private_docker.sh
+say() { printf '[compose %4ds] %s\n' "$SECONDS" "$*"; }
+
+folder=$(mktemp -d /tmp/cotenant-compose.XXXXXX)
+is_private=false
+compose=()
+
+clean_up() {
+    local code=$?
+    [ "$code" -eq 0 ] || { say "failed ($code); the last lines of the programs:"; "${compose[@]}" logs --tail=30 2>&1 || true; }
+    "${compose[@]}" down -v --remove-orphans >/dev/null 2>&1 || true
+    [ -n "${KEEP_WHEELS:-}" ] || ! $is_private || rm -f deploy/wheels/*.whl
+    if $is_private; then stop_private_docker "$folder"; else rm -rf "$folder"; fi
+    exit "$code"
+}
+
+choose_compose() {
+    if [ -n "${COMPOSE:-}" ]; then read -r -a compose <<<"$COMPOSE"
+    elif docker compose version >/dev/null 2>&1; then compose=(docker compose)
+    else compose=(docker-compose); fi
+    # Without buildx only the older builder is there.
+    docker buildx version >/dev/null 2>&1 || export DOCKER_BUILDKIT=0
+    compose+=(--file docker-compose.yml)
+}
+
+free_port() { .venv/bin/python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+
+container() { docker ps --all --quiet --filter "label=com.docker.compose.project=$COMPOSE_PROJECT_NAME" \
+    --filter "label=com.docker.compose.service=$1" | head -n 1; }
+
+# wait_until SECONDS WHAT COMMAND...: repeats the command until it succeeds.
+wait_until() {
+    local seconds="$1" what="$2" deadline=$((SECONDS + $1))
+    shift 2
+    until "$@"; do
+        [ "$SECONDS" -lt "$deadline" ] || { say "$what: not within $seconds s"; return 1; }
+        sleep 2
+    done
+    say "$what"
+}
+
+is_healthy() { [ "$(docker inspect --format '{{.State.Health.Status}}' "$(container "$1")")" = healthy ]; }
+
+trap clean_up EXIT
+if ! docker info >/dev/null 2>&1; then
+    say "no Docker engine answers; starting a private one"
+    install_docker
+    is_private=true
+    start_private_docker "$folder"
+fi
+choose_compose
+export COMPOSE_PROJECT_NAME=cotenant-test COTENANT_VERSION=test
+SCHEDULER_PORT=$(free_port) PREDICTOR_PORT=$(free_port)
+export SCHEDULER_PORT PREDICTOR_PORT
+
+if $is_private && [ -z "${BASE_IMAGE:-}" ]; then
+    export BASE_IMAGE=cotenant/debian-python:test
+    import_base_image "$BASE_IMAGE"
+    say "base image made"
+    [ -n "${KEEP_WHEELS:-}" ] || bash deploy/download_wheels.sh
+fi
+
+for files in "" "--file docker-compose.gpu.yml"; do
+    # shellcheck disable=SC2086  # two words on purpose
+    "${compose[@]}" $files config --quiet
+done
+say "both compose files are valid"
+"${compose[@]}" build
+say "images built"
+"${compose[@]}" up --detach
+wait_until 300 "predictor healthy" is_healthy predictor
+wait_until 60 "scheduler healthy" is_healthy scheduler
+wait_until 120 "agent healthy" is_healthy agent
+
+export COTENANT_SCHEDULER="127.0.0.1:$SCHEDULER_PORT" COTENANT_PREDICTOR="127.0.0.1:$PREDICTOR_PORT"
+.venv/bin/cotenant nodes
+# The command runs in the agent's container, hence its folder; the graph is read here and sent without weights.
+timeout 300 .venv/bin/cotenant submit --name compose-mlp --graph examples/jobs/graphs/mlp.onnx --batch-size 64 --steps 50 \
+    --workdir /opt/cotenant --wait -- python -m examples.training.train --model mlp --steps 50
+say "a job was submitted with its graph, run and finished"
+
+docker kill --signal KILL "$(container scheduler)" >/dev/null
+"${compose[@]}" up --detach
+wait_until 60 "scheduler healthy again after kill -9" is_healthy scheduler
+jobs=$(.venv/bin/cotenant ps --all --output json)
+grep -q compose-mlp <<<"$jobs" || { say "the job is gone"; exit 1; }
+say "its volume remembers the job"
+
+"${compose[@]}" down -v --remove-orphans
+say "taken down"

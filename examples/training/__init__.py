@@ -1,0 +1,1 @@
+"""Small real trainings, written the way a user of cotenant would write them."""

@@ -1,0 +1,1 @@
+"""The predictor: ONNX graph to features to calibrated predictions."""

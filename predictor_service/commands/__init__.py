@@ -1,0 +1,1 @@
+"""What can be run with python -m predictor_service."""

@@ -1,0 +1,78 @@
+"""predict: one prediction without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from google.protobuf.json_format import MessageToJson
+
+from cotenant.graph_file import GraphFileError, read_graph
+from cotenant.v1 import prediction_pb2
+from predictor_service.errors import MalformedGraphError
+from predictor_service.features.graph_description import GraphDescription, describe_graph
+from predictor_service.grpc_api.translate_answers import job_response
+from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.predictor import Predictor
+from predictor_service.inference.records import Estimate, JobAnswer, JobQuestion
+from predictor_service.registry.version_holder import VersionHolder
+from predictor_service.registry.version_store import VersionStore
+
+_MEBIBYTE = 1 << 20
+
+
+class _InProcessDescriber:
+    """Describes the user's own file here: no other user's request is at risk."""
+
+    def describe(self, data: bytes, bindings: Mapping[str, int] | None = None) -> GraphDescription:
+        return describe_graph(data, bindings)
+
+
+def open_predictor(state_dir: Path) -> Predictor:
+    """Opens the use case on the models of a state folder; without any, answers come from device peaks."""
+    versions = VersionHolder(VersionStore(state_dir / "models"))
+    versions.reload()
+    return Predictor(GraphLibrary(_InProcessDescriber(), None), versions)
+
+
+def read_graph_file(path: Path) -> bytes:
+    """Reads an ONNX file without its weights.
+
+    Raises:
+        MalformedGraphError: It is not one, or cannot be read.
+    """
+    try:
+        return read_graph(path)
+    except (GraphFileError, OSError) as error:
+        raise MalformedGraphError(str(error), remedy="give the path of an .onnx file") from error
+
+
+def answer_as_json(answer: JobAnswer) -> str:
+    """Writes an answer in the JSON form of the contract."""
+    message: prediction_pb2.PredictJobResponse = job_response(answer)
+    return MessageToJson(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+
+
+def answer_as_table(answer: JobAnswer, question: JobQuestion) -> str:
+    """Writes an answer for people, below 80 columns."""
+    rows = [
+        ("memory", _range(answer.memory_bytes, _MEBIBYTE, "MiB")),
+        ("memory, 99 % bound", f"{(answer.memory_bytes.upper_99 or 0) / _MEBIBYTE:,.0f} MiB"),
+        ("step", _range(answer.step_ms, 1, "ms")),
+        ("utilization", _range(answer.utilization_ratio, 0.01, "%")),
+        ("fits", f"{'yes' if answer.fits else 'NO'} ({answer.device_memory_bytes / _MEBIBYTE:,.0f} MiB on the device)"),
+    ]
+    if answer.largest_batch_that_fits is not None:
+        rows.append(("largest batch", f"{answer.largest_batch_that_fits:,}"))
+    rows += [
+        (f"sub-batch {item.sub_batch}", f"x {item.accumulation_steps}: {_range(item.memory_bytes, _MEBIBYTE, 'MiB')}")
+        for item in answer.sub_batches
+    ]
+    rows += [("device", question.device), ("model", answer.model_version)]
+    rows += [("note", notice.message) for notice in answer.warnings]
+    return "\n".join(f"{name:<20}{text}" for name, text in rows)
+
+
+def _range(estimate: Estimate, unit_size: float, unit: str) -> str:
+    value, lower, upper = (number / unit_size for number in (estimate.value, estimate.lower, estimate.upper))
+    return f"{value:,.1f} {unit} ({lower:,.1f} to {upper:,.1f}, {estimate.confidence:.0%})"

@@ -1,0 +1,166 @@
+"""The command line: serve, predict, train, models. Data on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from predictor_service.commands.predict import answer_as_json, answer_as_table, open_predictor, read_graph_file
+from predictor_service.commands.serve import serve
+from predictor_service.errors import CallerError, PredictorError
+from predictor_service.features.job_settings import MODES, OPTIMIZERS, PRECISIONS, JobSettings
+from predictor_service.inference.records import JobQuestion
+from predictor_service.registry.version_store import VersionStore
+from predictor_service.settings import Settings, load_settings
+from predictor_service.structured_log import start_logging
+
+EXIT_ERROR: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_DOES_NOT_FIT: Final = 4
+
+_PATH: Final = click.Path(path_type=Path)
+
+
+@click.group()
+@click.option("--config", type=_PATH, help="TOML file with settings.")
+@click.pass_context
+def program(context: click.Context, config: Path | None) -> None:
+    """Predicts utilization, memory, step time and slowdown of training jobs before they run."""
+    context.obj = config
+
+
+def _settings(context: click.Context, flags: dict[str, Any]) -> Settings:
+    return load_settings(flags, os.environ, context.obj)
+
+
+def _state_flags(command: Callable[..., None]) -> Callable[..., None]:
+    command = click.option("--state-dir", type=_PATH, help="Models, graphs, journal.")(command)
+    return click.option("--datasets", type=_PATH, help="Folder of dataset folders.")(command)
+
+
+@program.command("serve")
+@_state_flags
+@click.option("--address", help="HOST:PORT, 127.0.0.1:7070 by default; port 0 = any free one.")
+@click.option("--metrics-address", help="HOST:PORT of /metrics and /healthz, 127.0.0.1:7170 by default.")
+@click.option("--ready-file", type=_PATH, help="Written with the address once the service answers.")
+@click.option("--threads", type=click.IntRange(5, 512), help="Calls served at the same time.")
+@click.option("--extraction-workers", type=click.IntRange(1, 64), help="Graphs described at the same time.")
+@click.option("--drain-s", type=click.FloatRange(0, 600), help="Time for calls under way after SIGTERM.")
+@click.option("--tls-certificate-file", type=_PATH)
+@click.option("--tls-key-file", type=_PATH)
+@click.option("--insecure", is_flag=True, default=None, help="Other addresses than loopback without TLS.")
+@click.option("--seed", type=int, help="Seed of the first training.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
+@click.pass_context
+def serve_command(context: click.Context, /, **flags: Any) -> None:  # noqa: ANN401 (click hands over what was declared)
+    """Answer over gRPC until SIGTERM. Trains first when there is no model."""
+    serve(_settings(context, flags))
+
+
+@program.command("predict")
+@click.argument("graph", type=_PATH)
+@click.option("--device", required=True, help="Device type, e.g. cpu-standin or 'NVIDIA H200'.")
+@click.option("--batch-size", type=int, required=True, help="Samples per optimizer step.")
+@click.option("--mode", type=click.Choice(MODES), default="train", show_default=True)
+@click.option("--precision", type=click.Choice(["unspecified", *PRECISIONS]), default="fp32", show_default=True)
+@click.option("--optimizer", type=click.Choice(["unspecified", *OPTIMIZERS]), default="sgd", show_default=True)
+@click.option("--input-wait-ratio", type=float, default=0.0, show_default=True)
+@click.option("--bind", "bindings", multiple=True, help="NAME=SIZE of a symbolic dimension.")
+@click.option("--device-memory-bytes", type=int, default=0)
+@click.option("--sub-batch", "sub_batches", type=int, multiple=True)
+@click.option("--explain", is_flag=True)
+@click.option("--offline", is_flag=True, help="Accepted for symmetry: this command never asks a server.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
+@click.option("--state-dir", type=_PATH)
+@click.pass_context
+def predict_command(context: click.Context, /, graph: Path, output: str, **flags: Any) -> None:  # noqa: ANN401 (as above)
+    """Predict one job from its ONNX file, without a server. Exit status 4: it will not fit."""
+    start_logging("error")
+    settings = _settings(context, {"state_dir": flags.pop("state_dir")})
+    question = JobQuestion(
+        settings=JobSettings(
+            batch_size=flags["batch_size"],
+            mode=flags["mode"],
+            precision=flags["precision"].replace("unspecified", "fp32"),
+            optimizer=flags["optimizer"].replace("unspecified", "sgd"),
+            input_wait_ratio=flags["input_wait_ratio"],
+            dimension_bindings=dict(_binding(text) for text in flags["bindings"]),
+        ),
+        device=flags["device"],
+        onnx_graph=read_graph_file(graph),
+        device_memory_bytes=flags["device_memory_bytes"],
+        sub_batches=flags["sub_batches"],
+        explain=flags["explain"],
+        find_largest_batch=True,
+    )
+    store = VersionStore(settings.state_dir / "models")
+    if store.current() is None:
+        click.echo("no model yet: training once", err=True)
+        _train(settings, store)
+    answer = open_predictor(settings.state_dir).predict_job(question)
+    click.echo(answer_as_json(answer) if output == "json" else answer_as_table(answer, question))
+    context.exit(0 if answer.fits else EXIT_DOES_NOT_FIT)
+
+
+@program.command("train")
+@_state_flags
+@click.option("--seed", type=int, help="Same data and seed give the same version.")
+@click.pass_context
+def train_command(context: click.Context, /, **flags: Any) -> None:  # noqa: ANN401 (as above)
+    """Train on every dataset and make the result the version to serve; prints its name."""
+    settings = _settings(context, flags)
+    start_logging(settings.log_level)
+    click.echo(_train(settings, VersionStore(settings.state_dir / "models")))
+
+
+@program.command("models")
+@click.argument("name", required=False)
+@click.option("--state-dir", type=_PATH)
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
+@click.pass_context
+def models_command(context: click.Context, name: str | None, state_dir: Path | None, output: str) -> None:
+    """List the versions, or show the card of one."""
+    store = VersionStore(_settings(context, {"state_dir": state_dir}).state_dir / "models")
+    if name is not None:
+        click.echo(store.manifest(name).to_json() if output == "json" else store.card(name))
+        return
+    rows = [{"version": item, "served": item == store.current()} for item in store.names()]
+    if output == "json":
+        click.echo(json.dumps(rows))
+    for row in rows if output == "table" else ():
+        click.echo(f"{'*' if row['served'] else ' '} {row['version']}")
+
+
+def _train(settings: Settings, store: VersionStore) -> str:
+    # Imported here: the libraries that train take seconds to load and never enter a process that serves.
+    from predictor_service.retraining.training import train
+
+    return train(settings.datasets, store, settings.seed)
+
+
+def _binding(text: str) -> tuple[str, int]:
+    name, _, size = text.partition("=")
+    if not name or not size.isdigit():
+        raise click.BadParameter(f"{text!r} is not NAME=SIZE")
+    return name, int(size)
+
+
+def main() -> int:
+    """Runs the program; returns its exit status."""
+    try:
+        status: object = program.main(standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except click.exceptions.Abort:
+        return 130
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except PredictorError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return EXIT_USAGE if isinstance(error, CallerError) else EXIT_ERROR

@@ -1,0 +1,116 @@
+"""serve: train if nothing was ever trained, then answer until told to stop."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+from predictor_service.features.extraction_pool import ExtractionPool
+from predictor_service.grpc_api.call_desk import CallDesk
+from predictor_service.grpc_api.metrics import MetricsServer, ServiceMetrics
+from predictor_service.grpc_api.prediction_servicer import PredictionServicer
+from predictor_service.grpc_api.server import PredictionServer, ServerOptions, check_exposure
+from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.predictor import Predictor
+from predictor_service.outcome_journal import OutcomeJournal
+from predictor_service.registry.version_holder import VersionHolder
+from predictor_service.registry.version_store import VersionStore
+from predictor_service.settings import Settings, split_address
+from predictor_service.structured_log import start_logging
+
+_logger = logging.getLogger(__name__)
+_TRAINING_TIMEOUT_S = 1800.0
+_MODEL_CHECK_S = 2.0
+
+
+def serve(settings: Settings) -> None:
+    """Runs the service until SIGTERM or SIGINT.
+
+    Raises:
+        PredictorError: It cannot listen as it was told to.
+    """
+    start_logging(settings.log_level)
+    host, port = split_address(settings.address)
+    options = ServerOptions(
+        host=host,
+        port=port,
+        threads=settings.threads,
+        tls_certificate_file=settings.tls_certificate_file,
+        tls_key_file=settings.tls_key_file,
+        insecure=settings.insecure,
+    )
+    check_exposure(options)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    settings.state_dir.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        _run(settings, options, stop, stack)
+
+
+def _run(settings: Settings, options: ServerOptions, stop: threading.Event, stack: ExitStack) -> None:
+    versions = VersionHolder(VersionStore(settings.state_dir / "models"))
+    if versions.reload() is None:
+        _train_first(settings)
+        versions.reload()
+    pool = stack.enter_context(
+        ExtractionPool(settings.extraction_workers, settings.extraction_memory_bytes, settings.extraction_timeout_s)
+    )
+    journal = OutcomeJournal(settings.state_dir / "journal.sqlite")
+    stack.callback(journal.close)
+    predictor = Predictor(GraphLibrary(pool, settings.state_dir / "graphs"), versions)
+    metrics = ServiceMetrics()
+    desk = CallDesk(metrics, under_way_max=max(1, settings.threads - 4))
+    server = PredictionServer(PredictionServicer(predictor, journal, desk), options)
+    server.start()
+    stack.callback(server.stop, settings.drain_s)
+    if settings.metrics_address:
+        metrics_host, metrics_port = split_address(settings.metrics_address)
+        page = MetricsServer(metrics, metrics_host, metrics_port, is_healthy=lambda: not stop.is_set())
+        stack.callback(page.close)
+    _say_ready(settings.ready_file, f"{options.host}:{server.port}")
+    _follow_versions(versions, metrics, stop)
+
+
+def _follow_versions(versions: VersionHolder, metrics: ServiceMetrics, stop: threading.Event) -> None:
+    """Swaps in whatever version is promoted, by this program or another, until told to stop."""
+    served = None
+    while True:
+        name = versions.reload()
+        if name != served:
+            metrics.model.clear()
+            metrics.model.labels(name).set(1)
+            _logger.info("model version served", extra={"model_version": name})
+            served = name
+        if stop.wait(_MODEL_CHECK_S):
+            _logger.info("draining")
+            return
+
+
+def _train_first(settings: Settings) -> None:
+    """Trains in a process of its own: the libraries that train never enter the one that serves."""
+    arguments = ["train", "--state-dir", str(settings.state_dir), "--datasets", str(settings.datasets)]
+    command = [sys.executable, "-m", "predictor_service", *arguments, "--seed", str(settings.seed)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    _logger.info("no model yet: training", extra={"datasets": str(settings.datasets)})
+    try:
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=_TRAINING_TIMEOUT_S, env=environment)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        # Without models the service still answers, from device peaks, and says so in every answer.
+        _logger.error("training failed: answering from device peaks only", extra={"reason": str(error)})
+
+
+def _say_ready(ready_file: Path | None, address: str) -> None:
+    _logger.info("serving", extra={"address": address})
+    if ready_file is None:
+        return
+    partial = ready_file.with_name(f".{ready_file.name}.partial")
+    partial.write_text(json.dumps({"address": address}) + "\n", encoding="ascii")
+    partial.replace(ready_file)

@@ -1,0 +1,70 @@
+"""Device memory of a job, counted instead of learned. The learned part only corrects this figure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from predictor_service.features.devices import DeviceType
+from predictor_service.features.graph_features import GraphFeatures
+from predictor_service.features.job_settings import OPTIMIZER_SLOTS, JobSettings
+
+# Activations of mixed precision are half as wide as those of the 32-bit export; weights stay 32 bits wide.
+ACTIVATION_SCALE: Final = {"fp32": 1.0, "tf32": 1.0, "bf16": 0.5, "fp16": 0.5}
+# The gradient of the widest tensor and the tensor that it is computed from are alive together.
+_WIDEST_TENSORS_ALIVE: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBreakdown:
+    """Parts of a job's peak memory, bytes."""
+
+    weights_bytes: float
+    gradients_bytes: float
+    optimizer_state_bytes: float
+    activations_bytes: float
+    workspace_bytes: float
+    context_bytes: float
+
+    @property
+    def total_bytes(self) -> float:
+        """Sum of all parts; never below 1."""
+        parts = self.weights_bytes + self.gradients_bytes + self.optimizer_state_bytes
+        return max(1.0, parts + self.activations_bytes + self.workspace_bytes + self.context_bytes)
+
+
+def count_memory(graph: GraphFeatures, settings: JobSettings, device: DeviceType) -> MemoryBreakdown:
+    """Counts what a step keeps on the device at its peak.
+
+    Args:
+        graph: Features at the batch of interest.
+        settings: Mode, precision and optimizer decide what is kept.
+        device: Gives the size of the context.
+
+    Returns:
+        Bytes by purpose; grows with the batch.
+    """
+    training = settings.mode == "train"
+    scale = ACTIVATION_SCALE[settings.precision]
+    kept_bytes = graph.activation_bytes_saved if training else 0
+    return MemoryBreakdown(
+        weights_bytes=graph.parameter_bytes + graph.buffer_bytes,
+        gradients_bytes=graph.parameter_bytes if training else 0,
+        optimizer_state_bytes=graph.parameter_bytes * OPTIMIZER_SLOTS[settings.optimizer] if training else 0,
+        activations_bytes=scale * (kept_bytes + graph.output_bytes) + graph.input_bytes,
+        workspace_bytes=scale * _WIDEST_TENSORS_ALIVE * graph.widest_activation_bytes,
+        context_bytes=device.context_bytes,
+    )
+
+
+def horus_memory_bytes(graph: GraphFeatures, device: DeviceType) -> float:
+    """Estimates memory as Horus prints it: GMem = (B * A + P) + B * G + delta.
+
+    A and G are activations and gradients of one sample, P the parameters, delta the initialization overhead (here the
+    device's context). Gradients are as many as activations: the paper does not define them otherwise. Kept as a
+    compared estimator; nothing is placed by it.
+
+    Source: Horus, section 4.1.2, Eq. (2).
+    """
+    activations_bytes = graph.activation_bytes_saved
+    return activations_bytes + graph.parameter_bytes + activations_bytes + device.context_bytes

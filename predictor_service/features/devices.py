@@ -1,0 +1,103 @@
+"""Device types that the predictor knows, with the peaks that a roofline needs.
+
+Figures are meant to be the vendors' published ones for dense arithmetic (no sparsity) and full memory; matrix units
+with 32-bit accumulation where both are published. They were written down from memory and still have to be checked
+against the data sheets. They anchor predictions: regressors learn what is really reached, so an error of some per cent
+in a peak is learned away for trained devices; untrained ones are flagged as fallback anyway. `cpu-standin` is one
+processor core standing in for a device; its nominal peaks are round figures of a core with 256-bit vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+GIBIBYTE: Final = 1 << 30
+STANDIN_DEVICE: Final = "cpu-standin"
+_GPU_CONTEXT_BYTES: Final = 512 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceType:
+    """Peaks of one device type.
+
+    Attributes:
+        name: As NVML reports it, or `cpu-standin`.
+        memory_bytes: Device memory.
+        peak_flops: Operations per second by precision (fp32 always present).
+        memory_bytes_per_s: Bandwidth of device memory.
+        multiprocessors: Streaming multiprocessors; 1 for the stand-in.
+        context_bytes: Held by driver and libraries as soon as a process uses the device.
+        launch_ms: Time that one small operator costs at least.
+    """
+
+    name: str
+    memory_bytes: int
+    peak_flops: Mapping[str, float]
+    memory_bytes_per_s: float
+    multiprocessors: int
+    context_bytes: int = _GPU_CONTEXT_BYTES
+    launch_ms: float = 0.01
+
+    def peak(self, precision: str) -> float:
+        """Operations per second at a precision; one that the device lacks runs at the fp32 rate."""
+        return self.peak_flops.get(precision, self.peak_flops["fp32"])
+
+
+def _gpu(  # noqa: PLR0917 (a row of a table, read by its columns)
+    name: str, memory_gib: float, fp32: float, tf32: float, half: float, gigabytes_per_s: float, multiprocessors: int
+) -> DeviceType:
+    """One row of the table; rates in TFLOP/s."""
+    peaks = {"fp32": fp32 * 1e12, "tf32": tf32 * 1e12, "bf16": half * 1e12, "fp16": half * 1e12}
+    return DeviceType(
+        name=name,
+        memory_bytes=int(memory_gib * GIBIBYTE),
+        peak_flops=peaks,
+        memory_bytes_per_s=gigabytes_per_s * 1e9,
+        multiprocessors=multiprocessors,
+    )
+
+
+_STANDIN: Final = DeviceType(
+    name=STANDIN_DEVICE,
+    memory_bytes=2 * GIBIBYTE,
+    peak_flops={"fp32": 50e9},
+    memory_bytes_per_s=10e9,
+    multiprocessors=1,
+    # Resident set that the first step adds to the imported libraries, before anything that grows with the model: the
+    # intercept of datasets/cpu_standin.
+    context_bytes=92 << 20,
+    launch_ms=0.02,
+)
+
+_TABLE: Final = (
+    _STANDIN,
+    _gpu("Tesla K80", 12, 4.37, 4.37, 4.37, 240, 13),
+    _gpu("Tesla P100-PCIE-16GB", 16, 9.3, 9.3, 18.7, 732, 56),
+    _gpu("Tesla V100-SXM2-16GB", 16, 15.7, 15.7, 125, 900, 80),
+    _gpu("Tesla V100-SXM2-32GB", 32, 15.7, 15.7, 125, 900, 80),
+    _gpu("Tesla T4", 16, 8.1, 8.1, 65, 320, 40),
+    _gpu("NVIDIA GeForce GTX 1080 Ti", 11, 11.3, 11.3, 11.3, 484, 28),
+    _gpu("NVIDIA GeForce RTX 2080 Ti", 11, 13.4, 13.4, 53.8, 616, 68),
+    _gpu("NVIDIA GeForce RTX 3090", 24, 35.6, 35.6, 71, 936, 82),
+    _gpu("NVIDIA GeForce RTX 4090", 24, 82.6, 82.6, 165.2, 1008, 128),
+    _gpu("NVIDIA A10", 24, 31.2, 62.5, 125, 600, 72),
+    _gpu("NVIDIA A100-SXM4-40GB", 40, 19.5, 156, 312, 1555, 108),
+    _gpu("NVIDIA A100-SXM4-80GB", 80, 19.5, 156, 312, 2039, 108),
+    _gpu("NVIDIA L4", 24, 30.3, 60, 121, 300, 58),
+    _gpu("NVIDIA L40S", 48, 91.6, 183, 362, 864, 142),
+    _gpu("NVIDIA H100 PCIe", 80, 51, 378, 756, 2000, 114),
+    _gpu("NVIDIA H100 80GB HBM3", 80, 67, 494, 989, 3350, 132),
+    _gpu("NVIDIA H200", 140, 67, 494, 989, 4800, 132),
+)
+
+DEVICE_TYPES: Final[Mapping[str, DeviceType]] = {device.name: device for device in _TABLE}
+
+
+def find_device_type(name: str) -> DeviceType | None:
+    """Returns the device type of this name, whatever its case; None when the catalogue lacks it."""
+    return DEVICE_TYPES.get(name) or _BY_LOWER_NAME.get(name.strip().lower())
+
+
+_BY_LOWER_NAME: Final = {device.name.lower(): device for device in _TABLE}

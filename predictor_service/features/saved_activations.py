@@ -1,0 +1,90 @@
+"""Which tensors a training step keeps from the forward pass until their gradient is computed.
+
+The rule follows what automatic differentiation needs, operator by operator: convolutions, pooling, normalization keep
+their input; ReLU, softmax, tanh and sigmoid their output; products keep the other factor where a gradient flows
+through this one; additions and copies keep nothing. A view keeps the storage that it looks at, and a storage is
+counted once. Graph inputs and parameters are not counted: they live on the device anyway and have figures of their
+own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+
+from predictor_service.features.graph_nodes import GraphNode
+from predictor_service.features.shape_inference import ShapeTable
+from predictor_service.features.tensor_roles import TensorRoles
+
+_INPUT_KEEPERS = """
+    Conv ConvTranspose DeformConv BatchNormalization LayerNormalization InstanceNormalization GroupNormalization
+    RMSNormalization LpNormalization MeanVarianceNormalization MaxPool AveragePool LpPool GlobalMaxPool
+    GlobalAveragePool Gelu FastGelu Swish Mish HardSwish HardSigmoid Clip LeakyRelu Elu Selu Celu Softplus Softsign
+    PRelu Erf Log Abs Sin Cos ReduceL2 ReduceSumSquare LSTM GRU RNN Resize
+"""
+_OUTPUT_KEEPERS = """
+    Relu Sigmoid Tanh Softmax LogSoftmax Exp Sqrt Reciprocal ReduceL2 ReduceLogSumExp LSTM GRU RNN Attention LRN
+"""
+_KEEPS_INPUT = frozenset(_INPUT_KEEPERS.split())
+_KEEPS_OUTPUT = frozenset(_OUTPUT_KEEPERS.split())
+_KEEPS_FACTORS = frozenset({"Mul", "MatMul", "Gemm", "Einsum", "Div", "Pow", "FusedMatMul"})
+_KEEPS_ALL_INPUTS = frozenset({"Attention", "LRN"})
+_KEEPS_CHOICE = {"Where": 0, "Gather": 1, "GatherElements": 1, "GatherND": 1, "TopK": 1}
+# Numbers per step, sample and hidden unit beside input and output: gates and cell state.
+_RECURRENT_STATES = {"LSTM": 6, "GRU": 5, "RNN": 1}
+_INDEX_BYTES = 8
+
+
+def saved_activation_bytes(nodes: Sequence[GraphNode], roles: TensorRoles, table: ShapeTable) -> int:
+    """Adds up what the backward pass needs.
+
+    Args:
+        nodes: All nodes of the graph, in order.
+        roles: Their roles.
+        table: Shapes at one batch.
+
+    Returns:
+        Bytes, each storage once; tensors without a shape count nothing.
+    """
+    produced = {name for node in nodes for name in node.outputs}
+    storages: set[str] = set()
+    extra_bytes = 0
+    for index in roles.device_nodes:
+        node = nodes[index]
+        if any(name in roles.trainable for name in node.outputs):
+            storages.update(roles.view_roots.get(name, name) for name in _saved_tensors(node, roles.trainable))
+            extra_bytes += _unnamed_bytes(node, table)
+    kept = (table.get(name) for name in storages if name in produced and name not in roles.constants)
+    return extra_bytes + sum(shape.size_bytes for shape in kept if shape is not None)
+
+
+def _saved_tensors(node: GraphNode, trainable: Set[str]) -> Iterable[str]:
+    operator = node.op_type
+    if operator in _KEEPS_INPUT:
+        yield node.input(0)
+    if operator in _KEEPS_OUTPUT:
+        yield node.outputs[0]
+    if operator in _KEEPS_ALL_INPUTS:
+        yield from (name for name in node.inputs[:3] if name)
+    if operator in _KEEPS_FACTORS:
+        yield from _saved_factors(node.inputs[:2], trainable)
+    if operator in _KEEPS_CHOICE:
+        yield node.input(_KEEPS_CHOICE[operator])
+
+
+def _saved_factors(factors: Sequence[str], trainable: Set[str]) -> Iterable[str]:
+    """A factor is needed for the gradient of the other ones."""
+    for position, name in enumerate(factors):
+        if any(other in trainable for place, other in enumerate(factors) if place != position):
+            yield name
+
+
+def _unnamed_bytes(node: GraphNode, table: ShapeTable) -> int:
+    """Positions of the maxima, dropout masks, gates of recurrent layers."""
+    output = table.get(node.outputs[0])
+    if output is None:
+        return 0
+    if node.op_type == "MaxPool":
+        return output.elements * _INDEX_BYTES
+    if node.op_type == "Dropout":
+        return output.elements
+    return output.size_bytes * _RECURRENT_STATES.get(node.op_type, 0)

@@ -1,0 +1,98 @@
+"""Everything that is the same for all calls: admission, deadlines, repetition, errors, metrics, one log line."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final, NoReturn, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+from grpc_status import rpc_status
+
+from predictor_service.errors import DeadlineError, OverloadedError, PredictorError, ServiceError
+from predictor_service.grpc_api.metrics import ServiceMetrics
+from predictor_service.grpc_api.repeated_requests import RepeatedRequests
+from predictor_service.grpc_api.status_codes import STATUS_CODES, status_of
+from predictor_service.system_clock import monotonic_ms
+
+DEFAULT_DEADLINE_S: Final = 30.0
+
+Answer = TypeVar("Answer", bound=Message)
+_logger = logging.getLogger(__name__)
+
+
+class CallDesk:
+    """Answers calls one by one.
+
+    Args:
+        metrics: Where they are counted.
+        under_way_max: Calls answered at the same time; more are refused with a time to come back.
+    """
+
+    def __init__(self, metrics: ServiceMetrics, under_way_max: int) -> None:
+        self._metrics = metrics
+        self._places = threading.BoundedSemaphore(under_way_max)
+        self._repeated = RepeatedRequests()
+
+    def answer(
+        self,
+        context: grpc.ServicerContext,
+        method: str,
+        request: Message | None,
+        produce: Callable[[], Answer],
+    ) -> Answer:
+        """Produces the answer of one call, or aborts it with a rich status.
+
+        Args:
+            context: The call.
+            method: Short name, for metrics and log.
+            request: Its message, if it has one with a request_id.
+            produce: Makes the answer.
+        """
+        started_ms = monotonic_ms()
+        self._metrics.under_way.inc()
+        code = grpc.StatusCode.OK
+        try:
+            return self._admit(context, method, request, produce)
+        except PredictorError as error:
+            code = STATUS_CODES[type(error)]
+            _abort(context, error)
+        except Exception:
+            if not context.is_active():  # the caller went away; what broke is the call, not the service
+                code = grpc.StatusCode.CANCELLED
+                raise
+            code = grpc.StatusCode.INTERNAL
+            _logger.exception("unexpected error", extra={"method": method})
+            _abort(context, ServiceError("the predictor failed inside", remedy="see its log"))
+        finally:
+            self._metrics.under_way.dec()
+            self._note(method, code, monotonic_ms() - started_ms)
+
+    def _admit(
+        self, context: grpc.ServicerContext, method: str, request: Message | None, produce: Callable[[], Answer]
+    ) -> Answer:
+        remaining_s = context.time_remaining()
+        wait_s = DEFAULT_DEADLINE_S if remaining_s is None else min(remaining_s, DEFAULT_DEADLINE_S)
+        if wait_s <= 0:
+            raise DeadlineError("the deadline passed while the request waited", remedy="allow more time")
+        if not self._places.acquire(blocking=False):
+            raise OverloadedError("as many requests as are accepted are under way", remedy="wait, then ask again")
+        try:
+            if request is None:
+                return produce()
+            return self._repeated.answer(method, getattr(request, "request_id", ""), request, wait_s, produce)
+        finally:
+            self._places.release()
+
+    def _note(self, method: str, code: grpc.StatusCode, duration_ms: int) -> None:
+        self._metrics.requests.labels(method, code.name).inc()
+        self._metrics.seconds.labels(method).observe(duration_ms / 1000)
+        if _logger.isEnabledFor(logging.INFO):
+            _logger.info("answered", extra={"method": method, "code": code.name, "duration_ms": duration_ms})
+
+
+def _abort(context: grpc.ServicerContext, error: PredictorError) -> NoReturn:
+    context.abort_with_status(rpc_status.to_status(status_of(error)))
+    raise AssertionError("unreachable: abort_with_status raises")

@@ -1,0 +1,171 @@
+"""PredictionService: translate, ask the use case, translate back."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Final
+
+import grpc
+
+from cotenant.v1 import prediction_pb2, prediction_pb2_grpc
+from predictor_service.errors import GraphLimitError, InvalidRequestError
+from predictor_service.features.graph_limits import DEFAULT_LIMITS
+from predictor_service.grpc_api.call_desk import CallDesk
+from predictor_service.grpc_api.translate_answers import (
+    device_message,
+    job_response,
+    outcome_content,
+    pairs_response,
+    upload_response,
+)
+from predictor_service.grpc_api.translate_requests import job_question, pairs_question
+from predictor_service.inference.predictor import Predictor
+from predictor_service.inference.records import JobAnswer, PairsAnswer
+from predictor_service.outcome_journal import OutcomeJournal, PredictionEntry
+from predictor_service.system_clock import now_ms
+
+UPLOAD_BYTES_MAX: Final = DEFAULT_LIMITS.graph_bytes
+OUTCOMES_MAX: Final = 1_000
+PAGE_SIZE_DEFAULT: Final = 50
+PAGE_SIZE_MAX: Final = 1_000
+
+
+class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
+    """The service.
+
+    Args:
+        predictor: The use case.
+        journal: Joins predictions with outcomes.
+        desk: Handles what all calls have in common.
+    """
+
+    def __init__(self, predictor: Predictor, journal: OutcomeJournal, desk: CallDesk) -> None:
+        self._predictor = predictor
+        self._journal = journal
+        self._desk = desk
+
+    def PredictJob(  # noqa: N802 (named by the contract)
+        self, request: prediction_pb2.PredictJobRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.PredictJobResponse:
+        """Predicts one job on one type of device."""
+        return self._desk.answer(context, "PredictJob", request, lambda: self._predict_job(request))
+
+    def PredictPairs(  # noqa: N802 (named by the contract)
+        self, request: prediction_pb2.PredictPairsRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.PredictPairsResponse:
+        """Predicts how much every job of a list slows down every other one."""
+        return self._desk.answer(context, "PredictPairs", request, lambda: self._predict_pairs(request))
+
+    def UploadGraph(  # noqa: N802 (named by the contract)
+        self, request_iterator: Iterator[prediction_pb2.UploadGraphRequest], context: grpc.ServicerContext
+    ) -> prediction_pb2.UploadGraphResponse:
+        """Stores a graph under its content hash."""
+        return self._desk.answer(context, "UploadGraph", None, lambda: self._upload(request_iterator))
+
+    def RecordOutcomes(  # noqa: N802 (named by the contract)
+        self, request: prediction_pb2.RecordOutcomesRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.RecordOutcomesResponse:
+        """Joins measured values to earlier predictions."""
+        return self._desk.answer(context, "RecordOutcomes", request, lambda: self._record(request))
+
+    def ListDevices(  # noqa: N802 (named by the contract)
+        self, request: prediction_pb2.ListDevicesRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.ListDevicesResponse:
+        """Lists the device types with a trained model or known peaks."""
+        return self._desk.answer(context, "ListDevices", request, lambda: self._list_devices(request))
+
+    def _predict_job(self, request: prediction_pb2.PredictJobRequest) -> prediction_pb2.PredictJobResponse:
+        question = job_question(request)
+        if request.validate_only:
+            self._predictor.check_job(question)
+            return prediction_pb2.PredictJobResponse()
+        answer = self._predictor.predict_job(question)
+        self._journal.remember(_job_entry(answer, question.device))
+        return job_response(answer)
+
+    def _predict_pairs(self, request: prediction_pb2.PredictPairsRequest) -> prediction_pb2.PredictPairsResponse:
+        question = pairs_question(request)
+        answer = self._predictor.predict_pairs(question)
+        self._journal.remember(_pairs_entry(answer, question.device))
+        return pairs_response(answer)
+
+    def _upload(self, parts: Iterator[prediction_pb2.UploadGraphRequest]) -> prediction_pb2.UploadGraphResponse:
+        data, expected_sha256 = bytearray(), ""
+        for part in parts:
+            expected_sha256 = part.expected_sha256 or expected_sha256
+            data += part.chunk
+            if len(data) > UPLOAD_BYTES_MAX:
+                raise GraphLimitError(
+                    f"the upload exceeds {UPLOAD_BYTES_MAX} bytes", remedy="send the graph without its weights"
+                )
+        if expected_sha256 and hashlib.sha256(data).hexdigest() != expected_sha256:
+            raise InvalidRequestError(
+                "the bytes received do not have the expected hash",
+                remedy="send them again",
+                details={"field": "expected_sha256"},
+            )
+        graph_sha256, description, notices = self._predictor.keep_graph(bytes(data))
+        return upload_response(graph_sha256, len(data), description, notices)
+
+    def _record(self, request: prediction_pb2.RecordOutcomesRequest) -> prediction_pb2.RecordOutcomesResponse:
+        if len(request.outcomes) > OUTCOMES_MAX:
+            raise InvalidRequestError(
+                f"{len(request.outcomes)} outcomes",
+                remedy=f"send at most {OUTCOMES_MAX}",
+                details={"field": "outcomes"},
+            )
+        outcomes = [(outcome.prediction_id, outcome_content(outcome)) for outcome in request.outcomes]
+        unknown = self._journal.record(outcomes, now_ms())
+        recorded = sum(outcome.prediction_id not in unknown for outcome in request.outcomes)
+        return prediction_pb2.RecordOutcomesResponse(recorded=recorded, unknown_prediction_ids=unknown)
+
+    def _list_devices(self, request: prediction_pb2.ListDevicesRequest) -> prediction_pb2.ListDevicesResponse:
+        if not 0 <= request.page_size <= PAGE_SIZE_MAX:
+            raise InvalidRequestError(
+                f"page_size is {request.page_size}",
+                remedy=f"use 0 (= {PAGE_SIZE_DEFAULT}) to {PAGE_SIZE_MAX}",
+                details={"field": "page_size"},
+            )
+        # The token is the last name of the page before: the list is sorted, so it survives a change of models.
+        devices = [item for item in self._predictor.devices() if item[0].name > request.page_token]
+        page = devices[: request.page_size or PAGE_SIZE_DEFAULT]
+        return prediction_pb2.ListDevicesResponse(
+            devices=[device_message(device, trained) for device, trained in page],
+            next_page_token=page[-1][0].name if len(page) < len(devices) else "",
+        )
+
+
+def _job_entry(answer: JobAnswer, device: str) -> PredictionEntry:
+    return PredictionEntry(
+        prediction_id=answer.prediction_id,
+        at_ms=now_ms(),
+        kind="job",
+        device=device,
+        model_version=answer.model_version,
+        content={
+            "job_key": answer.job_key,
+            "utilization_ratio": answer.utilization_ratio.value,
+            "memory_bytes": answer.memory_bytes.value,
+            "memory_upper_99_bytes": answer.memory_bytes.upper_99,
+            "step_ms": answer.step_ms.value,
+        },
+    )
+
+
+def _pairs_entry(answer: PairsAnswer, device: str) -> PredictionEntry:
+    """Values are kept for small questions only: 500 jobs make a quarter of a million of them."""
+    content: dict[str, object] = {"job_ids": list(answer.job_ids)}
+    if len(answer.job_ids) <= _PAIR_VALUES_MAX:
+        content["slowdown_ratio"] = [round(float(value), 4) for value in answer.slowdown_ratio.reshape(-1)]
+    return PredictionEntry(
+        prediction_id=answer.prediction_id,
+        at_ms=now_ms(),
+        kind="pairs",
+        device=device,
+        model_version=answer.model_version,
+        content=content,
+    )
+
+
+_PAIR_VALUES_MAX: Final = 16

@@ -1,0 +1,129 @@
+"""The gRPC server: binding, limits, health, reflection, drain."""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from cotenant.v1 import prediction_pb2, prediction_pb2_grpc
+from predictor_service.errors import InvalidRequestError
+from predictor_service.features.graph_limits import DEFAULT_LIMITS
+from predictor_service.grpc_api.prediction_servicer import PredictionServicer
+
+SERVICE_NAME: Final = prediction_pb2.DESCRIPTOR.services_by_name["PredictionService"].full_name
+# Room for a graph of the largest accepted size beside the other fields.
+MESSAGE_BYTES_MAX: Final = DEFAULT_LIMITS.graph_bytes + (1 << 20)
+_WAITING_CALLS_MAX: Final = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """How the server listens.
+
+    Attributes:
+        host: Address to bind.
+        port: 0 = any free one.
+        threads: Calls served at the same time.
+        tls_certificate_file: PEM; with the key, the server speaks TLS only.
+        tls_key_file: PEM.
+        insecure: Allows other addresses than loopback without TLS.
+    """
+
+    host: str
+    port: int
+    threads: int
+    tls_certificate_file: Path | None = None
+    tls_key_file: Path | None = None
+    insecure: bool = False
+
+
+class PredictionServer:
+    """A running server.
+
+    Args:
+        servicer: Answers the calls.
+        options: How to listen.
+
+    Raises:
+        InvalidRequestError: Another address than loopback without TLS, or the address cannot be bound.
+    """
+
+    def __init__(self, servicer: PredictionServicer, options: ServerOptions) -> None:
+        check_exposure(options)
+        self._pool = ThreadPoolExecutor(options.threads, thread_name_prefix="grpc")
+        self._server = grpc.server(
+            self._pool,
+            maximum_concurrent_rpcs=options.threads + _WAITING_CALLS_MAX,
+            options=[
+                ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+                ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+                ("grpc.so_reuseport", 0),
+            ],
+        )
+        self._health = health.HealthServicer()
+        prediction_pb2_grpc.add_PredictionServiceServicer_to_server(servicer, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+        self.port = self._bind(options)
+
+    def start(self) -> None:
+        """Begins to serve and says so to the health service."""
+        self._server.start()
+        for name in ("", SERVICE_NAME):
+            self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    def stop(self, grace_s: float) -> None:
+        """Refuses new calls, lets those under way finish, then stops.
+
+        Args:
+            grace_s: Longest wait, seconds.
+        """
+        self._health.enter_graceful_shutdown()
+        stopped: threading.Event = self._server.stop(grace_s)
+        stopped.wait(grace_s + 1)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _bind(self, options: ServerOptions) -> int:
+        address = f"[{options.host}]:{options.port}" if ":" in options.host else f"{options.host}:{options.port}"
+        try:
+            if options.tls_certificate_file and options.tls_key_file:
+                pair = (options.tls_key_file.read_bytes(), options.tls_certificate_file.read_bytes())
+                return self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+            return self._server.add_insecure_port(address)
+        except (RuntimeError, OSError) as error:
+            raise InvalidRequestError(f"{address} cannot be bound ({error})", remedy="choose another port") from error
+
+
+def check_exposure(options: ServerOptions) -> None:
+    """Refuses to listen to the network in plain text.
+
+    Raises:
+        InvalidRequestError: Another address than loopback without TLS and without the explicit wish.
+    """
+    if bool(options.tls_certificate_file) != bool(options.tls_key_file):
+        raise InvalidRequestError("TLS needs a certificate and its key", remedy="give both files, or neither")
+    if options.tls_certificate_file or options.insecure or is_loopback(options.host):
+        return
+    raise InvalidRequestError(
+        f"{options.host} is not a loopback address and there is no TLS",
+        remedy="give --tls-certificate-file and --tls-key-file, or --insecure if the network is trusted",
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,83 @@
+"""From messages to questions."""
+
+from __future__ import annotations
+
+from cotenant.v1 import prediction_pb2, resources_pb2
+from predictor_service.errors import InvalidRequestError
+from predictor_service.features.job_settings import JobSettings
+from predictor_service.inference.records import DEFAULT_CONFIDENCE, JobQuestion, PairJob, PairsQuestion
+
+_MODES = {0: "train", 1: "train", 2: "infer"}
+_PRECISIONS = {0: "fp32", 1: "fp32", 2: "tf32", 3: "bf16", 4: "fp16"}
+_OPTIMIZERS = {0: "sgd", 1: "sgd", 2: "momentum", 3: "adam", 4: "adamw"}
+
+
+def job_question(request: prediction_pb2.PredictJobRequest) -> JobQuestion:
+    """Reads a PredictJob request.
+
+    Raises:
+        InvalidRequestError: A setting is outside its range.
+    """
+    return JobQuestion(
+        settings=job_settings(request.settings),
+        device=request.device,
+        onnx_graph=request.onnx_graph,
+        graph_sha256=request.graph_sha256,
+        device_memory_bytes=request.device_memory_bytes,
+        sub_batches=tuple(request.sub_batches),
+        explain=request.explain,
+        find_largest_batch=request.find_largest_batch,
+        confidence=request.confidence or DEFAULT_CONFIDENCE,
+    )
+
+
+def pairs_question(request: prediction_pb2.PredictPairsRequest) -> PairsQuestion:
+    """Reads a PredictPairs request.
+
+    Raises:
+        InvalidRequestError: A setting is outside its range.
+    """
+    return PairsQuestion(
+        device=request.device,
+        jobs=tuple(_pair_job(job) for job in request.jobs),
+        observed={(pair.victim_job_id, pair.other_job_id): pair.slowdown_ratio for pair in request.observed},
+        confidence=request.confidence or DEFAULT_CONFIDENCE,
+    )
+
+
+def job_settings(message: resources_pb2.JobSettings) -> JobSettings:
+    """Reads the settings of a job.
+
+    Raises:
+        InvalidRequestError: A setting is outside its range.
+    """
+    return JobSettings(
+        batch_size=message.batch_size,
+        mode=_choice("settings.mode", message.mode, _MODES),
+        precision=_choice("settings.precision", message.precision, _PRECISIONS),
+        optimizer=_choice("settings.optimizer", message.optimizer, _OPTIMIZERS),
+        input_wait_ratio=message.input_wait_ratio,
+        dimension_bindings=dict(message.dimension_bindings),
+        host_memory_bytes=message.host_memory_bytes if message.HasField("host_memory_bytes") else None,
+        disk_read_bytes_per_s=message.disk_read_bytes_per_s if message.HasField("disk_read_bytes_per_s") else None,
+        network_bytes_per_s=message.network_bytes_per_s if message.HasField("network_bytes_per_s") else None,
+    )
+
+
+def _choice(field: str, number: int, names: dict[int, str]) -> str:
+    if number not in names:
+        raise InvalidRequestError(
+            f"{field} has the unknown value {number}", remedy="use a newer server", details={"field": field}
+        )
+    return names[number]
+
+
+def _pair_job(job: prediction_pb2.JobRef) -> PairJob:
+    return PairJob(
+        job_id=job.job_id,
+        settings=job_settings(job.settings),
+        graph_sha256=job.graph_sha256,
+        known_step_ms=job.known_step_ms if job.HasField("known_step_ms") else None,
+        known_utilization_ratio=job.known_utilization_ratio if job.HasField("known_utilization_ratio") else None,
+        known_memory_bytes=job.known_memory_bytes if job.HasField("known_memory_bytes") else None,
+    )

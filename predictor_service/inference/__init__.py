@@ -1,0 +1,1 @@
+"""The use case of the service: predict one job, predict pairs."""

@@ -1,0 +1,85 @@
+"""Memory and step time of one job over the batch, never falling as the batch grows.
+
+Models are asked at powers of two; between them the curve is a straight line, and a running maximum removes dips. Both
+keep a property that no regressor promises: a larger batch never seems to need less.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from predictor_service.features.devices import DeviceType
+from predictor_service.features.job_features import FloatArray, JobFeatures, build_features
+from predictor_service.features.job_settings import BATCH_MAX, JobSettings
+from predictor_service.inference.measured_graph import MeasuredGraph
+
+GRID: Final = tuple(1 << exponent for exponent in range(BATCH_MAX.bit_length() + 1) if 1 << exponent <= 1 << 20)
+"""Batches at which models are asked."""
+
+
+class JobSamples:
+    """Features of one job at any batch, built at most once each.
+
+    Args:
+        graph: The graph.
+        settings: How the job runs.
+        device: What it runs on.
+    """
+
+    def __init__(self, graph: MeasuredGraph, settings: JobSettings, device: DeviceType) -> None:
+        self._graph = graph
+        self._settings = settings
+        self._device = device
+        self._features: dict[int, JobFeatures] = {}
+
+    def at(self, batch: int) -> JobFeatures:
+        """Features at one batch."""
+        if batch not in self._features:
+            self._features[batch] = build_features(
+                self._graph.at(batch), self._settings, self._device, self._graph.family_codes
+            )
+        return self._features[batch]
+
+    def vectors(self, batches: tuple[int, ...]) -> FloatArray:
+        """Vectors at several batches, shape (batches, len(FEATURES))."""
+        return np.stack([self.at(batch).values for batch in batches])
+
+
+def grid_up_to(batch: int) -> tuple[int, ...]:
+    """Grid points needed to know the curve at a batch: all below it and the first that is not."""
+    return GRID[: next(index for index, point in enumerate(GRID) if point >= batch) + 1]
+
+
+def read_curve(grid: tuple[int, ...], values: FloatArray, batch: int) -> float:
+    """Reads the curve at a batch.
+
+    Args:
+        grid: Ascending batches; the last one is at least `batch`.
+        values: Model answers at the grid, same length.
+        batch: Where to read.
+    """
+    return float(np.interp(batch, grid, np.maximum.accumulate(values)))
+
+
+def largest_within(grid: tuple[int, ...], values: FloatArray, limit: float) -> int:
+    """Finds the largest batch at which the curve stays within a limit, by bisection.
+
+    Args:
+        grid: Ascending batches, from 1.
+        values: Model answers at the grid, same length.
+        limit: In the unit of the values.
+
+    Returns:
+        A batch, at most `BATCH_MAX`; 0 when not even one sample fits.
+    """
+    rising = np.maximum.accumulate(values)
+    low, high = 0, min(grid[-1], BATCH_MAX)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if float(np.interp(middle, grid, rising)) <= limit:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,155 @@
+"""Estimates of one job on one device type, with trained models or, where there are none, from peaks alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from predictor_service.features.devices import DeviceType
+from predictor_service.features.job_features import FloatArray
+from predictor_service.features.job_settings import JobSettings
+from predictor_service.inference.batch_curve import GRID, JobSamples, grid_up_to, largest_within, read_curve
+from predictor_service.inference.measured_graph import MeasuredGraph
+from predictor_service.inference.records import Contribution, Estimate, Level
+from predictor_service.registry.served_version import Bounded, ServedTarget
+from predictor_service.selection.targets import MEMORY, SM_ACTIVITY, STEP, UTILIZATION, Target
+
+FALLBACK_FACTOR: Final[Mapping[str, float]] = {MEMORY.name: 2.0, STEP.name: 4.0}
+"""How far off counted memory and a bare roofline are taken to be, either way, on a device without measurements."""
+_FALLBACK_UPPER_99: Final = 2.0
+_EXPLAINED_MAX: Final = 8
+
+
+class JobEstimator:
+    """Answers questions about one job.
+
+    Args:
+        graph: The graph.
+        settings: How the job runs.
+        device: What it runs on.
+        models: Trained targets of the device type; empty = none.
+        confidence: Coverage of the intervals.
+    """
+
+    def __init__(
+        self,
+        graph: MeasuredGraph,
+        settings: JobSettings,
+        device: DeviceType,
+        models: Mapping[str, ServedTarget],
+        confidence: float,
+    ) -> None:
+        self._settings = settings
+        self._models = models
+        self._confidence = confidence
+        self._samples = JobSamples(graph, settings, device)
+
+    def memory(self, batch: int) -> Estimate:
+        """Peak memory at a batch, bytes; `upper_99` is set."""
+        return self._read(MEMORY, grid_up_to(batch), batch)
+
+    def step(self, batch: int) -> Estimate:
+        """Time of one step at a batch, milliseconds."""
+        return dataclasses.replace(self._read(STEP, grid_up_to(batch), batch), upper_99=None)
+
+    def utilization(self) -> Estimate:
+        """Share of time in which the device is busy, alone."""
+        if UTILIZATION.name in self._models:
+            return self._share(UTILIZATION)
+        ceiling_ratio = self._samples.at(self._settings.batch_size).utilization_ceiling_ratio
+        return self._fallback(ceiling_ratio)
+
+    def sm_activity(self) -> Estimate | None:
+        """Share of multiprocessor time with work; None where the device's data lack it."""
+        return self._share(SM_ACTIVITY) if SM_ACTIVITY.name in self._models else None
+
+    def largest_batch(self, memory_bytes: int) -> int:
+        """Largest batch whose memory bound fits; 0 = none."""
+        return largest_within(GRID, self._bounded(MEMORY, GRID).upper_99, memory_bytes)
+
+    def explain(self, estimate: Estimate, target: Target) -> Estimate:
+        """Adds the largest contributions: how the answer moves when one input becomes that of a mean training row."""
+        model = self._models.get(target.name)
+        if model is None:
+            return estimate
+        sample = self._samples.at(self._settings.batch_size)
+        columns = model.select(sample.values[None, :])
+        mean = (model.record.domain.rows * model.record.domain.scale).mean(axis=0)
+        variants = np.repeat(columns, columns.shape[1] + 1, axis=0)
+        places = np.arange(columns.shape[1])
+        variants[places, places] = mean
+        values = model.predict(variants, np.full(len(variants), self._anchor(target, self._settings.batch_size)))
+        moved = values[-1] - values[:-1]
+        order = np.argsort(-np.abs(moved), kind="stable")[:_EXPLAINED_MAX]
+        explanation = tuple(
+            Contribution(
+                feature=model.record.columns[place],
+                feature_value=float(columns[0, place]),
+                contribution=float(moved[place]),
+            )
+            for place in order
+            if moved[place] != 0
+        )
+        return dataclasses.replace(estimate, explanation=explanation)
+
+    def _anchor(self, target: Target, batch: int) -> float:
+        sample = self._samples.at(batch)
+        if target is MEMORY:
+            return sample.analytical_memory_bytes
+        return sample.roofline_ms if target is STEP else sample.utilization_ceiling_ratio
+
+    def _bounded(self, target: Target, grid: tuple[int, ...]) -> Bounded:
+        anchor = np.array([self._anchor(target, batch) for batch in grid])
+        model = self._models.get(target.name)
+        if model is None:
+            factor = FALLBACK_FACTOR[target.name]
+            upper_99 = anchor * _FALLBACK_UPPER_99
+            return Bounded(value=anchor, lower=anchor / factor, upper=anchor * factor, upper_99=upper_99)
+        return model.predict_bounded(model.select(self._samples.vectors(grid)), anchor, self._confidence)
+
+    def _read(self, target: Target, grid: tuple[int, ...], batch: int) -> Estimate:
+        bounded = self._bounded(target, grid)
+        model = self._models.get(target.name)
+
+        def read(values: FloatArray) -> float:
+            return read_curve(grid, values, batch)
+
+        return Estimate(
+            value=read(bounded.value),
+            lower=read(bounded.lower),
+            upper=read(bounded.upper),
+            upper_99=read(bounded.upper_99),
+            confidence=self._confidence,
+            level=Level.FALLBACK if model is None else Level.GRAPH,
+            in_domain=model is not None and self._is_in_domain(model, batch),
+        )
+
+    def _share(self, target: Target) -> Estimate:
+        model = self._models[target.name]
+        batch = self._settings.batch_size
+        columns = model.select(self._samples.at(batch).values[None, :])
+        bounded = model.predict_bounded(columns, np.array([self._anchor(target, batch)]), self._confidence)
+        return Estimate(
+            value=float(bounded.value[0]),
+            lower=float(bounded.lower[0]),
+            upper=float(bounded.upper[0]),
+            confidence=self._confidence,
+            level=Level.GRAPH,
+            in_domain=bool(model.contains(columns)[0]),
+        )
+
+    def _is_in_domain(self, model: ServedTarget, batch: int) -> bool:
+        return bool(model.contains(model.select(self._samples.at(batch).values[None, :]))[0])
+
+    def _fallback(self, ceiling_ratio: float) -> Estimate:
+        return Estimate(
+            value=ceiling_ratio,
+            lower=0.0,
+            upper=ceiling_ratio,
+            confidence=self._confidence,
+            level=Level.FALLBACK,
+            in_domain=False,
+        )

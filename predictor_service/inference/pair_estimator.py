@@ -1,0 +1,137 @@
+"""Slowdowns of all ordered pairs of a list of jobs, computed as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from predictor_service.features.devices import DeviceType
+from predictor_service.features.pair_features import SoloFigures, build_pair_features, fair_share_slowdowns
+from predictor_service.inference.job_estimator import JobEstimator
+from predictor_service.inference.records import Level, PairJob, PairsAnswer, PairsQuestion
+from predictor_service.registry.served_version import Bounded, ServedTarget
+from predictor_service.selection.conformal import ConformalBounds
+
+EstimatorOf = Callable[[PairJob], JobEstimator]
+
+# Without measurements of a device: anything from no harm to twice what fair turns would cost.
+_FALLBACK_UPPER_FACTOR: Final = 2.0
+
+
+def estimate_pairs(
+    question: PairsQuestion,
+    device: DeviceType,
+    model: ServedTarget | None,
+    estimator_of: EstimatorOf,
+) -> PairsAnswer:
+    """Estimates every ordered pair; the diagonal is a job beside a copy of itself.
+
+    Args:
+        question: Jobs and what was observed.
+        device: What they share.
+        model: Trained slowdowns of the device type; None = fair time slicing.
+        estimator_of: Predicts what is not known of a job alone.
+
+    Returns:
+        Everything but the names of prediction and model version.
+    """
+    jobs = question.jobs
+    count = len(jobs)
+    figures, solo_in_domain, trained = _solo_figures(jobs, estimator_of)
+    victim, other = (axis.reshape(-1) for axis in np.indices((count, count), dtype=np.intp))
+    anchor = fair_share_slowdowns(figures, victim, other)
+    known = np.array([job.is_known for job in jobs])
+    both_known = known[victim] & known[other]
+    if model is None:
+        upper = _FALLBACK_UPPER_FACTOR * anchor
+        bounded = Bounded(value=anchor, lower=np.zeros_like(anchor), upper=upper, upper_99=upper)
+        level = np.full(count * count, Level.FALLBACK, dtype=np.int32)
+        in_domain = np.zeros(count * count, dtype=bool)
+    else:
+        columns = build_pair_features(figures, victim, other, device.memory_bytes)
+        bounded = _bounded(model, columns, anchor, both_known, question.confidence)
+        usable = trained[victim] & trained[other]
+        level = np.where(both_known, Level.SOLO_KNOWN, np.where(usable, Level.GRAPH, Level.FALLBACK)).astype(np.int32)
+        in_domain = model.contains(columns) & solo_in_domain[victim] & solo_in_domain[other]
+    shape = (count, count)
+    answer = PairsAnswer(
+        prediction_id="",
+        model_version="",
+        job_ids=[job.job_id for job in jobs],
+        slowdown_ratio=bounded.value.astype(np.float32).reshape(shape),
+        lower=bounded.lower.astype(np.float32).reshape(shape),
+        upper=bounded.upper.astype(np.float32).reshape(shape),
+        level=level.reshape(shape),
+        in_domain=in_domain.reshape(shape),
+    )
+    _override_observed(answer, question)
+    return answer
+
+
+def _solo_figures(
+    jobs: Sequence[PairJob], estimator_of: EstimatorOf
+) -> tuple[SoloFigures, np.ndarray[tuple[int], np.dtype[np.bool_]], np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    """Figures of each job, whether they are measured or in domain, and whether they are measured or trained for."""
+    rows = [_solo_figure(job, estimator_of) for job in jobs]
+    numbers = np.array([row[:3] for row in rows], dtype=np.float64)
+    figures = SoloFigures(
+        utilization_ratio=np.clip(numbers[:, 0], 0.0, 1.0),
+        step_ms=numbers[:, 1],
+        memory_bytes=numbers[:, 2],
+        input_wait_ratio=np.array([job.settings.input_wait_ratio for job in jobs]),
+    )
+    return figures, np.array([row[3] for row in rows]), np.array([row[4] for row in rows])
+
+
+def _solo_figure(job: PairJob, estimator_of: EstimatorOf) -> tuple[float, float, float, bool, bool]:
+    known = (job.known_utilization_ratio, job.known_step_ms, job.known_memory_bytes)
+    if None not in known:
+        utilization_ratio, step_ms, memory_bytes = (value or 0.0 for value in known)
+        return utilization_ratio, step_ms, memory_bytes, True, True
+    estimator = estimator_of(job)
+    batch = job.settings.batch_size
+    estimates = (estimator.utilization(), estimator.step(batch), estimator.memory(batch))
+    missing = [estimate for estimate, value in zip(estimates, known, strict=True) if value is None]
+    values = [estimate.value if value is None else value for estimate, value in zip(estimates, known, strict=True)]
+    return (
+        values[0],
+        values[1],
+        values[2],
+        all(estimate.in_domain for estimate in missing),
+        all(estimate.level is not Level.FALLBACK for estimate in missing),
+    )
+
+
+def _bounded(
+    model: ServedTarget,
+    columns: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
+    anchor: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    both_known: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
+    confidence: float,
+) -> Bounded:
+    """Bounds of measured jobs where both are measured, the wider ones of predicted jobs elsewhere."""
+    narrow: ConformalBounds = model.record.bounds
+    if both_known.all():
+        return model.predict_bounded(columns, anchor, confidence, narrow)
+    wide = model.predict_bounded(columns, anchor, confidence, model.record.graph_bounds or narrow)
+    if not both_known.any():
+        return wide
+    close = model.predict_bounded(columns, anchor, confidence, narrow)
+    return Bounded(
+        value=close.value,
+        lower=np.where(both_known, close.lower, wide.lower),
+        upper=np.where(both_known, close.upper, wide.upper),
+        upper_99=np.where(both_known, close.upper_99, wide.upper_99),
+    )
+
+
+def _override_observed(answer: PairsAnswer, question: PairsQuestion) -> None:
+    places = {job_id: place for place, job_id in enumerate(answer.job_ids)}
+    for (victim_id, other_id), slowdown_ratio in question.observed.items():
+        place = (places[victim_id], places[other_id])
+        for matrix in (answer.slowdown_ratio, answer.lower, answer.upper):
+            matrix[place] = max(slowdown_ratio, 0.0)
+        answer.level[place] = Level.OBSERVED
+        answer.in_domain[place] = True

@@ -1,0 +1,159 @@
+"""Questions and answers of the use case, free of any transport."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor_service.features.graph_description import GraphDescription
+from predictor_service.features.job_settings import JobSettings
+
+DEFAULT_CONFIDENCE = 0.9
+
+
+class Level(IntEnum):
+    """What an estimate is based on, best first; the numbers are those of the contract."""
+
+    OBSERVED = 1
+    SOLO_KNOWN = 2
+    GRAPH = 3
+    FALLBACK = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """How much one input moves an estimate away from that of a mean training row, in the estimate's unit."""
+
+    feature: str
+    feature_value: float
+    contribution: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """One predicted quantity; bounds enclose `confidence` of measured values, `upper_99` exceeds 99 % of them."""
+
+    value: float
+    lower: float
+    upper: float
+    confidence: float
+    level: Level
+    in_domain: bool
+    upper_99: float | None = None
+    explanation: Sequence[Contribution] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubBatchEstimate:
+    """Memory and time of one optimizer step made of several sub-batches."""
+
+    sub_batch: int
+    accumulation_steps: int
+    memory_bytes: Estimate
+    step_ms: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something that the caller should know although the request was answered."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobQuestion:
+    """What is asked about one job.
+
+    Attributes:
+        settings: How it runs.
+        device: Device type by name.
+        onnx_graph: The graph itself; empty = `graph_sha256` names it.
+        graph_sha256: Hash of a graph sent before.
+        device_memory_bytes: 0 = the known size of the device type.
+        sub_batches: Sub-batches that are wanted as well.
+        explain: Whether estimates carry their largest contributions.
+        find_largest_batch: Whether the largest batch that fits is wanted.
+        confidence: Coverage of the intervals.
+    """
+
+    settings: JobSettings
+    device: str
+    onnx_graph: bytes = b""
+    graph_sha256: str = ""
+    device_memory_bytes: int = 0
+    sub_batches: Sequence[int] = ()
+    explain: bool = False
+    find_largest_batch: bool = False
+    confidence: float = DEFAULT_CONFIDENCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobAnswer:
+    """What was predicted about one job."""
+
+    prediction_id: str
+    model_version: str
+    utilization_ratio: Estimate
+    sm_activity_ratio: Estimate | None
+    memory_bytes: Estimate
+    step_ms: Estimate
+    fits: bool
+    largest_batch_that_fits: int | None
+    sub_batches: Sequence[SubBatchEstimate]
+    graph: GraphDescription
+    device_memory_bytes: int
+    warnings: Sequence[Notice]
+    job_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairJob:
+    """A job of a pair question, with what is known of it alone on the device."""
+
+    job_id: str
+    settings: JobSettings
+    graph_sha256: str = ""
+    known_step_ms: float | None = None
+    known_utilization_ratio: float | None = None
+    known_memory_bytes: float | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether nothing has to be predicted of the job alone."""
+        return None not in (self.known_step_ms, self.known_utilization_ratio, self.known_memory_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairsQuestion:
+    """Who slows down whom.
+
+    Attributes:
+        device: Device type by name.
+        jobs: At most 500, with different ids.
+        observed: Measured slowdowns by (victim id, other id).
+        confidence: Coverage of the intervals.
+    """
+
+    device: str
+    jobs: Sequence[PairJob]
+    observed: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    confidence: float = DEFAULT_CONFIDENCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PairsAnswer:
+    """Slowdowns of all ordered pairs; arrays have shape (jobs, jobs), victim by other."""
+
+    prediction_id: str
+    model_version: str
+    job_ids: Sequence[str]
+    slowdown_ratio: npt.NDArray[np.float32]
+    lower: npt.NDArray[np.float32]
+    upper: npt.NDArray[np.float32]
+    level: npt.NDArray[np.int32]
+    in_domain: npt.NDArray[np.bool_]

@@ -1,0 +1,149 @@
+"""What was predicted and what then happened, joined by prediction id: one SQLite file, bounded by rows."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+PREDICTIONS_MAX: Final = 200_000
+OUTCOMES_MAX: Final = 200_000
+_TRIM_EVERY: Final = 1_000
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS predictions (
+  number INTEGER PRIMARY KEY, prediction_id TEXT NOT NULL UNIQUE, at_ms INTEGER NOT NULL, kind TEXT NOT NULL,
+  device TEXT NOT NULL, model_version TEXT NOT NULL, content TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS outcomes (
+  number INTEGER PRIMARY KEY, prediction_id TEXT NOT NULL, at_ms INTEGER NOT NULL, content TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS outcomes_by_prediction ON outcomes (prediction_id);
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionEntry:
+    """A prediction as it is remembered.
+
+    Attributes:
+        prediction_id: Its id.
+        at_ms: When it was made.
+        kind: job | pairs.
+        device: Device type.
+        model_version: What answered.
+        content: JSON-able: the job's key and estimates, or the ids of the jobs of a pair question.
+    """
+
+    prediction_id: str
+    at_ms: int
+    kind: str
+    device: str
+    model_version: str
+    content: Mapping[str, object]
+
+
+class OutcomeJournal:
+    """Remembers predictions and outcomes; safe for many threads.
+
+    Losing the last moments to a power cut is accepted (synchronous = NORMAL): nothing is decided by this file.
+
+    Args:
+        path: The file; made when absent.
+        predictions_max: Predictions kept; the oldest leave.
+    """
+
+    def __init__(self, path: Path, predictions_max: int = PREDICTIONS_MAX) -> None:
+        self._predictions_max = predictions_max
+        self._lock = threading.Lock()
+        self._since_trim = 0
+        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        self._connection.executescript(_SCHEMA)
+
+    def remember(self, entry: PredictionEntry) -> None:
+        """Writes down a prediction."""
+        row = (
+            entry.prediction_id,
+            entry.at_ms,
+            entry.kind,
+            entry.device,
+            entry.model_version,
+            json.dumps(entry.content, separators=(",", ":")),
+        )
+        with self._lock:
+            self._connection.execute(
+                "INSERT INTO predictions (prediction_id, at_ms, kind, device, model_version, content) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                row,
+            )
+            self._trim()
+
+    def record(self, outcomes: Sequence[tuple[str, Mapping[str, object]]], at_ms: int) -> list[str]:
+        """Writes down outcomes, all or none.
+
+        Args:
+            outcomes: Prediction id and measured values of each.
+            at_ms: Now.
+
+        Returns:
+            Ids of predictions that are not known; their outcomes are not kept.
+        """
+        with self._lock:
+            unknown = [prediction_id for prediction_id, _ in outcomes if not self._is_known(prediction_id)]
+            rows = [
+                (prediction_id, at_ms, json.dumps(content, separators=(",", ":")))
+                for prediction_id, content in outcomes
+                if prediction_id not in unknown
+            ]
+            with self._connection:
+                self._connection.execute("BEGIN")
+                self._connection.executemany(
+                    "INSERT INTO outcomes (prediction_id, at_ms, content) VALUES (?, ?, ?)", rows
+                )
+            self._trim()
+        return list(dict.fromkeys(unknown))
+
+    def joined(self) -> list[tuple[PredictionEntry, Mapping[str, object]]]:
+        """Every outcome beside its prediction, oldest first."""
+        with self._lock:
+            rows = self._connection.execute(
+                "SELECT p.prediction_id, p.at_ms, p.kind, p.device, p.model_version, p.content, o.content "
+                "FROM outcomes o JOIN predictions p USING (prediction_id) ORDER BY o.number"
+            ).fetchall()
+        return [
+            (
+                PredictionEntry(
+                    prediction_id=row[0],
+                    at_ms=row[1],
+                    kind=row[2],
+                    device=row[3],
+                    model_version=row[4],
+                    content=json.loads(row[5]),
+                ),
+                json.loads(row[6]),
+            )
+            for row in rows
+        ]
+
+    def close(self) -> None:
+        """Closes the file."""
+        with self._lock:
+            self._connection.close()
+
+    def _is_known(self, prediction_id: str) -> bool:
+        found = self._connection.execute("SELECT 1 FROM predictions WHERE prediction_id = ?", (prediction_id,))
+        return found.fetchone() is not None
+
+    def _trim(self) -> None:
+        self._since_trim += 1
+        if self._since_trim < min(_TRIM_EVERY, self._predictions_max):
+            return
+        self._since_trim = 0
+        for table, rows_max in (("predictions", self._predictions_max), ("outcomes", OUTCOMES_MAX)):
+            self._connection.execute(
+                f"DELETE FROM {table} WHERE number <= (SELECT max(number) FROM {table}) - ?", (rows_max,)
+            )

@@ -1,0 +1,1 @@
+"""Immutable model versions on disk, and the one that is served."""

@@ -1,0 +1,202 @@
+"""What is written beside the models of a version: where they come from, how good they are, how far to trust them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from predictor_service.errors import ModelError
+from predictor_service.selection.conformal import ConformalBounds
+from predictor_service.selection.domain import TrainingDomain
+
+SCHEMA: Final = "cotenant.model_version/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredCandidate:
+    """A line of the scored table.
+
+    Attributes:
+        name: Name of the candidate.
+        error_mean: Mean absolute error over held-out groups, in the target's own scale.
+        error_mean_unit: The same after decoding, in the target's unit.
+        refusal: Why it may not be served; empty when it may or was not tried.
+    """
+
+    name: str
+    error_mean: float
+    error_mean_unit: float
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenVectors:
+    """Inputs and answers that a loaded model must reproduce.
+
+    Attributes:
+        inputs: Shape (vectors, columns).
+        outputs: Shape (vectors,), in the target's own scale.
+    """
+
+    inputs: tuple[tuple[float, ...], ...]
+    outputs: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TargetRecord:
+    """One trained target of one device type.
+
+    Attributes:
+        target: Name with its unit.
+        columns: Columns in the order of the model's input.
+        winner: Chosen candidate.
+        candidates: Scored table, best first.
+        file_name: ONNX file inside the version's folder.
+        file_sha256: Its hash.
+        rows: Training rows.
+        groups: Families among them.
+        mape_ratio: Mean of |predicted - measured| / measured of the winner over held-out groups.
+        bounds: Residuals that become intervals.
+        graph_bounds: For slowdowns: residuals when the jobs alone are predicted too; None elsewhere.
+        domain: Region that the training rows cover.
+        golden: Replayed before the model is served.
+        value_low: Smallest training value in the target's own scale; answers below are raised to it.
+        value_high: Largest training value in the target's own scale; answers above are lowered to it.
+    """
+
+    target: str
+    columns: tuple[str, ...]
+    winner: str
+    candidates: tuple[ScoredCandidate, ...]
+    file_name: str
+    file_sha256: str
+    rows: int
+    groups: int
+    mape_ratio: float
+    bounds: ConformalBounds
+    graph_bounds: ConformalBounds | None
+    domain: TrainingDomain
+    golden: GoldenVectors
+    value_low: float
+    value_high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Manifest:
+    """A version as a whole.
+
+    Attributes:
+        version: Content hash, see `version_name`.
+        seed: Seed of every regressor.
+        feature_version: Version of the feature vector that the models read.
+        fingerprint: Hash of the training data.
+        datasets: Names of the datasets.
+        targets: By device type, then by target name.
+        skipped: What could not be learned and why, one sentence each.
+    """
+
+    version: str
+    seed: int
+    feature_version: int
+    fingerprint: str
+    datasets: tuple[str, ...]
+    targets: Mapping[str, Mapping[str, TargetRecord]]
+    skipped: tuple[str, ...]
+
+    def to_json(self) -> str:
+        """Writes the manifest; `from_json` restores it."""
+        content: dict[str, Any] = {
+            "schema": SCHEMA,
+            **{name: getattr(self, name) for name in ("version", "seed", "feature_version", "fingerprint", "datasets")},
+            "skipped": self.skipped,
+            "targets": {
+                device: {name: _record_to_json(record) for name, record in records.items()}
+                for device, records in self.targets.items()
+            },
+        }
+        return json.dumps(content, indent=1, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            ModelError: Another schema, or damaged.
+        """
+        try:
+            read = json.loads(text)
+            if read["schema"] != SCHEMA:
+                raise ModelError(f"the manifest has schema {read['schema']!r}", remedy="train again with this program")
+            targets = {
+                device: {name: _record_from_json(record) for name, record in records.items()}
+                for device, records in read["targets"].items()
+            }
+            names = ("version", "seed", "feature_version", "fingerprint")
+            return cls(
+                **{name: read[name] for name in names},
+                datasets=tuple(read["datasets"]),
+                targets=targets,
+                skipped=tuple(read["skipped"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ModelError(f"the manifest is damaged ({error})", remedy="train again") from error
+
+
+def version_name(content: Mapping[str, object]) -> str:
+    """Names a version by what decides it: data, features, parameters and seed, never code or time.
+
+    Args:
+        content: JSON-able.
+
+    Returns:
+        16 hexadecimal digits of a SHA-256.
+    """
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _record_to_json(record: TargetRecord) -> dict[str, Any]:
+    plain = (
+        "target", "columns", "winner", "file_name", "file_sha256", "rows", "groups", "mape_ratio", "value_low",
+        "value_high",
+    )  # fmt: skip
+    return {
+        **{name: getattr(record, name) for name in plain},
+        "candidates": [asdict(candidate) for candidate in record.candidates],
+        "bounds": asdict(record.bounds),
+        "graph_bounds": asdict(record.graph_bounds) if record.graph_bounds else None,
+        "domain": {
+            **{name: getattr(record.domain, name).tolist() for name in ("low", "high", "scale", "rows")},
+            "distance_max": record.domain.distance_max,
+        },
+        "golden": asdict(record.golden),
+    }
+
+
+def _record_from_json(read: Mapping[str, Any]) -> TargetRecord:
+    plain = (
+        "target", "winner", "file_name", "file_sha256", "rows", "groups", "mape_ratio", "value_low", "value_high",
+    )  # fmt: skip
+    domain = read["domain"]
+    return TargetRecord(
+        **{name: read[name] for name in plain},
+        columns=tuple(read["columns"]),
+        candidates=tuple(ScoredCandidate(**candidate) for candidate in read["candidates"]),
+        bounds=_bounds_from_json(read["bounds"]),
+        graph_bounds=_bounds_from_json(read["graph_bounds"]) if read["graph_bounds"] else None,
+        domain=TrainingDomain(
+            **{name: np.array(domain[name], dtype=np.float64) for name in ("low", "high", "scale", "rows")},
+            distance_max=domain["distance_max"],
+        ),
+        golden=GoldenVectors(
+            inputs=tuple(tuple(row) for row in read["golden"]["inputs"]), outputs=tuple(read["golden"]["outputs"])
+        ),
+    )
+
+
+def _bounds_from_json(read: Mapping[str, Any]) -> ConformalBounds:
+    return ConformalBounds(residuals=tuple(read["residuals"]), rows=read["rows"], groups=read["groups"])

@@ -1,0 +1,66 @@
+"""The page that a person reads before trusting a version; written by the program from the manifest alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from predictor_service.registry.manifest import Manifest, TargetRecord
+from predictor_service.selection.conformal import SAFETY_FACTOR, ConformalBounds
+
+METHOD = """\
+Every candidate was fitted once per fold; a fold leaves out whole model families, never random rows. The candidate with
+the smallest mean absolute error in the target's own scale (logarithm of measured over counted for times and memory)
+was refitted on all rows. Its printed error is the one that it was selected by,
+hence slightly flattering: with few families no rows are left for a nested estimate.
+
+Intervals are grouped cross-conformal: residuals of held-out families. Bounds above 95 % count families instead of rows.
+"""
+
+
+def write_card(manifest: Manifest) -> str:
+    """Returns the model card as Markdown."""
+    return "\n".join(_lines(manifest)) + "\n"
+
+
+def _lines(manifest: Manifest) -> Iterator[str]:
+    yield f"# Model version {manifest.version}"
+    yield ""
+    yield f"Datasets: {', '.join(manifest.datasets)} (fingerprint {manifest.fingerprint[:16]}), seed {manifest.seed}, "
+    yield f"features version {manifest.feature_version}."
+    yield ""
+    yield METHOD
+    for device, records in manifest.targets.items():
+        for record in records.values():
+            yield from _target_lines(device, record)
+    if manifest.skipped:
+        yield "## Not learned"
+        yield ""
+        yield from (f"- {reason}" for reason in manifest.skipped)
+
+
+def _target_lines(device: str, record: TargetRecord) -> Iterator[str]:
+    yield f"## {record.target} on {device}"
+    yield ""
+    yield f"{record.rows} rows of {record.groups} families; winner **{record.winner}**, "
+    yield f"mean |predicted - measured| / measured {record.mape_ratio:.1%} on families not seen."
+    yield _bounds_line("Interval", record.bounds)
+    if record.graph_bounds is not None:
+        yield _bounds_line("With the jobs alone predicted as well: interval", record.graph_bounds)
+    yield ""
+    yield "| candidate | error, own scale | error, unit of the target | |"
+    yield "|---|---|---|---|"
+    for candidate in record.candidates:
+        note = candidate.refusal or ("served" if candidate.name == record.winner else "")
+        yield f"| {candidate.name} | {candidate.error_mean:.4f} | {candidate.error_mean_unit:.5g} | {note} |"
+    yield ""
+
+
+def _bounds_line(title: str, bounds: ConformalBounds) -> str:
+    notes = [
+        f"too few for {confidence:.0%}: the largest residual times {SAFETY_FACTOR:g}"
+        for confidence in (0.9, 0.99)
+        if not bounds.is_supported(confidence)
+    ]
+    widths = f"{title} of 90 %: +- {bounds.half_width(0.9):.3f} in its own scale; 99 % bound + "
+    counts = f"{bounds.upper_offset(0.99):.3f} ({bounds.rows} residuals, {bounds.groups} families"
+    return widths + counts + "".join(f"; {note}" for note in notes) + ")."

@@ -1,0 +1,101 @@
+"""A version in memory, ready to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor_service.features.job_features import FEATURE_INDEX
+from predictor_service.registry.manifest import Manifest, TargetRecord
+from predictor_service.registry.onnx_model import FeatureArray, FloatArray, OnnxModel
+from predictor_service.selection.conformal import ConformalBounds
+from predictor_service.selection.targets import SLOWDOWN, SOLO_TARGETS, Target
+
+TARGETS = {target.name: target for target in (*SOLO_TARGETS, SLOWDOWN)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Bounded:
+    """Predictions with bounds, in the target's unit; all arrays have shape (rows,)."""
+
+    value: FloatArray
+    lower: FloatArray
+    upper: FloatArray
+    upper_99: FloatArray
+
+
+class ServedTarget:
+    """One target of one device type.
+
+    Args:
+        record: Its entry in the manifest.
+        model: Its loaded model.
+    """
+
+    def __init__(self, record: TargetRecord, model: OnnxModel) -> None:
+        self.record = record
+        self.target: Target = TARGETS[record.target]
+        self._model = model
+        self._indices = np.array([FEATURE_INDEX.get(name, -1) for name in record.columns], dtype=np.intp)
+
+    def select(self, features: FloatArray) -> FeatureArray:
+        """Picks this target's columns from job vectors, shape (rows, len(FEATURES))."""
+        return features[:, self._indices].astype(np.float32)
+
+    def predict(self, columns: FeatureArray, anchor: FloatArray) -> FloatArray:
+        """Predicts in the target's unit.
+
+        Args:
+            columns: Shape (rows, columns) in the order of the record.
+            anchor: What physics says, shape (rows,).
+        """
+        return self.target.decode(self._predict_clipped(columns), anchor)
+
+    def _predict_clipped(self, columns: FeatureArray) -> FloatArray:
+        return np.clip(self._model.predict(columns), self.record.value_low, self.record.value_high)
+
+    def predict_bounded(
+        self, columns: FeatureArray, anchor: FloatArray, confidence: float, bounds: ConformalBounds | None = None
+    ) -> Bounded:
+        """Predicts with an interval.
+
+        Args:
+            columns: Shape (rows, columns) in the order of the record.
+            anchor: What physics says, shape (rows,).
+            confidence: Nominal coverage of the interval.
+            bounds: Other residuals than those of the record.
+        """
+        bounds = bounds or self.record.bounds
+        raw = self._predict_clipped(columns)
+        half_width = bounds.half_width(confidence)
+        return Bounded(
+            value=self.target.decode(raw, anchor),
+            lower=self.target.decode(raw - half_width, anchor),
+            upper=self.target.decode(raw + half_width, anchor),
+            upper_99=self.target.decode(raw + bounds.upper_offset(0.99), anchor),
+        )
+
+    def contains(self, columns: FeatureArray) -> npt.NDArray[np.bool_]:
+        """Tells for every row whether it resembles the training rows."""
+        return self.record.domain.contains(columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ServedVersion:
+    """All models of a version.
+
+    Attributes:
+        manifest: Where they come from.
+        devices: By device type, then by target name.
+    """
+
+    manifest: Manifest
+    devices: Mapping[str, Mapping[str, ServedTarget]]
+
+    @property
+    def version(self) -> str:
+        """Name of the version."""
+        return self.manifest.version

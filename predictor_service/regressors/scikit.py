@@ -1,0 +1,47 @@
+"""Regressors of scikit-learn behind the interface."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Self
+
+import numpy as np
+from skl2onnx import to_onnx
+from skl2onnx.common.data_types import FloatTensorType
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from predictor_service.regressors.interface import FeatureArray, FloatArray
+from predictor_service.regressors.onnx_names import serialize_with_canonical_names
+
+ONNX_OPSET = 17
+
+
+class ScikitRegressor:
+    """A scikit-learn estimator behind standardised columns.
+
+    Args:
+        estimator: Unfitted; it carries its own parameters and seed.
+    """
+
+    def __init__(self, estimator: Any) -> None:  # noqa: ANN401 (the library has no types)
+        self._pipeline = make_pipeline(StandardScaler(), estimator)
+        self._columns = 0
+
+    def fit(self, features: FeatureArray, target: FloatArray) -> Self:
+        """Learns from rows; see `Regressor`."""
+        self._columns = features.shape[1]
+        self._pipeline.fit(features, target)
+        return self
+
+    def predict(self, features: FeatureArray) -> FloatArray:
+        """Returns one value per row; see `Regressor`."""
+        return np.asarray(self._pipeline.predict(features), dtype=np.float64)
+
+    def to_onnx(self) -> bytes:
+        """Returns the fitted pipeline as an ONNX file."""
+        inputs = [("features", FloatTensorType([None, self._columns]))]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the converter warns of its own dependencies
+            model = to_onnx(self._pipeline, initial_types=inputs, target_opset=ONNX_OPSET)
+        return serialize_with_canonical_names(model)

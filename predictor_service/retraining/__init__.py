@@ -1,0 +1,1 @@
+"""From measured profiles to a model version."""

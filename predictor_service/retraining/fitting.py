@@ -1,0 +1,187 @@
+"""From a table of rows to a model that may be served: score, choose, refit, convert, prove, calibrate."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictor_service.errors import ModelError
+from predictor_service.registry.manifest import GoldenVectors, ScoredCandidate, TargetRecord
+from predictor_service.registry.onnx_model import OnnxModel, check_agreement
+from predictor_service.regressors.candidates import CANDIDATES
+from predictor_service.regressors.interface import FeatureArray, FloatArray
+from predictor_service.selection.conformal import ConformalBounds, calibrate
+from predictor_service.selection.domain import learn_domain
+from predictor_service.selection.folds import Fold, grouped_folds
+from predictor_service.selection.scoring import CandidateScore, score_candidates
+from predictor_service.selection.targets import Target
+
+ROWS_MIN = 6
+GOLDEN_MAX = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FittingTask:
+    """What is to be learned.
+
+    Attributes:
+        target: Quantity and scale.
+        device: Device type, for names and messages.
+        columns: Shape (rows, columns).
+        measured: In the target's unit, shape (rows,).
+        anchor: In the target's unit, shape (rows,).
+        groups: Families of each row.
+        seed: Of every regressor.
+    """
+
+    target: Target
+    device: str
+    columns: FeatureArray
+    measured: FloatArray
+    anchor: FloatArray
+    groups: Sequence[frozenset[str]]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FittedTarget:
+    """A target that was learned.
+
+    Attributes:
+        record: For the manifest.
+        content: The ONNX file.
+        score: How the winner did on held-out groups, with the models of each fold.
+        folds: The folds.
+    """
+
+    record: TargetRecord
+    content: bytes
+    score: CandidateScore
+    folds: tuple[Fold, ...]
+
+    def held_out_values(self, task: FittingTask) -> FloatArray:
+        """Predictions in the target's unit for every row by models that have not seen its groups, shape (rows,)."""
+        held_out = self.score.held_out
+        count = np.bincount(held_out.row, minlength=len(task.measured))
+        total = np.bincount(held_out.row, weights=held_out.value, minlength=len(task.measured))
+        return task.target.decode(total / np.maximum(count, 1), task.anchor)
+
+
+class NotLearnable(Exception):  # noqa: N818 (an outcome that is recorded, not a failure)
+    """The rows do not suffice, or no candidate may be served."""
+
+
+def fit_target(task: FittingTask) -> FittedTarget:
+    """Learns one target.
+
+    Args:
+        task: Rows and their groups.
+
+    Returns:
+        The winner, fitted on all rows, as an ONNX file that agrees with its original.
+
+    Raises:
+        NotLearnable: Too few rows or groups, or no candidate converts.
+    """
+    folds = grouped_folds(task.groups)
+    families = len(frozenset[str]().union(*task.groups)) if task.groups else 0
+    if len(task.measured) < ROWS_MIN or not folds:
+        raise NotLearnable(f"{len(task.measured)} rows of {families} families are too few")
+    encoded = task.target.encode(task.measured, task.anchor)
+    scores = score_candidates(CANDIDATES, task.columns, encoded, folds, task.seed)
+    refusals: dict[str, str] = {}
+    for score in scores:
+        try:
+            content, golden = _convert(score.name, task, encoded)
+        except NotLearnable as refusal:
+            refusals[score.name] = str(refusal)
+            continue
+        record = _record(task, score, content, golden, _table(task, scores, refusals))
+        return FittedTarget(record=record, content=content, score=score, folds=tuple(folds))
+    raise NotLearnable(f"no candidate can be served: {refusals}")
+
+
+def calibrate_on(task: FittingTask, score: CandidateScore) -> ConformalBounds:
+    """Calibrates bounds on the rows that the winner had not seen."""
+    encoded = task.target.encode(task.measured, task.anchor)
+    return calibrate(encoded[score.held_out.row] - score.held_out.value, _group_count(task))
+
+
+def _convert(name: str, task: FittingTask, encoded: FloatArray) -> tuple[bytes, GoldenVectors]:
+    """Refits on all rows and converts; the converted model must answer as the original does."""
+    model = CANDIDATES[name](task.seed).fit(task.columns, encoded)
+    step = max(1, -(-len(task.columns) // GOLDEN_MAX))
+    inputs = task.columns[::step]
+    golden = GoldenVectors(
+        inputs=tuple(tuple(float(value) for value in row) for row in inputs),
+        outputs=tuple(float(value) for value in model.predict(inputs)),
+    )
+    try:
+        content = model.to_onnx()
+        check_agreement(OnnxModel(content), golden, name)
+    except ModelError as error:
+        raise NotLearnable(error.message) from error
+    except Exception as error:  # converters raise whatever their libraries raise
+        raise NotLearnable(f"does not convert ({type(error).__name__})") from error
+    return content, golden
+
+
+def _table(
+    task: FittingTask, scores: Sequence[CandidateScore], refusals: dict[str, str]
+) -> tuple[ScoredCandidate, ...]:
+    return tuple(
+        ScoredCandidate(
+            name=score.name,
+            error_mean=round(score.error_mean, 9),
+            error_mean_unit=round(float(np.mean(np.abs(_residuals_in_unit(task, score)))), 9),
+            refusal=refusals.get(score.name, ""),
+        )
+        for score in scores
+    )
+
+
+def _residuals_in_unit(task: FittingTask, score: CandidateScore) -> FloatArray:
+    rows = score.held_out.row
+    return task.measured[rows] - task.target.decode(score.held_out.value, task.anchor[rows])
+
+
+def _record(
+    task: FittingTask,
+    score: CandidateScore,
+    content: bytes,
+    golden: GoldenVectors,
+    table: tuple[ScoredCandidate, ...],
+) -> TargetRecord:
+    encoded = task.target.encode(task.measured, task.anchor)
+    measured = np.abs(_size_of_measured(task)[score.held_out.row])
+    mape = float(np.mean(np.abs(_residuals_in_unit(task, score)) / np.maximum(measured, 1e-9)))
+    safe_device = "".join(letter if letter.isalnum() else "_" for letter in task.device)
+    return TargetRecord(
+        target=task.target.name,
+        columns=task.target.columns,
+        winner=score.name,
+        candidates=table,
+        file_name=f"{safe_device}.{task.target.name}.onnx",
+        file_sha256=hashlib.sha256(content).hexdigest(),
+        rows=len(task.measured),
+        groups=_group_count(task),
+        mape_ratio=round(mape, 9),
+        bounds=calibrate_on(task, score),
+        graph_bounds=None,
+        domain=learn_domain(task.columns, task.groups),
+        golden=golden,
+        value_low=float(encoded.min()),
+        value_high=float(encoded.max()),
+    )
+
+
+def _size_of_measured(task: FittingTask) -> FloatArray:
+    """What an error is divided by; for a slowdown the shared time, not the slowdown, which may be zero."""
+    return task.measured + 1.0 if task.target.scale == "log_one_plus" else task.measured
+
+
+def _group_count(task: FittingTask) -> int:
+    return len(frozenset[str]().union(*task.groups))

@@ -1,0 +1,89 @@
+"""Whether an input resembles what a model was trained on.
+
+Two tests, both must pass: no column far outside its training range, and the nearest training row no farther than
+training rows of one group are from those of other groups. The second one makes the flag agree with the intervals,
+which were calibrated on held-out groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor_service.regressors.interface import FeatureArray, FloatArray
+
+BoolArray = npt.NDArray[np.bool_]
+
+RANGE_MARGIN: Final = 0.25
+"""Share of a column's training range that an input may lie outside of it."""
+ROWS_MAX: Final = 512
+_DISTANCE_QUANTILE: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainingDomain:
+    """The region that training rows cover.
+
+    Attributes:
+        low: Smallest value accepted per column.
+        high: Largest value accepted per column.
+        scale: Standard deviation per column; columns that never varied have 1.
+        rows: Some training rows divided by `scale`, shape (rows, columns).
+        distance_max: Largest distance to the nearest row, in standard deviations per square root of columns.
+    """
+
+    low: FloatArray
+    high: FloatArray
+    scale: FloatArray
+    rows: FloatArray
+    distance_max: float
+
+    def contains(self, features: FeatureArray) -> BoolArray:
+        """Tells for every row, shape (rows, columns), whether it resembles the training rows."""
+        in_range: BoolArray = np.all((features >= self.low) & (features <= self.high), axis=1)
+        for start in range(0, len(features), _CHUNK_ROWS):
+            chunk = slice(start, start + _CHUNK_ROWS)
+            near = _nearest(features[chunk] / self.scale, self.rows) <= self.distance_max
+            in_range[chunk] &= near
+        return in_range
+
+
+_CHUNK_ROWS: Final = 8192
+
+
+def learn_domain(features: FeatureArray, groups: Sequence[frozenset[str]]) -> TrainingDomain:
+    """Learns the region from training rows.
+
+    Args:
+        features: Shape (rows, columns).
+        groups: Groups of each row.
+    """
+    low, high = features.min(axis=0).astype(np.float64), features.max(axis=0).astype(np.float64)
+    margin = RANGE_MARGIN * (high - low) + 1e-6
+    deviation = features.std(axis=0).astype(np.float64)
+    scale = np.where(deviation > 1e-9, deviation, 1.0)
+    scaled = features.astype(np.float64) / scale
+    distances = []
+    for index, members in enumerate(groups):
+        strangers = [row for row, other in enumerate(groups) if not members & other]
+        if strangers:
+            distances.append(float(_nearest(scaled[index : index + 1], scaled[strangers])[0]))
+    step = max(1, -(-len(scaled) // ROWS_MAX))
+    return TrainingDomain(
+        low=low - margin,
+        high=high + margin,
+        scale=scale,
+        rows=np.unique(scaled, axis=0)[::step],
+        distance_max=float(np.quantile(distances, _DISTANCE_QUANTILE)) if distances else 0.0,
+    )
+
+
+def _nearest(rows: FloatArray, known: FloatArray) -> FloatArray:
+    """Distance of each row to the nearest known one, divided by the square root of the number of columns."""
+    squares = (rows**2).sum(axis=1)[:, None] + (known**2).sum(axis=1)[None, :] - 2.0 * rows @ known.T
+    nearest: FloatArray = np.sqrt(np.maximum(squares.min(axis=1), 0.0) / rows.shape[1])
+    return nearest

@@ -1,0 +1,48 @@
+"""Folds that keep whole groups together: a model is judged on families that it has not seen, never on random rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+FOLDS_MAX: Final = 10
+GROUPS_MIN: Final = 3
+
+IndexArray = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fold:
+    """Row indices of one split; no group of `test` has a row in `train`."""
+
+    train: IndexArray
+    test: IndexArray
+
+
+def grouped_folds(groups: Sequence[frozenset[str]]) -> list[Fold]:
+    """Leaves out one group after the other; with many groups, several at a time.
+
+    Args:
+        groups: The groups of each row: the family of a job alone, the families of both jobs of a pair. A row is tested
+            with each of its groups and trained on only when all of its groups are in.
+
+    Returns:
+        At most `FOLDS_MAX` folds with non-empty sides; empty when there are fewer than `GROUPS_MIN` groups.
+    """
+    names = sorted(set().union(*groups)) if groups else []
+    if len(names) < GROUPS_MIN:
+        return []
+    sizes = {name: sum(name in members for members in groups) for name in names}
+    parts: list[set[str]] = [set() for _ in range(min(FOLDS_MAX, len(names)))]
+    for name in sorted(names, key=lambda name: (-sizes[name], name)):
+        min(parts, key=lambda part: sum(sizes[member] for member in part)).add(name)
+    folds = []
+    for part in parts:
+        held_out = np.array([bool(members & part) for members in groups])
+        if held_out.any() and not held_out.all():
+            folds.append(Fold(np.flatnonzero(~held_out), np.flatnonzero(held_out)))
+    return folds

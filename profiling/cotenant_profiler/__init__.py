@@ -1,0 +1,1 @@
+"""Measures jobs alone and side by side; owns the zoo of architectures."""

@@ -1,0 +1,200 @@
+"""The measuring bench: resident workers on the device core, and one method for everything that they measure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from cotenant_profiler import isolation, system_clock
+from cotenant_profiler.campaign import Method
+from cotenant_profiler.errors import ProfilerError
+from cotenant_profiler.job_spec import JobSpec
+from cotenant_profiler.processor_weight import WeightedGroup
+from cotenant_profiler.worker_client import WorkerClient
+
+# Time for the commands to reach every worker before the common start.
+LEAD_MS = 40
+SOLO_WARM_IN_MS = 200
+REFERENCE_WARM_IN_MS = 80
+RATE_TOLERANCE_RATIO = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A job with the waiting that it has in this campaign.
+
+    Attributes:
+        job: The job.
+        wait_ms: Waiting per step, 0 or more.
+    """
+
+    job: JobSpec
+    wait_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What came out of one attempt.
+
+    Attributes:
+        figures: One mapping per job.
+        references_ms: Mean step times of the references, (before, after) each.
+        foreign_ratio: Share of the device core that others took, over all stretches.
+        elsewhere_ratio: How busy the other cores were.
+        flags: Reasons for doubt.
+    """
+
+    figures: tuple[dict[str, float], ...]
+    references_ms: tuple[tuple[float, float], ...] = ()
+    foreign_ratio: float = 0.0
+    elsewhere_ratio: float = 0.0
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Jobs that ran together for one window, and what else the machine did in it."""
+
+    figures: tuple[dict[str, float], ...]
+    window_ms: int
+    foreign_ratio: float
+    elsewhere_ratio: float
+
+
+class Bench:
+    """Measures jobs on one core."""
+
+    def __init__(self, core: int, group: WeightedGroup) -> None:
+        self._core = core
+        self._group = group
+        self._workers: list[WorkerClient] = []
+
+    def measure(self, loads: Sequence[Load], references: Sequence[Load], method: Method) -> Measurement:
+        """Run jobs together, or one alone, between two measurements of the references alone.
+
+        The speed of a machine changes within minutes, by half where its owner runs others beside us. What counts is
+        therefore the ratio to references measured seconds before and after, in the same processes.
+
+        Args:
+            loads: The jobs of the run.
+            references: Jobs measured alone before and after; the one with index i runs in the process of job i.
+            method: How to measure.
+
+        Raises:
+            WorkerError: A worker died, was silent or could not carry out the job.
+        """
+        workers = self._at_least(len(loads))
+        steady = [self._prepare(worker, load, method) for worker, load in zip(workers, loads, strict=True)]
+        before = [self._alone(worker, load, method) for worker, load in zip(workers, references, strict=True)]
+        tail_ms = method.tail_ms if len(loads) > 1 else 0
+        warm_in_ms = method.warm_in_ms if len(loads) > 1 else SOLO_WARM_IN_MS
+        main = self._together(workers, loads, (warm_in_ms, method.window_ms, tail_ms))
+        after = [self._alone(worker, load, method) for worker, load in zip(workers, references, strict=True)]
+        stretches = [*before, main, *after]
+        return Measurement(
+            figures=main.figures,
+            references_ms=tuple((_step_ms(old), _step_ms(new)) for old, new in zip(before, after, strict=True)),
+            foreign_ratio=_over_time([stretch.foreign_ratio for stretch in stretches], stretches),
+            elsewhere_ratio=_over_time([stretch.elsewhere_ratio for stretch in stretches], stretches),
+            flags=_flags(main.figures, steady),
+        )
+
+    def measure_memory(self, job: JobSpec, method: Method) -> Measurement:
+        """Return the peak memory of a job: a property of a process, hence measured in a fresh one."""
+        with WorkerClient(self._core) as worker:
+            self._group.add(worker.pid)
+            figures: dict[str, Any] = worker.ask("memory", job=job, steps=method.memory_steps)
+        return Measurement(figures=(figures,))
+
+    def close(self) -> None:
+        """End all workers; the next measurement starts new ones."""
+        while self._workers:
+            self._workers.pop().close()
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _at_least(self, count: int) -> list[WorkerClient]:
+        while len(self._workers) < count:
+            worker = WorkerClient(self._core)
+            self._workers.append(worker)
+            self._group.add(worker.pid)
+        return self._workers[:count]
+
+    def _prepare(self, worker: WorkerClient, load: Load, method: Method) -> bool:
+        answer = worker.ask(
+            "prepare",
+            job=load.job,
+            steps_min=method.warm_up_steps,
+            duration_ms_min=method.warm_up_ms,
+            duration_ms_max=method.warm_up_ms_max,
+        )
+        return bool(answer["steady"])
+
+    def _alone(self, worker: WorkerClient, load: Load, method: Method) -> _Stretch:
+        self._prepare(worker, load, method)
+        return self._together([worker], [load], (REFERENCE_WARM_IN_MS, method.reference_ms, 0))
+
+    def _together(
+        self, workers: Sequence[WorkerClient], loads: Sequence[Load], duration_ms: tuple[int, int, int]
+    ) -> _Stretch:
+        """Run loads from one common instant on; the durations are warm-in, window and tail."""
+        warm_in_ms, window_ms, tail_ms = duration_ms
+        start_ns = system_clock.now_ns() + LEAD_MS * 1_000_000
+        times = {"start_ns": start_ns, "warm_in_ms": warm_in_ms, "window_ms": window_ms, "tail_ms": tail_ms}
+        for worker, load in zip(workers, loads, strict=True):
+            worker.send("measure", job=load.job, wait_ms=load.wait_ms, **times)
+        foreign_ratio, elsewhere_ratio = self._watch(start_ns + warm_in_ms * 1_000_000, window_ms)
+        figures = tuple(worker.receive() for worker in workers)
+        return _Stretch(figures, window_ms, foreign_ratio, elsewhere_ratio)
+
+    def _watch(self, begin_ns: int, window_ms: int) -> tuple[float, float]:
+        """Sleep through the window and return the foreign share of the core and the load elsewhere in it."""
+        pids = [worker.pid for worker in self._workers]
+        system_clock.sleep_until_ns(begin_ns)
+        before = isolation.read_core(self._core, pids)
+        system_clock.sleep_until_ns(begin_ns + window_ms * 1_000_000)
+        after = isolation.read_core(self._core, pids)
+        return isolation.foreign_ratio(before, after), isolation.elsewhere_ratio(before, after)
+
+
+def take_device_core() -> int:
+    """Return the core that serves as the device, the last one, and move this process to the others.
+
+    Raises:
+        ProfilerError: This process may use one core only.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        raise ProfilerError(
+            "the stand-in device needs a core of its own and the profiler another one; there is only one"
+        )
+    os.sched_setaffinity(0, cores[:-1])
+    return cores[-1]
+
+
+def _step_ms(stretch: _Stretch) -> float:
+    return stretch.figures[0]["step_ms_mean"]
+
+
+def _over_time(ratios: Sequence[float], stretches: Sequence[_Stretch]) -> float:
+    """Mean of a ratio over stretches of different length."""
+    weighted = sum(ratio * stretch.window_ms for ratio, stretch in zip(ratios, stretches, strict=True))
+    return weighted / sum(stretch.window_ms for stretch in stretches)
+
+
+def _flags(figures: Sequence[dict[str, float]], steady: Sequence[bool]) -> tuple[str, ...]:
+    flags = []
+    if not all(steady):
+        flags.append("unsteady")
+    if any(abs(figure["rate_check_ratio"] - 1) > RATE_TOLERANCE_RATIO for figure in figures):
+        flags.append("rate_mismatch")
+    return tuple(flags)

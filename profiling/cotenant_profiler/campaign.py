@@ -1,0 +1,189 @@
+"""Campaign files: what is measured, how, and in which order of chance."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from cotenant_profiler import zoo
+from cotenant_profiler.errors import InvalidCampaignError, UnknownArchitectureError
+from cotenant_profiler.job_spec import JobSpec
+
+_METHOD_MINIMA = {"window_ms": 100, "attempts_max": 1, "warm_up_steps": 1, "memory_steps": 2, "reference_ms": 50}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """How a run is measured; part of the identity of every run.
+
+    Attributes:
+        warm_up_steps: Steps before a job is measured for the first time.
+        warm_up_ms: Time of the same, at least.
+        warm_up_ms_max: When a job is measured although its step times are not steady.
+        warm_in_ms: Time for which the jobs of a group run together before the window.
+        window_ms: Length of the measurement.
+        reference_ms: Length of the reference stretches right before and after it: of each job alone, or of the anchor
+            job when the run itself is of a job alone.
+        tail_ms: Time for which the jobs of a group go on after the window, so that none sees another one's end.
+        memory_steps: Steps before the peak of memory is read.
+        foreign_ratio_max: Foreign share of the device core above which a run is rejected.
+        attempts_max: Attempts of a run, repetitions after a rejection included.
+        speed_change_ratio_max: Change of a reference from before to after above which a run is rejected.
+        anchor_drift_ratio_max: Deviation of the anchor job from its median above which a run alone is rejected.
+    """
+
+    warm_up_steps: int = 10
+    warm_up_ms: int = 700
+    warm_up_ms_max: int = 6_000
+    warm_in_ms: int = 400
+    window_ms: int = 1_800
+    reference_ms: int = 300
+    tail_ms: int = 100
+    memory_steps: int = 12
+    foreign_ratio_max: float = 0.05
+    attempts_max: int = 3
+    speed_change_ratio_max: float = 0.1
+    anchor_drift_ratio_max: float = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """A campaign: jobs to be measured alone and together on one device.
+
+    Attributes:
+        name: Written into every row.
+        device: Device type, e.g. cpu-standin.
+        seed: Decides the order of the runs.
+        method: How each run is measured.
+        core_jobs: Jobs that are measured together, all unordered pairs of them; the first is the anchor.
+        solo_jobs: Jobs that are measured alone only.
+        solo_repeats: Measurements of each core job alone.
+        pair_repeats: Measurements of each pair in `repeated_pairs`; other pairs are measured once.
+        repeated_pairs: How many pairs are repeated, for the noise floor.
+        groups: Further groups of jobs measured together, e.g. triples.
+    """
+
+    name: str
+    device: str
+    seed: int
+    method: Method
+    core_jobs: tuple[JobSpec, ...]
+    solo_jobs: tuple[JobSpec, ...] = ()
+    solo_repeats: int = 3
+    pair_repeats: int = 3
+    repeated_pairs: int = 0
+    groups: tuple[tuple[JobSpec, ...], ...] = ()
+
+
+def read_campaign(path: Path) -> Campaign:
+    """Return the campaign of a TOML file.
+
+    Raises:
+        InvalidCampaignError: The file is missing or cannot be carried out; the message names the key.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidCampaignError(f"{path}: {error}") from error
+    try:
+        return parse_campaign(document)
+    except (InvalidCampaignError, UnknownArchitectureError) as error:
+        raise InvalidCampaignError(f"{path}: {error}") from error
+
+
+def parse_campaign(document: Mapping[str, Any]) -> Campaign:
+    """Return the campaign that a parsed TOML document describes.
+
+    Raises:
+        InvalidCampaignError: A key is unknown, missing or has a wrong value.
+    """
+    known = {"name", "device", "seed", "method", "core_jobs", "solo", "pairs", "groups"}
+    _refuse_unknown(document, known, "the campaign")
+    core = {str(key): _job(value, f"core_jobs.{key}") for key, value in document.get("core_jobs", {}).items()}
+    if not core:
+        raise InvalidCampaignError("core_jobs is empty; name at least one job, e.g. [core_jobs.mlp]")
+    solo = dict(document.get("solo", {}))
+    _refuse_unknown(solo, {"repeats", "architectures", "wait_ratios"}, "solo")
+    pairs = dict(document.get("pairs", {}))
+    _refuse_unknown(pairs, {"repeats", "repeated"}, "pairs")
+    return Campaign(
+        name=_text(document, "name"),
+        device=_text(document, "device"),
+        seed=_number(document, "seed", 0, minimum=0),
+        method=_method(document.get("method", {})),
+        core_jobs=tuple(core.values()),
+        solo_jobs=_sweep(solo, core.values()),
+        solo_repeats=_number(solo, "repeats", 3, minimum=1),
+        pair_repeats=_number(pairs, "repeats", 3, minimum=1),
+        repeated_pairs=_number(pairs, "repeated", 0, minimum=0),
+        groups=tuple(_group(names, core) for names in document.get("groups", [])),
+    )
+
+
+def _refuse_unknown(table: Mapping[str, Any], known: set[str], place: str) -> None:
+    unknown = sorted(set(table) - known)
+    if unknown:
+        raise InvalidCampaignError(f"{place} has unknown keys: {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+
+
+def _text(table: Mapping[str, Any], key: str) -> str:
+    value = table.get(key)
+    if not isinstance(value, str) or not value:
+        raise InvalidCampaignError(f"{key} must be a text that is not empty")
+    return value
+
+
+def _number(table: Mapping[str, Any], key: str, default: int, *, minimum: int) -> int:
+    value = table.get(key, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise InvalidCampaignError(f"{key} must be a whole number of at least {minimum}, not {value!r}")
+    return value
+
+
+def _method(table: Mapping[str, Any]) -> Method:
+    kinds = {field.name: type(field.default) for field in fields(Method)}
+    _refuse_unknown(table, set(kinds), "method")
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        least = _METHOD_MINIMA.get(key, 0)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
+            raise InvalidCampaignError(f"method.{key} must be a number of at least {least}, not {value!r}")
+        values[key] = float(value) if kinds[key] is float else int(value)
+    return Method(**values)
+
+
+def _job(table: object, place: str) -> JobSpec:
+    if not isinstance(table, dict):
+        raise InvalidCampaignError(f"{place} must be a table with architecture and batch")
+    _refuse_unknown(table, {"architecture", "batch", "input_wait_ratio"}, place)
+    wait_ratio = table.get("input_wait_ratio", 0.0)
+    if not isinstance(wait_ratio, int | float) or not 0 <= wait_ratio < 1:
+        raise InvalidCampaignError(f"{place}.input_wait_ratio must be at least 0 and below 1, not {wait_ratio!r}")
+    architecture = zoo.find(_text(table, "architecture")).name
+    batch = _number(table, "batch", 0, minimum=1)
+    return JobSpec(architecture=architecture, batch=batch, input_wait_ratio=float(wait_ratio))
+
+
+def _sweep(table: Mapping[str, Any], core: Collection[JobSpec]) -> tuple[JobSpec, ...]:
+    """All batches of the named architectures ("all" = the whole zoo), with every wait ratio at a middle batch."""
+    wanted = table.get("architectures", [])
+    names = zoo.names() if wanted == "all" else wanted
+    jobs: dict[JobSpec, None] = {}
+    for architecture in map(zoo.find, names):
+        for batch in architecture.batches:
+            jobs[JobSpec(architecture=architecture.name, batch=batch)] = None
+        for wait_ratio in table.get("wait_ratios", []):
+            batch = architecture.batches[len(architecture.batches) // 2]
+            jobs[_job({"architecture": architecture.name, "batch": batch, "input_wait_ratio": wait_ratio}, "solo")] = (
+                None
+            )
+    return tuple(job for job in jobs if job not in set(core))
+
+
+def _group(names: object, core: Mapping[str, JobSpec]) -> tuple[JobSpec, ...]:
+    if not isinstance(names, list) or len(names) < 2 or not set(names) <= set(core):
+        raise InvalidCampaignError(f"a group must list two or more of: {', '.join(core)}; not {names!r}")
+    return tuple(sorted(core[name] for name in names))

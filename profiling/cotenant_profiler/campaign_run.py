@@ -1,0 +1,192 @@
+"""Carries out a campaign: what is missing in the journal, until everything is there or the time is over."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from cotenant_profiler import system_clock
+from cotenant_profiler.bench import Bench, Load, Measurement, take_device_core
+from cotenant_profiler.campaign import Campaign, Method
+from cotenant_profiler.drift import drift_ratio
+from cotenant_profiler.errors import WorkerError
+from cotenant_profiler.job_spec import JobSpec
+from cotenant_profiler.journal import Journal, Record, open_journal
+from cotenant_profiler.plan import Kind, Run, build_plan
+from cotenant_profiler.processor_weight import raised_weight
+
+Listener = Callable[[Record], None]
+
+
+def run_campaign(
+    campaign: Campaign,
+    folder: Path,
+    *,
+    deadline_ms: int | None = None,
+    raise_weight: bool = True,
+    listener: Listener = lambda record: None,
+) -> Journal:
+    """Carry out what the journal of `folder` lacks.
+
+    Args:
+        campaign: What to measure.
+        folder: Results folder, made when absent, continued otherwise.
+        deadline_ms: Time from now after which no run is begun; None = no limit.
+        raise_weight: Try to hold the device core by a control group with the highest CPU weight.
+        listener: Called with every record.
+
+    Returns:
+        The journal.
+
+    Raises:
+        JournalError: The folder holds something else.
+        ProfilerError: There is no second core for the profiler itself.
+    """
+    usable = os.sched_getaffinity(0)
+    end_ns = None if deadline_ms is None else system_clock.now_ns() + deadline_ms * 1_000_000
+    with raised_weight(raise_weight) as group, Bench(take_device_core(), group) as bench:
+        try:
+            journal = open_journal(folder, _header(campaign, group.description))
+            anchor = campaign.core_jobs[0].without_wait
+            CampaignDriver(bench, journal, anchor, end_ns, listener).carry_out(build_plan(campaign))
+        finally:
+            os.sched_setaffinity(0, usable)
+    return journal
+
+
+def _header(campaign: Campaign, held_by: str) -> dict[str, str]:
+    return {
+        "campaign": campaign.name,
+        "device": campaign.device,
+        "framework": f"torch-{torch.__version__.split('+')[0]}",
+        "python": platform.python_version(),
+        "held_by": held_by,
+    }
+
+
+class MeasuringBench(Protocol):
+    """What the driver needs of a bench."""
+
+    def measure(self, loads: Sequence[Load], references: Sequence[Load], method: Method) -> Measurement:
+        """Measure jobs together, or one alone, between references."""
+        ...
+
+    def measure_memory(self, job: JobSpec, method: Method) -> Measurement:
+        """Measure the peak memory of a job."""
+        ...
+
+    def close(self) -> None:
+        """Give up all processes; the next measurement starts new ones."""
+        ...
+
+
+class CampaignDriver:
+    """Carries out a plan with a bench and writes everything into a journal."""
+
+    def __init__(
+        self, bench: MeasuringBench, journal: Journal, anchor: JobSpec, end_ns: int | None, listener: Listener
+    ) -> None:
+        self._bench = bench
+        self._journal = journal
+        self._anchor = anchor
+        self._end_ns = end_ns
+        self._listener = listener
+
+    def carry_out(self, plan: Sequence[Run]) -> None:
+        """Attempt every unfinished run once per round: a rejected run comes back when the disturbance may be over."""
+        for _ in range(max(run.method.attempts_max for run in plan)):
+            for run in plan:
+                if self._journal.is_finished(run):
+                    continue
+                if not self._has_time(run):
+                    return
+                self._attempt(run)
+                while _is_needed_by_others(run) and not self._journal.is_finished(run) and self._has_time(run):
+                    self._attempt(run)
+
+    def _has_time(self, run: Run) -> bool:
+        return self._end_ns is None or system_clock.now_ns() + run.cost_ms * 1_000_000 <= self._end_ns
+
+    def _attempt(self, run: Run) -> None:
+        waits_ms = tuple(wait_ms(self._journal, job) for job in run.jobs)
+        record = Record(
+            run_id=run.run_id,
+            attempt=self._journal.attempts(run),
+            kind=run.kind,
+            jobs=run.jobs,
+            repeat=run.repeat,
+            status="ok",
+            waits_ms=waits_ms,
+        )
+        try:
+            measured = self._measure(run, waits_ms)
+        except WorkerError as error:
+            self._bench.close()
+            record = replace(record, status="failed", error=str(error))
+        else:
+            record = judged(record, measured, run.method, self._journal.records)
+        self._journal.append(record)
+        self._listener(record)
+
+    def _measure(self, run: Run, waits_ms: Sequence[float]) -> Measurement:
+        if run.kind is Kind.MEMORY:
+            return self._bench.measure_memory(run.jobs[0], run.method)
+        loads = [Load(job=job, wait_ms=wait) for job, wait in zip(run.jobs, waits_ms, strict=True)]
+        references = loads if run.kind is Kind.GROUP else [Load(job=self._anchor)]
+        return self._bench.measure(loads, references, run.method)
+
+
+def _is_needed_by_others(run: Run) -> bool:
+    """First measurements alone say how long jobs with a wait have to wait, so they are repeated at once."""
+    return run.kind is Kind.SOLO and run.repeat == 0 and run.jobs[0].input_wait_ratio == 0
+
+
+def judged(record: Record, measured: Measurement, method: Method, earlier: Sequence[Record]) -> Record:
+    """Return `record` with its measurement, rejected when the device was not ours or not the same throughout."""
+    reasons = []
+    if measured.foreign_ratio > method.foreign_ratio_max:
+        reasons.append("foreign_load")
+    if any(abs(after / before - 1) > method.speed_change_ratio_max for before, after in measured.references_ms):
+        reasons.append("speed_changed")
+    record = replace(
+        record,
+        figures=measured.figures,
+        references_ms=measured.references_ms,
+        foreign_ratio=round(measured.foreign_ratio, 4),
+        elsewhere_ratio=round(measured.elsewhere_ratio, 4),
+    )
+    if abs(drift_ratio(record, earlier)) > method.anchor_drift_ratio_max:
+        reasons.append("anchor_drift")
+    return replace(record, status="rejected" if reasons else "ok", flags=(*measured.flags, *reasons))
+
+
+def wait_ms(journal: Journal, job: JobSpec) -> float:
+    """Return the waiting per step of `job` in this campaign, milliseconds.
+
+    It is fixed by the first measurement of the job without waiting, accepted ones before rejected ones, so that the
+    same job waits equally long in all runs of a campaign.
+    """
+    if job.input_wait_ratio == 0:
+        return 0.0
+    used = [
+        record.waits_ms[record.jobs.index(job)]
+        for record in journal.records
+        if job in record.jobs and record.status != "failed"
+    ]
+    if used:
+        return used[0]
+    measured = [
+        record
+        for record in journal.records
+        if record.kind is Kind.SOLO and record.jobs == (job.without_wait,) and record.figures
+    ]
+    if not measured:
+        raise WorkerError(f"{job.name} cannot be measured: {job.without_wait.name} failed")
+    base = min(measured, key=lambda record: record.status != "ok")
+    return round(job.wait_ms(base.figures[0]["step_ms_mean"]), 3)

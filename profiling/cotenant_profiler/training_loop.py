@@ -1,0 +1,69 @@
+"""A job of the zoo that can be stepped: network, optimizer, one batch, and waiting for input."""
+
+from __future__ import annotations
+
+import torch
+
+from cotenant_profiler import system_clock, zoo
+from cotenant_profiler.job_spec import JobSpec
+from cotenant_profiler.step_times import StepRecord, is_steady
+
+SEED = 1
+
+
+class TrainingLoop:
+    """Trains one job on one batch that never changes: the work is real, the learning is beside the point."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        architecture = zoo.find(spec.architecture)
+        torch.manual_seed(SEED)
+        self._network = architecture.build()
+        self._inputs, self._targets = architecture.make_batch(spec.batch)
+        self._loss = architecture.loss
+        self._optimizer = build_optimizer(architecture.optimizer, self._network)
+
+    def step(self, wait_ms: float = 0.0) -> StepRecord:
+        """Wait for `wait_ms`, then do one optimizer step; returns its record."""
+        begin_ns = system_clock.now_ns()
+        if wait_ms > 0:
+            system_clock.sleep_ms(wait_ms)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = self._loss(self._network(self._inputs), self._targets)
+        torch.autograd.backward(loss)
+        self._optimizer.step()
+        # Reading the loss is what makes a script wait for its device.
+        loss.item()
+        processor_ns = system_clock.own_processor_time_ns()
+        return StepRecord(begin_ns=begin_ns, end_ns=system_clock.now_ns(), processor_ns=processor_ns)
+
+    def warm_up(self, *, steps_min: int, duration_ms_min: float, duration_ms_max: float) -> bool:
+        """Step until step times are steady.
+
+        Args:
+            steps_min: Steps done in any case.
+            duration_ms_min: Time spent in any case.
+            duration_ms_max: After this much time the attempt ends.
+
+        Returns:
+            Whether step times became steady.
+        """
+        begin_ns = system_clock.now_ns()
+        durations_ms: list[float] = []
+        elapsed_ms = 0.0
+        while elapsed_ms < duration_ms_max:
+            record = self.step()
+            durations_ms.append((record.end_ns - record.begin_ns) / 1e6)
+            elapsed_ms = (record.end_ns - begin_ns) / 1e6
+            enough = len(durations_ms) >= steps_min and elapsed_ms >= duration_ms_min
+            if enough and is_steady(durations_ms):
+                return True
+        return False
+
+
+def build_optimizer(name: str, network: torch.nn.Module) -> torch.optim.Optimizer:
+    """Return the optimizer called sgd, momentum, adam or adamw with a small step size."""
+    if name == "adam":
+        return torch.optim.Adam(network.parameters(), lr=1e-4)
+    if name == "adamw":
+        return torch.optim.AdamW(network.parameters(), lr=1e-4)
+    return torch.optim.SGD(network.parameters(), lr=1e-4, momentum=0.9 if name == "momentum" else 0.0)

@@ -1,0 +1,114 @@
+"""A resident measuring process: python -m cotenant_profiler.worker --core N.
+
+Reads one JSON object per line from standard input and answers each with one line on standard output. It lives through
+many measurements, because starting Python and importing torch costs more than a measurement. End of input ends it.
+
+    prepare {job, steps_min, duration_ms_min, duration_ms_max}   build (or reuse) and warm up     -> {steady}
+    measure {job, wait_ms, start_ns, warm_in_ms, window_ms, tail_ms}   step through the window    -> figures
+    memory {job, steps}    peak resident memory of the first job of this process                  -> {peak_bytes, ...}
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from cotenant_profiler import system_clock
+from cotenant_profiler.errors import ProfilerError, WorkerError
+from cotenant_profiler.job_spec import JobSpec
+from cotenant_profiler.resident_memory import peak_above
+from cotenant_profiler.step_times import StepRecord, window_figures
+from cotenant_profiler.training_loop import TrainingLoop
+
+RESIDENT_JOBS_MAX = 24
+
+Command = dict[str, Any]
+
+
+class Worker:
+    """Carries out commands; keeps the jobs that it built, least recently used leave first."""
+
+    def __init__(self) -> None:
+        self._loops: OrderedDict[JobSpec, TrainingLoop] = OrderedDict()
+        self._warm: set[JobSpec] = set()
+        self._commands: dict[str, Callable[[Command], Command]] = {
+            "prepare": self._prepare,
+            "measure": self._measure,
+            "memory": self._measure_memory,
+        }
+
+    def answer(self, command: Command) -> Command:
+        """Return the answer to one command; failures are answers with the key `error`."""
+        try:
+            return self._commands[command["do"]](command)
+        except (ProfilerError, RuntimeError, ValueError, KeyError) as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+
+    def _loop(self, spec: JobSpec) -> TrainingLoop:
+        if spec not in self._loops:
+            self._loops[spec] = TrainingLoop(spec)
+            if len(self._loops) > RESIDENT_JOBS_MAX:
+                self._warm.discard(self._loops.popitem(last=False)[0])
+        self._loops.move_to_end(spec)
+        return self._loops[spec]
+
+    def _prepare(self, command: Command) -> Command:
+        spec = JobSpec(**command["job"]).without_wait
+        loop = self._loop(spec)
+        if spec not in self._warm:
+            steady = loop.warm_up(
+                steps_min=command["steps_min"],
+                duration_ms_min=command["duration_ms_min"],
+                duration_ms_max=command["duration_ms_max"],
+            )
+            self._warm.add(spec)
+            return {"steady": steady}
+        return {"steady": True}
+
+    def _measure(self, command: Command) -> Command:
+        loop = self._loop(JobSpec(**command["job"]).without_wait)
+        begin_ns = command["start_ns"] + round(1e6 * command["warm_in_ms"])
+        end_ns = begin_ns + round(1e6 * command["window_ms"])
+        leave_ns = end_ns + round(1e6 * command["tail_ms"])
+        records: list[StepRecord] = []
+        system_clock.sleep_until_ns(command["start_ns"])
+        while not records or records[-1].end_ns < leave_ns:
+            records.append(loop.step(command["wait_ms"]))
+        return dataclasses.asdict(window_figures(records, begin_ns, end_ns))
+
+    def _measure_memory(self, command: Command) -> Command:
+        if self._loops:
+            raise WorkerError("peak memory is a property of a fresh process; this one has built jobs before")
+        spec = JobSpec(**command["job"]).without_wait
+        with peak_above() as memory:
+            loop = self._loop(spec)
+            for _ in range(command["steps"]):
+                loop.step()
+        return {"peak_bytes": memory.peak_bytes, "baseline_bytes": memory.baseline_bytes}
+
+
+def main() -> None:
+    """Answer commands until the input ends."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--core", type=int, required=True, help="the only core that this process may use")
+    os.sched_setaffinity(0, {parser.parse_args().core})
+    torch.set_num_threads(1)
+    worker = Worker()
+    answers = sys.stdout
+    # Whatever a library prints must not end up between the answers.
+    sys.stdout = sys.stderr
+    for line in sys.stdin:
+        answers.write(json.dumps(worker.answer(json.loads(line))) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

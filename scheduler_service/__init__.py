@@ -1,0 +1,1 @@
+"""The scheduler: facts go in, a pure engine decides, orders come out."""

@@ -1,0 +1,1 @@
+"""Everything with an effect: event log, clients, clock."""

@@ -1,0 +1,201 @@
+"""The stream to a node agent: what it says becomes events, what the engine orders becomes messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from google.protobuf import json_format
+
+from cotenant.v1 import node_agent_pb2, scheduling_pb2
+from cotenant.v1.node_agent_pb2 import ConnectResponse
+from scheduler_service.core.commands import LaunchJob, StopJob
+from scheduler_service.core.events import (
+    GpuHealthChanged,
+    JobFailed,
+    JobFinished,
+    JobProgressed,
+    JobStarted,
+    JobStopped,
+    LaunchRefused,
+    NodeJoined,
+    RunningAttempt,
+)
+from scheduler_service.core.records import Gpu, Node
+
+# Exit classes that mean "ended because it was told to".
+_STOPPED_CLASSES = frozenset({"checkpointed", "stopped"})
+_DETAIL_CHARACTERS_MAX = 4_000
+# How long a stop may take when the job says nothing about its checkpoints.
+DEFAULT_STOP_GRACE_MS = 30_000
+
+
+def node_joined(hello: node_agent_pb2.Hello) -> NodeJoined:
+    """Read the first message of a stream; attempts that have ended are told by `ended_attempts`."""
+    node = Node(
+        node_id=hello.node_id,
+        rack_id=hello.rack_id,
+        cpu_cores=hello.cpu_cores,
+        host_memory_bytes=hello.host_memory_bytes,
+        gpus=tuple(_gpu(gpu) for gpu in hello.gpus),
+        enforcements=tuple(hello.enforcements),
+        agent_version=hello.agent_version,
+        boot_id=hello.boot_id,
+    )
+    attempts = tuple(
+        RunningAttempt(
+            job_id=status.key.job_id,
+            attempt=status.key.attempt,
+            fence=status.key.fence,
+            gpu_ids=tuple(status.gpu_ids),
+            steps_done=status.steps_done,
+        )
+        for status in hello.attempts
+        if status.state != node_agent_pb2.ATTEMPT_STATE_ENDED
+    )
+    return NodeJoined(at_ms=0, node=node, attempts=attempts)
+
+
+def _gpu(gpu: node_agent_pb2.AgentGpu) -> Gpu:
+    return Gpu(
+        gpu_id=gpu.gpu_id, device=gpu.device, memory_bytes=gpu.memory_bytes, healthy=gpu.healthy, index=gpu.index
+    )
+
+
+def ended_attempts(hello: node_agent_pb2.Hello) -> Iterator[node_agent_pb2.AttemptExited]:
+    """Yield the ends that the agent still keeps because nobody confirmed them."""
+    for status in hello.attempts:
+        if status.state == node_agent_pb2.ATTEMPT_STATE_ENDED:
+            exited = node_agent_pb2.AttemptExited()
+            exited.CopyFrom(status.exited)
+            exited.key.CopyFrom(status.key)
+            exited.exit_class = exited.exit_class or "lost"
+            exited.steps_done = max(exited.steps_done, status.steps_done)
+            yield exited
+
+
+def attempt_started(key: node_agent_pb2.AttemptKey) -> JobStarted:
+    """Read the confirmation of a launch."""
+    return JobStarted(at_ms=0, job_id=key.job_id, attempt=key.attempt, fence=key.fence)
+
+
+def attempt_ended(exited: node_agent_pb2.AttemptExited) -> JobFinished | JobStopped | JobFailed:
+    """Read the end of an attempt by its exit class."""
+    key = exited.key
+    if exited.exit_class == "done":
+        return JobFinished(
+            at_ms=0,
+            job_id=key.job_id,
+            attempt=key.attempt,
+            fence=key.fence,
+            steps_done=exited.steps_done,
+            memory_peak_bytes=exited.memory_peak_bytes,
+        )
+    if exited.exit_class in _STOPPED_CLASSES:
+        return JobStopped(
+            at_ms=0,
+            job_id=key.job_id,
+            attempt=key.attempt,
+            fence=key.fence,
+            exit_class=exited.exit_class,
+            exit_code=exited.exit_code,
+            steps_done=exited.steps_done,
+            checkpoint_step=exited.checkpoint_step,
+            memory_peak_bytes=exited.memory_peak_bytes,
+        )
+    return JobFailed(
+        at_ms=0,
+        job_id=key.job_id,
+        attempt=key.attempt,
+        fence=key.fence,
+        exit_class=exited.exit_class,
+        exit_code=exited.exit_code,
+        steps_done=exited.steps_done,
+        checkpoint_step=exited.checkpoint_step,
+        memory_peak_bytes=exited.memory_peak_bytes,
+        memory_available_bytes=exited.memory_available_bytes,
+        detail=(exited.detail or exited.log_tail)[-_DETAIL_CHARACTERS_MAX:],
+    )
+
+
+def command_refused(refused: node_agent_pb2.CommandRefused) -> JobFailed | LaunchRefused:
+    """Read a refusal; an attempt that the node does not know has been lost with its traces."""
+    key = refused.key
+    if refused.code == "NO_SUCH_ATTEMPT":
+        return JobFailed(
+            at_ms=0,
+            job_id=key.job_id,
+            attempt=key.attempt,
+            fence=key.fence,
+            exit_class="lost",
+            detail=refused.message,
+        )
+    return LaunchRefused(
+        at_ms=0,
+        job_id=key.job_id,
+        attempt=key.attempt,
+        fence=key.fence,
+        code=refused.code,
+        message=refused.message[:_DETAIL_CHARACTERS_MAX],
+    )
+
+
+def progress(observation: node_agent_pb2.AttemptObservation) -> JobProgressed:
+    """Read what a heartbeat says about one attempt."""
+    key = observation.key
+    return JobProgressed(
+        at_ms=0,
+        job_id=key.job_id,
+        attempt=key.attempt,
+        fence=key.fence,
+        steps_done=observation.steps_done,
+        window_steps=observation.window_steps,
+        window_ms=observation.window_ms,
+        loss=observation.loss if observation.HasField("loss") else None,
+        utilization_ratio=observation.utilization_ratio if observation.HasField("utilization_ratio") else None,
+        memory_bytes=observation.memory_bytes,
+        memory_peak_bytes=observation.memory_peak_bytes,
+        checkpoint_step=observation.checkpoint_step,
+    )
+
+
+def health_changed(observation: node_agent_pb2.GpuObservation) -> GpuHealthChanged:
+    """Read what a heartbeat says about the health of a GPU."""
+    return GpuHealthChanged(
+        at_ms=0, gpu_id=observation.gpu_id, healthy=observation.healthy, fault=observation.fault[:500]
+    )
+
+
+def launch_message(command: LaunchJob) -> ConnectResponse:
+    """Order the launch of one attempt."""
+    spec = json_format.ParseDict(dict(command.launch), scheduling_pb2.JobSpec(), ignore_unknown_fields=True)
+    return ConnectResponse(
+        launch_job=node_agent_pb2.LaunchJob(
+            key=_key(command),
+            spec=spec,
+            assignments=[
+                scheduling_pb2.Assignment(gpu_id=assignment.gpu_id, rank=assignment.rank)
+                for assignment in command.assignments
+            ],
+            sub_batch=command.sub_batch,
+            accumulation_steps=command.accumulation_steps,
+            granted_fences=command.granted_fences,
+            memory_limit_bytes=command.memory_limit_bytes,
+            steps_done=command.steps_done,
+        )
+    )
+
+
+def stop_message(command: StopJob, *, checkpoint_ms: int) -> ConnectResponse:
+    """Order the end of one attempt; the grace is twice the declared time of a checkpoint."""
+    return ConnectResponse(
+        stop_job=node_agent_pb2.StopJob(
+            key=_key(command),
+            checkpoint=command.checkpoint,
+            cause=command.cause,
+            grace_ms=2 * checkpoint_ms or DEFAULT_STOP_GRACE_MS,
+        )
+    )
+
+
+def _key(command: LaunchJob | StopJob) -> node_agent_pb2.AttemptKey:
+    return node_agent_pb2.AttemptKey(job_id=command.job_id, attempt=command.attempt, fence=command.fence)

@@ -1,0 +1,155 @@
+"""The agents that are connected now: what is to be sent to them, what they last said, logs on their way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+
+from cotenant.v1 import node_agent_pb2
+from scheduler_service.errors import NodeUnreachableError, OverloadedError
+
+_log = logging.getLogger(__name__)
+
+# An agent that does not take its orders any more is disconnected; it dials in again and is told what matters.
+OUTBOUND_MESSAGES_MAX = 1_000
+LOG_READS_MAX = 32
+# An agent sends a log as fast as it reads it; the reader behind us may be slower.
+LOG_BYTES_WAITING_MAX = 32 * 1024 * 1024
+
+
+@dataclass(slots=True, kw_only=True)
+class AgentSession:
+    """One connected agent; `closed` is set when its stream must end."""
+
+    node_id: str
+    connected_at_ms: int
+    last_heard_at_ms: int
+    outbound: asyncio.Queue[node_agent_pb2.ConnectResponse] = field(
+        default_factory=lambda: asyncio.Queue(OUTBOUND_MESSAGES_MAX)
+    )
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+    observed_gpus: Mapping[str, node_agent_pb2.GpuObservation] = field(default_factory=dict)
+
+    def send(self, message: node_agent_pb2.ConnectResponse) -> bool:
+        """Queue a message; a full queue closes the session and returns False."""
+        try:
+            self.outbound.put_nowait(message)
+        except asyncio.QueueFull:
+            _log.error("agent takes no orders", extra={"node_id": self.node_id, "waiting": self.outbound.qsize()})
+            self.closed.set()
+            return False
+        return True
+
+
+@dataclass(slots=True, kw_only=True)
+class LogRead:
+    """A log on its way from an agent to a reader; None in `chunks` is the end."""
+
+    read_id: str
+    node_id: str
+    chunks: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
+    waiting_bytes: int = 0
+    failure: str = ""
+
+
+class AgentSessions:
+    """All connected agents by node; the newest stream of a node is the one that counts."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, AgentSession] = {}
+        self._reads: dict[str, LogRead] = {}
+        self._reads_started = 0
+
+    @property
+    def connected(self) -> Mapping[str, AgentSession]:
+        """The present sessions by node id."""
+        return self._sessions
+
+    def open(self, node_id: str, *, now_ms: int) -> AgentSession:
+        """Start a session; an older one of the same node is closed."""
+        previous = self._sessions.get(node_id)
+        if previous is not None:
+            previous.closed.set()
+        session = AgentSession(node_id=node_id, connected_at_ms=now_ms, last_heard_at_ms=now_ms)
+        self._sessions[node_id] = session
+        return session
+
+    def end(self, session: AgentSession) -> bool:
+        """Forget a session; False when a newer one has taken its place."""
+        if self._sessions.get(session.node_id) is not session:
+            return False
+        del self._sessions[session.node_id]
+        for read in [read for read in self._reads.values() if read.node_id == session.node_id]:
+            self._finish(read, failure="the node went away; read the log again when it is back")
+        return True
+
+    def close_all(self) -> None:
+        """End every stream: the scheduler is stopping, and agents dial in again when it is back."""
+        for session in self._sessions.values():
+            session.closed.set()
+
+    def close_silent(self, *, heard_before_ms: int) -> None:
+        """Close the sessions that have said nothing since an instant."""
+        for session in self._sessions.values():
+            if session.last_heard_at_ms < heard_before_ms and not session.closed.is_set():
+                _log.warning("agent is silent", extra={"node_id": session.node_id})
+                session.closed.set()
+
+    def send(self, node_id: str, message: node_agent_pb2.ConnectResponse) -> bool:
+        """Queue a message for a node; False when it is not connected (it is told again when it joins)."""
+        session = self._sessions.get(node_id)
+        return session is not None and session.send(message)
+
+    async def read_log(
+        self, node_id: str, key: node_agent_pb2.AttemptKey, *, follow: bool, tail_bytes: int
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield what a job printed.
+
+        Raises:
+            NodeUnreachableError: The node is not connected, goes away, or cannot read the log.
+            OverloadedError: Too many logs are being read, or this reader is too slow.
+        """
+        if len(self._reads) >= LOG_READS_MAX:
+            raise OverloadedError(f"{LOG_READS_MAX} logs are being read already; try again in a moment")
+        self._reads_started += 1
+        read = LogRead(read_id=f"read-{self._reads_started}", node_id=node_id)
+        order = node_agent_pb2.ReadLog(read_id=read.read_id, key=key, follow=follow, tail_bytes=tail_bytes)
+        self._reads[read.read_id] = read
+        try:
+            if not self.send(node_id, node_agent_pb2.ConnectResponse(read_log=order)):
+                raise NodeUnreachableError(f"node {node_id} is not connected; its logs come back with it")
+            while (chunk := await read.chunks.get()) is not None:
+                read.waiting_bytes -= len(chunk)
+                yield chunk
+            if read.failure:
+                raise NodeUnreachableError(read.failure)
+        finally:
+            if self._reads.pop(read.read_id, None) is not None:
+                order.cancel = True
+                self.send(node_id, node_agent_pb2.ConnectResponse(read_log=order))
+
+    def take_log_chunk(self, chunk: node_agent_pb2.LogChunk) -> None:
+        """Pass a piece of a log on to its reader; nobody may be waiting for it any more."""
+        read = self._reads.get(chunk.read_id)
+        if read is None:
+            return
+        read.waiting_bytes += len(chunk.chunk)
+        if read.waiting_bytes > LOG_BYTES_WAITING_MAX:
+            self.send(read.node_id, node_agent_pb2.ConnectResponse(read_log=_cancellation(read)))
+            self._finish(read, failure="the log came faster than it was read; ask for fewer bytes with tail_bytes")
+            return
+        if chunk.chunk:
+            read.chunks.put_nowait(chunk.chunk)
+        if chunk.end or chunk.error:
+            self._finish(read, failure=chunk.error)
+
+    def _finish(self, read: LogRead, *, failure: str) -> None:
+        read.failure = failure
+        read.chunks.put_nowait(None)
+        self._reads.pop(read.read_id, None)
+
+
+def _cancellation(read: LogRead) -> node_agent_pb2.ReadLog:
+    return node_agent_pb2.ReadLog(read_id=read.read_id, cancel=True)

@@ -1,0 +1,58 @@
+"""Carries out what the engine orders: messages to agents, questions to the predictor."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cotenant.v1.node_agent_pb2 import ConnectResponse
+from scheduler_service.adapters import agent_messages
+from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.predictor_client import PredictorClient
+from scheduler_service.core.commands import (
+    Command,
+    LaunchJob,
+    RecordOutcome,
+    RequestPairPredictions,
+    RequestPrediction,
+    StopJob,
+)
+from scheduler_service.core.events import Event
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandPerformer:
+    """Knows who does what; a node that is not connected is told again by the engine when it joins.
+
+    Attributes:
+        launch_of: proto3 JSON of a job's spec.
+        deliver: Takes the predictor's answers.
+    """
+
+    sessions: AgentSessions
+    predictor: PredictorClient
+    launch_of: Callable[[str], Mapping[str, Any]]
+    deliver: Callable[[Event], None]
+
+    def perform(self, command: Command) -> None:
+        """Start doing one command; returns at once."""
+        match command:
+            case LaunchJob():
+                self._send(command, agent_messages.launch_message(command))
+            case StopJob():
+                checkpoint_ms = int(self.launch_of(command.job_id).get("checkpoint_ms", 0))
+                self._send(command, agent_messages.stop_message(command, checkpoint_ms=checkpoint_ms))
+            case RequestPrediction() | RequestPairPredictions():
+                self.predictor.request(command, self.deliver)
+            case RecordOutcome():
+                self.predictor.record(command)
+            case _:
+                raise TypeError(f"nobody performs {type(command).__name__}")
+
+    def _send(self, command: LaunchJob | StopJob, message: ConnectResponse) -> None:
+        if not self.sessions.send(command.node_id, message):
+            _log.info("node is away", extra={"node_id": command.node_id, "job_id": command.job_id})

@@ -1,0 +1,123 @@
+"""Questions to the predictor and its answers, between core and contract."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+
+from google.protobuf import json_format
+
+from cotenant.v1 import prediction_pb2, resources_pb2
+from scheduler_service.adapters.proto_enums import LEVEL_FROM_PROTO
+from scheduler_service.core.commands import PairMember, RecordOutcome, RequestPairPredictions, RequestPrediction
+from scheduler_service.core.records import JobPrediction, MemoryPoint, PairPrediction
+
+
+def settings_message(settings: object) -> resources_pb2.JobSettings:
+    """Read settings kept as proto3 JSON."""
+    return json_format.ParseDict(dict(settings), resources_pb2.JobSettings(), ignore_unknown_fields=True)  # type: ignore[call-overload]
+
+
+def job_question(command: RequestPrediction) -> prediction_pb2.PredictJobRequest:
+    """Ask about one key on one device type."""
+    return prediction_pb2.PredictJobRequest(
+        request_id=str(uuid.uuid4()),
+        graph_sha256=command.graph_sha256,
+        settings=settings_message(command.settings),
+        device=command.device,
+        device_memory_bytes=command.device_memory_bytes,
+        sub_batches=command.sub_batches,
+    )
+
+
+def job_prediction(command: RequestPrediction, answer: prediction_pb2.PredictJobResponse) -> JobPrediction:
+    """Read the answer about one key; the full batch on one GPU is one of the points."""
+    batch = settings_message(command.settings).batch_size or 1
+    memory = {point.sub_batch: _memory_point(point.memory_bytes) for point in answer.sub_batches}
+    step_ms = {(1, point.sub_batch): point.step_ms.value for point in answer.sub_batches}
+    memory[batch] = _memory_point(answer.memory_bytes)
+    step_ms[1, batch] = answer.step_ms.value
+    utilization = answer.utilization_ratio
+    return JobPrediction(
+        key=command.key,
+        device=command.device,
+        utilization_ratio=utilization.value,
+        utilization_lower_ratio=utilization.lower,
+        utilization_upper_ratio=utilization.upper,
+        sm_activity_ratio=answer.sm_activity_ratio.value if answer.HasField("sm_activity_ratio") else None,
+        memory=memory,
+        step_ms=step_ms,
+        step_ms_lower=answer.step_ms.lower,
+        step_ms_upper=answer.step_ms.upper,
+        level=LEVEL_FROM_PROTO[max(utilization.level, answer.memory_bytes.level)],
+        in_domain=utilization.in_domain and answer.memory_bytes.in_domain,
+        model_version=answer.model_version,
+        prediction_id=answer.prediction_id,
+    )
+
+
+def _memory_point(estimate: resources_pb2.Estimate) -> MemoryPoint:
+    upper = estimate.upper_99 if estimate.HasField("upper_99") else estimate.upper
+    return MemoryPoint(
+        memory_bytes=round(estimate.value), memory_bytes_upper_99=max(round(upper), round(estimate.value))
+    )
+
+
+def pairs_question(command: RequestPairPredictions) -> prediction_pb2.PredictPairsRequest:
+    """Ask how the members slow each other down; their keys serve as job ids."""
+    return prediction_pb2.PredictPairsRequest(
+        request_id=str(uuid.uuid4()),
+        device=command.device,
+        jobs=[_job_reference(member) for member in command.members],
+    )
+
+
+def _job_reference(member: PairMember) -> prediction_pb2.JobRef:
+    return prediction_pb2.JobRef(
+        job_id=member.key,
+        graph_sha256=member.graph_sha256,
+        settings=settings_message(member.settings),
+        known_step_ms=member.solo_step_ms,
+        known_utilization_ratio=member.utilization_ratio,
+        known_memory_bytes=member.memory_bytes,
+    )
+
+
+def pair_predictions(device: str, answer: prediction_pb2.PredictPairsResponse) -> Iterator[PairPrediction]:
+    """Read the matrices, victim by other.
+
+    Raises:
+        ValueError: The matrices do not fit their names.
+    """
+    size = len(answer.job_ids)
+    columns: Sequence[Sequence[object]] = (answer.slowdown_ratio, answer.upper, answer.level, answer.in_domain)
+    if any(len(column) != size * size for column in columns):
+        raise ValueError(f"matrices of {size} jobs must have {size * size} entries")
+    for index in range(size * size):
+        yield PairPrediction(
+            victim_key=answer.job_ids[index // size],
+            other_key=answer.job_ids[index % size],
+            device=device,
+            slowdown_ratio=max(answer.slowdown_ratio[index], 0.0),
+            upper_ratio=max(answer.upper[index], 0.0),
+            level=LEVEL_FROM_PROTO[answer.level[index]],
+            in_domain=answer.in_domain[index],
+            model_version=answer.model_version,
+        )
+
+
+def outcomes_message(commands: Sequence[RecordOutcome]) -> prediction_pb2.RecordOutcomesRequest:
+    """Tell what jobs really did."""
+    return prediction_pb2.RecordOutcomesRequest(
+        request_id=str(uuid.uuid4()),
+        outcomes=[
+            prediction_pb2.Outcome(
+                prediction_id=command.prediction_id,
+                utilization_ratio=command.utilization_ratio,
+                memory_peak_bytes=command.memory_peak_bytes,
+                step_ms_mean=command.step_ms_mean,
+                window_ms=command.window_ms,
+            )
+            for command in commands
+        ],
+    )

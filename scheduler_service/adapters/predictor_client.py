@@ -1,0 +1,218 @@
+"""Asks the predictor; a predictor that is down or refuses is an event like any other, never an exception."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import grpc
+from google.rpc import error_details_pb2  # type: ignore[import-untyped]
+from grpc_status import rpc_status
+
+from cotenant.v1 import prediction_pb2_grpc
+from scheduler_service.adapters import prediction_messages
+from scheduler_service.core.commands import PairMember, RecordOutcome, RequestPairPredictions, RequestPrediction
+from scheduler_service.core.events import (
+    Event,
+    PairPredictionsArrived,
+    PairPredictionsFailed,
+    PredictionArrived,
+    PredictionFailed,
+)
+from scheduler_service.core.records import JobPrediction, PairPrediction
+from scheduler_service.errors import PredictorError
+
+_log = logging.getLogger(__name__)
+
+# Calls under way at once; further ones wait here, not in the predictor.
+CONCURRENT_CALLS_MAX = 8
+OUTCOMES_PER_CALL = 1_000
+OUTCOMES_KEPT_MAX = 10_000
+OUTCOMES_INTERVAL_S = 1.0
+# A question about n members is answered with n x n numbers, of which only the new ones' rows and columns are wanted.
+PAIR_MEMBERS_MAX = 100
+# Answers about 500 x 500 pairs take some 4 MB.
+_MESSAGE_BYTES_MAX = 32 * 1024 * 1024
+_RETRY_CONFIG = {
+    "methodConfig": [
+        {
+            "name": [{"service": "cotenant.v1.PredictionService"}],
+            "retryPolicy": {
+                "maxAttempts": 4,
+                "initialBackoff": "0.1s",
+                "maxBackoff": "1s",
+                "backoffMultiplier": 3,
+                "retryableStatusCodes": ["UNAVAILABLE"],
+            },
+        }
+    ]
+}
+
+
+def open_channel(address: str, *, ca_file_bytes: bytes | None = None) -> grpc.aio.Channel:
+    """Open a channel with bounded retries on UNAVAILABLE and quick reconnection after a restart of the predictor."""
+    options: list[tuple[str, int | str]] = [
+        ("grpc.service_config", json.dumps(_RETRY_CONFIG)),
+        ("grpc.enable_retries", 1),
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.min_reconnect_backoff_ms", 200),
+        ("grpc.max_reconnect_backoff_ms", 2_000),
+        ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
+        ("grpc.max_send_message_length", _MESSAGE_BYTES_MAX),
+    ]
+    if ca_file_bytes is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(ca_file_bytes), options=options)
+
+
+class PredictorClient:
+    """One predictor behind a channel.
+
+    Args:
+        channel: None: there is no predictor, and every question fails at once with that reason.
+        deadline_s: Of one call, retries included.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel | None, *, deadline_s: float) -> None:
+        self._channel = channel
+        self._stub = prediction_pb2_grpc.PredictionServiceStub(channel) if channel is not None else None
+        self._deadline_s = deadline_s
+        self._calls = asyncio.Semaphore(CONCURRENT_CALLS_MAX)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._outcomes: deque[RecordOutcome] = deque(maxlen=OUTCOMES_KEPT_MAX)
+
+    def request(self, command: RequestPrediction | RequestPairPredictions, deliver: Callable[[Event], None]) -> None:
+        """Ask in the background and hand the answer, good or bad, to `deliver` as an event with at_ms 0."""
+        task = asyncio.get_running_loop().create_task(self._answer(command, deliver))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(
+        self, command: RequestPrediction | RequestPairPredictions, deliver: Callable[[Event], None]
+    ) -> None:
+        try:
+            if isinstance(command, RequestPrediction):
+                deliver(PredictionArrived(at_ms=0, prediction=await self.predict_job(command)))
+            else:
+                deliver(PairPredictionsArrived(at_ms=0, pairs=await self.predict_pairs(command)))
+        except PredictorError as error:
+            deliver(_failure(command, error))
+
+    async def predict_job(self, command: RequestPrediction, *, deadline_s: float | None = None) -> JobPrediction:
+        """Ask about one key.
+
+        Raises:
+            PredictorError: No usable answer within the deadline.
+        """
+        try:
+            async with self._calls:
+                answer = await self._connected().PredictJob(
+                    prediction_messages.job_question(command), timeout=deadline_s or self._deadline_s
+                )
+            return prediction_messages.job_prediction(command, answer)
+        except grpc.aio.AioRpcError as error:
+            raise _translate(error) from error
+        except (ValueError, KeyError) as error:
+            raise PredictorError(f"the predictor's answer is unusable: {error}", code="BAD_ANSWER") from error
+
+    async def predict_pairs(
+        self, command: RequestPairPredictions, *, deadline_s: float | None = None
+    ) -> tuple[PairPrediction, ...]:
+        """Ask about the pairs that have a new key in them, each key beside a copy of itself included.
+
+        Raises:
+            PredictorError: No usable answer within the deadline.
+        """
+        found: dict[tuple[str, str], PairPrediction] = {}
+        wanted = set(command.new_keys) or {member.key for member in command.members}
+        for members in pair_questions(command):
+            question = replace(command, members=members)
+            for pair in await self._predict_matrix(question, deadline_s or self._deadline_s):
+                if pair.victim_key in wanted or pair.other_key in wanted:
+                    found[pair.victim_key, pair.other_key] = pair
+        return tuple(found.values())
+
+    async def _predict_matrix(self, command: RequestPairPredictions, deadline_s: float) -> tuple[PairPrediction, ...]:
+        try:
+            async with self._calls:
+                answer = await self._connected().PredictPairs(
+                    prediction_messages.pairs_question(command), timeout=deadline_s
+                )
+            return tuple(prediction_messages.pair_predictions(command.device, answer))
+        except grpc.aio.AioRpcError as error:
+            raise _translate(error) from error
+        except (ValueError, KeyError) as error:
+            raise PredictorError(f"the predictor's answer is unusable: {error}", code="BAD_ANSWER") from error
+
+    def record(self, command: RecordOutcome) -> None:
+        """Note an outcome; `send_outcomes` passes it on. The oldest leave when the predictor is away for long."""
+        self._outcomes.append(command)
+
+    async def send_outcomes(self) -> None:
+        """Pass noted outcomes on in batches until cancelled; what fails is kept for the next turn."""
+        while self._stub is not None:
+            await asyncio.sleep(OUTCOMES_INTERVAL_S)
+            batch = [self._outcomes.popleft() for _ in range(min(len(self._outcomes), OUTCOMES_PER_CALL))]
+            if not batch:
+                continue
+            try:
+                await self._stub.RecordOutcomes(prediction_messages.outcomes_message(batch), timeout=self._deadline_s)
+            except grpc.aio.AioRpcError as error:
+                _log.warning("outcomes wait", extra={"outcomes": len(batch), "status": error.code().name})
+                if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                    self._outcomes.extendleft(reversed(batch))
+
+    async def close(self) -> None:
+        """End calls under way and close the channel."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._channel is not None:
+            await self._channel.close()
+
+    def _connected(self) -> prediction_pb2_grpc.PredictionServiceAsyncStub:
+        if self._stub is None:
+            raise PredictorError(
+                "no predictor is configured; start the scheduler with --predictor-address", code="NO_PREDICTOR"
+            )
+        return self._stub
+
+
+def pair_questions(command: RequestPairPredictions) -> Iterator[tuple[PairMember, ...]]:
+    """Split a question into ones of at most `PAIR_MEMBERS_MAX` members in which every wanted pair occurs."""
+    new = set(command.new_keys) or {member.key for member in command.members}
+    asking = [member for member in command.members if member.key in new]
+    others = [member for member in command.members if member.key not in new]
+    half = PAIR_MEMBERS_MAX // 2
+    blocks = [tuple(asking[start : start + half]) for start in range(0, len(asking), half)]
+    for number, block in enumerate(blocks):
+        room = PAIR_MEMBERS_MAX - len(block)
+        partners = [member for later in blocks[number + 1 :] for member in later] + others
+        for start in range(0, max(len(partners), 1), room):
+            yield block + tuple(partners[start : start + room])
+
+
+def _failure(command: RequestPrediction | RequestPairPredictions, error: PredictorError) -> Event:
+    if isinstance(command, RequestPrediction):
+        return PredictionFailed(at_ms=0, key=command.key, device=command.device, code=error.code, message=error.message)
+    keys = command.new_keys or tuple(member.key for member in command.members)
+    return PairPredictionsFailed(at_ms=0, device=command.device, keys=keys, code=error.code, message=error.message)
+
+
+def _translate(error: grpc.aio.AioRpcError) -> PredictorError:
+    """Take the stable reason where the predictor gives one, else the status."""
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        return PredictorError("the predictor does not answer; is it running?", code="PREDICTOR_UNAVAILABLE")
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return PredictorError("the predictor did not answer in time", code="PREDICTOR_TIMEOUT")
+    reason = ""
+    status = rpc_status.from_call(error)  # type: ignore[arg-type]
+    for detail in status.details if status is not None else ():
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info):
+            reason = info.reason
+    return PredictorError(f"the predictor refused: {error.details()}", code=reason or f"PREDICTOR_{error.code().name}")

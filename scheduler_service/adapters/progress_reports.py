@@ -1,0 +1,74 @@
+"""Progress of jobs, thinned out: heartbeats come for ever, the log must not grow with each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from scheduler_service.core.events import JobProgressed
+
+
+@dataclass(slots=True, kw_only=True)
+class _Gathered:
+    passed_on_at_ms: int
+    last: JobProgressed
+    waiting: JobProgressed | None = None
+
+
+class ProgressReports:
+    """Passes on at most one report per job and interval; what lies between is merged, so no step is left out.
+
+    Args:
+        interval_ms: 0 = pass on everything.
+    """
+
+    def __init__(self, *, interval_ms: int) -> None:
+        self._interval_ms = interval_ms
+        self._jobs: dict[str, _Gathered] = {}
+
+    def add(self, report: JobProgressed, *, now_ms: int) -> None:
+        """Take a report; one that says nothing new is dropped."""
+        gathered = self._jobs.get(report.job_id)
+        if gathered is None or gathered.last.attempt != report.attempt or gathered.last.fence != report.fence:
+            first = now_ms - self._interval_ms
+            self._jobs[report.job_id] = _Gathered(passed_on_at_ms=first, last=report, waiting=report)
+        elif _says_more(report, gathered.last):
+            gathered.last = report
+            gathered.waiting = report if gathered.waiting is None else merged(gathered.waiting, report)
+
+    def due(self, *, now_ms: int) -> Sequence[JobProgressed]:
+        """Return the reports whose interval is over."""
+        due = []
+        for gathered in self._jobs.values():
+            if gathered.waiting is not None and now_ms - gathered.passed_on_at_ms >= self._interval_ms:
+                due.append(gathered.waiting)
+                gathered.waiting = None
+                gathered.passed_on_at_ms = now_ms
+        return due
+
+    def forget(self, job_id: str) -> JobProgressed | None:
+        """Drop a job whose attempt has ended; return what was still waiting."""
+        gathered = self._jobs.pop(job_id, None)
+        return gathered.waiting if gathered is not None else None
+
+
+def merged(earlier: JobProgressed, later: JobProgressed) -> JobProgressed:
+    """Return one report over both windows."""
+    return replace(
+        later,
+        window_steps=earlier.window_steps + later.window_steps,
+        window_ms=earlier.window_ms + later.window_ms,
+        loss=later.loss if later.loss is not None else earlier.loss,
+        utilization_ratio=later.utilization_ratio if later.utilization_ratio is not None else earlier.utilization_ratio,
+        memory_peak_bytes=max(earlier.memory_peak_bytes, later.memory_peak_bytes),
+        checkpoint_step=max(earlier.checkpoint_step, later.checkpoint_step),
+    )
+
+
+def _says_more(report: JobProgressed, last: JobProgressed) -> bool:
+    return (
+        report.window_steps > 0
+        or report.steps_done != last.steps_done
+        or report.checkpoint_step != last.checkpoint_step
+        or report.memory_peak_bytes != last.memory_peak_bytes
+    )

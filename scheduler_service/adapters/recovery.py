@@ -1,0 +1,98 @@
+"""From the stored facts back to the engine that handled them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler_service.adapters.event_log import EventLog
+from scheduler_service.core.commands import Command
+from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.errors import InvalidTransition, PolicyError
+from scheduler_service.core.events import Event, JobSubmitted
+from scheduler_service.errors import StateDamagedError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class JobNumbers:
+    """Numbers of job ids: "job-1", "job-2" ...; never given twice, whatever the engine has forgotten."""
+
+    last: int = 0
+
+    def next_id(self) -> str:
+        """Return the next id; an id that was not stored in the end is simply missing later."""
+        self.last += 1
+        return f"job-{self.last}"
+
+    def note(self, event: Event) -> None:
+        """Learn from a stored event which numbers are taken."""
+        if isinstance(event, JobSubmitted):
+            prefix, _, number = event.request.job_id.partition("-")
+            if prefix == "job" and number.isdecimal():
+                self.last = max(self.last, int(number))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What the log says: the engine, the newest event's place and instant, job numbers given."""
+
+    engine: SchedulerEngine
+    sequence: int
+    last_at_ms: int
+    numbers: JobNumbers
+
+
+def apply_event(engine: SchedulerEngine, event: Event) -> list[Command]:
+    """Let the engine handle a stored event; one that it finds impossible changes nothing and is reported as our bug."""
+    try:
+        return engine.handle(event)
+    except (InvalidTransition, PolicyError) as error:
+        _log.error("impossible event", extra={"kind": type(event).__name__, "finding": str(error)})
+        return []
+
+
+def snapshot_state(engine: SchedulerEngine, numbers: JobNumbers) -> Mapping[str, Any]:
+    """Return what `recover` needs to go on from here."""
+    return {"engine": engine.snapshot(), "last_job_number": numbers.last}
+
+
+def recover(
+    log: EventLog,
+    *,
+    new_engine: Callable[[], SchedulerEngine],
+    restored_engine: Callable[[Mapping[str, Any]], SchedulerEngine],
+) -> Recovered:
+    """Restore the newest snapshot and replay what came after it; the commands were given before and are dropped.
+
+    Raises:
+        StateDamagedError: Events are missing.
+    """
+    snapshot = log.latest_snapshot()
+    numbers = JobNumbers()
+    if snapshot is None:
+        engine, sequence = new_engine(), 0
+    else:
+        state: Mapping[str, Any] = snapshot.state
+        engine, sequence = restored_engine(state["engine"]), snapshot.sequence
+        numbers.last = int(state["last_job_number"])
+    last_at_ms = engine.state.now_ms
+    for stored in log.read_from(sequence + 1):
+        if stored.sequence != sequence + 1:
+            raise StateDamagedError(_missing(sequence + 1))
+        apply_event(engine, stored.event)
+        numbers.note(stored.event)
+        sequence, last_at_ms = stored.sequence, stored.event.at_ms
+    if sequence != log.last_sequence():
+        raise StateDamagedError(_missing(sequence + 1))
+    return Recovered(engine=engine, sequence=sequence, last_at_ms=last_at_ms, numbers=numbers)
+
+
+def _missing(sequence: int) -> str:
+    return (
+        f"event {sequence} is missing from the log; keep the file for analysis and restore the newest backup "
+        "(python -m scheduler_service restore BACKUP --state-dir DIRECTORY --force)"
+    )

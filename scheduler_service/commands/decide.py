@@ -1,0 +1,55 @@
+"""decide: the policies on a snapshot file, without a running scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TextIO
+
+import click
+from google.protobuf import json_format
+
+from cotenant.v1 import scheduling_pb2
+from scheduler_service.adapters.predictor_client import PredictorClient, open_channel
+from scheduler_service.errors import FieldViolation, InvalidRequestError
+from scheduler_service.grpc_api.decide import DEFAULT_DEADLINE_S
+from scheduler_service.grpc_api.decide import decide as decide_on
+
+
+@click.command()
+@click.argument("snapshot", type=click.File("r"))
+@click.option("--policy", default="horus", show_default=True)
+@click.option("--parameters", default="{}", help="JSON object of the policy's parameters.")
+@click.option("--predictor-address", default="", help="Asked for predictions that the snapshot lacks.")
+@click.option("--explain", is_flag=True, help="Add the candidate table to every decision.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def decide(  # noqa: PLR0917 - click passes them by name
+    snapshot: TextIO, policy: str, parameters: str, predictor_address: str, explain: bool, output: str
+) -> None:
+    """Decide on the file SNAPSHOT (proto3 JSON of a Snapshot; - = stdin)."""
+    request = scheduling_pb2.DecideRequest(policy=policy, explain=explain)
+    try:
+        json_format.Parse(snapshot.read(), request.snapshot)
+        json_format.Parse(parameters, request.parameters)
+    except (json_format.ParseError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(
+            FieldViolation(field="snapshot", description=f"must be proto3 JSON: {error}")
+        ) from error
+    answer = asyncio.run(_decide(request, predictor_address))
+    if output == "json":
+        click.echo(json.dumps(json_format.MessageToDict(answer, preserving_proto_field_name=True), indent=2))
+        return
+    for decision in answer.decisions:
+        gpu_ids = ",".join(assignment.gpu_id for assignment in decision.start.assignments)
+        action = decision.WhichOneof("action") or ""
+        click.echo(f"{decision.job_id:<20} {action:<8} {gpu_ids:<24} {decision.reason.message}")
+
+
+async def _decide(request: scheduling_pb2.DecideRequest, predictor_address: str) -> scheduling_pb2.DecideResponse:
+    if not predictor_address:
+        return await decide_on(request, predictor=None, seconds_left=None)
+    predictor = PredictorClient(open_channel(predictor_address), deadline_s=DEFAULT_DEADLINE_S)
+    try:
+        return await decide_on(request, predictor=predictor, seconds_left=None)
+    finally:
+        await predictor.close()

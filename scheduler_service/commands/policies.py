@@ -1,0 +1,55 @@
+"""policies: what can be chosen, read without a running scheduler."""
+
+from __future__ import annotations
+
+import json
+
+import click
+from google.protobuf import json_format
+
+from cotenant.v1 import scheduling_pb2
+from scheduler_service.errors import FieldViolation, UnknownPolicyError
+from scheduler_service.grpc_api.policies import policy_messages
+
+_OUTPUT = click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+
+
+@click.group()
+def policies() -> None:
+    """List or describe the policies."""
+
+
+@policies.command("list")
+@_OUTPUT
+def list_policies(output: str) -> None:
+    """List all policies."""
+    found = list(policy_messages(active=""))
+    if output == "json":
+        click.echo(json.dumps([_to_json(policy) for policy in found], indent=2))
+        return
+    for policy in found:
+        click.echo(f"{policy.name:<14} {policy.summary}")
+
+
+@policies.command()
+@click.argument("name")
+@_OUTPUT
+def describe(name: str, output: str) -> None:
+    """Describe one policy with its parameters."""
+    found = {policy.name: policy for policy in policy_messages(active="")}
+    if name not in found:
+        description = f"there is no policy {name!r}; valid names are {', '.join(found)}"
+        raise UnknownPolicyError(FieldViolation(field="policy", description=description))
+    policy = found[name]
+    if output == "json":
+        click.echo(json.dumps(_to_json(policy), indent=2))
+        return
+    click.echo(f"{policy.name}: {policy.summary}\n\nSource: {policy.source}\nCost: {policy.cost}\n")
+    for parameter in policy.parameters:
+        click.echo(f"  {parameter.name} ({parameter.type}, {parameter.default_value})  {parameter.description}")
+
+
+def _to_json(policy: scheduling_pb2.Policy) -> object:
+    return json_format.MessageToDict(
+        policy, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )

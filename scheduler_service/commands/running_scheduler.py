@@ -1,0 +1,254 @@
+"""All parts of a running scheduler put together; the only place that knows every one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from scheduler_service import policy_registry
+from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.command_performer import CommandPerformer
+from scheduler_service.adapters.node_leases import NodeLeases
+from scheduler_service.adapters.predictor_client import PredictorClient, open_channel
+from scheduler_service.adapters.progress_reports import ProgressReports
+from scheduler_service.adapters.recovery import Recovered, recover, snapshot_state
+from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.structured_log import configure_logging
+from scheduler_service.adapters.system_clock import SystemClock
+from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.events import NodeDisconnected, PolicyChosen
+from scheduler_service.errors import SettingsError
+from scheduler_service.grpc_api import policies
+from scheduler_service.grpc_api.job_watch import WatchHub
+from scheduler_service.grpc_api.metrics import Metrics
+from scheduler_service.grpc_api.metrics_server import MetricsServer
+from scheduler_service.grpc_api.node_agent_servicer import LeaseTimes, NodeAgentServicer
+from scheduler_service.grpc_api.scheduling_servicer import Cluster, SchedulingServicer
+from scheduler_service.grpc_api.server import Encryption, GrpcServer
+from scheduler_service.live_loop import LiveLoop
+from scheduler_service.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+# Timers, leases and thinned-out progress are looked at this often.
+TICK_S = 0.1
+# Policy of the instant before the first stored event, which is the choice of a policy.
+_FIRST_POLICY = "fifo"
+
+
+class RunningScheduler:
+    """One scheduler from recovery to drain."""
+
+    def __init__(self, settings: Settings) -> None:
+        configure_logging(settings.log_level)
+        self._settings = settings
+        self._server = GrpcServer(
+            address=settings.address,
+            encryption=_encryption(settings),
+            insecure=settings.insecure,
+            reflects=settings.reflection,
+        )
+        policies.effective_parameters(settings.policy, {})
+        self._log = SqliteEventLog(Path(settings.state_dir))
+        self._metrics_server: MetricsServer | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._sessions = AgentSessions()
+        self._watch_hub: WatchHub | None = None
+        self._loop: LiveLoop | None = None
+        self._predictor: PredictorClient | None = None
+
+    async def start(self) -> Mapping[str, object]:
+        """Recover, then serve.
+
+        Returns:
+            address and metrics_address as they were bound, and pid.
+
+        Raises:
+            SettingsError: An address or file is unusable.
+            StateError: The log is not whole.
+        """
+        recovered = self._recover()
+        clock = SystemClock(not_before_ms=recovered.last_at_ms)
+        settings, sessions = self._settings, self._sessions
+        predictor = self._predictor = PredictorClient(
+            _predictor_channel(settings), deadline_s=settings.predictor_deadline_ms / 1000
+        )
+        loop = self._loop = self._make_loop(recovered, clock, sessions, predictor)
+        watch_hub = self._watch_hub = WatchHub(state=lambda: loop.engine.state)
+        metrics = Metrics(
+            state=lambda: loop.engine.state,
+            sessions=sessions,
+            now_ms=clock.now_ms,
+            storage_failure=lambda: loop.storage_failure,
+        )
+        loop.observers = (metrics, watch_hub)
+        agents = self._make_agents(loop, sessions)
+        self._tell_first_facts(loop, agents)
+        loop.perform_all(loop.engine.reissue())
+        cluster = Cluster(
+            loop=loop, numbers=recovered.numbers, sessions=sessions, predictor=predictor, watch_hub=watch_hub
+        )
+        self._spawn(loop.run())
+        if settings.predictor_address:
+            self._spawn(predictor.send_outcomes())
+        self._spawn(_tick(loop, agents, watch_hub))
+        if settings.metrics_address:
+            self._metrics_server = MetricsServer(
+                address=settings.metrics_address,
+                registry=metrics.registry,
+                failure=lambda: loop.storage_failure,
+                insecure=settings.insecure,
+            )
+        await self._server.start(SchedulingServicer(cluster), agents)
+        return self._report(recovered)
+
+    def _recover(self) -> Recovered:
+        return recover(
+            self._log,
+            new_engine=lambda: SchedulerEngine(
+                make_policy=policy_registry.make_policy, policy=_FIRST_POLICY, seed=self._settings.seed
+            ),
+            restored_engine=lambda state: SchedulerEngine.restore(state, make_policy=policy_registry.make_policy),
+        )
+
+    def _make_loop(
+        self, recovered: Recovered, clock: SystemClock, sessions: AgentSessions, predictor: PredictorClient
+    ) -> LiveLoop:
+        engine = recovered.engine
+        performer = CommandPerformer(
+            sessions=sessions,
+            predictor=predictor,
+            launch_of=lambda job_id: engine.state.jobs[job_id].launch if job_id in engine.state.jobs else {},
+            deliver=lambda event: loop.note(event),
+        )
+        loop = LiveLoop(
+            engine=engine,
+            log=self._log,
+            clock=clock,
+            perform=performer.perform,
+            sequence=recovered.sequence,
+            snapshot_state=lambda: snapshot_state(engine, recovered.numbers),
+            snapshot_every_events=self._settings.snapshot_every_events,
+            retained_events=self._settings.retained_events,
+        )
+        return loop
+
+    def _make_agents(self, loop: LiveLoop, sessions: AgentSessions) -> NodeAgentServicer:
+        settings = self._settings
+        times = LeaseTimes(heartbeat_ms=settings.heartbeat_ms, lease_ms=settings.lease_ms, grace_ms=settings.grace_ms)
+        leases = NodeLeases(
+            lease_ms=settings.lease_ms, grace_ms=settings.grace_ms, margin_ratio=settings.lease_margin_ratio
+        )
+        for node_id in loop.engine.state.nodes:
+            # Its last renewal is unknown, but it was before now.
+            leases.renew(node_id, now_ms=loop.clock.now_ms())
+        return NodeAgentServicer(
+            loop=loop,
+            sessions=sessions,
+            leases=leases,
+            progress=ProgressReports(interval_ms=settings.progress_interval_ms),
+            times=times,
+            certificates_required=bool(settings.client_ca_file),
+        )
+
+    def _tell_first_facts(self, loop: LiveLoop, agents: NodeAgentServicer) -> None:
+        """A new state begins with its policy; after a restart no agent is connected."""
+        if loop.sequence == 0:
+            loop.note(PolicyChosen(at_ms=0, policy=self._settings.policy))
+        elif loop.engine.state.policy != self._settings.policy:
+            _log.warning(
+                "the stored policy stays in force; choose another one with SetPolicy",
+                extra={"policy": loop.engine.state.policy, "setting": self._settings.policy},
+            )
+        for node in loop.engine.state.nodes.values():
+            if node.connected:
+                loop.note(NodeDisconnected(at_ms=0, node_id=node.node_id))
+
+    def _report(self, recovered: Recovered) -> Mapping[str, object]:
+        addresses = {
+            "address": self._server.address,
+            "metrics_address": self._metrics_server.address if self._metrics_server is not None else "",
+            "pid": os.getpid(),
+        }
+        _log.info("serving", extra={**addresses, "event_id": recovered.sequence})
+        return addresses
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(work))
+
+    async def wait_for(self, ending: asyncio.Event) -> None:
+        """Return when told to end.
+
+        Raises:
+            Exception: A part of the scheduler has failed; going on would be worse than starting again.
+        """
+        waiting = asyncio.create_task(ending.wait())
+        try:
+            done, _ = await asyncio.wait({waiting, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            waiting.cancel()
+
+    async def stop(self) -> None:
+        """Refuse new calls, let those under way end, store what is known, close."""
+        _log.info("stopping")
+        # Streams never end by themselves, and the drain shall only wait for what does.
+        self._sessions.close_all()
+        if self._watch_hub is not None:
+            self._watch_hub.close()
+        await self._server.stop(grace_s=self._settings.drain_ms / 1000)
+        if self._predictor is not None:
+            await self._predictor.close()
+        if self._loop is not None:
+            await self._end_loop(self._loop)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._metrics_server is not None:
+            await asyncio.to_thread(self._metrics_server.stop)
+        self._log.close()
+        _log.info("stopped")
+
+    async def _end_loop(self, loop: LiveLoop) -> None:
+        loop.close()
+        if not self._tasks:
+            return
+        running = self._tasks[0]
+        await asyncio.wait({running}, timeout=self._settings.drain_ms / 1000)
+        if running.done() and running.exception() is None and not loop.storage_failure:
+            await loop.store_snapshot()
+
+
+async def _tick(loop: LiveLoop, agents: NodeAgentServicer, watch_hub: WatchHub) -> None:
+    while True:
+        await asyncio.sleep(TICK_S)
+        loop.fire_timers()
+        agents.tick()
+        watch_hub.sweep()
+
+
+def _encryption(settings: Settings) -> Encryption | None:
+    if not settings.tls_certificate_file:
+        return None
+    return Encryption(
+        certificate_file=Path(settings.tls_certificate_file),
+        key_file=Path(settings.tls_key_file),
+        client_ca_file=Path(settings.client_ca_file) if settings.client_ca_file else None,
+    )
+
+
+def _predictor_channel(settings: Settings) -> grpc.aio.Channel | None:
+    if not settings.predictor_address:
+        return None
+    try:
+        authority = Path(settings.predictor_ca_file).read_bytes() if settings.predictor_ca_file else None
+    except OSError as error:
+        raise SettingsError(f"{settings.predictor_ca_file} cannot be read: {error.strerror}") from error
+    return open_channel(settings.predictor_address, ca_file_bytes=authority)

@@ -1,0 +1,198 @@
+"""The life of one attempt: launching, stopping, ending, starting over."""
+
+from __future__ import annotations
+
+from scheduler_service.core.commands import LaunchJob, RecordOutcome, StopJob
+from scheduler_service.core.decisions import Start
+from scheduler_service.core.job_records import JobRecord, with_history
+from scheduler_service.core.prediction_requests import refresh_hold
+from scheduler_service.core.records import AfterStop, Phase, Reason
+from scheduler_service.core.state import ClusterState
+from scheduler_service.core.step import Step
+
+BACKOFF_FIRST_MS = 1_000
+BACKOFF_MAX_MS = 300_000
+LAUNCH_REFUSALS_MAX = 5
+"""Refusals in a row after which a job fails: the agent's own file will not change by waiting."""
+GRANTED_FENCES_MAX = 16
+OUTCOME_WINDOW_MS_MIN = 10_000
+"""Time measured alone that is worth telling the predictor while a job still runs."""
+OUTCOME_WINDOW_AT_END_MS_MIN = 1_000
+
+
+def backoff_ms(failures: int) -> int:
+    """Return how long to wait after this many failures: doubling from one second to five minutes."""
+    return min(BACKOFF_FIRST_MS << min(failures - 1, 20), BACKOFF_MAX_MS)
+
+
+def launch(state: ClusterState, start: Start, *, reserved_bytes: int, step: Step) -> None:
+    """Begin a new attempt of a pending job with a fence that nobody has had."""
+    job = state.jobs[start.job_id]
+    node_ids = tuple(dict.fromkeys(state.gpus[assignment.gpu_id].node_id for assignment in start.assignments))
+    slowdown_ratio = start.reason.numbers.get("slowdown_ratio")
+    job = job.changed(
+        phase=Phase.STARTING,
+        reason=start.reason,
+        attempt=job.attempt + 1,
+        fence=state.next_fence,
+        assignments=tuple(sorted(start.assignments, key=lambda assignment: assignment.rank)),
+        node_ids=node_ids,
+        sub_batch=start.sub_batch,
+        accumulation_steps=start.accumulation_steps,
+        memory_reserved_bytes=reserved_bytes,
+        predicted_slowdown_ratio=slowdown_ratio,
+        observed_slowdown_ratio=None,
+        started_at_ms=state.now_ms,
+        first_started_at_ms=job.first_started_at_ms or state.now_ms,
+        accrued_at_ms=state.now_ms,
+        windows_seen=0,
+        solo_window_ms=0,
+        was_shared=False,
+        is_outcome_recorded=False,
+        after_stop=AfterStop.NOTHING,
+        exit_class="",
+        exit_code=0,
+        exit_detail="",
+    )
+    state.next_fence += 1
+    gpus = ", ".join(job.gpu_ids)
+    state.put_job(with_history(job, at_ms=state.now_ms, kind="launch", message=f"attempt {job.attempt} on {gpus}"))
+    note_new_neighbourhood(state, (job.job_id, *state.neighbours(job)))
+    step.commands += launch_commands(state, state.jobs[job.job_id])
+
+
+def launch_commands(state: ClusterState, job: JobRecord, node_id: str | None = None) -> list[LaunchJob]:
+    """Return the orders of the present attempt, one per node (or only one node's)."""
+    return [
+        LaunchJob(
+            node_id=node,
+            job_id=job.job_id,
+            attempt=job.attempt,
+            fence=job.fence,
+            assignments=tuple(part for part in job.assignments if state.gpus[part.gpu_id].node_id == node),
+            sub_batch=job.sub_batch,
+            accumulation_steps=job.accumulation_steps,
+            granted_fences=job.granted_fences,
+            memory_limit_bytes=job.memory_reserved_bytes,
+            steps_done=job.steps_done,
+            launch=job.launch,
+        )
+        for node in ((node_id,) if node_id is not None else job.node_ids)
+    ]
+
+
+def stop_commands(job: JobRecord, node_id: str | None = None) -> list[StopJob]:
+    """Return the orders that end the present attempt, one per node (or only one node's)."""
+    is_cancelled = job.after_stop is AfterStop.CANCEL
+    return [
+        StopJob(
+            node_id=node,
+            job_id=job.job_id,
+            attempt=job.attempt,
+            fence=job.fence,
+            checkpoint=not is_cancelled,
+            cause="cancelled" if is_cancelled else "preempted",
+        )
+        for node in ((node_id,) if node_id is not None else job.node_ids)
+    ]
+
+
+def stop(state: ClusterState, job: JobRecord, after: AfterStop, step: Step) -> None:
+    """Ask for the end of an attempt; its GPUs are `releasing` until the agent confirms."""
+    reason = Reason(code="STOPPING_TO_CANCEL" if after is AfterStop.CANCEL else "STOPPING_TO_REQUEUE")
+    job = job.changed(phase=Phase.STOPPING, after_stop=after, reason=reason)
+    state.put_job(with_history(job, at_ms=state.now_ms, kind="stop", message=after.value))
+    step.commands += stop_commands(job)
+
+
+def note_new_neighbourhood(state: ClusterState, job_ids: tuple[str, ...]) -> None:
+    """Remember that windows measured across this instant mix two situations."""
+    for job_id in job_ids:
+        job = state.jobs[job_id]
+        is_shared = bool(state.neighbours(job))
+        state.put_job(job.changed(neighbours_since_ms=state.now_ms, was_shared=job.was_shared or is_shared))
+
+
+def accrued(job: JobRecord, now_ms: int) -> JobRecord:
+    """Return the job with its GPU time counted until now."""
+    gpu_ms = (now_ms - job.accrued_at_ms) * len(job.assignments)
+    return job.changed(attained_gpu_ms=job.attained_gpu_ms + gpu_ms, accrued_at_ms=now_ms)
+
+
+def _leave_gpus(state: ClusterState, job: JobRecord, step: Step, *, has_steps: bool) -> JobRecord:
+    """Record what is common to every end of an attempt and return the job, not yet stored."""
+    step.is_decision_due = True
+    if job.solo_window_ms >= OUTCOME_WINDOW_AT_END_MS_MIN and not job.is_outcome_recorded:
+        step.commands += outcome_commands(state, job)
+    job = accrued(job, state.now_ms)
+    fences = (job.fence, *job.granted_fences)[:GRANTED_FENCES_MAX] if has_steps else job.granted_fences
+    return job.changed(fence=0, granted_fences=fences, after_stop=AfterStop.NOTHING)
+
+
+def outcome_commands(state: ClusterState, job: JobRecord) -> list[RecordOutcome]:
+    """Return what to tell the predictor about a job measured alone; nothing when it was never predicted."""
+    gpu = state.gpus.get(job.gpu_ids[0])
+    prediction = state.predictions.job(job.request.key, gpu.gpu.device) if gpu is not None else None
+    if prediction is None or not prediction.prediction_id:
+        return []
+    outcome = RecordOutcome(
+        prediction_id=prediction.prediction_id,
+        utilization_ratio=job.utilization_ratio,
+        memory_peak_bytes=job.memory_peak_bytes or None,
+        step_ms_mean=job.solo_step_ms or None,
+        window_ms=job.solo_window_ms,
+    )
+    return [outcome]
+
+
+def end(state: ClusterState, job: JobRecord, phase: Phase, reason: Reason, step: Step, *, message: str = "") -> None:
+    """End a job for good; the GPUs that it held are shown as its last ones."""
+    neighbours = state.neighbours(job) if job.holds_gpus else ()
+    if job.holds_gpus:
+        job = _leave_gpus(state, job, step, has_steps=False)
+    step.is_decision_due = True
+    job = job.changed(phase=phase, reason=reason, finished_at_ms=state.now_ms, not_before_ms=0)
+    state.put_job(with_history(job, at_ms=state.now_ms, kind=phase.value, message=message or reason.code))
+    note_new_neighbourhood(state, neighbours)
+
+
+def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: Step, *, wait_ms: int) -> None:
+    """Put a job back into the queue; only steps inside a believed checkpoint count."""
+    neighbours = state.neighbours(job)
+    job = _leave_gpus(state, job, step, has_steps=True)
+    job = job.changed(
+        phase=Phase.PENDING,
+        reason=reason,
+        assignments=(),
+        node_ids=(),
+        memory_reserved_bytes=0,
+        steps_done=max(job.checkpoint_step, 0),
+        not_before_ms=state.now_ms + wait_ms if wait_ms else 0,
+    )
+    state.put_job(with_history(job, at_ms=state.now_ms, kind="requeue", message=reason.code))
+    if wait_ms:
+        step.wakes_at_ms.append(job.not_before_ms)
+        step.backoffs.append((job.not_before_ms, job.job_id))
+    refresh_hold(state, job.job_id)
+    note_new_neighbourhood(state, neighbours)
+
+
+def restart(state: ClusterState, job: JobRecord, reason: Reason, step: Step) -> None:
+    """Start over after an end that was not the job's wish, a bounded number of times and ever later."""
+    job = job.changed(restarts=job.restarts + 1)
+    if job.restarts > job.request.restart_limit:
+        numbers = {"restarts": job.restarts - 1, "restart_limit": job.request.restart_limit}
+        end(state, job, Phase.FAILED, Reason(code="RESTART_LIMIT", numbers=numbers), step, message=reason.code)
+        return
+    requeue(state, job, reason, step, wait_ms=backoff_ms(job.restarts))
+
+
+def lose(state: ClusterState, job: JobRecord, step: Step) -> None:
+    """Handle an attempt that certainly runs no more without having said how it ended."""
+    job = job.changed(exit_class="lost")
+    if job.after_stop is AfterStop.CANCEL:
+        end(state, job, Phase.CANCELLED, Reason(code="CANCELLED"), step)
+    elif job.after_stop is AfterStop.REQUEUE:
+        requeue(state, job.changed(preemptions=job.preemptions + 1), Reason(code="PREEMPTED"), step, wait_ms=0)
+    else:
+        restart(state, job, Reason(code="ATTEMPT_LOST"), step)

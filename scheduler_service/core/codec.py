@@ -1,0 +1,228 @@
+# ruff: noqa: ANN401 - values of every annotated type pass through here
+"""Turns events and other frozen records into JSON-able values and back, exactly and strictly.
+
+The types are the schema: a field that is not of its annotated type is refused, an unknown field too; a field that an
+older version did not write takes its default. Mappings with other keys than text become lists of pairs; numbers
+that JSON cannot write (NaN, infinities) become the words of the proto3 JSON mapping.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from scheduler_service.core import events
+from scheduler_service.core.errors import CodecError, UnsupportedVersionError
+
+FORMAT_VERSION = 1
+"""Raised when a reader of the version before could misread what is written."""
+
+Encoder = Callable[[Any], Any]
+Decoder = Callable[[Any], Any]
+_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_CONTAINERS_OF_EVENTS = (events.Event, events.AttemptReport)
+
+EVENT_KINDS: Mapping[str, type[events.Event]] = {
+    name: value
+    for name, value in vars(events).items()
+    if isinstance(value, type) and issubclass(value, events.Event) and value not in _CONTAINERS_OF_EVENTS
+}
+"""Every event by its kind, which is the name of its class."""
+
+
+def encode_event(event: events.Event) -> dict[str, Any]:
+    """Return an event as JSON-able values with its kind and format version."""
+    body: dict[str, Any] = encode(type(event), event)
+    return {"kind": type(event).__name__, "format": FORMAT_VERSION, **body}
+
+
+def decode_event(data: Mapping[str, Any]) -> events.Event:
+    """Return the event that `encode_event` wrote.
+
+    Raises:
+        UnsupportedVersionError: It was written by a newer version.
+        CodecError: It is no event of this format; the message names the field.
+    """
+    rest = dict(data)
+    kind, version = rest.pop("kind", None), rest.pop("format", None)
+    check_version(version)
+    event_type = EVENT_KINDS.get(kind) if isinstance(kind, str) else None
+    if event_type is None:
+        raise CodecError(f"unknown kind of event {kind!r}; known are {', '.join(sorted(EVENT_KINDS))}")
+    event: events.Event = decode(event_type, rest)
+    return event
+
+
+def check_version(version: object) -> None:
+    """Refuse data of another format.
+
+    Raises:
+        UnsupportedVersionError: It was written by a newer version.
+        CodecError: It states no version.
+    """
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise CodecError(f"format version {version!r} is not a positive integer")
+    if version > FORMAT_VERSION:
+        raise UnsupportedVersionError(
+            f"format version {version} is newer than {FORMAT_VERSION}, the newest known here; upgrade the program"
+        )
+
+
+def encode(kind: Any, value: Any) -> Any:
+    """Return a value of an annotated type as JSON-able values."""
+    return _codec(kind)[0](value)
+
+
+def decode(kind: Any, data: Any) -> Any:
+    """Return the value of an annotated type that `encode` wrote.
+
+    Raises:
+        CodecError: The data do not fit the type.
+    """
+    return _codec(kind)[1](data)
+
+
+@cache
+def _codec(kind: Any) -> tuple[Encoder, Decoder]:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if is_dataclass(kind):
+        return _dataclass_codec(kind)
+    if origin in (Union, UnionType):
+        return _optional_codec(arguments)
+    if origin is tuple:
+        return _tuple_codec(arguments)
+    if origin is not None and issubclass(origin, Mapping):
+        return _mapping_codec(*arguments)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return (lambda value: value.value), lambda data: _decode_enum(kind, data)
+    if kind is float:
+        return _encode_float, _decode_float
+    if kind is object or kind is Any:
+        return _encode_json, _encode_json
+    return (lambda value: value), lambda data: _decode_plain(kind, data)
+
+
+def _dataclass_codec(kind: Any) -> tuple[Encoder, Decoder]:
+    hints = get_type_hints(kind)
+    codecs = {field.name: _codec(hints[field.name]) for field in fields(kind)}
+    required = {field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING}
+
+    def encode_fields(value: Any) -> dict[str, Any]:
+        return {name: encode_field(getattr(value, name)) for name, (encode_field, _) in codecs.items()}
+
+    def decode_fields(data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            raise CodecError(f"{kind.__name__}: expected an object, found {type(data).__name__}")
+        wrong = sorted((data.keys() - codecs.keys()) | (required - data.keys()))
+        if wrong:
+            raise CodecError(f"{kind.__name__}: unknown or missing {', '.join(wrong)}")
+        try:
+            return kind(**{name: codecs[name][1](item) for name, item in data.items()})
+        except CodecError as error:
+            raise CodecError(f"{kind.__name__}: {error}") from error
+
+    return encode_fields, decode_fields
+
+
+def _optional_codec(arguments: tuple[Any, ...]) -> tuple[Encoder, Decoder]:
+    inner = [argument for argument in arguments if argument is not NoneType]
+    if len(inner) != 1 or len(arguments) != 2:
+        raise TypeError(f"only X | None can be stored, not {arguments}")
+    encode_inner, decode_inner = _codec(inner[0])
+    return (
+        lambda value: None if value is None else encode_inner(value),
+        lambda data: None if data is None else decode_inner(data),
+    )
+
+
+def _tuple_codec(arguments: tuple[Any, ...]) -> tuple[Encoder, Decoder]:
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        encode_item, decode_item = _codec(arguments[0])
+        return (
+            lambda value: [encode_item(item) for item in value],
+            lambda data: tuple([decode_item(item) for item in _a_list(data)]),
+        )
+    codecs = [_codec(argument) for argument in arguments]
+
+    def decode_items(data: Any) -> tuple[Any, ...]:
+        if len(_a_list(data)) != len(codecs):
+            raise CodecError(f"expected {len(codecs)} items, found {len(data)}")
+        return tuple(decode_item(item) for (_, decode_item), item in zip(codecs, data, strict=True))
+
+    return (
+        lambda value: [encode_item(item) for (encode_item, _), item in zip(codecs, value, strict=True)],
+        decode_items,
+    )
+
+
+def _mapping_codec(key: Any, item: Any) -> tuple[Encoder, Decoder]:
+    encode_item, decode_item = _codec(item)
+    if key is str:
+        return (
+            lambda value: {_decode_plain(str, name): encode_item(entry) for name, entry in value.items()},
+            lambda data: {_decode_plain(str, name): decode_item(entry) for name, entry in _an_object(data).items()},
+        )
+    encode_key, decode_key = _codec(key)
+
+    def decode_pairs(data: Any) -> dict[Any, Any]:
+        pairs = [_a_list(pair) for pair in _a_list(data)]
+        if any(len(pair) != 2 for pair in pairs):
+            raise CodecError("expected a list of pairs")
+        return {decode_key(pair[0]): decode_item(pair[1]) for pair in pairs}
+
+    return (lambda value: [[encode_key(name), encode_item(entry)] for name, entry in value.items()]), decode_pairs
+
+
+def _a_list(data: Any) -> Any:
+    if not isinstance(data, list | tuple):
+        raise CodecError(f"expected a list, found {type(data).__name__}")
+    return data
+
+
+def _an_object(data: Any) -> Mapping[Any, Any]:
+    if not isinstance(data, Mapping):
+        raise CodecError(f"expected an object, found {type(data).__name__}")
+    return data
+
+
+def _decode_enum(kind: type[Enum], data: Any) -> Enum:
+    try:
+        return kind(data)
+    except ValueError as error:
+        raise CodecError(f"{data!r} is no {kind.__name__}") from error
+
+
+def _decode_plain(kind: type, data: Any) -> Any:
+    if type(data) is not kind:
+        raise CodecError(f"expected {kind.__name__}, found {data!r}")
+    return data
+
+
+def _encode_float(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
+def _decode_float(data: Any) -> float:
+    if isinstance(data, str) and data in _WORDS:
+        return _WORDS[data]
+    if isinstance(data, bool) or not isinstance(data, int | float):
+        raise CodecError(f"expected a number, found {data!r}")
+    return float(data)
+
+
+def _encode_json(value: Any) -> Any:
+    """Pass JSON through, copied, so that nobody can change what is stored."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {_decode_plain(str, name): _encode_json(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encode_json(item) for item in value]
+    raise CodecError(f"{type(value).__name__} is not a JSON value")

@@ -1,0 +1,98 @@
+"""Orders, in the imperative: everything the engine wants done. Each may safely be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scheduler_service.core.records import Assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """An order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestPrediction(Command):
+    """Ask the predictor about one key on one device type; the answer is an event."""
+
+    key: str
+    device: str
+    device_memory_bytes: int
+    graph_sha256: str
+    settings: Mapping[str, object]
+    sub_batches: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairMember:
+    """A job key in a question about pairs, with what was measured of it alone."""
+
+    key: str
+    graph_sha256: str
+    settings: Mapping[str, object]
+    solo_step_ms: float | None = None
+    utilization_ratio: float | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestPairPredictions(Command):
+    """Ask the predictor how these keys slow each other down on one device type.
+
+    Attributes:
+        members: All keys in question.
+        new_keys: Only pairs with one of these are wanted; the others are known already.
+    """
+
+    device: str
+    members: tuple[PairMember, ...]
+    new_keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchJob(Command):
+    """Start one attempt on one node."""
+
+    node_id: str
+    job_id: str
+    attempt: int
+    fence: int
+    assignments: tuple[Assignment, ...]
+    sub_batch: int
+    accumulation_steps: int
+    granted_fences: tuple[int, ...]
+    memory_limit_bytes: int
+    steps_done: int
+    launch: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopJob(Command):
+    """End one attempt, with a checkpoint where asked."""
+
+    node_id: str
+    job_id: str
+    attempt: int
+    fence: int
+    checkpoint: bool
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordOutcome(Command):
+    """Tell the predictor what a job really did."""
+
+    prediction_id: str
+    utilization_ratio: float | None = None
+    memory_peak_bytes: int | None = None
+    step_ms_mean: float | None = None
+    window_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeAt(Command):
+    """Hand in a TimerFired at this instant."""
+
+    at_ms: int

@@ -1,0 +1,92 @@
+"""What a policy answers: one decision per pending job, further ones for running jobs, in execution order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from scheduler_service.core.records import Assignment, Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One GPU as a policy looked at it for a job; `cost` in the policy's own unit, lower is better."""
+
+    gpu_id: str
+    feasible: bool
+    reason: Reason
+    cost: float | None = None
+    chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What shall happen to one job, and why."""
+
+    job_id: str
+    reason: Reason
+    candidates: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start(Decision):
+    """Start a pending job on these GPUs, with this many samples per GPU and pass."""
+
+    assignments: tuple[Assignment, ...]
+    sub_batch: int
+    accumulation_steps: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop(Decision):
+    """Stop a running job."""
+
+    checkpoint: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migrate(Decision):
+    """Move a running job to these GPUs."""
+
+    assignments: tuple[Assignment, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reshape(Decision):
+    """Give a running job another number of GPUs or another sub-batch."""
+
+    assignments: tuple[Assignment, ...]
+    sub_batch: int
+    accumulation_steps: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold(Decision):
+    """Leave a pending job waiting; `until_ms` 0 = until something changes."""
+
+    until_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldMany(Decision):
+    """The same hold for many pending jobs: a long queue behind a full cluster costs one object, not thousands.
+
+    Attributes:
+        job_id: Empty.
+        job_ids: The jobs that wait, in the policy's order.
+        until_ms: As in `Hold`.
+    """
+
+    job_id: str = ""
+    job_ids: tuple[str, ...]
+    until_ms: int = 0
+
+
+def unfolded(decisions: Iterable[Decision]) -> Iterator[Decision]:
+    """Yield one decision per job, in order, with every `HoldMany` replaced by its holds."""
+    for decision in decisions:
+        if isinstance(decision, HoldMany):
+            for job_id in decision.job_ids:
+                yield Hold(job_id=job_id, reason=decision.reason, until_ms=decision.until_ms)
+        else:
+            yield decision

@@ -1,0 +1,291 @@
+"""The only door: facts go in, commands come out.
+
+`SchedulerEngine.handle` applies a fact, asks the policy where the fact may change its mind, checks the answer as a plan
+applier does, carries it into the state and returns what the outside world must do. It never waits, reads no clock and
+opens no file; the same events give the same commands, which is what makes replay a recovery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from scheduler_service.core import engine_snapshot, events, job_events, node_events
+from scheduler_service.core.attempts import launch, launch_commands, stop, stop_commands
+from scheduler_service.core.commands import Command, WakeAt
+from scheduler_service.core.decisions import Decision, Hold, HoldMany, Start, Stop, unfolded
+from scheduler_service.core.job_records import RejectedDecision
+from scheduler_service.core.plan_check import CheckedPlan, check_plan
+from scheduler_service.core.prediction_requests import ask_about_pairs, refresh_hold, reissue_questions
+from scheduler_service.core.records import AfterStop, Phase, Reason
+from scheduler_service.core.state import ClusterState
+from scheduler_service.core.step import Step
+from scheduler_service.core.view import Policy, SchedulingView
+
+MakePolicy = Callable[[str, Mapping[str, object]], Policy]
+
+
+class SchedulerEngine:
+    """Decides who runs where.
+
+    Args:
+        make_policy: Builds a policy from its name and parameters; raises `PolicyError` for a wrong choice.
+        policy: Name of the first policy.
+        parameters: Its parameters; absent ones take their defaults.
+        seed: Handed to policies that need luck.
+        nodes_per_job_max: Nodes that one job may span; 0 = no limit. Agents cannot yet start a gang across nodes.
+        ended_jobs_max: Ended jobs kept.
+    """
+
+    def __init__(
+        self,
+        *,
+        make_policy: MakePolicy,
+        policy: str,
+        parameters: Mapping[str, object] | None = None,
+        seed: int = 0,
+        nodes_per_job_max: int = 1,
+        ended_jobs_max: int = 10_000,
+    ) -> None:
+        self._make_policy = make_policy
+        self._policy = make_policy(policy, parameters or {})
+        self._nodes_per_job_max = nodes_per_job_max
+        self._state = ClusterState(seed=seed, ended_jobs_max=ended_jobs_max)
+        self._state.policy, self._state.parameters = policy, dict(parameters or {})
+        self._wakes: list[int] = []
+        self._backoffs: list[tuple[int, str]] = []
+
+    @property
+    def state(self) -> ClusterState:
+        """Everything known; for reading only."""
+        return self._state
+
+    def handle(self, event: events.Event) -> list[Command]:
+        """Apply one fact and return what follows from it.
+
+        Args:
+            event: A fact; an earlier instant than the last event's counts as the same instant.
+
+        Returns:
+            Commands in the order in which they shall be carried out; each may be repeated.
+
+        Raises:
+            InvalidTransition: The fact cannot happen to this job now (a bug); nothing was changed.
+            PolicyError: `PolicyChosen` names a policy that cannot be built; nothing was changed.
+        """
+        step = Step()
+        self._state.now_ms = max(self._state.now_ms, event.at_ms)
+        self._apply(event, step)
+        self._release_due(step)
+        if step.is_decision_due and (self._state.running or self._has_ready_jobs()):
+            self._decide(step)
+        self._note_wakes(step)
+        return step.commands
+
+    def _apply(self, event: events.Event, step: Step) -> None:
+        handler = _HANDLERS.get(type(event))
+        if handler is not None:
+            handler(self._state, event, step)
+        elif isinstance(event, events.AttemptReport):
+            job_events.report(self._state, event, step)
+        elif isinstance(event, events.PolicyChosen):
+            self._choose(event, step)
+        elif isinstance(event, events.TimerFired):
+            step.is_decision_due = True
+        else:
+            raise TypeError(f"{type(event).__name__} is not an event that the engine knows")
+
+    def _choose(self, event: events.PolicyChosen, step: Step) -> None:
+        """Switch between two decisions; what runs goes on."""
+        self._policy = self._make_policy(event.policy, event.parameters)
+        self._state.policy, self._state.parameters = event.policy, dict(event.parameters)
+        step.is_decision_due = True
+
+    def _has_ready_jobs(self) -> bool:
+        return len(self._state.in_phase(Phase.PENDING)) > len(self._state.holds)
+
+    def _release_due(self, step: Step) -> None:
+        """Show jobs whose waiting time is over."""
+        while self._backoffs and self._backoffs[0][0] <= self._state.now_ms:
+            _, job_id = heappop(self._backoffs)
+            job = self._state.jobs.get(job_id)
+            if job is not None and job.phase is Phase.PENDING and refresh_hold(self._state, job_id):
+                step.is_decision_due = True
+
+    def _note_wakes(self, step: Step) -> None:
+        """Turn wishes to be woken into commands, once per instant."""
+        for backoff in step.backoffs:
+            heappush(self._backoffs, backoff)
+        while self._wakes and self._wakes[0] <= self._state.now_ms:
+            heappop(self._wakes)
+        for at_ms in step.wakes_at_ms:
+            if at_ms > self._state.now_ms and at_ms not in self._wakes:
+                heappush(self._wakes, at_ms)
+                step.commands.append(WakeAt(at_ms=at_ms))
+
+    def _decide(self, step: Step) -> None:
+        plan = self._ask(self._view(explain=False))
+        self._state.decided_at_ms = self._state.now_ms
+        for rejection in plan.rejections:
+            self._record_rejection(rejection.decision.job_id, rejection.reason, type(rejection.decision).__name__)
+        for decision in plan.decisions:
+            self._carry_out(decision, plan, step)
+
+    def _ask(self, view: SchedulingView) -> CheckedPlan:
+        """Ask the policy and check its answer; one that raises holds every job and is recorded."""
+        pending = {job.request.job_id: job for job in view.pending}
+        try:
+            decisions: Sequence[Decision] = tuple(self._policy.decide(view))
+        except Exception as error:  # a policy's bug must not stop the cluster; it is recorded
+            self._record_rejection("", Reason(code="POLICY_FAILED"), f"{type(error).__name__}: {error}")
+            decisions = (HoldMany(job_ids=tuple(pending), reason=Reason(code="POLICY_FAILED")),)
+        return check_plan(view, pending, decisions)
+
+    def _record_rejection(self, job_id: str, reason: Reason, detail: str) -> None:
+        self._state.rejected.append(
+            RejectedDecision(
+                at_ms=self._state.now_ms,
+                policy=self._state.policy,
+                job_id=job_id,
+                reason=reason,
+                detail=detail[:500],
+            )
+        )
+
+    def _carry_out(self, decision: Decision, plan: CheckedPlan, step: Step) -> None:
+        if isinstance(decision, Start):
+            launch(self._state, decision, reserved_bytes=plan.reservations[decision.job_id], step=step)
+        elif isinstance(decision, Stop):
+            stop(self._state, self._state.jobs[decision.job_id], AfterStop.REQUEUE, step)
+        elif isinstance(decision, Hold | HoldMany) and decision.until_ms > self._state.now_ms:
+            step.wakes_at_ms.append(decision.until_ms)
+        self._state.decisions.record(decision)
+
+    def _view(self, *, explain: bool) -> SchedulingView:
+        state = self._state
+        return SchedulingView(
+            now_ms=state.now_ms,
+            nodes=state.usable_nodes,
+            gpus=state.usable_gpus,
+            pending=state.ready_jobs(),
+            running=state.running,
+            predictions=state.predictions,
+            seed=state.seed,
+            explain=explain,
+            unpredictable_keys=state.predictions.unpredictable_keys,
+            free_gpu_ids=state.free_gpu_ids,
+            host_use=state.host_use,
+            nodes_per_job_max=self._nodes_per_job_max,
+        )
+
+    def explain(self, job_id: str) -> Decision:
+        """Say why a job is where it is, with the candidates looked at where it waits for the policy.
+
+        Raises:
+            KeyError: No such job is known (any more).
+        """
+        job = self._state.jobs[job_id]
+        if job.phase is not Phase.PENDING or job_id in self._state.holds:
+            return self._state.decisions.get(job_id) or Decision(job_id=job_id, reason=job.reason)
+        plan = self._ask(self._view(explain=True))
+        return next(decision for decision in unfolded(plan.decisions) if decision.job_id == job_id)
+
+    def reissue(self) -> list[Command]:
+        """Return the orders whose effect is outstanding, for carrying them out again after a crash."""
+        step = Step()
+        state = self._state
+        reissue_questions(state, step)
+        for job_id in state.in_phase(Phase.STARTING):
+            step.commands += launch_commands(state, state.jobs[job_id])
+        for job_id in state.in_phase(Phase.STOPPING):
+            step.commands += stop_commands(state.jobs[job_id])
+        step.commands += [node_events.stop_ghost(ghost) for ghost in state.ghosts.values()]
+        step.commands += [WakeAt(at_ms=at_ms) for at_ms in sorted(self._wakes)]
+        return step.commands
+
+    def snapshot(self) -> dict[str, object]:
+        """Return everything worth keeping as JSON-able values; `restore` turns it back."""
+        return engine_snapshot.encode_state(self._state, wakes_at_ms=tuple(sorted(self._wakes)))
+
+    @classmethod
+    def restore(
+        cls,
+        snapshot: Mapping[str, object],
+        *,
+        make_policy: MakePolicy,
+        nodes_per_job_max: int = 1,
+        ended_jobs_max: int = 10_000,
+    ) -> SchedulerEngine:
+        """Return the engine that gave this snapshot.
+
+        Raises:
+            CodecError: The snapshot is not one, or was written by a newer version.
+            PolicyError: Its policy cannot be built.
+        """
+        state, wakes = engine_snapshot.decode_state(snapshot, ended_jobs_max=ended_jobs_max)
+        engine = cls(
+            make_policy=make_policy,
+            policy=state.policy,
+            parameters=state.parameters,
+            nodes_per_job_max=nodes_per_job_max,
+        )
+        engine._state = state
+        engine._wakes = list(wakes)
+        heapify(engine._wakes)
+        engine._backoffs = sorted(
+            (state.jobs[job_id].not_before_ms, job_id)
+            for job_id in state.holds
+            if state.jobs[job_id].not_before_ms > state.now_ms
+        )
+        return engine
+
+
+def _prediction_arrived(state: ClusterState, event: events.PredictionArrived, step: Step) -> None:
+    prediction = event.prediction
+    if not state.predictions.knows(prediction.key):
+        return
+    state.predictions.put_job(prediction)
+    ask_about_pairs(state, prediction.key, prediction.device, step)
+    _show_jobs_of(state, prediction.key, step)
+
+
+def _prediction_failed(state: ClusterState, event: events.PredictionFailed, step: Step) -> None:
+    if not state.predictions.knows(event.key):
+        return
+    state.predictions.put_failure(event.key, event.device, event.code)
+    _show_jobs_of(state, event.key, step)
+
+
+def _show_jobs_of(state: ClusterState, key: str, step: Step) -> None:
+    for job_id in state.pending_with_key(key):
+        step.is_decision_due |= refresh_hold(state, job_id)
+
+
+def _pairs_arrived(state: ClusterState, event: events.PairPredictionsArrived, step: Step) -> None:
+    for pair in event.pairs:
+        state.predictions.put_pair(pair)
+        state.predictions.answer_pairs(pair.victim_key, pair.device)
+    for key in dict.fromkeys(pair.victim_key for pair in event.pairs):
+        _show_jobs_of(state, key, step)
+    step.is_decision_due = True
+
+
+def _pairs_failed(state: ClusterState, event: events.PairPredictionsFailed, step: Step) -> None:
+    for key in event.keys:
+        state.predictions.answer_pairs(key, event.device)
+        _show_jobs_of(state, key, step)
+
+
+_HANDLERS: Mapping[type[events.Event], Callable[[ClusterState, Any, Step], None]] = {
+    events.JobSubmitted: job_events.submit,
+    events.JobCancelled: job_events.cancel,
+    events.PredictionArrived: _prediction_arrived,
+    events.PredictionFailed: _prediction_failed,
+    events.PairPredictionsArrived: _pairs_arrived,
+    events.PairPredictionsFailed: _pairs_failed,
+    events.NodeJoined: node_events.join,
+    events.NodeDisconnected: node_events.disconnect,
+    events.NodeLost: node_events.lose_node,
+    events.GpuHealthChanged: node_events.change_health,
+}

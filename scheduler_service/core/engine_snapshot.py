@@ -1,0 +1,121 @@
+"""The engine's whole memory as JSON-able values and back: what a log is compacted to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduler_service.core.codec import FORMAT_VERSION, check_version, decode, encode
+from scheduler_service.core.decisions import Decision, Hold
+from scheduler_service.core.errors import CodecError
+from scheduler_service.core.job_records import Ghost, JobRecord, KeyUse, RejectedDecision
+from scheduler_service.core.prediction_store import StoredPredictions
+from scheduler_service.core.records import Node, Phase, Reason
+from scheduler_service.core.state import ClusterState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredHold:
+    """Why a pending job waits, and until when."""
+
+    reason: Reason
+    until_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredState:
+    """Everything that cannot be computed from something else here.
+
+    Attributes:
+        jobs: In the order in which they entered their phase, phase by phase.
+        holds: Jobs that the engine itself holds back.
+        decisions: Newest decision of the other pending jobs.
+    """
+
+    now_ms: int
+    seed: int
+    next_fence: int
+    policy: str
+    parameters: Mapping[str, object]
+    decided_at_ms: int
+    nodes: tuple[Node, ...]
+    jobs: tuple[JobRecord, ...]
+    ghosts: tuple[Ghost, ...]
+    living_keys: Mapping[str, KeyUse]
+    devices: Mapping[str, int]
+    holds: Mapping[str, Reason]
+    decisions: Mapping[str, StoredHold]
+    predictions: StoredPredictions
+    wakes_at_ms: tuple[int, ...]
+    rejected: tuple[RejectedDecision, ...] = field(default=())
+
+
+def encode_state(state: ClusterState, *, wakes_at_ms: tuple[int, ...]) -> dict[str, object]:
+    """Return the state as JSON-able values."""
+    stored = StoredState(
+        now_ms=state.now_ms,
+        seed=state.seed,
+        next_fence=state.next_fence,
+        policy=state.policy,
+        parameters=state.parameters,
+        decided_at_ms=state.decided_at_ms,
+        nodes=tuple(state.nodes.values()),
+        jobs=tuple(state.jobs[job_id] for phase in Phase for job_id in state.in_phase(phase)),
+        ghosts=tuple(state.ghosts.values()),
+        living_keys=state.living_keys,
+        devices=state.devices,
+        holds=state.holds,
+        decisions=_stored_decisions(state),
+        predictions=state.predictions.stored(),
+        wakes_at_ms=wakes_at_ms,
+        rejected=tuple(state.rejected),
+    )
+    return {"format": FORMAT_VERSION, "state": encode(StoredState, stored)}
+
+
+def _stored_decisions(state: ClusterState) -> dict[str, StoredHold]:
+    found: dict[str, StoredHold] = {}
+    for job_id in state.in_phase(Phase.PENDING):
+        decision = state.decisions.get(job_id)
+        if isinstance(decision, Hold) and job_id not in state.holds:
+            found[job_id] = StoredHold(reason=decision.reason, until_ms=decision.until_ms)
+    return found
+
+
+def decode_state(snapshot: Mapping[str, Any], *, ended_jobs_max: int) -> tuple[ClusterState, tuple[int, ...]]:
+    """Return the state that `encode_state` wrote, and the instants at which it wants to be woken.
+
+    Raises:
+        UnsupportedVersionError: It was written by a newer version.
+        CodecError: It is no snapshot.
+    """
+    check_version(snapshot.get("format"))
+    if snapshot.keys() != {"format", "state"}:
+        raise CodecError("a snapshot has exactly the fields format and state")
+    stored: StoredState = decode(StoredState, snapshot["state"])
+    state = ClusterState(seed=stored.seed, ended_jobs_max=ended_jobs_max)
+    state.now_ms, state.next_fence = stored.now_ms, stored.next_fence
+    state.policy, state.parameters = stored.policy, stored.parameters
+    state.decided_at_ms = stored.decided_at_ms
+    state.predictions.load(stored.predictions)
+    for node in stored.nodes:
+        state.put_node(node)
+    _load_jobs(state, stored)
+    for ghost in stored.ghosts:
+        state.put_ghost(ghost)
+    state.load_registers(living_keys=stored.living_keys, devices=stored.devices)
+    state.rejected.extend(stored.rejected)
+    return state, stored.wakes_at_ms
+
+
+def _load_jobs(state: ClusterState, stored: StoredState) -> None:
+    """Put jobs that hold GPUs in start order, which is the order of their fences."""
+    for job in sorted(stored.jobs, key=lambda job: job.fence if job.holds_gpus else 0):
+        state.put_job(job)
+        if job.holds_gpus:
+            state.decisions.record(Decision(job_id=job.job_id, reason=job.reason))
+    for job_id, reason in stored.holds.items():
+        state.set_hold(job_id, reason)
+    for job_id, hold in stored.decisions.items():
+        state.decisions.record(Hold(job_id=job_id, reason=hold.reason, until_ms=hold.until_ms))

@@ -1,0 +1,50 @@
+"""What can go wrong inside the pure part.
+
+CoreError
+├── InvalidTransition     us: an event met a phase that the table does not know; carries the job's story
+├── CodecError            caller: a stored event or snapshot is not of this format
+│   └── UnsupportedVersionError   caller: it was written by a newer version
+└── PolicyError           caller: an operator's choice of policy cannot be followed
+    ├── UnknownPolicyError
+    └── PolicyParameterError
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class CoreError(Exception):
+    """Root of every error of the pure part."""
+
+
+class InvalidTransition(CoreError):  # noqa: N818 - it names what happened, as the state machines we learned from do
+    """An event met a job in a phase for which the transition table has no entry: a bug, nothing was changed."""
+
+    def __init__(self, *, job_id: str, phase: str, event_kind: str, story: Iterable[str]) -> None:
+        self.job_id = job_id
+        self.phase = phase
+        self.event_kind = event_kind
+        self.story = tuple(story)
+        lines = "\n  ".join(self.story) or "(no story)"
+        super().__init__(f"{event_kind} is impossible for job {job_id} in phase {phase}; its story:\n  {lines}")
+
+
+class CodecError(CoreError):
+    """Bytes that should be an event or a snapshot are not."""
+
+
+class UnsupportedVersionError(CodecError):
+    """The data were written by a newer version of the program; upgrade before reading them."""
+
+
+class PolicyError(CoreError):
+    """The chosen policy cannot be built."""
+
+
+class UnknownPolicyError(PolicyError):
+    """No policy has this name; the message lists those that exist."""
+
+
+class PolicyParameterError(PolicyError):
+    """A parameter does not exist or has an impossible value; the message lists the valid ones."""

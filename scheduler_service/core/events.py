@@ -1,0 +1,217 @@
+"""Facts, in the past tense: the only thing that ever changes the engine. Each is stored before it is handled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scheduler_service.core.records import JobPrediction, JobRequest, Node, PairPrediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A fact.
+
+    Attributes:
+        at_ms: When the scheduler learned of it; never earlier than the event before it.
+    """
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptReport(Event):
+    """A fact about one launch of a job; stale ones (another attempt or fence) change nothing."""
+
+    job_id: str
+    attempt: int
+    fence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSubmitted(Event):
+    """A user handed in a job.
+
+    Attributes:
+        request: What policies may know.
+        launch: What only the agent needs (proto3 JSON of the JobSpec); the engine never looks inside.
+        graph_sha256: Empty: nothing can be predicted.
+        settings: proto3 JSON of the JobSettings; passed on to the predictor.
+    """
+
+    request: JobRequest
+    launch: Mapping[str, object] = field(default_factory=dict)
+    graph_sha256: str = ""
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCancelled(Event):
+    """A user took a job back."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionArrived(Event):
+    """The predictor answered for one key and device."""
+
+    prediction: JobPrediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionFailed(Event):
+    """The predictor did not answer; jobs with this key run exclusively, with that reason shown."""
+
+    key: str
+    device: str
+    code: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairPredictionsArrived(Event):
+    """The predictor answered a question about pairs."""
+
+    pairs: tuple[PairPrediction, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairPredictionsFailed(Event):
+    """The predictor did not answer about these keys on this device."""
+
+    device: str
+    keys: tuple[str, ...]
+    code: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningAttempt:
+    """An attempt that a joining node says it holds."""
+
+    job_id: str
+    attempt: int
+    fence: int
+    gpu_ids: tuple[str, ...]
+    steps_done: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeJoined(Event):
+    """An agent dialled in, with everything that still runs there.
+
+    Ends that the agent still had to tell come before this event, each as its own report: an attempt that is neither
+    reported nor listed counts as lost.
+    """
+
+    node: Node
+    attempts: tuple[RunningAttempt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDisconnected(Event):
+    """The stream to an agent broke; its jobs run on until their leases end."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLost(Event):
+    """Lease, grace and margin are over without a word: what ran there has certainly ended."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuHealthChanged(Event):
+    """A GPU of a node went bad or came back."""
+
+    gpu_id: str
+    healthy: bool
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStarted(AttemptReport):
+    """The agent confirmed that the process runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProgressed(AttemptReport):
+    """Work done and measured since the last report.
+
+    Attributes:
+        steps_done: Optimizer steps since the job's very first start.
+        window_steps: Steps inside the measured window.
+        window_ms: Length of that window.
+        checkpoint_step: Newest believed checkpoint; -1 = none.
+    """
+
+    steps_done: int
+    window_steps: int = 0
+    window_ms: int = 0
+    loss: float | None = None
+    utilization_ratio: float | None = None
+    memory_bytes: int = 0
+    memory_peak_bytes: int = 0
+    checkpoint_step: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStopped(AttemptReport):
+    """The process has ended because it was told to, or checkpointed; its GPUs are free."""
+
+    exit_class: str
+    exit_code: int = 0
+    steps_done: int = 0
+    checkpoint_step: int = -1
+    memory_peak_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFinished(AttemptReport):
+    """The process ended with success."""
+
+    steps_done: int
+    memory_peak_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFailed(AttemptReport):
+    """The process ended badly.
+
+    Attributes:
+        exit_class: One of the agent's classes (gpu_oom, host_oom, gpu_fault, communication, signal, error, lost,
+            fenced).
+        memory_available_bytes: For gpu_oom: what was available to the job where it failed.
+    """
+
+    exit_class: str
+    exit_code: int = 0
+    steps_done: int = 0
+    checkpoint_step: int = -1
+    memory_peak_bytes: int = 0
+    memory_available_bytes: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRefused(AttemptReport):
+    """The agent would not start it (allow-list, capacity, stale fence); nothing ran."""
+
+    code: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerFired(Event):
+    """An instant asked for by WakeAt has come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyChosen(Event):
+    """An operator chose a policy."""
+
+    policy: str
+    parameters: Mapping[str, object] = field(default_factory=dict)

@@ -1,0 +1,113 @@
+"""What must hold after every event, whatever happened. Tests run it; a live scheduler may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scheduler_service.core.capacity import Resident, sharing_obstacle
+from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.records import Phase, Share
+from scheduler_service.core.state import ClusterState
+
+
+class BrokenInvariantError(AssertionError):
+    """The engine's memory contradicts itself or the cluster; the message lists every contradiction."""
+
+
+def check(state: ClusterState) -> None:
+    """Check everything.
+
+    Raises:
+        BrokenInvariantError: Something does not hold.
+    """
+    found = [*_job_violations(state), *_gpu_violations(state), *_index_violations(state)]
+    if found:
+        raise BrokenInvariantError("; ".join(found))
+
+
+def _job_violations(state: ClusterState) -> Iterator[str]:
+    fences: set[int] = set()
+    for job in state.jobs.values():
+        yield from _one_job(job)
+        if job.fence in fences:
+            yield f"fence {job.fence} is held twice"
+        if job.fence:
+            fences.add(job.fence)
+        if job.fence >= state.next_fence:
+            yield f"{job.job_id} holds fence {job.fence} of the future"
+        if max(job.submitted_at_ms, job.started_at_ms, job.finished_at_ms, job.accrued_at_ms) > state.now_ms:
+            yield f"{job.job_id} has a past in the future"
+
+
+def _one_job(job: JobRecord) -> Iterator[str]:
+    if job.holds_gpus != bool(job.fence):
+        yield f"{job.job_id} is {job.phase} with fence {job.fence}"
+    if job.holds_gpus and sorted(part.rank for part in job.assignments) != list(range(len(job.assignments))):
+        yield f"{job.job_id} holds the ranks of {job.assignments}"
+    if job.holds_gpus and len(job.assignments) not in (job.request.allowed_gpus or (job.request.gpus,)):
+        yield f"{job.job_id} runs as an incomplete gang"
+    if job.phase is Phase.PENDING and job.assignments:
+        yield f"{job.job_id} waits with GPUs"
+    if job.phase is Phase.FINISHED and job.steps_done < job.request.steps_total:
+        yield f"{job.job_id} finished after {job.steps_done} of {job.request.steps_total} steps"
+    if job.restarts > job.request.restart_limit + 1:
+        yield f"{job.job_id} was restarted too often"
+
+
+def _gpu_violations(state: ClusterState) -> Iterator[str]:
+    for gpu_id, view in state.gpus.items():
+        holders = tuple(sorted(job.job_id for job in state.jobs.values() if job.holds_gpus and gpu_id in job.gpu_ids))
+        if tuple(sorted(view.job_ids)) != holders:
+            yield f"{gpu_id} is believed to hold {view.job_ids}, but {holders} hold it"
+        jobs = [state.jobs[job_id] for job_id in holders]
+        reserved = sum(job.memory_reserved_bytes for job in jobs)
+        if reserved != view.memory_reserved_bytes or reserved > view.gpu.memory_bytes:
+            yield f"{gpu_id}: {reserved} of {view.gpu.memory_bytes} bytes held, {view.memory_reserved_bytes} believed"
+        if len(jobs) > 1 and any(job.request.share is Share.NEVER for job in jobs):
+            yield f"{gpu_id} is shared by {holders} against a job's will"
+        is_releasing = any(job.phase is Phase.STOPPING for job in jobs) or _is_haunted(state, gpu_id)
+        if is_releasing != view.is_releasing:
+            yield f"{gpu_id} releasing is {view.is_releasing}"
+        is_free = gpu_id in state.usable_gpus and not holders and not is_releasing
+        if is_free != (gpu_id in state.free_gpu_ids):
+            yield f"{gpu_id} free is not {is_free}"
+
+
+def _is_haunted(state: ClusterState, gpu_id: str) -> bool:
+    return any(gpu_id in ghost.gpu_ids for ghost in state.ghosts.values())
+
+
+def _index_violations(state: ClusterState) -> Iterator[str]:
+    for phase in Phase:
+        indexed, found = set(state.in_phase(phase)), {j.job_id for j in state.jobs.values() if j.phase is phase}
+        if indexed != found:
+            yield f"phase {phase}: indexed {sorted(indexed)}, found {sorted(found)}"
+    pending = set(state.in_phase(Phase.PENDING))
+    ready = [job.request.job_id for job in state.ready_jobs()]
+    if set(ready) | set(state.holds) != pending or set(ready) & set(state.holds):
+        yield f"pending {sorted(pending)} are not {ready} and {sorted(state.holds)}"
+    undecided = sorted(pending - set(state.decisions))
+    if undecided and state.usable_gpus and state.decided_at_ms == state.now_ms:
+        yield f"nobody says why {undecided} wait"
+    running = {job.job_id for job in state.jobs.values() if job.holds_gpus}
+    if set(state.running) != running:
+        yield f"running {sorted(state.running)} is not {sorted(running)}"
+    for job_id in running:
+        node_ids = {view.node_id for gpu_id in state.jobs[job_id].gpu_ids if (view := state.gpus.get(gpu_id))}
+        if not node_ids <= {*state.jobs[job_id].node_ids, *state.nodes}:
+            yield f"{job_id} runs on unknown nodes"
+
+
+def consent_violations(state: ClusterState) -> Iterator[str]:
+    """Say which jobs share a GPU that present predictions would keep apart.
+
+    Not part of `check`: observations may turn against a pair after it was placed.
+    """
+    for view in state.gpus.values():
+        residents = [
+            Resident(request=job.request, sub_batch=job.sub_batch, memory_reserved_bytes=job.memory_reserved_bytes)
+            for job in (state.jobs[job_id] for job_id in view.job_ids)
+        ]
+        refusal = sharing_obstacle(residents[0], residents[1:], view.gpu, state.predictions) if residents[1:] else None
+        if refusal is not None:
+            yield f"{view.gpu.gpu_id}: {refusal}"

@@ -1,0 +1,272 @@
+"""What a fact about a job does, as a table keyed (phase, kind of event). A missing entry is a bug.
+
+Reports about an attempt are looked up only when their (attempt, fence) is the one that holds GPUs now; all others are
+stale and change nothing but the ghost whose end they may confirm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from scheduler_service.core import events
+from scheduler_service.core.attempts import (
+    LAUNCH_REFUSALS_MAX,
+    backoff_ms,
+    end,
+    launch_commands,
+    lose,
+    requeue,
+    restart,
+    stop,
+    stop_commands,
+)
+from scheduler_service.core.errors import InvalidTransition
+from scheduler_service.core.job_records import JobRecord, with_history
+from scheduler_service.core.observations import observe
+from scheduler_service.core.prediction_requests import ask_about_job, refresh_hold
+from scheduler_service.core.records import AfterStop, Phase, Reason
+from scheduler_service.core.state import ClusterState
+from scheduler_service.core.step import Step
+
+JobHandler = Callable[[ClusterState, JobRecord, Any, Step], None]
+
+RESTARTING_EXIT_CLASSES = frozenset(
+    {"lost", "fenced", "communication", "host_oom", "gpu_fault", "signal", "stopped", "checkpointed"}
+)
+"""Ends that another machine or another moment may spare the job."""
+
+
+def submit(state: ClusterState, event: events.JobSubmitted, step: Step) -> None:
+    """Take a new job into the queue and ask what it will need.
+
+    Raises:
+        InvalidTransition: A job with this id exists.
+    """
+    request = event.request
+    known = state.jobs.get(request.job_id)
+    if known is not None:
+        raise _invalid(known, event)
+    job = JobRecord(
+        request=request,
+        launch=event.launch,
+        graph_sha256=event.graph_sha256,
+        settings=event.settings,
+        submitted_at_ms=state.now_ms,
+    )
+    state.put_job(with_history(job, at_ms=state.now_ms, kind="submit", message=f"{request.gpus} GPU(s)"))
+    ask_about_job(state, job, step)
+    step.is_decision_due = refresh_hold(state, request.job_id)
+
+
+def cancel(state: ClusterState, event: events.JobCancelled, step: Step) -> None:
+    """Take a job back; one that is unknown by now has ended long ago."""
+    job = state.jobs.get(event.job_id)
+    if job is not None:
+        _transition(job, event)(state, job, event, step)
+
+
+def report(state: ClusterState, event: events.AttemptReport, step: Step) -> None:
+    """Apply what an agent says about an attempt; stale reports change nothing."""
+    if isinstance(event, ENDING_EVENTS) and state.drop_ghost((event.job_id, event.attempt, event.fence)):
+        step.is_decision_due = True
+    job = state.jobs.get(event.job_id)
+    if job is not None and job.fence and (job.attempt, job.fence) == (event.attempt, event.fence):
+        _transition(job, event)(state, job, event, step)
+
+
+def _transition(job: JobRecord, event: events.Event) -> JobHandler:
+    handler = TRANSITIONS.get((job.phase, type(event)))
+    if handler is None:
+        raise _invalid(job, event)
+    return handler
+
+
+def _invalid(job: JobRecord, event: events.Event) -> InvalidTransition:
+    story = (f"{line.at_ms} {line.kind}: {line.message}" for line in job.history)
+    return InvalidTransition(job_id=job.job_id, phase=job.phase.value, event_kind=type(event).__name__, story=story)
+
+
+def _ignore(state: ClusterState, job: JobRecord, event: events.Event, step: Step) -> None:
+    """A repetition; nothing changes."""
+
+
+def _cancel_pending(state: ClusterState, job: JobRecord, event: events.JobCancelled, step: Step) -> None:
+    end(state, job, Phase.CANCELLED, Reason(code="CANCELLED"), step)
+
+
+def _cancel_running(state: ClusterState, job: JobRecord, event: events.JobCancelled, step: Step) -> None:
+    stop(state, job, AfterStop.CANCEL, step)
+
+
+def _cancel_stopping(state: ClusterState, job: JobRecord, event: events.JobCancelled, step: Step) -> None:
+    if job.after_stop is not AfterStop.CANCEL:
+        state.put_job(job.changed(after_stop=AfterStop.CANCEL, reason=Reason(code="STOPPING_TO_CANCEL")))
+
+
+def _started(state: ClusterState, job: JobRecord, event: events.AttemptReport, step: Step) -> None:
+    confirm_start(state, job)
+
+
+def confirm_start(state: ClusterState, job: JobRecord) -> None:
+    """Note that the process runs."""
+    job = job.changed(phase=Phase.RUNNING, launch_refusals=0, neighbours_since_ms=state.now_ms)
+    state.put_job(with_history(job, at_ms=state.now_ms, kind="started", message=f"attempt {job.attempt}"))
+    for other_id in state.neighbours(job):
+        state.put_job(state.jobs[other_id].changed(neighbours_since_ms=state.now_ms))
+
+
+def _progressed_while_starting(state: ClusterState, job: JobRecord, event: events.JobProgressed, step: Step) -> None:
+    confirm_start(state, job)
+    observe(state, state.jobs[job.job_id], event, step)
+
+
+def _progressed(state: ClusterState, job: JobRecord, event: events.JobProgressed, step: Step) -> None:
+    observe(state, job, event, step)
+
+
+def _with_end(job: JobRecord, event: events.JobStopped | events.JobFailed) -> JobRecord:
+    return job.changed(
+        exit_class=event.exit_class,
+        exit_code=event.exit_code,
+        steps_done=max(job.steps_done, event.steps_done),
+        checkpoint_step=max(job.checkpoint_step, event.checkpoint_step),
+        memory_peak_bytes=max(job.memory_peak_bytes, event.memory_peak_bytes),
+    )
+
+
+def _finished(state: ClusterState, job: JobRecord, event: events.JobFinished, step: Step) -> None:
+    """Believe a success only when the work was done."""
+    job = job.changed(
+        exit_class="done",
+        steps_done=max(job.steps_done, event.steps_done),
+        memory_peak_bytes=max(job.memory_peak_bytes, event.memory_peak_bytes),
+    )
+    if job.steps_done >= job.request.steps_total:
+        end(state, job, Phase.FINISHED, Reason(code="FINISHED"), step)
+        return
+    numbers = {"steps_done": job.steps_done, "steps_total": job.request.steps_total}
+    job = job.changed(exit_class="error")
+    end(state, job, Phase.FAILED, Reason(code="STEPS_MISSING", numbers=numbers), step)
+
+
+def _failed(state: ClusterState, job: JobRecord, event: events.JobFailed, step: Step) -> None:
+    job = _with_end(job, event).changed(exit_detail=event.detail[:4_096])
+    if event.exit_class == "gpu_oom":
+        _out_of_memory(state, job, event, step)
+    elif event.exit_class in RESTARTING_EXIT_CLASSES:
+        restart(state, job, Reason(code="ATTEMPT_" + event.exit_class.upper()), step)
+    else:
+        numbers = {"exit_code": float(event.exit_code)}
+        end(state, job, Phase.FAILED, Reason(code="JOB_ERROR", numbers=numbers), step, message=job.exit_detail)
+
+
+def _out_of_memory(state: ClusterState, job: JobRecord, event: events.JobFailed, step: Step) -> None:
+    """Demand more memory than was available where it failed; alone on a device, only one more try.
+
+    Source: Horus 4.2.3 (requirement equal to or greater than the memory that was available).
+    """
+    gpu = state.gpus.get(job.gpu_ids[0])
+    capacity = gpu.gpu.memory_bytes if gpu is not None else event.memory_available_bytes
+    alone = job.out_of_memory_alone + (0 if job.was_shared else 1)
+    more = max(event.memory_available_bytes + 1, event.memory_peak_bytes, job.memory_reserved_bytes + 1)
+    floor = min(more, capacity) if job.was_shared else capacity
+    request = replace(job.request, memory_floor_bytes=max(job.request.memory_floor_bytes, floor))
+    job = job.changed(request=request, out_of_memory=job.out_of_memory + 1, out_of_memory_alone=alone)
+    numbers = {"memory_peak_bytes": float(event.memory_peak_bytes), "gpu_memory_bytes": float(capacity)}
+    if alone > 1:
+        end(state, job, Phase.FAILED, Reason(code="OUT_OF_MEMORY", numbers=numbers), step)
+    else:
+        restart(state, job, Reason(code="OUT_OF_MEMORY_RETRY", numbers=numbers), step)
+
+
+def _stopped_unasked(state: ClusterState, job: JobRecord, event: events.JobStopped, step: Step) -> None:
+    restart(state, _with_end(job, event), Reason(code="ATTEMPT_STOPPED"), step)
+
+
+def _stopped(state: ClusterState, job: JobRecord, event: events.JobStopped, step: Step) -> None:
+    lose_as = _with_end(job, event)
+    if job.after_stop is AfterStop.CANCEL:
+        end(state, lose_as, Phase.CANCELLED, Reason(code="CANCELLED"), step)
+    else:
+        again = lose_as.changed(preemptions=job.preemptions + 1)
+        requeue(state, again, Reason(code="PREEMPTED"), step, wait_ms=0)
+
+
+def _finished_while_stopping(state: ClusterState, job: JobRecord, event: events.JobFinished, step: Step) -> None:
+    if job.after_stop is AfterStop.CANCEL:
+        end(state, job.changed(exit_class="done"), Phase.CANCELLED, Reason(code="CANCELLED"), step)
+    else:
+        _finished(state, job, event, step)
+
+
+def _failed_while_stopping(state: ClusterState, job: JobRecord, event: events.JobFailed, step: Step) -> None:
+    if job.after_stop is AfterStop.CANCEL:
+        end(state, _with_end(job, event), Phase.CANCELLED, Reason(code="CANCELLED"), step)
+    else:
+        _failed(state, job, event, step)
+
+
+def _refused(state: ClusterState, job: JobRecord, event: events.LaunchRefused, step: Step) -> None:
+    """Try again later, a bounded number of times; nothing ran, so no restart is counted."""
+    refusals = job.launch_refusals + 1
+    detail = f"{event.code}: {event.message}"[:4_096]
+    job = job.changed(launch_refusals=refusals, exit_class="refused", exit_detail=detail)
+    reason = Reason(code="LAUNCH_REFUSED", numbers={"refusals": refusals, "refusals_max": LAUNCH_REFUSALS_MAX})
+    if refusals >= LAUNCH_REFUSALS_MAX:
+        end(state, job, Phase.FAILED, Reason(code="LAUNCH_REFUSED_FOR_GOOD", numbers=reason.numbers), step)
+    else:
+        requeue(state, job, reason, step, wait_ms=backoff_ms(refusals))
+
+
+def _refused_while_stopping(state: ClusterState, job: JobRecord, event: events.LaunchRefused, step: Step) -> None:
+    lose(state, job, step)
+
+
+def rejoin(state: ClusterState, job: JobRecord, node_id: str, step: Step, *, is_listed: bool) -> None:
+    """Bring an attempt into line with what its node says on joining.
+
+    An attempt that is still to start is ordered again: agents start a (job, attempt) at most once, so this is safe
+    where declaring it lost might run it twice.
+    """
+    if is_listed and job.phase is Phase.STARTING:
+        confirm_start(state, job)
+    elif is_listed and job.phase is Phase.STOPPING:
+        step.commands += stop_commands(job, node_id)
+    elif not is_listed and job.phase is Phase.STARTING:
+        step.commands += launch_commands(state, job, node_id)
+    elif not is_listed:
+        lose(state, job, step)
+
+
+ENDING_EVENTS = (events.JobStopped, events.JobFinished, events.JobFailed, events.LaunchRefused)
+
+TRANSITIONS: dict[tuple[Phase, type[events.Event]], JobHandler] = {
+    (Phase.PENDING, events.JobCancelled): _cancel_pending,
+    (Phase.STARTING, events.JobCancelled): _cancel_running,
+    (Phase.RUNNING, events.JobCancelled): _cancel_running,
+    (Phase.STOPPING, events.JobCancelled): _cancel_stopping,
+    (Phase.FINISHED, events.JobCancelled): _ignore,
+    (Phase.FAILED, events.JobCancelled): _ignore,
+    (Phase.CANCELLED, events.JobCancelled): _ignore,
+    (Phase.STARTING, events.JobStarted): _started,
+    (Phase.RUNNING, events.JobStarted): _ignore,
+    (Phase.STOPPING, events.JobStarted): _ignore,
+    (Phase.STARTING, events.JobProgressed): _progressed_while_starting,
+    (Phase.RUNNING, events.JobProgressed): _progressed,
+    (Phase.STOPPING, events.JobProgressed): _progressed,
+    (Phase.STARTING, events.JobFinished): _finished,
+    (Phase.RUNNING, events.JobFinished): _finished,
+    (Phase.STOPPING, events.JobFinished): _finished_while_stopping,
+    (Phase.STARTING, events.JobFailed): _failed,
+    (Phase.RUNNING, events.JobFailed): _failed,
+    (Phase.STOPPING, events.JobFailed): _failed_while_stopping,
+    (Phase.STARTING, events.JobStopped): _stopped_unasked,
+    (Phase.RUNNING, events.JobStopped): _stopped_unasked,
+    (Phase.STOPPING, events.JobStopped): _stopped,
+    (Phase.STARTING, events.LaunchRefused): _refused,
+    (Phase.RUNNING, events.LaunchRefused): _ignore,
+    (Phase.STOPPING, events.LaunchRefused): _refused_while_stopping,
+}
+"""Reports never meet a pending or ended job: those have no live fence, so the report was stale."""

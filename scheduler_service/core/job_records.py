@@ -1,0 +1,236 @@
+"""Jobs as the engine remembers them: records, their story, their newest decision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any
+
+from scheduler_service.core.decisions import Decision, Hold, HoldMany
+from scheduler_service.core.records import ENDED_PHASES, AfterStop, Assignment, JobRequest, Phase, Reason
+from scheduler_service.core.view import PendingJob, RunningJob
+
+HISTORY_MAX = 200
+"""Entries kept of a job's life while it lives."""
+ENDED_HISTORY_MAX = 20
+"""Entries kept once it has ended, so that ten thousand ended jobs stay small."""
+HOLDING_PHASES = frozenset({Phase.STARTING, Phase.RUNNING, Phase.STOPPING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEvent:
+    """One noteworthy fact in a job's life."""
+
+    at_ms: int
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """One job as the engine knows it.
+
+    Attributes:
+        launch: What only the agent needs; never looked into.
+        reason: Why the job is in its phase; for a pending job see `ClusterState.decisions`.
+        attempt: Launches so far.
+        fence: Fence of the attempt that holds GPUs now; 0 = none, so every report is stale.
+        granted_fences: Fences whose checkpoints may be resumed, newest first.
+        node_ids: Nodes of the present attempt.
+        memory_reserved_bytes: Reserved on each of its GPUs.
+        checkpoint_step: Newest believed checkpoint; -1 = none.
+        step_ms: Mean step time of the newest window; 0 = not yet.
+        solo_step_ms: Mean step time measured alone; 0 = not yet.
+        observed_slowdown_ratio: Moving average measured while sharing; None = never shared or no solo time known.
+        predicted_slowdown_ratio: Expected beside the neighbours at its start; None = it started alone.
+        accrued_at_ms: Until when `attained_gpu_ms` was counted.
+        neighbours_since_ms: When the set of jobs beside it last changed; older windows mix two situations.
+        windows_seen: Windows reported by the present attempt.
+        was_shared: Somebody was beside the present attempt at some time.
+        solo_window_ms: Measured alone during the present attempt.
+        after_stop: What a stop leads to.
+    """
+
+    request: JobRequest
+    launch: Mapping[str, object] = field(default_factory=dict)
+    graph_sha256: str = ""
+    settings: Mapping[str, object] = field(default_factory=dict)
+    phase: Phase = Phase.PENDING
+    reason: Reason = field(default_factory=lambda: Reason(code="SUBMITTED"))
+    submitted_at_ms: int = 0
+    first_started_at_ms: int = 0
+    started_at_ms: int = 0
+    finished_at_ms: int = 0
+    attempt: int = 0
+    fence: int = 0
+    granted_fences: tuple[int, ...] = ()
+    assignments: tuple[Assignment, ...] = ()
+    node_ids: tuple[str, ...] = ()
+    sub_batch: int = 0
+    accumulation_steps: int = 1
+    memory_reserved_bytes: int = 0
+    steps_done: int = 0
+    checkpoint_step: int = -1
+    step_ms: float = 0.0
+    loss: float | None = None
+    utilization_ratio: float | None = None
+    memory_bytes: int = 0
+    memory_peak_bytes: int = 0
+    solo_step_ms: float = 0.0
+    observed_slowdown_ratio: float | None = None
+    predicted_slowdown_ratio: float | None = None
+    attained_gpu_ms: int = 0
+    accrued_at_ms: int = 0
+    neighbours_since_ms: int = 0
+    windows_seen: int = 0
+    was_shared: bool = False
+    solo_window_ms: int = 0
+    is_outcome_recorded: bool = False
+    restarts: int = 0
+    launch_refusals: int = 0
+    out_of_memory: int = 0
+    out_of_memory_alone: int = 0
+    preemptions: int = 0
+    not_before_ms: int = 0
+    after_stop: AfterStop = AfterStop.NOTHING
+    exit_class: str = ""
+    exit_code: int = 0
+    exit_detail: str = ""
+    history: tuple[JobEvent, ...] = ()
+
+    def changed(self, **changes: Any) -> JobRecord:  # noqa: ANN401 - values of any field
+        """Return a copy with other values; `dataclasses.replace`, but several times faster on a record this wide."""
+        return JobRecord(**{**dict(zip(_JOB_FIELDS, _read_job(self), strict=True)), **changes})
+
+    @property
+    def job_id(self) -> str:
+        """Identity of the job."""
+        return self.request.job_id
+
+    @property
+    def has_ended(self) -> bool:
+        """Nothing will happen to it any more."""
+        return self.phase in ENDED_PHASES
+
+    @property
+    def holds_gpus(self) -> bool:
+        """It occupies its assignments."""
+        return self.phase in HOLDING_PHASES
+
+    @property
+    def gpu_ids(self) -> tuple[str, ...]:
+        """GPUs of the present attempt in rank order."""
+        return tuple(assignment.gpu_id for assignment in self.assignments)
+
+
+_JOB_FIELDS = tuple(one.name for one in fields(JobRecord))
+_read_job = attrgetter(*_JOB_FIELDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyUse:
+    """What living jobs share under one key.
+
+    Attributes:
+        jobs: Living jobs with this key.
+        batch: Largest batch among them.
+        gpus: GPU counts asked for.
+        may_share: At least one of them ever consented to sharing, so that pairs are worth asking about.
+    """
+
+    graph_sha256: str
+    settings: Mapping[str, object]
+    jobs: int = 0
+    batch: int = 1
+    gpus: tuple[int, ...] = ()
+    may_share: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ghost:
+    """An attempt that a node still holds although the engine has given it up; its GPUs are not free."""
+
+    job_id: str
+    attempt: int
+    fence: int
+    node_id: str
+    gpu_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedDecision:
+    """A decision that the plan check dropped: a bug of a policy, kept for whoever repairs it."""
+
+    at_ms: int
+    policy: str
+    job_id: str
+    reason: Reason
+    detail: str = ""
+
+
+class DecisionLog(Mapping[str, Decision]):
+    """The newest decision of every living job; a hold shared by many jobs is unfolded on reading."""
+
+    def __init__(self) -> None:
+        self._decisions: dict[str, Decision] = {}
+
+    def __getitem__(self, job_id: str) -> Decision:
+        decision = self._decisions[job_id]
+        if isinstance(decision, HoldMany):
+            return Hold(job_id=job_id, reason=decision.reason, until_ms=decision.until_ms)
+        return decision
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._decisions)
+
+    def __len__(self) -> int:
+        return len(self._decisions)
+
+    def record(self, decision: Decision) -> None:
+        """Keep a decision, for every job it is about."""
+        if isinstance(decision, HoldMany):
+            self._decisions.update(dict.fromkeys(decision.job_ids, decision))
+        else:
+            self._decisions[decision.job_id] = decision
+
+    def forget(self, job_id: str) -> None:
+        """Drop the decision of a job that has ended."""
+        self._decisions.pop(job_id, None)
+
+
+def with_history(job: JobRecord, *, at_ms: int, kind: str, message: str) -> JobRecord:
+    """Return the job with one more line in its story; the oldest lines leave."""
+    limit = ENDED_HISTORY_MAX if job.has_ended else HISTORY_MAX
+    line = JobEvent(at_ms=at_ms, kind=kind, message=message[:500])
+    return job.changed(history=(*job.history, line)[-limit:])
+
+
+def pending_view(job: JobRecord) -> PendingJob:
+    """Return what a policy may know of a pending job."""
+    return PendingJob(
+        request=job.request,
+        submitted_at_ms=job.submitted_at_ms,
+        not_before_ms=job.not_before_ms,
+        steps_done=job.steps_done,
+        attained_gpu_ms=job.attained_gpu_ms,
+        preemptions=job.preemptions,
+    )
+
+
+def running_view(job: JobRecord) -> RunningJob:
+    """Return what a policy may know of a job that holds GPUs."""
+    return RunningJob(
+        request=job.request,
+        attempt=job.attempt,
+        assignments=job.assignments,
+        sub_batch=job.sub_batch,
+        submitted_at_ms=job.submitted_at_ms,
+        started_at_ms=job.started_at_ms,
+        steps_done=job.steps_done,
+        attained_gpu_ms=job.attained_gpu_ms,
+        preemptions=job.preemptions,
+        observed_slowdown_ratio=job.observed_slowdown_ratio,
+        is_stopping=job.phase is Phase.STOPPING,
+        memory_reserved_bytes=job.memory_reserved_bytes,
+    )

@@ -1,0 +1,108 @@
+"""What is left of a cluster while decisions are being taken: the view plus what this round has already given away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler_service.core.capacity import Resident
+from scheduler_service.core.records import Assignment, JobRequest, Node
+from scheduler_service.core.view import GpuView, HostUse, SchedulingView
+
+
+class Ledger:
+    """Running tally of one round.
+
+    Args:
+        view: The instant that the round started from; it is not changed.
+    """
+
+    def __init__(self, view: SchedulingView) -> None:
+        self.view = view
+        self._placed: dict[str, list[Resident]] = {}
+        self._host_placed: dict[str, HostUse] = {}
+        self._taken_free: dict[str, None] = {}
+
+    def residents(self, gpu_id: str) -> tuple[Resident, ...]:
+        """Return the jobs on a GPU, those of this round last."""
+        running = self.view.running
+        there = (running[job_id] for job_id in self.view.gpus[gpu_id].job_ids)
+        before = tuple(
+            Resident(request=job.request, sub_batch=job.sub_batch, memory_reserved_bytes=job.memory_reserved_bytes)
+            for job in there
+        )
+        return (*before, *self._placed.get(gpu_id, ()))
+
+    def job_count(self, gpu_id: str) -> int:
+        """Return how many jobs a GPU holds."""
+        return len(self.view.gpus[gpu_id].job_ids) + len(self._placed.get(gpu_id, ()))
+
+    def is_free(self, gpu_id: str) -> bool:
+        """The GPU holds nothing and releases nothing."""
+        return gpu_id in self.view.free_gpu_ids and gpu_id not in self._taken_free
+
+    def free_count(self) -> int:
+        """Return the number of free GPUs."""
+        return len(self.view.free_gpu_ids) - len(self._taken_free)
+
+    def memory_used_bytes(self, gpu_id: str) -> int:
+        """Return what is reserved on a GPU."""
+        placed = sum(resident.memory_reserved_bytes for resident in self._placed.get(gpu_id, ()))
+        return self.view.gpus[gpu_id].memory_reserved_bytes + placed
+
+    def memory_free_bytes(self, view: GpuView) -> int:
+        """Return what is left of a GPU's memory."""
+        return view.gpu.memory_bytes - self.memory_used_bytes(view.gpu.gpu_id)
+
+    def host_fits(
+        self, node: Node, request: JobRequest, *, gpus_here: int, gpus: int, freed: HostUse | None = None
+    ) -> bool:
+        """Say whether a node's host has room for `gpus_here` of a job's `gpus`; a node that states nothing has room.
+
+        Args:
+            node: The node.
+            request: The job.
+            gpus_here: GPUs of the job on this node.
+            gpus: All its GPUs.
+            freed: What jobs that will have left by then still occupy.
+        """
+        freed = freed or HostUse()
+        used = self._host_used(node.node_id)
+        need = host_share(request, gpus_here, gpus)
+        cpu_fits = node.cpu_cores <= 0 or used.cpu_cores - freed.cpu_cores + need.cpu_cores <= node.cpu_cores + 1e-9
+        memory_left = node.host_memory_bytes - used.host_memory_bytes + freed.host_memory_bytes
+        return cpu_fits and (node.host_memory_bytes <= 0 or need.host_memory_bytes <= memory_left)
+
+    def _host_used(self, node_id: str) -> HostUse:
+        before, placed = self.view.host_use.get(node_id), self._host_placed.get(node_id)
+        if before is None or placed is None:
+            return before or placed or HostUse()
+        return HostUse(
+            cpu_cores=before.cpu_cores + placed.cpu_cores,
+            host_memory_bytes=before.host_memory_bytes + placed.host_memory_bytes,
+        )
+
+    def place(self, resident: Resident, assignments: Sequence[Assignment]) -> None:
+        """Give these GPUs to a job."""
+        gpus_by_node: dict[str, int] = {}
+        for assignment in assignments:
+            gpu_id = assignment.gpu_id
+            if self.is_free(gpu_id):
+                self._taken_free[gpu_id] = None
+            self._placed.setdefault(gpu_id, []).append(resident)
+            node_id = self.view.gpus[gpu_id].node_id
+            gpus_by_node[node_id] = gpus_by_node.get(node_id, 0) + 1
+        for node_id, gpus_here in gpus_by_node.items():
+            share = host_share(resident.request, gpus_here, len(assignments))
+            placed = self._host_placed.get(node_id, HostUse())
+            self._host_placed[node_id] = HostUse(
+                cpu_cores=placed.cpu_cores + share.cpu_cores,
+                host_memory_bytes=placed.host_memory_bytes + share.host_memory_bytes,
+            )
+
+
+def host_share(request: JobRequest, gpus_here: int, gpus: int) -> HostUse:
+    """Return what the part of a job on one node needs of its host: proportional to its GPUs there."""
+    return HostUse(
+        cpu_cores=request.cpu_cores * gpus_here / gpus,
+        host_memory_bytes=-(-request.host_memory_bytes * gpus_here // gpus),
+    )

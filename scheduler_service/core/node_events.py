@@ -1,0 +1,126 @@
+"""What a fact about a machine does: joining with what it runs, falling silent, being lost, a GPU going bad."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from scheduler_service.core.attempts import lose, stop
+from scheduler_service.core.commands import StopJob
+from scheduler_service.core.events import (
+    GpuHealthChanged,
+    NodeDisconnected,
+    NodeJoined,
+    NodeLost,
+    RunningAttempt,
+)
+from scheduler_service.core.job_events import rejoin
+from scheduler_service.core.job_records import Ghost
+from scheduler_service.core.prediction_requests import ask_about_devices
+from scheduler_service.core.records import AfterStop, Node, Phase
+from scheduler_service.core.state import ClusterState
+from scheduler_service.core.step import Step
+
+
+def join(state: ClusterState, event: NodeJoined, step: Step) -> None:
+    """Take a node in and bring what the engine believes into line with what the node says."""
+    node_id = event.node.node_id
+    believed = state.jobs_on_node(node_id)
+    known_devices = frozenset(state.devices)
+    had_gpus = bool(state.gpus)
+    state.put_node(_cleaned(state, event.node))
+    _drop_ghosts(state, node_id)
+    listed = {running.job_id: running for running in event.attempts if _is_current(state, node_id, running)}
+    for running in event.attempts:
+        if listed.get(running.job_id) is not running:
+            _exorcise(state, node_id, running, step)
+    for job_id in believed:
+        rejoin(state, state.jobs[job_id], node_id, step, is_listed=job_id in listed)
+    devices = frozenset(gpu.device for gpu in event.node.gpus)
+    if not had_gpus or devices - known_devices:
+        ask_about_devices(state, devices - known_devices, step)
+    step.is_decision_due = True
+
+
+def _cleaned(state: ClusterState, node: Node) -> Node:
+    """Return the node as connected, without GPUs that another node owns, with what was learned about its GPUs."""
+    kept = []
+    for gpu in node.gpus:
+        known = state.gpus.get(gpu.gpu_id)
+        if known is None:
+            kept.append(gpu)
+        elif known.node_id == node.node_id:
+            kept.append(replace(gpu, slowdown_ewma_ratio=known.gpu.slowdown_ewma_ratio))
+    return replace(node, connected=True, gpus=tuple(kept))
+
+
+def _is_current(state: ClusterState, node_id: str, running: RunningAttempt) -> bool:
+    job = state.jobs.get(running.job_id)
+    is_same = job is not None and (job.attempt, job.fence) == (running.attempt, running.fence)
+    return is_same and job is not None and job.holds_gpus and node_id in job.node_ids
+
+
+def _exorcise(state: ClusterState, node_id: str, running: RunningAttempt, step: Step) -> None:
+    """Order the end of an attempt that nobody wants; its GPUs are taken until the node confirms."""
+    ghost = Ghost(
+        job_id=running.job_id,
+        attempt=running.attempt,
+        fence=running.fence,
+        node_id=node_id,
+        gpu_ids=running.gpu_ids,
+    )
+    state.put_ghost(ghost)
+    step.commands.append(stop_ghost(ghost))
+
+
+def stop_ghost(ghost: Ghost) -> StopJob:
+    """Return the order that ends an attempt given up."""
+    return StopJob(
+        node_id=ghost.node_id,
+        job_id=ghost.job_id,
+        attempt=ghost.attempt,
+        fence=ghost.fence,
+        checkpoint=False,
+        cause="stale",
+    )
+
+
+def _drop_ghosts(state: ClusterState, node_id: str) -> None:
+    for key, ghost in tuple(state.ghosts.items()):
+        if ghost.node_id == node_id:
+            state.drop_ghost(key)
+
+
+def disconnect(state: ClusterState, event: NodeDisconnected, step: Step) -> None:
+    """Give a silent node no new work; its jobs run on under their leases."""
+    node = state.nodes.get(event.node_id)
+    if node is not None and node.connected:
+        state.put_node(replace(node, connected=False))
+        step.is_decision_due = True
+
+
+def lose_node(state: ClusterState, event: NodeLost, step: Step) -> None:
+    """Give up everything that ran on a node whose leases are over."""
+    node = state.nodes.get(event.node_id)
+    if node is None:
+        return
+    state.put_node(replace(node, connected=False))
+    _drop_ghosts(state, event.node_id)
+    for job_id in state.jobs_on_node(event.node_id):
+        job = state.jobs[job_id]
+        others = tuple(other for other in job.node_ids if other != event.node_id)
+        if not others:
+            lose(state, job, step)
+        elif job.phase is not Phase.STOPPING:
+            stop(state, replace(job, node_ids=others), AfterStop.REQUEUE, step)
+    step.is_decision_due = True
+
+
+def change_health(state: ClusterState, event: GpuHealthChanged, step: Step) -> None:
+    """Give a bad GPU no new work, or take a good one back; what runs there is the agent's to report."""
+    view = state.gpus.get(event.gpu_id)
+    if view is None or view.gpu.healthy is event.healthy:
+        return
+    node = state.nodes[view.node_id]
+    gpus = tuple(replace(gpu, healthy=event.healthy) if gpu.gpu_id == event.gpu_id else gpu for gpu in node.gpus)
+    state.put_node(replace(node, gpus=gpus))
+    step.is_decision_due = True

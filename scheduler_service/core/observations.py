@@ -1,0 +1,99 @@
+"""Learns from progress reports: step times alone and shared, slowdowns of jobs, pairs and GPUs.
+
+The first window of an attempt is its warm-up and teaches nothing.
+
+Source: OJPP Eq. 18 for the moving average of a device (the past weighs 0.9).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scheduler_service.core.attempts import OUTCOME_WINDOW_MS_MIN, outcome_commands
+from scheduler_service.core.events import JobProgressed
+from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.prediction_store import moving_average
+from scheduler_service.core.records import Phase
+from scheduler_service.core.state import ClusterState
+from scheduler_service.core.step import Step
+
+
+def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Step) -> None:
+    """Store what a report says of the job itself, then what its window says about sharing."""
+    has_window = report.window_steps > 0 and report.window_ms > 0
+    windows_seen = job.windows_seen + has_window
+    changes: dict[str, Any] = {
+        "attained_gpu_ms": job.attained_gpu_ms + (state.now_ms - job.accrued_at_ms) * len(job.assignments),
+        "accrued_at_ms": state.now_ms,
+        "steps_done": max(job.steps_done, report.steps_done),
+        "checkpoint_step": max(job.checkpoint_step, report.checkpoint_step),
+        "memory_peak_bytes": max(job.memory_peak_bytes, report.memory_peak_bytes),
+        "windows_seen": windows_seen,
+    }
+    if report.steps_done >= job.steps_done:
+        changes |= _newest_values(job, report, has_window=has_window)
+    if has_window and windows_seen > 1 and _is_clean(state, job, report):
+        changes |= _learned(state, job, report)
+    job = job.changed(**changes)
+    if job.solo_window_ms >= OUTCOME_WINDOW_MS_MIN and not job.is_outcome_recorded:
+        step.commands += outcome_commands(state, job)
+        job = job.changed(is_outcome_recorded=True)
+    state.put_job(job)
+
+
+def _newest_values(job: JobRecord, report: JobProgressed, *, has_window: bool) -> dict[str, Any]:
+    return {
+        "loss": job.loss if report.loss is None else report.loss,
+        "utilization_ratio": job.utilization_ratio if report.utilization_ratio is None else report.utilization_ratio,
+        "memory_bytes": report.memory_bytes or job.memory_bytes,
+        "step_ms": report.window_ms / report.window_steps if has_window else job.step_ms,
+    }
+
+
+def _is_clean(state: ClusterState, job: JobRecord, report: JobProgressed) -> bool:
+    """A window counts when it lies after the last change of neighbours and all of them train."""
+    if job.phase is not Phase.RUNNING:
+        return False
+    if report.at_ms - report.window_ms < job.neighbours_since_ms:
+        return False
+    return all(state.jobs[other].phase is Phase.RUNNING for other in state.neighbours(job))
+
+
+def _learned(state: ClusterState, job: JobRecord, report: JobProgressed) -> dict[str, Any]:
+    gpu = state.gpus.get(job.gpu_ids[0])
+    if gpu is None:
+        return {}
+    device, key, gpus = gpu.gpu.device, job.request.key, len(job.assignments)
+    others = state.neighbours(job)
+    if not others:
+        return _learned_alone(state, job, report, device)
+    solo = state.predictions.solo_step_ms(key, device, gpus=gpus, sub_batch=job.sub_batch) if key else None
+    solo_step_ms = solo or job.solo_step_ms
+    if not solo_step_ms:
+        return {}
+    slowdown_ratio = report.window_ms / report.window_steps / solo_step_ms - 1.0
+    if len(others) == 1 and key and state.jobs[others[0]].request.key:
+        state.predictions.observe_pair(key, state.jobs[others[0]].request.key, device, slowdown_ratio)
+    _update_gpus(state, job, slowdown_ratio)
+    observed = moving_average(job.observed_slowdown_ratio, slowdown_ratio)
+    return {"solo_step_ms": solo_step_ms, "observed_slowdown_ratio": observed}
+
+
+def _learned_alone(state: ClusterState, job: JobRecord, report: JobProgressed, device: str) -> dict[str, Any]:
+    key, gpus = job.request.key, len(job.assignments)
+    step_ms = report.window_ms / report.window_steps
+    if key:
+        state.predictions.observe_solo(
+            key, device, gpus=gpus, sub_batch=job.sub_batch, steps=report.window_steps, window_ms=report.window_ms
+        )
+        step_ms = state.predictions.solo_step_ms(key, device, gpus=gpus, sub_batch=job.sub_batch) or step_ms
+    _update_gpus(state, job, 0.0)
+    return {"solo_step_ms": step_ms, "solo_window_ms": job.solo_window_ms + report.window_ms}
+
+
+def _update_gpus(state: ClusterState, job: JobRecord, slowdown_ratio: float) -> None:
+    for gpu_id in job.gpu_ids:
+        gpu = state.gpus.get(gpu_id)
+        if gpu is not None and (slowdown_ratio or gpu.gpu.slowdown_ewma_ratio):
+            ewma = moving_average(gpu.gpu.slowdown_ewma_ratio, max(slowdown_ratio, 0.0))
+            state.put_slowdown_ewma(gpu_id, ewma)

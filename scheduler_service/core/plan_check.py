@@ -1,0 +1,220 @@
+"""Checks decisions against the cluster before they are carried out, as a plan applier does.
+
+A policy may be late or wrong; the cluster stays right. A decision that does not pass is dropped and recorded, and its
+job waits with the check's own reason. Every pending job leaves with exactly one decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from scheduler_service.core.capacity import Resident, expected_bytes, reserved_bytes, sharing_obstacle
+from scheduler_service.core.decisions import Decision, Hold, HoldMany, Start, Stop, unfolded
+from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.records import Gpu, JobRequest, Reason
+from scheduler_service.core.view import PendingJob, SchedulingView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """A decision that was dropped, and why."""
+
+    decision: Decision
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedPlan:
+    """What may be carried out.
+
+    Attributes:
+        decisions: In execution order; holds are filled in for jobs whose decision was dropped or absent.
+        reservations: Memory to reserve on each GPU, by job id, for the starts.
+        rejections: What was dropped; empty for a correct policy.
+    """
+
+    decisions: tuple[Decision, ...]
+    reservations: Mapping[str, int]
+    rejections: tuple[Rejection, ...]
+
+
+@dataclass(slots=True)
+class _Check:
+    """State of one check."""
+
+    view: SchedulingView
+    pending: Mapping[str, PendingJob]
+    ledger: Ledger
+    decided: set[str] = field(default_factory=set)
+    stopped: set[str] = field(default_factory=set)
+    accepted: list[Decision] = field(default_factory=list)
+    reservations: dict[str, int] = field(default_factory=dict)
+    rejections: list[Rejection] = field(default_factory=list)
+
+
+def check_plan(view: SchedulingView, pending: Mapping[str, PendingJob], decisions: Iterable[Decision]) -> CheckedPlan:
+    """Check decisions in order, each against what the earlier ones left.
+
+    Args:
+        view: What the policy saw.
+        pending: The jobs of `view.pending` by id.
+        decisions: The policy's answer.
+    """
+    check = _Check(view=view, pending=pending, ledger=Ledger(view))
+    for decision in decisions:
+        if isinstance(decision, HoldMany) and _is_clean(check, decision):
+            check.decided.update(decision.job_ids)
+            check.accepted.append(decision)
+            continue
+        for single in unfolded((decision,)):
+            _check_one(check, single)
+    for job_id in pending:
+        if job_id not in check.decided:
+            missing = Hold(job_id=job_id, reason=Reason(code="NO_DECISION", job_ids=(job_id,)))
+            _reject(check, missing, missing.reason)
+    return CheckedPlan(
+        decisions=tuple(check.accepted),
+        reservations=check.reservations,
+        rejections=tuple(check.rejections),
+    )
+
+
+def _is_clean(check: _Check, holds: HoldMany) -> bool:
+    ids = set(holds.job_ids)
+    return len(ids) == len(holds.job_ids) and ids <= check.pending.keys() and ids.isdisjoint(check.decided)
+
+
+def _check_one(check: _Check, decision: Decision) -> None:
+    obstacle = _obstacle(check, decision)
+    if obstacle is not None:
+        _reject(check, decision, obstacle)
+        return
+    check.accepted.append(decision)
+    if isinstance(decision, Stop):
+        check.stopped.add(decision.job_id)
+    else:
+        check.decided.add(decision.job_id)
+
+
+def _reject(check: _Check, decision: Decision, reason: Reason) -> None:
+    check.rejections.append(Rejection(decision=decision, reason=reason))
+    if decision.job_id in check.pending and decision.job_id not in check.decided:
+        check.decided.add(decision.job_id)
+        check.accepted.append(Hold(job_id=decision.job_id, reason=reason, candidates=decision.candidates))
+
+
+def _obstacle(check: _Check, decision: Decision) -> Reason | None:
+    if isinstance(decision, Stop):
+        running = check.view.running.get(decision.job_id)
+        is_stoppable = running is not None and not running.is_stopping and decision.job_id not in check.stopped
+        return None if is_stoppable else _about("JOB_NOT_RUNNING", decision)
+    if not isinstance(decision, Start | Hold):
+        return _about("DECISION_NOT_SUPPORTED", decision)
+    if decision.job_id not in check.pending:
+        return _about("JOB_NOT_PENDING", decision)
+    if decision.job_id in check.decided:
+        return _about("DECIDED_TWICE", decision)
+    return _start_obstacle(check, decision) if isinstance(decision, Start) else None
+
+
+def _about(code: str, decision: Decision) -> Reason:
+    return Reason(code=code, job_ids=(decision.job_id,))
+
+
+def _start_obstacle(check: _Check, start: Start) -> Reason | None:
+    request = check.pending[start.job_id].request
+    obstacle = (
+        _shape_obstacle(request, start)
+        or _gpu_obstacle(check.view, start)
+        or _node_obstacle(check, request, start)
+        or _sharing_and_memory_obstacle(check, request, start)
+    )
+    if obstacle is None:
+        gpu = check.view.gpus[start.assignments[0].gpu_id].gpu
+        resident = _resident(check.view, request, start, gpu)
+        if resident is None:
+            return _too_large(check.view, request, start, gpu)
+        check.ledger.place(resident, start.assignments)
+        check.reservations[start.job_id] = resident.memory_reserved_bytes
+    return obstacle
+
+
+def _shape_obstacle(request: JobRequest, start: Start) -> Reason | None:
+    gpus = len(start.assignments)
+    if gpus not in (request.allowed_gpus or (request.gpus,)):
+        return Reason(code="GANG_INCOMPLETE", numbers={"gpus_needed": request.gpus, "gpus_given": gpus})
+    ranks = sorted(assignment.rank for assignment in start.assignments)
+    distinct = {assignment.gpu_id for assignment in start.assignments}
+    if ranks != list(range(gpus)) or len(distinct) != gpus:
+        return Reason(code="RANKS_WRONG", numbers={"gpus_given": gpus})
+    samples = start.sub_batch * start.accumulation_steps * gpus
+    if start.sub_batch < 1 or start.accumulation_steps < 1 or samples < request.batch:
+        return Reason(code="BATCH_NOT_COVERED", numbers={"batch_samples": request.batch, "given_samples": samples})
+    return None
+
+
+def _gpu_obstacle(view: SchedulingView, start: Start) -> Reason | None:
+    gpu_ids = tuple(assignment.gpu_id for assignment in start.assignments)
+    unknown = tuple(gpu_id for gpu_id in gpu_ids if gpu_id not in view.gpus)
+    if unknown:
+        return Reason(code="GPU_NOT_USABLE", gpu_ids=unknown)
+    releasing = tuple(gpu_id for gpu_id in gpu_ids if view.gpus[gpu_id].is_releasing)
+    if releasing:
+        return Reason(code="GPU_RELEASING", gpu_ids=releasing)
+    kinds = {(view.gpus[gpu_id].gpu.device, view.gpus[gpu_id].gpu.memory_bytes) for gpu_id in gpu_ids}
+    return Reason(code="MIXED_DEVICES", gpu_ids=gpu_ids) if len(kinds) > 1 else None
+
+
+def _node_obstacle(check: _Check, request: JobRequest, start: Start) -> Reason | None:
+    view = check.view
+    gpus_by_node: dict[str, int] = {}
+    for assignment in start.assignments:
+        node_id = view.gpus[assignment.gpu_id].node_id
+        gpus_by_node[node_id] = gpus_by_node.get(node_id, 0) + 1
+    if view.nodes_per_job_max and len(gpus_by_node) > view.nodes_per_job_max:
+        numbers = {"nodes_needed": len(gpus_by_node), "nodes_max": view.nodes_per_job_max}
+        return Reason(code="GANG_NEEDS_MORE_NODES", numbers=numbers)
+    for node_id, gpus_here in gpus_by_node.items():
+        if not check.ledger.host_fits(view.nodes[node_id], request, gpus_here=gpus_here, gpus=len(start.assignments)):
+            return Reason(code="HOST_DOES_NOT_FIT", numbers=host_numbers(request))
+    return None
+
+
+def host_numbers(request: JobRequest) -> dict[str, float]:
+    """Return what a job asks of the host, for a reason."""
+    return {"cpu_cores": request.cpu_cores, "host_memory_bytes": request.host_memory_bytes}
+
+
+def _sharing_and_memory_obstacle(check: _Check, request: JobRequest, start: Start) -> Reason | None:
+    for assignment in start.assignments:
+        gpu_view = check.view.gpus[assignment.gpu_id]
+        resident = _resident(check.view, request, start, gpu_view.gpu)
+        if resident is None:
+            return _too_large(check.view, request, start, gpu_view.gpu)
+        residents = check.ledger.residents(assignment.gpu_id)
+        if residents:
+            refusal = sharing_obstacle(resident, residents, gpu_view.gpu, check.view.predictions)
+            if refusal is not None:
+                return refusal
+        free_bytes = check.ledger.memory_free_bytes(gpu_view)
+        if resident.memory_reserved_bytes > free_bytes:
+            return _memory_reason("MEMORY_DOES_NOT_FIT", gpu_view.gpu, resident.memory_reserved_bytes, free_bytes)
+    return None
+
+
+def _resident(view: SchedulingView, request: JobRequest, start: Start, gpu: Gpu) -> Resident | None:
+    reserved = reserved_bytes(request, view.predictions.job(request.key, gpu.device), start.sub_batch, gpu)
+    if reserved is None:
+        return None
+    return Resident(request=request, sub_batch=start.sub_batch, memory_reserved_bytes=reserved)
+
+
+def _too_large(view: SchedulingView, request: JobRequest, start: Start, gpu: Gpu) -> Reason:
+    needed_bytes = expected_bytes(request, view.predictions.job(request.key, gpu.device), start.sub_batch)
+    return _memory_reason("MEMORY_EXCEEDS_GPU", gpu, needed_bytes, gpu.memory_bytes)
+
+
+def _memory_reason(code: str, gpu: Gpu, needed_bytes: int, free_bytes: int) -> Reason:
+    numbers = {"needed_bytes": needed_bytes, "free_bytes": free_bytes, "gpu_memory_bytes": gpu.memory_bytes}
+    return Reason(code=code, numbers=numbers, gpu_ids=(gpu.gpu_id,))

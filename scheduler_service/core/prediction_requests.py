@@ -1,0 +1,155 @@
+"""What to ask the predictor, and when a job waits for an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler_service.core.commands import PairMember, RequestPairPredictions, RequestPrediction
+from scheduler_service.core.job_records import JobRecord, KeyUse
+from scheduler_service.core.records import Phase, Reason, Share
+from scheduler_service.core.state import ClusterState
+from scheduler_service.core.step import Step
+
+
+def ask_about_job(state: ClusterState, job: JobRecord, step: Step) -> None:
+    """Ask about a new job on every device type that is not yet answered; a failed question is asked again."""
+    key = job.request.key
+    use = state.living_keys.get(key)
+    if use is None:
+        return
+    state.predictions.use(key)
+    state.predictions.forget_unused(state.living_keys)
+    for device in state.devices:
+        if state.predictions.job(key, device) is not None:
+            ask_about_pairs(state, key, device, step)
+        elif device not in state.predictions.outstanding_devices(key):
+            step.commands.append(_question(state, key, use, device))
+            state.predictions.await_job(key, device)
+
+
+def ask_about_devices(state: ClusterState, devices: frozenset[str], step: Step) -> None:
+    """Ask about every living key on device types that have just come."""
+    for key, use in sorted(state.living_keys.items()):
+        for device in sorted(devices):
+            step.commands.append(_question(state, key, use, device))
+            state.predictions.await_job(key, device)
+    for job_id in tuple(state.in_phase(Phase.PENDING)):
+        refresh_hold(state, job_id)
+
+
+def ask_about_pairs(state: ClusterState, key: str, device: str, step: Step) -> None:
+    """Ask how a key and the living ones slow each other down on a device, where nothing is known yet."""
+    use = state.living_keys.get(key)
+    if use is None or not use.may_share or state.predictions.awaits_pairs(key, device):
+        return
+    others = _unknown_partners(state, key, device)
+    if others:
+        _ask_about_pairs_with(state, key, device, others, step)
+        state.predictions.await_pairs(key, device)
+
+
+def _ask_about_pairs_with(state: ClusterState, key: str, device: str, others: Sequence[str], step: Step) -> None:
+    members = tuple(_member(state, member, device) for member in dict.fromkeys((key, *others)))
+    step.commands.append(RequestPairPredictions(device=device, members=members, new_keys=(key,)))
+
+
+def _unknown_partners(state: ClusterState, key: str, device: str) -> list[str]:
+    """Return the living keys about whose pair with this one nothing is known, itself included; bounded."""
+    predictions = state.predictions
+    found = [
+        other
+        for other, use in state.living_keys.items()
+        if use.may_share
+        and predictions.job(other, device) is not None
+        and (predictions.pair(key, other, device) is None or predictions.pair(other, key, device) is None)
+    ]
+    return sorted(found)[-predictions.keys_max :]
+
+
+def reissue_questions(state: ClusterState, step: Step) -> None:
+    """Ask again whatever was unanswered when the scheduler went down."""
+    for key in state.predictions.outstanding_keys():
+        use = state.living_keys.get(key)
+        if use is not None:
+            step.commands += [
+                _question(state, key, use, device) for device in state.predictions.outstanding_devices(key)
+            ]
+    for key, device in state.predictions.outstanding_pairs():
+        if key in state.living_keys:
+            # Jobs are held until an answer comes, so the question is asked again even if nothing is unknown by now.
+            _ask_about_pairs_with(state, key, device, _unknown_partners(state, key, device), step)
+
+
+def refresh_hold(state: ClusterState, job_id: str) -> bool:
+    """Hold a pending job back, or show it to the policy; True when it is shown."""
+    reason = _hold_reason(state, state.jobs[job_id])
+    state.set_hold(job_id, reason)
+    return reason is None
+
+
+def _hold_reason(state: ClusterState, job: JobRecord) -> Reason | None:
+    if not state.gpus:
+        return Reason(code="NO_NODE", numbers={"gpus_needed": job.request.gpus, "gpus_in_cluster": 0})
+    if job.not_before_ms > state.now_ms:
+        return _backoff_reason(state, job)
+    waiting = _unanswered_devices(state, job)
+    if waiting:
+        numbers = {"devices_unanswered": len(waiting), "waited_ms": state.now_ms - job.submitted_at_ms}
+        return Reason(code="AWAITING_PREDICTION", numbers=numbers)
+    return None
+
+
+def _unanswered_devices(state: ClusterState, job: JobRecord) -> set[str]:
+    """Return the device types about which the job, or its neighbourhood if it would share, is still asked."""
+    key = job.request.key
+    if key not in state.living_keys:
+        return set()
+    devices = set(state.predictions.outstanding_devices(key))
+    if job.request.share is not Share.NEVER:
+        devices |= {device for device in state.devices if state.predictions.awaits_pairs(key, device)}
+    return devices
+
+
+def _backoff_reason(state: ClusterState, job: JobRecord) -> Reason:
+    wait_ms = job.not_before_ms - state.now_ms
+    if job.reason.code == "LAUNCH_REFUSED":
+        return Reason(code="LAUNCH_REFUSED", numbers={"wait_ms": wait_ms, "refusals": job.launch_refusals})
+    numbers = {"wait_ms": wait_ms, "restarts": job.restarts, "restart_limit": job.request.restart_limit}
+    return Reason(code="RESTART_BACKOFF", numbers=numbers)
+
+
+def _question(state: ClusterState, key: str, use: KeyUse, device: str) -> RequestPrediction:
+    return RequestPrediction(
+        key=key,
+        device=device,
+        device_memory_bytes=state.devices[device],
+        graph_sha256=use.graph_sha256,
+        settings=use.settings,
+        sub_batches=sub_batches_of(use),
+    )
+
+
+def sub_batches_of(use: KeyUse) -> tuple[int, ...]:
+    """Return the samples per GPU and pass that a policy may choose: the batch over the GPUs, halved down to one."""
+    found: set[int] = set()
+    for gpus in use.gpus or (1,):
+        samples = -(-use.batch // gpus)
+        while samples > 1:
+            found.add(samples)
+            samples = -(-samples // 2)
+    return tuple(sorted(found | {1}, reverse=True))
+
+
+def _member(state: ClusterState, key: str, device: str) -> PairMember:
+    use = state.living_keys[key]
+    prediction = state.predictions.job(key, device)
+    full = -(-use.batch // (use.gpus[0] if use.gpus else 1))
+    point = prediction.memory.get(full) if prediction is not None else None
+    return PairMember(
+        key=key,
+        graph_sha256=use.graph_sha256,
+        settings=use.settings,
+        solo_step_ms=state.predictions.solo_step_ms(key, device, gpus=1, sub_batch=full),
+        utilization_ratio=prediction.utilization_ratio if prediction is not None else None,
+        memory_bytes=point.memory_bytes if point is not None else None,
+    )

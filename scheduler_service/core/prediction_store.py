@@ -1,0 +1,253 @@
+"""What is predicted and observed, by key: equal jobs share it.
+
+Bounded: of the keys that no living job uses, the least recently used leave first, with everything known of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from types import MappingProxyType
+
+from scheduler_service.core.records import JobPrediction, Level, PairPrediction
+
+PAST_WEIGHT_RATIO = 0.9
+"""Weight of the past in a moving average (OJPP Eq. 18)."""
+
+LOOKS_PER_CALL_MAX = 16
+"""Keys looked at while making room, so that the cost of a submission stays bounded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoloStep:
+    """Step time of a key alone on its GPUs, over every window measured so far."""
+
+    steps: int
+    window_ms: int
+
+    @property
+    def step_ms(self) -> float:
+        """Mean over all windows."""
+        return self.window_ms / self.steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPredictions:
+    """The content of a store, for a snapshot."""
+
+    recent: tuple[str, ...] = ()
+    jobs: tuple[JobPrediction, ...] = ()
+    failures: tuple[tuple[str, str, str], ...] = ()
+    outstanding: tuple[tuple[str, str], ...] = ()
+    pairs: tuple[PairPrediction, ...] = ()
+    observed: tuple[tuple[str, str, str, float], ...] = ()
+    outstanding_pairs: tuple[tuple[str, str], ...] = ()
+    solo: tuple[tuple[str, str, int, int, SoloStep], ...] = ()
+
+
+def moving_average(past: float | None, sample: float) -> float:
+    """Return the new average; the first sample is taken as it is."""
+    return sample if past is None else PAST_WEIGHT_RATIO * past + (1 - PAST_WEIGHT_RATIO) * sample
+
+
+class PredictionStore:
+    """Predictions by key and device, overridden by what was observed; a `Predictions` for policies.
+
+    Args:
+        keys_max: Keys about which pairs are kept.
+    """
+
+    def __init__(self, *, keys_max: int = 2_000) -> None:
+        self.keys_max = keys_max
+        self._recent: dict[str, None] = {}
+        self._jobs: dict[str, dict[str, JobPrediction]] = {}
+        self._failures: dict[str, dict[str, str]] = {}
+        self._outstanding: dict[str, dict[str, None]] = {}
+        self._pairs: dict[str, dict[tuple[str, str], dict[int, PairPrediction]]] = {}
+        self._observed: dict[str, dict[tuple[str, str], float]] = {}
+        self._victims_of: dict[str, dict[str, None]] = {}
+        self._outstanding_pairs: dict[tuple[str, str], None] = {}
+        self._solo: dict[str, dict[tuple[str, int, int], SoloStep]] = {}
+        self._unpredictable: dict[str, str] = {}
+
+    def job(self, key: str, device: str) -> JobPrediction | None:
+        """Return the prediction of a key on a device type, or None."""
+        return self._jobs.get(key, {}).get(device)
+
+    def pair(self, victim_key: str, other_key: str, device: str, sub_batch: int = 0) -> PairPrediction | None:
+        """Return how much `other_key` slows `victim_key` down: observed before predicted, this sub-batch before any."""
+        by_sub_batch = self._pairs.get(victim_key, {}).get((other_key, device), {})
+        predicted = by_sub_batch.get(sub_batch) or by_sub_batch.get(0)
+        observed = self._observed.get(victim_key, {}).get((other_key, device))
+        if observed is None:
+            return predicted
+        seen = max(observed, 0.0)
+        return PairPrediction(
+            victim_key=victim_key,
+            other_key=other_key,
+            device=device,
+            slowdown_ratio=seen,
+            upper_ratio=seen,
+            sub_batch=sub_batch,
+            level=Level.OBSERVED,
+            in_domain=True,
+            model_version=predicted.model_version if predicted is not None else "",
+        )
+
+    def solo_step_ms(self, key: str, device: str, *, gpus: int, sub_batch: int) -> float | None:
+        """Return the measured step time of a key alone, or None."""
+        solo = self._solo.get(key, {}).get((device, gpus, sub_batch))
+        return solo.step_ms if solo is not None else None
+
+    @property
+    def unpredictable_keys(self) -> Mapping[str, str]:
+        """Keys that no device has a prediction for, with the code of the newest failure."""
+        return MappingProxyType(self._unpredictable)
+
+    def failure(self, key: str, device: str) -> str:
+        """Return the code of the failed question, or an empty string."""
+        return self._failures.get(key, {}).get(device, "")
+
+    def outstanding_devices(self, key: str) -> tuple[str, ...]:
+        """Return the device types about which an answer is awaited."""
+        return tuple(self._outstanding.get(key, ()))
+
+    def outstanding_keys(self) -> tuple[str, ...]:
+        """Return the keys about which any answer is awaited."""
+        return tuple(self._outstanding)
+
+    def outstanding_pairs(self) -> tuple[tuple[str, str], ...]:
+        """Return the (key, device) questions about pairs that are not yet answered."""
+        return tuple(self._outstanding_pairs)
+
+    def awaits_pairs(self, key: str, device: str) -> bool:
+        """Say whether a question about the pairs of a key is on its way."""
+        return (key, device) in self._outstanding_pairs
+
+    def knows(self, key: str) -> bool:
+        """Say whether the key was used and not forgotten since."""
+        return key in self._recent
+
+    def use(self, key: str) -> None:
+        """Note that a key was used now."""
+        self._recent.pop(key, None)
+        self._recent[key] = None
+
+    def forget_unused(self, keys_in_use: Container[str]) -> None:
+        """Drop the least recently used keys beyond the bound; keys in use stay and count as used now."""
+        for key in list(islice(self._recent, LOOKS_PER_CALL_MAX)):
+            if len(self._recent) <= self.keys_max:
+                return
+            if key in keys_in_use:
+                self.use(key)
+            else:
+                self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        for table in (self._recent, self._jobs, self._failures, self._outstanding, self._solo, self._unpredictable):
+            table.pop(key, None)
+        for victim in self._victims_of.pop(key, {}):
+            for pairs in (self._pairs.get(victim, {}), self._observed.get(victim, {})):
+                for pair_key in [pair_key for pair_key in pairs if pair_key[0] == key]:
+                    del pairs[pair_key]
+        for other, _ in [*self._pairs.pop(key, {}), *self._observed.pop(key, {})]:
+            self._victims_of.get(other, {}).pop(key, None)
+        for question in [question for question in self._outstanding_pairs if question[0] == key]:
+            del self._outstanding_pairs[question]
+
+    def await_job(self, key: str, device: str) -> None:
+        """Note that a question about a key is on its way."""
+        self._outstanding.setdefault(key, {})[device] = None
+
+    def await_pairs(self, key: str, device: str) -> None:
+        """Note that a question about the pairs of a key is on its way."""
+        self._outstanding_pairs[key, device] = None
+
+    def _answered(self, key: str, device: str) -> None:
+        devices = self._outstanding.get(key)
+        if devices is not None:
+            devices.pop(device, None)
+            if not devices:
+                del self._outstanding[key]
+
+    def put_job(self, prediction: JobPrediction) -> None:
+        """Store an answer about a key."""
+        self._answered(prediction.key, prediction.device)
+        self._failures.get(prediction.key, {}).pop(prediction.device, None)
+        self._unpredictable.pop(prediction.key, None)
+        self._jobs.setdefault(prediction.key, {})[prediction.device] = prediction
+
+    def put_failure(self, key: str, device: str, code: str) -> None:
+        """Store that a question about a key failed."""
+        self._answered(key, device)
+        self._failures.setdefault(key, {})[device] = code
+        if not self._jobs.get(key):
+            self._unpredictable[key] = code
+
+    def put_pair(self, pair: PairPrediction) -> None:
+        """Store an answer about a pair; both directions of a question arrive as two of these."""
+        by_pair = self._pairs.setdefault(pair.victim_key, {})
+        by_pair.setdefault((pair.other_key, pair.device), {})[pair.sub_batch] = pair
+        self._victims_of.setdefault(pair.other_key, {})[pair.victim_key] = None
+
+    def answer_pairs(self, key: str, device: str) -> None:
+        """Note that the question about the pairs of a key was answered, well or badly."""
+        self._outstanding_pairs.pop((key, device), None)
+
+    def observe_pair(self, victim_key: str, other_key: str, device: str, slowdown_ratio: float) -> None:
+        """Fold one measured slowdown into the moving average of its pair."""
+        observed = self._observed.setdefault(victim_key, {})
+        observed[other_key, device] = moving_average(observed.get((other_key, device)), slowdown_ratio)
+        self._victims_of.setdefault(other_key, {})[victim_key] = None
+
+    def observe_solo(self, key: str, device: str, *, gpus: int, sub_batch: int, steps: int, window_ms: int) -> None:
+        """Add one window measured alone."""
+        by_shape = self._solo.setdefault(key, {})
+        past = by_shape.get((device, gpus, sub_batch), SoloStep(steps=0, window_ms=0))
+        by_shape[device, gpus, sub_batch] = replace(
+            past, steps=past.steps + steps, window_ms=past.window_ms + window_ms
+        )
+
+    def stored(self) -> StoredPredictions:
+        """Return everything inside."""
+        return StoredPredictions(
+            recent=tuple(self._recent),
+            jobs=tuple(prediction for devices in self._jobs.values() for prediction in devices.values()),
+            failures=_flattened(self._failures),
+            outstanding=tuple((key, device) for key, devices in self._outstanding.items() for device in devices),
+            pairs=tuple(
+                pair
+                for pairs in self._pairs.values()
+                for by_sub_batch in pairs.values()
+                for pair in by_sub_batch.values()
+            ),
+            observed=tuple(
+                (victim, other, device, ratio)
+                for victim, pairs in self._observed.items()
+                for (other, device), ratio in pairs.items()
+            ),
+            outstanding_pairs=tuple(self._outstanding_pairs),
+            solo=tuple((key, *shape, solo) for key, shapes in self._solo.items() for shape, solo in shapes.items()),
+        )
+
+    def load(self, stored: StoredPredictions) -> None:
+        """Fill an empty store."""
+        self._recent = dict.fromkeys(stored.recent)
+        for prediction in stored.jobs:
+            self.put_job(prediction)
+        for key, device, code in stored.failures:
+            self.put_failure(key, device, code)
+        for key, device in stored.outstanding:
+            self.await_job(key, device)
+        for pair in stored.pairs:
+            self.put_pair(pair)
+        for victim, other, device, ratio in stored.observed:
+            self.observe_pair(victim, other, device, ratio)
+        self._outstanding_pairs = dict.fromkeys(stored.outstanding_pairs)
+        for key, device, gpus, sub_batch, solo in stored.solo:
+            self._solo.setdefault(key, {})[device, gpus, sub_batch] = solo
+
+
+def _flattened(failures: Mapping[str, Mapping[str, str]]) -> tuple[tuple[str, str, str], ...]:
+    return tuple((key, device, code) for key, devices in failures.items() for device, code in devices.items())

@@ -1,0 +1,162 @@
+"""Every reason in words: what is the case, the numbers behind it, and what can be done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from scheduler_service.core.records import Reason
+
+REASON_TEXTS: Mapping[str, str] = {
+    # held by the engine
+    "SUBMITTED": "The job was accepted and waits for its first decision.",
+    "NO_NODE": "No node has joined the cluster yet; start a node agent ({gpus_needed} GPU(s) are needed).",
+    "AWAITING_PREDICTION": "The predictor has been asked about {devices_unanswered} device type(s) and has not "
+    "answered "
+    "for {waited_ms}.",
+    "RESTART_BACKOFF": "Restart {restarts} of at most {restart_limit} follows in {wait_ms}, because the last attempt "
+    "ended early.",
+    "LAUNCH_REFUSED": "The node agent refused to start the job (refusal {refusals}); it is tried again later. See the "
+    "exit detail for the agent's reason.",
+    "POLICY_FAILED": "The policy raised an error and decided nothing; choose another policy and report the error "
+    "that the scheduler logged.",
+    "NO_DECISION": "The policy said nothing about the job; this is a bug of the policy.",
+    # a policy lets it wait
+    "NO_FREE_GPU": "{gpus_needed} GPU(s) are needed at once and {gpus_free} can be had now; the job waits for others "
+    "to end.",
+    "CLUSTER_FULL": "Not one of the {gpus_in_cluster} usable GPU(s) can take another job now.",
+    "BEHIND_IN_QUEUE": "The policy keeps the order of submission, and {jobs} waits before this job.",
+    "BEHIND_AGED_JOB": "{jobs} was submitted more than {aging_ms} ago, so the policy lets nobody pass.",
+    "GPUS_NOT_IN_CLUSTER": "{gpus_needed} GPU(s) of one kind are needed, but the cluster has {gpus_in_cluster} usable "
+    "one(s); ask for fewer GPUs or add nodes.",
+    "GANG_NEEDS_MORE_NODES": "The GPUs that the job needs lie on {nodes_needed} nodes, but a job may span {nodes_max}; "
+    "ask for fewer GPUs.",
+    "HOST_DOES_NOT_FIT": "No node has {cpu_cores} CPU core(s) and {host_memory_bytes} of host memory left beside the "
+    "GPU.",
+    "MEMORY_EXCEEDS_GPU": "The job needs {needed_bytes}, but the largest usable GPU has {gpu_memory_bytes}; use a "
+    "smaller batch or state memory_bytes if you know better.",
+    "MEMORY_DOES_NOT_FIT": "The job needs {needed_bytes} and {free_bytes} are left of the GPU's {gpu_memory_bytes}.",
+    "TOO_MANY_JOBS": "The GPU holds {jobs_on_gpu} job(s), and the policy allows {jobs_on_gpu_max}.",
+    "UTILIZATION_TOO_HIGH": "Together the jobs would use {utilization_ratio} of the GPU, and the policy allows "
+    "{utilization_max_ratio}.",
+    "PEAK_EXCEEDS_GPU": "At the peak of a step the job needs {needed_bytes}, but the GPU has {gpu_memory_bytes}; use a "
+    "smaller batch.",
+    "PEAKS_DO_NOT_FIT": "With the peaks of their steps the jobs would need {memory_ratio} of the GPU's memory.",
+    "COLLISION_TOO_LIKELY": "The jobs' memory peaks would coincide {collision_ratio} of the time, and the policy "
+    "allows {collision_max_ratio}.",
+    "DEVICE_SLOWDOWN_TOO_HIGH": "Sharing would slow {jobs} down by {slowdown_ratio}, and the policy allows "
+    "{device_slowdown_max_ratio} on any GPU.",
+    "WORKERS_OUT_OF_BALANCE": "The slowdowns of the workers of {jobs} would differ by {difference_ratio}, and the "
+    "policy allows {difference_max_ratio}.",
+    "SHARE_NOT_ALLOWED": "Sharing is refused by {jobs} (share: never).",
+    "SLOWDOWN_TOO_HIGH": "Sharing would slow a job down by {slowdown_ratio}, and it accepts {max_slowdown_ratio} "
+    "({jobs}); "
+    "raise max_slowdown_ratio to share sooner.",
+    "OUT_OF_DOMAIN": "The prediction for {jobs} is outside of what the model was trained on, so nobody shares a GPU "
+    "on its "
+    "word; share: any accepts that.",
+    "PAIR_UNKNOWN": "Nothing reliable is known about {jobs} beside each other; share: any accepts that.",
+    "JOB_UNKNOWN": "Nothing reliable is predicted for {jobs} on this device, so it runs alone; submit it with a graph.",
+    "GPU_RELEASING": "The GPU is still being released by another job ({gpus}).",
+    "GPU_NOT_USABLE": "The GPU is unknown, unhealthy, or its node is not connected ({gpus}).",
+    "SHARING_NOT_WORTH_IT": "Beside {jobs} the jobs would end after {shared_sum_ms} in sum, and after {waiting_sum_ms} "
+    "if this job waits.",
+    "REMAINING_TIME_UNKNOWN": "How long {jobs} will run is not predicted, so sharing cannot be weighed; submit it with "
+    "a graph and steps_total.",
+    "TOO_MANY_WEIGHED": "Free GPUs do not suffice, and {jobs_weighed_max} shorter jobs found no running job to share "
+    "with, so the round looked no further; the policy's weighed_jobs_max is that limit.",
+    "STOPS_LONGER": "{jobs} gives up {gpus_needed} GPU(s), because this job needs only {remaining_ms}; it starts when "
+    "they have left.",
+    # a policy stops it
+    "STOPPED_FOR_SHORTER": "The job is stopped with a checkpoint for {jobs}, which needs only {remaining_ms}; it goes "
+    "on when GPUs are free.",
+    # a policy starts it
+    "STARTS_ALONE": "The job has its {gpus_count} GPU(s) to itself.",
+    "STARTS_ALONE_UNPREDICTED": "The job has its {gpus_count} GPU(s) to itself, because nothing is predicted for it.",
+    "STARTS_ALONE_PREDICTION_FAILED": "The job has its {gpus_count} GPU(s) to itself, because the predictor could not "
+    "answer.",
+    "STARTS_SHARED": "The job shares with {jobs}: expected slowdown {slowdown_ratio} for it and "
+    "{neighbour_slowdown_ratio} "
+    "at most for the others.",
+    "STARTS_SHARED_IN_PASSES": "The job shares with {jobs}, {sub_batch} samples per GPU in each of "
+    "{accumulation_steps} passes per step: expected slowdown {slowdown_ratio} for it and {neighbour_slowdown_ratio} at "
+    "most for the others.",
+    "STARTS_SHARED_BLINDLY": "The job shares with {jobs} because all of them say share: any; how much they slow each "
+    "other down is not known.",
+    "CANDIDATE": "The GPU can take the job.",
+    # dropped by the plan check
+    "JOB_NOT_PENDING": "The policy decided about a job that is not waiting.",
+    "JOB_NOT_RUNNING": "The policy wanted to stop a job that does not run.",
+    "DECIDED_TWICE": "The policy decided twice about the job; the first decision counts.",
+    "DECISION_NOT_SUPPORTED": "The policy asked for something that node agents cannot do yet (migrate or reshape).",
+    "GANG_INCOMPLETE": "The policy gave {gpus_given} GPU(s) where {gpus_needed} are needed.",
+    "RANKS_WRONG": "The policy repeated a GPU or numbered the ranks of {gpus_given} GPU(s) wrongly.",
+    "BATCH_NOT_COVERED": "The policy's sub-batches cover {given_samples} of the batch's {batch_samples} samples.",
+    "MIXED_DEVICES": "The policy mixed different kinds of GPUs in one job ({gpus}).",
+    # while it ends
+    "STOPPING_TO_CANCEL": "The job is being stopped because it was cancelled.",
+    "STOPPING_TO_REQUEUE": "The job is being stopped, with a checkpoint, to run again later.",
+    # after an attempt
+    "PREEMPTED": "The job gave its GPUs up and waits to go on from its checkpoint.",
+    "ATTEMPT_LOST": "The node or the job's shim was lost; the job goes on from its last checkpoint.",
+    "ATTEMPT_FENCED": "The attempt ended itself because its lease had run out; the job goes on from its checkpoint.",
+    "ATTEMPT_COMMUNICATION": "The job's processes lost each other; it goes on from its last checkpoint.",
+    "ATTEMPT_HOST_OOM": "The host ran out of memory; the job is tried again. State host_memory_bytes to be placed "
+    "better.",
+    "ATTEMPT_GPU_FAULT": "The GPU failed; the job goes on from its last checkpoint on another one.",
+    "ATTEMPT_SIGNAL": "The process was killed by a signal; the job goes on from its last checkpoint.",
+    "ATTEMPT_STOPPED": "The process was stopped by somebody else; the job goes on from its last checkpoint.",
+    "ATTEMPT_CHECKPOINTED": "The process checkpointed and ended by itself; the job goes on from there.",
+    "OUT_OF_MEMORY_RETRY": "The GPU ({gpu_memory_bytes}) ran out of memory at {memory_peak_bytes}; the job is tried "
+    "again "
+    "where more is left.",
+    # the end
+    "FINISHED": "The job has done all its steps.",
+    "CANCELLED": "The job was cancelled.",
+    "JOB_ERROR": "The program ended with exit code {exit_code}; see its log.",
+    "STEPS_MISSING": "The program ended with success after {steps_done} of {steps_total} steps; report steps "
+    "(cotenant/job.py "
+    "or progress_regex), or correct steps_total.",
+    "OUT_OF_MEMORY": "Alone on a GPU of {gpu_memory_bytes} the job ran out of memory twice; use a smaller batch or a "
+    "larger "
+    "GPU.",
+    "RESTART_LIMIT": "The job was restarted {restarts} time(s), and {restart_limit} are allowed; raise restart_limit "
+    "or see "
+    "the last exit class.",
+    "LAUNCH_REFUSED_FOR_GOOD": "The node agent refused to start the job {refusals} times; see the exit detail for "
+    "its reason.",
+}
+"""Code -> sentence; {name} stands for a number of the reason, {jobs} and {gpus} for its ids."""
+
+_NAMED_IDS_MAX = 4
+
+
+class _Fields(dict[str, str]):
+    """A number that a reason lacks reads as unknown instead of failing."""
+
+    def __missing__(self, name: str) -> str:
+        return "an unknown number"
+
+
+def describe_reason(reason: Reason) -> str:
+    """Return a reason as an English sentence with its numbers and, where there is one, the remedy."""
+    text = REASON_TEXTS.get(reason.code)
+    if text is None:
+        return reason.code
+    numbers = {name: format_quantity(name, value) for name, value in reason.numbers.items()}
+    return text.format_map(_Fields(numbers, jobs=_named(reason.job_ids), gpus=_named(reason.gpu_ids)))
+
+
+def format_quantity(name: str, value: float) -> str:
+    """Return a number with the unit that ends its name: ratios as percent, bytes in GiB, milliseconds in seconds."""
+    if name.endswith("_ratio"):
+        return f"{value * 100:.1f} %"
+    if name.endswith("_bytes"):
+        return f"{value / 2**30:.2f} GiB"
+    if name.endswith("_ms"):
+        return f"{value / 1_000:.1f} s"
+    return f"{value:g}"
+
+
+def _named(ids: tuple[str, ...]) -> str:
+    shown = ", ".join(ids[:_NAMED_IDS_MAX])
+    return f"{shown} and {len(ids) - _NAMED_IDS_MAX} more" if len(ids) > _NAMED_IDS_MAX else shown or "nobody"

@@ -1,0 +1,206 @@
+"""What the engine remembers: jobs, nodes, GPUs, predictions. All frozen; changes are replacements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Share(StrEnum):
+    """How far a job consents to share its GPUs."""
+
+    NEVER = "never"
+    SAFE = "safe"
+    ANY = "any"
+
+
+class Phase(StrEnum):
+    """Where a job is in its life."""
+
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ENDED_PHASES = frozenset({Phase.FINISHED, Phase.FAILED, Phase.CANCELLED})
+
+
+class AfterStop(StrEnum):
+    """What the end of a stopping attempt leads to."""
+
+    NOTHING = "nothing"
+    REQUEUE = "requeue"
+    CANCEL = "cancel"
+
+
+class Level(StrEnum):
+    """What a prediction is based on, best first."""
+
+    OBSERVED = "observed"
+    SOLO_KNOWN = "solo_known"
+    GRAPH = "graph"
+    FALLBACK = "fallback"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why something is as it is, as data.
+
+    Attributes:
+        code: UPPER_SNAKE_CASE, stable.
+        numbers: Quantities behind the code; the unit is last in the key.
+        job_ids: Jobs that the reason is about.
+        gpu_ids: GPUs that the reason is about.
+    """
+
+    code: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    job_ids: tuple[str, ...] = ()
+    gpu_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDemand:
+    """What one task (worker or parameter server) occupies."""
+
+    cpu_cores: float = 0.0
+    host_memory_bytes: int = 0
+    gpus: int = 0
+    network_bytes_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """What a user asked for, as far as a policy may know it.
+
+    Attributes:
+        job_id: Unique in the cluster's life.
+        key: sha256 over graph and settings; equal jobs share predictions. Empty: nothing can be predicted.
+        gpus: GPUs at the start, at least 1.
+        allowed_gpus: Counts an elastic policy may choose from; (gpus,) when rigid.
+        batch: Samples per optimizer step over all GPUs.
+        steps_total: Optimizer steps of the whole job.
+        max_slowdown_ratio: Slowdown accepted while sharing; 0.2 = 20 % slower.
+        memory_request_bytes: Device memory the user reserved; 0 = use the prediction's upper bound.
+        memory_floor_bytes: Raised after an out-of-memory end; a placement must offer at least this.
+    """
+
+    job_id: str
+    key: str = ""
+    tenant: str = ""
+    name: str = ""
+    gpus: int = 1
+    allowed_gpus: tuple[int, ...] = ()
+    batch: int = 1
+    steps_total: int = 0
+    share: Share = Share.SAFE
+    max_slowdown_ratio: float = 0.2
+    cpu_cores: float = 0.0
+    host_memory_bytes: int = 0
+    memory_request_bytes: int = 0
+    memory_floor_bytes: int = 0
+    migration_cost_ms: int = 0
+    restart_limit: int = 5
+    worker_demand: TaskDemand | None = None
+    server_demand: TaskDemand | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """A share of one GPU given to one rank."""
+
+    gpu_id: str
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU of a node."""
+
+    gpu_id: str
+    device: str
+    memory_bytes: int
+    healthy: bool = True
+    slowdown_ewma_ratio: float = 0.0
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One machine. `connected` is the engine's own knowledge, not the agent's claim."""
+
+    node_id: str
+    rack_id: str = ""
+    cpu_cores: float = 0.0
+    host_memory_bytes: int = 0
+    schedulable: bool = True
+    connected: bool = True
+    gpus: tuple[Gpu, ...] = ()
+    enforcements: tuple[str, ...] = ()
+    agent_version: str = ""
+    boot_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTriple:
+    """OJPP's memory states of one worker as fractions of the device (paper 3.2)."""
+
+    gamma_ratio: float
+    delta_ratio: float
+    high_state_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPoint:
+    """Predicted device memory at one sub-batch; placement uses the bound."""
+
+    memory_bytes: int
+    memory_bytes_upper_99: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPrediction:
+    """What is predicted of one job key on one device type.
+
+    Attributes:
+        memory: By sub-batch (samples per GPU).
+        step_ms: By (gpus, sub_batch).
+        task_step_ms: By (workers, servers), for jobs with parameter servers.
+    """
+
+    key: str
+    device: str
+    utilization_ratio: float
+    sm_activity_ratio: float | None = None
+    memory: Mapping[int, MemoryPoint] = field(default_factory=dict)
+    step_ms: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    task_step_ms: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    memory_triple: MemoryTriple | None = None
+    level: Level = Level.GRAPH
+    in_domain: bool = True
+    model_version: str = ""
+    prediction_id: str = ""
+    utilization_lower_ratio: float = 0.0
+    utilization_upper_ratio: float = 1.0
+    step_ms_lower: float = 0.0
+    step_ms_upper: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairPrediction:
+    """How much `other_key` slows `victim_key` down on one device type; ratio 0.2 = 20 % slower."""
+
+    victim_key: str
+    other_key: str
+    device: str
+    slowdown_ratio: float
+    upper_ratio: float
+    sub_batch: int = 0
+    level: Level = Level.GRAPH
+    in_domain: bool = True
+    model_version: str = ""

@@ -1,0 +1,358 @@
+"""Everything the engine knows, with the indexes that keep it from scanning.
+
+`ClusterState` is changed by the engine alone; everybody else reads its mappings, which are read-only views of the live
+dictionaries. Records are frozen: a change is a replacement, so that a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from types import MappingProxyType
+
+from scheduler_service.core.decisions import Hold
+from scheduler_service.core.job_records import (
+    DecisionLog,
+    Ghost,
+    JobRecord,
+    KeyUse,
+    RejectedDecision,
+    pending_view,
+    running_view,
+)
+from scheduler_service.core.prediction_store import PredictionStore
+from scheduler_service.core.records import ENDED_PHASES, Node, Phase, Reason, Share
+from scheduler_service.core.view import GpuView, HostUse, PendingJob, RunningJob
+
+
+class ClusterState:
+    """Jobs, nodes, GPUs and predictions.
+
+    Args:
+        seed: Seed handed to policies in every view.
+        ended_jobs_max: Ended jobs kept; the oldest leave first.
+    """
+
+    def __init__(self, *, seed: int = 0, ended_jobs_max: int = 10_000) -> None:
+        self.now_ms = 0
+        self.seed = seed
+        self.next_fence = 1
+        self.policy = ""
+        self.parameters: Mapping[str, object] = {}
+        self.predictions = PredictionStore()
+        self.decisions = DecisionLog()
+        self.decided_at_ms = 0
+        self.rejected: deque[RejectedDecision] = deque(maxlen=1_000)
+        self.ended_jobs_max = ended_jobs_max
+        self._jobs: dict[str, JobRecord] = {}
+        self._nodes: dict[str, Node] = {}
+        self._gpus: dict[str, GpuView] = {}
+        self._usable_nodes: dict[str, Node] = {}
+        self._usable_gpus: dict[str, GpuView] = {}
+        self._free_gpu_ids: dict[str, None] = {}
+        self._holders: dict[str, list[str]] = {}
+        self._host_use: dict[str, HostUse] = {}
+        self._ghosts: dict[tuple[str, int, int], Ghost] = {}
+        self._by_phase: dict[Phase, dict[str, None]] = {phase: {} for phase in Phase}
+        self._pending_by_key: dict[str, dict[str, None]] = {}
+        self._living_keys: dict[str, KeyUse] = {}
+        self._devices: dict[str, int] = {}
+        self._running: dict[str, RunningJob] = {}
+        self._ready: list[tuple[int, str]] = []
+        self._ready_jobs: dict[str, PendingJob] = {}
+        self._holds: dict[str, Reason] = {}
+
+    @property
+    def jobs(self) -> Mapping[str, JobRecord]:
+        """Every living job and the newest ended ones, by id."""
+        return MappingProxyType(self._jobs)
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """Every node ever joined, by id; `connected` says whether it is there."""
+        return MappingProxyType(self._nodes)
+
+    @property
+    def gpus(self) -> Mapping[str, GpuView]:
+        """Every GPU of every node with what it holds, by id."""
+        return MappingProxyType(self._gpus)
+
+    @property
+    def usable_nodes(self) -> Mapping[str, Node]:
+        """Connected and schedulable nodes."""
+        return MappingProxyType(self._usable_nodes)
+
+    @property
+    def usable_gpus(self) -> Mapping[str, GpuView]:
+        """Healthy GPUs of usable nodes, in node and index order."""
+        return MappingProxyType(self._usable_gpus)
+
+    @property
+    def free_gpu_ids(self) -> AbstractSet[str]:
+        """Usable GPUs that hold nothing and release nothing."""
+        return self._free_gpu_ids.keys()
+
+    @property
+    def host_use(self) -> Mapping[str, HostUse]:
+        """What jobs occupy of each node's host, by node id."""
+        return MappingProxyType(self._host_use)
+
+    @property
+    def running(self) -> Mapping[str, RunningJob]:
+        """Jobs that hold GPUs, as policies see them, in start order."""
+        return MappingProxyType(self._running)
+
+    @property
+    def ghosts(self) -> Mapping[tuple[str, int, int], Ghost]:
+        """Attempts given up whose end was not confirmed, by (job, attempt, fence)."""
+        return MappingProxyType(self._ghosts)
+
+    @property
+    def holds(self) -> Mapping[str, Reason]:
+        """Pending jobs that the engine itself holds back, and why."""
+        return MappingProxyType(self._holds)
+
+    @property
+    def living_keys(self) -> Mapping[str, KeyUse]:
+        """Keys with a graph that a living job uses."""
+        return MappingProxyType(self._living_keys)
+
+    @property
+    def devices(self) -> Mapping[str, int]:
+        """Smallest memory in bytes of every device type ever joined."""
+        return MappingProxyType(self._devices)
+
+    def in_phase(self, phase: Phase) -> AbstractSet[str]:
+        """Return the ids of the jobs in a phase, in the order in which they entered it."""
+        return self._by_phase[phase].keys()
+
+    def pending_with_key(self, key: str) -> tuple[str, ...]:
+        """Return the pending jobs of a key."""
+        return tuple(self._pending_by_key.get(key, ()))
+
+    def jobs_on_gpu(self, gpu_id: str) -> tuple[str, ...]:
+        """Return the jobs that hold a GPU, in the order in which they took it."""
+        return tuple(self._holders.get(gpu_id, ()))
+
+    def jobs_on_node(self, node_id: str) -> tuple[str, ...]:
+        """Return the jobs that hold any GPU of a node."""
+        gpus = self._nodes[node_id].gpus if node_id in self._nodes else ()
+        return tuple(dict.fromkeys(job_id for gpu in gpus for job_id in self._holders.get(gpu.gpu_id, ())))
+
+    def neighbours(self, job: JobRecord) -> tuple[str, ...]:
+        """Return the other jobs on any GPU of a job."""
+        found = dict.fromkeys(other for gpu_id in job.gpu_ids for other in self._holders.get(gpu_id, ()))
+        found.pop(job.job_id, None)
+        return tuple(found)
+
+    def ready_jobs(self) -> tuple[PendingJob, ...]:
+        """Return the pending jobs that a policy may start now, in submission order."""
+        return tuple([self._ready_jobs[job_id] for _, job_id in self._ready])
+
+    # --- changes: the engine only -------------------------------------------------------------------------------
+
+    def put_job(self, job: JobRecord) -> None:
+        """Store a job and bring every index up to date; a job that becomes pending is ready unless held."""
+        before = self._jobs.get(job.job_id)
+        self._jobs[job.job_id] = job
+        if before is None and not job.has_ended:
+            self._add_key_use(job)
+        if before is None or before.phase is not job.phase:
+            self._move_phase(job, before)
+        if job.phase is Phase.PENDING and job.job_id in self._ready_jobs:
+            self._ready_jobs[job.job_id] = pending_view(job)
+        if job.holds_gpus:
+            self._running[job.job_id] = running_view(job)
+        self._update_occupancy(job, before)
+
+    def _move_phase(self, job: JobRecord, before: JobRecord | None) -> None:
+        if before is not None:
+            self._by_phase[before.phase].pop(job.job_id, None)
+            if before.phase is Phase.PENDING:
+                self._leave_queue(before)
+        self._by_phase[job.phase][job.job_id] = None
+        if job.phase is Phase.PENDING:
+            self._pending_by_key.setdefault(job.request.key, {})[job.job_id] = None
+            self._make_ready(job)
+        if not job.holds_gpus:
+            self._running.pop(job.job_id, None)
+        if job.has_ended:
+            self._end_key_use(job, before)
+            self.decisions.forget(job.job_id)
+            self._forget_oldest()
+
+    def _add_key_use(self, job: JobRecord) -> None:
+        key = job.request.key
+        if not key or not job.graph_sha256:
+            return
+        use = self._living_keys.get(key) or KeyUse(graph_sha256=job.graph_sha256, settings=job.settings)
+        self._living_keys[key] = replace(
+            use,
+            jobs=use.jobs + 1,
+            batch=max(use.batch, job.request.batch),
+            gpus=tuple(sorted({*use.gpus, job.request.gpus, *job.request.allowed_gpus})),
+            may_share=use.may_share or job.request.share is not Share.NEVER,
+        )
+
+    def _end_key_use(self, job: JobRecord, before: JobRecord | None) -> None:
+        use = self._living_keys.get(job.request.key)
+        if use is None or before is None:
+            return
+        if use.jobs == 1:
+            del self._living_keys[job.request.key]
+        else:
+            self._living_keys[job.request.key] = replace(use, jobs=use.jobs - 1)
+
+    def _leave_queue(self, job: JobRecord) -> None:
+        same_key = self._pending_by_key[job.request.key]
+        del same_key[job.job_id]
+        if not same_key:
+            del self._pending_by_key[job.request.key]
+        self._holds.pop(job.job_id, None)
+        self._make_unready(job)
+
+    def _make_ready(self, job: JobRecord) -> None:
+        if job.job_id not in self._ready_jobs:
+            insort(self._ready, (job.submitted_at_ms, job.job_id))
+        self._ready_jobs[job.job_id] = pending_view(job)
+
+    def _make_unready(self, job: JobRecord) -> None:
+        if self._ready_jobs.pop(job.job_id, None) is not None:
+            del self._ready[bisect_left(self._ready, (job.submitted_at_ms, job.job_id))]
+
+    def set_hold(self, job_id: str, reason: Reason | None) -> None:
+        """Hold a pending job back from the policy, or (None) show it again."""
+        job = self._jobs[job_id]
+        if reason is None:
+            self._holds.pop(job_id, None)
+            self._make_ready(job)
+            return
+        self._holds[job_id] = reason
+        self._make_unready(job)
+        self.decisions.record(Hold(job_id=job_id, reason=reason, until_ms=job.not_before_ms))
+
+    def _forget_oldest(self) -> None:
+        ended = sum(len(self._by_phase[phase]) for phase in ENDED_PHASES)
+        if ended <= self.ended_jobs_max:
+            return
+        oldest = min(
+            (next(iter(self._by_phase[phase])) for phase in sorted(ENDED_PHASES) if self._by_phase[phase]),
+            key=lambda job_id: (self._jobs[job_id].finished_at_ms, job_id),
+        )
+        del self._by_phase[self._jobs[oldest].phase][oldest]
+        del self._jobs[oldest]
+
+    def _update_occupancy(self, job: JobRecord, before: JobRecord | None) -> None:
+        held_before = before.gpu_ids if before is not None and before.holds_gpus else ()
+        held_now = job.gpu_ids if job.holds_gpus else ()
+        is_same_phase = before is not None and before.phase is job.phase
+        if held_before == held_now and (not held_now or is_same_phase):
+            return
+        for gpu_id in held_before:
+            if gpu_id not in held_now:
+                self._holders[gpu_id].remove(job.job_id)
+        for gpu_id in held_now:
+            if gpu_id not in held_before:
+                self._holders.setdefault(gpu_id, []).append(job.job_id)
+        self._refresh_gpus(dict.fromkeys(held_before + held_now))
+
+    def put_ghost(self, ghost: Ghost) -> None:
+        """Remember an attempt that must end although nobody wants it any more."""
+        self._ghosts[ghost.job_id, ghost.attempt, ghost.fence] = ghost
+        self._refresh_gpus(dict.fromkeys(ghost.gpu_ids))
+
+    def drop_ghost(self, key: tuple[str, int, int]) -> bool:
+        """Forget a ghost whose end was confirmed; False when there was none."""
+        ghost = self._ghosts.pop(key, None)
+        if ghost is None:
+            return False
+        self._refresh_gpus(dict.fromkeys(ghost.gpu_ids))
+        return True
+
+    def put_node(self, node: Node) -> None:
+        """Store a node with its GPUs and bring the indexes up to date."""
+        before = self._nodes.get(node.node_id)
+        self._nodes[node.node_id] = node
+        kept = {gpu.gpu_id for gpu in node.gpus}
+        for gpu in before.gpus if before is not None else ():
+            if gpu.gpu_id not in kept:
+                del self._gpus[gpu.gpu_id]
+        for gpu in node.gpus:
+            self._devices[gpu.device] = min(gpu.memory_bytes, self._devices.get(gpu.device, gpu.memory_bytes))
+            self._gpus[gpu.gpu_id] = GpuView(gpu=gpu, node_id=node.node_id)
+        self._rebuild_usable()
+        self._refresh_gpus(dict.fromkeys(kept))
+
+    def load_registers(self, *, living_keys: Mapping[str, KeyUse], devices: Mapping[str, int]) -> None:
+        """Replace what was counted while loading by what was counted in life."""
+        self._living_keys, self._devices = dict(living_keys), dict(devices)
+
+    def put_slowdown_ewma(self, gpu_id: str, slowdown_ewma_ratio: float) -> None:
+        """Store the moving average of the slowdown seen on a GPU."""
+        node = self._nodes[self._gpus[gpu_id].node_id]
+        gpus = tuple(
+            replace(gpu, slowdown_ewma_ratio=slowdown_ewma_ratio) if gpu.gpu_id == gpu_id else gpu for gpu in node.gpus
+        )
+        self._nodes[node.node_id] = node = replace(node, gpus=gpus)
+        if node.node_id in self._usable_nodes:
+            self._usable_nodes[node.node_id] = node
+        gpu_now = next(gpu for gpu in gpus if gpu.gpu_id == gpu_id)
+        self._gpus[gpu_id] = view = replace(self._gpus[gpu_id], gpu=gpu_now)
+        if gpu_id in self._usable_gpus:
+            self._usable_gpus[gpu_id] = view
+
+    def _rebuild_usable(self) -> None:
+        """Keep the order by node and index; nodes change rarely."""
+        nodes = sorted(self._nodes.values(), key=lambda node: node.node_id)
+        self._usable_nodes = {node.node_id: node for node in nodes if node.connected and node.schedulable}
+        self._usable_gpus = {
+            gpu.gpu_id: self._gpus[gpu.gpu_id]
+            for node in self._usable_nodes.values()
+            for gpu in sorted(node.gpus, key=lambda gpu: (gpu.index, gpu.gpu_id))
+            if gpu.healthy
+        }
+        self._free_gpu_ids = {
+            gpu_id: None for gpu_id, view in self._usable_gpus.items() if not view.job_ids and not view.is_releasing
+        }
+
+    def _refresh_gpus(self, gpu_ids: Mapping[str, None]) -> None:
+        haunted = {gpu_id for ghost in self._ghosts.values() for gpu_id in ghost.gpu_ids}
+        touched_nodes: dict[str, None] = {}
+        for gpu_id in gpu_ids:
+            view = self._gpus.get(gpu_id)
+            if view is None:
+                continue
+            self._gpus[gpu_id] = view = self._occupied(view, is_haunted=gpu_id in haunted)
+            touched_nodes[view.node_id] = None
+            if gpu_id in self._usable_gpus:
+                self._usable_gpus[gpu_id] = view
+                self._update_free(view)
+        for node_id in touched_nodes:
+            self._refresh_host_use(node_id)
+
+    def _occupied(self, view: GpuView, *, is_haunted: bool) -> GpuView:
+        jobs = [self._jobs[job_id] for job_id in self._holders.get(view.gpu.gpu_id, ())]
+        return replace(
+            view,
+            job_ids=tuple(job.job_id for job in jobs),
+            memory_reserved_bytes=sum(job.memory_reserved_bytes for job in jobs),
+            is_releasing=is_haunted or any(job.phase is Phase.STOPPING for job in jobs),
+        )
+
+    def _update_free(self, view: GpuView) -> None:
+        if view.job_ids or view.is_releasing:
+            self._free_gpu_ids.pop(view.gpu.gpu_id, None)
+        else:
+            self._free_gpu_ids[view.gpu.gpu_id] = None
+
+    def _refresh_host_use(self, node_id: str) -> None:
+        cpu_cores, host_memory_bytes = 0.0, 0
+        for job_id in self.jobs_on_node(node_id):
+            job = self._jobs[job_id]
+            here = sum(1 for gpu_id in job.gpu_ids if gpu_id in self._gpus and self._gpus[gpu_id].node_id == node_id)
+            cpu_cores += job.request.cpu_cores * here / len(job.assignments)
+            host_memory_bytes += job.request.host_memory_bytes * here // len(job.assignments)
+        self._host_use[node_id] = HostUse(cpu_cores=cpu_cores, host_memory_bytes=host_memory_bytes)

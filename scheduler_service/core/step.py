@@ -1,0 +1,24 @@
+"""What handling one event has led to so far: commands, and whether decisions may have changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from scheduler_service.core.commands import Command
+
+
+@dataclass(slots=True)
+class Step:
+    """Collected while an event is applied; one per event.
+
+    Attributes:
+        commands: In the order in which they shall be carried out.
+        is_decision_due: Something changed that a policy may answer differently.
+        wakes_at_ms: Instants at which somebody wants to be woken.
+        backoffs: Jobs that must wait, as (until, job id).
+    """
+
+    commands: list[Command] = field(default_factory=list)
+    is_decision_due: bool = False
+    wakes_at_ms: list[int] = field(default_factory=list)
+    backoffs: list[tuple[int, str]] = field(default_factory=list)

@@ -1,0 +1,109 @@
+"""What a policy sees: one frozen instant of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from scheduler_service.core.decisions import Decision
+from scheduler_service.core.records import Assignment, Gpu, JobPrediction, JobRequest, Node, PairPrediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingJob:
+    """A job that waits."""
+
+    request: JobRequest
+    submitted_at_ms: int
+    not_before_ms: int = 0
+    steps_done: int = 0
+    attained_gpu_ms: int = 0
+    preemptions: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningJob:
+    """A job that holds GPUs (starting, running or stopping)."""
+
+    request: JobRequest
+    attempt: int
+    assignments: tuple[Assignment, ...]
+    sub_batch: int
+    submitted_at_ms: int
+    started_at_ms: int
+    steps_done: int = 0
+    attained_gpu_ms: int = 0
+    preemptions: int = 0
+    observed_slowdown_ratio: float | None = None
+    is_stopping: bool = False
+    memory_reserved_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuView:
+    """A GPU with what it holds; `is_releasing` = somebody there is being stopped."""
+
+    gpu: Gpu
+    node_id: str
+    job_ids: tuple[str, ...] = ()
+    memory_reserved_bytes: int = 0
+    is_releasing: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostUse:
+    """What the jobs on a node occupy of its host."""
+
+    cpu_cores: float = 0.0
+    host_memory_bytes: int = 0
+
+
+class Predictions(Protocol):
+    """What is predicted, by key; never a call to anything outside."""
+
+    def job(self, key: str, device: str) -> JobPrediction | None:
+        """Return the prediction of a key on a device type, or None."""
+
+    def pair(self, victim_key: str, other_key: str, device: str, sub_batch: int = 0) -> PairPrediction | None:
+        """Return how much `other_key` slows `victim_key` down, or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingView:
+    """One instant of the cluster.
+
+    Attributes:
+        nodes: Connected and schedulable nodes by id.
+        gpus: Healthy GPUs of these nodes by id, in node and index order.
+        pending: The jobs that may start now, in submission order.
+        running: By job id, in start order.
+        explain: The candidate table is wanted.
+        unpredictable_keys: Why a key has no prediction: the code of the failure (such jobs run exclusively).
+        free_gpu_ids: GPUs among `gpus` that hold nothing and release nothing; in no order.
+        host_use: What jobs occupy of each node's host, by node id; absent = nothing.
+        nodes_per_job_max: Nodes that one job may span; 0 = no limit.
+        deferred: Pending jobs whose `not_before_ms` has not come; no policy decides about them.
+    """
+
+    now_ms: int
+    nodes: Mapping[str, Node]
+    gpus: Mapping[str, GpuView]
+    pending: Sequence[PendingJob]
+    running: Mapping[str, RunningJob]
+    predictions: Predictions
+    seed: int = 0
+    explain: bool = False
+    unpredictable_keys: Mapping[str, str] = field(default_factory=dict)
+    free_gpu_ids: AbstractSet[str]
+    host_use: Mapping[str, HostUse] = field(default_factory=dict)
+    nodes_per_job_max: int = 0
+    deferred: Sequence[PendingJob] = ()
+
+
+class Policy(Protocol):
+    """Decides; a frozen dataclass of its parameters that remembers nothing."""
+
+    def decide(self, view: SchedulingView) -> Sequence[Decision]:
+        """Return exactly one decision per pending job, further ones for running jobs, in execution order."""

@@ -1,0 +1,159 @@
+"""Every error of the scheduler service; whose fault it is lies in the class.
+
+SchedulerServiceError
+├── CallerError                      the request must change
+│   ├── InvalidRequestError
+│   │   └── UnknownPolicyError
+│   ├── UnknownJobError
+│   ├── RequestConflictError
+│   ├── WrongJobPhaseError
+│   ├── MissingPredictionsError
+│   └── SettingsError
+│       └── RestoreRefusedError
+├── PeerError                        a program beside this one did not answer
+│   ├── NodeUnreachableError
+│   ├── PredictorError
+│   └── AgentProtocolError
+└── ServiceError                     this service or its machine
+    ├── NotReadyError
+    ├── OverloadedError
+    └── StateError
+        ├── StateUnwritableError
+        │   └── StateFullError
+        ├── StateDamagedError
+        ├── StateLockedError
+        └── StateFromNewerVersionError
+
+Each carries a message with reason and remedy. Status codes are chosen in `grpc_api.status_codes` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+class SchedulerServiceError(Exception):
+    """Anything that this service reports.
+
+    Attributes:
+        metadata: Names and numbers behind the message, for programs.
+    """
+
+    def __init__(self, message: str, *, metadata: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.metadata: Mapping[str, str] = dict(metadata or {})
+
+
+class CallerError(SchedulerServiceError):
+    """The request must change before it can succeed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldViolation:
+    """What is wrong with one field; the path uses the proto's names."""
+
+    field: str
+    description: str
+
+
+class InvalidRequestError(CallerError):
+    """Fields of the request break their rules; all of them are listed."""
+
+    def __init__(self, *violations: FieldViolation) -> None:
+        super().__init__("; ".join(f"{violation.field}: {violation.description}" for violation in violations))
+        self.violations = violations
+
+
+class UnknownPolicyError(InvalidRequestError):
+    """No such policy or parameter; the message lists the valid names."""
+
+
+class UnknownJobError(CallerError):
+    """No job has this id."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"no job {job_id!r}; list the jobs to see which exist", metadata={"job_id": job_id})
+
+
+class RequestConflictError(CallerError):
+    """The request id was used before with another body."""
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(
+            f"request_id {request_id!r} was used before with another body; choose a new one for a new request",
+            metadata={"request_id": request_id},
+        )
+
+
+class WrongJobPhaseError(CallerError):
+    """The job is not in a phase in which this can be asked."""
+
+
+class MissingPredictionsError(CallerError):
+    """Jobs of a snapshot have no prediction, and none could be had in time."""
+
+
+class SettingsError(CallerError):
+    """A setting, flag or file of the command line is unusable."""
+
+
+class RestoreRefusedError(SettingsError):
+    """A restore would overwrite a state, or its source is not a whole backup."""
+
+
+class PeerError(SchedulerServiceError):
+    """A program beside this one did not answer as it should."""
+
+
+class NodeUnreachableError(PeerError):
+    """The node's agent is not connected or went away during the answer."""
+
+
+class PredictorError(PeerError):
+    """The predictor did not answer; `code` is its status or error reason."""
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message, metadata={"code": code})
+        self.code = code
+
+
+class AgentProtocolError(PeerError):
+    """An agent broke the protocol of its stream."""
+
+
+class ServiceError(SchedulerServiceError):
+    """This service or its machine is at fault; asking again later may help."""
+
+
+class NotReadyError(ServiceError):
+    """The service is starting, stopping or has given up."""
+
+
+class OverloadedError(ServiceError):
+    """A bounded queue is full."""
+
+
+class StateError(ServiceError):
+    """The state directory cannot be used."""
+
+
+class StateUnwritableError(StateError):
+    """A write to the state directory failed; nothing of it was stored."""
+
+
+class StateFullError(StateUnwritableError):
+    """The disk of the state directory is full; nothing of the write was stored."""
+
+
+class StateDamagedError(StateError):
+    """The event log is not whole."""
+
+
+class StateLockedError(StateError):
+    """Another scheduler uses the state directory."""
+
+
+class StateFromNewerVersionError(StateError):
+    """The state was written by a newer version of this program."""

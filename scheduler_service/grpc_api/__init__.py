@@ -1,0 +1,1 @@
+"""Translates between the wire and the engine; nothing is decided here."""

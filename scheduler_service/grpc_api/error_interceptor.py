@@ -1,0 +1,77 @@
+"""Turns errors into statuses for every method, in one place."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from inspect import isasyncgenfunction
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from scheduler_service.errors import SchedulerServiceError
+from scheduler_service.grpc_api.status_codes import Context, abort, internal_status, status_of
+
+_log = logging.getLogger(__name__)
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Lets servicers raise what they mean; callers never see a traceback."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Wrap the method that was found."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return handler
+        codec = {
+            "request_deserializer": handler.request_deserializer,
+            "response_serializer": handler.response_serializer,
+        }
+        if handler.unary_unary is not None:
+            return grpc.unary_unary_rpc_method_handler(_answering(handler.unary_unary), **codec)
+        if handler.unary_stream is not None and isasyncgenfunction(handler.unary_stream):
+            return grpc.unary_stream_rpc_method_handler(_streaming(handler.unary_stream), **codec)
+        if handler.stream_stream is not None and isasyncgenfunction(handler.stream_stream):
+            return grpc.stream_stream_rpc_method_handler(_streaming(handler.stream_stream), **codec)
+        # Health and reflection bring their own style of streaming and raise nothing of ours.
+        return handler
+
+
+def _answering(method: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+    async def answer(request: Message, context: Context) -> Message | None:
+        try:
+            answered: Message = await method(request, context)
+        except Exception as error:
+            await _report(context, error)
+            return None
+        return answered
+
+    return answer
+
+
+def _streaming(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], AsyncIterator[Any]]:
+    async def stream(request: object, context: Context) -> AsyncIterator[Message]:
+        try:
+            # Closed at once when the caller goes away, not when the garbage is collected.
+            async with aclosing(method(request, context)) as messages:
+                async for message in messages:
+                    yield message
+        except Exception as error:
+            await _report(context, error)
+
+    return stream
+
+
+async def _report(context: Context, error: Exception) -> None:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    if isinstance(error, SchedulerServiceError):
+        await abort(context, status_of(error))
+    _log.error("call failed", exc_info=error)
+    await abort(context, internal_status())

@@ -1,0 +1,78 @@
+"""What requests of users lead to: facts, proposed when the request's turn has come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cotenant.v1 import scheduling_pb2
+from scheduler_service.adapters.recovery import JobNumbers
+from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.events import JobCancelled, JobSubmitted, PolicyChosen
+from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.records import Phase
+from scheduler_service.errors import OverloadedError, UnknownJobError
+from scheduler_service.grpc_api.translate_jobs import job_request, to_json
+from scheduler_service.grpc_api.validation import body_sha256
+from scheduler_service.live_loop import Mutation, Proposal
+
+# Jobs that have not ended; beyond it a submission is refused, so that a runaway script cannot fill the memory.
+LIVING_JOBS_MAX = 100_000
+_LIVING_PHASES = (Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.STOPPING)
+
+
+def submitted(job_id: str, spec: scheduling_pb2.JobSpec) -> JobSubmitted:
+    """Return the fact that a job was handed in."""
+    return JobSubmitted(
+        at_ms=0,
+        request=job_request(job_id, spec),
+        launch=to_json(spec),
+        graph_sha256=spec.graph_sha256,
+        settings=to_json(spec.settings),
+    )
+
+
+def submission(request: scheduling_pb2.SubmitJobRequest, engine: SchedulerEngine, numbers: JobNumbers) -> Mutation:
+    """Propose a new job; the answer is its id."""
+
+    def propose() -> Proposal:
+        living = sum(len(engine.state.in_phase(phase)) for phase in _LIVING_PHASES)
+        if living >= LIVING_JOBS_MAX:
+            raise OverloadedError(f"{living:,} jobs have not ended; cancel some or wait before submitting more")
+        job_id = numbers.next_id()
+        return Proposal(event=submitted(job_id, request.spec), answer=job_id)
+
+    return Mutation(propose=propose, request_id=request.request_id, body_sha256=body_sha256(request))
+
+
+def cancellation(request: scheduling_pb2.CancelJobRequest, engine: SchedulerEngine) -> Mutation:
+    """Propose the end of a job; one that has ended or is ending stays as it is."""
+
+    def propose() -> Proposal:
+        job = known_job(engine, request.job_id)
+        event = None if job.has_ended else JobCancelled(at_ms=0, job_id=job.job_id)
+        return Proposal(event=event, answer=job.job_id)
+
+    return Mutation(propose=propose, request_id=request.request_id, body_sha256=body_sha256(request))
+
+
+def policy_choice(request: scheduling_pb2.SetPolicyRequest, parameters: Mapping[str, Any]) -> Mutation:
+    """Propose another policy; the caller has checked that it can be made."""
+
+    def propose() -> Proposal:
+        event = PolicyChosen(at_ms=0, policy=request.policy, parameters=parameters)
+        return Proposal(event=event, answer=request.policy)
+
+    return Mutation(propose=propose, request_id=request.request_id, body_sha256=body_sha256(request))
+
+
+def known_job(engine: SchedulerEngine, job_id: str) -> JobRecord:
+    """Return a job.
+
+    Raises:
+        UnknownJobError: There is none with this id, or it ended so long ago that it was forgotten.
+    """
+    job = engine.state.jobs.get(job_id)
+    if job is None:
+        raise UnknownJobError(job_id)
+    return job

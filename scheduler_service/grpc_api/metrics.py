@@ -1,0 +1,164 @@
+"""What Prometheus can read: counters of the loop, gauges taken from the state when asked. No job id is a label."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.core.commands import Command
+from scheduler_service.core.events import Event, JobFailed
+from scheduler_service.core.records import Phase
+from scheduler_service.core.state import ClusterState
+from scheduler_service.core.view import GpuView
+from scheduler_service.grpc_api.translate_jobs import present_reason
+
+_DECISION_BUCKETS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3)
+_WAIT_BUCKETS_S = (1, 5, 15, 60, 300, 900, 3_600, 4 * 3_600, 24 * 3_600)
+GPU_STATES = ("free", "allocated", "shared", "releasing", "unhealthy", "unreachable")
+
+
+class Metrics:
+    """Counts what the loop handles and looks at the state when asked.
+
+    Args:
+        state: Returns the engine's state; called in the loop's thread only.
+    """
+
+    def __init__(
+        self,
+        *,
+        state: Callable[[], ClusterState],
+        sessions: AgentSessions,
+        now_ms: Callable[[], int],
+        storage_failure: Callable[[], str],
+    ) -> None:
+        self.registry = CollectorRegistry()
+        self._state = state
+        self._sessions = sessions
+        self._now_ms = now_ms
+        self._storage_failure = storage_failure
+        self._events = Counter(
+            "cotenant_scheduler_events", "Events handled, by kind.", ["kind"], registry=self.registry
+        )
+        self._commands = Counter(
+            "cotenant_scheduler_commands", "Commands given, by kind.", ["kind"], registry=self.registry
+        )
+        self._failures = Counter(
+            "cotenant_scheduler_job_failures",
+            "Attempts that failed, by exit class.",
+            ["exit_class"],
+            registry=self.registry,
+        )
+        self._decision_s = Histogram(
+            "cotenant_scheduler_decision_latency_seconds",
+            "Time to handle one event, policy included.",
+            buckets=_DECISION_BUCKETS_S,
+            registry=self.registry,
+        )
+        self._wait_s = Histogram(
+            "cotenant_scheduler_first_wait_seconds",
+            "Time from submission to the first start.",
+            buckets=_WAIT_BUCKETS_S,
+            registry=self.registry,
+        )
+        self._completion_s = Histogram(
+            "cotenant_scheduler_job_completion_seconds",
+            "Time from submission to success.",
+            buckets=_WAIT_BUCKETS_S,
+            registry=self.registry,
+        )
+        self._started: set[str] = set()
+        self.registry.register(self)
+
+    def event_handled(self, event: Event, commands: Sequence[Command], *, duration_ns: int) -> None:
+        """Count one event with what followed."""
+        kind = type(event).__name__
+        self._events.labels(kind).inc()
+        self._decision_s.observe(duration_ns / 1e9)
+        for command in commands:
+            self._commands.labels(type(command).__name__).inc()
+        if isinstance(event, JobFailed):
+            self._failures.labels(event.exit_class).inc()
+        self._observe_waits(kind, getattr(event, "job_id", ""), event.at_ms)
+
+    def _observe_waits(self, kind: str, job_id: str, at_ms: int) -> None:
+        job = self._state().jobs.get(job_id)
+        if job is None:
+            return
+        if kind == "JobStarted" and job.first_started_at_ms == at_ms:
+            self._wait_s.observe((at_ms - job.submitted_at_ms) / 1000)
+        if kind == "JobFinished" and job.phase is Phase.FINISHED and job.finished_at_ms == at_ms:
+            self._completion_s.observe((at_ms - job.submitted_at_ms) / 1000)
+
+    def batch_handled(self) -> None:
+        """Do nothing: gauges are taken when asked for."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauges of this instant."""
+        state = self._state()
+        yield self._queue_depth(state)
+        yield self._jobs(state)
+        yield _gpus(state)
+        yield self._heartbeat_ages()
+        yield _gauge(
+            "cotenant_scheduler_nodes_connected", "Nodes whose agent is connected.", len(self._sessions.connected)
+        )
+        yield _gauge(
+            "cotenant_scheduler_storage_writable", "1 while facts can be stored.", int(not self._storage_failure())
+        )
+        policy = GaugeMetricFamily("cotenant_scheduler_policy_info", "The policy in force.", labels=["policy"])
+        policy.add_metric([state.policy], 1)
+        yield policy
+
+    def _queue_depth(self, state: ClusterState) -> Metric:
+        family = GaugeMetricFamily(
+            "cotenant_scheduler_queue_depth", "Pending jobs by the reason that they wait for.", labels=["reason"]
+        )
+        reasons = Tally(present_reason(state, state.jobs[job_id]).code for job_id in state.in_phase(Phase.PENDING))
+        for code, jobs in sorted(reasons.items()):
+            family.add_metric([code], jobs)
+        return family
+
+    def _jobs(self, state: ClusterState) -> Metric:
+        family = GaugeMetricFamily("cotenant_scheduler_jobs", "Jobs known, by phase.", labels=["phase"])
+        for phase in Phase:
+            family.add_metric([phase.value], len(state.in_phase(phase)))
+        return family
+
+    def _heartbeat_ages(self) -> Metric:
+        family = GaugeMetricFamily(
+            "cotenant_scheduler_agent_heartbeat_age_seconds", "Since an agent was last heard.", labels=["node"]
+        )
+        now_ms = self._now_ms()
+        for node_id, session in sorted(self._sessions.connected.items()):
+            family.add_metric([node_id], (now_ms - session.last_heard_at_ms) / 1000)
+        return family
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    family = GaugeMetricFamily(name, text)
+    family.add_metric([], value)
+    return family
+
+
+def _gpus(state: ClusterState) -> Metric:
+    family = GaugeMetricFamily("cotenant_scheduler_gpus", "GPUs by what they do.", labels=["state"])
+    tally = Tally(_gpu_state(state, view) for view in state.gpus.values())
+    for name in GPU_STATES:
+        family.add_metric([name], tally[name])
+    return family
+
+
+def _gpu_state(state: ClusterState, view: GpuView) -> str:
+    if not state.nodes[view.node_id].connected:
+        return "unreachable"
+    if not view.gpu.healthy:
+        return "unhealthy"
+    if view.is_releasing:
+        return "releasing"
+    return "shared" if len(view.job_ids) > 1 else "allocated" if view.job_ids else "free"

@@ -1,0 +1,228 @@
+"""The scheduler's end of the stream to a node agent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cotenant.v1 import node_agent_pb2, node_agent_pb2_grpc
+from scheduler_service.adapters import agent_messages
+from scheduler_service.adapters.agent_sessions import AgentSession, AgentSessions
+from scheduler_service.adapters.node_leases import NodeLeases
+from scheduler_service.adapters.progress_reports import ProgressReports
+from scheduler_service.core.events import NodeDisconnected, NodeLost
+from scheduler_service.errors import AgentProtocolError
+from scheduler_service.grpc_api.status_codes import Context
+from scheduler_service.grpc_api.validation import NAME_PATTERN
+from scheduler_service.live_loop import LiveLoop
+
+_log = logging.getLogger(__name__)
+
+GPUS_PER_NODE_MAX = 1_024
+ATTEMPTS_PER_HELLO_MAX = 10_000
+# Facts of all agents on their way to the log; beyond it agents are no longer listened to.
+FACTS_WAITING_MAX = 5_000
+# Messages with which a lease begins or goes on.
+_RENEWING = frozenset({"welcome", "launch_job", "heartbeat_ack"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTimes:
+    """What agents are told about heartbeats and leases."""
+
+    heartbeat_ms: int
+    lease_ms: int
+    grace_ms: int
+
+
+class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
+    """Turns what agents say into facts and sends them what the engine orders.
+
+    Args:
+        certificates_required: The node id must then be a name of the agent's certificate.
+    """
+
+    def __init__(
+        self,
+        *,
+        loop: LiveLoop,
+        sessions: AgentSessions,
+        leases: NodeLeases,
+        progress: ProgressReports,
+        times: LeaseTimes,
+        certificates_required: bool = False,
+    ) -> None:
+        self._loop = loop
+        self._sessions = sessions
+        self._leases = leases
+        self._progress = progress
+        self._times = times
+        self._certificates_required = certificates_required
+        self._telling: set[asyncio.Future[None]] = set()
+
+    async def Connect(  # noqa: N802 - the contract's name
+        self, request_iterator: AsyncIterator[node_agent_pb2.ConnectRequest], context: Context
+    ) -> AsyncIterator[node_agent_pb2.ConnectResponse]:
+        """Serve one agent until either side ends the stream."""
+        hello = await self._first_message(request_iterator, context)
+        session = self._sessions.open(hello.node_id, now_ms=self._loop.clock.now_ms())
+        session.send(node_agent_pb2.ConnectResponse(welcome=self._welcome()))
+        receiving = asyncio.ensure_future(self._receive(session, hello, request_iterator))
+        try:
+            async for message in _outbound(session, receiving):
+                yield message
+                if message.WhichOneof("message") in _RENEWING:
+                    # Only now: what was not sent renews nothing.
+                    self._leases.renew(session.node_id, now_ms=self._loop.clock.now_ms())
+            if receiving.done():
+                receiving.result()
+        finally:
+            receiving.cancel()
+            if self._sessions.end(session):
+                self._loop.note(NodeDisconnected(at_ms=0, node_id=session.node_id))
+
+    def _welcome(self) -> node_agent_pb2.Welcome:
+        return node_agent_pb2.Welcome(
+            heartbeat_ms=self._times.heartbeat_ms, lease_ms=self._times.lease_ms, grace_ms=self._times.grace_ms
+        )
+
+    async def _first_message(
+        self, messages: AsyncIterator[node_agent_pb2.ConnectRequest], context: Context
+    ) -> node_agent_pb2.Hello:
+        message = await anext(aiter(messages), None)
+        if message is None or not message.HasField("hello"):
+            raise AgentProtocolError("the first message of an agent must be a Hello")
+        hello = message.hello
+        if not NAME_PATTERN.fullmatch(hello.node_id):
+            raise AgentProtocolError("node_id must be 1 to 63 letters, digits or . _ -")
+        if len(hello.gpus) > GPUS_PER_NODE_MAX or len(hello.attempts) > ATTEMPTS_PER_HELLO_MAX:
+            raise AgentProtocolError("a Hello has at most 1,024 GPUs and 10,000 attempts")
+        self._check_gpu_ids(hello)
+        if self._certificates_required and hello.node_id not in _certificate_names(context):
+            raise AgentProtocolError(f"the certificate does not name node {hello.node_id!r}")
+        return hello
+
+    def _check_gpu_ids(self, hello: node_agent_pb2.Hello) -> None:
+        gpu_ids = [gpu.gpu_id for gpu in hello.gpus]
+        if len(set(gpu_ids)) != len(gpu_ids) or not all(gpu_ids):
+            raise AgentProtocolError("every GPU of a node needs an id of its own")
+        for gpu_id in gpu_ids:
+            view = self._loop.engine.state.gpus.get(gpu_id)
+            if view is not None and view.node_id != hello.node_id:
+                raise AgentProtocolError(f"GPU {gpu_id} belongs to node {view.node_id} already")
+
+    async def _receive(
+        self,
+        session: AgentSession,
+        hello: node_agent_pb2.Hello,
+        messages: AsyncIterator[node_agent_pb2.ConnectRequest],
+    ) -> None:
+        # Ends first: an attempt that the node no longer runs must not look lost.
+        ends = [self._tell_end(session, exited) for exited in agent_messages.ended_attempts(hello)]
+        await asyncio.gather(*ends, self._loop.tell(agent_messages.node_joined(hello)))
+        async for message in messages:
+            session.last_heard_at_ms = self._loop.clock.now_ms()
+            await self._take(session, message)
+
+    async def _take(self, session: AgentSession, message: node_agent_pb2.ConnectRequest) -> None:
+        match message.WhichOneof("message"):
+            case "heartbeat":
+                self._take_heartbeat(session, message.heartbeat)
+            case "attempt_started":
+                await self._tell_later(self._loop.tell(agent_messages.attempt_started(message.attempt_started.key)))
+            case "attempt_exited":
+                await self._tell_later(self._tell_end(session, message.attempt_exited))
+            case "command_refused":
+                await self._tell_later(self._loop.tell(agent_messages.command_refused(message.command_refused)))
+            case "log_chunk":
+                self._sessions.take_log_chunk(message.log_chunk)
+            case other:
+                raise AgentProtocolError(f"unexpected message {other or 'without content'} after the Hello")
+
+    async def _tell_later(self, telling: Coroutine[Any, Any, None]) -> None:
+        """Store a fact while heartbeats go on being answered: a disk that refuses must not end leases."""
+        while len(self._telling) >= FACTS_WAITING_MAX:
+            await asyncio.wait(self._telling, return_when=asyncio.FIRST_COMPLETED)
+        task = asyncio.ensure_future(telling)
+        self._telling.add(task)
+        task.add_done_callback(self._told)
+
+    def _told(self, task: asyncio.Future[None]) -> None:
+        self._telling.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            # The agent keeps the end and tells it again in its next Hello.
+            _log.warning("a fact was not stored", extra={"reason": str(task.exception())})
+
+    async def _tell_end(self, session: AgentSession, exited: node_agent_pb2.AttemptExited) -> None:
+        """Store the last progress and the end, then let the agent clean up."""
+        waiting = self._progress.forget(exited.key.job_id)
+        if waiting is not None and (waiting.attempt, waiting.fence) == (exited.key.attempt, exited.key.fence):
+            self._loop.note(waiting)
+        await self._loop.tell(agent_messages.attempt_ended(exited))
+        stored = node_agent_pb2.AttemptEndStored(key=exited.key)
+        session.send(node_agent_pb2.ConnectResponse(attempt_end_stored=stored))
+
+    def _take_heartbeat(self, session: AgentSession, heartbeat: node_agent_pb2.Heartbeat) -> None:
+        """Answer at once, even while the disk refuses: a lease must not end because a log is full."""
+        state, now_ms = self._loop.engine.state, self._loop.clock.now_ms()
+        renewed = []
+        for observation in heartbeat.attempts:
+            if self._is_current(observation.key, session.node_id):
+                renewed.append(observation.key)
+                self._progress.add(agent_messages.progress(observation), now_ms=now_ms)
+        session.observed_gpus = {observation.gpu_id: observation for observation in heartbeat.gpus}
+        for gpu in heartbeat.gpus:
+            view = state.gpus.get(gpu.gpu_id)
+            if view is not None and view.node_id == session.node_id and view.gpu.healthy != gpu.healthy:
+                self._loop.note(agent_messages.health_changed(gpu))
+        ack = node_agent_pb2.HeartbeatAck(sequence=heartbeat.sequence, renewed=renewed)
+        session.send(node_agent_pb2.ConnectResponse(heartbeat_ack=ack))
+
+    def _is_current(self, key: node_agent_pb2.AttemptKey, node_id: str) -> bool:
+        job = self._loop.engine.state.jobs.get(key.job_id)
+        return (
+            job is not None
+            and job.holds_gpus
+            and (job.attempt, job.fence) == (key.attempt, key.fence)
+            and node_id in job.node_ids
+        )
+
+    def tick(self) -> None:
+        """Pass on what has waited long enough: progress, silent agents, lost nodes; called several times a second."""
+        now_ms = self._loop.clock.now_ms()
+        for report in self._progress.due(now_ms=now_ms):
+            self._loop.note(report)
+        self._sessions.close_silent(heard_before_ms=now_ms - self._times.lease_ms)
+        for node_id in self._leases.lost(now_ms=now_ms):
+            if node_id in self._sessions.connected:
+                # It talks again: what ran there is known from its Hello.
+                self._leases.renew(node_id, now_ms=now_ms)
+            else:
+                self._loop.note(NodeLost(at_ms=0, node_id=node_id))
+
+
+async def _outbound(
+    session: AgentSession, receiving: asyncio.Future[None]
+) -> AsyncIterator[node_agent_pb2.ConnectResponse]:
+    """Yield what is queued for an agent until its session is closed or its own half of the stream has ended."""
+    closing = asyncio.ensure_future(session.closed.wait())
+    try:
+        while not (closing.done() or receiving.done()):
+            taking = asyncio.ensure_future(session.outbound.get())
+            waiting: Sequence[asyncio.Future[Any]] = (taking, closing, receiving)
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not taking.done():
+                taking.cancel()
+                return
+            yield taking.result()
+    finally:
+        closing.cancel()
+
+
+def _certificate_names(context: Context) -> Sequence[str]:
+    names = context.auth_context()
+    found = [*names.get("x509_subject_alternative_name", ()), *names.get("x509_common_name", ())]
+    return [name.decode() for name in found]

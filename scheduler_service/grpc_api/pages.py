@@ -1,0 +1,56 @@
+"""Pages of lists: opaque tokens, bounded sizes."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable
+from itertools import dropwhile, islice
+from typing import TypeVar
+
+from scheduler_service.errors import FieldViolation, InvalidRequestError
+from scheduler_service.grpc_api.validation import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX
+
+T = TypeVar("T")
+
+
+def page(
+    items: Iterable[T], *, size: int, token: str, place_of: Callable[[T], str], is_after: Callable[[str, str], bool]
+) -> tuple[list[T], str]:
+    """Return one page and the token of the next one, empty at the end.
+
+    Args:
+        items: In the list's order.
+        size: Wanted entries; 0 = the default; more than the bound is cut.
+        token: Of the page before; empty = the first page.
+        place_of: What identifies an entry's place; it must survive the entry itself.
+        is_after: Whether the first place comes after the second one in the list's order.
+
+    Raises:
+        InvalidRequestError: Bad size or token.
+    """
+    if size < 0:
+        raise InvalidRequestError(FieldViolation(field="page_size", description="must not be negative"))
+    limit = min(size or PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX)
+    rest = iter(items)
+    if token:
+        last_place = _decoded(token)
+        rest = dropwhile(lambda item: not is_after(place_of(item), last_place), rest)
+    found = list(islice(rest, limit + 1))
+    next_token = _encoded(place_of(found[limit - 1])) if len(found) > limit else ""
+    return found[:limit], next_token
+
+
+def _encoded(place: str) -> str:
+    return base64.urlsafe_b64encode(f"1:{place}".encode()).decode()
+
+
+def _decoded(token: str) -> str:
+    try:
+        version, _, place = base64.urlsafe_b64decode(token.encode()).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError, ValueError):
+        version, place = "", ""
+    if version != "1":
+        description = "must be a next_page_token of this method; leave it empty for the first page"
+        raise InvalidRequestError(FieldViolation(field="page_token", description=description))
+    return place

@@ -1,0 +1,75 @@
+"""Policies between contract and registry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from google.protobuf import json_format, struct_pb2
+
+from cotenant.v1 import scheduling_pb2
+from scheduler_service import policy_registry
+from scheduler_service.core.errors import PolicyError
+from scheduler_service.core.view import Policy
+from scheduler_service.errors import FieldViolation, UnknownPolicyError
+
+
+def make(name: str, parameters: Mapping[str, Any]) -> Policy:
+    """Build a policy.
+
+    Raises:
+        UnknownPolicyError: No such policy or parameter; the message lists the valid names.
+    """
+    try:
+        return policy_registry.make_policy(name, parameters)
+    except PolicyError as error:
+        raise UnknownPolicyError(FieldViolation(field="policy", description=str(error))) from error
+
+
+def read_parameters(message: struct_pb2.Struct) -> Mapping[str, Any]:
+    """Read parameters; whole numbers become integers, which a Struct does not know."""
+    return {name: _whole(value) for name, value in json_format.MessageToDict(message).items()}
+
+
+def _whole(value: object) -> object:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return value
+
+
+def effective_parameters(name: str, parameters: Mapping[str, Any]) -> struct_pb2.Struct:
+    """Return all parameters of a policy with the defaults filled in.
+
+    Raises:
+        UnknownPolicyError: No such policy or parameter.
+    """
+    make(name, parameters)
+    defaults = {one.name: one.default for one in policy_registry.describe(name).parameters}
+    filled = struct_pb2.Struct()
+    filled.update(json.loads(json.dumps({**defaults, **parameters})))
+    return filled
+
+
+def policy_messages(*, active: str) -> Iterator[scheduling_pb2.Policy]:
+    """Yield every policy by name."""
+    for name in sorted(policy_registry.POLICIES):
+        described = policy_registry.describe(name)
+        yield scheduling_pb2.Policy(
+            name=name,
+            summary=described.summary,
+            source=described.source,
+            cost=described.cost,
+            active=name == active,
+            parameters=[
+                scheduling_pb2.PolicyParameter(
+                    name=parameter.name,
+                    type=parameter.type,
+                    default_value=json.dumps(parameter.default),
+                    description=parameter.description,
+                )
+                for parameter in described.parameters
+            ],
+        )

@@ -1,0 +1,247 @@
+"""What users and their programs can ask of the scheduler; each method says in a few lines who does it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from cotenant.v1 import node_agent_pb2, scheduling_pb2, scheduling_pb2_grpc
+from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.predictor_client import PredictorClient
+from scheduler_service.adapters.proto_enums import PHASE_FROM_PROTO
+from scheduler_service.adapters.recovery import JobNumbers
+from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.records import Phase
+from scheduler_service.errors import FieldViolation, InvalidRequestError, NodeUnreachableError, WrongJobPhaseError
+from scheduler_service.grpc_api import job_requests, policies, validation
+from scheduler_service.grpc_api.decide import decide
+from scheduler_service.grpc_api.job_watch import WatchHub
+from scheduler_service.grpc_api.pages import page
+from scheduler_service.grpc_api.status_codes import Context
+from scheduler_service.grpc_api.translate_jobs import (
+    candidate_messages,
+    history_messages,
+    job_message,
+    reason_message,
+)
+from scheduler_service.grpc_api.translate_nodes import node_message
+from scheduler_service.live_loop import LiveLoop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What the methods need: the loop, and those who talk to the world beside it."""
+
+    loop: LiveLoop
+    numbers: JobNumbers
+    sessions: AgentSessions
+    predictor: PredictorClient
+    watch_hub: WatchHub
+
+    @property
+    def engine(self) -> SchedulerEngine:
+        """The engine behind the loop; its state is only read here."""
+        return self.loop.engine
+
+
+class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
+    """Checks, translates, hands on."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def SubmitJob(  # noqa: N802
+        self, request: scheduling_pb2.SubmitJobRequest, context: Context
+    ) -> scheduling_pb2.SubmitJobResponse:
+        """Accept a job; the answer comes after the job is on disk."""
+        validation.require(validation.submission_violations(request))
+        if request.validate_only:
+            return scheduling_pb2.SubmitJobResponse(job=self._would_be(request.spec))
+        mutation = job_requests.submission(request, self._cluster.engine, self._cluster.numbers)
+        return scheduling_pb2.SubmitJobResponse(job=self._job(await self._cluster.loop.mutate(mutation)))
+
+    async def GetJob(  # noqa: N802
+        self, request: scheduling_pb2.GetJobRequest, context: Context
+    ) -> scheduling_pb2.GetJobResponse:
+        """Return one job."""
+        validation.require(validation.job_id_violations(request.job_id))
+        return scheduling_pb2.GetJobResponse(job=self._job(request.job_id))
+
+    async def ListJobs(  # noqa: N802
+        self, request: scheduling_pb2.ListJobsRequest, context: Context
+    ) -> scheduling_pb2.ListJobsResponse:
+        """List jobs, newest first."""
+        unknown = [phase for phase in request.phases if phase not in PHASE_FROM_PROTO]
+        if unknown:
+            raise InvalidRequestError(FieldViolation(field="phases", description=f"{unknown} are no phases of jobs"))
+        phases = frozenset(PHASE_FROM_PROTO[phase] for phase in request.phases)
+        jobs, token = page(
+            self._jobs_newest_first(phases, request.tenant),
+            size=request.page_size,
+            token=request.page_token,
+            place_of=lambda job: str(job_number(job.job_id)),
+            is_after=lambda place, last: int(place) < int(last),
+        )
+        state = self._cluster.engine.state
+        return scheduling_pb2.ListJobsResponse(jobs=[job_message(state, job) for job in jobs], next_page_token=token)
+
+    async def CancelJob(  # noqa: N802
+        self, request: scheduling_pb2.CancelJobRequest, context: Context
+    ) -> scheduling_pb2.CancelJobResponse:
+        """Stop a job or take it off the queue; repeating it is harmless."""
+        validation.require(validation.cancellation_violations(request))
+        mutation = job_requests.cancellation(request, self._cluster.engine)
+        return scheduling_pb2.CancelJobResponse(job=self._job(await self._cluster.loop.mutate(mutation)))
+
+    async def WatchJobs(  # noqa: N802
+        self, request: scheduling_pb2.WatchJobsRequest, context: Context
+    ) -> AsyncIterator[scheduling_pb2.WatchJobsResponse]:
+        """Stream a snapshot of the jobs, then every change."""
+        if len(request.job_ids) > validation.WATCHED_JOBS_MAX:
+            description = f"must name at most {validation.WATCHED_JOBS_MAX} jobs; empty watches all"
+            raise InvalidRequestError(FieldViolation(field="job_ids", description=description))
+        for job_id in request.job_ids:
+            job_requests.known_job(self._cluster.engine, job_id)
+        async with aclosing(self._cluster.watch_hub.watch(frozenset(request.job_ids))) as changes:
+            async for message in changes:
+                yield message
+
+    async def ExplainJob(  # noqa: N802
+        self, request: scheduling_pb2.ExplainJobRequest, context: Context
+    ) -> scheduling_pb2.ExplainJobResponse:
+        """Say why a job is where it is, with the candidates that were looked at."""
+        validation.require(validation.job_id_violations(request.job_id))
+        job = job_requests.known_job(self._cluster.engine, request.job_id)
+        state = self._cluster.engine.state
+        decision = self._cluster.engine.explain(request.job_id)
+        return scheduling_pb2.ExplainJobResponse(
+            job=job_message(state, job),
+            reason=reason_message(decision.reason),
+            candidates=candidate_messages(decision.candidates),
+            policy=state.policy,
+            decided_at_ms=state.decided_at_ms,
+            history=history_messages(job.history),
+        )
+
+    async def ReadJobLog(  # noqa: N802
+        self, request: scheduling_pb2.ReadJobLogRequest, context: Context
+    ) -> AsyncIterator[scheduling_pb2.ReadJobLogResponse]:
+        """Stream what a job printed, relayed from its node."""
+        validation.require(_log_violations(request))
+        job = job_requests.known_job(self._cluster.engine, request.job_id)
+        key = _attempt_key(job, request.attempt)
+        failure = NodeUnreachableError(f"no connected node keeps a log of {job.job_id}; its node may come back")
+        for node_id in self._nodes_with_log(job):
+            has_begun = False
+            try:
+                reading = self._cluster.sessions.read_log(
+                    node_id, key, follow=request.follow, tail_bytes=request.tail_bytes
+                )
+                async with aclosing(reading):
+                    async for chunk in reading:
+                        has_begun = True
+                        yield scheduling_pb2.ReadJobLogResponse(chunk=chunk)
+                return
+            except NodeUnreachableError as error:
+                if has_begun:
+                    raise
+                failure = error
+        raise failure
+
+    async def ListNodes(  # noqa: N802
+        self, request: scheduling_pb2.ListNodesRequest, context: Context
+    ) -> scheduling_pb2.ListNodesResponse:
+        """List nodes with their GPUs and what these hold."""
+        state = self._cluster.engine.state
+        nodes, token = page(
+            [state.nodes[node_id] for node_id in sorted(state.nodes)],
+            size=request.page_size,
+            token=request.page_token,
+            place_of=lambda node: node.node_id,
+            is_after=lambda place, last: place > last,
+        )
+        sessions = self._cluster.sessions.connected
+        messages = [node_message(state, node, sessions.get(node.node_id)) for node in nodes]
+        return scheduling_pb2.ListNodesResponse(nodes=messages, next_page_token=token)
+
+    async def ListPolicies(  # noqa: N802
+        self, request: scheduling_pb2.ListPoliciesRequest, context: Context
+    ) -> scheduling_pb2.ListPoliciesResponse:
+        """List the policies with their parameters."""
+        found, token = page(
+            policies.policy_messages(active=self._cluster.engine.state.policy),
+            size=request.page_size,
+            token=request.page_token,
+            place_of=lambda policy: policy.name,
+            is_after=lambda place, last: place > last,
+        )
+        return scheduling_pb2.ListPoliciesResponse(policies=found, next_page_token=token)
+
+    async def SetPolicy(  # noqa: N802
+        self, request: scheduling_pb2.SetPolicyRequest, context: Context
+    ) -> scheduling_pb2.SetPolicyResponse:
+        """Choose the policy of the running cluster."""
+        validation.require(validation.request_id_violations(request.request_id))
+        parameters = policies.read_parameters(request.parameters)
+        effective = policies.effective_parameters(request.policy, parameters)
+        if not request.validate_only:
+            await self._cluster.loop.mutate(job_requests.policy_choice(request, parameters))
+        return scheduling_pb2.SetPolicyResponse(policy=request.policy, effective_parameters=effective)
+
+    async def Decide(  # noqa: N802
+        self, request: scheduling_pb2.DecideRequest, context: Context
+    ) -> scheduling_pb2.DecideResponse:
+        """Decide on a snapshot of somebody else's cluster; nothing is stored, nothing is started."""
+        validation.require(validation.request_id_violations(request.request_id))
+        return await decide(request, predictor=self._cluster.predictor, seconds_left=context.time_remaining())
+
+    def _job(self, job_id: str) -> scheduling_pb2.Job:
+        engine = self._cluster.engine
+        return job_message(engine.state, job_requests.known_job(engine, job_id))
+
+    def _nodes_with_log(self, job: JobRecord) -> list[str]:
+        """Return where to ask: the present attempt's node, then all others, since earlier nodes are forgotten."""
+        others = sorted(self._cluster.sessions.connected.keys() - set(job.node_ids))
+        return [*job.node_ids[:1], *others]
+
+    def _would_be(self, spec: scheduling_pb2.JobSpec) -> scheduling_pb2.Job:
+        """Return the job that a spec would become; it has no id."""
+        event = job_requests.submitted("", spec)
+        record = JobRecord(
+            request=event.request, launch=event.launch, submitted_at_ms=self._cluster.loop.clock.now_ms()
+        )
+        return job_message(self._cluster.engine.state, record)
+
+    def _jobs_newest_first(self, phases: frozenset[Phase], tenant: str) -> Iterator[JobRecord]:
+        jobs = sorted(self._cluster.engine.state.jobs.values(), key=lambda job: -job_number(job.job_id))
+        return (
+            job for job in jobs if (not phases or job.phase in phases) and (not tenant or job.request.tenant == tenant)
+        )
+
+
+def job_number(job_id: str) -> int:
+    """Return N of "job-N"; 0 for ids that this scheduler did not give."""
+    number = job_id.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
+
+
+def _log_violations(request: scheduling_pb2.ReadJobLogRequest) -> Iterator[FieldViolation]:
+    yield from validation.job_id_violations(request.job_id)
+    if request.attempt < 0:
+        yield FieldViolation(field="attempt", description="must be 0 (the newest) or the number of an attempt")
+    if request.tail_bytes < 0:
+        yield FieldViolation(field="tail_bytes", description="must not be negative")
+
+
+def _attempt_key(job: JobRecord, attempt: int) -> node_agent_pb2.AttemptKey:
+    """Return which attempt's log is meant; only the newest one's fence is known for sure."""
+    if job.attempt == 0:
+        raise WrongJobPhaseError(f"{job.job_id} has not started yet, so there is no log; explain the job to see why")
+    if attempt > job.attempt:
+        raise WrongJobPhaseError(f"{job.job_id} has had {job.attempt} attempts; ask for one of these")
+    is_newest = attempt in (0, job.attempt)
+    return node_agent_pb2.AttemptKey(
+        job_id=job.job_id, attempt=attempt or job.attempt, fence=job.fence if is_newest else 0
+    )

@@ -1,0 +1,137 @@
+"""The gRPC server: services, health, reflection, limits, and who may reach it."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from cotenant.v1 import node_agent_pb2, node_agent_pb2_grpc, scheduling_pb2, scheduling_pb2_grpc
+from scheduler_service.errors import SettingsError
+from scheduler_service.grpc_api.error_interceptor import ErrorInterceptor
+from scheduler_service.grpc_api.node_agent_servicer import NodeAgentServicer
+from scheduler_service.grpc_api.scheduling_servicer import SchedulingServicer
+
+SERVICE_NAMES = (
+    scheduling_pb2.DESCRIPTOR.services_by_name["SchedulingService"].full_name,
+    node_agent_pb2.DESCRIPTOR.services_by_name["NodeAgentService"].full_name,
+)
+# A snapshot of 10,000 jobs and GPUs for Decide takes some 8 MB.
+RECEIVED_MESSAGE_BYTES_MAX = 32 * 1024 * 1024
+SENT_MESSAGE_BYTES_MAX = 32 * 1024 * 1024
+CONCURRENT_CALLS_MAX = 2_000
+_OPTIONS = (
+    ("grpc.max_receive_message_length", RECEIVED_MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", SENT_MESSAGE_BYTES_MAX),
+    # A second scheduler on the same port would take every other connection.
+    ("grpc.so_reuseport", 0),
+    # A half-open connection to an agent or watcher is noticed within fifteen seconds.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encryption:
+    """PEM files; the authority makes certificates of clients and agents mandatory."""
+
+    certificate_file: Path
+    key_file: Path
+    client_ca_file: Path | None = None
+
+
+class GrpcServer:
+    """Both services on one port.
+
+    Args:
+        address: host:port; port 0 takes a free one, see `address` after `start`.
+        encryption: None = plain text, which is refused beyond loopback unless `insecure`.
+
+    Raises:
+        SettingsError: The address may not be served like this, or a PEM file cannot be read.
+    """
+
+    def __init__(self, *, address: str, encryption: Encryption | None, insecure: bool, reflects: bool) -> None:
+        self._host, _, port = address.rpartition(":")
+        if not self._host or not port.isdecimal():
+            raise SettingsError(f"the address {address!r} must be host:port, e.g. 127.0.0.1:7071")
+        if encryption is None and not insecure and not is_loopback(self._host):
+            raise SettingsError(
+                f"{self._host} can be reached from other machines: give a certificate (--tls-certificate-file, "
+                "--tls-key-file), or --insecure where the network itself keeps strangers out"
+            )
+        self._wanted_address = address
+        self._encryption = encryption
+        self._reflects = reflects
+        self._server: grpc.aio.Server | None = None
+        self._health = HealthServicer()
+        self.address = ""
+
+    async def start(self, scheduling: SchedulingServicer, agents: NodeAgentServicer) -> None:
+        """Listen and answer; health says SERVING from now on.
+
+        Raises:
+            SettingsError: The address is taken.
+        """
+        server = grpc.aio.server(
+            interceptors=[ErrorInterceptor()], options=_OPTIONS, maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX
+        )
+        self._server = server
+        scheduling_pb2_grpc.add_SchedulingServiceServicer_to_server(scheduling, server)
+        node_agent_pb2_grpc.add_NodeAgentServiceServicer_to_server(agents, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        if self._reflects:
+            names = (*SERVICE_NAMES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
+            reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
+        self.address = f"{self._host}:{self._bind(server)}"
+        await server.start()
+        for name in ("", *SERVICE_NAMES):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    def _bind(self, server: grpc.aio.Server) -> int:
+        try:
+            if self._encryption is None:
+                port = server.add_insecure_port(self._wanted_address)
+            else:
+                port = server.add_secure_port(self._wanted_address, _credentials(self._encryption))
+        except RuntimeError:
+            port = 0
+        if port == 0:
+            raise SettingsError(f"{self._wanted_address} cannot be served: is another program using it?")
+        return port
+
+    async def stop(self, *, grace_s: float) -> None:
+        """Refuse new calls, let those under way end, cut what is left after the grace."""
+        await self._health.enter_graceful_shutdown()
+        if self._server is not None:
+            await self._server.stop(grace_s)
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether an address can only be reached from this machine."""
+    name = host.strip("[]")
+    if name == "localhost" or name.startswith("unix"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _credentials(encryption: Encryption) -> grpc.ServerCredentials:
+    try:
+        key, certificate = encryption.key_file.read_bytes(), encryption.certificate_file.read_bytes()
+        authority = encryption.client_ca_file.read_bytes() if encryption.client_ca_file is not None else None
+    except OSError as error:
+        raise SettingsError(f"{error.filename} cannot be read: {error.strerror}") from error
+    return grpc.ssl_server_credentials(
+        [(key, certificate)], root_certificates=authority, require_client_auth=authority is not None
+    )

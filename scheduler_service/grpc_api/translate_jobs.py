@@ -1,0 +1,199 @@
+"""Jobs between contract and core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from cotenant.job_key import job_key
+from cotenant.v1 import resources_pb2, scheduling_pb2
+from scheduler_service.adapters.proto_enums import LEVEL_TO_PROTO, PHASE_TO_PROTO, SHARE_FROM_PROTO
+from scheduler_service.core.decisions import Candidate
+from scheduler_service.core.job_records import JobEvent, JobRecord
+from scheduler_service.core.reason_texts import describe_reason
+from scheduler_service.core.records import Assignment, JobPrediction, JobRequest, Phase, Reason
+from scheduler_service.core.state import ClusterState
+
+DEFAULT_MAX_SLOWDOWN_RATIO = 0.2
+DEFAULT_RESTART_LIMIT = 5
+# The central interval that the predictor answers with unless asked otherwise.
+INTERVAL_CONFIDENCE = 0.9
+
+
+def to_json(message: Message) -> Mapping[str, Any]:
+    """Return a message as proto3 JSON with the proto's own field names."""
+    return json_format.MessageToDict(message, preserving_proto_field_name=True)
+
+
+def key_of(graph_sha256: str, settings: resources_pb2.JobSettings) -> str:
+    """Return the key that equal jobs share; empty without a graph."""
+    return job_key(graph_sha256, to_json(settings)) if graph_sha256 else ""
+
+
+def job_request(job_id: str, spec: scheduling_pb2.JobSpec) -> JobRequest:
+    """Return what policies may know of a spec."""
+    gpus = spec.gpus or 1
+    return JobRequest(
+        job_id=job_id,
+        key=key_of(spec.graph_sha256, spec.settings),
+        tenant=spec.tenant,
+        name=spec.name,
+        gpus=gpus,
+        allowed_gpus=tuple(sorted(set(spec.allowed_gpus))) or (gpus,),
+        batch=spec.settings.batch_size or gpus,
+        steps_total=spec.steps_total,
+        share=SHARE_FROM_PROTO[spec.share],
+        max_slowdown_ratio=spec.max_slowdown_ratio or DEFAULT_MAX_SLOWDOWN_RATIO,
+        cpu_cores=spec.cpu_cores,
+        host_memory_bytes=spec.host_memory_bytes,
+        memory_request_bytes=spec.memory_bytes,
+        restart_limit=spec.restart_limit or DEFAULT_RESTART_LIMIT,
+    )
+
+
+def reason_message(reason: Reason) -> scheduling_pb2.Reason:
+    """Return a reason as data and in words."""
+    return scheduling_pb2.Reason(
+        code=reason.code,
+        numbers=dict(reason.numbers),
+        job_ids=reason.job_ids,
+        gpu_ids=reason.gpu_ids,
+        message=describe_reason(reason),
+    )
+
+
+def present_reason(state: ClusterState, job: JobRecord) -> Reason:
+    """Return why a job is where it is: for a waiting one the newest decision about it."""
+    decision = state.decisions.get(job.job_id) if job.phase is Phase.PENDING else None
+    return decision.reason if decision is not None else job.reason
+
+
+def assignment_messages(assignments: Iterable[Assignment]) -> list[scheduling_pb2.Assignment]:
+    """Return which rank has which GPU."""
+    return [scheduling_pb2.Assignment(gpu_id=assignment.gpu_id, rank=assignment.rank) for assignment in assignments]
+
+
+def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
+    """Return a job with its reason, predictions and neighbours."""
+    return scheduling_pb2.Job(
+        job_id=job.job_id,
+        spec=json_format.ParseDict(dict(job.launch), scheduling_pb2.JobSpec(), ignore_unknown_fields=True),
+        phase=PHASE_TO_PROTO[job.phase],
+        reason=reason_message(present_reason(state, job)),
+        submitted_at_ms=job.submitted_at_ms,
+        first_started_at_ms=job.first_started_at_ms,
+        finished_at_ms=job.finished_at_ms,
+        attempt=job.attempt,
+        assignments=assignment_messages(job.assignments),
+        sub_batch=job.sub_batch,
+        steps_done=job.steps_done,
+        step_ms=job.step_ms,
+        loss=job.loss or 0.0,
+        solo_step_ms=job.solo_step_ms,
+        measured_slowdown_ratio=job.observed_slowdown_ratio,
+        predicted_slowdown_ratio=job.predicted_slowdown_ratio,
+        neighbours=_neighbour_messages(state, job),
+        predictions=_prediction_messages(state, job),
+        attained_gpu_ms=job.attained_gpu_ms,
+        restarts=job.restarts,
+        out_of_memory=job.out_of_memory,
+        job_key=job.request.key,
+        exit_class=job.exit_class,
+        exit_code=job.exit_code,
+        memory_peak_bytes=job.memory_peak_bytes,
+        utilization_ratio=job.utilization_ratio or 0.0,
+        node_id=job.node_ids[0] if job.node_ids else "",
+        memory_reserved_bytes=job.memory_reserved_bytes,
+        memory_floor_bytes=job.request.memory_floor_bytes,
+    )
+
+
+def _neighbour_messages(state: ClusterState, job: JobRecord) -> list[scheduling_pb2.Neighbour]:
+    if not job.holds_gpus:
+        return []
+    device = _device_of(state, job)
+    others = state.neighbours(job)
+    messages = []
+    for other_id in others:
+        other = state.jobs[other_id]
+        pair = state.predictions.pair(job.request.key, other.request.key, device, job.sub_batch)
+        message = scheduling_pb2.Neighbour(job_id=other_id)
+        if pair is not None:
+            message.predicted_slowdown_ratio = pair.slowdown_ratio
+            message.predicted_slowdown_upper_ratio = pair.upper_ratio
+            message.level = LEVEL_TO_PROTO[pair.level]
+        # With several neighbours what was measured cannot be told apart.
+        if len(others) == 1 and job.observed_slowdown_ratio is not None:
+            message.measured_slowdown_ratio = job.observed_slowdown_ratio
+        messages.append(message)
+    return messages
+
+
+def _device_of(state: ClusterState, job: JobRecord) -> str:
+    view = state.gpus.get(job.gpu_ids[0]) if job.gpu_ids else None
+    return view.gpu.device if view is not None else ""
+
+
+def _prediction_messages(state: ClusterState, job: JobRecord) -> list[scheduling_pb2.JobPrediction]:
+    if not job.request.key:
+        return []
+    devices = sorted({view.gpu.device for view in state.gpus.values()})
+    found = (state.predictions.job(job.request.key, device) for device in devices)
+    return [_prediction_message(prediction, job) for prediction in found if prediction is not None]
+
+
+def _prediction_message(prediction: JobPrediction, job: JobRecord) -> scheduling_pb2.JobPrediction:
+    sub_batch = job.sub_batch or job.request.batch // job.request.gpus
+    memory = prediction.memory.get(sub_batch) or prediction.memory.get(job.request.batch)
+    step_ms = prediction.step_ms.get((1, sub_batch)) or prediction.step_ms.get((1, job.request.batch))
+    level, in_domain = LEVEL_TO_PROTO[prediction.level], prediction.in_domain
+    message = scheduling_pb2.JobPrediction(
+        device=prediction.device,
+        prediction_id=prediction.prediction_id,
+        model_version=prediction.model_version,
+        utilization_ratio=resources_pb2.Estimate(
+            value=prediction.utilization_ratio,
+            lower=prediction.utilization_lower_ratio,
+            upper=prediction.utilization_upper_ratio,
+            confidence=INTERVAL_CONFIDENCE,
+            level=level,
+            in_domain=in_domain,
+        ),
+    )
+    if memory is not None:
+        message.memory_bytes.value = memory.memory_bytes
+        message.memory_bytes.upper_99 = memory.memory_bytes_upper_99
+        message.memory_bytes.level, message.memory_bytes.in_domain = level, in_domain
+    if step_ms is not None:
+        estimate = resources_pb2.Estimate(
+            value=step_ms,
+            lower=prediction.step_ms_lower,
+            upper=prediction.step_ms_upper,
+            confidence=INTERVAL_CONFIDENCE,
+            level=level,
+            in_domain=in_domain,
+        )
+        message.step_ms.CopyFrom(estimate)
+    return message
+
+
+def candidate_messages(candidates: Iterable[Candidate]) -> list[scheduling_pb2.Candidate]:
+    """Return the GPUs as they were looked at."""
+    return [
+        scheduling_pb2.Candidate(
+            gpu_id=candidate.gpu_id,
+            feasible=candidate.feasible,
+            reason=reason_message(candidate.reason),
+            cost=candidate.cost,
+            chosen=candidate.chosen,
+        )
+        for candidate in candidates
+    ]
+
+
+def history_messages(history: Iterable[JobEvent]) -> list[scheduling_pb2.JobEvent]:
+    """Return a job's story."""
+    return [scheduling_pb2.JobEvent(at_ms=event.at_ms, kind=event.kind, message=event.message) for event in history]

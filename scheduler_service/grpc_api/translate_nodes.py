@@ -1,0 +1,45 @@
+"""Nodes and their GPUs: what the engine holds there, what the agent last measured."""
+
+from __future__ import annotations
+
+from cotenant.v1 import node_agent_pb2, scheduling_pb2
+from scheduler_service.adapters.agent_sessions import AgentSession
+from scheduler_service.core.records import Node
+from scheduler_service.core.state import ClusterState
+from scheduler_service.core.view import GpuView
+
+_NOTHING_OBSERVED = node_agent_pb2.GpuObservation()
+
+
+def node_message(state: ClusterState, node: Node, session: AgentSession | None) -> scheduling_pb2.Node:
+    """Return a node; without a session nothing is known about the present use of its GPUs."""
+    return scheduling_pb2.Node(
+        node_id=node.node_id,
+        rack_id=node.rack_id,
+        connected=node.connected,
+        schedulable=node.schedulable,
+        cpu_cores=node.cpu_cores,
+        host_memory_bytes=node.host_memory_bytes,
+        gpus=[_gpu_message(state.gpus[gpu.gpu_id], session) for gpu in node.gpus],
+        last_heartbeat_at_ms=session.last_heard_at_ms if session is not None else 0,
+        agent_version=node.agent_version,
+        enforcements=node.enforcements,
+    )
+
+
+def _gpu_message(view: GpuView, session: AgentSession | None) -> scheduling_pb2.Gpu:
+    observed = session.observed_gpus.get(view.gpu.gpu_id, _NOTHING_OBSERVED) if session else _NOTHING_OBSERVED
+    return scheduling_pb2.Gpu(
+        gpu_id=view.gpu.gpu_id,
+        device=view.gpu.device,
+        memory_bytes=view.gpu.memory_bytes,
+        healthy=view.gpu.healthy,
+        job_ids=view.job_ids,
+        memory_reserved_bytes=view.memory_reserved_bytes,
+        memory_used_bytes=observed.memory_used_bytes,
+        utilization_ratio=observed.utilization_ratio,
+        slowdown_ewma_ratio=view.gpu.slowdown_ewma_ratio,
+        releasing=view.is_releasing,
+        node_id=view.node_id,
+        index=view.gpu.index,
+    )

@@ -1,0 +1,200 @@
+"""Snapshots of other clusters: contract to core, decisions back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cotenant.v1 import scheduling_pb2
+from scheduler_service.adapters.proto_enums import LEVEL_FROM_PROTO, SHARE_FROM_PROTO
+from scheduler_service.core.records import (
+    Assignment,
+    Gpu,
+    JobPrediction,
+    JobRequest,
+    MemoryPoint,
+    MemoryTriple,
+    Node,
+    PairPrediction,
+    TaskDemand,
+)
+from scheduler_service.core.view import PendingJob, RunningJob
+from scheduler_service.errors import FieldViolation
+from scheduler_service.grpc_api import validation
+from scheduler_service.grpc_api.translate_jobs import DEFAULT_MAX_SLOWDOWN_RATIO, key_of
+
+NODES_MAX = 100_000
+GPUS_MAX = 100_000
+JOBS_MAX = 100_000
+
+
+def snapshot_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViolation]:
+    """Check that a snapshot describes a cluster that can exist."""
+    gpu_ids = [gpu.gpu_id for node in snapshot.nodes for gpu in node.gpus]
+    for name, count, most in (
+        ("nodes", len(snapshot.nodes), NODES_MAX),
+        ("nodes.gpus", len(gpu_ids), GPUS_MAX),
+        ("pending", len(snapshot.pending), JOBS_MAX),
+        ("running", len(snapshot.running), JOBS_MAX),
+    ):
+        if count > most:
+            yield FieldViolation(field=f"snapshot.{name}", description=f"must have at most {most:,} entries")
+    yield from _unique("snapshot.nodes.node_id", [node.node_id for node in snapshot.nodes])
+    yield from _unique("snapshot.nodes.gpus.gpu_id", gpu_ids)
+    jobs = snapshot_jobs(snapshot)
+    yield from _unique("snapshot.job_id", [job.job_id for job in jobs])
+    for entry in snapshot.running:
+        unknown = sorted({assignment.gpu_id for assignment in entry.assignments} - set(gpu_ids))
+        if unknown or not entry.assignments:
+            description = f"job {entry.job.job_id} must hold GPUs of the snapshot, not {unknown or 'none'}"
+            yield FieldViolation(field="snapshot.running.assignments", description=description)
+    for job in jobs:
+        yield from _job_violations(job)
+
+
+def snapshot_jobs(snapshot: scheduling_pb2.Snapshot) -> list[scheduling_pb2.SnapshotJob]:
+    """Return all jobs, running ones first."""
+    return [*(entry.job for entry in snapshot.running), *(entry.job for entry in snapshot.pending)]
+
+
+def _unique(field: str, names: list[str]) -> Iterator[FieldViolation]:
+    if len(set(names)) != len(names) or not all(names):
+        yield FieldViolation(field=field, description="must be given and occur once")
+
+
+def _job_violations(job: scheduling_pb2.SnapshotJob) -> Iterator[FieldViolation]:
+    for name, value, least, most in (
+        ("gpus", job.gpus or 1, 1, validation.GPUS_MAX),
+        ("batch", job.batch or 1, 1, validation.BATCH_MAX),
+        ("steps_total", job.steps_total, 0, validation.STEPS_MAX),
+        ("max_slowdown_ratio", job.max_slowdown_ratio, 0, validation.MAX_SLOWDOWN_RATIO_MAX),
+    ):
+        if not least <= value <= most:
+            description = f"of {job.job_id} must be from {least:,} to {most:,}, not {value:,}"
+            yield FieldViolation(field=f"snapshot.job.{name}", description=description)
+    if job.share not in SHARE_FROM_PROTO:
+        yield FieldViolation(field="snapshot.job.share", description=f"of {job.job_id} is no ShareMode")
+
+
+def node(message: scheduling_pb2.SnapshotNode) -> Node:
+    """Read a node."""
+    return Node(
+        node_id=message.node_id,
+        rack_id=message.rack_id,
+        cpu_cores=message.cpu_cores,
+        host_memory_bytes=message.host_memory_bytes,
+        schedulable=message.schedulable,
+        gpus=tuple(
+            Gpu(
+                gpu_id=gpu.gpu_id,
+                device=gpu.device,
+                memory_bytes=gpu.memory_bytes,
+                healthy=gpu.healthy,
+                slowdown_ewma_ratio=gpu.slowdown_ewma_ratio,
+                index=index,
+            )
+            for index, gpu in enumerate(message.gpus)
+        ),
+    )
+
+
+def request(message: scheduling_pb2.SnapshotJob) -> JobRequest:
+    """Read what a job asks for; a job with a graph but without a key gets the key that we would give it."""
+    gpus = message.gpus or 1
+    return JobRequest(
+        job_id=message.job_id,
+        key=message.key or key_of(message.graph_sha256, message.settings),
+        tenant=message.tenant,
+        gpus=gpus,
+        allowed_gpus=tuple(sorted(set(message.allowed_gpus))) or (gpus,),
+        batch=message.batch or message.settings.batch_size or gpus,
+        steps_total=message.steps_total,
+        share=SHARE_FROM_PROTO[message.share],
+        max_slowdown_ratio=message.max_slowdown_ratio or DEFAULT_MAX_SLOWDOWN_RATIO,
+        cpu_cores=message.cpu_cores,
+        host_memory_bytes=message.host_memory_bytes,
+        memory_floor_bytes=message.memory_floor_bytes,
+        migration_cost_ms=message.migration_cost_ms,
+        worker_demand=_demand(message.worker_demand) if message.HasField("worker_demand") else None,
+        server_demand=_demand(message.server_demand) if message.HasField("server_demand") else None,
+    )
+
+
+def _demand(message: scheduling_pb2.TaskDemand) -> TaskDemand:
+    return TaskDemand(
+        cpu_cores=message.cpu_cores,
+        host_memory_bytes=message.host_memory_bytes,
+        gpus=message.gpus,
+        network_bytes_per_s=message.network_bytes_per_s,
+    )
+
+
+def pending_job(message: scheduling_pb2.SnapshotPending) -> PendingJob:
+    """Read a waiting job."""
+    return PendingJob(
+        request=request(message.job),
+        submitted_at_ms=message.submitted_at_ms,
+        not_before_ms=message.not_before_ms,
+        steps_done=message.steps_done,
+        attained_gpu_ms=message.attained_gpu_ms,
+        preemptions=message.preemptions,
+    )
+
+
+def running_job(message: scheduling_pb2.SnapshotRunning, *, memory_reserved_bytes: int) -> RunningJob:
+    """Read a running job."""
+    return RunningJob(
+        request=request(message.job),
+        attempt=message.attempt,
+        assignments=tuple(Assignment(gpu_id=one.gpu_id, rank=one.rank) for one in message.assignments),
+        sub_batch=message.sub_batch,
+        submitted_at_ms=message.submitted_at_ms,
+        started_at_ms=message.started_at_ms,
+        steps_done=message.steps_done,
+        attained_gpu_ms=message.attained_gpu_ms,
+        preemptions=message.preemptions,
+        observed_slowdown_ratio=message.observed_slowdown_ratio
+        if message.HasField("observed_slowdown_ratio")
+        else None,
+        memory_reserved_bytes=memory_reserved_bytes,
+    )
+
+
+def job_prediction(message: scheduling_pb2.SnapshotJobPrediction) -> JobPrediction:
+    """Read what is predicted of a key on a device type."""
+    triple = message.memory_triple
+    return JobPrediction(
+        key=message.key,
+        device=message.device,
+        utilization_ratio=message.utilization_ratio,
+        sm_activity_ratio=message.sm_activity_ratio if message.HasField("sm_activity_ratio") else None,
+        memory={
+            point.sub_batch: MemoryPoint(
+                memory_bytes=point.memory_bytes,
+                memory_bytes_upper_99=max(point.memory_bytes_upper_99, point.memory_bytes),
+            )
+            for point in message.sub_batches
+        },
+        step_ms={(point.gpus, point.sub_batch): point.step_ms for point in message.steps if not point.workers},
+        task_step_ms={(point.workers, point.servers): point.step_ms for point in message.steps if point.workers},
+        memory_triple=MemoryTriple(
+            gamma_ratio=triple.gamma_ratio, delta_ratio=triple.delta_ratio, high_state_ratio=triple.high_state_ratio
+        )
+        if message.HasField("memory_triple")
+        else None,
+        level=LEVEL_FROM_PROTO[message.level],
+        in_domain=message.in_domain,
+    )
+
+
+def pair_prediction(message: scheduling_pb2.SnapshotPairPrediction) -> PairPrediction:
+    """Read how much one key slows another one down."""
+    return PairPrediction(
+        victim_key=message.victim_key,
+        other_key=message.other_key,
+        device=message.device,
+        sub_batch=message.sub_batch,
+        slowdown_ratio=max(message.slowdown_ratio, 0.0),
+        upper_ratio=max(message.upper_ratio, message.slowdown_ratio, 0.0),
+        level=LEVEL_FROM_PROTO[message.level],
+        in_domain=message.in_domain,
+    )

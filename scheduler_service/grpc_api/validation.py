@@ -1,0 +1,216 @@
+"""Rules of requests. All violations of a request are found at once; each says what would be right."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from cotenant.v1 import resources_pb2, scheduling_pb2
+from scheduler_service.errors import FieldViolation, InvalidRequestError
+
+NAME_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,63}")
+REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+ENVIRONMENT_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+GRAPH_SHA256_PATTERN = re.compile(r"[0-9a-f]{64}")
+GPUS_MAX = 1_024
+BATCH_MAX = 1_000_000
+STEPS_MAX = 10**12
+MAX_SLOWDOWN_RATIO_MAX = 10.0
+ARGUMENTS_MAX = 1_000
+# As many bytes as Linux takes for one argument, and a sixteenth of what it takes in all.
+ARGUMENT_BYTES_MAX = 131_072
+COMMAND_BYTES_MAX = 131_072
+ENVIRONMENT_ENTRIES_MAX = 200
+ENVIRONMENT_BYTES_MAX = 65_536
+PATH_CHARACTERS_MAX = 4_096
+REGEX_CHARACTERS_MAX = 1_000
+BYTES_MAX = 2**60
+CHECKPOINT_MS_MAX = 24 * 3_600_000
+RESTART_LIMIT_MAX = 1_000
+PAGE_SIZE_DEFAULT = 100
+PAGE_SIZE_MAX = 1_000
+WATCHED_JOBS_MAX = 1_000
+
+
+def require(violations: Iterator[FieldViolation]) -> None:
+    """Raise when there is any violation.
+
+    Raises:
+        InvalidRequestError: With all of them.
+    """
+    found = tuple(violations)
+    if found:
+        raise InvalidRequestError(*found)
+
+
+def body_sha256(request: Message) -> str:
+    """Hash what a request asks for, its request id left out."""
+    body = type(request)()
+    body.CopyFrom(request)
+    body.ClearField("request_id")
+    text = json.dumps(json_format.MessageToDict(body, preserving_proto_field_name=True), sort_keys=True)
+    return hashlib.sha256(f"{request.DESCRIPTOR.name}\n{text}".encode()).hexdigest()
+
+
+def request_id_violations(request_id: str) -> Iterator[FieldViolation]:
+    """Check the id of a repeatable request; empty is allowed and repeats nothing."""
+    if request_id and not REQUEST_ID_PATTERN.fullmatch(request_id):
+        yield FieldViolation(
+            field="request_id", description="must be at most 128 letters, digits or . _ : -, e.g. a UUID"
+        )
+
+
+def job_id_violations(job_id: str, *, field: str = "job_id") -> Iterator[FieldViolation]:
+    """Check that a job is named."""
+    if not NAME_PATTERN.fullmatch(job_id):
+        yield FieldViolation(field=field, description="must name a job, e.g. job-7")
+
+
+def submission_violations(request: scheduling_pb2.SubmitJobRequest) -> Iterator[FieldViolation]:
+    """Check a whole submission."""
+    yield from request_id_violations(request.request_id)
+    yield from spec_violations(request.spec)
+
+
+def cancellation_violations(request: scheduling_pb2.CancelJobRequest) -> Iterator[FieldViolation]:
+    """Check a whole cancellation."""
+    yield from request_id_violations(request.request_id)
+    yield from job_id_violations(request.job_id)
+
+
+def spec_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
+    """Check what a user asks for."""
+    yield from _name_violations(spec)
+    yield from _command_violations(spec)
+    yield from _environment_violations(spec)
+    yield from _size_violations(spec)
+    yield from _gpu_violations(spec)
+    yield from settings_violations(spec.settings, field="spec.settings", is_needed=_needs_settings(spec))
+    if spec.graph_sha256 and not GRAPH_SHA256_PATTERN.fullmatch(spec.graph_sha256):
+        yield _violation(
+            "spec.graph_sha256", "must be 64 lower-case hexadecimal digits, as UploadGraph of the predictor returns"
+        )
+
+
+def _needs_settings(spec: scheduling_pb2.JobSpec) -> bool:
+    return bool(spec.graph_sha256) or spec.HasField("settings")
+
+
+def _violation(field: str, description: str) -> FieldViolation:
+    return FieldViolation(field=field, description=description)
+
+
+def _name_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
+    rule = "must be at most 63 letters, digits or . _ -"
+    if spec.name and not NAME_PATTERN.fullmatch(spec.name):
+        yield _violation("spec.name", rule)
+    if spec.tenant and not NAME_PATTERN.fullmatch(spec.tenant):
+        yield _violation("spec.tenant", rule)
+
+
+def _command_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
+    if not spec.command or not spec.command[0]:
+        yield _violation("spec.command", "must name a program; give it and its arguments as a list")
+    if len(spec.command) > ARGUMENTS_MAX:
+        yield _violation("spec.command", f"must have at most {ARGUMENTS_MAX} arguments, not {len(spec.command)}")
+    size_bytes = sum(len(argument.encode()) + 1 for argument in spec.command)
+    if size_bytes > COMMAND_BYTES_MAX:
+        yield _violation("spec.command", f"must have at most {COMMAND_BYTES_MAX} bytes, not {size_bytes}")
+    if any("\0" in argument for argument in spec.command):
+        yield _violation("spec.command", "must not contain a zero byte")
+    if len(spec.working_directory) > PATH_CHARACTERS_MAX or "\0" in spec.working_directory:
+        yield _violation("spec.working_directory", f"must be a path of at most {PATH_CHARACTERS_MAX} characters")
+    if spec.working_directory and not spec.working_directory.startswith("/"):
+        yield _violation("spec.working_directory", "must be an absolute path on the nodes")
+    yield from _regex_violations(spec.progress_regex)
+
+
+def _regex_violations(pattern: str) -> Iterator[FieldViolation]:
+    if not pattern:
+        return
+    if len(pattern) > REGEX_CHARACTERS_MAX:
+        yield _violation("spec.progress_regex", f"must have at most {REGEX_CHARACTERS_MAX} characters")
+        return
+    try:
+        groups = re.compile(pattern).groupindex
+    except re.error as error:
+        yield _violation("spec.progress_regex", f"must be a regular expression: {error}")
+        return
+    if "step" not in groups:
+        yield _violation("spec.progress_regex", "must have a group named step, e.g. step (?P<step>[0-9]+)")
+
+
+def _environment_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
+    if len(spec.environment) > ENVIRONMENT_ENTRIES_MAX:
+        yield _violation("spec.environment", f"must have at most {ENVIRONMENT_ENTRIES_MAX} entries")
+    if (
+        sum(len(name.encode()) + len(value.encode()) for name, value in spec.environment.items())
+        > ENVIRONMENT_BYTES_MAX
+    ):
+        yield _violation("spec.environment", f"must have at most {ENVIRONMENT_BYTES_MAX} bytes")
+    for name, value in sorted(spec.environment.items()):
+        if not ENVIRONMENT_NAME_PATTERN.fullmatch(name) or "\0" in value:
+            yield _violation(
+                "spec.environment", f"{name[:40]!r} must be a variable name with a value without zero bytes"
+            )
+        elif name.startswith("COTENANT_"):
+            yield _violation("spec.environment", f"{name} belongs to the node agent; choose a name without COTENANT_")
+
+
+def _size_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
+    limits = (
+        ("steps_total", spec.steps_total, 1, STEPS_MAX),
+        ("cpu_cores", spec.cpu_cores, 0, 100_000),
+        ("host_memory_bytes", spec.host_memory_bytes, 0, BYTES_MAX),
+        ("memory_bytes", spec.memory_bytes, 0, BYTES_MAX),
+        ("checkpoint_ms", spec.checkpoint_ms, 0, CHECKPOINT_MS_MAX),
+        ("restart_limit", spec.restart_limit, 0, RESTART_LIMIT_MAX),
+        ("max_slowdown_ratio", spec.max_slowdown_ratio, 0, MAX_SLOWDOWN_RATIO_MAX),
+    )
+    for name, value, least, most in limits:
+        # A number that is not a number fails both comparisons.
+        if not least <= value <= most:
+            yield _violation(f"spec.{name}", f"must be from {least:,} to {most:,}, not {value:,}")
+    if spec.share not in resources_pb2.ShareMode.values():
+        yield _violation("spec.share", "must be one of SHARE_MODE_NEVER, SHARE_MODE_SAFE, SHARE_MODE_ANY")
+
+
+def _gpu_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
+    gpus = spec.gpus or 1
+    if not 1 <= gpus <= GPUS_MAX:
+        yield _violation("spec.gpus", f"must be from 1 to {GPUS_MAX:,}, not {gpus:,}")
+    if len(spec.allowed_gpus) > 64 or any(not 1 <= count <= GPUS_MAX for count in spec.allowed_gpus):
+        yield _violation("spec.allowed_gpus", f"must be at most 64 counts from 1 to {GPUS_MAX:,}")
+    elif spec.allowed_gpus and gpus not in spec.allowed_gpus:
+        yield _violation("spec.allowed_gpus", f"must contain gpus ({gpus}) or be empty")
+    if spec.HasField("settings") and 1 <= gpus <= GPUS_MAX and 1 <= spec.settings.batch_size < gpus:
+        yield _violation("spec.settings.batch_size", f"must be at least gpus ({gpus}), so that every GPU gets a sample")
+
+
+def settings_violations(
+    settings: resources_pb2.JobSettings, *, field: str, is_needed: bool = True
+) -> Iterator[FieldViolation]:
+    """Check settings of a job."""
+    if not is_needed:
+        return
+    if not 1 <= settings.batch_size <= BATCH_MAX:
+        yield _violation(f"{field}.batch_size", f"must be from 1 to {BATCH_MAX:,}, not {settings.batch_size:,}")
+    if not 0 <= settings.input_wait_ratio < 1:
+        yield _violation(f"{field}.input_wait_ratio", "must be from 0 to below 1")
+    if len(settings.dimension_bindings) > 64 or any(
+        not 1 <= size <= 2**31 for size in settings.dimension_bindings.values()
+    ):
+        yield _violation(f"{field}.dimension_bindings", "must be at most 64 sizes from 1 to 2,147,483,648")
+    for name, value, enum in (
+        ("mode", settings.mode, resources_pb2.RunMode),
+        ("precision", settings.precision, resources_pb2.Precision),
+        ("optimizer", settings.optimizer, resources_pb2.Optimizer),
+    ):
+        if value not in enum.values():
+            valid = ", ".join(enum.keys())
+            yield _violation(f"{field}.{name}", f"must be one of {valid}")

@@ -1,0 +1,361 @@
+"""The live loop: facts are stored, then handled; what the engine orders is done; nothing is answered before the commit.
+
+    batch = inbox; log.append(batch); commands = engine.handle(event); perform(command)
+
+Everything that changes the cluster passes here, one batch at a time. The log runs in a thread of its own, so that
+reading goes on while the disk works; what gathers meanwhile is the next batch and shares the next flush.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from scheduler_service.adapters.event_log import (
+    REMEMBERED_REQUESTS,
+    AnsweredRequest,
+    EventLog,
+    LogRecord,
+    StoredSnapshot,
+)
+from scheduler_service.adapters.recovery import apply_event
+from scheduler_service.adapters.system_clock import SystemClock, read_monotonic_ns
+from scheduler_service.core.commands import Command, WakeAt
+from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.events import Event, TimerFired
+from scheduler_service.errors import (
+    NotReadyError,
+    OverloadedError,
+    RequestConflictError,
+    SchedulerServiceError,
+    StateUnwritableError,
+)
+
+_log = logging.getLogger(__name__)
+
+BATCH_EVENTS_MAX = 256
+INBOX_MAX = 10_000
+# How long stored facts wait before the next try when the disk refuses them.
+STORAGE_RETRY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What a request leads to: a fact to store (None: nothing has to change) and what its answer is built from."""
+
+    event: Event | None
+    answer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutation:
+    """A request that changes the cluster.
+
+    Attributes:
+        propose: Looks at the engine when the request's turn comes; may refuse by raising.
+        request_id: Empty = every call is a new request.
+        body_sha256: Hash over method and body.
+    """
+
+    propose: Callable[[], Proposal]
+    request_id: str = ""
+    body_sha256: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Entry:
+    """Something in the inbox: a fact that must be stored, or a mutation that may be refused."""
+
+    content: Event | Mutation
+    done: asyncio.Future[str]
+    proposal: Proposal | None = None
+
+
+class HandledObserver(Protocol):
+    """Hears of every handled event, e.g. to count and to tell watchers."""
+
+    def event_handled(self, event: Event, commands: Sequence[Command], *, duration_ns: int) -> None:
+        """Called after the engine has handled a stored event."""
+
+    def batch_handled(self) -> None:
+        """Called after a batch, when the engine's state may be read as a whole."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveLoop:
+    """One engine, one log, one inbox.
+
+    Attributes:
+        perform: Does a command; must not block and must not raise.
+        observers: Told after every event and batch.
+        sequence: Of the newest handled event.
+        snapshot_every_events: Distance of snapshots; recovery replays at most about this many events.
+        retained_events: Events kept behind a snapshot, for export.
+    """
+
+    engine: SchedulerEngine
+    log: EventLog
+    clock: SystemClock
+    perform: Callable[[Command], None]
+    sequence: int
+    snapshot_state: Callable[[], Mapping[str, Any]]
+    observers: Sequence[HandledObserver] = ()
+    snapshot_every_events: int = 10_000
+    retained_events: int = 200_000
+    storage_failure: str = ""
+    _answered: dict[str, AnsweredRequest] = field(default_factory=dict)
+    _inbox: deque[_Entry] = field(default_factory=deque)
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    _has_room: asyncio.Event = field(default_factory=asyncio.Event)
+    _timers: list[int] = field(default_factory=list)
+    _snapshot_sequence: int = 0
+    _is_closed: bool = False
+    _storage: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="event-log"))
+
+    def __post_init__(self) -> None:
+        self._answered = {request.request_id: request for request in self.log.answered_requests()}
+        self._snapshot_sequence = self.sequence
+        self._has_room.set()
+
+    # --- the ways in --------------------------------------------------------------------------------------------
+
+    async def mutate(self, mutation: Mutation) -> str:
+        """Store and handle what a request leads to.
+
+        Returns:
+            The proposal's answer, or the earlier one when the request is repeated.
+
+        Raises:
+            RequestConflictError: The request id was used with another body.
+            OverloadedError: Too much is waiting.
+            StateUnwritableError: Nothing could be stored; nothing has changed.
+            SchedulerServiceError: The proposal was refused.
+        """
+        if len(self._inbox) >= INBOX_MAX:
+            raise OverloadedError(f"{INBOX_MAX} facts wait to be stored; try again in a moment")
+        return await self._enter(mutation)
+
+    async def tell(self, event: Event) -> None:
+        """Store and handle a fact, however long the disk refuses; waits for room, so that senders slow down."""
+        while len(self._inbox) >= INBOX_MAX and not self._is_closed:
+            self._has_room.clear()
+            await self._has_room.wait()
+        await self._enter(event)
+
+    def note(self, event: Event) -> None:
+        """Hand in a fact without waiting; only for facts whose number is bounded by what the engine asked for."""
+        self._enter(event).add_done_callback(_retrieve_exception)
+
+    def _enter(self, content: Event | Mutation) -> asyncio.Future[str]:
+        done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        if self._is_closed:
+            done.set_exception(NotReadyError("the scheduler is stopping; ask again when it is back"))
+            return done
+        self._inbox.append(_Entry(content=content, done=done))
+        self._arrived.set()
+        return done
+
+    # --- the loop -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Take batches until `close`; ends after the last batch is handled."""
+        while not (self._is_closed and not self._inbox):
+            await self._arrived.wait()
+            self._arrived.clear()
+            while self._inbox:
+                await self._take_batch()
+                await self._compact_when_due()
+                if self.storage_failure:
+                    if self._is_closed:
+                        return
+                    await asyncio.sleep(STORAGE_RETRY_S)
+
+    def close(self) -> None:
+        """Take nothing more in; `run` ends."""
+        self._is_closed = True
+        self._arrived.set()
+        self._has_room.set()
+
+    async def _take_batch(self) -> None:
+        entries = [self._inbox.popleft() for _ in range(min(len(self._inbox), BATCH_EVENTS_MAX))]
+        records, proposed = self._propose(entries)
+        if records and not await self._store(records, proposed):
+            return
+        for entry, record in zip(proposed, records, strict=True):
+            self._handle(record)
+            _resolve(entry, entry.proposal.answer if entry.proposal is not None else "")
+        if len(self._inbox) < INBOX_MAX:
+            self._has_room.set()
+        for observer in self.observers:
+            observer.batch_handled()
+
+    def _propose(self, entries: Sequence[_Entry]) -> tuple[list[LogRecord], list[_Entry]]:
+        """Turn a batch into records; refusals and repetitions are answered here, at once."""
+        records: list[LogRecord] = []
+        proposed: list[_Entry] = []
+        batch_requests: set[str] = set()
+        for entry in entries:
+            if isinstance(entry.content, Event):
+                record = LogRecord(event=self._stamped(entry.content))
+            elif entry.content.request_id in batch_requests:
+                # Its twin is in this batch: the next one will know the answer.
+                self._inbox.append(entry)
+                continue
+            else:
+                made = self._record_of(entry, entry.content)
+                if made is None:
+                    continue
+                record = made
+                batch_requests.update({entry.content.request_id} - {""})
+            records.append(record)
+            proposed.append(entry)
+        return records, proposed
+
+    def _record_of(self, entry: _Entry, mutation: Mutation) -> LogRecord | None:
+        known = self._answered.get(mutation.request_id)
+        if known is not None:
+            if known.body_sha256 == mutation.body_sha256:
+                _resolve(entry, known.answer)
+            else:
+                _refuse(entry, RequestConflictError(mutation.request_id))
+            return None
+        try:
+            entry.proposal = mutation.propose()
+        except SchedulerServiceError as error:
+            _refuse(entry, error)
+            return None
+        if entry.proposal.event is None:
+            _resolve(entry, entry.proposal.answer)
+            return None
+        request = None
+        if mutation.request_id:
+            request = AnsweredRequest(
+                request_id=mutation.request_id, body_sha256=mutation.body_sha256, answer=entry.proposal.answer
+            )
+        return LogRecord(event=self._stamped(entry.proposal.event), request=request)
+
+    def _stamped(self, event: Event) -> Event:
+        return replace(event, at_ms=self.clock.now_ms())
+
+    async def _store(self, records: Sequence[LogRecord], entries: Sequence[_Entry]) -> bool:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._storage, self.log.append, records)
+        except StateUnwritableError as error:
+            self._keep_facts(entries, error)
+            return False
+        if self.storage_failure:
+            _log.warning("the state can be written again")
+            self.storage_failure = ""
+        for record in records:
+            if record.request is not None:
+                self._answered[record.request.request_id] = record.request
+        while len(self._answered) > REMEMBERED_REQUESTS:
+            del self._answered[next(iter(self._answered))]
+        return True
+
+    def _keep_facts(self, entries: Sequence[_Entry], error: StateUnwritableError) -> None:
+        """Refuse every waiting request; facts have happened, so they stay and are tried again."""
+        if not self.storage_failure:
+            _log.error("the state cannot be written", extra={"reason": error.message})
+        self.storage_failure = error.message
+        waiting = [*entries, *self._inbox]
+        self._inbox.clear()
+        for entry in waiting:
+            if isinstance(entry.content, Mutation):
+                _refuse(entry, error)
+            else:
+                self._inbox.append(entry)
+
+    def _handle(self, record: LogRecord) -> None:
+        self.sequence += 1
+        event = record.event
+        started_ns = read_monotonic_ns()
+        commands = apply_event(self.engine, event)
+        duration_ns = read_monotonic_ns() - started_ns
+        _log.log(
+            _level_of(event),
+            "event",
+            extra={"event_id": self.sequence, "kind": type(event).__name__, **_identity(event)},
+        )
+        for observer in self.observers:
+            observer.event_handled(event, commands, duration_ns=duration_ns)
+        self.perform_all(commands)
+
+    def perform_all(self, commands: Sequence[Command]) -> None:
+        """Do commands in order; each leaves one log line with the event that caused it."""
+        for number, command in enumerate(commands, start=1):
+            if isinstance(command, WakeAt):
+                if command.at_ms not in self._timers:
+                    heapq.heappush(self._timers, command.at_ms)
+                continue
+            _log.info(
+                "command",
+                extra={"command_id": f"{self.sequence}.{number}", "kind": type(command).__name__, **_identity(command)},
+            )
+            self.perform(command)
+
+    def fire_timers(self) -> None:
+        """Hand in one TimerFired for all instants that have come."""
+        now_ms = self.clock.now_ms()
+        is_due = bool(self._timers) and self._timers[0] <= now_ms
+        while self._timers and self._timers[0] <= now_ms:
+            heapq.heappop(self._timers)
+        if is_due:
+            self.note(TimerFired(at_ms=0))
+
+    async def _compact_when_due(self) -> None:
+        if self.sequence - self._snapshot_sequence >= self.snapshot_every_events:
+            await self.store_snapshot()
+
+    async def store_snapshot(self) -> None:
+        """Store the engine's state and let old events go; a disk that refuses only makes recovery longer."""
+        snapshot = StoredSnapshot(sequence=self.sequence, state=self.snapshot_state())
+        self._snapshot_sequence = self.sequence
+        try:
+            await asyncio.get_running_loop().run_in_executor(
+                self._storage, lambda: self.log.store_snapshot(snapshot, retained_events=self.retained_events)
+            )
+        except StateUnwritableError as error:
+            _log.warning("no snapshot", extra={"reason": error.message})
+            return
+        _log.info("snapshot", extra={"event_id": snapshot.sequence})
+
+
+def _retrieve_exception(done: asyncio.Future[str]) -> None:
+    """Mark the outcome as seen; a fact handed in while stopping is told again by its sender after the restart."""
+    if not done.cancelled():
+        done.exception()
+
+
+def _resolve(entry: _Entry, answer: str) -> None:
+    if not entry.done.done():
+        entry.done.set_result(answer)
+
+
+def _refuse(entry: _Entry, error: SchedulerServiceError) -> None:
+    if not entry.done.done():
+        entry.done.set_exception(error)
+
+
+_IDENTITY_FIELDS = ("job_id", "attempt", "node_id", "gpu_id", "key", "device", "policy", "code", "exit_class", "cause")
+# Frequent and without consequence: only wanted when somebody looks closely.
+_FREQUENT = frozenset({"JobProgressed", "TimerFired"})
+
+
+def _level_of(event: Event) -> int:
+    return logging.DEBUG if type(event).__name__ in _FREQUENT else logging.INFO
+
+
+def _identity(subject: Event | Command) -> Mapping[str, object]:
+    """Pick what tells whom it is about; never a command line, which may hold secrets."""
+    found = {name: getattr(subject, name) for name in _IDENTITY_FIELDS if hasattr(subject, name)}
+    for holder, name in (("request", "job_id"), ("node", "node_id"), ("prediction", "key")):
+        if hasattr(subject, holder):
+            found[name] = getattr(getattr(subject, holder), name)
+    return found

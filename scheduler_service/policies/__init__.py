@@ -1,0 +1,1 @@
+"""One policy per file; each is a pure function of one view."""

@@ -1,0 +1,63 @@
+"""C-Greedy: best fit that lets memory peaks share the same room if they seldom coincide.
+
+What it does:
+    Packs like best_fit, largest jobs first, but counts for every GPU the low memory of all jobs and one peak only, as
+    long as two peaks coincide with a probability of tau_max at most.
+
+Why:
+    Training uses its peak memory in a part of each step only. Shows what the collision limit of OJPP is worth without
+    its other limits.
+
+Source:
+    The baseline C-Greedy of Li et al., "Interference-aware opportunistic job placement for shared distributed deep
+    learning clusters" (OJPP), section 5.2, with Eq. 1 and 3-5.
+
+Where we differ:
+    Every job's consent is asked as under every policy (share, max_slowdown_ratio). The memory that the engine reserves
+    (the 99 % bound, or what the user stated as memory_bytes) has to fit beside the neighbours' as well, since a caching
+    allocator keeps its peak; so Eq. 3 packs closer than reservations only where users state less than their peak. A job
+    without a memory triple is taken at its reservation all the time (delta = 0, p = 0).
+
+Cost:
+    One look at every GPU in use per different shape of job; Eq. 4 is linear in the jobs on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from scheduler_service.core.decisions import Decision
+from scheduler_service.core.view import SchedulingView
+from scheduler_service.policies.packing_orders import by_resources
+from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingRules
+from scheduler_service.policies.worker_packing import pack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CGreedy:
+    """Best fit with the collision constraint."""
+
+    compute_requirement: str = field(
+        default="sm_activity",
+        metadata={"description": "what counts as compute: sm_activity (else utilization), utilization or zero"},
+    )
+    tau_max: float = field(
+        default=0.1, metadata={"description": "largest probability that memory peaks on one GPU coincide; 0.1 = 10 %"}
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse values without a meaning."""
+        _ = self._rules()
+
+    def decide(self, view: SchedulingView) -> Sequence[Decision]:
+        """Return one decision per pending job."""
+        return pack(view, self._rules(), by_resources)
+
+    def _rules(self) -> PackingRules:
+        return PackingRules(
+            best=Best.LEAST_LEFTOVER,
+            memory=MemoryModel.ONE_SURGE,
+            compute_requirement=self.compute_requirement,
+            tau_max=self.tau_max,
+        )

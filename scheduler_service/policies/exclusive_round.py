@@ -1,0 +1,150 @@
+"""One round of placement on free GPUs: the kind with the least execution time, the fewest nodes, nobody beside.
+
+Source:
+    The SJF-BSBF paper, section VI-A1 (the GPUs with the least execution time first) and Algorithm 1 lines 8-9 (enough
+    free GPUs: take them, as few nodes as possible).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from scheduler_service.core.capacity import Resident, reserved_bytes, samples_per_gpu
+from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
+from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.records import JobRequest, Reason
+from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.policies.placement import (
+    Inventory,
+    Kind,
+    alone_reason,
+    choose_free_gpus,
+    fits_alone,
+    free_by_kind_and_node,
+    host_reason,
+    impossible_reason,
+    inventory_of,
+    kind_of,
+    ranked,
+    shape_of,
+)
+from scheduler_service.policies.remaining_time import step_ms_of
+
+
+class ExclusiveRound:
+    """One call of decide: the free GPUs shrink as jobs take them.
+
+    Args:
+        view: The cluster.
+
+    Attributes:
+        ledger: What this round has given away.
+    """
+
+    def __init__(self, view: SchedulingView) -> None:
+        self.ledger = Ledger(view)
+        self._view = view
+        self._free = free_by_kind_and_node(view)
+        self._inventory: Inventory | None = None
+        self._failed: dict[object, Reason] = {}
+
+    def decide(self, job: PendingJob) -> Decision:
+        """Start a job on free GPUs, or say why not."""
+        return self.start(job) or self.hold(job)
+
+    def start(self, job: PendingJob) -> Start | None:
+        """Start a job on free GPUs, or return None; an equal job failed before = it fails without a look."""
+        request = job.request
+        if shape_of(request) in self._failed:
+            return None
+        for kind in sorted(self._free, key=lambda kind: self._execution_order(request, kind)):
+            gpu_ids = self._choose(request, kind)
+            if gpu_ids is not None:
+                return self._start(request, gpu_ids)
+        return None
+
+    def hold(self, job: PendingJob) -> Hold:
+        """Let a job wait; equal jobs wait for the same reason, as one object."""
+        request = job.request
+        reason = self._failed.get(shape_of(request))
+        if reason is None:
+            reason = self.impossible(request) or self._full(request)
+            self._failed[shape_of(request)] = reason
+        return Hold(job_id=request.job_id, reason=reason, candidates=self._candidates())
+
+    def take(self, gpu_ids: Iterable[str]) -> None:
+        """Remove GPUs from the free ones, for somebody who was or will be placed otherwise; others are ignored."""
+        for gpu_id in gpu_ids:
+            entry = self._view.gpus[gpu_id]
+            on_node = self._free.get(kind_of(entry.gpu), {}).get(entry.node_id, [])
+            if gpu_id in on_node:
+                on_node.remove(gpu_id)
+
+    def is_impossible(self, request: JobRequest) -> bool:
+        """The job could not start on the empty cluster either: it must not block those behind it."""
+        return self.impossible(request) is not None
+
+    def impossible(self, request: JobRequest) -> Reason | None:
+        """Return why the job could not start on the empty cluster, or None when it could."""
+        if self._inventory is None:
+            self._inventory = inventory_of(self._view)
+        return impossible_reason(self._view, self._inventory, request)
+
+    def _execution_order(self, request: JobRequest, kind: Kind) -> tuple[float, Kind]:
+        """Order kinds by predicted step time; unknown ones last."""
+        prediction = self._view.predictions.job(request.key, kind[0])
+        step_ms = step_ms_of(request, prediction, gpus=request.gpus)
+        return (float("inf") if step_ms is None else step_ms), kind
+
+    def _choose(self, request: JobRequest, kind: Kind) -> tuple[str, ...] | None:
+        by_node = self._free[kind]
+        if sum(map(len, by_node.values())) < request.gpus or not self._fits_kind(request, kind):
+            return None
+        return choose_free_gpus(self.ledger, request, by_node)
+
+    def _fits_kind(self, request: JobRequest, kind: Kind) -> bool:
+        gpu = next((self._view.gpus[ids[0]].gpu for ids in self._free[kind].values() if ids), None)
+        return gpu is not None and fits_alone(self._view, request, gpu)
+
+    def _start(self, request: JobRequest, gpu_ids: tuple[str, ...]) -> Start:
+        sub_batch = samples_per_gpu(request, request.gpus)
+        gpu = self._view.gpus[gpu_ids[0]].gpu
+        prediction = self._view.predictions.job(request.key, gpu.device)
+        reserved = reserved_bytes(request, prediction, sub_batch, gpu) or gpu.memory_bytes
+        assignments = ranked(gpu_ids)
+        resident = Resident(request=request, sub_batch=sub_batch, memory_reserved_bytes=reserved)
+        self.ledger.place(resident, assignments)
+        self.take(gpu_ids)
+        return Start(
+            job_id=request.job_id,
+            reason=alone_reason(self._view, request, gpu_ids),
+            assignments=assignments,
+            sub_batch=sub_batch,
+        )
+
+    def _full(self, request: JobRequest) -> Reason:
+        """Say what is missing now: GPUs, or room on the hosts beside them."""
+        fitting = [nodes for kind, nodes in self._free.items() if self._fits_kind(request, kind)]
+        most_free = max((sum(map(len, nodes.values())) for nodes in fitting), default=0)
+        on_one_node = max((len(gpu_ids) for nodes in fitting for gpu_ids in nodes.values()), default=0)
+        gpus_free = on_one_node if self._view.nodes_per_job_max == 1 else most_free
+        if gpus_free >= request.gpus:
+            return host_reason(request)
+        return Reason(code="NO_FREE_GPU", numbers={"gpus_needed": request.gpus, "gpus_free": gpus_free})
+
+    def _candidates(self) -> tuple[Candidate, ...]:
+        if not self._view.explain:
+            return ()
+        return tuple(
+            Candidate(gpu_id=gpu_id, feasible=self.ledger.is_free(gpu_id), reason=self._candidate_reason(gpu_id))
+            for gpu_id in self._view.gpus
+        )
+
+    def _candidate_reason(self, gpu_id: str) -> Reason:
+        if self.ledger.is_free(gpu_id):
+            return Reason(code="CANDIDATE", gpu_ids=(gpu_id,))
+        entry = self._view.gpus[gpu_id]
+        if entry.is_releasing:
+            return Reason(code="GPU_RELEASING", gpu_ids=(gpu_id,))
+        numbers = {"jobs_on_gpu": self.ledger.job_count(gpu_id), "jobs_on_gpu_max": 1}
+        return Reason(code="TOO_MANY_JOBS", numbers=numbers, job_ids=entry.job_ids, gpu_ids=(gpu_id,))

@@ -1,0 +1,150 @@
+"""Horus: interference-aware placement by predicted utilization and memory.
+
+What it does:
+    Takes pending jobs in the order of weighted fair queues and puts each on the GPUs of least cost, where the cost of a
+    job on a GPU is the share of memory that would then be in use plus the slowdown expected at the summed utilization.
+    GPUs may hold several jobs if all of them consent. Running jobs are never touched.
+
+Why:
+    Jobs that use little of a GPU lose little beside each other; knowing utilization and memory before a job runs, the
+    queue shortens without trying placements out. Fair queues keep one kind of job from starving another.
+
+Source:
+    Yeung et al., "Horus: Interference-Aware and Prediction-Based Scheduling in Deep Learning Systems", sections
+    4.2.1-4.2.3, Eq. 7-10, Algorithm 1. k = 1 is Horus, k = 3 is Horus-f.
+
+Where we differ:
+    Every job's consent is asked (share, max_slowdown_ratio), with pairwise predictions beside the cost. The text's
+    k + 1 queues are k, its endless loop considers every pending job at most once per round of decisions, and it
+    ends when no GPU could take any job. The fitted functions F are not printed in the paper; the
+    default curve goes through the ranges of section 3.2: 1.5 times as long at 100 %, 3 times at 200 %, linear below and
+    quadratic above 100 %.
+
+Cost:
+    Clustering is O(k x jobs); each different shape of job costs one look at every GPU; equal ones that failed cost
+    nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scheduler_service.core.capacity import is_reliable, memory_point, samples_per_gpu
+from scheduler_service.core.decisions import Decision, HoldMany
+from scheduler_service.core.errors import PolicyParameterError
+from scheduler_service.core.records import JobRequest, Reason
+from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.policies.fair_queues import fair_order, k_medians
+from scheduler_service.policies.least_cost import CostModel, Curve, LeastCostRound
+
+DEFAULT_CURVE = Curve(linear=(0.0, 0.5), quadratic=(0.0, 0.0, 0.5))
+"""Slowdown 0.5 at utilization 1 and 2.0 at 2: the upper ends of the ranges in Horus 3.2 (1-1.5x, 1.5-3x)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Horus:
+    """Least cost by predicted utilization and memory, in the order of weighted fair queues."""
+
+    queues: int = field(default=1, metadata={"description": "number of fair queues k; 3 = Horus-f"})
+    buffer_jobs: int = field(default=15, metadata={"description": "jobs per round over all queues (beta)"})
+    weight_memory: float = field(default=0.5, metadata={"description": "weight w1 of the memory cost (Eq. 7)"})
+    weight_utilization: float = field(default=0.5, metadata={"description": "weight w2 of the utilization cost"})
+    max_jobs_per_gpu: int = field(default=2, metadata={"description": "jobs that one GPU may hold"})
+    memory_max_ratio: float = field(
+        default=1.0, metadata={"description": "share of a GPU's memory that may be reserved"}
+    )
+    utilization_max_ratio: float = field(
+        default=2.0, metadata={"description": "summed predicted utilization that one GPU may reach; 1 = 100 %"}
+    )
+    locality_gpus: int = field(
+        default=8, metadata={"description": "jobs of this many GPUs or more look for one node, then one rack, first"}
+    )
+    curves: Mapping[str, Mapping[str, Sequence[float]]] = field(
+        default_factory=dict,
+        metadata={
+            "description": "slowdown over summed utilization by device type: "
+            '{"DEVICE": {"linear": [c0, c1], "quadratic": [c0, c1, c2]}}; others use linear [0, 0.5], '
+            "quadratic [0, 0, 0.5]"
+        },
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse values without a meaning."""
+        for name in ("queues", "buffer_jobs", "max_jobs_per_gpu", "locality_gpus"):
+            if getattr(self, name) < 1:
+                raise PolicyParameterError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if min(self.weight_memory, self.weight_utilization) < 0:
+            raise PolicyParameterError("weight_memory and weight_utilization must not be negative")
+        if not 0 < self.memory_max_ratio <= 1 or self.utilization_max_ratio <= 0:
+            raise PolicyParameterError("memory_max_ratio must be in (0, 1], utilization_max_ratio above 0")
+        _ = self._curves()
+
+    def decide(self, view: SchedulingView) -> Sequence[Decision]:
+        """Return one decision per pending job."""
+        round_ = LeastCostRound(view, self._costs())
+        decisions: list[Decision] = []
+        waiting: dict[int, tuple[Reason, list[str]]] = {}
+        for job in self._ordered(view, has_room=round_.has_room()):
+            known = None if view.explain else round_.known_obstacle(job.request)
+            if known is None:
+                decisions.append(round_.decide(job))
+            else:
+                waiting.setdefault(id(known), (known, []))[1].append(job.request.job_id)
+        return [*decisions, *(HoldMany(job_ids=tuple(ids), reason=reason) for reason, ids in waiting.values())]
+
+    def _ordered(self, view: SchedulingView, *, has_room: bool) -> Iterable[PendingJob]:
+        """Return the jobs in the order of the fair queues; where nobody can start, order does not matter."""
+        jobs = sorted(view.pending, key=lambda job: (job.submitted_at_ms, job.request.job_id))
+        if not has_room:
+            return jobs
+        features = features_of(view, jobs) if self.queues > 1 else np.zeros((len(jobs), 1))
+        clusters = k_medians(features, self.queues)
+        return fair_order(jobs, clusters, now_ms=view.now_ms, k=self.queues, slots=self.buffer_jobs)
+
+    def _curves(self) -> Mapping[str, Curve]:
+        try:
+            return {device: Curve.of(**curve) for device, curve in self.curves.items()}
+        except (TypeError, ValueError, AttributeError) as error:
+            raise PolicyParameterError(
+                'curves must look like {"DEVICE": {"linear": [c0, c1], "quadratic": [c0, c1, c2]}}'
+            ) from error
+
+    def _costs(self) -> CostModel:
+        return CostModel(
+            weight_memory=self.weight_memory,
+            weight_utilization=self.weight_utilization,
+            max_jobs_per_gpu=self.max_jobs_per_gpu,
+            memory_max_ratio=self.memory_max_ratio,
+            utilization_max_ratio=self.utilization_max_ratio,
+            locality_gpus=self.locality_gpus,
+            curves=self._curves(),
+            default_curve=DEFAULT_CURVE,
+        )
+
+
+def features_of(view: SchedulingView, jobs: Sequence[PendingJob]) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """Return (tasks, utilization, GPUs per task, memory in bytes) of every job, a row each; unknown = a whole GPU."""
+    devices = sorted({entry.gpu.device for entry in view.gpus.values()})
+    by_key: dict[tuple[str, int, int], tuple[float, float]] = {}
+    rows = np.empty((len(jobs), 4))
+    for row, job in enumerate(jobs):
+        request = job.request
+        shape = (request.key, request.gpus, request.batch)
+        if shape not in by_key:
+            by_key[shape] = _utilization_and_memory(view, request, devices)
+        utilization_ratio, memory_bytes = by_key[shape]
+        gpus_per_task = max(request.worker_demand.gpus, 1) if request.worker_demand is not None else 1
+        rows[row] = (-(-request.gpus // gpus_per_task), utilization_ratio, gpus_per_task, memory_bytes)
+    return rows
+
+
+def _utilization_and_memory(view: SchedulingView, request: JobRequest, devices: Sequence[str]) -> tuple[float, float]:
+    for device in devices:
+        prediction = view.predictions.job(request.key, device)
+        if prediction is not None and is_reliable(prediction):
+            point = memory_point(prediction, samples_per_gpu(request, request.gpus))
+            return prediction.utilization_ratio, float(point.memory_bytes) if point is not None else 0.0
+    return 1.0, float(max((entry.gpu.memory_bytes for entry in view.gpus.values()), default=0))

@@ -1,0 +1,61 @@
+"""I-Greedy: best fit that keeps the slowdown on every GPU below a limit.
+
+What it does:
+    Packs like best_fit, largest jobs first, but only where nobody on the GPU would be slowed down by more than
+    theta_max.
+
+Why:
+    Shows what the interference limit of OJPP is worth without its other limits.
+
+Source:
+    The baseline I-Greedy of Li et al., "Interference-aware opportunistic job placement for shared distributed deep
+    learning clusters" (OJPP), section 5.2, with Eq. 1, 2 and 7.
+
+Where we differ:
+    theta_max comes beside every job's own max_slowdown_ratio and share, which every policy keeps; the stricter one
+    counts. The reserved 99 % bounds have to fit beside each other. Among more than two jobs pairwise slowdowns are
+    added up, and a pair about which nothing is known counts as 0 among jobs with share: any.
+
+Cost:
+    One look at every GPU in use per different shape of job, O(workers x GPUs) per placed job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from scheduler_service.core.decisions import Decision
+from scheduler_service.core.view import SchedulingView
+from scheduler_service.policies.packing_orders import by_resources
+from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingRules
+from scheduler_service.policies.worker_packing import pack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IGreedy:
+    """Best fit with the interference constraint."""
+
+    compute_requirement: str = field(
+        default="sm_activity",
+        metadata={"description": "what counts as compute: sm_activity (else utilization), utilization or zero"},
+    )
+    theta_max: float = field(
+        default=0.2, metadata={"description": "largest expected slowdown on any shared GPU; 0.2 = 20 %"}
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse values without a meaning."""
+        _ = self._rules()
+
+    def decide(self, view: SchedulingView) -> Sequence[Decision]:
+        """Return one decision per pending job."""
+        return pack(view, self._rules(), by_resources)
+
+    def _rules(self) -> PackingRules:
+        return PackingRules(
+            best=Best.LEAST_LEFTOVER,
+            memory=MemoryModel.PEAKS,
+            compute_requirement=self.compute_requirement,
+            theta_max=self.theta_max,
+        )

@@ -1,0 +1,82 @@
+"""When do jobs end that share a GPU, and is that better than one after the other?
+
+Everything is counted in ms from now. xi = 1 + slowdown ratio (Eq. 5, 6). Job A is new, the others run.
+
+Source:
+    The SJF-BSBF paper, section V-A. Theorem 1: A starts at once or when the running job has ended, nothing between is
+    better. Its proof swaps the two jobs' names; right is, for a start after kappa in [0, r_B]: the sum of both ends
+    rises with slope 1 until kappa* = r_B - xi_A r_A / xi_B and is linear after it, so the least is at 0 or at r_B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningBeside:
+    """A running job whose GPU a new one would share.
+
+    Attributes:
+        rest_ms: How long it still needs alone (r_B).
+        slowdown_ratio: How much the new job slows it down; 0.2 = xi_B of 1.2.
+        newcomer_slowdown_ratio: How much it slows the new job down.
+    """
+
+    rest_ms: float
+    slowdown_ratio: float
+    newcomer_slowdown_ratio: float
+
+    @property
+    def end_if_shared_throughout_ms(self) -> float:
+        """When it ends if the new job outlives it."""
+        return self.rest_ms * (1 + self.slowdown_ratio)
+
+
+def sub_batches_of(samples: int) -> Iterator[int]:
+    """Yield ceil(samples / s) for s = 1, 2, 4 ... down to 1 (Algorithm 2, which stops one step too early)."""
+    steps = 1
+    while True:
+        sub_batch = -(-samples // steps)
+        yield sub_batch
+        if sub_batch == 1:
+            return
+        steps *= 2
+
+
+def newcomer_end_ms(rest_ms: float, partners: Sequence[RunningBeside]) -> float:
+    """Return when the new job ends if it starts now; all its GPUs go at the pace of the slowest.
+
+    Args:
+        rest_ms: How long it needs alone, at the sub-batch that it would use.
+        partners: The jobs beside which it would run, each once.
+    """
+    now_ms, left_ms = 0.0, rest_ms
+    leaving = sorted(partners, key=lambda partner: partner.end_if_shared_throughout_ms)
+    for position, partner in enumerate(leaving):
+        pace = 1 + max(other.newcomer_slowdown_ratio for other in leaving[position:])
+        until_ms = partner.end_if_shared_throughout_ms
+        if now_ms + left_ms * pace <= until_ms:
+            return now_ms + left_ms * pace
+        left_ms -= (until_ms - now_ms) / pace
+        now_ms = until_ms
+    return now_ms + left_ms
+
+
+def shared_sum_ms(rest_ms: float, partners: Sequence[RunningBeside]) -> float:
+    """Return the sum of the ends of all if the new job starts now (Eq. 18 and 19, 22 and 23 at kappa 0)."""
+    newcomer_ms = newcomer_end_ms(rest_ms, partners)
+    return newcomer_ms + sum(_partner_end_ms(partner, newcomer_ms) for partner in partners)
+
+
+def _partner_end_ms(partner: RunningBeside, newcomer_ms: float) -> float:
+    if partner.end_if_shared_throughout_ms <= newcomer_ms:
+        return partner.end_if_shared_throughout_ms
+    return newcomer_ms + partner.rest_ms - newcomer_ms / (1 + partner.slowdown_ratio)
+
+
+def waiting_sum_ms(full_batch_rest_ms: float, partners: Sequence[RunningBeside]) -> float:
+    """Return the same sum if the new job waits for the last of them and then runs alone, at its full batch."""
+    rests = [partner.rest_ms for partner in partners]
+    return sum(rests) + max(rests, default=0.0) + full_batch_rest_ms

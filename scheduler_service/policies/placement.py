@@ -1,0 +1,204 @@
+"""Pieces of placement that policies share: kinds of GPUs, groups of them, reasons for waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from scheduler_service.core.capacity import expected_bytes, reserved_bytes, samples_per_gpu
+from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.records import Assignment, Gpu, JobRequest, Reason
+from scheduler_service.core.view import SchedulingView
+
+Kind = tuple[str, int]
+"""Device type and memory in bytes: the GPUs of one job are of one kind."""
+
+_NEAREST_FIRST = (
+    "SHARING_NOT_WORTH_IT",
+    "REMAINING_TIME_UNKNOWN",
+    "SLOWDOWN_TOO_HIGH",
+    "WORKERS_OUT_OF_BALANCE",
+    "DEVICE_SLOWDOWN_TOO_HIGH",
+    "COLLISION_TOO_LIKELY",
+    "PAIR_UNKNOWN",
+    "OUT_OF_DOMAIN",
+    "JOB_UNKNOWN",
+    "UTILIZATION_TOO_HIGH",
+    "PEAKS_DO_NOT_FIT",
+    "MEMORY_DOES_NOT_FIT",
+    "SHARE_NOT_ALLOWED",
+    "TOO_MANY_JOBS",
+    "GPU_RELEASING",
+    "HOST_DOES_NOT_FIT",
+    "MEMORY_EXCEEDS_GPU",
+    "PEAK_EXCEEDS_GPU",
+)
+"""Of the reasons of many GPUs the one that was nearest to a start is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What a cluster has, free or not.
+
+    Attributes:
+        gpus: One GPU of every kind, by kind.
+        count: GPUs by kind.
+        most_on_node: GPUs on the node that has most of them, by kind.
+    """
+
+    gpus: Mapping[Kind, Gpu]
+    count: Mapping[Kind, int]
+    most_on_node: Mapping[Kind, int]
+
+
+def inventory_of(view: SchedulingView) -> Inventory:
+    """Count the GPUs of a view by kind; kinds come in the order of their names."""
+    gpus: dict[Kind, Gpu] = {}
+    on_node: dict[Kind, dict[str, int]] = {}
+    for entry in view.gpus.values():
+        kind = kind_of(entry.gpu)
+        gpus.setdefault(kind, entry.gpu)
+        nodes = on_node.setdefault(kind, {})
+        nodes[entry.node_id] = nodes.get(entry.node_id, 0) + 1
+    return Inventory(
+        gpus=dict(sorted(gpus.items())),
+        count={kind: sum(nodes.values()) for kind, nodes in on_node.items()},
+        most_on_node={kind: max(nodes.values()) for kind, nodes in on_node.items()},
+    )
+
+
+def kind_of(gpu: Gpu) -> Kind:
+    """Return the kind of a GPU."""
+    return gpu.device, gpu.memory_bytes
+
+
+def free_by_kind_and_node(view: SchedulingView) -> dict[Kind, dict[str, list[str]]]:
+    """Return the free GPUs by kind and node, in an order that does not depend on history."""
+    found: dict[Kind, dict[str, list[str]]] = {}
+    for gpu_id in sorted(view.free_gpu_ids, key=lambda gpu_id: _position(view, gpu_id)):
+        entry = view.gpus[gpu_id]
+        kind = kind_of(entry.gpu)
+        found.setdefault(kind, {}).setdefault(entry.node_id, []).append(gpu_id)
+    return found
+
+
+def _position(view: SchedulingView, gpu_id: str) -> tuple[str, int, str]:
+    entry = view.gpus[gpu_id]
+    return entry.node_id, entry.gpu.index, gpu_id
+
+
+def choose_free_gpus(
+    ledger: Ledger, request: JobRequest, by_node: Mapping[str, Sequence[str]]
+) -> tuple[str, ...] | None:
+    """Return free GPUs for a job: the fullest node that suffices, else as few nodes as the view allows; None = none.
+
+    Args:
+        ledger: For the room on the hosts.
+        request: The job; `gpus` of them are wanted.
+        by_node: Free GPUs of one kind.
+    """
+    nodes = ledger.view.nodes
+    enough = [
+        (len(gpu_ids), node_id)
+        for node_id, gpu_ids in by_node.items()
+        if len(gpu_ids) >= request.gpus
+        and ledger.host_fits(nodes[node_id], request, gpus_here=request.gpus, gpus=request.gpus)
+    ]
+    if enough:
+        return tuple(by_node[min(enough)[1]][: request.gpus])
+    chosen: list[str] = []
+    widest_first = sorted(by_node.items(), key=lambda item: (-len(item[1]), item[0]))
+    for used, (node_id, gpu_ids) in enumerate(widest_first):
+        if ledger.view.nodes_per_job_max and used >= ledger.view.nodes_per_job_max:
+            return None
+        part = gpu_ids[: request.gpus - len(chosen)]
+        if ledger.host_fits(nodes[node_id], request, gpus_here=len(part), gpus=request.gpus):
+            chosen += part
+        if len(chosen) == request.gpus:
+            return tuple(chosen)
+    return None
+
+
+def ranked(gpu_ids: Iterable[str]) -> tuple[Assignment, ...]:
+    """Give the ranks 0, 1, 2 ... to GPUs in this order."""
+    return tuple(Assignment(gpu_id=gpu_id, rank=rank) for rank, gpu_id in enumerate(gpu_ids))
+
+
+def impossible_reason(view: SchedulingView, inventory: Inventory, request: JobRequest) -> Reason | None:
+    """Return why a job could not even start on the empty cluster, or None when it could."""
+    largest = max(inventory.count.values(), default=0)
+    if request.gpus > largest:
+        numbers = {"gpus_needed": request.gpus, "gpus_in_cluster": largest}
+        return Reason(code="GPUS_NOT_IN_CLUSTER", numbers=numbers)
+    fitting = [kind for kind, gpu in inventory.gpus.items() if fits_alone(view, request, gpu)]
+    if not fitting:
+        return _too_large(view, inventory, request)
+    if view.nodes_per_job_max and all(
+        request.gpus > inventory.most_on_node[kind] * view.nodes_per_job_max for kind in fitting
+    ):
+        most = max(inventory.most_on_node[kind] for kind in fitting)
+        numbers = {"nodes_needed": -(-request.gpus // most), "nodes_max": view.nodes_per_job_max}
+        return Reason(code="GANG_NEEDS_MORE_NODES", numbers=numbers)
+    if all(request.gpus > inventory.count[kind] for kind in fitting):
+        numbers = {"gpus_needed": request.gpus, "gpus_in_cluster": max(inventory.count[kind] for kind in fitting)}
+        return Reason(code="GPUS_NOT_IN_CLUSTER", numbers=numbers)
+    return None
+
+
+def fits_alone(view: SchedulingView, request: JobRequest, gpu: Gpu) -> bool:
+    """Say whether a GPU of this kind has the memory for a job when nobody else is there."""
+    prediction = view.predictions.job(request.key, gpu.device)
+    return reserved_bytes(request, prediction, samples_per_gpu(request, request.gpus), gpu) is not None
+
+
+def _too_large(view: SchedulingView, inventory: Inventory, request: JobRequest) -> Reason:
+    largest = max(inventory.gpus.values(), key=lambda gpu: (gpu.memory_bytes, gpu.device))
+    prediction = view.predictions.job(request.key, largest.device)
+    needed = expected_bytes(request, prediction, samples_per_gpu(request, request.gpus))
+    numbers = {"needed_bytes": needed, "gpu_memory_bytes": largest.memory_bytes}
+    return Reason(code="MEMORY_EXCEEDS_GPU", numbers=numbers)
+
+
+def alone_reason(view: SchedulingView, request: JobRequest, gpu_ids: Sequence[str]) -> Reason:
+    """Return why a job runs alone on these GPUs, for its start."""
+    code = "STARTS_ALONE"
+    if request.key in view.unpredictable_keys:
+        code = "STARTS_ALONE_PREDICTION_FAILED"
+    elif view.predictions.job(request.key, view.gpus[gpu_ids[0]].gpu.device) is None:
+        code = "STARTS_ALONE_UNPREDICTED"
+    return Reason(code=code, numbers={"gpus_count": len(gpu_ids)}, gpu_ids=tuple(gpu_ids))
+
+
+def host_reason(request: JobRequest) -> Reason:
+    """Return that no host has room for a job."""
+    numbers = {"cpu_cores": request.cpu_cores, "host_memory_bytes": request.host_memory_bytes}
+    return Reason(code="HOST_DOES_NOT_FIT", numbers=numbers)
+
+
+def shape_of(request: JobRequest) -> object:
+    """Return what a placement depends on: of two equal jobs the second fails where the first did."""
+    return (
+        request.key,
+        request.gpus,
+        request.batch,
+        request.share,
+        request.max_slowdown_ratio,
+        request.cpu_cores,
+        request.host_memory_bytes,
+        request.memory_request_bytes,
+        request.memory_floor_bytes,
+    )
+
+
+def nearest_obstacle(obstacles: Iterable[Reason]) -> Reason:
+    """Return the reason that was nearest to a start.
+
+    Raises:
+        ValueError: There is none.
+    """
+    return min(obstacles, key=_nearness)
+
+
+def _nearness(reason: Reason) -> tuple[int, float, tuple[str, ...]]:
+    rank = _NEAREST_FIRST.index(reason.code) if reason.code in _NEAREST_FIRST else len(_NEAREST_FIRST)
+    return rank, reason.numbers.get("slowdown_ratio", 0.0), reason.gpu_ids

@@ -1,0 +1,155 @@
+"""How long jobs still run alone, and the order that follows: shortest first, with optional aging.
+
+Source:
+    The SJF-BSBF paper, Algorithm 1 lines 1-3: L_k = iteration time x remaining iterations, ascending. The iteration
+    time at a sub-batch (Eq. 7) comes with the prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from scheduler_service.core.capacity import samples_per_gpu
+from scheduler_service.core.decisions import Decision, Hold, HoldMany
+from scheduler_service.core.errors import PolicyParameterError
+from scheduler_service.core.records import JobPrediction, JobRequest, Reason
+from scheduler_service.core.view import PendingJob, SchedulingView
+
+AGING_DESCRIPTION = "jobs submitted so long ago go first and let nobody pass, in ms; 0 = never, long jobs may starve"
+
+WEIGHED_JOBS_DESCRIPTION = "different jobs that may find no running job to share with before a round looks no further"
+
+
+def require_positive(**parameters: int) -> None:
+    """Refuse counts below 1.
+
+    Raises:
+        PolicyParameterError: One is below 1.
+    """
+    for name, value in parameters.items():
+        if value < 1:
+            raise PolicyParameterError(f"{name} must be at least 1, but is {value}")
+
+
+def require_not_negative(**parameters: float) -> None:
+    """Refuse negative times.
+
+    Raises:
+        PolicyParameterError: One is negative.
+    """
+    for name, value in parameters.items():
+        if value < 0:
+            raise PolicyParameterError(f"{name} must not be negative, but is {value}")
+
+
+def passes_of(request: JobRequest, *, gpus: int, sub_batch: int) -> int:
+    """Return the passes of one optimizer step when every one of `gpus` GPUs takes `sub_batch` samples per pass."""
+    return -(-samples_per_gpu(request, gpus) // sub_batch)
+
+
+def step_ms_of(
+    request: JobRequest, prediction: JobPrediction | None, *, gpus: int, sub_batch: int | None = None
+) -> float | None:
+    """Return the predicted time of one optimizer step in ms, or None when nothing tells.
+
+    A pass of a predicted, larger sub-batch bounds that of a smaller one, as with memory. Where only one GPU is
+    predicted, each of `gpus` GPUs does its share of the passes; exchanging gradients then counts as free.
+
+    Args:
+        request: The job.
+        prediction: What is predicted on the device type.
+        gpus: GPUs of the job.
+        sub_batch: Samples per GPU and pass; None = all at once.
+    """
+    wanted = samples_per_gpu(request, gpus) if sub_batch is None else sub_batch
+    if prediction is None:
+        return None
+    pass_ms = [
+        (known, counted != gpus, step_ms / passes_of(request, gpus=counted, sub_batch=known))
+        for (counted, known), step_ms in prediction.step_ms.items()
+        if known >= wanted and counted in (1, gpus)
+    ]
+    return min(pass_ms)[2] * passes_of(request, gpus=gpus, sub_batch=wanted) if pass_ms else None
+
+
+def remaining_ms_of(
+    request: JobRequest,
+    prediction: JobPrediction | None,
+    *,
+    steps_done: int,
+    gpus: int,
+    sub_batch: int | None = None,
+) -> float | None:
+    """Return how long a job still runs alone in ms, or None when its steps or their time are unknown."""
+    step_ms = step_ms_of(request, prediction, gpus=gpus, sub_batch=sub_batch)
+    if step_ms is None or request.steps_total <= 0:
+        return None
+    return max(request.steps_total - steps_done, 0) * step_ms
+
+
+def has_aged(view: SchedulingView, submitted_at_ms: int, aging_ms: int) -> bool:
+    """Say whether a job was submitted so long ago that it goes first; an aging of 0 = never."""
+    return 0 < aging_ms <= view.now_ms - submitted_at_ms
+
+
+def shortest_first(view: SchedulingView, aging_ms: int) -> list[PendingJob]:
+    """Return the pending jobs in order: the aged by submission, then by remaining time, the unknown last.
+
+    Several kinds of GPU: the remaining time is that on the fastest one.
+    """
+    devices = sorted({entry.gpu.device for entry in view.gpus.values()})
+    step_ms_by_shape: dict[tuple[str, int, int], float | None] = {}
+
+    def order(job: PendingJob) -> tuple[float, int, str]:
+        request = job.request
+        identity = (job.submitted_at_ms, request.job_id)
+        if has_aged(view, job.submitted_at_ms, aging_ms):
+            return (-1.0, *identity)
+        shape = (request.key, request.gpus, request.batch)
+        if shape not in step_ms_by_shape:
+            step_ms_by_shape[shape] = _fastest_step_ms(view, request, devices)
+        step_ms = step_ms_by_shape[shape]
+        known = step_ms is not None and request.steps_total > 0
+        return (max(request.steps_total - job.steps_done, 0) * (step_ms or 0.0) if known else inf, *identity)
+
+    return sorted(view.pending, key=order)
+
+
+def _fastest_step_ms(view: SchedulingView, request: JobRequest, devices: list[str]) -> float | None:
+    found = (step_ms_of(request, view.predictions.job(request.key, device), gpus=request.gpus) for device in devices)
+    return min((step_ms for step_ms in found if step_ms is not None), default=None)
+
+
+def decide_shortest_first(
+    view: SchedulingView,
+    aging_ms: int,
+    decide: Callable[[PendingJob], Decision],
+    is_impossible: Callable[[JobRequest], bool],
+) -> list[Decision]:
+    """Decide about every pending job, shortest first; holds for one and the same reason become one.
+
+    An aged job that waits lets nobody pass, unless it could not start on the empty cluster either.
+
+    Args:
+        view: The cluster.
+        aging_ms: See `has_aged`.
+        decide: Decides about one job.
+        is_impossible: Says whether a job could never start.
+    """
+    decisions: list[Decision] = []
+    waiting: dict[int, tuple[Reason, list[str]]] = {}
+    jobs = shortest_first(view, aging_ms)
+    for position, job in enumerate(jobs):
+        decision = decide(job)
+        if isinstance(decision, Hold) and not decision.candidates:
+            waiting.setdefault(id(decision.reason), (decision.reason, []))[1].append(job.request.job_id)
+        else:
+            decisions.append(decision)
+        blocks = isinstance(decision, Hold) and has_aged(view, job.submitted_at_ms, aging_ms)
+        if blocks and not is_impossible(job.request) and position + 1 < len(jobs):
+            numbers = {"aging_ms": aging_ms}
+            reason = Reason(code="BEHIND_AGED_JOB", numbers=numbers, job_ids=(job.request.job_id,))
+            waiting[id(reason)] = (reason, [later.request.job_id for later in jobs[position + 1 :]])
+            break
+    return [*decisions, *(HoldMany(job_ids=tuple(ids), reason=reason) for reason, ids in waiting.values())]

@@ -1,0 +1,324 @@
+"""One round of SJF with sharing: free GPUs first; where they do not suffice, GPUs that hold exactly one job.
+
+Source:
+    The SJF-BSBF paper, Algorithm 1 lines 4-22. Lines 16-18 never add the free GPUs that line 11 counts; here they are
+    used last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from scheduler_service.core.capacity import Resident, expected_bytes, reserved_bytes, samples_per_gpu
+from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
+from scheduler_service.core.records import Gpu, JobRequest, Reason
+from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
+from scheduler_service.policies.exclusive_round import ExclusiveRound
+from scheduler_service.policies.placement import (
+    Kind,
+    alone_reason,
+    fits_alone,
+    host_reason,
+    kind_of,
+    nearest_obstacle,
+    ranked,
+    shape_of,
+)
+from scheduler_service.policies.remaining_time import passes_of
+from scheduler_service.policies.sharing_spot import JOBS_PER_GPU_MAX, Partner, Spot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """One GPU that the job could have.
+
+    Attributes:
+        entry: The GPU.
+        sub_batch: Samples per pass that suit it best.
+        spot: The GPU with its job; None = it is free.
+        cost_ms: Sum of the ends of both jobs; lower is better. 0 where nothing is weighed.
+    """
+
+    entry: GpuView
+    sub_batch: int
+    spot: Spot | None = None
+    cost_ms: float = 0.0
+
+    @property
+    def order(self) -> tuple[bool, float, str, int, str]:
+        """Shared ones by cost, then the free ones; ties never depend on luck."""
+        return self.spot is None, self.cost_ms, self.entry.node_id, self.entry.gpu.index, self.entry.gpu.gpu_id
+
+
+class SharingRule(Protocol):
+    """What distinguishes the policies: whether and how a job takes the second place on a GPU."""
+
+    def length(self, job: PendingJob) -> int:
+        """Return what else than its request decides about a job; 0 = nothing."""
+
+    def offer(self, job: PendingJob, spot: Spot) -> Offer | Reason:
+        """Return how the job would use this GPU, or why not."""
+
+    def objection(self, job: PendingJob, spots: Sequence[Spot], sub_batch: int) -> Reason | None:
+        """Return why the job should not start on these GPUs together, or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gang:
+    """As many GPUs as a job needs, and the one sub-batch of all its workers."""
+
+    offers: tuple[Offer, ...]
+    sub_batch: int
+
+    @property
+    def spots(self) -> list[Spot]:
+        return [offer.spot for offer in self.offers if offer.spot is not None]
+
+    @property
+    def order(self) -> tuple[float, tuple[str, ...]]:
+        return sum(offer.cost_ms for offer in self.offers), tuple(offer.entry.gpu.gpu_id for offer in self.offers)
+
+
+class SharingRound:
+    """One call of decide: what earlier jobs took is gone for later ones, and they may be shared in their turn.
+
+    Args:
+        view: The cluster.
+        rule: Decides about second places.
+        weighed_jobs_max: Different jobs that may fail beside running ones before the rest of the queue waits.
+    """
+
+    def __init__(self, view: SchedulingView, rule: SharingRule, *, weighed_jobs_max: int) -> None:
+        self.free = ExclusiveRound(view)
+        self._view = view
+        self._rule = rule
+        self._weighed_jobs_max = weighed_jobs_max
+        self._ledger = self.free.ledger
+        self._started: dict[str, PendingJob] = {}
+        self._failed: dict[object, Reason] = {}
+        self._weighed: set[object] = set()
+        self._open = dict.fromkeys(gpu_id for gpu_id in view.gpus if self._is_open(gpu_id))
+        self._full = Reason(code="CLUSTER_FULL", numbers={"gpus_in_cluster": len(view.gpus)})
+        self._too_many = Reason(code="TOO_MANY_WEIGHED", numbers={"jobs_weighed_max": weighed_jobs_max})
+
+    def decide(self, job: PendingJob) -> Decision:
+        """Start a job alone, else beside others, or say why not; an equal job failed before = for the same reason."""
+        shape = (shape_of(job.request), self._rule.length(job))
+        known = self._failed.get(shape)
+        if known is not None:
+            return self._hold(job, known)
+        start = self.free.start(job)
+        if start is not None:
+            self._note(job, start)
+            return start
+        decision = self._share(job, shape)
+        if isinstance(decision, Start):
+            self._note(job, decision)
+        else:
+            self._failed[shape] = decision.reason
+        return decision
+
+    def _hold(self, job: PendingJob, reason: Reason) -> Hold:
+        candidates = self._table(*self._look(job), None) if self._view.explain else ()
+        return Hold(job_id=job.request.job_id, reason=reason, candidates=candidates)
+
+    def _is_open(self, gpu_id: str) -> bool:
+        """The GPU is free or holds one job that stays."""
+        is_leaving = self._view.gpus[gpu_id].is_releasing
+        return not is_leaving and self._ledger.job_count(gpu_id) < JOBS_PER_GPU_MAX
+
+    def _note(self, job: PendingJob, start: Start) -> None:
+        """A GPU that was free until now has a second place to offer, so that who failed may succeed."""
+        self._started[job.request.job_id] = job
+        for assignment in start.assignments:
+            if not self._is_open(assignment.gpu_id):
+                self._open.pop(assignment.gpu_id, None)
+            else:
+                self._failed.clear()
+
+    def _share(self, job: PendingJob, shape: object) -> Decision:
+        request = job.request
+        obstacle = self.free.impossible(request) or self._limit(shape)
+        if obstacle is not None:
+            return self._hold(job, obstacle)
+        offers, obstacles = self._look(job)
+        gangs, refusals = self._gangs(request, offers)
+        for gang in gangs:
+            objection = self._rule.objection(job, gang.spots, gang.sub_batch)
+            if objection is None:
+                self._weighed.discard(shape)
+                return self._start(job, gang, self._table(offers, obstacles, gang))
+            refusals.append(objection)
+        reason = nearest_obstacle(refusals or obstacles.values())
+        return Hold(job_id=request.job_id, reason=reason, candidates=self._table(offers, obstacles, None))
+
+    def _limit(self, shape: object) -> Reason | None:
+        """Return why nobody looks for second places (any more)."""
+        if not self._open:
+            return self._full
+        if shape not in self._weighed and len(self._weighed) >= self._weighed_jobs_max:
+            return self._too_many
+        self._weighed.add(shape)
+        return None
+
+    def _look(self, job: PendingJob) -> tuple[list[Offer], dict[str, Reason]]:
+        """Ask for every GPU whether the job could have it (lines 12-15)."""
+        offers: list[Offer] = []
+        obstacles: dict[str, Reason] = {}
+        for gpu_id in self._view.gpus if self._view.explain else self._open:
+            found = self._offer(job, self._view.gpus[gpu_id])
+            if isinstance(found, Reason):
+                obstacles[gpu_id] = found
+            else:
+                offers.append(found)
+        return sorted(offers, key=lambda offer: offer.order), obstacles
+
+    def _offer(self, job: PendingJob, entry: GpuView) -> Offer | Reason:
+        request, gpu_id = job.request, entry.gpu.gpu_id
+        if entry.is_releasing:
+            return Reason(code="GPU_RELEASING", gpu_ids=(gpu_id,))
+        residents = self._ledger.residents(gpu_id)
+        if len(residents) >= JOBS_PER_GPU_MAX:
+            numbers = {"jobs_on_gpu": len(residents), "jobs_on_gpu_max": JOBS_PER_GPU_MAX}
+            ids = tuple(resident.request.job_id for resident in residents)
+            return Reason(code="TOO_MANY_JOBS", numbers=numbers, job_ids=ids, gpu_ids=(gpu_id,))
+        if not self._host_fits(request, entry.node_id, 1):
+            return host_reason(request)
+        if residents:
+            return self._rule.offer(job, self._spot(entry, residents[0]))
+        if not fits_alone(self._view, request, entry.gpu):
+            return self._too_large(request, entry.gpu)
+        return Offer(entry=entry, sub_batch=samples_per_gpu(request, request.gpus))
+
+    def _spot(self, entry: GpuView, resident: Resident) -> Spot:
+        job_id = resident.request.job_id
+        running, started = self._view.running.get(job_id), self._started.get(job_id)
+        gpus = len(running.assignments) if running is not None else resident.request.gpus
+        known = running or started
+        return Spot(
+            entry=entry,
+            partner=Partner(resident=resident, steps_done=known.steps_done if known is not None else 0, gpus=gpus),
+            memory_free_bytes=self._ledger.memory_free_bytes(entry),
+            predictions=self._view.predictions,
+        )
+
+    def _too_large(self, request: JobRequest, gpu: Gpu) -> Reason:
+        prediction = self._view.predictions.job(request.key, gpu.device)
+        needed_bytes = expected_bytes(request, prediction, samples_per_gpu(request, request.gpus))
+        numbers = {"needed_bytes": needed_bytes, "gpu_memory_bytes": gpu.memory_bytes}
+        return Reason(code="MEMORY_EXCEEDS_GPU", numbers=numbers, gpu_ids=(gpu.gpu_id,))
+
+    def _host_fits(self, request: JobRequest, node_id: str, gpus_here: int) -> bool:
+        return self._ledger.host_fits(self._view.nodes[node_id], request, gpus_here=gpus_here, gpus=request.gpus)
+
+    def _gangs(self, request: JobRequest, offers: Sequence[Offer]) -> tuple[list[_Gang], list[Reason]]:
+        """Return one gang per place that has one, the cheapest first (lines 16-18), and why other places have none."""
+        most_first = sorted(self._groups(offers).values(), key=len, reverse=True)
+        found = [self._gang(request, group) for group in most_first]
+        gangs = [one for one in found if isinstance(one, _Gang)]
+        return sorted(gangs, key=lambda gang: gang.order), [one for one in found if isinstance(one, Reason)]
+
+    def _groups(self, offers: Iterable[Offer]) -> Mapping[tuple[str, Kind], list[Offer]]:
+        """GPUs of one kind, on one node where a job may not span nodes."""
+        groups: dict[tuple[str, Kind], list[Offer]] = {}
+        for offer in offers:
+            place = offer.entry.node_id if self._view.nodes_per_job_max == 1 else ""
+            groups.setdefault((place, kind_of(offer.entry.gpu)), []).append(offer)
+        return groups
+
+    def _gang(self, request: JobRequest, offers: Sequence[Offer]) -> _Gang | Reason:
+        """Take the first GPUs; where one does not take the others' smaller sub-batch, try without it."""
+        left = list(offers)
+        refusals: dict[str, Reason] = {}
+        while len(left) >= request.gpus:
+            chosen = self._first(request, left)
+            if chosen is None:
+                return host_reason(request)
+            sub_batch = min(offer.sub_batch for offer in chosen)
+            misfits = dict(_misfits(request, chosen, sub_batch))
+            if not misfits:
+                return _Gang(offers=tuple(chosen), sub_batch=sub_batch)
+            refusals |= misfits
+            left = [offer for offer in left if offer.entry.gpu.gpu_id not in misfits]
+        too_few = Reason(code="NO_FREE_GPU", numbers={"gpus_needed": request.gpus, "gpus_free": len(left)})
+        return nearest_obstacle(refusals.values()) if refusals else too_few
+
+    def _first(self, request: JobRequest, offers: Sequence[Offer]) -> list[Offer] | None:
+        """Return the first GPUs in order that the hosts and the limit of nodes allow."""
+        chosen: list[Offer] = []
+        on_node: dict[str, int] = {}
+        nodes_max = self._view.nodes_per_job_max
+        for offer in offers:
+            node_id = offer.entry.node_id
+            if node_id not in on_node and nodes_max and len(on_node) >= nodes_max:
+                continue
+            if self._host_fits(request, node_id, on_node.get(node_id, 0) + 1):
+                on_node[node_id] = on_node.get(node_id, 0) + 1
+                chosen.append(offer)
+            if len(chosen) == request.gpus:
+                return chosen
+        return None
+
+    def _start(self, job: PendingJob, gang: _Gang, candidates: tuple[Candidate, ...]) -> Start:
+        request, gpu = job.request, gang.offers[0].entry.gpu
+        gpu_ids = tuple(offer.entry.gpu.gpu_id for offer in gang.offers)
+        prediction = self._view.predictions.job(request.key, gpu.device)
+        reserved = reserved_bytes(request, prediction, gang.sub_batch, gpu) or gpu.memory_bytes
+        resident = Resident(request=request, sub_batch=gang.sub_batch, memory_reserved_bytes=reserved)
+        reason = self._start_reason(resident, gang, gpu_ids)
+        self._ledger.place(resident, ranked(gpu_ids))
+        self.free.take(gpu_ids)
+        return Start(
+            job_id=request.job_id,
+            reason=reason,
+            assignments=ranked(gpu_ids),
+            sub_batch=gang.sub_batch,
+            accumulation_steps=passes_of(request, gpus=request.gpus, sub_batch=gang.sub_batch),
+            candidates=candidates,
+        )
+
+    def _start_reason(self, resident: Resident, gang: _Gang, gpu_ids: tuple[str, ...]) -> Reason:
+        """Say beside whom, in how many passes, and what it costs both sides at worst."""
+        request, spots = resident.request, gang.spots
+        if not spots:
+            return alone_reason(self._view, request, gpu_ids)
+        passes = passes_of(request, gpus=request.gpus, sub_batch=gang.sub_batch)
+        numbers: dict[str, float] = {"sub_batch": gang.sub_batch, "accumulation_steps": passes}
+        partners = tuple(dict.fromkeys(spot.partner.job_id for spot in spots))
+        if not all(spot.is_pair_known(resident) for spot in spots):
+            return Reason(code="STARTS_SHARED_BLINDLY", numbers=numbers, job_ids=partners, gpu_ids=gpu_ids)
+        both = [spot.slowdowns(resident) for spot in spots]
+        numbers["slowdown_ratio"] = max(own for own, _ in both)
+        numbers["neighbour_slowdown_ratio"] = max(other for _, other in both)
+        code = "STARTS_SHARED" if passes == 1 else "STARTS_SHARED_IN_PASSES"
+        return Reason(code=code, numbers=numbers, job_ids=partners, gpu_ids=gpu_ids)
+
+    def _table(
+        self, offers: Sequence[Offer], obstacles: Mapping[str, Reason], gang: _Gang | None
+    ) -> tuple[Candidate, ...]:
+        if not self._view.explain:
+            return ()
+        chosen = {offer.entry.gpu.gpu_id for offer in gang.offers} if gang is not None else set()
+        return (*_feasible(offers, chosen), *_infeasible(obstacles))
+
+
+def _misfits(request: JobRequest, chosen: Sequence[Offer], sub_batch: int) -> Iterator[tuple[str, Reason]]:
+    for offer in chosen:
+        admitted = offer.spot.admit(request, sub_batch) if offer.spot is not None else None
+        if isinstance(admitted, Reason):
+            yield offer.entry.gpu.gpu_id, admitted
+
+
+def _feasible(offers: Sequence[Offer], chosen: set[str]) -> Iterator[Candidate]:
+    for offer in offers:
+        gpu_id = offer.entry.gpu.gpu_id
+        cost = offer.cost_ms if offer.spot is not None else None
+        reason = Reason(code="CANDIDATE", numbers={"sub_batch": offer.sub_batch}, gpu_ids=(gpu_id,))
+        yield Candidate(gpu_id=gpu_id, feasible=True, reason=reason, cost=cost, chosen=gpu_id in chosen)
+
+
+def _infeasible(obstacles: Mapping[str, Reason]) -> Iterator[Candidate]:
+    for gpu_id, reason in obstacles.items():
+        yield Candidate(gpu_id=gpu_id, feasible=False, reason=reason)

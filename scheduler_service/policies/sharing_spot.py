@@ -1,0 +1,90 @@
+"""The second place on a GPU that holds exactly one job: who is there, who may join, at what cost for both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler_service.core.capacity import Resident, expected_bytes, reserved_bytes, sharing_obstacle
+from scheduler_service.core.records import JobRequest, PairPrediction, Reason
+from scheduler_service.core.view import GpuView, Predictions
+from scheduler_service.policies.remaining_time import remaining_ms_of
+
+JOBS_PER_GPU_MAX = 2
+"""C in Eq. 9: with more than two jobs on the same GPUs sharing rarely pays (section IV-B)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partner:
+    """The job that is there, on `gpus` GPUs in all."""
+
+    resident: Resident
+    steps_done: int
+    gpus: int
+
+    @property
+    def job_id(self) -> str:
+        """Its id."""
+        return self.resident.request.job_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """A GPU with its one job and the memory that is left."""
+
+    entry: GpuView
+    partner: Partner
+    memory_free_bytes: int
+    predictions: Predictions
+
+    def admit(self, request: JobRequest, sub_batch: int) -> Resident | Reason:
+        """Return the job as a resident here, or why it may not join: memory, or somebody's consent."""
+        gpu = self.entry.gpu
+        prediction = self.predictions.job(request.key, gpu.device)
+        reserved = reserved_bytes(request, prediction, sub_batch, gpu)
+        if reserved is None:
+            numbers = {
+                "needed_bytes": expected_bytes(request, prediction, sub_batch),
+                "gpu_memory_bytes": gpu.memory_bytes,
+            }
+            return Reason(code="MEMORY_EXCEEDS_GPU", numbers=numbers, gpu_ids=(gpu.gpu_id,))
+        newcomer = Resident(request=request, sub_batch=sub_batch, memory_reserved_bytes=reserved)
+        refusal = sharing_obstacle(newcomer, (self.partner.resident,), gpu, self.predictions)
+        if refusal is None and reserved > self.memory_free_bytes:
+            numbers = {
+                "needed_bytes": reserved,
+                "free_bytes": self.memory_free_bytes,
+                "gpu_memory_bytes": gpu.memory_bytes,
+            }
+            return Reason(code="MEMORY_DOES_NOT_FIT", numbers=numbers, gpu_ids=(gpu.gpu_id,))
+        return newcomer if refusal is None else refusal
+
+    def slowdowns(self, newcomer: Resident) -> tuple[float, float]:
+        """Return the slowdown ratio of the new job and that of its partner; unknown = all that the job accepts."""
+        return self._slowdown(newcomer, self.partner.resident), self._slowdown(self.partner.resident, newcomer)
+
+    def is_pair_known(self, newcomer: Resident) -> bool:
+        """Say whether anything is known of both jobs beside each other."""
+        partner = self.partner.resident
+        return self._pair(newcomer, partner) is not None and self._pair(partner, newcomer) is not None
+
+    def rest_ms(self, request: JobRequest, *, steps_done: int, gpus: int, sub_batch: int) -> float | None:
+        """Return how long a job still needs alone on GPUs of this kind, or None."""
+        prediction = self.predictions.job(request.key, self.entry.gpu.device)
+        return remaining_ms_of(request, prediction, steps_done=steps_done, gpus=gpus, sub_batch=sub_batch)
+
+    def partner_rest_ms(self) -> float | None:
+        """Return how long the job that is there still needs alone, or None."""
+        resident = self.partner.resident
+        return self.rest_ms(
+            resident.request,
+            steps_done=self.partner.steps_done,
+            gpus=self.partner.gpus,
+            sub_batch=resident.sub_batch,
+        )
+
+    def _pair(self, victim: Resident, other: Resident) -> PairPrediction | None:
+        return self.predictions.pair(victim.request.key, other.request.key, self.entry.gpu.device, victim.sub_batch)
+
+    def _slowdown(self, victim: Resident, other: Resident) -> float:
+        pair = self._pair(victim, other)
+        return max(pair.slowdown_ratio, 0.0) if pair is not None else victim.request.max_slowdown_ratio

@@ -1,0 +1,148 @@
+"""Shortest job first with best sharing benefit first: join a running job only where both end sooner for it.
+
+What it does:
+    Takes pending jobs in the order of their predicted remaining time. With enough free GPUs a job starts alone. Else
+    every GPU that holds exactly one job is weighed: for the batch and its halves (gradient accumulation) the sum of
+    both jobs' ends is compared with waiting for the running job, and the pairs with the least sums are taken, free GPUs
+    last. Running jobs are never touched.
+
+Why:
+    Sharing shortens the queue, but beside the wrong partner both jobs lose more than waiting costs. Knowing both
+    remaining times and the pair's slowdowns, that can be weighed before anything starts; nobody is ever preempted.
+
+Source:
+    The SJF-BSBF paper, Algorithms 1 and 2, Theorem 1, Eq. 5-7 and 9.
+
+Where we differ:
+    Section V-B1 speaks of the number of GPUs, the algorithm orders by L_k, and so do we. Algorithm 2 returns inside its
+    loop, stops before a batch of 1 and checks no memory; here every half down to 1 is tried and must fit beside the
+    partner. Algorithm 1 never adds the free GPUs; here they come last, after the shared ones. All workers of a gang use
+    one sub-batch, the smallest needed, and the gang's pace is that of its slowest GPU; with `recheck_gang` the sum over
+    it and all its partners is compared with waiting once more. share and max_slowdown_ratio of both jobs bind, and an
+    unknown slowdown that both accept (share: any) counts as the most that the job accepts. Where a remaining time is
+    unknown nobody shares. A sub-batch that was not predicted is bounded by the next larger one; with no such
+    prediction it is not considered. Optional aging.
+
+Cost:
+    Sorting the queue; each different job that finds too few free GPUs costs log2(batch) looks at every GPU with one
+    job (section V-B4), for at most `weighed_jobs_max` jobs per round, the shortest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from scheduler_service.core.capacity import Resident, samples_per_gpu
+from scheduler_service.core.decisions import Decision
+from scheduler_service.core.records import Reason
+from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.policies.pair_sharing import RunningBeside, shared_sum_ms, sub_batches_of, waiting_sum_ms
+from scheduler_service.policies.placement import nearest_obstacle
+from scheduler_service.policies.remaining_time import (
+    AGING_DESCRIPTION,
+    WEIGHED_JOBS_DESCRIPTION,
+    decide_shortest_first,
+    require_not_negative,
+    require_positive,
+)
+from scheduler_service.policies.sharing_round import Offer, SharingRound
+from scheduler_service.policies.sharing_spot import Spot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SjfBsbf:
+    """Shortest remaining time first; beside the running job with the best sharing benefit where it has one."""
+
+    aging_ms: int = field(default=0, metadata={"description": AGING_DESCRIPTION})
+    weighed_jobs_max: int = field(default=100, metadata={"description": WEIGHED_JOBS_DESCRIPTION})
+    recheck_gang: bool = field(
+        default=True,
+        metadata={
+            "description": "a job on several GPUs shares only if that is better for it and all partners together"
+        },
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse values without a meaning."""
+        require_not_negative(aging_ms=self.aging_ms)
+        require_positive(weighed_jobs_max=self.weighed_jobs_max)
+
+    def decide(self, view: SchedulingView) -> Sequence[Decision]:
+        """Return one decision per pending job."""
+        rule = _BestBenefit(recheck_gang=self.recheck_gang)
+        round_ = SharingRound(view, rule, weighed_jobs_max=self.weighed_jobs_max)
+        return decide_shortest_first(view, self.aging_ms, round_.decide, round_.free.is_impossible)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BestBenefit:
+    """Weighs a second place by Theorem 1."""
+
+    recheck_gang: bool
+
+    def length(self, job: PendingJob) -> int:
+        """Return the steps that are left: jobs of other lengths are weighed anew."""
+        return job.request.steps_total - job.steps_done
+
+    def offer(self, job: PendingJob, spot: Spot) -> Offer | Reason:
+        """Return the sub-batch with the least sum of ends, if that is less than waiting gives (Algorithm 2)."""
+        samples = samples_per_gpu(job.request, job.request.gpus)
+        partner_rest_ms, full_rest_ms = spot.partner_rest_ms(), _rest_ms(job, spot, samples)
+        if partner_rest_ms is None or full_rest_ms is None:
+            unknown = spot.partner.job_id if partner_rest_ms is None else job.request.job_id
+            return Reason(code="REMAINING_TIME_UNKNOWN", job_ids=(unknown,), gpu_ids=(spot.entry.gpu.gpu_id,))
+        offers: list[Offer] = []
+        obstacles: list[Reason] = []
+        for sub_batch in sub_batches_of(samples):
+            resident = spot.admit(job.request, sub_batch)
+            rest_ms = _rest_ms(job, spot, sub_batch)
+            if isinstance(resident, Reason):
+                obstacles.append(resident)
+            elif rest_ms is not None:
+                sum_ms = shared_sum_ms(rest_ms, [_beside(spot, resident, partner_rest_ms)])
+                offers.append(Offer(entry=spot.entry, sub_batch=sub_batch, spot=spot, cost_ms=sum_ms))
+        if not offers:
+            return nearest_obstacle(obstacles)
+        best = min(offers, key=lambda offer: (offer.cost_ms, -offer.sub_batch))
+        waiting_ms = full_rest_ms + 2 * partner_rest_ms
+        return best if best.cost_ms < waiting_ms else _not_worth(best.cost_ms, waiting_ms, [spot])
+
+    def objection(self, job: PendingJob, spots: Sequence[Spot], sub_batch: int) -> Reason | None:
+        """Compare sharing of the whole gang with waiting for all its partners."""
+        if not self.recheck_gang or not spots:
+            return None
+        full_rest_ms = _rest_ms(job, spots[0], samples_per_gpu(job.request, job.request.gpus))
+        rest_ms = _rest_ms(job, spots[0], sub_batch)
+        partners = _partners(job, spots, sub_batch)
+        if rest_ms is None or full_rest_ms is None:
+            return Reason(code="REMAINING_TIME_UNKNOWN", job_ids=(job.request.job_id,))
+        shared_ms, waiting_ms = shared_sum_ms(rest_ms, partners), waiting_sum_ms(full_rest_ms, partners)
+        return None if shared_ms < waiting_ms else _not_worth(shared_ms, waiting_ms, spots)
+
+
+def _rest_ms(job: PendingJob, spot: Spot, sub_batch: int) -> float | None:
+    return spot.rest_ms(job.request, steps_done=job.steps_done, gpus=job.request.gpus, sub_batch=sub_batch)
+
+
+def _beside(spot: Spot, resident: Resident, rest_ms: float) -> RunningBeside:
+    own, partners = spot.slowdowns(resident)
+    return RunningBeside(rest_ms=rest_ms, slowdown_ratio=partners, newcomer_slowdown_ratio=own)
+
+
+def _partners(job: PendingJob, spots: Sequence[Spot], sub_batch: int) -> list[RunningBeside]:
+    """Return every partner of a gang once, however many of its GPUs are shared."""
+    found: dict[str, RunningBeside] = {}
+    for spot in spots:
+        resident = Resident(request=job.request, sub_batch=sub_batch, memory_reserved_bytes=0)
+        found[spot.partner.job_id] = _beside(spot, resident, spot.partner_rest_ms() or 0.0)
+    return list(found.values())
+
+
+def _not_worth(shared_ms: float, waiting_ms: float, spots: Sequence[Spot]) -> Reason:
+    return Reason(
+        code="SHARING_NOT_WORTH_IT",
+        numbers={"shared_sum_ms": shared_ms, "waiting_sum_ms": waiting_ms},
+        job_ids=tuple(dict.fromkeys(spot.partner.job_id for spot in spots)),
+        gpu_ids=tuple(spot.entry.gpu.gpu_id for spot in spots),
+    )

@@ -1,0 +1,74 @@
+"""Shortest job first with first-fit sharing: who finds no free GPU joins the first job that lets it.
+
+What it does:
+    Takes pending jobs in the order of their predicted remaining time. With enough free GPUs a job starts alone; else on
+    the first GPUs, by node and index, that hold exactly one job, where memory and everybody's consent allow it, and on
+    free GPUs for the rest. Running jobs are never touched.
+
+Why:
+    The shortest queue that sharing can give. Beside sjf_bsbf it shows what weighing each pair is worth.
+
+Source:
+    The baseline SJF-FFS of the SJF-BSBF paper, section VI-A4; the order and the free GPUs are those of Algorithm 1.
+
+Where we differ:
+    The paper shares with anybody; here share and max_slowdown_ratio of both jobs bind. The full batch is used, since
+    the baseline searches no sharing configuration; where that does not fit, the next GPU is tried. Optional aging.
+
+Cost:
+    Sorting the queue; each different job that finds too few free GPUs costs one look at every GPU with one job, for at
+    most `weighed_jobs_max` jobs per round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from scheduler_service.core.capacity import samples_per_gpu
+from scheduler_service.core.decisions import Decision
+from scheduler_service.core.records import Reason
+from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.policies.remaining_time import (
+    AGING_DESCRIPTION,
+    WEIGHED_JOBS_DESCRIPTION,
+    decide_shortest_first,
+    require_not_negative,
+    require_positive,
+)
+from scheduler_service.policies.sharing_round import Offer, SharingRound
+from scheduler_service.policies.sharing_spot import Spot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SjfFfs:
+    """Shortest remaining time first; first fit beside one running job where free GPUs do not suffice."""
+
+    aging_ms: int = field(default=0, metadata={"description": AGING_DESCRIPTION})
+    weighed_jobs_max: int = field(default=100, metadata={"description": WEIGHED_JOBS_DESCRIPTION})
+
+    def __post_init__(self) -> None:
+        """Refuse values without a meaning."""
+        require_not_negative(aging_ms=self.aging_ms)
+        require_positive(weighed_jobs_max=self.weighed_jobs_max)
+
+    def decide(self, view: SchedulingView) -> Sequence[Decision]:
+        """Return one decision per pending job."""
+        round_ = SharingRound(view, _FirstFit(), weighed_jobs_max=self.weighed_jobs_max)
+        return decide_shortest_first(view, self.aging_ms, round_.decide, round_.free.is_impossible)
+
+
+class _FirstFit:
+    """Any GPU where the full batch may join is as good as any other."""
+
+    def length(self, job: PendingJob) -> int:
+        return 0
+
+    def offer(self, job: PendingJob, spot: Spot) -> Offer | Reason:
+        resident = spot.admit(job.request, samples_per_gpu(job.request, job.request.gpus))
+        if isinstance(resident, Reason):
+            return resident
+        return Offer(entry=spot.entry, sub_batch=resident.sub_batch, spot=spot)
+
+    def objection(self, job: PendingJob, spots: Sequence[Spot], sub_batch: int) -> Reason | None:
+        return None

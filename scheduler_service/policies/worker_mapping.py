@@ -1,0 +1,195 @@
+"""Which devices the workers of one job take: those in use first, then new ones too, all workers or none.
+
+Source:
+    Li et al., "Interference-aware opportunistic job placement for shared distributed deep learning clusters" (JPDC),
+    Algorithm 2. Line 11's min(v) = 0 holds from the first worker of the second attempt on, so that the new device of a
+    later worker never breaks Eq. 8 (line 17 does not check it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from scheduler_service.core.capacity import Resident
+from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.records import Reason
+from scheduler_service.policies.packing_rules import PackingRules
+from scheduler_service.policies.placement import choose_free_gpus
+from scheduler_service.policies.resulting_interference import WorkerBalance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One GPU that keeps every constraint of a device with one of the job's workers.
+
+    Attributes:
+        node_id: Where it is.
+        index: Its place there.
+        score: Lower is better; what it means is the policy's `Best`.
+        tie_breaker: Decides between equal scores, lower is better.
+        own_slowdown_ratio: Of the worker that would come.
+        is_new: Nobody is there yet.
+    """
+
+    gpu_id: str
+    node_id: str
+    index: int
+    score: float
+    tie_breaker: float
+    own_slowdown_ratio: float
+    is_new: bool
+
+    @property
+    def order(self) -> tuple[float, float, str, int, str]:
+        """Best first; ties never depend on luck."""
+        return self.score, self.tie_breaker, self.node_id, self.index, self.gpu_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """Devices of one kind among which a job may spread.
+
+    Attributes:
+        worker: One worker of the job as it would be on this kind.
+        devices: Those that the policy tries first, best first.
+        unused: One unused device, for the worth of all of them: they differ by name only.
+        free: The unused devices by node; none where `unused` is None.
+    """
+
+    worker: Resident
+    devices: tuple[Device, ...]
+    unused: Device | None
+    free: Mapping[str, Sequence[str]]
+
+    @property
+    def width(self) -> int:
+        """Devices that could take a worker each, as far as one look tells."""
+        unused = {gpu_id for gpu_ids in self.free.values() for gpu_id in gpu_ids}
+        return len(unused | {device.gpu_id for device in self.devices})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerMapping:
+    """A job's workers on devices, by rank."""
+
+    worker: Resident
+    gpu_ids: tuple[str, ...]
+    new_count: int = 0
+    scores: tuple[float, ...] = ()
+
+    @property
+    def order(self) -> tuple[int, float, float, tuple[str, ...]]:
+        """Fewest new devices, then the best worst device, then the best devices together."""
+        return self.new_count, max(self.scores, default=0.0), sum(self.scores), self.gpu_ids
+
+
+class WorkerMapper:
+    """Maps one job after another.
+
+    Args:
+        ledger: The cluster with what this round has given away; its owner keeps it up to date.
+        rules: The constraints of the policy.
+        balance: Where the workers of every job are.
+    """
+
+    def __init__(self, ledger: Ledger, rules: PackingRules, balance: WorkerBalance) -> None:
+        self._ledger = ledger
+        self._rules = rules
+        self._balance = balance
+
+    def map_job(self, offers: Sequence[Offer]) -> WorkerMapping | None:
+        """Return the best mapping of the first attempt that finds one; None = the job does not fit now.
+
+        The attempts: the devices tried first only; new ones as well; new ones only, on as few nodes as possible, which
+        finds a place where the limit of nodes stopped the others.
+        """
+        for attempt in (self._map_first, self._map_with_new, self._map_new_only):
+            found = [mapping for offer in offers if (mapping := attempt(offer)) is not None]
+            if found:
+                return min(found, key=lambda mapping: mapping.order)
+        return None
+
+    def balance_obstacle(
+        self, worker: Resident, device: Device, chosen: Sequence[Device] = (), others: Sequence[float] = ()
+    ) -> Reason | None:
+        """Return for whom Eq. 8 breaks if a worker joins a device: for its own job or for one that it touches.
+
+        Args:
+            worker: The worker.
+            device: Where it would go.
+            chosen: Where the job's workers before it go.
+            others: Slowdowns that workers after it are known to have.
+        """
+        if self._rules.theta_diff is None:
+            return None
+        own = [device.own_slowdown_ratio, *(before.own_slowdown_ratio for before in chosen), *others]
+        job_id, gpu_id = worker.request.job_id, device.gpu_id
+        obstacle = self._rules.balance_obstacle(gpu_id, job_id, max(own) - min(own))
+        gpu_ids = {gpu_id, *(before.gpu_id for before in chosen)}
+        for touched in self._ledger.residents(gpu_id):
+            touched_id = touched.request.job_id
+            difference = self._balance.difference_ratio(touched_id, worker, gpu_ids)
+            obstacle = obstacle or self._rules.balance_obstacle(gpu_id, touched_id, difference)
+        return obstacle
+
+    def _map_first(self, offer: Offer) -> WorkerMapping | None:
+        return self._spread(offer, with_new=False) if len(offer.devices) >= offer.worker.request.gpus else None
+
+    def _map_with_new(self, offer: Offer) -> WorkerMapping | None:
+        return self._spread(offer, with_new=True) if offer.width >= offer.worker.request.gpus else None
+
+    def _map_new_only(self, offer: Offer) -> WorkerMapping | None:
+        if offer.unused is None:
+            return None
+        gpu_ids = choose_free_gpus(self._ledger, offer.worker.request, offer.free)
+        if gpu_ids is None:
+            return None
+        return WorkerMapping(worker=offer.worker, gpu_ids=gpu_ids, new_count=len(gpu_ids))
+
+    def _spread(self, offer: Offer, *, with_new: bool) -> WorkerMapping | None:
+        chosen: list[Device] = []
+        while len(chosen) < offer.worker.request.gpus:
+            device = next(self._joining(offer, chosen, with_new=with_new), None)
+            if device is None:
+                return None
+            chosen.append(device)
+        return WorkerMapping(
+            worker=offer.worker,
+            gpu_ids=tuple(device.gpu_id for device in chosen),
+            new_count=sum(device.is_new for device in chosen),
+            scores=tuple(device.score for device in chosen),
+        )
+
+    def _joining(self, offer: Offer, chosen: Sequence[Device], *, with_new: bool) -> Iterator[Device]:
+        """Yield the devices that the next worker can take, best first."""
+        taken = {device.gpu_id for device in chosen}
+        slowdown_of_new = (0.0,) if with_new else ()
+        for device in offer.devices:
+            if device.gpu_id in taken or not self._has_room(offer.worker, device.node_id, chosen):
+                continue
+            if self.balance_obstacle(offer.worker, device, chosen, slowdown_of_new) is None:
+                yield device
+        if with_new:
+            yield from self._new_devices(offer, chosen)
+
+    def _new_devices(self, offer: Offer, chosen: Sequence[Device]) -> Iterator[Device]:
+        """Yield an unused device of each node with room, nodes that the job uses already first."""
+        if offer.unused is None:
+            return
+        taken = {device.gpu_id for device in chosen}
+        used = {device.node_id for device in chosen}
+        for node_id in sorted(offer.free, key=lambda node_id: (node_id not in used, node_id)):
+            gpu_id = next((gpu_id for gpu_id in offer.free[node_id] if gpu_id not in taken), None)
+            if gpu_id is not None and self._has_room(offer.worker, node_id, chosen):
+                index = self._ledger.view.gpus[gpu_id].gpu.index
+                yield replace(offer.unused, gpu_id=gpu_id, node_id=node_id, index=index)
+
+    def _has_room(self, worker: Resident, node_id: str, chosen: Sequence[Device]) -> bool:
+        """Say whether the node's host and the limit of nodes admit one more worker."""
+        view = self._ledger.view
+        node_ids = [device.node_id for device in chosen]
+        if view.nodes_per_job_max and len({*node_ids, node_id}) > view.nodes_per_job_max:
+            return False
+        here, gpus = node_ids.count(node_id) + 1, worker.request.gpus
+        return self._ledger.host_fits(view.nodes[node_id], worker.request, gpus_here=here, gpus=gpus)

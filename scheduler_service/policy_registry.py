@@ -1,0 +1,174 @@
+"""Names to policies. A new policy is one file and one line here."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from inspect import cleandoc, getmodule
+from typing import Any, get_origin, get_type_hints
+
+from scheduler_service.core.errors import PolicyParameterError, UnknownPolicyError
+from scheduler_service.core.view import Policy
+from scheduler_service.policies.b_greedy import BGreedy
+from scheduler_service.policies.best_fit import BestFit
+from scheduler_service.policies.c_greedy import CGreedy
+from scheduler_service.policies.fifo import Fifo
+from scheduler_service.policies.horus import Horus
+from scheduler_service.policies.i_greedy import IGreedy
+from scheduler_service.policies.obp import OpportunisticBinPacking
+from scheduler_service.policies.ojpp import Ojpp
+from scheduler_service.policies.ojpp_greedy import OjppGreedy
+from scheduler_service.policies.sjf import Sjf
+from scheduler_service.policies.sjf_bsbf import SjfBsbf
+from scheduler_service.policies.sjf_ffs import SjfFfs
+from scheduler_service.policies.srtf import Srtf
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyEntry:
+    """A policy as it is registered: a class and the parameters that differ from its defaults."""
+
+    policy: type[Any]
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    summary: str = ""
+
+
+POLICIES: Mapping[str, PolicyEntry] = {
+    "fifo": PolicyEntry(Fifo),
+    "horus": PolicyEntry(Horus),
+    "horus_f": PolicyEntry(
+        Horus, {"queues": 3}, "Horus with three fair queues: interference-aware placement, no class of job starves."
+    ),
+    "sjf": PolicyEntry(Sjf),
+    "srtf": PolicyEntry(Srtf),
+    "sjf_ffs": PolicyEntry(SjfFfs),
+    "sjf_bsbf": PolicyEntry(SjfBsbf),
+    "best_fit": PolicyEntry(BestFit),
+    "i_greedy": PolicyEntry(IGreedy),
+    "b_greedy": PolicyEntry(BGreedy),
+    "c_greedy": PolicyEntry(CGreedy),
+    "ojpp_greedy": PolicyEntry(OjppGreedy),
+    "ojpp": PolicyEntry(Ojpp),
+    "obp": PolicyEntry(OpportunisticBinPacking),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterDescription:
+    """One parameter of a policy."""
+
+    name: str
+    type: str
+    default: object
+    description: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyDescription:
+    """What an operator wants to know before choosing."""
+
+    name: str
+    summary: str
+    source: str
+    cost: str
+    parameters: tuple[ParameterDescription, ...]
+
+
+def make_policy(name: str, parameters: Mapping[str, object]) -> Policy:
+    """Build a policy.
+
+    Args:
+        name: A key of `POLICIES`.
+        parameters: Some of its parameters; the others take their defaults.
+
+    Raises:
+        UnknownPolicyError: No policy has this name.
+        PolicyParameterError: A parameter does not exist, is of the wrong type, or has an impossible value.
+    """
+    entry = _entry(name)
+    hints = get_type_hints(entry.policy)
+    known = {parameter.name: hints[parameter.name] for parameter in fields(entry.policy)}
+    for parameter, value in parameters.items():
+        if parameter not in known:
+            raise PolicyParameterError(
+                f"policy {name} has no parameter {parameter!r}; valid are {', '.join(sorted(known)) or 'none'}"
+            )
+        _require_type(name, parameter, known[parameter], value)
+    policy: Policy = entry.policy(**{**entry.defaults, **parameters})
+    return policy
+
+
+def _entry(name: str) -> PolicyEntry:
+    entry = POLICIES.get(name)
+    if entry is None:
+        similar = difflib.get_close_matches(name, POLICIES, n=1)
+        hint = f" (did you mean {similar[0]}?)" if similar else ""
+        raise UnknownPolicyError(f"there is no policy {name!r}{hint}; valid names are {', '.join(sorted(POLICIES))}")
+    return entry
+
+
+def _require_type(policy: str, parameter: str, wanted: Any, value: object) -> None:  # noqa: ANN401 - a type
+    if wanted is float:
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+    elif isinstance(wanted, type):
+        fits = type(value) is wanted
+    else:
+        fits = isinstance(value, get_origin(wanted) or object)
+    if not fits:
+        raise PolicyParameterError(
+            f"parameter {parameter} of policy {policy} must be {_type_name(wanted)}, not {value!r}"
+        )
+
+
+def describe(name: str) -> PolicyDescription:
+    """Return what a policy does and what can be set, read from its own module.
+
+    Raises:
+        UnknownPolicyError: No policy has this name.
+    """
+    entry = _entry(name)
+    module = getmodule(entry.policy)
+    text = cleandoc((module.__doc__ if module is not None else None) or "")
+    headings = _headings(text)
+    hints = get_type_hints(entry.policy)
+    return PolicyDescription(
+        name=name,
+        summary=entry.summary or text.splitlines()[0],
+        source=headings["Source"],
+        cost=headings["Cost"],
+        parameters=tuple(
+            ParameterDescription(
+                name=parameter.name,
+                type=_type_name(hints[parameter.name]),
+                default=entry.defaults.get(parameter.name, _default(parameter)),
+                description=str(parameter.metadata["description"]),
+            )
+            for parameter in fields(entry.policy)
+        ),
+    )
+
+
+def _default(parameter: Field[Any]) -> object:
+    if parameter.default_factory is not MISSING:
+        return parameter.default_factory()
+    return parameter.default
+
+
+def _type_name(kind: Any) -> str:  # noqa: ANN401 - a type
+    origin = get_origin(kind)
+    if origin is not None:
+        return "object" if issubclass(origin, Mapping) else "list"
+    return {"bool": "true or false", "int": "integer", "float": "number", "str": "text"}.get(kind.__name__, "value")
+
+
+def _headings(text: str) -> Mapping[str, str]:
+    """Return the paragraphs of a policy's docstring by heading, each on one line."""
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in text.splitlines()[1:]:
+        if line.endswith(":") and not line.startswith(" "):
+            lines = found.setdefault(line[:-1], [])
+        else:
+            lines.append(line.strip())
+    return {heading: " ".join(line for line in part if line) for heading, part in found.items()}

@@ -1,0 +1,108 @@
+"""What every policy promises, whatever it decides."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+
+import pytest
+
+from scheduler_service.core.decisions import Start, Stop, unfolded
+from scheduler_service.core.errors import PolicyParameterError, UnknownPolicyError
+from scheduler_service.core.plan_check import check_plan
+from scheduler_service.core.reason_texts import REASON_TEXTS
+from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.policy_registry import POLICIES, describe, make_policy
+from tests.support.crowds import crowded_view
+from tests.support.scheduling import job, node, pending, view
+
+SEEDS = range(25)
+
+
+def pending_of(seen: SchedulingView) -> dict[str, PendingJob]:
+    return {one.request.job_id: one for one in seen.pending}
+
+
+@pytest.fixture(params=sorted(POLICIES))
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("nodes_max", [0, 1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_decision_passes_the_plan_check_and_every_pending_job_has_exactly_one(
+    name: str, seed: int, nodes_max: int
+) -> None:
+    seen = crowded_view(seed, nodes_max=nodes_max)
+    decisions = make_policy(name, {}).decide(seen)
+    assert check_plan(seen, pending_of(seen), decisions).rejections == ()
+    counted = Counter(decision.job_id for decision in unfolded(decisions) if not isinstance(decision, Stop))
+    assert counted == Counter(pending_of(seen).keys())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_same_view_gives_the_same_answer_and_is_not_changed(name: str, seed: int) -> None:
+    seen, policy = crowded_view(seed), make_policy(name, {})
+    before = copy.deepcopy((dict(seen.gpus), tuple(seen.pending), dict(seen.running), dict(seen.nodes)))
+    assert policy.decide(seen) == policy.decide(seen)
+    assert (dict(seen.gpus), tuple(seen.pending), dict(seen.running), dict(seen.nodes)) == before
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_storage_order_is_irrelevant(name: str, seed: int) -> None:
+    policy = make_policy(name, {})
+    plain = list(unfolded(policy.decide(crowded_view(seed))))
+    assert list(unfolded(policy.decide(crowded_view(seed, shuffled=True)))) == plain
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_explaining_changes_no_start_and_shows_every_gpu_of_a_waiting_job(name: str, seed: int) -> None:
+    policy = make_policy(name, {})
+    plain = [one for one in unfolded(policy.decide(crowded_view(seed))) if isinstance(one, Start)]
+    explained = list(unfolded(policy.decide(crowded_view(seed, explain=True))))
+    starts = [one for one in explained if isinstance(one, Start)]
+    assert [(one.job_id, one.assignments) for one in starts] == [(one.job_id, one.assignments) for one in plain]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_reason_has_a_text_with_all_its_numbers(name: str, seed: int) -> None:
+    for decision in unfolded(make_policy(name, {}).decide(crowded_view(seed, explain=True))):
+        reasons = [decision.reason, *(candidate.reason for candidate in decision.candidates)]
+        assert all(reason.code in REASON_TEXTS for reason in reasons)
+
+
+def test_an_empty_cluster_and_an_empty_queue_are_fine(name: str) -> None:
+    policy = make_policy(name, {})
+    assert list(policy.decide(view())) == []
+    assert list(policy.decide(view(nodes=[node()]))) == []
+    (only,) = unfolded(policy.decide(view(waiting=[pending(job())])))
+    assert only.reason.code == "GPUS_NOT_IN_CLUSTER"
+
+
+def test_a_lonely_job_on_a_free_gpu_starts(name: str) -> None:
+    (only,) = make_policy(name, {}).decide(view(nodes=[node()], waiting=[pending(job())]))
+    assert isinstance(only, Start)
+
+
+def test_wrong_names_and_parameters_are_answered_with_the_valid_ones(name: str) -> None:
+    with pytest.raises(PolicyParameterError, match="no parameter 'colour'; valid are"):
+        make_policy(name, {"colour": 1})
+    with pytest.raises(UnknownPolicyError, match=f"did you mean {name}"):
+        make_policy(name + "x", {})
+
+
+def test_a_description_names_everything_an_operator_can_set(name: str) -> None:
+    described = describe(name)
+    assert all((described.summary, described.source, described.cost))
+    chosen = {parameter.name: parameter.default for parameter in described.parameters}
+    assert make_policy(name, chosen) == make_policy(name, {})
+    assert all(parameter.description for parameter in described.parameters)
+
+
+def test_a_parameter_of_the_wrong_type_is_refused() -> None:
+    with pytest.raises(PolicyParameterError, match="must be integer"):
+        make_policy("horus", {"queues": "three"})
+    with pytest.raises(PolicyParameterError, match="at least 1"):
+        make_policy("horus", {"queues": 0})
+    with pytest.raises(PolicyParameterError, match="curves must look like"):
+        make_policy("horus", {"curves": {"V100": {"linear": [1]}}})

@@ -1,0 +1,75 @@
+"""The placement of one job against the best of all placements, found by trying everything."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from scheduler_service.core.capacity import Resident, reserved_bytes, samples_per_gpu, sharing_obstacle
+from scheduler_service.core.decisions import Start, unfolded
+from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.policies.horus import Horus
+from tests.support.crowds import crowded_view
+
+
+def cost_of(seen: SchedulingView, one: PendingJob, gpu_id: str) -> float | None:
+    """The printed formulas, written down a second time; None = not allowed."""
+    entry, request = seen.gpus[gpu_id], one.request
+    sub_batch = samples_per_gpu(request, request.gpus)
+    known = seen.predictions.job(request.key, entry.gpu.device)
+    need = reserved_bytes(request, known, sub_batch, entry.gpu)
+    if need is None or len(entry.job_ids) >= 2 or entry.memory_reserved_bytes + need > entry.gpu.memory_bytes:
+        return None
+    there = [seen.running[job_id] for job_id in entry.job_ids]
+    residents = [
+        Resident(request=other.request, sub_batch=other.sub_batch, memory_reserved_bytes=other.memory_reserved_bytes)
+        for other in there
+    ]
+    newcomer = Resident(request=request, sub_batch=sub_batch, memory_reserved_bytes=need)
+    if residents and sharing_obstacle(newcomer, residents, entry.gpu, seen.predictions) is not None:
+        return None
+    requests = [request, *(other.request for other in there)]
+    loads = [seen.predictions.job(other.key, entry.gpu.device) for other in requests]
+    load = sum(1.0 if found is None else found.utilization_ratio for found in loads)
+    if residents and load > 2.0:
+        return None
+    memory_ratio = (entry.memory_reserved_bytes + need) / entry.gpu.memory_bytes
+    return 0.5 * memory_ratio + 0.5 * (0.5 * load if load <= 1 else 0.5 * load * load)
+
+
+def best_by_force(seen: SchedulingView, one: PendingJob) -> float | None:
+    """The least summed cost over every set of GPUs that the hosts have room for."""
+    best: float | None = None
+    for gpu_ids in combinations(seen.gpus, one.request.gpus):
+        node_ids = [seen.gpus[gpu_id].node_id for gpu_id in gpu_ids]
+        if len(set(node_ids)) > (seen.nodes_per_job_max or len(node_ids)):
+            continue
+        if any(not host_has_room(seen, one, name, node_ids.count(name)) for name in set(node_ids)):
+            continue
+        costs = [cost_of(seen, one, gpu_id) for gpu_id in gpu_ids]
+        if None not in costs:
+            total = sum(cost for cost in costs if cost is not None)
+            best = total if best is None else min(best, total)
+    return best
+
+
+def host_has_room(seen: SchedulingView, one: PendingJob, node_id: str, here: int) -> bool:
+    cores = seen.nodes[node_id].cpu_cores
+    return cores == 0 or one.request.cpu_cores * here / one.request.gpus <= cores
+
+
+@pytest.mark.parametrize("nodes_max", [0, 1])
+@pytest.mark.parametrize("seed", range(60))
+def test_horus_finds_the_cheapest_placement_of_one_job(seed: int, nodes_max: int) -> None:
+    crowd = crowded_view(seed, nodes_max=nodes_max)
+    for one in crowd.pending:
+        seen = crowded_view(seed, nodes_max=nodes_max)
+        object.__setattr__(seen, "pending", (one,))
+        (decision,) = unfolded(Horus().decide(seen))
+        best = best_by_force(seen, one)
+        if best is None:
+            assert not isinstance(decision, Start), decision
+        else:
+            assert isinstance(decision, Start), decision
+            assert decision.reason.numbers["cost"] == pytest.approx(best)

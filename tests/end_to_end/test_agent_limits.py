@@ -1,0 +1,84 @@
+"""What an agent enforces on jobs: host memory, user, one neighbour's memory; and twenty jobs at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cotenant.v1 import node_agent_pb2 as messages
+from tests.support.agent import GPU, TRAINING, AgentProcess, running_agent, wait_until, write_script
+from tests.support.fake_scheduler import FakeScheduler, launch
+
+
+@pytest.fixture
+def scheduler() -> Iterator[FakeScheduler]:
+    with FakeScheduler() as server:
+        yield server
+
+
+def test_a_job_over_its_host_memory_ends_as_host_oom(tmp_path: Path, scheduler: FakeScheduler) -> None:
+    with running_agent(tmp_path / "state", scheduler, "--cgroups") as agent:
+        if "cgroup_memory" not in scheduler.wait_for_hello().enforcements:
+            pytest.skip("this machine does not let the tests limit host memory by control groups")
+        script = write_script(tmp_path, "held = bytearray(b'x') * (300 << 20)\nprint(len(held))\n")
+        scheduler.send(launch_job=launch("job-1", [sys.executable, script], GPU, host_memory_bytes=64 << 20))
+        exited = scheduler.wait_for_exit("job-1")
+        assert (exited.exit_class, exited.exit_code) == ("host_oom", -9)
+        assert agent.terminate() == 0
+        assert not list(Path("/sys/fs/cgroup").glob("*/cotenant-node-a"))
+
+
+def test_of_two_jobs_on_one_device_the_one_over_its_limit_ends(tmp_path: Path, scheduler: FakeScheduler) -> None:
+    greedy = write_script(tmp_path, "import time\nheld = b'x' * (80 << 20)\ntime.sleep(600)\n")
+    modest = [sys.executable, write_script(tmp_path, TRAINING, "train.py"), "60", "0.1"]
+    with running_agent(tmp_path / "state", scheduler, "--standin-memory-bytes", str(1 << 30)):
+        scheduler.send(launch_job=launch("modest", modest, GPU, memory_limit_bytes=200 << 20))
+        scheduler.wait_for_start("modest")
+        scheduler.send(launch_job=launch("greedy", [sys.executable, greedy], GPU, memory_limit_bytes=40 << 20))
+        exited = scheduler.wait_for_exit("greedy")
+        assert exited.exit_class == "gpu_oom"
+        assert "modest" in exited.detail
+        assert scheduler.wait_for_exit("modest").exit_class == "done"
+
+
+def test_jobs_run_as_the_unprivileged_user_when_there_is_one(tmp_path: Path, scheduler: FakeScheduler) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may become another user")
+    flags = ("--job-user", "65534", "--allow-executable", "/bin/sh")
+    for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        directory.chmod(directory.stat().st_mode | 0o011)
+    with running_agent(tmp_path / "state", scheduler, *flags):
+        program = 'id -u; cat "$0"; echo kept > "$COTENANT_CHECKPOINT_DIR/x" && echo written'
+        spec = str(tmp_path / "state" / "jobs" / "job-1.1" / "spec.json")
+        scheduler.send(launch_job=launch("job-1", ["/bin/sh", "-c", program, spec], GPU))
+        exited = scheduler.wait_for_exit("job-1")
+        assert exited.log_tail.splitlines()[0] == "65534"
+        assert "Permission denied" in exited.log_tail
+        assert exited.log_tail.splitlines()[-1] == "written"
+
+
+def test_twenty_jobs_survive_their_agent_and_all_report_their_steps(tmp_path: Path, scheduler: FakeScheduler) -> None:
+    command = [sys.executable, "-S", write_script(tmp_path, TRAINING.replace("from cotenant import job", "import job"))]
+    (tmp_path / "job.py").write_text((Path(__file__).parents[2] / "cotenant" / "job.py").read_text())
+    with running_agent(tmp_path / "state", scheduler) as agent:
+        for number in range(20):
+            scheduler.send(launch_job=launch(f"job-{number}", [*command, "20", "0.1"], GPU))
+        for number in range(20):
+            scheduler.wait_for_start(f"job-{number}")
+        agent.kill()
+        scheduler.forget()
+        second = AgentProcess(agent.state, scheduler)
+        assert len(scheduler.wait_for_hello().attempts) == 20
+        for number in range(20):
+            exited = scheduler.wait_for_exit(f"job-{number}")
+            assert (exited.exit_class, exited.steps_done) == ("done", 20)
+        wait_until(lambda: len(list((agent.state / "jobs").glob("*/stored"))) == 20, "all ends are stored")
+        scheduler.send(
+            read_log=messages.ReadLog(read_id="r", key=messages.AttemptKey(job_id="job-7", attempt=1, fence=1))
+        )
+        assert b"end at 20" in scheduler.read_log("r")
+        second.kill()

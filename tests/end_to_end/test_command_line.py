@@ -1,0 +1,103 @@
+"""The command line against the real predictor, scheduler and agent."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cotenant import process_tree
+from tests.support.real_cluster import ROOT, RealCluster, real_cluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+JOB_FILE = "examples/jobs/4-mlp.yaml"
+GRAPH = "examples/jobs/graphs/mlp.onnx"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
+    process_tree.adopt_orphans()
+    with real_cluster(tmp_path_factory.mktemp("up")) as running:
+        yield running
+    left = process_tree.wait_until_alone(70_000)
+    process_tree.kill_all(left)
+    process_tree.adopt_orphans(wanted=False)
+    assert [process.command for process in left] == []
+
+
+def submit_mlp(cluster: RealCluster, *flags: str, steps: int = 60) -> tuple[int, str]:
+    command = ["python", "-m", "examples.training.train", "--model", "mlp", "--steps", str(steps)]
+    done = cluster.cotenant("submit", JOB_FILE, "--steps", str(steps), *flags, "--", *command)
+    assert done.stdout, done.stderr
+    return done.returncode, done.stdout
+
+
+def test_a_job_runs_to_its_end_and_its_log_is_there(cluster: RealCluster) -> None:
+    code, out = submit_mlp(cluster, "--name", "first", "--wait", "-o", "json")
+    job = json.loads(out)
+    assert (code, job["phase"], job["steps_done"]) == (0, "JOB_PHASE_FINISHED", "60")
+    assert "step 60/60" in cluster.cotenant("logs", "first", "--tail", "1").stdout
+    assert cluster.cotenant("logs", "-f", "first").returncode == 0
+
+
+def test_a_job_that_fails_says_so_with_its_exit_status(cluster: RealCluster) -> None:
+    done = cluster.cotenant("submit", "--name", "broken", "--steps", "5", "--wait", "--", "python", "-c", "1/0")
+    assert done.returncode == 7
+    assert "ZeroDivisionError" in cluster.cotenant("logs", "broken").stdout
+
+
+def test_a_running_job_is_listed_explained_and_cancelled(cluster: RealCluster) -> None:
+    submit_mlp(cluster, "--name", "long", steps=100_000)
+    listed = json.loads(cluster.cotenant("ps", "-o", "json").stdout)["jobs"]
+    assert [job["spec"]["name"] for job in listed if job["phase"] not in ENDED] == ["long"]
+    explained = json.loads(cluster.cotenant("explain", "long", "-o", "json").stdout)
+    assert explained["job"]["spec"]["name"] == "long"
+    assert "predicted" in cluster.cotenant("describe", "long").stdout
+    assert cluster.cotenant("cancel", "long").returncode == 0
+    assert cluster.cotenant("cancel", "long").returncode == 0
+    assert cluster.cotenant("logs", "-f", "long").returncode == 8
+
+
+ENDED = ("JOB_PHASE_FINISHED", "JOB_PHASE_FAILED", "JOB_PHASE_CANCELLED")
+
+
+def test_the_device_and_its_limits_are_shown(cluster: RealCluster) -> None:
+    [gpu] = json.loads(cluster.cotenant("gpus", "-o", "json").stdout)["gpus"]
+    assert (gpu["device"], gpu["memory_bytes"]) == ("cpu-standin", str(2 * 2**30))
+    assert "watchdog" in cluster.cotenant("nodes").stdout
+
+
+def test_the_running_predictor_answers_with_intervals(cluster: RealCluster) -> None:
+    done = cluster.cotenant("predict", GRAPH, "--batch-size", "64", "-o", "json")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 0
+    memory = answer["memory_bytes"]
+    assert memory["lower"] <= memory["value"] <= memory["upper"] <= memory["upper_99"] * 1.0001
+    assert int(answer["largest_batch_that_fits"]) > 64
+
+
+def test_a_batch_that_cannot_fit_exits_with_four(cluster: RealCluster) -> None:
+    done = cluster.cotenant("predict", GRAPH, "--batch-size", "1000000")
+    assert done.returncode == 4
+    assert "NO: up to" in done.stdout
+
+
+def test_the_doctor_finds_the_services(cluster: RealCluster) -> None:
+    findings = json.loads(cluster.cotenant("doctor", "-o", "json").stdout)["findings"]
+    states = {finding["check"]: finding["state"] for finding in findings}
+    assert (states["scheduler"], states["predictor"], states["nodes"]) == ("ok", "ok", "ok")
+
+
+def test_policies_are_listed_and_one_is_in_use(cluster: RealCluster) -> None:
+    policies = json.loads(cluster.cotenant("policies", "list", "-o", "json").stdout)["policies"]
+    assert {"fifo", "horus"} <= {policy["name"] for policy in policies}
+    assert [policy["name"] for policy in policies if policy["active"]] == ["horus"]
+
+
+def test_a_prediction_needs_no_service(tmp_path: Path) -> None:
+    nobody = RealCluster(process=None, environment={**os.environ, "XDG_CONFIG_HOME": str(tmp_path)})  # type: ignore[arg-type]
+    done = nobody.cotenant("predict", str(ROOT / GRAPH), "--batch-size", "64", "--offline", "-o", "json", timeout_s=300)
+    assert (done.returncode, json.loads(done.stdout)["fits"]) == (0, True), done.stderr

@@ -1,0 +1,62 @@
+"""The demo as a stranger runs it, shortened; and the graphs that it brings along."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cotenant import process_tree
+from cotenant.graph_file import graph_sha256, read_graph
+from tests.support.real_cluster import COTENANT, ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_the_demo_loses_nothing_and_leaves_nothing() -> None:
+    done = subprocess.run(
+        [*COTENANT, "demo", "--fast", "-o", "json"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=500
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    report = json.loads(done.stdout)
+    assert [check["claim"] for check in report["checks"] if not check["holds"]] == []
+    assert len(report["jobs"]) >= 6
+    assert report["crash"]["jobs_before"] == len(report["jobs"])
+    assert report["processes_left"] == []
+    assert report["shared"]["makespan_ms"] > 0
+    assert report["exclusive"]["basis"].startswith("computed")
+    quantities = {row["quantity"] for row in report["comparisons"] if row["measured"] is not None}
+    assert {"memory_bytes", "utilization_ratio", "step_ms", "slowdown_ratio"} <= quantities
+
+
+def test_an_interrupted_demo_leaves_nothing_either() -> None:
+    process_tree.adopt_orphans()
+    demo = subprocess.Popen([*COTENANT, "demo", "--fast"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert demo.stdout is not None
+    try:
+        for line in demo.stdout:
+            if "real trainings" in line:
+                break
+        time.sleep(8)
+        demo.send_signal(signal.SIGINT)
+        demo.communicate(timeout=120)
+    finally:
+        left = process_tree.wait_until_alone(5_000)
+        process_tree.kill_all(left)
+        process_tree.adopt_orphans(wanted=False)
+    assert demo.returncode == 130
+    assert [process.command for process in left] == []
+
+
+@pytest.mark.parametrize("model", ["mlp", "resnet"])
+def test_the_committed_graphs_are_what_an_export_gives(model: str, tmp_path: Path) -> None:
+    fresh = tmp_path / f"{model}.onnx"
+    command = [sys.executable, "-m", "examples.training.train", "--model", model, "--export", str(fresh)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
+    committed = read_graph(ROOT / f"examples/jobs/graphs/{model}.onnx")
+    assert graph_sha256(read_graph(fresh)) == graph_sha256(committed)

@@ -1,0 +1,91 @@
+"""TLS and mutual TLS: strangers stay out, and an agent cannot claim to be another node."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from cotenant.v1 import node_agent_pb2, node_agent_pb2_grpc, scheduling_pb2, scheduling_pb2_grpc
+from tests.support.grpc_errors import code_of, details_of
+from tests.support.scheduler_process import SchedulerProcess
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def make_certificate(folder: Path, name: str, *, alternative_names: str) -> None:
+    """Make NAME.key and NAME.pem, signed by the authority of the folder."""
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl(folder, "req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+    (folder / f"{name}.ext").write_text(f"subjectAltName={alternative_names}\n")
+    signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", f"{name}.ext")
+    openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signing)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificates")
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl(
+        folder, "req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority", "-days", "2"
+    )
+    make_certificate(folder, "server", alternative_names="DNS:localhost,IP:127.0.0.1")
+    make_certificate(folder, "node-1", alternative_names="DNS:node-1")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def scheduler(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchedulerProcess]:
+    arguments = ["--predictor-address", "", "--policy", "fifo", "--client-ca-file", str(certificates / "ca.pem")]
+    arguments += ["--tls-certificate-file", str(certificates / "server.pem")]
+    arguments += ["--tls-key-file", str(certificates / "server.key")]
+    with SchedulerProcess(tmp_path_factory.mktemp("scheduler"), arguments=arguments) as process:
+        yield process
+
+
+def channel_to(scheduler: SchedulerProcess, certificates: Path, *, name: str = "") -> grpc.Channel:
+    authority = (certificates / "ca.pem").read_bytes()
+    key = (certificates / f"{name}.key").read_bytes() if name else None
+    chain = (certificates / f"{name}.pem").read_bytes() if name else None
+    return grpc.secure_channel(scheduler.address, grpc.ssl_channel_credentials(authority, key, chain))
+
+
+def list_jobs(channel: grpc.Channel) -> None:
+    stub = scheduling_pb2_grpc.SchedulingServiceStub(channel)
+    stub.ListJobs(scheduling_pb2.ListJobsRequest(), timeout=10)
+
+
+def hello(channel: grpc.Channel, node_id: str) -> node_agent_pb2.ConnectResponse:
+    stub = node_agent_pb2_grpc.NodeAgentServiceStub(channel)
+    message = node_agent_pb2.ConnectRequest(hello=node_agent_pb2.Hello(node_id=node_id))
+    return next(iter(stub.Connect(iter([message]), timeout=10)))
+
+
+def test_a_client_with_a_certificate_is_served(scheduler: SchedulerProcess, certificates: Path) -> None:
+    with channel_to(scheduler, certificates, name="node-1") as channel:
+        list_jobs(channel)
+        assert hello(channel, "node-1").HasField("welcome")
+
+
+def test_an_agent_cannot_claim_to_be_another_node(scheduler: SchedulerProcess, certificates: Path) -> None:
+    with channel_to(scheduler, certificates, name="node-1") as channel, pytest.raises(grpc.RpcError) as caught:
+        hello(channel, "node-2")
+    assert code_of(caught.value) is grpc.StatusCode.INVALID_ARGUMENT
+    assert "does not name node 'node-2'" in details_of(caught.value)
+
+
+def test_strangers_stay_out(scheduler: SchedulerProcess, certificates: Path) -> None:
+    with channel_to(scheduler, certificates) as channel, pytest.raises(grpc.RpcError) as caught:
+        list_jobs(channel)
+    assert code_of(caught.value) is grpc.StatusCode.UNAVAILABLE
+    with grpc.insecure_channel(scheduler.address) as plain, pytest.raises(grpc.RpcError) as refused:
+        list_jobs(plain)
+    assert code_of(refused.value) is grpc.StatusCode.UNAVAILABLE

@@ -1,0 +1,81 @@
+"""What holds for predictions whatever the job."""
+
+import dataclasses
+import math
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from predictor_service.inference.batch_curve import GRID, largest_within, read_curve
+from predictor_service.inference.records import JobQuestion
+from predictor_service.selection.conformal import calibrate
+from tests.support.measured_dataset import DEVICE, FAMILIES, graphs, job_settings
+from tests.support.predictor_service import open_predictor
+
+GRAPHS = graphs()
+PREDICTOR = open_predictor()
+patient = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+
+families = st.sampled_from(FAMILIES)
+batches = st.integers(1, 1_000_000)
+
+
+def ask(family: str, batch: int) -> JobQuestion:
+    return JobQuestion(
+        settings=job_settings(family, batch),
+        device=DEVICE,
+        onnx_graph=GRAPHS[family],
+        find_largest_batch=True,
+    )
+
+
+@patient
+@given(families, batches, batches)
+def test_a_larger_batch_never_needs_less_memory_or_time(family: str, first: int, second: int) -> None:
+    small, large = (PREDICTOR.predict_job(ask(family, batch)) for batch in sorted((first, second)))
+    assert small.memory_bytes.value <= large.memory_bytes.value
+    assert (small.memory_bytes.upper_99 or 0) <= (large.memory_bytes.upper_99 or 0)
+    assert small.step_ms.value <= large.step_ms.value
+
+
+@patient
+@given(families, batches)
+def test_a_batch_fits_exactly_when_it_is_not_above_the_largest(family: str, batch: int) -> None:
+    answer = PREDICTOR.predict_job(ask(family, batch))
+    assert answer.fits == (batch <= (answer.largest_batch_that_fits or 0))
+
+
+@patient
+@given(families, batches, st.floats(0.5, 0.999))
+def test_intervals_are_ordered_and_utilization_is_a_share(family: str, batch: int, confidence: float) -> None:
+    answer = PREDICTOR.predict_job(dataclasses.replace(ask(family, batch), confidence=confidence))
+    for estimate in (answer.memory_bytes, answer.step_ms, answer.utilization_ratio):
+        assert estimate.lower <= estimate.value <= estimate.upper
+        assert math.isfinite(estimate.upper)
+    assert 0 <= answer.utilization_ratio.lower <= answer.utilization_ratio.upper <= 1
+
+
+@patient
+@given(st.lists(st.floats(1.0, 1e9), min_size=len(GRID), max_size=len(GRID)), st.floats(0.5, 2e9))
+def test_the_largest_batch_is_the_last_one_within_the_limit(values: list[float], limit: float) -> None:
+    curve = np.array(values)
+    found = largest_within(GRID, curve, limit)
+    assert found == 0 or read_curve(GRID, curve, found) <= limit
+    assert found == 1_000_000 or read_curve(GRID, curve, found + 1) > limit
+
+
+@patient
+@given(st.lists(st.floats(-3, 3), min_size=200, max_size=400), st.floats(0.6, 0.95))
+def test_a_supported_bound_covers_the_residuals_it_came_from(residuals: list[float], confidence: float) -> None:
+    array = np.array(residuals)
+    bounds = calibrate(array, groups=10)
+    assert np.mean(np.abs(array) <= bounds.half_width(confidence) + 1e-6) >= confidence
+
+
+@patient
+@given(st.lists(st.floats(0.01, 3), min_size=5, max_size=50))
+def test_too_few_groups_for_99_percent_take_the_largest_residual_with_a_margin(residuals: list[float]) -> None:
+    bounds = calibrate(np.array(residuals), groups=8)
+    assert not bounds.is_supported(0.99)
+    assert bounds.upper_offset(0.99) >= max(residuals)

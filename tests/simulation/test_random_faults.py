@@ -1,0 +1,62 @@
+"""A seeded swarm of faults around the engine: nothing bad ever happens, and in the end everything finishes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scheduler_service.core.codec import decode_event
+from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.records import Phase
+from scheduler_service.policy_registry import POLICIES, make_policy
+from tests.support.simulated_cluster import Faults, SimulatedCluster
+
+
+def run_to_the_end(world: SimulatedCluster) -> None:
+    world.run()
+    unfinished = {request.job_id for request in world.requests} - world.outcomes().keys()
+    assert not unfinished
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_job_ends_well_whatever_went_wrong(seed: int) -> None:
+    world = SimulatedCluster(seed, policy=sorted(POLICIES)[seed % len(POLICIES)])
+    run_to_the_end(world)
+    for job_id, phase in world.outcomes().items():
+        job = world.engine.state.jobs[job_id]
+        if phase is Phase.FINISHED:
+            assert job.steps_done >= job.request.steps_total
+        elif phase is Phase.CANCELLED:
+            assert job_id in world.cancelled
+        else:
+            assert job.reason.code in {"OUT_OF_MEMORY", "LAUNCH_REFUSED_FOR_GOOD"}, job.history
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_recorded_log_gives_a_fresh_engine_the_same_commands(seed: int) -> None:
+    world = SimulatedCluster(1_000 + seed, policy="horus")
+    run_to_the_end(world)
+    fresh = SchedulerEngine(make_policy=make_policy, policy="horus")
+    replayed = [fresh.handle(decode_event(json.loads(line))) for line in world.log]
+    assert replayed == world.returned
+    assert fresh.snapshot() == world.engine.snapshot()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_without_faults_every_job_finishes_at_its_first_attempt(seed: int) -> None:
+    world = SimulatedCluster(seed, faults=Faults(), policy="horus_f")
+    run_to_the_end(world)
+    assert set(world.outcomes().values()) == {Phase.FINISHED}
+    assert all(job.attempt == 1 for job in world.engine.state.jobs.values())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_restored_engine_goes_on_like_the_one_that_was_saved(seed: int) -> None:
+    world = SimulatedCluster(2_000 + seed)
+    world.run(until_ms=20_000)
+    copy = SchedulerEngine.restore(json.loads(json.dumps(world.engine.snapshot())), make_policy=make_policy)
+    start = len(world.log)
+    run_to_the_end(world)
+    went_on = [copy.handle(decode_event(json.loads(line))) for line in world.log[start:]]
+    assert went_on == world.returned[start:]

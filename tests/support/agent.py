@@ -1,0 +1,134 @@
+"""Agents as real processes, the scripts that they run, and small fakes."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cotenant_agent.durable_files import write_json
+from tests.support.fake_scheduler import FakeScheduler
+
+GPU = "standin-node-a-0"
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# Counts steps, answers stops with a checkpoint, and continues from one.
+TRAINING = """
+import sys, time
+from cotenant import job
+start = job.resume_step()
+total, step_s = int(sys.argv[1]), float(sys.argv[2])
+print("start at", start, flush=True)
+for step in range(start, total):
+    time.sleep(step_s)
+    job.report(step + 1, epoch=step // 10, loss=1.0 / (step + 1))
+    if job.should_checkpoint() or job.should_stop():
+        path = job.checkpoint_directory() / f"step-{step + 1}.txt"
+        path.write_text(str(step + 1))
+        job.checkpointed(path, step + 1)
+        print("checkpoint at", step + 1, flush=True)
+    if job.should_stop():
+        job.leave()
+print("end at", total, flush=True)
+"""
+
+
+class AgentProcess:
+    """`python -m cotenant_agent run` in a process of its own."""
+
+    def __init__(self, state: Path, scheduler: FakeScheduler, *flags: str) -> None:
+        self.state = state
+        self._log = state.parent / f"{state.name}.stderr"
+        arguments = [
+            "--scheduler", scheduler.address, "--node-id", "node-a", "--state-dir", str(state), "--standin-cores", "0",
+            "--no-cgroups", "--sample-ms", "100", "--allow-directory", str(state.parent), *flags,
+        ]  # fmt: skip
+        with self._log.open("ab") as stream:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "cotenant_agent", "run", *arguments], cwd=REPOSITORY, stderr=stream
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """Kill -9, and wait until it is gone."""
+        self._process.kill()
+        self._process.wait()
+
+    def terminate(self) -> int:
+        """SIGTERM; returns the exit code."""
+        self._process.terminate()
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for the agent's own end; returns the exit code."""
+        return self._process.wait(timeout=30)
+
+    def output(self) -> str:
+        """The structured log of every agent that used this state directory."""
+        return self._log.read_text()
+
+
+@contextlib.contextmanager
+def running_agent(state: Path, scheduler: FakeScheduler, *flags: str) -> Iterator[AgentProcess]:
+    """An agent that has said Hello; afterwards it and all its jobs are gone."""
+    prepare_baseline(state)
+    agent = AgentProcess(state, scheduler, *flags)
+    try:
+        scheduler.wait_for_hello()
+        yield agent
+    finally:
+        agent.kill()
+        end_jobs(state)
+
+
+def prepare_baseline(state: Path) -> None:
+    """Write down an import baseline, so that not every test measures one."""
+    state.mkdir(parents=True, exist_ok=True)
+    record = {"executable": sys.executable, "torch": importlib.metadata.version("torch"), "baseline_bytes": 8 << 20}
+    write_json(state / "standin_baseline.json", record)
+
+
+def end_jobs(state: Path) -> None:
+    """Kill the agents and shims of a state directory; the jobs die with their shims."""
+    for pid in find_processes(str(state)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not find_processes(str(state)), "agents and shims are gone")
+
+
+def find_processes(text: str) -> list[int]:
+    """Living processes with the text in their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if text.encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+    return found
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+    """Wait for something that must come true."""
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until, f"not within {timeout_s} s: {what}"
+        time.sleep(0.02)
+
+
+def write_script(directory: Path, source: str, name: str = "script.py") -> str:
+    """Store a script; returns its path."""
+    path = directory / name
+    path.write_text(source)
+    return str(path)

@@ -1,0 +1,62 @@
+"""Random clusters with running and pending jobs."""
+
+from __future__ import annotations
+
+import random
+
+from scheduler_service.core.records import Share
+from scheduler_service.core.view import SchedulingView
+from tests.support.scheduling import GIB, job, memory, node, pair, pending, prediction, running, store, view
+
+
+def crowded_view(seed: int, *, shuffled: bool = False, explain: bool = False, nodes_max: int = 1) -> SchedulingView:
+    """A random cluster with running and pending jobs; the same seed gives the same facts in any storage order."""
+    luck = random.Random(seed)
+    keys = [f"key-{index}" for index in range(4)]
+    known = store(
+        [
+            prediction(
+                key,
+                memory=memory(luck.choice((1, 3, 6, 9))),
+                utilization_ratio=luck.random(),
+                in_domain=luck.random() < 0.8,
+                step_ms={(1, 8): 40_000.0 * index, (1, 2): 12_000.0 * index, (1, 1): 8_000.0 * index},
+            )
+            for index, key in enumerate(keys, start=1)
+        ],
+        [pair(one, two, luck.random() / 2) for one in keys for two in keys if luck.random() < 0.9],
+    )
+    nodes = [node(f"n{index}", luck.randrange(1, 4), cpu_cores=luck.choice((0, 4))) for index in range(3)]
+    devices = [gpu.gpu_id for machine in nodes for gpu in machine.gpus]
+    holding = [
+        running(job(f"r{index}", key=luck.choice(keys), share=luck.choice(list(Share))), [device])
+        for index, device in enumerate(luck.sample(devices, k=len(devices) // 2))
+    ]
+    waiting = [
+        pending(
+            job(
+                f"p{index}",
+                key=luck.choice([*keys, "", "key-unknown"]),
+                gpus=luck.choice((1, 1, 2, 5)),
+                batch=1 + 7 * (index % 2),
+                share=luck.choice(list(Share)),
+                max_slowdown_ratio=luck.choice((0.1, 0.3)),
+                cpu_cores=luck.choice((0.0, 2.0)),
+                memory_floor_bytes=luck.choice((0, 0, 5 * GIB)),
+            ),
+            submitted_at_ms=luck.randrange(5) * 1_000,
+        )
+        for index in range(luck.randrange(12))
+    ]
+    if shuffled:
+        for facts in (nodes, holding, waiting):
+            random.Random(seed + 1).shuffle(facts)
+    return view(
+        nodes=nodes,
+        waiting=waiting,
+        holding=holding,
+        predictions=known,
+        now_ms=10_000,
+        explain=explain,
+        nodes_per_job_max=nodes_max,
+    )

@@ -1,0 +1,69 @@
+"""Builds the fake driver library, puts it where the real binding finds it, and drives it through its state file."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from pathlib import Path
+
+_SOURCE = Path(__file__).parent / "fake_nvml" / "fake_nvml.c"
+_NAME = "libnvidia-ml.so.1"
+
+
+def build_library(directory: Path) -> Path:
+    """Compile the library; returns its path."""
+    library = directory / _NAME
+    command = ["gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-Wl,-soname,{_NAME}"]
+    subprocess.run([*command, "-o", str(library), str(_SOURCE)], check=True)
+    return library
+
+
+def load_library(library: Path) -> None:
+    """Make this process's loader answer with the fake whenever somebody opens the driver by its name."""
+    ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+
+
+class FakeDriver:
+    """The state file; every change is seen by the next call of the library."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines: list[str] = []
+        self._now_us = 1_000_000
+        os.environ["FAKE_NVML_STATE"] = str(path)
+        self._store()
+
+    def add_gpu(self, uuid: str, *, total_bytes: int, used_bytes: int = 0, percent: int = 0) -> None:
+        self._lines.append(f"gpu {uuid} FakeGPU {total_bytes} {used_bytes} {percent} 250000")
+        self._store()
+
+    def add_process(self, uuid: str, pid: int, *, used_bytes: int, percent: int) -> None:
+        self._lines.append(f"process {uuid} {pid} {used_bytes} {percent}")
+        self._store()
+
+    def lose(self, uuid: str) -> None:
+        self._lines.append(f"lost {uuid}")
+        self._store()
+
+    def find_again(self, uuid: str) -> None:
+        self._lines.remove(f"lost {uuid}")
+        self._store()
+
+    def withdraw(self, function: str) -> None:
+        self._lines.append(f"unsupported {function}")
+        self._store()
+
+    def break_driver(self) -> None:
+        self._lines.append("broken driver")
+        self._store()
+
+    def advance(self) -> None:
+        """Let a second pass: the driver's ring buffers hold new samples."""
+        self._now_us += 1_000_000
+        self._store()
+
+    def _store(self) -> None:
+        temporary = self._path.with_suffix(".new")
+        temporary.write_text("\n".join([*self._lines, f"now {self._now_us}", ""]))
+        temporary.replace(self._path)

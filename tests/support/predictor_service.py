@@ -1,0 +1,72 @@
+"""A trained predictor, in process and behind gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import grpc
+
+from cotenant.v1 import prediction_pb2_grpc
+from predictor_service.features.graph_description import GraphDescription, describe_graph
+from predictor_service.grpc_api.call_desk import CallDesk
+from predictor_service.grpc_api.metrics import ServiceMetrics
+from predictor_service.grpc_api.prediction_servicer import PredictionServicer
+from predictor_service.grpc_api.server import PredictionServer, ServerOptions
+from predictor_service.inference.graph_library import GraphDescriber, GraphLibrary
+from predictor_service.inference.predictor import Predictor
+from predictor_service.outcome_journal import OutcomeJournal
+from predictor_service.registry.version_holder import VersionHolder
+from predictor_service.registry.version_store import VersionStore
+from predictor_service.retraining.training import train
+from tests.support.measured_dataset import write_dataset
+
+SEED = 7
+
+
+class InProcessDescriber:
+    """Describes graphs without worker processes."""
+
+    def describe(self, data: bytes, bindings: Mapping[str, int] | None = None) -> GraphDescription:
+        return describe_graph(data, bindings)
+
+
+@cache
+def trained_store() -> VersionStore:
+    """Returns a store with one version trained on the invented dataset; trained once per test run."""
+    folder = Path(mkdtemp(prefix="cotenant-test-models-"))
+    write_dataset(folder / "datasets" / "invented")
+    store = VersionStore(folder / "models")
+    train(folder / "datasets", store, SEED)
+    return store
+
+
+def open_predictor(folder: Path | None = None, describer: GraphDescriber | None = None) -> Predictor:
+    """Returns a predictor on the trained store; `folder` keeps its graphs."""
+    versions = VersionHolder(trained_store())
+    versions.reload()
+    return Predictor(GraphLibrary(describer or InProcessDescriber(), folder), versions)
+
+
+@contextmanager
+def running_server(folder: Path, predictor: Predictor | None = None, under_way_max: int = 8) -> Iterator[grpc.Channel]:
+    """Serves a predictor on loopback and yields a channel to it."""
+    journal = OutcomeJournal(folder / "journal.sqlite")
+    desk = CallDesk(ServiceMetrics(), under_way_max)
+    servicer = PredictionServicer(predictor or open_predictor(folder / "graphs"), journal, desk)
+    server = PredictionServer(servicer, ServerOptions(host="127.0.0.1", port=0, threads=under_way_max + 4))
+    server.start()
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            yield channel
+    finally:
+        server.stop(1.0)
+        journal.close()
+
+
+def stub_of(channel: grpc.Channel) -> prediction_pb2_grpc.PredictionServiceStub:
+    """Returns the client's side."""
+    return prediction_pb2_grpc.PredictionServiceStub(channel)

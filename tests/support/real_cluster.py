@@ -1,0 +1,72 @@
+"""`cotenant up` as a process, and the command line pointed at it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+COTENANT = (sys.executable, "-c", "from cotenant.cli.main import main; main()")
+START_TIMEOUT_S = 240
+
+
+@dataclass(frozen=True)
+class RealCluster:
+    """A running `cotenant up`.
+
+    Attributes:
+        process: Its process.
+        environment: What points the command line at it.
+    """
+
+    process: subprocess.Popen[str]
+    environment: dict[str, str]
+
+    def cotenant(self, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+        """Runs one verb against the cluster."""
+        return subprocess.run(
+            [*COTENANT, *arguments],
+            env=self.environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout_s,
+        )
+
+
+@contextmanager
+def real_cluster(state_dir: Path, *flags: str) -> Iterator[RealCluster]:
+    """Starts `cotenant up` on free ports with one stand-in device, and interrupts it at the end."""
+    core = max(os.sched_getaffinity(0))
+    command = [*COTENANT, "up", "--state-dir", str(state_dir), "--predictor-port", "0", "--scheduler-port", "0"]
+    command += ["--standin-cores", str(core), "--allow-directory", str(ROOT), *flags]
+    environment = {**os.environ, "XDG_CONFIG_HOME": str(state_dir / "config"), "COLUMNS": "80"}
+    with (state_dir / "up.err").open("w") as errors:
+        process = subprocess.Popen(
+            command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+        )
+        try:
+            exports = _read_exports(process)
+            yield RealCluster(process=process, environment={**environment, **exports})
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+
+
+def _read_exports(process: subprocess.Popen[str]) -> dict[str, str]:
+    exports: dict[str, str] = {}
+    assert process.stdout is not None
+    for line in process.stdout:
+        name, _, value = line.removeprefix("export ").strip().partition("=")
+        exports[name] = value
+        if {"COTENANT_SCHEDULER", "COTENANT_PREDICTOR"} <= exports.keys():
+            return exports
+    raise AssertionError(f"cotenant up ended with {process.wait()}; its words are in up.err")

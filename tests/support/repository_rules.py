@@ -1,0 +1,279 @@
+"""Our tidy as functions: each takes a tree of files and returns complaints, each with its remedy."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+MAKE_TARGETS_MAX = 10
+DECISION_LINES_MAX = 60
+FILE_BYTES_MAX = 2 * 1024 * 1024
+GENERATED_FOLDER = "cotenant/v1/"
+BANNED_NAMES = frozenset({"common", "shared", "utils", "helpers", "misc", "manager", "base"})
+POLICY_HEADINGS = ("What it does:", "Why:", "Source:", "Where we differ:", "Cost:")
+DECISION_HEADINGS = ("## Context", "## Decision", "## Consequences")
+# Written so that the patterns do not find themselves.
+PROMISES = re.compile(r"\b(?:[T]ODO|[F]IXME|[X]XX)\b|[N]otImplementedError|[p]ragma: no cover|pytest\.skip\(\)")
+PLACES = re.compile(
+    r"(?:pypi|pythonhosted|download\.pytorch|registry\.npmjs|deb\.debian)\.org"
+    r"|(?:ghcr|quay|nvcr)\.io|(?:index|registry-1)\.docker"
+    r"|(?<![\w.])/(?:work|root|opt/pypi|opt/wheels)/"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """Files below a root, by their path relative to it."""
+
+    root: Path
+    paths: tuple[str, ...]
+
+    def text(self, path: str) -> str:
+        """Return a file's text; bytes that are no UTF-8 are replaced."""
+        return (self.root / path).read_text(encoding="utf-8", errors="replace")
+
+    def python(self) -> Iterator[tuple[str, ast.Module]]:
+        """Yield every Python file that people wrote, parsed."""
+        for path in self.paths:
+            if path.endswith(".py") and not path.startswith(GENERATED_FOLDER):
+                yield path, ast.parse(self.text(path), filename=path)
+
+    def below(self, folder: str, suffix: str) -> list[str]:
+        """Return the paths inside a folder with that ending."""
+        return [path for path in self.paths if path.startswith(f"{folder}/") and path.endswith(suffix)]
+
+
+Rule = Callable[[Tree], list[str]]
+
+
+def tracked_tree(root: Path) -> Tree:
+    """Return the files that git tracks and that exist."""
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True, text=True).stdout
+    return Tree(root=root, paths=tuple(path for path in listing.split("\0") if path and (root / path).is_file()))
+
+
+def files_are_short(tree: Tree) -> list[str]:
+    """No written source file is longer than 400 lines."""
+    written = [p for p in tree.paths if p.endswith((".py", ".sh", ".c")) and not p.startswith(GENERATED_FOLDER)]
+    lengths = {path: len(tree.text(path).splitlines()) for path in written}
+    return [
+        f"{path}: {lines} lines, at most {FILE_LINES_MAX}; split it by idea"
+        for path, lines in lengths.items()
+        if lines > FILE_LINES_MAX
+    ]
+
+
+def functions_are_short(tree: Tree) -> list[str]:
+    """No function, tests included, is longer than 60 lines."""
+    complaints = []
+    for path, module in tree.python():
+        for node in ast.walk(module):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > FUNCTION_LINES_MAX:
+                    complaints.append(f"{path}:{node.lineno} {node.name}: {lines} lines, at most {FUNCTION_LINES_MAX}")
+    return complaints
+
+
+def names_say_what_they_hold(tree: Tree) -> list[str]:
+    """No module or folder has a name under which anything fits."""
+    return [
+        f"{path}: name the file after what it holds, not {sorted(BANNED_NAMES & _names(path))[0]!r}"
+        for path in tree.paths
+        if path.endswith(".py") and BANNED_NAMES & _names(path)
+    ]
+
+
+def _names(path: str) -> set[str]:
+    parts = PurePosixPath(path)
+    return {*parts.parent.parts, parts.stem}
+
+
+def borrowed_folders_are_no_packages(tree: Tree) -> list[str]:
+    """`profiling` and `datasets` are names of well-known packages; ours must not shadow them."""
+    return [
+        f"{path}: remove it, an importable package of that name hides another one"
+        for path in ("profiling/__init__.py", "datasets/__init__.py")
+        if path in tree.paths
+    ]
+
+
+def no_promises_are_left(tree: Tree) -> list[str]:
+    """Code keeps its promises or does not make them."""
+    return _matches(tree, PROMISES, (".py", ".sh", ".c", ".proto"), "do it or open an issue")
+
+
+def no_machine_is_named(tree: Tree) -> list[str]:
+    """No file names a package registry or a path of one machine: both differ for the next reader."""
+    return _matches(tree, PLACES, ("",), "take it from a variable or from the machine's own configuration")
+
+
+def _matches(tree: Tree, pattern: re.Pattern[str], suffixes: tuple[str, ...], remedy: str) -> list[str]:
+    return [
+        f"{path}:{number}: {found.group()!r}; {remedy}"
+        for path in tree.paths
+        if path.endswith(suffixes) and not path.startswith(GENERATED_FOLDER) and not path.endswith((".csv", ".parquet"))
+        for number, line in enumerate(tree.text(path).splitlines(), start=1)
+        if (found := pattern.search(line))
+    ]
+
+
+def files_are_small_and_end_with_a_newline(tree: Tree) -> list[str]:
+    """No file is over 2 MiB, every text file ends with exactly one newline."""
+    complaints = []
+    for path in tree.paths:
+        content = (tree.root / path).read_bytes()
+        if len(content) > FILE_BYTES_MAX:
+            complaints.append(
+                f"{path}: {len(content)} bytes, at most {FILE_BYTES_MAX}; large data do not belong in git"
+            )
+        is_text = b"\0" not in content and not path.startswith(GENERATED_FOLDER) and not path.endswith(".json")
+        if is_text and content and (not content.endswith(b"\n") or content.endswith(b"\n\n")):
+            complaints.append(f"{path}: must end with exactly one newline")
+    return complaints
+
+
+def policy_modules(tree: Tree) -> list[str]:
+    """Return the dotted names of the policies that the registry names."""
+    registry = "scheduler_service/policy_registry.py"
+    if registry not in tree.paths:
+        return []
+    imports = [node for node in ast.parse(tree.text(registry)).body if isinstance(node, ast.ImportFrom)]
+    rooms = ("scheduler_service.policies.", "scheduler_service.exact.")
+    return [node.module for node in imports if node.module and node.module.startswith(rooms)]
+
+
+def policies_have_five_headings(tree: Tree) -> list[str]:
+    """The docstring of a policy's module answers the reader's five questions."""
+    complaints = []
+    for module in policy_modules(tree):
+        path = module.replace(".", "/") + ".py"
+        docstring = ast.get_docstring(ast.parse(tree.text(path))) or ""
+        missing = [heading for heading in POLICY_HEADINGS if not re.search(rf"^{heading}", docstring, re.MULTILINE)]
+        if missing:
+            complaints.append(f"{path}: the module docstring lacks {', '.join(missing)}")
+    return complaints
+
+
+def policies_are_proved(tree: Tree) -> list[str]:
+    """Every policy has a paper case and a differential test, and the contract suite runs over the registry."""
+    complaints = []
+    modules = policy_modules(tree)
+    if modules and not any("policy_registry" in tree.text(path) for path in tree.below("tests/contracts", ".py")):
+        complaints.append("tests/contracts: no suite runs over scheduler_service.policy_registry")
+    for module in modules:
+        complaints += [
+            f"{module}: no file in tests/{kind} imports it; a policy arrives with its {kind.replace('_', ' ')}"
+            for kind in ("paper_cases", "differential")
+            if not any(re.search(rf"\b{module}\b", tree.text(path)) for path in tree.below(f"tests/{kind}", ".py"))
+        ]
+    return complaints
+
+
+def docstrings_are_checked(tree: Tree) -> list[str]:
+    """Ruff's docstring and annotation rules are on, with exceptions for tests only."""
+    lint = tomllib.loads(tree.text("pyproject.toml"))["tool"]["ruff"]["lint"] if "pyproject.toml" in tree.paths else {}
+    missing = [rules for rules in ("D", "ANN") if lint and rules not in lint["select"]]
+    excused = [
+        folder
+        for folder, codes in lint.get("per-file-ignores", {}).items()
+        if not folder.startswith("tests/") and any(re.match(r"D\d|ANN", code) for code in codes)
+    ]
+    return [f"pyproject.toml: select {rules} in tool.ruff.lint" for rules in missing] + [
+        f"pyproject.toml: {folder} may not be excused from docstrings or annotations" for folder in excused
+    ]
+
+
+def tests_are_named_by_sentences(tree: Tree) -> list[str]:
+    """A test's name says what holds, in three words or more."""
+    complaints = []
+    for path, module in tree.python():
+        if path.startswith("tests/") and PurePosixPath(path).name.startswith("test_"):
+            names = [node.name for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+            complaints += [
+                f"{path}: {name}: say what holds, in at least three words"
+                for name in names
+                if name.startswith("test_") and len(name.removeprefix("test_").split("_")) < 3
+            ]
+    return complaints
+
+
+def make_targets(tree: Tree) -> list[str]:
+    """Return the documented targets of the Makefile."""
+    return re.findall(r"^([a-z][a-z-]*):", tree.text("Makefile"), re.MULTILINE) if "Makefile" in tree.paths else []
+
+
+def the_makefile_is_small(tree: Tree) -> list[str]:
+    """The Makefile has at most ten targets."""
+    count = len(make_targets(tree))
+    return [f"Makefile: {count} targets, at most {MAKE_TARGETS_MAX}"] if count > MAKE_TARGETS_MAX else []
+
+
+def documented_commands_exist(tree: Tree) -> list[str]:
+    """Every `make X`, script and relative link that a page names is there."""
+    targets = set(make_targets(tree))
+    complaints = []
+    for path in (p for p in tree.paths if p.endswith(".md")):
+        text = tree.text(path)
+        named = re.findall(r"(?:^ {4}|`|^\$ )make ([a-z][a-z-]*)", text, re.MULTILINE)
+        complaints += [f"{path}: make {name} is no target" for name in named if name not in targets]
+        folder = PurePosixPath(path).parent
+        links = {str(folder / link) for link in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", text)}
+        links |= set(re.findall(r"\b(deploy/[\w.-]+\.(?:sh|py))\b", text))
+        complaints += [f"{path}: {link} does not exist" for link in sorted(links) if not (tree.root / link).exists()]
+    return complaints
+
+
+def documented_verbs_exist(tree: Tree) -> list[str]:
+    """Every `cotenant VERB` that a page names is a verb of the command."""
+    source = "cotenant/cli/main.py"
+    verbs = set(re.findall(r'^ +"([a-z-]+)": ', tree.text(source), re.MULTILINE)) if source in tree.paths else set()
+    return [
+        f"{path}: cotenant {name} is no verb"
+        for path in tree.paths
+        if path.endswith(".md")
+        for name in re.findall(r"(?:^ {4}|`|^\$ )cotenant ([a-z][a-z-]*)", tree.text(path), re.MULTILINE)
+        if name not in verbs
+    ]
+
+
+def decisions_are_numbered_pages(tree: Tree) -> list[str]:
+    """Decisions are numbered without gaps, one page each, with the three headings."""
+    paths = sorted(tree.below("docs/decisions", ".md"))
+    complaints = [
+        f"{path}: expected the number {number:04d}"
+        for number, path in enumerate(paths, start=1)
+        if not PurePosixPath(path).name.startswith(f"{number:04d}-")
+    ]
+    for path in paths:
+        text = tree.text(path)
+        if len(text.splitlines()) > DECISION_LINES_MAX:
+            complaints.append(f"{path}: longer than a page ({DECISION_LINES_MAX} lines)")
+        complaints += [f"{path}: lacks {heading!r}" for heading in DECISION_HEADINGS if heading not in text]
+    return complaints
+
+
+RULES: tuple[Rule, ...] = (
+    files_are_short,
+    functions_are_short,
+    names_say_what_they_hold,
+    borrowed_folders_are_no_packages,
+    no_promises_are_left,
+    no_machine_is_named,
+    files_are_small_and_end_with_a_newline,
+    policies_have_five_headings,
+    policies_are_proved,
+    docstrings_are_checked,
+    tests_are_named_by_sentences,
+    the_makefile_is_small,
+    documented_commands_exist,
+    documented_verbs_exist,
+    decisions_are_numbered_pages,
+)

@@ -1,0 +1,116 @@
+"""Our tidy: every rule holds for the tree, and every rule can fail."""
+
+from __future__ import annotations
+
+import filecmp
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.repository_rules import RULES, Rule, Tree, tracked_tree
+
+ROOT = Path(__file__).resolve().parent.parent
+REGISTRY = "from scheduler_service.policies.fifo import FirstInFirstOut\n"
+PROVED = {
+    "scheduler_service/policy_registry.py": REGISTRY,
+    "scheduler_service/policies/fifo.py": '"""First in, first out.\n\nWhy:\n    It is fair.\n"""\n',
+}
+
+# For every rule a tree that breaks it, and a piece of the complaint.
+BROKEN_TREES: dict[str, tuple[dict[str, str], str]] = {
+    "files_are_short": ({"cotenant/long.py": "x = 1\n" * 401}, "401 lines"),
+    "functions_are_short": ({"cotenant/long.py": "def f():\n" + "    x = 1\n" * 60}, "f: 61 lines"),
+    "names_say_what_they_hold": ({"cotenant/utils.py": ""}, "not 'utils'"),
+    "borrowed_folders_are_no_packages": ({"datasets/__init__.py": ""}, "datasets/__init__.py"),
+    "no_promises_are_left": ({"cotenant/later.py": "# TO" + "DO: think\n"}, "later.py:1"),
+    "no_machine_is_named": ({"docs/install.md": "Look below /ro" + "ot/wheels.\n"}, "install.md:1"),
+    "files_are_small_and_end_with_a_newline": ({"docs/page.md": "No end"}, "exactly one newline"),
+    "policies_have_five_headings": (PROVED, "lacks What it does:, Source:, Where we differ:, Cost:"),
+    "policies_are_proved": (
+        {**PROVED, "tests/paper_cases/test_fifo.py": "import scheduler_service.policies.fifo\n"},
+        "tests/differential",
+    ),
+    "docstrings_are_checked": ({"pyproject.toml": '[tool.ruff.lint]\nselect = ["ANN"]\n'}, "select D"),
+    "tests_are_named_by_sentences": ({"tests/unit/test_engine.py": "def test_works(): ...\n"}, "test_works"),
+    "the_makefile_is_small": ({"Makefile": "".join(f"t{'x' * n}: ## t\n" for n in range(11))}, "11 targets"),
+    "documented_commands_exist": ({"Makefile": "setup:\n", "README.md": "Say `make coffee`.\n"}, "make coffee"),
+    "documented_verbs_exist": ({"README.md": "    cotenant fly --to-the-moon\n"}, "cotenant fly is no verb"),
+    "decisions_are_numbered_pages": ({"docs/decisions/0002-second.md": "## Context\n"}, "expected the number 0001"),
+}
+
+
+@pytest.fixture(scope="module")
+def repository() -> Tree:
+    return tracked_tree(ROOT)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_tree_keeps_the_rule(rule: Rule, repository: Tree) -> None:
+    assert rule(repository) == []
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_rule_complains_about_a_broken_tree(rule: Rule, tmp_path: Path) -> None:
+    files, expected = BROKEN_TREES[rule.__name__]
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    complaints = rule(Tree(root=tmp_path, paths=tuple(files)))
+    assert any(expected in complaint for complaint in complaints), complaints
+
+
+def test_an_empty_tree_breaks_no_rule(tmp_path: Path) -> None:
+    assert {rule.__name__: rule(Tree(root=tmp_path, paths=())) for rule in RULES} == {
+        rule.__name__: [] for rule in RULES
+    }
+
+
+def generate_stubs(contract: Path, output: Path) -> subprocess.CompletedProcess[str]:
+    """Run the contract's own script with this environment's tools."""
+    command = ["bash", str(contract / "deploy/generate_protos.sh"), str(Path(sys.executable).parent), str(output)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+
+
+def changed_contract(folder: Path, before: str, after: str) -> Path:
+    """Copy protos and their script, with one change in resources.proto."""
+    shutil.copytree(ROOT / "protos", folder / "protos")
+    (folder / "deploy").mkdir()
+    shutil.copy(ROOT / "deploy/generate_protos.sh", folder / "deploy")
+    proto = folder / "protos/cotenant/v1/resources.proto"
+    text = re.sub(before, after, proto.read_text(), count=1, flags=re.MULTILINE)
+    assert text != proto.read_text(), "the sample must change something"
+    proto.write_text(text)
+    return folder
+
+
+def stale_stubs(fresh: Path) -> list[str]:
+    """Return the committed stubs that differ from those in a folder, and those on one side only."""
+    committed = ROOT / "cotenant/v1"
+    names = {path.name for folder in (fresh, committed) for path in folder.glob("*_pb2*")}
+    _, mismatch, missing = filecmp.cmpfiles(fresh, committed, sorted(names), shallow=False)
+    return mismatch + missing
+
+
+def test_the_committed_stubs_are_fresh_and_no_change_is_breaking(tmp_path: Path) -> None:
+    done = generate_stubs(ROOT, tmp_path)
+    assert done.returncode == 0, f"a breaking change or a lint finding:\n{done.stdout}{done.stderr}"
+    assert stale_stubs(tmp_path / "cotenant/v1") == [], "run `make protos` and commit cotenant/v1"
+
+
+def test_stubs_of_another_contract_are_stale(tmp_path: Path) -> None:
+    contract = changed_contract(
+        tmp_path / "contract", r"^message (\w+) \{$", r"message Added { int64 value = 1; }\n\g<0>"
+    )
+    assert generate_stubs(contract, tmp_path / "out").returncode == 0
+    assert "resources_pb2.py" in stale_stubs(tmp_path / "out/cotenant/v1")
+
+
+def test_a_removed_field_is_refused_as_breaking(tmp_path: Path) -> None:
+    contract = changed_contract(tmp_path / "contract", r"^  \w+ \w+ = 1;\n", "")
+    done = generate_stubs(contract, tmp_path / "out")
+    assert done.returncode != 0
+    assert "was deleted" in done.stdout + done.stderr

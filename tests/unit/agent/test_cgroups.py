@@ -1,0 +1,81 @@
+"""Control groups over directories that look like the kernel's, and over the real ones where they may be used."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cotenant_agent.cgroups import ControlGroups, detect
+
+
+class FakeKernel:
+    """A mounted hierarchy: new groups get the files that `create_files` names."""
+
+    def __init__(self, tmp_path: Path, membership: str) -> None:
+        self.root = tmp_path / "cgroup"
+        self.root.mkdir()
+        self.membership = tmp_path / "membership"
+        self.membership.write_text(membership)
+
+    def detect(self) -> ControlGroups:
+        return detect("n", self.root, self.membership)
+
+
+def test_a_machine_without_control_groups_enforces_nothing(tmp_path: Path) -> None:
+    groups = FakeKernel(tmp_path, "").detect()
+    assert groups.enforcements == ()
+    files = groups.create("job.1", memory_bytes=1 << 20)
+    assert (files.procs_files, files.kill_file, files.oom_files) == ((), "", ())
+    groups.kill("job.1")
+    groups.remove("job.1")
+
+
+def test_only_files_that_are_really_there_count(tmp_path: Path) -> None:
+    kernel = FakeKernel(tmp_path, "0::/\n4:memory:/\n")
+    (kernel.root / "cgroup.controllers").write_text("")
+    (kernel.root / "cgroup.procs").write_text("")
+    assert kernel.detect().enforcements == ()
+    assert not (kernel.root / "cotenant-n").exists()
+
+
+def test_limits_are_written_in_the_words_of_each_version(tmp_path: Path) -> None:
+    unified, memory = tmp_path / "v2", tmp_path / "v1"
+    for directory, names in ((unified, ["cpu.max"]), (memory, ["memory.limit_in_bytes"])):
+        (directory / "job.1").mkdir(parents=True)
+        for name in names:
+            (directory / "job.1" / name).write_text("")
+    files = ControlGroups(unified=unified, memory=memory, cpu=unified).create("job.1", memory_bytes=1000, cpu_cores=1.5)
+    assert (unified / "job.1" / "cpu.max").read_text() == "150000 100000"
+    assert (memory / "job.1" / "memory.limit_in_bytes").read_text() == "1000"
+    assert files.procs_files == (str(unified / "job.1" / "cgroup.procs"), str(memory / "job.1" / "cgroup.procs"))
+    assert files.kill_file == str(unified / "job.1" / "cgroup.kill")
+    assert files.oom_files == (str(memory / "job.1" / "memory.oom_control"),)
+
+
+def test_the_real_group_kills_processes_that_left_every_session() -> None:
+    groups = detect(f"test-{os.getpid()}")
+    if groups.unified is None:
+        groups.remove_parents()
+        pytest.skip("this machine does not let the tests make version-2 control groups")
+    files = groups.create("job.1")
+    source = f"import time\nopen({files.procs_files[0]!r}, 'w').write('0')\nprint('in', flush=True)\ntime.sleep(600)"
+    process = subprocess.Popen([sys.executable, "-S", "-c", source], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"in\n"
+        groups.kill("job.1")
+        assert process.wait(30) == -signal.SIGKILL
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        if process.stdout is not None:
+            process.stdout.close()
+        groups.remove("job.1")
+        groups.remove_parents()
+    assert not groups.unified.exists()

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from cotenant_agent.checkpoints import newest_resumable, read_checkpoint
+
+
+def write_checkpoint(job: Path, number: int, changes: Mapping[str, object] | None = None) -> Path:
+    content = "weights"
+    directory = job / str(number)
+    directory.mkdir(parents=True)
+    (directory / "step-7.pt").write_text(content)
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    manifest: dict[str, object] = {"step": 7, "fence": number, "files": ["step-7.pt"], "bytes": len(content)}
+    manifest |= {"sha256": digest, "duration_ms": 3, **(changes or {})}
+    (directory / "cotenant_checkpoint.json").write_text(json.dumps(manifest))
+    return directory
+
+
+def test_a_whole_checkpoint_is_believed(tmp_path: Path) -> None:
+    checkpoint = read_checkpoint(write_checkpoint(tmp_path, 3))
+    assert checkpoint is not None
+    assert checkpoint.step == 7
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"fence": 4}, {"files": []}, {"files": ["absent"]}, {"files": ["../../etc/passwd"]}, {"files": "step-7.pt"},
+        {"bytes": 1}, {"step": -1}, {"step": "7"}, {"files": [3]},
+    ],
+)  # fmt: skip
+def test_a_manifest_that_does_not_fit_is_not_believed(tmp_path: Path, change: dict[str, object]) -> None:
+    assert read_checkpoint(write_checkpoint(tmp_path, 3, change)) is None
+
+
+def test_no_manifest_means_no_checkpoint(tmp_path: Path) -> None:
+    assert read_checkpoint(tmp_path) is None
+    (tmp_path / "cotenant_checkpoint.json").write_text("{")
+    assert read_checkpoint(tmp_path) is None
+
+
+def test_only_granted_fences_are_resumed_newest_first(tmp_path: Path) -> None:
+    for fence in (1, 2, 3):
+        write_checkpoint(tmp_path, fence)
+    found = newest_resumable(tmp_path, (2, 1))
+    assert found is not None
+    assert found.directory.name == "2"
+    assert newest_resumable(tmp_path, ()) is None
+
+
+def test_a_checkpoint_with_other_contents_is_passed_over(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 1)
+    (write_checkpoint(tmp_path, 2) / "step-7.pt").write_text("Weights")
+    found = newest_resumable(tmp_path, (2, 1))
+    assert found is not None
+    assert found.directory.name == "1"

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from cotenant_agent.memory_watchdog import MemorySample, MemoryWatchdog, Verdict
+from cotenant_agent.records import AttemptKey
+
+CAPACITY = {"gpu-0": 1000}
+
+
+def sample(job_id: str, used: int, *, limit: int = 0, started_ms: int = 0) -> MemorySample:
+    key = AttemptKey(job_id=job_id, attempt=1, fence=1)
+    return MemorySample(key=key, gpu_ids=("gpu-0",), used_bytes=used, limit_bytes=limit, started_ms=started_ms)
+
+
+def judge(times: int, *samples: MemorySample, ending: tuple[str, ...] = ()) -> list[list[tuple[str, bool]]]:
+    watchdog = MemoryWatchdog(CAPACITY)
+    told = [item.key for item in samples if item.key.job_id in ending]
+    return [[(verdict.key.job_id, verdict.end) for verdict in watchdog.judge(samples, told)] for _ in range(times)]
+
+
+def last(*samples: MemorySample) -> Verdict:
+    watchdog = MemoryWatchdog(CAPACITY)
+    return [watchdog.judge(samples, ()) for _ in range(3)][-1][0]
+
+
+def test_two_samples_over_a_bound_are_not_enough() -> None:
+    assert judge(3, sample("a", 1001)) == [[], [], [("a", True)]]
+
+
+def test_a_sample_within_the_bound_starts_the_count_anew() -> None:
+    watchdog = MemoryWatchdog(CAPACITY)
+    verdicts = [watchdog.judge([sample("a", used)], ()) for used in (1001, 1001, 900, 1001, 1001)]
+    assert verdicts == [[]] * 5
+
+
+def test_an_attempt_over_its_own_limit_ends_when_others_share_the_device() -> None:
+    assert judge(3, sample("a", 300, limit=200), sample("b", 300, limit=400))[-1] == [("a", True)]
+
+
+def test_an_attempt_over_its_own_limit_but_alone_is_warned_once() -> None:
+    assert judge(5, sample("a", 300, limit=200)) == [[], [], [("a", False)], [], []]
+
+
+def test_over_capacity_the_youngest_goes_when_nobody_broke_a_limit() -> None:
+    assert judge(3, sample("old", 600, started_ms=1), sample("young", 600, started_ms=2))[-1] == [("young", True)]
+
+
+def test_over_capacity_the_worst_offender_goes_before_the_youngest() -> None:
+    offender = sample("old", 800, limit=500, started_ms=1)
+    assert judge(3, offender, sample("young", 300, limit=300, started_ms=2))[-1] == [("old", True)]
+
+
+def test_nobody_else_is_judged_while_one_is_ending() -> None:
+    assert judge(6, sample("a", 700), sample("b", 700), ending=("a",)) == [[]] * 6
+
+
+def test_a_verdict_says_what_was_free_and_who_was_beside() -> None:
+    verdict = last(sample("a", 800, started_ms=2), sample("b", 300, started_ms=1))
+    assert verdict.available_bytes == 700
+    assert verdict.reason.endswith("beside it: b")

@@ -1,0 +1,122 @@
+"""The real binding over the fake driver library: what an old, silent or dying driver makes of the readings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cotenant_agent.errors import DriverMissingError
+from cotenant_agent.nvml_inventory import NvmlInventory
+from cotenant_agent.records import AttemptKey, JobProcesses, JobUsage
+from tests.support.fake_driver import FakeDriver, build_library, load_library
+
+KEY = AttemptKey(job_id="job", attempt=1, fence=1)
+JOB = JobProcesses(gpu_ids=("GPU-a",), pids=(10, 11))
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_library(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture
+def driver(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    monkeypatch.setenv("FAKE_NVML_STATE", "")
+    load_library(library)
+    driver = FakeDriver(tmp_path / "driver.txt")
+    driver.add_gpu("GPU-a", total_bytes=80 << 30, used_bytes=5 << 30, percent=70)
+    return driver
+
+
+@pytest.fixture
+def inventory(driver: FakeDriver) -> Iterator[NvmlInventory]:
+    found = NvmlInventory(context_bytes=512 << 20)
+    yield found
+    found.close()
+
+
+def usage(inventory: NvmlInventory) -> JobUsage:
+    return inventory.observe({KEY: JOB}).jobs[KEY]
+
+
+def test_a_device_is_described_by_its_uuid(inventory: NvmlInventory) -> None:
+    (gpu,) = inventory.describe()
+    assert (gpu.gpu_id, gpu.device, gpu.memory_bytes) == ("GPU-a", "FakeGPU", 80 << 30)
+    assert inventory.bind(["GPU-a"]).environment == {"CUDA_VISIBLE_DEVICES": "GPU-a"}
+    assert inventory.bind([]).environment == {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_a_device_is_read_in_our_units(inventory: NvmlInventory) -> None:
+    (reading,) = inventory.observe({}).gpus
+    assert reading.memory_used_bytes == 5 << 30
+    assert reading.utilization_ratio == pytest.approx(0.7)
+    assert reading.power_watts == pytest.approx(250.0)
+    assert reading.sm_activity_ratio is None
+
+
+def test_a_jobs_use_is_the_sum_of_its_processes(driver: FakeDriver, inventory: NvmlInventory) -> None:
+    driver.add_process("GPU-a", 10, used_bytes=3 << 30, percent=40)
+    driver.add_process("GPU-a", 11, used_bytes=1 << 30, percent=20)
+    driver.add_process("GPU-a", 99, used_bytes=7 << 30, percent=30)
+    found = usage(inventory)
+    assert found.memory_bytes == 4 << 30
+    assert found.utilization_ratio == pytest.approx(0.6)
+
+
+def test_no_new_sample_means_idle(driver: FakeDriver, inventory: NvmlInventory) -> None:
+    driver.add_process("GPU-a", 10, used_bytes=1, percent=40)
+    assert usage(inventory).utilization_ratio == pytest.approx(0.4)
+    assert usage(inventory).utilization_ratio == 0.0
+    driver.advance()
+    assert usage(inventory).utilization_ratio == pytest.approx(0.4)
+
+
+def test_memory_that_the_driver_does_not_tell_is_unknown_and_never_zero(
+    driver: FakeDriver, inventory: NvmlInventory
+) -> None:
+    driver.add_process("GPU-a", 10, used_bytes=-1, percent=40)
+    driver.add_process("GPU-a", 11, used_bytes=1 << 30, percent=0)
+    assert usage(inventory).memory_bytes is None
+
+
+def test_calls_that_an_old_driver_lacks_leave_their_values_unknown(
+    driver: FakeDriver, inventory: NvmlInventory
+) -> None:
+    for function in (
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetProcessUtilization",
+        "nvmlDeviceGetPowerUsage",
+        "nvmlDeviceGetSamples",
+        "nvmlDeviceGetUtilizationRates",
+    ):
+        driver.withdraw(function)
+    reading = inventory.observe({KEY: JOB})
+    assert reading.jobs[KEY] == JobUsage(memory_bytes=None, utilization_ratio=None)
+    assert reading.gpus[0].healthy
+    assert (reading.gpus[0].power_watts, reading.gpus[0].utilization_ratio) == (None, None)
+
+
+def test_without_samples_the_drivers_own_average_is_used(driver: FakeDriver, inventory: NvmlInventory) -> None:
+    driver.withdraw("nvmlDeviceGetSamples")
+    assert inventory.observe({}).gpus[0].utilization_ratio == pytest.approx(0.7)
+
+
+def test_a_lost_device_is_unhealthy_until_it_is_back(driver: FakeDriver, inventory: NvmlInventory) -> None:
+    driver.lose("GPU-a")
+    reading = inventory.observe({KEY: JOB})
+    assert not reading.gpus[0].healthy
+    assert "GPU is lost" in reading.gpus[0].fault
+    assert reading.gpus[0].memory_used_bytes is None
+    assert reading.jobs[KEY] == JobUsage(memory_bytes=None, utilization_ratio=None)
+    assert not inventory.describe()[0].healthy
+    driver.find_again("GPU-a")
+    assert inventory.observe({}).gpus[0].healthy
+    assert inventory.describe()[0].healthy
+
+
+def test_a_driver_that_does_not_start_is_named(driver: FakeDriver) -> None:
+    driver.break_driver()
+    with pytest.raises(DriverMissingError, match="start NVML"):
+        NvmlInventory()

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from cotenant_agent.progress import (
+    LogProgress,
+    ProgressReport,
+    ProgressSocket,
+    ProgressTrack,
+    ProgressWindow,
+    check_pattern,
+    is_plausible,
+    parse_report,
+)
+
+
+def at(step: int, ms: int, loss: float | None = None) -> ProgressReport:
+    return ProgressReport(step=step, at_ns=ms * 1_000_000, loss=loss)
+
+
+def test_a_window_counts_steps_between_its_reports() -> None:
+    track = ProgressTrack()
+    for step, ms in ((10, 1000), (15, 1500), (30, 3000)):
+        track.accept(at(step, ms))
+    assert track.close_window() == ProgressWindow(steps=20, duration_ms=2000)
+
+
+def test_windows_join_without_a_gap_so_that_slow_steps_count_fully() -> None:
+    track = ProgressTrack()
+    track.accept(at(1, 0))
+    assert track.close_window().steps == 0
+    assert track.close_window().steps == 0
+    track.accept(at(2, 7000))
+    assert track.close_window() == ProgressWindow(steps=1, duration_ms=7000)
+    track.accept(at(3, 15000))
+    assert track.close_window() == ProgressWindow(steps=1, duration_ms=8000)
+
+
+def test_an_older_report_changes_nothing() -> None:
+    track = ProgressTrack(steps_done=5)
+    track.accept(at(20, 2000, loss=0.5))
+    track.accept(at(10, 3000, loss=9.0))
+    track.accept(at(25, 1000, loss=9.0))
+    assert (track.steps_done, track.loss) == (20, 0.5)
+
+
+def test_a_report_from_the_future_is_not_plausible() -> None:
+    assert is_plausible(at(1, 1000), now_ns=1_000_000_000)
+    assert not is_plausible(at(1, 10_000), now_ns=1_000_000_000)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"[]", b"3", b"{", b"\xff\xfe", b'{"step": -1, "at_ns": 1}', b'{"step": 1.5}', b'{"step": true}',
+        b'{"step": 99999999999999999999, "at_ns": 1}', b'{"step": "1"}', b'{"step": 1, "at_ns": "x"}',
+        b'{"step": 1, "epoch": -2}', b"[" * 1000,
+    ],
+)  # fmt: skip
+def test_malformed_reports_are_dropped(content: bytes) -> None:
+    assert parse_report(content) is None
+
+
+def test_a_loss_that_is_no_number_does_not_cost_the_step() -> None:
+    report = parse_report(b'{"step": 3, "at_ns": 1, "loss": NaN}')
+    assert report is not None
+    assert (report.step, report.loss) == (3, None)
+
+
+def send(path: Path, content: bytes) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(content, str(path))
+
+
+def test_datagrams_count_only_from_processes_of_the_job(tmp_path: Path) -> None:
+    senders: list[int] = []
+
+    def is_first(pid: int) -> bool:
+        senders.append(pid)
+        return len(senders) == 1
+
+    path = tmp_path / "s"
+    listener = ProgressSocket(path, is_first)
+    send(path, b'{"step": 1, "at_ns": 1}')
+    send(path, b'{"step": 2, "at_ns": 2}')
+    assert [report.step for report in listener.receive()] == [1]
+    assert senders == [os.getpid(), os.getpid()]
+    listener.close()
+
+
+def test_an_oversized_datagram_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    listener = ProgressSocket(path, lambda _: True)
+    send(path, json.dumps({"step": 1, "at_ns": 1, "x": "y" * 2000}).encode())
+    send(path, b'{"step": 2, "at_ns": 1}')
+    assert [report.step for report in listener.receive()] == [2]
+    listener.close()
+
+
+def test_a_path_longer_than_a_socket_address_works(tmp_path: Path) -> None:
+    directory = tmp_path / ("d" * 120)
+    directory.mkdir()
+    listener = ProgressSocket(directory / "progress.sock", lambda _: True)
+    assert (directory / "progress.sock").is_socket()
+    listener.close()
+
+
+def test_the_newest_matching_line_of_a_log_counts(tmp_path: Path) -> None:
+    log = tmp_path / "out.log"
+    reader = LogProgress(log, r"step (?P<step>\d+) loss (?P<loss>\S+)")
+    assert reader.read(1) == []
+    log.write_text("step 1 loss 0.9\nstep 2 loss 0.8\nstep 3 lo")
+    assert [(report.step, report.loss) for report in reader.read(2)] == [(2, 0.8)]
+    with log.open("a") as file:
+        file.write("ss 0.7\n")
+    assert [(report.step, report.loss) for report in reader.read(3)] == [(3, 0.7)]
+
+
+def test_a_rotated_log_is_read_from_its_beginning(tmp_path: Path) -> None:
+    log = tmp_path / "out.log"
+    reader = LogProgress(log, r"step (?P<step>\d+)")
+    log.write_text("step 1\n" * 10)
+    reader.read(1)
+    log.rename(tmp_path / "out.log.1")
+    log.write_text("step 2\n")
+    assert [report.step for report in reader.read(2)] == [2]
+
+
+def test_an_expression_that_never_ends_is_given_up(tmp_path: Path) -> None:
+    log = tmp_path / "out.log"
+    log.write_text("a" * 60 + "\n")
+    reader = LogProgress(log, r"(a+)+$b(?P<step>\d+)|(a|a)*c")
+    assert reader.read(1) == []
+    assert reader.read(2) == []
+
+
+@pytest.mark.parametrize("pattern", ["(", "step", "x" * 600])
+def test_a_useless_expression_is_named(pattern: str) -> None:
+    assert check_pattern(pattern)
+
+
+def test_a_useful_expression_has_a_group_called_step() -> None:
+    assert check_pattern(r"(?P<step>\d+)") == ""
+    assert re.match(r"(?P<step>\d+)", "12")

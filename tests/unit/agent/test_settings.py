@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from cotenant_agent.__main__ import main
+from cotenant_agent.errors import SettingsError
+from cotenant_agent.scheduler_link import LinkSettings, Pauses, open_channel
+from cotenant_agent.settings import AgentSettings, add_arguments, load_settings
+
+BASE = {"state_dir": "/tmp/x", "nvml": True}
+
+
+def parse(*arguments: str) -> dict[str, object]:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return vars(parser.parse_args(arguments))
+
+
+def test_flags_win_over_variables_over_the_file_over_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text('[agent]\nrack_id = "file"\nnode_id = "file"\nsample_ms = 60\nstate_dir = "/x"\nnvml = true\n')
+    variables = {"COTENANT_AGENT_NODE_ID": "variable", "COTENANT_AGENT_SAMPLE_MS": "70"}
+    settings = load_settings(parse("--config", str(file), "--sample-ms", "80"), variables)
+    assert (settings.rack_id, settings.node_id, settings.sample_ms) == ("file", "variable", 80)
+    assert settings.log_limit_bytes == AgentSettings().log_limit_bytes
+
+
+def test_lists_may_be_repeated_or_separated_by_commas() -> None:
+    flags = parse("--state-dir", "/x", "--standin-cores", "0", "--allow-directory", "/a,/b", "--allow-directory", "/c")
+    settings = load_settings(flags, {})
+    assert settings.standin_cores == (0,)
+    assert settings.allow_directory == ("/a", "/b", "/c")
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        ({"nvml": True}, "--state-dir"),
+        ({"state_dir": "/x"}, "no devices"),
+        ({**BASE, "node_id": "a/b"}, "node_id"),
+        ({**BASE, "standin_cores": "99999"}, "may not run on"),
+        ({**BASE, "standin_cores": "x"}, "standin_cores"),
+        ({**BASE, "sample_ms": "1"}, "at least 50"),
+        ({**BASE, "tls_key": "k"}, "belong together"),
+        ({**BASE, "insecure": "perhaps"}, "insecure"),
+    ],
+)
+def test_a_bad_setting_is_named(flags: dict[str, object], reason: str) -> None:
+    with pytest.raises(SettingsError, match=reason):
+        load_settings(flags, {})
+
+
+def test_unknown_keys_of_a_file_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text("schedulr = 'x'\n")
+    with pytest.raises(SettingsError, match="schedulr"):
+        load_settings({"config": str(file)}, {})
+
+
+def test_a_scheduler_elsewhere_needs_tls_or_a_word() -> None:
+    with pytest.raises(SettingsError, match="--tls-ca"):
+        open_channel(LinkSettings(scheduler="10.0.0.1:7071"))
+    with pytest.raises(SettingsError, match="cannot read a certificate"):
+        open_channel(LinkSettings(scheduler="10.0.0.1:7071", tls_ca="/nowhere.pem"))
+
+
+def test_pauses_grow_to_a_bound_and_repeat_with_their_seed() -> None:
+    first, second = Pauses(1), Pauses(1)
+    pauses = [first.next_s() for _ in range(12)]
+    assert pauses == [second.next_s() for _ in range(12)]
+    assert all(0.1 <= pause <= 5.0 for pause in pauses)
+    assert pauses[-1] >= 2.5
+    first.reset()
+    assert first.next_s() <= 0.2
+
+
+def test_the_command_line_names_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--state-dir", "/tmp/x"]) == 1
+    assert "no devices" in capsys.readouterr().err
+
+
+def test_a_probe_prints_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["standin_cores"]
+    assert "shim_lease" in found["enforcements"]

@@ -1,0 +1,199 @@
+"""The shim alone, as a process, with a directory and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from cotenant_agent import shim as shim_module
+from cotenant_agent.attempt import Attempt
+from cotenant_agent.log_reading import LogReader, read_tail
+from cotenant_agent.processes import LinuxProcesses, read_boot_id
+from cotenant_agent.state_directory import AttemptDirectory
+from tests.support.agent import find_processes, wait_until
+
+SHIM = [sys.executable, "-I", "-S", "-E", str(Path(shim_module.__file__))]
+
+
+class Bench:
+    """Directories in which shims are started."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def prepare(self, source: str, *, name: str = "job.1", changes: Mapping[str, object] | None = None) -> Path:
+        directory = self.root / "jobs" / name
+        directory.mkdir(parents=True)
+        spec = {
+            "job_id": name.rpartition(".")[0], "attempt": 1, "fence": 1, "boot_id": read_boot_id(),
+            "argv": [sys.executable, "-S", "-c", source], "environment": {"MARK": "kept"}, "log_limit_bytes": 1 << 20,
+            "working_directory": str(self.root), **(changes or {}),
+        }  # fmt: skip
+        (directory / "spec.json").write_text(json.dumps(spec))
+        return directory
+
+    def start(self, directory: Path) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([*SHIM, str(directory)], start_new_session=True)
+        self.processes.append(process)
+        return process
+
+    def run(self, source: str, **changes: object) -> dict[str, object]:
+        directory = self.prepare(source, changes=changes)
+        assert self.start(directory).wait(30) == 0
+        return dict(json.loads((directory / "exit.json").read_text()))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    found = Bench(tmp_path)
+    yield found
+    for process in found.processes:
+        process.kill()
+        process.wait()
+    assert find_processes(str(tmp_path / "jobs")) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "code"), [("", 0), ("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 11)", -11)]
+)
+def test_exit_codes_and_signals_are_recorded(bench: Bench, source: str, code: int) -> None:
+    record = bench.run(source)
+    assert (record["return_code"], record["cause"]) == (code, "")
+
+
+def test_a_program_that_cannot_be_executed_says_so_in_the_log(bench: Bench) -> None:
+    record = bench.run("", argv=["/nowhere/program"])
+    assert record["return_code"] == 127
+    assert "cannot start /nowhere/program" in str(record["log_tail"])
+
+
+def test_a_job_sees_its_environment_its_directory_and_nothing_of_the_shim(bench: Bench) -> None:
+    record = bench.run(
+        "import os, sys\nleads = os.getsid(0) == os.getpid()\n"
+        "print(os.environ['MARK'], os.getcwd(), sys.stdin.read() == '', len(os.listdir('/proc/self/fd')), leads)"
+    )
+    assert str(record["log_tail"]).split() == ["kept", str(bench.root), "True", "4", "True"]
+
+
+def test_a_job_stays_on_its_cores(bench: Bench) -> None:
+    core = max(os.sched_getaffinity(0))
+    record = bench.run("import os\nprint(os.sched_getaffinity(0))", cpu_cores=[core])
+    assert record["log_tail"] == f"{{{core}}}\n"
+
+
+def test_a_working_directory_behind_a_link_is_refused(bench: Bench) -> None:
+    (bench.root / "link").symlink_to("/tmp")
+    record = bench.run("print('ran')", working_directory=str(bench.root / "link"))
+    assert record["return_code"] == 127
+    assert "ran" not in str(record["log_tail"])
+
+
+def test_an_attempt_is_started_at_most_once(bench: Bench) -> None:
+    directory = bench.prepare("import time\nprint('up', flush=True)\ntime.sleep(1)")
+    first = bench.start(directory)
+    wait_until((directory / "state.json").exists, "the first shim holds the attempt")
+    assert bench.start(directory).wait(30) == 3
+    assert first.wait(30) == 0
+    assert bench.start(directory).wait(30) == 3
+    assert (directory / "out.log").read_text() == "up\n"
+
+
+def test_output_is_kept_in_two_bounded_files_and_read_as_one(bench: Bench) -> None:
+    directory = bench.prepare("for i in range(30000):\n    print('line', i)", changes={"log_limit_bytes": 65536})
+    bench.start(directory).wait(60)
+    attempt = AttemptDirectory(directory)
+    assert attempt.older_log.stat().st_size == 65536
+    assert attempt.log.stat().st_size <= 65536
+    lines = read_tail(attempt, 1 << 20).decode().splitlines()
+    assert lines[-1] == "line 29999"
+    assert lines[1:] == [f"line {number}" for number in range(30001 - len(lines), 30000)]
+
+
+def test_a_reader_follows_through_a_rotation(tmp_path: Path) -> None:
+    directory = AttemptDirectory(tmp_path)
+    directory.log.write_bytes(b"one ")
+    reader = LogReader(directory)
+    assert reader.read() == b"one "
+    with directory.log.open("ab") as file:
+        file.write(b"two ")
+    directory.log.rename(directory.older_log)
+    directory.log.write_bytes(b"three")
+    assert [reader.read(), reader.read(), reader.read()] == [b"two ", b"three", b""]
+    reader.close()
+
+
+def test_the_end_of_a_log_may_span_both_files(tmp_path: Path) -> None:
+    directory = AttemptDirectory(tmp_path)
+    directory.older_log.write_bytes(b"0123456789")
+    directory.log.write_bytes(b"abc")
+    assert read_tail(directory, 5) == b"89abc"
+    assert read_tail(directory, 100) == b"0123456789abc"
+
+
+def test_what_a_job_leaves_behind_dies_with_it(bench: Bench) -> None:
+    marker = str(bench.root / "jobs" / "left_behind")
+    record = bench.run(
+        "import os, sys\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        f"    os.execv(sys.executable, [sys.executable, '-S', '-c', 'import time; time.sleep(600)', {marker!r}])\n"
+    )
+    assert record["return_code"] == 0
+    assert find_processes(marker) == []
+
+
+def test_a_stop_request_reaches_a_job_that_handles_it(bench: Bench) -> None:
+    directory = bench.prepare(
+        "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(85))\n"
+        "print('up', flush=True)\ntime.sleep(600)"
+    )
+    shim = bench.start(directory)
+    wait_until(
+        lambda: (directory / "out.log").exists() and (directory / "out.log").read_text() == "up\n", "the job is up"
+    )
+    (directory / "stop.json").write_text(json.dumps({"cause": "preempted", "grace_ms": 20_000}))
+    assert shim.wait(30) == 0
+    record = json.loads((directory / "exit.json").read_text())
+    assert (record["return_code"], record["cause"], record["killed"]) == (85, "preempted", False)
+
+
+def test_an_expired_lease_ends_a_job_that_ignores_it(bench: Bench) -> None:
+    directory = bench.prepare("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)")
+    (directory / "lease.json").write_text(
+        json.dumps({"deadline_boot_ms": shim_module.boot_ms() + 300, "grace_ms": 200})
+    )
+    assert bench.start(directory).wait(30) == 0
+    record = json.loads((directory / "exit.json").read_text())
+    assert (record["return_code"], record["cause"], record["killed"]) == (-signal.SIGKILL, "fenced", True)
+
+
+def test_a_job_never_outlives_its_shim(bench: Bench) -> None:
+    directory = bench.prepare("import time\ntime.sleep(600)")
+    shim = bench.start(directory)
+    wait_until((directory / "state.json").exists, "the job runs")
+    pid = json.loads((directory / "state.json").read_text())["job_pid"]
+    shim.kill()
+    wait_until(lambda: LinuxProcesses().identify(pid) is None, "the job died with its shim")
+
+
+def test_twenty_attempts_are_adopted_from_their_directories(bench: Bench, tmp_path: Path) -> None:
+    directories = [bench.prepare("import time\ntime.sleep(600)", name=f"job-{number}.1") for number in range(20)]
+    for directory in directories:
+        bench.start(directory)
+    for directory in directories:
+        wait_until((directory / "state.json").exists, "it runs")
+    for directory in directories:
+        spec = json.loads((directory / "spec.json").read_text())
+        attempt = Attempt(AttemptDirectory(directory), spec, tmp_path / "checkpoints", tmp_path / "run")
+        shim, leader = attempt.processes()
+        assert shim is not None
+        assert leader is not None
+        assert attempt.state.value == "running"

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from cotenant_agent.errors import DeviceError
+from cotenant_agent.records import AttemptKey, JobProcesses
+from cotenant_agent.standin_inventory import StandinInventory, measure_baseline
+from tests.support.fake_devices import FakeProcess, FakeProcesses
+
+KEY = AttemptKey(job_id="job", attempt=1, fence=1)
+
+
+def build(processes: FakeProcesses, baseline_bytes: int = 300) -> StandinInventory:
+    core = min(os.sched_getaffinity(0))
+    return StandinInventory(
+        node_id="n", cores=[core], memory_bytes=1000, baseline_bytes=baseline_bytes, processes=processes
+    )
+
+
+def test_memory_is_what_the_tree_holds_beyond_an_empty_import() -> None:
+    processes = FakeProcesses()
+    processes.table = {1: FakeProcess(1, resident_bytes=500), 2: FakeProcess(2, resident_bytes=100)}
+    inventory = build(processes)
+    reading = inventory.observe({KEY: JobProcesses(gpu_ids=("standin-n-0",), pids=(1, 2))})
+    assert reading.jobs[KEY].memory_bytes == 300
+    assert reading.gpus[0].memory_used_bytes == 300
+    assert inventory.peak_bytes(900) == 600
+
+
+def test_the_first_look_at_a_job_knows_no_utilization() -> None:
+    processes = FakeProcesses()
+    processes.table = {1: FakeProcess(1)}
+    reading = build(processes).observe({KEY: JobProcesses(gpu_ids=("standin-n-0",), pids=(1,))})
+    assert reading.jobs[KEY].utilization_ratio is None
+
+
+def test_utilization_never_passes_one() -> None:
+    processes = FakeProcesses()
+    processes.table = {1: FakeProcess(1)}
+    inventory, job = build(processes), {KEY: JobProcesses(gpu_ids=("standin-n-0",), pids=(1,))}
+    inventory.observe(job)
+    processes.table[1].cpu_s = 1000.0
+    assert inventory.observe(job).jobs[KEY].utilization_ratio == 1.0
+
+
+def test_a_job_is_pinned_and_gets_one_thread_per_core() -> None:
+    binding = build(FakeProcesses()).bind(["standin-n-0"])
+    assert binding.cpu_cores == (min(os.sched_getaffinity(0)),)
+    assert binding.environment["OMP_NUM_THREADS"] == "1"
+    assert build(FakeProcesses()).bind([]).environment == {}
+
+
+def test_the_import_baseline_is_measured_once_per_interpreter(tmp_path: Path) -> None:
+    interpreter = tmp_path / "python"
+    interpreter.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
+    interpreter.chmod(0o755)
+    first = measure_baseline(tmp_path, str(interpreter))
+    assert first > 1 << 20
+    kept = tmp_path / "standin_baseline.json"
+    record = json.loads(kept.read_text())
+    kept.write_text(json.dumps({**record, "baseline_bytes": 7}))
+    assert measure_baseline(tmp_path, str(interpreter)) == 7
+    kept.write_text(json.dumps({**record, "torch": "another"}))
+    assert measure_baseline(tmp_path, str(interpreter)) > 1 << 20
+
+
+def test_an_interpreter_that_does_not_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="nowhere"):
+        measure_baseline(tmp_path, "/nowhere/python")

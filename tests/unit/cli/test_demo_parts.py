@@ -1,0 +1,164 @@
+"""The demo's arithmetic and its checks, without any process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cotenant import process_tree
+from cotenant.cli.demo import scenario
+from cotenant.cli.demo.exclusive import ExclusiveJob, Outcome, run_exclusively
+from cotenant.cli.demo.job_tracker import JobTracker, Window
+from cotenant.cli.demo.report import Comparison, DemoReport, compare_pairs, error_summary, verdict_lines
+from cotenant.cli.demo.stages import crash_is_due
+from cotenant.cli.demo.verification import check_crash, check_jobs, step_fault
+from cotenant.v1 import scheduling_pb2
+from tests.support.cli_cluster import ended_job, pending_job, running_job
+
+
+def exclusive_job(submitted_at_ms: int, steps: int) -> ExclusiveJob:
+    return ExclusiveJob(submitted_at_ms=submitted_at_ms, start_up_ms=100, step_ms=10, steps=steps)
+
+
+def test_exclusive_execution_is_first_in_first_out() -> None:
+    # Durations 1100, 600, 300: the third starts at 600 on the second device and ends at 900.
+    outcome = run_exclusively([exclusive_job(0, 100), exclusive_job(0, 50), exclusive_job(0, 20)], devices=2)
+    assert outcome.makespan_ms == 1100
+    assert outcome.mean_jct_ms == pytest.approx((1100 + 600 + 900) / 3)
+
+
+def test_a_late_job_waits_for_nobody() -> None:
+    outcome = run_exclusively([exclusive_job(0, 10), exclusive_job(5_000, 10)], devices=1)
+    assert (outcome.makespan_ms, outcome.mean_jct_ms) == (5_200, 200)
+
+
+@pytest.mark.parametrize(
+    ("log", "fault"),
+    [
+        (b"step 20/60 loss 1\nstep 40/60 loss 1\nstep 60/60 loss 1\n", ""),
+        (b"step 20/60 loss 1\nstep 20/60 loss 1\nstep 60/60 loss 1\n", "a step was printed twice"),
+        (b"step 20/60 loss 1\n", "the last step is 20 of 60"),
+        (b"Traceback\n", "no step in the log"),
+    ],
+)
+def test_the_steps_of_a_log_must_rise_to_the_last(log: bytes, fault: str) -> None:
+    assert step_fault(log, 60) == fault
+
+
+def test_a_lost_job_and_a_short_one_are_found() -> None:
+    short = ended_job(scheduling_pb2.JOB_PHASE_FINISHED)
+    checks = check_jobs({short.job_id: short}, submitted=2, violations=[])
+    assert [check.holds for check in checks] == [False, False, True]
+
+
+def test_a_restarted_job_is_found_after_the_crash() -> None:
+    before, after = running_job(), running_job()
+    after.attempt = 2
+    checks = check_crash({before.job_id: before}, {after.job_id: after})
+    assert [check.holds for check in checks] == [True, False]
+
+
+def test_steps_that_go_back_are_noted() -> None:
+    tracker = JobTracker()
+    for steps in (100, 120, 90):
+        job = running_job()
+        job.steps_done = steps
+        tracker._learn(job)
+    assert tracker.violations == ["cnn-waiting: steps went from 120 back to 90"]
+
+
+def test_a_pair_is_measured_only_while_it_lasts() -> None:
+    tracker = JobTracker()
+    for steps, step_ms, other in ((100, 40.0, "job-000002"), (110, 50.0, "job-000002"), (130, 90.0, "job-000007")):
+        job = running_job()
+        job.steps_done, job.step_ms, job.neighbours[0].job_id = steps, step_ms, other
+        tracker._learn(job)
+    assert {pair: window.steps for pair, window in tracker.windows.items()} == {("job-000001", "job-000002"): 10}
+    assert tracker.windows["job-000001", "job-000002"].step_ms == 50.0
+
+
+def test_a_short_window_is_no_measurement() -> None:
+    names = {"a": "x", "b": "y"}
+    windows = {("a", "b"): Window(steps=19, step_ms_sum=190.0), ("b", "a"): Window(steps=20, step_ms_sum=240.0)}
+    predicted = {("x", "y"): (0.1, 0.0, 0.2), ("y", "x"): (0.1, 0.0, 0.15)}
+    found = compare_pairs(names, windows, predicted, {"x": 10.0, "y": 10.0})
+    assert [(c.job, c.measured, c.inside) for c in found] == [
+        ("x + y", None, None),
+        ("y + x", pytest.approx(0.2), False),
+    ]
+
+
+def test_losing_against_exclusive_execution_is_said() -> None:
+    slow, fast = Outcome(makespan_ms=2_000, mean_jct_ms=900), Outcome(makespan_ms=1_000, mean_jct_ms=1_000)
+    lines = verdict_lines(DemoReport(policy="horus", devices=2, shared=slow, exclusive=fast))
+    assert "100% LONGER" in lines[0]
+    assert "10% shorter" in lines[1]
+    assert lines[2] == "sharing lost against exclusive execution in this run"
+
+
+def test_errors_are_relative_except_for_ratios() -> None:
+    step = Comparison(job="a", quantity="step_ms", predicted=12, lower=11, upper=13, measured=10)
+    slowdown = Comparison(job="a", quantity="slowdown_ratio", predicted=0.1, lower=0, upper=0.2, measured=0.15)
+    assert step.error == pytest.approx(0.2)
+    assert slowdown.error == pytest.approx(-0.05)
+    assert error_summary([step, slowdown]) == [
+        "step: mean absolute error 20 %, interval held 0/1",
+        "slowdown: mean absolute error 5 points, interval held 1/1",
+    ]
+
+
+def test_a_report_without_checks_is_no_success() -> None:
+    assert not DemoReport(policy="horus", devices=2).succeeded
+
+
+def test_the_crash_comes_in_the_middle_and_while_sharing() -> None:
+    early, middle, late, alone = running_job(), running_job(), running_job(), running_job()
+    early.steps_done, middle.steps_done, late.steps_done, alone.steps_done = 50, 200, 400, 200
+    del alone.neighbours[:]
+    del late.neighbours[:]
+    jobs = [early, middle, alone, late]
+    assert [crash_is_due({"a": job}) for job in jobs] == [False, True, False, True]
+    assert not crash_is_due({"a": pending_job()})
+
+
+def test_the_committed_job_files_are_complete() -> None:
+    jobs = scenario.load_scenario(scenario.examples_folder() / "jobs")
+    assert len(jobs) >= 6
+    assert len({job.name for job in jobs}) == len(jobs)
+    for job in jobs:
+        command = list(job.spec.command)
+        assert command[command.index("--steps") + 1] == str(job.spec.steps_total)
+        assert command[command.index("--batch-size") + 1] == str(job.spec.settings.batch_size)
+
+
+def test_a_run_alone_is_short_and_shares_with_nobody() -> None:
+    job = scenario.load_scenario(scenario.examples_folder() / "jobs")[0]
+    alone = scenario.solo_spec(job.spec, step_ms=40.0)
+    assert alone.steps_total == 175
+    assert alone.command[list(alone.command).index("--steps") + 1] == "175"
+    assert job.spec.steps_total == 450
+
+
+def test_an_orphan_in_a_session_of_its_own_is_still_found() -> None:
+    script = (
+        "import os, subprocess, sys; from cotenant import process_tree; process_tree.adopt_orphans();"
+        'child = \'import subprocess; subprocess.Popen(["sleep", "60"], start_new_session=True)\';'
+        "subprocess.run([sys.executable, '-c', child], check=True);"
+        "found = process_tree.descendants(os.getpid()); print([p.command for p in found]);"
+        "process_tree.kill_all(found); print(process_tree.wait_until_alone(5000))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "['sleep 60']\n[]\n"
+
+
+def test_a_process_without_children_has_no_descendants() -> None:
+    assert process_tree.descendants(2**22 + os.getpid()) == []
+
+
+def test_the_examples_are_found_beside_the_package() -> None:
+    assert (scenario.examples_folder() / "training" / "train.py").is_file()
+    assert Path(scenario.examples_folder()).name == "examples"

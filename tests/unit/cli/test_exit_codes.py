@@ -1,0 +1,103 @@
+"""Exit status and error lines: scripts rely on the first, people on the second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from google.rpc import code_pb2  # type: ignore[import-untyped]
+
+from cotenant.v1 import scheduling_pb2
+from tests.support.cli_cluster import CommandLine, ended_job
+from tests.support.fake_services import FakePredictor, FakeScheduler, sample_prediction
+
+ROOT = Path(__file__).parents[3]
+GRAPH = str(ROOT / "examples/jobs/graphs/cnn.onnx")
+JOB_FILE = str(ROOT / "examples/jobs/1-cnn.yaml")
+REFUSALS = {
+    "bad request": (code_pb2.INVALID_ARGUMENT, 2),
+    "other body": (code_pb2.ALREADY_EXISTS, 2),
+    "not found": (code_pb2.NOT_FOUND, 3),
+    "not feasible": (code_pb2.FAILED_PRECONDITION, 4),
+    "too much": (code_pb2.RESOURCE_EXHAUSTED, 4),
+    "forbidden": (code_pb2.PERMISSION_DENIED, 6),
+    "broken": (code_pb2.INTERNAL, 1),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_refusal_becomes_one_line_with_reason_and_remedy(
+    refusal: str, cotenant: CommandLine, scheduler: FakeScheduler
+) -> None:
+    code, expected = REFUSALS[refusal]
+    scheduler.refusals["ListNodes"] = (code, f"{refusal} here", "SOME_REASON", "do this")
+    outcome = cotenant("nodes")
+    assert outcome.code == expected
+    assert outcome.out == ""
+    assert outcome.err == f"error: {refusal} here [SOME_REASON]\n  remedy: do this\n"
+
+
+def test_a_scheduler_that_is_not_there_is_unavailable(cotenant: CommandLine) -> None:
+    outcome = cotenant("ps", "--scheduler", "127.0.0.1:1", "--timeout", "3")
+    assert outcome.code == 5
+    assert "cannot be reached" in outcome.err
+    assert "cotenant up" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("nonsense",), ("ps", "--phase", "sleeping"), ("predict",), ("ps", "-o", "xml"), ("cancel",)]
+)
+def test_wrong_usage_exits_with_two(arguments: tuple[str, ...], cotenant: CommandLine) -> None:
+    outcome = cotenant(*arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+
+
+def test_an_unknown_job_is_not_found(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    outcome = cotenant("describe", "job-77")
+    assert outcome.code == 3
+    assert "cotenant ps -a" in outcome.err
+
+
+def test_an_ambiguous_name_lists_the_candidates(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    outcome = cotenant("describe", "job-")
+    assert outcome.code == 2
+    assert "job-000001" in outcome.err
+
+
+def test_a_job_that_will_not_fit_exits_with_four(
+    cotenant: CommandLine, scheduler: FakeScheduler, predictor: FakePredictor
+) -> None:
+    predictor.answer = sample_prediction(fits=False)
+    outcome = cotenant("predict", GRAPH, "--batch-size", "64")
+    assert outcome.code == 4
+    assert "NO: up to 1.20 GiB (predicted, 99 %) but cpu-standin has 1.00 GiB" in outcome.out
+    assert "24 fits" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("phase", "code"),
+    [
+        (scheduling_pb2.JOB_PHASE_FINISHED, 0),
+        (scheduling_pb2.JOB_PHASE_FAILED, 7),
+        (scheduling_pb2.JOB_PHASE_CANCELLED, 8),
+    ],
+)
+def test_waiting_exits_as_the_job_ended(
+    phase: scheduling_pb2.JobPhase.ValueType,
+    code: int,
+    cotenant: CommandLine,
+    scheduler: FakeScheduler,
+    predictor: FakePredictor,
+) -> None:
+    ended = ended_job(phase)
+    ended.job_id = "job-4"
+    scheduler.changes = [ended]
+    outcome = cotenant("submit", JOB_FILE, "--wait")
+    assert outcome.code == code
+    assert outcome.out == "job-4  cnn  submitted\n"
+
+
+def test_following_a_log_exits_as_the_job_ended(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    scheduler.jobs["job-000001"].phase = scheduling_pb2.JOB_PHASE_FAILED
+    outcome = cotenant("logs", "-f", "job-000001", "--tail", "1")
+    assert (outcome.code, outcome.out) == (7, "step 120/450 loss 1.0\n")

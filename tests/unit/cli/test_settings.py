@@ -1,0 +1,52 @@
+"""Flags before environment before file before defaults, each with its origin."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cotenant.cli.settings import resolve_settings
+from cotenant.client_errors import InputError
+from tests.support.cli_cluster import CommandLine
+
+
+def write_config(folder: Path, text: str) -> Path:
+    path = folder / "config.toml"
+    path.write_text(text)
+    return path
+
+
+def test_each_source_wins_over_the_next(tmp_path: Path) -> None:
+    file = write_config(tmp_path, 'scheduler = "file:1"\npredictor = "file:2"\ndevice = "NVIDIA H200"\n')
+    environment = {"COTENANT_SCHEDULER": "env:1", "COTENANT_PREDICTOR": "env:2"}
+    resolved = resolve_settings({"scheduler": "flag:1"}, environment, file)
+    assert resolved.settings.scheduler == "flag:1"
+    assert resolved.settings.predictor == "env:2"
+    assert resolved.settings.device == "NVIDIA H200"
+    assert resolved.settings.timeout_s == 15.0
+    assert [resolved.origins[name] for name in ("scheduler", "predictor", "device", "timeout_s")] == [
+        "flag", "environment COTENANT_PREDICTOR", str(file), "default",
+    ]  # fmt: skip
+
+
+def test_a_misspelt_setting_is_refused_with_the_right_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        resolve_settings({}, {}, write_config(tmp_path, 'schedular = "x:1"\n'))
+    assert caught.value.remedy == "did you mean 'scheduler'?"
+
+
+@pytest.mark.parametrize("text", ["scheduler = [1]\n", "timeout_s = 'soon'\n", "not toml"])
+def test_a_value_of_the_wrong_kind_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        resolve_settings({}, {}, write_config(tmp_path, text))
+
+
+def test_the_view_tells_where_a_value_came_from(
+    cotenant: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COTENANT_PREDICTOR", "host:7")
+    settings = json.loads(cotenant("config", "view", "-o", "json").out)["settings"]
+    assert settings["predictor"] == {"value": "host:7", "origin": "environment COTENANT_PREDICTOR"}
+    assert settings["output"]["origin"] == "flag"

@@ -1,0 +1,50 @@
+"""What people see, letter by letter; the files in golden/ were read by a person."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli_cluster import CommandLine
+from tests.support.fake_services import FakePredictor, FakeScheduler
+
+GOLDEN = Path(__file__).parent / "golden"
+GRAPH = str(Path(__file__).parents[3] / "examples/jobs/graphs/cnn.onnx")
+
+PAGES = {
+    "ps": ("ps",),
+    "describe": ("describe", "job-000001"),
+    "explain": ("explain", "resnet"),
+    "nodes": ("nodes",),
+    "gpus": ("gpus",),
+    "policies_list": ("policies", "list"),
+    "policies_describe": ("policies", "describe", "horus"),
+    "predict": ("predict", GRAPH, "--batch-size", "64"),
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_reads_as_reviewed(
+    page: str, cotenant: CommandLine, scheduler: FakeScheduler, predictor: FakePredictor
+) -> None:
+    outcome = cotenant(*PAGES[page])
+    assert outcome.out == (GOLDEN / f"{page}.txt").read_text(encoding="utf-8")
+    assert (outcome.code, outcome.err) == (0, "")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_line_is_wider_than_the_terminal(
+    page: str, cotenant: CommandLine, scheduler: FakeScheduler, predictor: FakePredictor
+) -> None:
+    lines = cotenant(*PAGES[page]).out.splitlines()
+    assert [line for line in lines if len(line) > 80] == []
+
+
+def test_a_wide_terminal_cuts_nothing(
+    cotenant: CommandLine, scheduler: FakeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    out = cotenant("ps", "-o", "wide").out
+    assert "…" not in out
+    assert "PLACED_SHARED: shares node-a/standin-0 with lstm-waiting" in out

@@ -1,0 +1,31 @@
+"""Every reason in words."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from scheduler_service.core.job_events import RESTARTING_EXIT_CLASSES
+from scheduler_service.core.reason_texts import REASON_TEXTS, describe_reason
+from scheduler_service.core.records import Reason
+from tests.support.scheduling import GIB
+
+
+def test_every_code_in_the_code_has_a_text() -> None:
+    root = Path(__file__).parents[3] / "scheduler_service"
+    sources = [path.read_text() for folder in ("core", "policies") for path in sorted((root / folder).glob("*.py"))]
+    found = {
+        code
+        for text in sources
+        for code in re.findall(r'code="([A-Z_0-9]+)"|"([A-Z_]+)", numbers', text)
+        for code in code
+    }
+    wanted = (found | {f"ATTEMPT_{name.upper()}" for name in RESTARTING_EXIT_CLASSES}) - {"", "ATTEMPT_"}
+    assert wanted <= REASON_TEXTS.keys()
+    assert len(wanted) > 30
+
+
+def test_a_reason_is_a_sentence_with_units() -> None:
+    numbers = {"needed_bytes": 3 * GIB, "free_bytes": GIB, "gpu_memory_bytes": 8 * GIB}
+    text = describe_reason(Reason(code="MEMORY_DOES_NOT_FIT", numbers=numbers))
+    assert text == "The job needs 3.00 GiB and 1.00 GiB are left of the GPU's 8.00 GiB."

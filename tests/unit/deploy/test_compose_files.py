@@ -1,0 +1,97 @@
+"""The compose files, the images and the example settings agree with each other."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+GPU = yaml.safe_load((ROOT / "docker-compose.gpu.yml").read_text())
+DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text()
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+
+
+def variables_with_defaults(text: str) -> dict[str, str]:
+    """Return the ${NAME:-default} of a compose file."""
+    return dict(re.findall(r"\$\{(\w+):-([^}]*)\}", text))
+
+
+def copied_sources() -> list[str]:
+    """Return what the Dockerfile copies from the repository."""
+    copies = [line.split()[1:-1] for line in DOCKERFILE.splitlines() if line.startswith("COPY ")]
+    return sorted({source.rstrip("/") for sources in copies for source in sources if "--from" not in sources[0]})
+
+
+def test_the_files_name_no_version_so_that_both_generations_of_compose_take_them() -> None:
+    assert "version" not in COMPOSE
+    assert "version" not in GPU
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_program_is_bounded_and_has_no_more_rights_than_it_needs(name: str) -> None:
+    service = SERVICES[name]
+    assert service["mem_limit"]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert set(service["logging"]["options"]) == {"max-size", "max-file"}
+    assert "privileged" not in service
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_published_port_is_on_the_loopback_address(name: str) -> None:
+    assert all(port.startswith("127.0.0.1:") for port in SERVICES[name].get("ports", []))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_program_keeps_its_state_in_a_named_volume(name: str) -> None:
+    (volume,) = SERVICES[name]["volumes"]
+    source, _, target = volume.partition(":")
+    assert source in COMPOSE["volumes"]
+    command = SERVICES[name]["command"]
+    assert command[command.index("--state-dir") + 1].startswith(f"{target}/")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_program_waits_only_for_programs_that_report_their_health(name: str) -> None:
+    for other, condition in SERVICES[name].get("depends_on", {}).items():
+        assert condition == {"condition": "service_healthy"}
+        assert "healthcheck" in SERVICES[other]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_build_target_is_a_stage_of_the_dockerfile_and_ends_as_an_unprivileged_user(name: str) -> None:
+    stage = re.search(rf"^FROM \S+ AS {SERVICES[name]['build']['target']}\n(.*?)(?=^FROM|\Z)", DOCKERFILE, re.M | re.S)
+    assert stage is not None
+    assert "USER cotenant\n" in stage.group(1)
+
+
+def test_the_gpu_file_changes_the_agent_only_and_asks_for_devices() -> None:
+    assert set(GPU["services"]) == {"agent"}
+    agent = GPU["services"]["agent"]
+    assert "--nvml" in agent["command"]
+    assert "--standin-cores" not in agent["command"]
+    assert agent["deploy"]["resources"]["reservations"]["devices"][0]["driver"] == "nvidia"
+    assert agent["image"] != SERVICES["agent"]["image"]
+
+
+def test_the_example_settings_show_every_variable_with_its_default() -> None:
+    used: dict[str, str] = {}
+    for name in ("docker-compose.yml", "docker-compose.gpu.yml"):
+        used |= variables_with_defaults((ROOT / name).read_text())
+    example = (ROOT / ".env.example").read_text()
+    shown = dict(line.split("=", 1) for line in example.splitlines() if line and not line.startswith("#"))
+    assert shown == used
+
+
+@pytest.mark.parametrize("source", copied_sources())
+def test_everything_that_the_images_copy_exists_and_reaches_the_build(source: str) -> None:
+    kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    assert (ROOT / source).exists()
+    assert any(fnmatch.fnmatch(source, pattern) for pattern in kept)

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from cotenant_profiler.campaign import read_campaign
+from cotenant_profiler.plan import Kind, build_plan
+
+from tests.support.profiler import LENET, LENET_WAIT, small_campaign
+
+STANDIN = Path("profiling/campaigns/cpu_standin.toml")
+
+
+def test_the_same_campaign_gives_the_same_plan() -> None:
+    first, second = (build_plan(small_campaign()) for _ in range(2))
+    assert [run.run_id for run in first] == [run.run_id for run in second]
+
+
+def test_no_run_is_planned_twice() -> None:
+    plan = build_plan(read_campaign(STANDIN))
+    assert len({run.run_id for run in plan}) == len(plan)
+
+
+def test_another_seed_gives_another_order_of_the_same_pairs() -> None:
+    plans = [build_plan(small_campaign(seed=seed, pairs={"repeated": 0})) for seed in (1, 2)]
+    pairs = [[run.run_id for run in plan if run.kind is Kind.GROUP] for plan in plans]
+    assert pairs[0] != pairs[1]
+    assert sorted(pairs[0]) == sorted(pairs[1])
+
+
+def test_another_method_gives_other_runs() -> None:
+    plans = [build_plan(small_campaign(method={"window_ms": window_ms})) for window_ms in (500, 600)]
+    assert not {run.run_id for run in plans[0]} & {run.run_id for run in plans[1]}
+
+
+def test_ten_jobs_make_fifty_five_pairs_of_which_ten_are_repeated() -> None:
+    plan = build_plan(read_campaign(STANDIN))
+    repeats = Counter(run.jobs for run in plan if run.kind is Kind.GROUP)
+    assert len(repeats) == 55
+    assert sorted(Counter(repeats.values()).items()) == [(1, 45), (3, 10)]
+
+
+def test_a_job_with_a_wait_comes_after_the_same_job_without() -> None:
+    solo = [run.jobs[0] for run in build_plan(read_campaign(STANDIN)) if run.kind is Kind.SOLO]
+    waiting = [job for job in solo if job.input_wait_ratio]
+    assert waiting
+    assert all(solo.index(job.without_wait) < solo.index(job) for job in waiting)
+
+
+def test_the_core_jobs_are_finished_before_the_rest_begins() -> None:
+    campaign = read_campaign(STANDIN)
+    plan = build_plan(campaign)
+    core = {job.without_wait for job in campaign.core_jobs} | set(campaign.core_jobs)
+    belongs = [set(run.jobs) <= core for run in plan]
+    assert belongs == sorted(belongs, reverse=True)
+
+
+def test_memory_is_measured_once_for_a_job_with_and_without_wait() -> None:
+    jobs = [run.jobs[0] for run in build_plan(small_campaign()) if run.kind is Kind.MEMORY]
+    assert jobs.count(LENET) == 1
+    assert LENET_WAIT not in jobs

@@ -1,0 +1,103 @@
+"""When a silent node is lost, and what of many heartbeats reaches the log."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from scheduler_service.adapters.node_leases import NodeLeases
+from scheduler_service.adapters.progress_reports import ProgressReports
+from scheduler_service.adapters.system_clock import SystemClock
+from scheduler_service.core.events import JobProgressed
+
+
+def report(steps_done: int, *, window_steps: int = 1, attempt: int = 1, loss: float | None = None) -> JobProgressed:
+    return JobProgressed(
+        at_ms=0,
+        job_id="job-1",
+        attempt=attempt,
+        fence=attempt,
+        steps_done=steps_done,
+        window_steps=window_steps,
+        window_ms=10 * window_steps,
+        loss=loss,
+    )
+
+
+def test_a_node_is_lost_at_lease_and_grace_and_margin_after_the_last_renewal() -> None:
+    leases = NodeLeases(lease_ms=30_000, grace_ms=30_000, margin_ratio=0.05)
+    leases.renew("a", now_ms=0)
+    leases.renew("b", now_ms=0)
+    leases.renew("a", now_ms=1_000)
+    assert leases.lost(now_ms=62_999) == []
+    assert leases.lost(now_ms=63_000) == ["b"]
+    assert leases.lost(now_ms=63_999) == []
+    assert leases.lost(now_ms=64_000) == ["a"]
+    assert leases.lost(now_ms=10**9) == []
+
+
+def test_at_most_one_report_per_interval_passes_and_no_step_is_left_out() -> None:
+    reports = ProgressReports(interval_ms=2_000)
+    passed: list[JobProgressed] = []
+    for number in range(100):
+        reports.add(report(number + 1), now_ms=100 * number)
+        passed += reports.due(now_ms=100 * number)
+    passed += reports.due(now_ms=20_000)
+    assert len(passed) == 6
+    assert sum(one.window_steps for one in passed) == 100
+    assert passed[-1].steps_done == 100
+
+
+def test_the_last_known_loss_survives_a_report_without_one() -> None:
+    reports = ProgressReports(interval_ms=1_000)
+    reports.add(report(1, loss=0.5), now_ms=0)
+    reports.add(report(2), now_ms=1)
+    assert [(one.loss, one.steps_done, one.window_steps) for one in reports.due(now_ms=5)] == [(0.5, 2, 2)]
+
+
+def test_a_report_that_says_nothing_new_is_dropped() -> None:
+    reports = ProgressReports(interval_ms=0)
+    reports.add(report(5), now_ms=0)
+    assert len(reports.due(now_ms=0)) == 1
+    reports.add(report(5, window_steps=0), now_ms=1)
+    assert reports.due(now_ms=10**6) == []
+
+
+def test_a_new_attempt_is_passed_on_at_once() -> None:
+    reports = ProgressReports(interval_ms=10_000)
+    reports.add(report(5), now_ms=0)
+    reports.due(now_ms=0)
+    reports.add(report(5, attempt=2), now_ms=1)
+    assert [one.attempt for one in reports.due(now_ms=1)] == [2]
+
+
+def test_what_waits_is_returned_when_the_attempt_ends() -> None:
+    reports = ProgressReports(interval_ms=10_000)
+    reports.add(report(5), now_ms=0)
+    assert reports.forget("job-1") == report(5)
+    assert reports.forget("job-1") is None
+    assert reports.due(now_ms=10**6) == []
+
+
+def test_the_clock_starts_no_earlier_than_the_newest_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    future_ms = 2**45
+    clock = SystemClock(not_before_ms=future_ms)
+    assert clock.now_ms() >= future_ms
+
+
+def test_a_jump_of_the_wall_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SystemClock()
+    before = clock.now_ms()
+    monkeypatch.setattr("scheduler_service.adapters.system_clock.time.time_ns", lambda: 0)
+    assert before <= clock.now_ms() < before + 60_000
+
+
+def test_the_merged_report_is_a_report_of_the_same_attempt() -> None:
+    reports = ProgressReports(interval_ms=1_000)
+    reports.add(replace(report(1), memory_peak_bytes=9), now_ms=0)
+    reports.add(replace(report(2), memory_peak_bytes=3), now_ms=0)
+    (merged,) = reports.due(now_ms=1_000)
+    assert (merged.attempt, merged.fence, merged.memory_peak_bytes) == (1, 1, 9)
+    assert re.fullmatch(r"job-\d+", merged.job_id)

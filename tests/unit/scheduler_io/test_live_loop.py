@@ -1,0 +1,196 @@
+"""Stored before handled, answered after the commit, nothing lost when the disk refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from scheduler_service.adapters import recovery
+from scheduler_service.adapters.event_log import LogRecord
+from scheduler_service.adapters.memory_event_log import MemoryEventLog
+from scheduler_service.adapters.recovery import JobNumbers, recover
+from scheduler_service.adapters.system_clock import SystemClock
+from scheduler_service.core.commands import Command
+from scheduler_service.core.decisions import Decision, Hold
+from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.events import JobSubmitted, NodeJoined
+from scheduler_service.core.records import Gpu, JobRequest, Node, Reason
+from scheduler_service.core.view import Policy, SchedulingView
+from scheduler_service.errors import NotReadyError, RequestConflictError, StateFullError, UnknownJobError
+from scheduler_service.live_loop import LiveLoop, Mutation, Proposal
+
+
+class HoldEverything:
+    def decide(self, view: SchedulingView) -> Sequence[Decision]:
+        return [Hold(job_id=job.request.job_id, reason=Reason(code="HELD")) for job in view.pending]
+
+
+def make_policy(name: str, parameters: Mapping[str, object]) -> Policy:
+    return HoldEverything()
+
+
+def make_engine() -> SchedulerEngine:
+    return SchedulerEngine(make_policy=make_policy, policy="hold")
+
+
+class FillingLog(MemoryEventLog):
+    """A log whose disk is full while `is_full`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = False
+        self.appends: list[int] = []
+
+    def append(self, records: Sequence[LogRecord]) -> int:
+        if self.is_full:
+            raise StateFullError("the disk is full; free some space")
+        self.appends.append(len(records))
+        return super().append(records)
+
+
+def make_loop(log: MemoryEventLog, performed: list[Command] | None = None) -> LiveLoop:
+    engine = make_engine()
+    return LiveLoop(
+        engine=engine,
+        log=log,
+        clock=SystemClock(),
+        perform=(performed if performed is not None else []).append,
+        sequence=0,
+        snapshot_state=lambda: recovery.snapshot_state(engine, JobNumbers()),
+        snapshot_every_events=10**6,
+    )
+
+
+def submission(job_id: str, *, request_id: str = "", body: str = "x") -> Mutation:
+    event = JobSubmitted(at_ms=0, request=JobRequest(job_id=job_id))
+    return Mutation(propose=lambda: Proposal(event=event, answer=job_id), request_id=request_id, body_sha256=body)
+
+
+def run(work: Callable[[LiveLoop], Awaitable[None]], log: MemoryEventLog) -> LiveLoop:
+    async def main() -> LiveLoop:
+        loop = make_loop(log)
+        running = asyncio.create_task(loop.run())
+        try:
+            await work(loop)
+        finally:
+            loop.close()
+            await asyncio.wait_for(running, timeout=20)
+        return loop
+
+    return asyncio.run(main())
+
+
+@contextmanager
+def full(log: FillingLog) -> Iterator[None]:
+    log.is_full = True
+    yield
+    log.is_full = False
+
+
+def node_joined(node_id: str) -> NodeJoined:
+    gpu = Gpu(gpu_id=f"{node_id}-0", device="d", memory_bytes=1)
+    return NodeJoined(at_ms=0, node=Node(node_id=node_id, gpus=(gpu,)))
+
+
+def test_what_gathers_is_stored_in_one_flush_and_answered_in_order() -> None:
+    log = FillingLog()
+
+    async def work(loop: LiveLoop) -> None:
+        answers = await asyncio.gather(*(loop.mutate(submission(f"job-{n}")) for n in range(20)))
+        assert answers == [f"job-{n}" for n in range(20)]
+
+    loop = run(work, log)
+    assert log.appends == [20]
+    assert list(loop.engine.state.jobs) == [f"job-{n}" for n in range(20)]
+    assert [stored.event.at_ms for stored in log.read_from(1)] == sorted(s.event.at_ms for s in log.read_from(1))
+
+
+def test_a_repetition_gets_the_first_answer_even_within_one_batch() -> None:
+    log = FillingLog()
+
+    async def work(loop: LiveLoop) -> None:
+        twins = [submission(f"job-{n}", request_id="same") for n in (1, 2)]
+        assert await asyncio.gather(*map(loop.mutate, twins)) == ["job-1", "job-1"]
+        assert await loop.mutate(submission("job-3", request_id="same")) == "job-1"
+        with pytest.raises(RequestConflictError, match="same"):
+            await loop.mutate(submission("job-4", request_id="same", body="other"))
+
+    assert list(run(work, log).engine.state.jobs) == ["job-1"]
+
+
+def test_a_refused_proposal_stores_nothing_and_leaves_the_others_alone() -> None:
+    log = FillingLog()
+
+    def refuse() -> Proposal:
+        raise UnknownJobError("job-9")
+
+    async def work(loop: LiveLoop) -> None:
+        done = await asyncio.gather(
+            loop.mutate(Mutation(propose=refuse)), loop.mutate(submission("job-1")), return_exceptions=True
+        )
+        assert isinstance(done[0], UnknownJobError)
+        assert done[1] == "job-1"
+
+    run(work, log)
+    assert log.last_sequence() == 1
+
+
+def test_a_full_disk_refuses_requests_but_keeps_facts_until_there_is_space() -> None:
+    log = FillingLog()
+
+    async def work(loop: LiveLoop) -> None:
+        with full(log):
+            told = asyncio.ensure_future(loop.tell(node_joined("n")))
+            with pytest.raises(StateFullError, match="free some space"):
+                await loop.mutate(submission("job-1"))
+            assert loop.storage_failure
+            assert not told.done()
+            assert not loop.engine.state.nodes
+        await asyncio.wait_for(told, timeout=20)
+        assert list(loop.engine.state.nodes) == ["n"]
+        assert await loop.mutate(submission("job-2")) == "job-2"
+        assert loop.storage_failure == ""
+
+    loop = run(work, log)
+    assert list(loop.engine.state.jobs) == ["job-2"]
+
+
+def test_nothing_enters_a_closed_loop() -> None:
+    async def work(loop: LiveLoop) -> None:
+        loop.close()
+        with pytest.raises(NotReadyError, match="stopping"):
+            await loop.mutate(submission("job-1"))
+
+    run(work, FillingLog())
+
+
+def test_recovery_from_a_snapshot_equals_recovery_from_all_events() -> None:
+    log, whole = MemoryEventLog(), MemoryEventLog()
+    numbers = JobNumbers()
+
+    async def work(loop: LiveLoop) -> None:
+        for number in range(1, 30):
+            await loop.mutate(submission(numbers.next_id()))
+            if number % 10 == 0:
+                await loop.tell(node_joined(f"n{number}"))
+                loop.snapshot_state = lambda: recovery.snapshot_state(loop.engine, numbers)
+                await loop.store_snapshot()
+
+    loop = run(work, log)
+    whole.append([LogRecord(event=stored.event) for stored in log.read_from(1)])
+
+    def recovered(source: MemoryEventLog) -> recovery.Recovered:
+        return recover(
+            source,
+            new_engine=make_engine,
+            restored_engine=lambda state: SchedulerEngine.restore(state, make_policy=make_policy),
+        )
+
+    assert log.latest_snapshot() is not None
+    short, full_replay = recovered(log), recovered(whole)
+    assert short.engine.snapshot() == full_replay.engine.snapshot() == loop.engine.snapshot()
+    assert short.numbers == full_replay.numbers == numbers
+    assert short.sequence == full_replay.sequence == 31

@@ -1,0 +1,121 @@
+"""Questions to a real port: answers, failures and outages all become events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from scheduler_service.adapters.predictor_client import (
+    PAIR_MEMBERS_MAX,
+    PredictorClient,
+    open_channel,
+    pair_questions,
+)
+from scheduler_service.core.commands import PairMember, RequestPairPredictions, RequestPrediction
+from scheduler_service.core.events import (
+    Event,
+    PairPredictionsArrived,
+    PairPredictionsFailed,
+    PredictionArrived,
+    PredictionFailed,
+)
+from scheduler_service.core.records import Level
+from tests.support.fake_predictor import FakePredictor
+
+QUESTION = RequestPrediction(
+    key="k", device="d", device_memory_bytes=1, graph_sha256="ab" * 32, settings={"batch_size": "32"}, sub_batches=(16,)
+)
+
+
+def members(count: int) -> tuple[PairMember, ...]:
+    return tuple(PairMember(key=f"k{n}", graph_sha256="ab" * 32, settings={}) for n in range(count))
+
+
+@pytest.fixture
+def predictor() -> Iterator[FakePredictor]:
+    with FakePredictor() as made:
+        yield made
+
+
+def ask(address: str, command: RequestPrediction | RequestPairPredictions, *, deadline_s: float = 20) -> Event:
+    async def main() -> Event:
+        client = PredictorClient(open_channel(address) if address else None, deadline_s=deadline_s)
+        answer: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+        client.request(command, answer.set_result)
+        try:
+            return await asyncio.wait_for(answer, timeout=40)
+        finally:
+            await client.close()
+
+    return asyncio.run(main())
+
+
+def test_an_answer_becomes_a_prediction_with_every_asked_sub_batch(predictor: FakePredictor) -> None:
+    event = ask(predictor.address, QUESTION)
+    assert isinstance(event, PredictionArrived)
+    prediction = event.prediction
+    assert (prediction.key, prediction.device, prediction.level) == ("k", "d", Level.GRAPH)
+    assert set(prediction.memory) == {16, 32}
+    assert prediction.step_ms == {(1, 16): 50.0, (1, 32): 50.0}
+    assert prediction.memory[32].memory_bytes_upper_99 == round(predictor.memory_bytes * 1.2)
+
+
+def test_a_short_outage_is_bridged_by_retries(predictor: FakePredictor) -> None:
+    failures = iter([grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE])
+    predictor.failure = lambda: next(failures, None)
+    assert isinstance(ask(predictor.address, QUESTION), PredictionArrived)
+    assert len(predictor.job_questions) == 3
+
+
+def test_an_outage_ends_after_bounded_retries_as_an_event(predictor: FakePredictor) -> None:
+    predictor.failure = lambda: grpc.StatusCode.UNAVAILABLE
+    event = ask(predictor.address, QUESTION)
+    assert isinstance(event, PredictionFailed)
+    assert (event.key, event.device, event.code) == ("k", "d", "PREDICTOR_UNAVAILABLE")
+    assert len(predictor.job_questions) == 4
+
+
+def test_a_refusal_is_not_repeated(predictor: FakePredictor) -> None:
+    predictor.failure = lambda: grpc.StatusCode.INVALID_ARGUMENT
+    event = ask(predictor.address, QUESTION)
+    assert isinstance(event, PredictionFailed)
+    assert event.code == "PREDICTOR_INVALID_ARGUMENT"
+    assert len(predictor.job_questions) == 1
+
+
+def test_no_predictor_is_an_event_too() -> None:
+    event = ask("", QUESTION)
+    assert isinstance(event, PredictionFailed)
+    assert event.code == "NO_PREDICTOR"
+
+
+def test_pairs_come_back_for_the_new_keys_only(predictor: FakePredictor) -> None:
+    event = ask(predictor.address, RequestPairPredictions(device="d", members=members(3), new_keys=("k0",)))
+    assert isinstance(event, PairPredictionsArrived)
+    pairs = {(pair.victim_key, pair.other_key) for pair in event.pairs}
+    assert pairs == {("k0", "k0"), ("k0", "k1"), ("k1", "k0"), ("k0", "k2"), ("k2", "k0")}
+    assert [pair.slowdown_ratio for pair in event.pairs] == pytest.approx([0.05] * 5)
+
+
+def test_failed_pairs_name_the_new_keys(predictor: FakePredictor) -> None:
+    predictor.failure = lambda: grpc.StatusCode.NOT_FOUND
+    event = ask(predictor.address, RequestPairPredictions(device="d", members=members(2), new_keys=("k1",)))
+    assert isinstance(event, PairPredictionsFailed)
+    assert event.keys == ("k1",)
+
+
+@pytest.mark.parametrize(("new", "total"), [(1, 2_000), (3, 250), (250, 250), (120, 130), (1, 1)])
+def test_large_questions_are_split_without_losing_a_pair(new: int, total: int) -> None:
+    everyone = members(total)
+    new_keys = {member.key for member in everyone[:new]}
+    command = RequestPairPredictions(device="d", members=everyone, new_keys=tuple(sorted(new_keys)))
+    asked: set[frozenset[str]] = set()
+    for question in pair_questions(command):
+        assert len(question) <= PAIR_MEMBERS_MAX
+        keys = [member.key for member in question]
+        asked |= {frozenset((one, other)) for one in keys for other in keys}
+    wanted = {frozenset((one, member.key)) for one in new_keys for member in everyone}
+    assert wanted <= asked

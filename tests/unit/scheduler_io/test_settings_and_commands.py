@@ -1,0 +1,115 @@
+"""Where settings come from, and what the commands around the state do."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from scheduler_service.adapters.event_log import LogRecord
+from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
+from scheduler_service.commands.main import cli
+from scheduler_service.core.events import TimerFired
+from scheduler_service.errors import SettingsError
+from scheduler_service.grpc_api.server import Encryption, GrpcServer, is_loopback
+from scheduler_service.settings import Settings, load_settings
+
+
+def test_flags_come_before_the_environment_before_the_file_before_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('policy = "file"\nseed = 1\ngrace_ms = 5\n')
+    environment = {"COTENANT_SCHEDULER_POLICY": "environment", "COTENANT_SCHEDULER_SEED": "2", "COTENANT_OTHER": "x"}
+    settings = load_settings(flags={"policy": "flag", "seed": None}, environment=environment, file=file)
+    assert (settings.policy, settings.seed, settings.grace_ms) == ("flag", 2, 5)
+    assert settings.lease_ms == Settings().lease_ms
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("polcy = 'x'", "unknown setting 'polcy'"),
+        ("seed = 'x'", "seed must be of type int"),
+        ("seed = true", "seed must be of type int"),
+        ("insecure = 'maybe'", "insecure must be of type bool"),
+        ("heartbeat_ms = 0", "at least 1"),
+        ("grace_ms = -1", "must not be negative"),
+        ("lease_ms = 3000", "twice heartbeat_ms"),
+        ("tls_key_file = 'k'", "belong together"),
+        ("client_ca_file = 'c'", "needs tls_certificate_file"),
+        ("log_level = 'LOUD'", "log_level must be"),
+        ("seed = ", "cannot be read"),
+    ],
+)
+def test_a_wrong_setting_is_named(tmp_path: Path, content: str, complaint: str) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text(content)
+    with pytest.raises(SettingsError, match=complaint):
+        load_settings(flags={}, environment={}, file=file)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"none\.toml"):
+        load_settings(flags={}, environment={}, file=tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("[::1]", True), ("localhost", True), ("0.0.0.0", False), ("a", False)],
+)
+def test_loopback_is_told_from_the_world(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+def test_the_world_is_served_with_tls_or_on_request_only() -> None:
+    encryption = Encryption(certificate_file=Path("c"), key_file=Path("k"))
+    with pytest.raises(SettingsError, match="--insecure"):
+        GrpcServer(address="0.0.0.0:0", encryption=None, insecure=False, reflects=False)
+    GrpcServer(address="0.0.0.0:0", encryption=encryption, insecure=False, reflects=False)
+    GrpcServer(address="0.0.0.0:0", encryption=None, insecure=True, reflects=False)
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(cli, arguments, catch_exceptions=True)
+    return result.exit_code, result.output
+
+
+def test_backup_restore_and_export_go_through_the_command_line(tmp_path: Path) -> None:
+    with closing(SqliteEventLog(tmp_path / "state")) as log:
+        log.append([LogRecord(event=TimerFired(at_ms=n)) for n in (1, 2)])
+    code, output = run("backup", str(tmp_path / "b"), "--state-dir", str(tmp_path / "state"))
+    assert (code, json.loads(output)["last_sequence"]) == (0, 2)
+    assert run("restore", str(tmp_path / "b"), "--state-dir", str(tmp_path / "new"))[0] == 0
+    code, output = run("export-log", "--state-dir", str(tmp_path / "new"), "--from-sequence", "2")
+    assert [json.loads(line) for line in output.splitlines()] == [
+        {"sequence": 2, "kind": "TimerFired", "format": 1, "at_ms": 2}
+    ]
+
+
+def test_policies_are_listed_and_described_offline() -> None:
+    code, output = run("policies", "list", "-o", "json")
+    assert code == 0
+    assert {"fifo", "horus"} <= {policy["name"] for policy in json.loads(output)}
+    assert "overtaking" in run("policies", "describe", "fifo")[1]
+    assert run("policies", "describe", "magic")[0] != 0
+
+
+def test_a_snapshot_is_decided_offline(tmp_path: Path) -> None:
+    gpu = {"gpu_id": "g", "device": "d", "memory_bytes": str(2**34), "healthy": True}
+    job = {"job_id": "a", "gpus": 1, "batch": "8", "steps_total": "5"}
+    late = {"job": {**job, "job_id": "b"}, "not_before_ms": "50"}
+    snapshot = {
+        "now_ms": "9",
+        "nodes": [{"node_id": "n", "schedulable": True, "gpus": [gpu]}],
+        "pending": [{"job": job}, late],
+    }
+    file = tmp_path / "snapshot.json"
+    file.write_text(json.dumps(snapshot))
+    code, output = run("decide", str(file), "--policy", "fifo", "-o", "json")
+    decisions = json.loads(output)["decisions"]
+    assert code == 0
+    assert [(one["job_id"], *(set(one) & {"start", "hold"})) for one in decisions] == [("a", "start"), ("b", "hold")]
+    assert decisions[1]["hold"]["until_ms"] == "50"
+    assert run("decide", str(file), "--policy", "magic")[0] != 0
