@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 _PROBE_NAME = "probe"
 _CPU_PERIOD_US = 100_000
+_SWEEPS_MAX = 50
+_SWEEP_PAUSE_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,7 @@ class ControlGroups:
     unified: Path | None = None
     memory: Path | None = None
     cpu: Path | None = None
-    _known: set[str] = field(default_factory=set)
+    _left_over: set[Path] = field(default_factory=set)
 
     @property
     def enforcements(self) -> tuple[str, ...]:
@@ -74,16 +77,24 @@ class ControlGroups:
             _try_write(self.unified / name / "cgroup.kill", "1")
 
     def remove(self, name: str) -> None:
-        """Remove the empty group of an ended attempt."""
-        for parent in self._parents():
-            with contextlib.suppress(OSError):
-                (parent / name).rmdir()
+        """Remove the group of an ended attempt; what the kernel still holds busy is removed with the next ones."""
+        self._left_over.update(parent / name for parent in self._parents())
+        self._sweep()
 
     def remove_parents(self) -> None:
-        """Remove the node's own groups if no job is left in them."""
+        """Remove the node's own groups if no job is left in them; waits for the kernel for a second at most."""
+        for _ in range(_SWEEPS_MAX):
+            if self._sweep():
+                break
+            time.sleep(_SWEEP_PAUSE_S)
         for parent in self._parents():
-            with contextlib.suppress(OSError):
-                parent.rmdir()
+            _remove_group(parent)
+
+    def _sweep(self) -> bool:
+        """Remove the groups of ended attempts; whether none is left."""
+        # A dead process leaves its group a moment after its parent was told: until then the group is busy.
+        self._left_over = {directory for directory in self._left_over if not _remove_group(directory)}
+        return not self._left_over
 
     def _parents(self) -> Iterator[Path]:
         yield from dict.fromkeys(path for path in (self.unified, self.memory, self.cpu) if path is not None)
@@ -148,6 +159,17 @@ def _usable(parent: Path, file_name: str) -> bool:
         with contextlib.suppress(OSError):
             parent.rmdir()
     return found
+
+
+def _remove_group(directory: Path) -> bool:
+    """Remove an empty group; whether it is gone."""
+    try:
+        directory.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _limit_memory(directory: Path, limit_bytes: int) -> None:

@@ -29,7 +29,7 @@ def test_a_job_over_its_host_memory_ends_as_host_oom(tmp_path: Path, scheduler: 
         exited = scheduler.wait_for_exit("job-1")
         assert (exited.exit_class, exited.exit_code) == ("host_oom", -9)
         assert agent.terminate() == 0
-        assert not list(Path("/sys/fs/cgroup").glob("*/cotenant-node-a"))
+        assert not list(Path("/sys/fs/cgroup").glob("**/cotenant-node-a"))
 
 
 def test_of_two_jobs_on_one_device_the_one_over_its_limit_ends(tmp_path: Path, scheduler: FakeScheduler) -> None:

@@ -58,6 +58,32 @@ def test_limits_are_written_in_the_words_of_each_version(tmp_path: Path) -> None
     assert files.oom_files == (str(memory / "job.1" / "memory.oom_control"),)
 
 
+def test_a_group_that_is_busy_for_a_moment_is_removed_later(tmp_path: Path) -> None:
+    parent = tmp_path / "v2"
+    groups = ControlGroups(unified=parent)
+    groups.create("job.1")
+    still_in = parent / "job.1" / "a process that has not left yet"
+    still_in.mkdir()
+    groups.remove("job.1")
+    assert (parent / "job.1").exists()
+    still_in.rmdir()
+    groups.create("job.2")
+    groups.remove("job.2")
+    assert list(parent.iterdir()) == []
+    groups.remove_parents()
+    assert not parent.exists()
+
+
+def test_groups_that_stay_busy_are_left_behind_without_an_error(tmp_path: Path) -> None:
+    parent = tmp_path / "v2"
+    groups = ControlGroups(unified=parent)
+    groups.create("job.1")
+    (parent / "job.1" / "a process of somebody else").mkdir()
+    groups.remove("job.1")
+    groups.remove_parents()
+    assert (parent / "job.1").exists()
+
+
 def test_the_real_group_kills_processes_that_left_every_session() -> None:
     groups = detect(f"test-{os.getpid()}")
     if groups.unified is None:
