@@ -1,0 +1,262 @@
+"""From measured rows to learning problems, with every row that is left out counted by its reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from cotenant.profile_schema import PairRow, SoloRow
+from predictor_service.errors import CallerError
+from predictor_service.features.devices import find_device_type
+from predictor_service.features.graph_description import GraphDescription
+from predictor_service.features.job_features import FEATURES, build_features
+from predictor_service.features.job_settings import JobSettings
+from predictor_service.learning.problem import ALL_DEVICES, UNITS, JobFacts, Problem, SoloFigures
+from predictor_service.learning.profile_files import MeasuredProfiles
+
+SLOWDOWN: Final = "slowdown"
+_FEATURE_PREFIXES: Final = ("set.", "graph.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReadProblem:
+    """A problem and what did not become part of it.
+
+    Attributes:
+        problem: May have no rows.
+        excluded: Rows left out by reason.
+    """
+
+    problem: Problem
+    excluded: Mapping[str, int]
+
+
+def list_devices(profiles: MeasuredProfiles, target: str) -> list[str]:
+    """Device types that have a measurement of a target, by name."""
+    if target == SLOWDOWN:
+        return sorted({row.device for row in profiles.pairs if row.slowdown_ratio is not None})
+    return sorted({row.device for row in profiles.solo if _MEASURED[target](row) is not None})
+
+
+def list_campaigns(profiles: MeasuredProfiles, target: str, device: str) -> list[str]:
+    """Campaigns that have rows of a device type, by name."""
+    rows: Sequence[SoloRow | PairRow] = profiles.pairs if target == SLOWDOWN else profiles.solo
+    return sorted({row.campaign for row in rows if device in (row.device, ALL_DEVICES)})
+
+
+def read_problem(profiles: MeasuredProfiles, target: str, device: str, campaign: str | None = None) -> ReadProblem:
+    """Builds one problem.
+
+    Args:
+        profiles: Measured rows.
+        target: One of `problem.TARGETS`.
+        device: Device type by the name that the rows use, or `ALL_DEVICES`.
+        campaign: None = all of them; every row then carries its own as a label, and a slowdown is still taken against
+            the solo time of its own campaign.
+
+    Returns:
+        The problem with rows in file order.
+    """
+    excluded: Counter[str] = Counter()
+    selection = _Selection(profiles, device, campaign, excluded)
+    rows = list(_pair_rows(selection) if target == SLOWDOWN else _solo_rows(selection, target))
+    campaigns = sorted({row.jobs[0].labels["campaign"] for row in rows})
+    problem = Problem(
+        target=target,
+        unit=UNITS[target],
+        device=device,
+        campaign=campaign or "+".join(campaigns),
+        measured=np.array([row.measured for row in rows], dtype=np.float64),
+        row_ids=tuple(row.row_id for row in rows),
+        jobs=tuple(row.jobs[0] for row in rows),
+        others=tuple(row.jobs[1:] for row in rows),
+    )
+    return ReadProblem(problem=problem, excluded=dict(sorted(excluded.items())))
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    row_id: str
+    measured: float
+    jobs: tuple[JobFacts, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    profiles: MeasuredProfiles
+    device: str
+    campaign: str | None
+    excluded: Counter[str]
+
+    def refuses(self, row: SoloRow | PairRow) -> bool:
+        """Whether a row is not part of any problem of this device and campaign; counts why."""
+        reason = self._reason(row)
+        if reason:
+            self.excluded[reason] += 1
+        return bool(reason)
+
+    def _reason(self, row: SoloRow | PairRow) -> str:
+        if self.device not in (row.device, ALL_DEVICES):
+            return "another device type"
+        if self.campaign not in (row.campaign, None):
+            return "another campaign"
+        return "" if row.status == "ok" else f"status {row.status}"
+
+
+def _solo_rows(selection: _Selection, target: str) -> Iterator[_Row]:
+    for row in selection.profiles.solo:
+        if selection.refuses(row):
+            continue
+        value = _MEASURED[target](row)
+        if value is None:
+            selection.excluded[f"no {target} measured"] += 1
+        elif value <= 0 and target in ("memory", "step_time"):
+            selection.excluded[f"{target} is not above 0"] += 1
+        else:
+            yield _Row(row.run_id, value, (_facts(row, selection.profiles.graphs),))
+
+
+def _pair_rows(selection: _Selection) -> Iterator[_Row]:
+    alone = _facts_of_jobs(selection.profiles)
+    for row in selection.profiles.pairs:
+        if selection.refuses(row):
+            continue
+        keys = (row.victim_job_key, *row.other_job_keys)
+        jobs = [alone.get((row.campaign, row.device, key)) for key in keys]
+        known = tuple(job for job in jobs if job is not None)
+        if row.slowdown_ratio is None:
+            selection.excluded["no slowdown measured"] += 1
+        elif len(known) < len(jobs):
+            selection.excluded["a job has no solo row of the same campaign and device type"] += 1
+        elif not row.other_job_keys:
+            selection.excluded["nobody beside the victim"] += 1
+        else:
+            labelled = tuple(_with_share_mode(job, row.share_mode) for job in known)
+            yield _Row(row.run_id, row.slowdown_ratio, labelled)
+
+
+def _with_share_mode(job: JobFacts, share_mode: str) -> JobFacts:
+    return dataclasses.replace(job, labels={**job.labels, "share_mode": share_mode})
+
+
+def _facts_of_jobs(profiles: MeasuredProfiles) -> dict[tuple[str, str, str], JobFacts]:
+    """What is known of every job by campaign, device type and key, repetitions averaged."""
+    rows = defaultdict(list)
+    for row in profiles.solo:
+        if row.status == "ok" and row.gpus == 1 and row.step_ms_mean is not None:
+            rows[row.campaign, row.device, row.job_key].append(row)
+    return {
+        key: dataclasses.replace(_facts(members[0], profiles.graphs), solo=_solo_figures(members))
+        for key, members in rows.items()
+    }
+
+
+def _solo_figures(rows: Sequence[SoloRow]) -> SoloFigures:
+    return SoloFigures(
+        step_ms=_mean(row.step_ms_mean for row in rows),
+        utilization_ratio=_mean(row.utilization_ratio for row in rows),
+        dram_activity_ratio=_mean(row.dram_activity_ratio for row in rows),
+        memory_bytes=_mean(_memory_bytes(row) for row in rows),
+    )
+
+
+def _mean(values: Iterator[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _facts(row: SoloRow, graphs: Mapping[str, GraphDescription]) -> JobFacts:
+    numbers, labels = _published(row.features_json)
+    graph = graphs.get(row.graph_sha256 or "")
+    if graph is not None:
+        numbers["graph."].update(_graph_numbers(graph, row))
+    return JobFacts(
+        job_key=row.job_key,
+        architecture=row.architecture,
+        family=row.family,
+        batch=row.batch,
+        sub_batch=row.sub_batch,
+        device=row.device,
+        optimizer=row.optimizer,
+        precision=row.precision,
+        input_wait_ratio=row.input_wait_ratio,
+        gpus=row.gpus,
+        raw=numbers["set."],
+        graph=numbers["graph."],
+        labels={**labels, "mode": row.mode, "share_mode": row.share_mode, "campaign": row.campaign},
+    )
+
+
+def _published(features_json: str | None) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
+    """Splits published features into numbers by prefix and labels; the prefixes are removed, nulls left out."""
+    numbers: dict[str, dict[str, float]] = {prefix: {} for prefix in _FEATURE_PREFIXES}
+    labels: dict[str, str] = {}
+    for key, value in json.loads(features_json or "{}").items():
+        prefix = next((prefix for prefix in _FEATURE_PREFIXES if key.startswith(prefix)), "")
+        name = key.removeprefix(prefix)
+        if isinstance(value, str):
+            labels[name] = value
+        elif isinstance(value, int | float) and math.isfinite(value):
+            numbers[prefix or "set."][name] = float(value)
+    return numbers, labels
+
+
+def _graph_numbers(graph: GraphDescription, row: SoloRow) -> dict[str, float]:
+    """Physical counts of a graph at the row's batch; on a device of the catalogue the served vector as well."""
+    try:
+        features = graph.at_batch(row.sub_batch)
+    except CallerError:
+        return {}
+    numbers = {
+        field.name: float(value)
+        for field in dataclasses.fields(features)
+        if isinstance(value := getattr(features, field.name), int)
+    }
+    device = find_device_type(row.device)
+    try:
+        settings = _settings(row)
+    except CallerError:  # a setting that the catalogue of settings lacks, e.g. another optimizer
+        return numbers
+    if device is None:
+        return numbers
+    built = build_features(features, settings, device)
+    named = zip(FEATURES, built.values.tolist(), strict=True)
+    return numbers | {
+        **{feature.name: value for feature, value in named},
+        "roofline_ms": built.roofline_ms,
+        "analytical_memory_bytes": built.analytical_memory_bytes,
+    }
+
+
+def _settings(row: SoloRow) -> JobSettings:
+    return JobSettings(
+        batch_size=row.batch,
+        mode=row.mode,
+        precision=row.precision,
+        optimizer="sgd" if row.mode == "infer" else row.optimizer,
+        input_wait_ratio=row.input_wait_ratio,
+        host_memory_bytes=row.host_memory_bytes,
+        disk_read_bytes_per_s=row.disk_read_bytes_per_s,
+        network_bytes_per_s=row.network_bytes_per_s,
+    )
+
+
+def _memory_bytes(row: SoloRow) -> float | None:
+    """What the device cannot give to others: the allocator's peak and the context."""
+    allocator_bytes = row.memory_reserved_bytes or row.memory_peak_bytes
+    return None if not allocator_bytes else float(allocator_bytes + (row.memory_context_bytes or 0))
+
+
+_MEASURED: Final[Mapping[str, Callable[[SoloRow], float | None]]] = {
+    "utilization": lambda row: row.utilization_ratio,
+    "sm_activity": lambda row: row.sm_activity_ratio,
+    "memory": _memory_bytes,
+    "step_time": lambda row: row.step_ms_mean,
+}
