@@ -20,7 +20,7 @@ GRID: Final = tuple(1 << exponent for exponent in range(BATCH_MAX.bit_length() +
 
 
 class JobSamples:
-    """Features of one job at any batch, built at most once each.
+    """Features of one job at any batch; those at powers of two are kept, and the last other one.
 
     Args:
         graph: The graph.
@@ -32,15 +32,21 @@ class JobSamples:
         self._graph = graph
         self._settings = settings
         self._device = device
-        self._features: dict[int, JobFeatures] = {}
+        self._kept: dict[int, JobFeatures] = {}
+        self._last: tuple[int, JobFeatures] | None = None
 
     def at(self, batch: int) -> JobFeatures:
         """Features at one batch."""
-        if batch not in self._features:
-            self._features[batch] = build_features(
-                self._graph.at(batch), self._settings, self._device, self._graph.family_codes
-            )
-        return self._features[batch]
+        last = self._last
+        if last is not None and last[0] == batch:
+            return last[1]
+        features = self._kept.get(batch)
+        if features is None:
+            features = build_features(self._graph.at(batch), self._settings, self._device, self._graph.family_codes)
+            if batch & (batch - 1) == 0:
+                self._kept[batch] = features
+        self._last = (batch, features)
+        return features
 
     def vectors(self, batches: tuple[int, ...]) -> FloatArray:
         """Vectors at several batches, shape (batches, len(FEATURES))."""

@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from predictor_service.features.devices import DeviceType
-from predictor_service.features.job_features import FloatArray
 from predictor_service.features.job_settings import JobSettings
-from predictor_service.inference.batch_curve import GRID, JobSamples, grid_up_to, largest_within, read_curve
+from predictor_service.inference.batch_curve import GRID, JobSamples, grid_up_to, largest_within
+from predictor_service.inference.bounded_curve import BoundedCurve
 from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.inference.records import Contribution, Estimate, Level
 from predictor_service.registry.served_version import Bounded, ServedTarget
@@ -24,11 +24,11 @@ _EXPLAINED_MAX: Final = 8
 
 
 class JobEstimator:
-    """Answers questions about one job.
+    """Answers questions about one job at any batch; safe for many threads.
 
     Args:
         graph: The graph.
-        settings: How the job runs.
+        settings: How the job runs; its batch is not looked at.
         device: What it runs on.
         models: Trained targets of the device type; empty = none.
         confidence: Coverage of the intervals.
@@ -42,46 +42,45 @@ class JobEstimator:
         models: Mapping[str, ServedTarget],
         confidence: float,
     ) -> None:
-        self._settings = settings
         self._models = models
         self._confidence = confidence
         self._samples = JobSamples(graph, settings, device)
+        self._curves: dict[str, BoundedCurve] = {}
 
     def memory(self, batch: int) -> Estimate:
         """Peak memory at a batch, bytes; `upper_99` is set."""
-        return self._read(MEMORY, grid_up_to(batch), batch)
+        return self._read(MEMORY, batch)
 
     def step(self, batch: int) -> Estimate:
         """Time of one step at a batch, milliseconds."""
-        return dataclasses.replace(self._read(STEP, grid_up_to(batch), batch), upper_99=None)
+        return self._read(STEP, batch)
 
-    def utilization(self) -> Estimate:
+    def utilization(self, batch: int) -> Estimate:
         """Share of time in which the device is busy, alone."""
         if UTILIZATION.name in self._models:
-            return self._share(UTILIZATION)
-        ceiling_ratio = self._samples.at(self._settings.batch_size).utilization_ceiling_ratio
-        return self._fallback(ceiling_ratio)
+            return self._share(UTILIZATION, batch)
+        return self._fallback(self._samples.at(batch).utilization_ceiling_ratio)
 
-    def sm_activity(self) -> Estimate | None:
+    def sm_activity(self, batch: int) -> Estimate | None:
         """Share of multiprocessor time with work; None where the device's data lack it."""
-        return self._share(SM_ACTIVITY) if SM_ACTIVITY.name in self._models else None
+        return self._share(SM_ACTIVITY, batch) if SM_ACTIVITY.name in self._models else None
 
     def largest_batch(self, memory_bytes: int) -> int:
         """Largest batch whose memory bound fits; 0 = none."""
-        return largest_within(GRID, self._bounded(MEMORY, GRID).upper_99, memory_bytes)
+        return largest_within(GRID, self._curve(MEMORY, GRID).upper_99, memory_bytes)
 
-    def explain(self, estimate: Estimate, target: Target) -> Estimate:
+    def explain(self, estimate: Estimate, target: Target, batch: int) -> Estimate:
         """Adds the largest contributions: how the answer moves when one input becomes that of a mean training row."""
         model = self._models.get(target.name)
         if model is None:
             return estimate
-        sample = self._samples.at(self._settings.batch_size)
+        sample = self._samples.at(batch)
         columns = model.select(sample.values[None, :])
         mean = (model.record.domain.rows * model.record.domain.scale).mean(axis=0)
         variants = np.repeat(columns, columns.shape[1] + 1, axis=0)
         places = np.arange(columns.shape[1])
         variants[places, places] = mean
-        values = model.predict(variants, np.full(len(variants), self._anchor(target, self._settings.batch_size)))
+        values = model.predict(variants, np.full(len(variants), self._anchor(target, batch)))
         moved = values[-1] - values[:-1]
         order = np.argsort(-np.abs(moved), kind="stable")[:_EXPLAINED_MAX]
         explanation = tuple(
@@ -110,26 +109,28 @@ class JobEstimator:
             return Bounded(value=anchor, lower=anchor / factor, upper=anchor * factor, upper_99=upper_99)
         return model.predict_bounded(model.select(self._samples.vectors(grid)), anchor, self._confidence)
 
-    def _read(self, target: Target, grid: tuple[int, ...], batch: int) -> Estimate:
-        bounded = self._bounded(target, grid)
+    def _curve(self, target: Target, grid: tuple[int, ...]) -> BoundedCurve:
+        """The curve over at least this grid; a longer one says the same at shorter batches."""
+        curve = self._curves.get(target.name)
+        if curve is None or curve.points < len(grid):
+            curve = self._curves[target.name] = BoundedCurve(self._bounded(target, grid))
+        return curve
+
+    def _read(self, target: Target, batch: int) -> Estimate:
+        point = self._curve(target, grid_up_to(batch)).at(batch)
         model = self._models.get(target.name)
-
-        def read(values: FloatArray) -> float:
-            return read_curve(grid, values, batch)
-
         return Estimate(
-            value=read(bounded.value),
-            lower=read(bounded.lower),
-            upper=read(bounded.upper),
-            upper_99=read(bounded.upper_99),
+            value=point.value,
+            lower=point.lower,
+            upper=point.upper,
+            upper_99=point.upper_99 if target is MEMORY else None,
             confidence=self._confidence,
             level=Level.FALLBACK if model is None else Level.GRAPH,
             in_domain=model is not None and self._is_in_domain(model, batch),
         )
 
-    def _share(self, target: Target) -> Estimate:
+    def _share(self, target: Target, batch: int) -> Estimate:
         model = self._models[target.name]
-        batch = self._settings.batch_size
         columns = model.select(self._samples.at(batch).values[None, :])
         bounded = model.predict_bounded(columns, np.array([self._anchor(target, batch)]), self._confidence)
         return Estimate(

@@ -92,7 +92,7 @@ def _solo_figure(job: PairJob, estimator_of: EstimatorOf) -> tuple[float, float,
         return utilization_ratio, step_ms, memory_bytes, True, True
     estimator = estimator_of(job)
     batch = job.settings.batch_size
-    estimates = (estimator.utilization(), estimator.step(batch), estimator.memory(batch))
+    estimates = (estimator.utilization(batch), estimator.step(batch), estimator.memory(batch))
     missing = [estimate for estimate, value in zip(estimates, known, strict=True) if value is None]
     values = [estimate.value if value is None else value for estimate, value in zip(estimates, known, strict=True)]
     return (

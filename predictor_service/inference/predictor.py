@@ -11,9 +11,10 @@ from typing import Final, Protocol
 from predictor_service.errors import InvalidRequestError, UnboundDimensionError, UnknownDeviceError
 from predictor_service.features.devices import DEVICE_TYPES, DeviceType, find_device_type
 from predictor_service.features.graph_description import GraphDescription
-from predictor_service.features.job_settings import JobSettings, check_batch
+from predictor_service.features.job_settings import check_batch
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.job_estimator import JobEstimator
+from predictor_service.inference.kept_estimators import ESTIMATORS_MAX, KeptEstimators
 from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.inference.pair_estimator import estimate_pairs
 from predictor_service.inference.records import (
@@ -48,11 +49,15 @@ class Predictor:
     Args:
         graphs: Knows graphs by content.
         versions: Hands out the models.
+        estimators_max: Jobs whose curves are kept; 0 = compute every answer anew.
     """
 
-    def __init__(self, graphs: GraphLibrary, versions: ServedVersionSource) -> None:
+    def __init__(
+        self, graphs: GraphLibrary, versions: ServedVersionSource, estimators_max: int = ESTIMATORS_MAX
+    ) -> None:
         self._graphs = graphs
         self._versions = versions
+        self._estimators = KeptEstimators(estimators_max)
 
     def predict_job(self, question: JobQuestion) -> JobAnswer:
         """Predicts one job on one device type.
@@ -64,17 +69,17 @@ class Predictor:
         graph = self._describe(question)
         description = graph.description
         version = self._versions.current()
-        estimator = self._estimator(graph, question.settings, device, version, question.confidence)
+        estimator = self._estimators.find(graph, question.settings, device, version, question.confidence)
         batch = question.settings.batch_size
-        memory, step, utilization = estimator.memory(batch), estimator.step(batch), estimator.utilization()
+        memory, step, utilization = estimator.memory(batch), estimator.step(batch), estimator.utilization(batch)
         if question.explain:
-            memory, step = estimator.explain(memory, MEMORY), estimator.explain(step, STEP)
-            utilization = estimator.explain(utilization, UTILIZATION)
+            memory, step = estimator.explain(memory, MEMORY, batch), estimator.explain(step, STEP, batch)
+            utilization = estimator.explain(utilization, UTILIZATION, batch)
         return JobAnswer(
             prediction_id=str(uuid.uuid4()),
             model_version=version.version if version else _NO_VERSION,
             utilization_ratio=utilization,
-            sm_activity_ratio=estimator.sm_activity(),
+            sm_activity_ratio=estimator.sm_activity(batch),
             memory_bytes=memory,
             step_ms=step,
             fits=(memory.upper_99 or memory.upper) <= device.memory_bytes,
@@ -99,7 +104,7 @@ class Predictor:
 
         def estimator_of(job: PairJob) -> JobEstimator:
             graph = self._graphs.find(job.graph_sha256, job.settings.dimension_bindings)
-            return self._estimator(graph, job.settings, device, version, question.confidence)
+            return self._estimators.find(graph, job.settings, device, version, question.confidence)
 
         model = self._targets(version, device).get(SLOWDOWN.name)
         answer = estimate_pairs(question, device, model, estimator_of)
@@ -191,16 +196,6 @@ class Predictor:
         if question.onnx_graph:
             return self._graphs.describe(question.onnx_graph, bindings)
         return self._graphs.find(question.graph_sha256, bindings)
-
-    def _estimator(
-        self,
-        graph: MeasuredGraph,
-        settings: JobSettings,
-        device: DeviceType,
-        version: ServedVersion | None,
-        confidence: float,
-    ) -> JobEstimator:
-        return JobEstimator(graph, settings, device, self._targets(version, device), confidence)
 
     def _targets(self, version: ServedVersion | None, device: DeviceType) -> Mapping[str, ServedTarget]:
         return version.devices.get(device.name, {}) if version else {}

@@ -1,0 +1,78 @@
+"""What is kept of earlier questions changes no answer and stays bounded."""
+
+import dataclasses
+
+import pytest
+
+from predictor_service.features.job_settings import JobSettings
+from predictor_service.inference import kept_estimators
+from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.kept_estimators import KeptEstimators
+from predictor_service.inference.measured_graph import MeasuredGraph
+from predictor_service.inference.predictor import Predictor
+from predictor_service.inference.records import JobAnswer, JobQuestion
+from predictor_service.registry.version_holder import VersionHolder
+from tests.support.measured_dataset import DEVICE, FAMILIES, graphs
+from tests.support.predictor_service import InProcessDescriber, trained_store
+
+GRAPHS = graphs()
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
+
+
+def holder() -> VersionHolder:
+    versions = VersionHolder(trained_store())
+    versions.reload()
+    return versions
+
+
+def questions() -> list[JobQuestion]:
+    """Every family at batches that lengthen a kept curve, shorten it and lie between its points."""
+    return [
+        JobQuestion(
+            settings=JobSettings(batch_size=batch, optimizer=OPTIMIZERS[index % 4], input_wait_ratio=index % 3 / 10),
+            device=DEVICE if batch != 7 else "NVIDIA H200",
+            onnx_graph=GRAPHS[family],
+            explain=batch == 33,
+            find_largest_batch=batch == 5,
+            sub_batches=(1, batch),
+        )
+        for index, family in enumerate(FAMILIES)
+        for batch in (32, 33, 7, 64, 1000, 5, 1)
+    ]
+
+
+def without_id(answer: JobAnswer) -> JobAnswer:
+    return dataclasses.replace(answer, prediction_id="")
+
+
+def test_a_kept_estimator_answers_exactly_as_a_new_one() -> None:
+    keeping = Predictor(GraphLibrary(InProcessDescriber(), None), holder())
+    forgetting = Predictor(GraphLibrary(InProcessDescriber(), None), holder(), estimators_max=0)
+    for question in questions() * 2:
+        assert without_id(keeping.predict_job(question)) == without_id(forgetting.predict_job(question))
+
+
+def test_settings_that_matter_are_told_apart_and_the_batch_is_not() -> None:
+    kept, version = KeptEstimators(), holder().current()
+    graph = MeasuredGraph(InProcessDescriber().describe(GRAPHS["wide"]))
+    device = Predictor(GraphLibrary(InProcessDescriber(), None), holder()).devices()[0][0]
+    base = JobSettings(batch_size=8)
+    first = kept.find(graph, base, device, version, 0.9)
+    assert kept.find(graph, dataclasses.replace(base, batch_size=9), device, version, 0.9) is first
+    for change in ({"optimizer": "adam"}, {"mode": "infer"}, {"precision": "bf16"}, {"host_memory_bytes": 1 << 30}):
+        assert kept.find(graph, dataclasses.replace(base, **change), device, version, 0.9) is not first
+    assert kept.find(graph, base, device, version, 0.8) is not first
+    assert kept.find(graph, base, device, None, 0.9) is not first
+
+
+def test_what_is_kept_stays_within_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = MeasuredGraph(InProcessDescriber().describe(GRAPHS["deep"]))
+    device = Predictor(GraphLibrary(InProcessDescriber(), None), holder()).devices()[0][0]
+    monkeypatch.setattr(kept_estimators, "NODES_MAX", 3 * graph.description.nodes)
+    kept = KeptEstimators(estimators_max=50)
+    made = [kept.find(graph, JobSettings(batch_size=1, input_wait_ratio=n / 100), device, None, 0.9) for n in range(40)]
+    again = [
+        kept.find(graph, JobSettings(batch_size=1, input_wait_ratio=n / 100), device, None, 0.9) for n in range(37, 40)
+    ]
+    assert all(new is old for new, old in zip(again, made[37:], strict=True))
+    assert kept.find(graph, JobSettings(batch_size=1, input_wait_ratio=0.36), device, None, 0.9) is not made[36]
