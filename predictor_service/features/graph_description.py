@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +26,7 @@ from predictor_service.features.operator_families import OperatorFamily
 SCHEMA: Final = "cotenant.graph_description/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class GraphDescription:
     """Everything that the predictor knows about a graph.
 
@@ -56,6 +57,14 @@ class GraphDescription:
         """Operators that run on the device."""
         return len(self.families)
 
+    @cached_property
+    def _operator_counts(self) -> Mapping[OperatorFamily, int]:
+        """Operators by family, all families present."""
+        counts = dict.fromkeys(OperatorFamily, 0)
+        for family in self.families:
+            counts[family] += 1
+        return counts
+
     def at_batch(self, batch: int) -> GraphFeatures:
         """Computes the features at one batch.
 
@@ -70,9 +79,6 @@ class GraphDescription:
                 f"the batch is {batch!r}", remedy=f"use an integer from 1 to {DEFAULT_LIMITS.batch}"
             )
         output_bytes = self.arrays["operator_output_bytes"].at(batch)
-        counts = dict.fromkeys(OperatorFamily, 0)
-        for family in self.families:
-            counts[family] += 1
         return GraphFeatures(
             batch=batch,
             parameters=self.stored.parameters,
@@ -83,7 +89,7 @@ class GraphDescription:
             depth=self.depth,
             nodes=self.nodes,
             unshaped_nodes=self.unshaped_nodes,
-            operator_counts=counts,
+            operator_counts=self._operator_counts,
             operator_families=self.families,
             operator_flops=self.arrays["operator_flops"].at(batch),
             operator_traffic_bytes=self.arrays["operator_traffic_bytes"].at(batch),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from predictor_service.registry.onnx_model import FeatureArray, FloatArray, Onnx
 from predictor_service.selection.conformal import ConformalBounds
 from predictor_service.selection.targets import SLOWDOWN, SOLO_TARGETS, Target
 
+_OFFSETS_MAX: Final = 64
 TARGETS = {target.name: target for target in (*SOLO_TARGETS, SLOWDOWN)}
 
 
@@ -39,6 +41,7 @@ class ServedTarget:
         self.record = record
         self.target: Target = TARGETS[record.target]
         self._model = model
+        self._offsets: dict[tuple[int, float], tuple[ConformalBounds, float, float]] = {}
         self._indices = np.array([FEATURE_INDEX.get(name, -1) for name in record.columns], dtype=np.intp)
 
     def select(self, features: FloatArray) -> FeatureArray:
@@ -70,13 +73,23 @@ class ServedTarget:
         """
         bounds = bounds or self.record.bounds
         raw = self._predict_clipped(columns)
-        half_width = bounds.half_width(confidence)
+        half_width, upper_99_offset = self._widths(bounds, confidence)
         return Bounded(
             value=self.target.decode(raw, anchor),
             lower=self.target.decode(raw - half_width, anchor),
             upper=self.target.decode(raw + half_width, anchor),
-            upper_99=self.target.decode(raw + bounds.upper_offset(0.99), anchor),
+            upper_99=self.target.decode(raw + upper_99_offset, anchor),
         )
+
+    def _widths(self, bounds: ConformalBounds, confidence: float) -> tuple[float, float]:
+        """Half width and 99 % offset, kept: sorting residuals again costs more than asking the model."""
+        key = (id(bounds), confidence)  # by identity: hashing a thousand residuals would cost as much again
+        kept = self._offsets.get(key)
+        if kept is None or kept[0] is not bounds:
+            if len(self._offsets) >= _OFFSETS_MAX:
+                self._offsets.clear()
+            kept = self._offsets[key] = (bounds, bounds.half_width(confidence), bounds.upper_offset(0.99))
+        return kept[1], kept[2]
 
     def contains(self, columns: FeatureArray) -> npt.NDArray[np.bool_]:
         """Tells for every row whether it resembles the training rows."""

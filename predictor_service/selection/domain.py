@@ -44,7 +44,9 @@ class TrainingDomain:
 
     def contains(self, features: FeatureArray) -> BoolArray:
         """Tells for every row, shape (rows, columns), whether it resembles the training rows."""
-        in_range: BoolArray = np.all((features >= self.low) & (features <= self.high), axis=1)
+        in_range: BoolArray = ((features >= self.low) & (features <= self.high)).all(axis=1)
+        if not in_range.any():
+            return in_range
         for start in range(0, len(features), _CHUNK_ROWS):
             chunk = slice(start, start + _CHUNK_ROWS)
             near = _nearest(features[chunk] / self.scale, self.rows) <= self.distance_max
