@@ -20,14 +20,16 @@ OUTCOME_WINDOW_MS_MIN = 10_000
 OUTCOME_WINDOW_AT_END_MS_MIN = 1_000
 
 
+_STOP_CAUSES = {AfterStop.CANCEL: "cancelled", AfterStop.MOVE: "moved"}
+
+
 def backoff_ms(failures: int) -> int:
     """Return how long to wait after this many failures: doubling from one second to five minutes."""
     return min(BACKOFF_FIRST_MS << min(failures - 1, 20), BACKOFF_MAX_MS)
 
 
-def launch(state: ClusterState, start: Start, *, reserved_bytes: int, step: Step) -> None:
-    """Begin a new attempt of a pending job with a fence that nobody has had."""
-    job = state.jobs[start.job_id]
+def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes: int, step: Step) -> None:
+    """Begin a new attempt of a job that has none, with a fence that nobody has had."""
     node_ids = tuple(dict.fromkeys(state.gpus[assignment.gpu_id].node_id for assignment in start.assignments))
     slowdown_ratio = start.reason.numbers.get("slowdown_ratio")
     job = job.changed(
@@ -83,15 +85,14 @@ def launch_commands(state: ClusterState, job: JobRecord, node_id: str | None = N
 
 def stop_commands(job: JobRecord, node_id: str | None = None) -> list[StopJob]:
     """Return the orders that end the present attempt, one per node (or only one node's)."""
-    is_cancelled = job.after_stop is AfterStop.CANCEL
     return [
         StopJob(
             node_id=node,
             job_id=job.job_id,
             attempt=job.attempt,
             fence=job.fence,
-            checkpoint=not is_cancelled,
-            cause="cancelled" if is_cancelled else "preempted",
+            checkpoint=job.after_stop is not AfterStop.CANCEL,
+            cause=_STOP_CAUSES.get(job.after_stop, "preempted"),
         )
         for node in ((node_id,) if node_id is not None else job.node_ids)
     ]
@@ -119,14 +120,14 @@ def accrued(job: JobRecord, now_ms: int) -> JobRecord:
     return job.changed(attained_gpu_ms=job.attained_gpu_ms + gpu_ms, accrued_at_ms=now_ms)
 
 
-def _leave_gpus(state: ClusterState, job: JobRecord, step: Step, *, has_steps: bool) -> JobRecord:
+def leave_gpus(state: ClusterState, job: JobRecord, step: Step, *, has_steps: bool) -> JobRecord:
     """Record what is common to every end of an attempt and return the job, not yet stored."""
     step.is_decision_due = True
     if job.solo_window_ms >= OUTCOME_WINDOW_AT_END_MS_MIN and not job.is_outcome_recorded:
         step.commands += outcome_commands(state, job)
     job = accrued(job, state.now_ms)
     fences = (job.fence, *job.granted_fences)[:GRANTED_FENCES_MAX] if has_steps else job.granted_fences
-    return job.changed(fence=0, granted_fences=fences, after_stop=AfterStop.NOTHING)
+    return job.changed(fence=0, granted_fences=fences, after_stop=AfterStop.NOTHING, target=None)
 
 
 def outcome_commands(state: ClusterState, job: JobRecord) -> list[RecordOutcome]:
@@ -149,7 +150,7 @@ def end(state: ClusterState, job: JobRecord, phase: Phase, reason: Reason, step:
     """End a job for good; the GPUs that it held are shown as its last ones."""
     neighbours = state.neighbours(job) if job.holds_gpus else ()
     if job.holds_gpus:
-        job = _leave_gpus(state, job, step, has_steps=False)
+        job = leave_gpus(state, job, step, has_steps=False)
     step.is_decision_due = True
     job = job.changed(phase=phase, reason=reason, finished_at_ms=state.now_ms, not_before_ms=0)
     state.put_job(with_history(job, at_ms=state.now_ms, kind=phase.value, message=message or reason.code))
@@ -159,7 +160,7 @@ def end(state: ClusterState, job: JobRecord, phase: Phase, reason: Reason, step:
 def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: Step, *, wait_ms: int) -> None:
     """Put a job back into the queue; only steps inside a believed checkpoint count."""
     neighbours = state.neighbours(job)
-    job = _leave_gpus(state, job, step, has_steps=True)
+    job = leave_gpus(state, job, step, has_steps=True)
     job = job.changed(
         phase=Phase.PENDING,
         reason=reason,
@@ -192,7 +193,7 @@ def lose(state: ClusterState, job: JobRecord, step: Step) -> None:
     job = job.changed(exit_class="lost")
     if job.after_stop is AfterStop.CANCEL:
         end(state, job, Phase.CANCELLED, Reason(code="CANCELLED"), step)
-    elif job.after_stop is AfterStop.REQUEUE:
+    elif job.after_stop in (AfterStop.REQUEUE, AfterStop.MOVE):
         requeue(state, job.changed(preemptions=job.preemptions + 1), Reason(code="PREEMPTED"), step, wait_ms=0)
     else:
         restart(state, job, Reason(code="ATTEMPT_LOST"), step)

@@ -14,8 +14,9 @@ from typing import Any
 from scheduler_service.core import engine_snapshot, events, job_events, node_events
 from scheduler_service.core.attempts import launch, launch_commands, stop, stop_commands
 from scheduler_service.core.commands import Command, WakeAt
-from scheduler_service.core.decisions import Decision, Hold, HoldMany, Start, Stop, unfolded
+from scheduler_service.core.decisions import Decision, Hold, HoldMany, Migrate, Reshape, Start, Stop, unfolded
 from scheduler_service.core.job_records import RejectedDecision
+from scheduler_service.core.moves import order_move
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
 from scheduler_service.core.prediction_requests import ask_about_pairs, refresh_hold, reissue_questions
 from scheduler_service.core.records import AfterStop, Phase, Reason
@@ -35,6 +36,7 @@ class SchedulerEngine:
         parameters: Its parameters; absent ones take their defaults.
         seed: Handed to policies that need luck.
         nodes_per_job_max: Nodes that one job may span; 0 = no limit. Agents cannot yet start a gang across nodes.
+        can_move: Whoever carries the commands out can stop a job with a checkpoint and start it again elsewhere.
         ended_jobs_max: Ended jobs kept.
     """
 
@@ -46,11 +48,13 @@ class SchedulerEngine:
         parameters: Mapping[str, object] | None = None,
         seed: int = 0,
         nodes_per_job_max: int = 1,
+        can_move: bool = True,
         ended_jobs_max: int = 10_000,
     ) -> None:
         self._make_policy = make_policy
         self._policy = make_policy(policy, parameters or {})
         self._nodes_per_job_max = nodes_per_job_max
+        self._can_move = can_move
         self._state = ClusterState(seed=seed, ended_jobs_max=ended_jobs_max)
         self._state.policy, self._state.parameters = policy, dict(parameters or {})
         self._wakes: list[int] = []
@@ -131,6 +135,9 @@ class SchedulerEngine:
             self._record_rejection(rejection.decision.job_id, rejection.reason, type(rejection.decision).__name__)
         for decision in plan.decisions:
             self._carry_out(decision, plan, step)
+        interval_ms = int(getattr(self._policy, "interval_ms", 0))
+        if interval_ms:
+            step.wakes_at_ms.append((self._state.now_ms // interval_ms + 1) * interval_ms)
 
     def _ask(self, view: SchedulingView) -> CheckedPlan:
         """Ask the policy and check its answer; one that raises holds every job and is recorded."""
@@ -155,9 +162,12 @@ class SchedulerEngine:
 
     def _carry_out(self, decision: Decision, plan: CheckedPlan, step: Step) -> None:
         if isinstance(decision, Start):
-            launch(self._state, decision, reserved_bytes=plan.reservations[decision.job_id], step=step)
+            job = self._state.jobs[decision.job_id]
+            launch(self._state, job, decision, reserved_bytes=plan.reservations[decision.job_id], step=step)
         elif isinstance(decision, Stop):
             stop(self._state, self._state.jobs[decision.job_id], AfterStop.REQUEUE, step)
+        elif isinstance(decision, Migrate | Reshape):
+            order_move(self._state, decision, reserved_bytes=plan.reservations[decision.job_id], step=step)
         elif isinstance(decision, Hold | HoldMany) and decision.until_ms > self._state.now_ms:
             step.wakes_at_ms.append(decision.until_ms)
         self._state.decisions.record(decision)
@@ -177,6 +187,7 @@ class SchedulerEngine:
             free_gpu_ids=state.free_gpu_ids,
             host_use=state.host_use,
             nodes_per_job_max=self._nodes_per_job_max,
+            can_move=self._can_move,
         )
 
     def explain(self, job_id: str) -> Decision:
@@ -215,6 +226,7 @@ class SchedulerEngine:
         *,
         make_policy: MakePolicy,
         nodes_per_job_max: int = 1,
+        can_move: bool = True,
         ended_jobs_max: int = 10_000,
     ) -> SchedulerEngine:
         """Return the engine that gave this snapshot.
@@ -229,6 +241,7 @@ class SchedulerEngine:
             policy=state.policy,
             parameters=state.parameters,
             nodes_per_job_max=nodes_per_job_max,
+            can_move=can_move,
         )
         engine._state = state
         engine._wakes = list(wakes)

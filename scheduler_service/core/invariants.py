@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from scheduler_service.core.capacity import Resident, sharing_obstacle
 from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.records import Phase, Share
+from scheduler_service.core.records import AfterStop, Phase, Share
 from scheduler_service.core.state import ClusterState
 
 
@@ -50,17 +50,23 @@ def _one_job(job: JobRecord) -> Iterator[str]:
         yield f"{job.job_id} waits with GPUs"
     if job.phase is Phase.FINISHED and job.steps_done < job.request.steps_total:
         yield f"{job.job_id} finished after {job.steps_done} of {job.request.steps_total} steps"
+    if (job.target is not None) != (job.after_stop is AfterStop.MOVE) or (
+        job.target and job.phase is not Phase.STOPPING
+    ):
+        yield f"{job.job_id} is {job.phase} with target {job.target} and then {job.after_stop}"
+    if job.target and len(job.target.assignments) not in (job.request.allowed_gpus or (job.request.gpus,)):
+        yield f"{job.job_id} moves to an incomplete gang"
     if job.restarts > job.request.restart_limit + 1:
         yield f"{job.job_id} was restarted too often"
 
 
 def _gpu_violations(state: ClusterState) -> Iterator[str]:
     for gpu_id, view in state.gpus.items():
-        holders = tuple(sorted(job.job_id for job in state.jobs.values() if job.holds_gpus and gpu_id in job.gpu_ids))
+        holders = tuple(sorted(job.job_id for job in state.jobs.values() if gpu_id in job.occupied_bytes))
         if tuple(sorted(view.job_ids)) != holders:
             yield f"{gpu_id} is believed to hold {view.job_ids}, but {holders} hold it"
         jobs = [state.jobs[job_id] for job_id in holders]
-        reserved = sum(job.memory_reserved_bytes for job in jobs)
+        reserved = sum(job.occupied_bytes[gpu_id] for job in jobs)
         if reserved != view.memory_reserved_bytes or reserved > view.gpu.memory_bytes:
             yield f"{gpu_id}: {reserved} of {view.gpu.memory_bytes} bytes held, {view.memory_reserved_bytes} believed"
         if len(jobs) > 1 and any(job.request.share is Share.NEVER for job in jobs):

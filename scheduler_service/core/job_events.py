@@ -24,6 +24,7 @@ from scheduler_service.core.attempts import (
 )
 from scheduler_service.core.errors import InvalidTransition
 from scheduler_service.core.job_records import JobRecord, with_history
+from scheduler_service.core.moves import complete_move
 from scheduler_service.core.observations import observe
 from scheduler_service.core.prediction_requests import ask_about_job, refresh_hold
 from scheduler_service.core.records import AfterStop, Phase, Reason
@@ -102,7 +103,7 @@ def _cancel_running(state: ClusterState, job: JobRecord, event: events.JobCancel
 
 def _cancel_stopping(state: ClusterState, job: JobRecord, event: events.JobCancelled, step: Step) -> None:
     if job.after_stop is not AfterStop.CANCEL:
-        state.put_job(job.changed(after_stop=AfterStop.CANCEL, reason=Reason(code="STOPPING_TO_CANCEL")))
+        state.put_job(job.changed(after_stop=AfterStop.CANCEL, target=None, reason=Reason(code="STOPPING_TO_CANCEL")))
 
 
 def _started(state: ClusterState, job: JobRecord, event: events.AttemptReport, step: Step) -> None:
@@ -189,6 +190,8 @@ def _stopped(state: ClusterState, job: JobRecord, event: events.JobStopped, step
     lose_as = _with_end(job, event)
     if job.after_stop is AfterStop.CANCEL:
         end(state, lose_as, Phase.CANCELLED, Reason(code="CANCELLED"), step)
+    elif job.after_stop is AfterStop.MOVE:
+        complete_move(state, lose_as, step)
     else:
         again = lose_as.changed(preemptions=job.preemptions + 1)
         requeue(state, again, Reason(code="PREEMPTED"), step, wait_ms=0)

@@ -28,6 +28,17 @@ class JobEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where and in what shape a job that is being stopped goes on; the place is kept for it until then."""
+
+    assignments: tuple[Assignment, ...]
+    sub_batch: int
+    accumulation_steps: int
+    memory_reserved_bytes: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
     """One job as the engine knows it.
 
@@ -50,6 +61,9 @@ class JobRecord:
         was_shared: Somebody was beside the present attempt at some time.
         solo_window_ms: Measured alone during the present attempt.
         after_stop: What a stop leads to.
+        target: Where the job goes on when it is being moved.
+        migrations: Moves to other GPUs that were carried out.
+        reshapes: Moves to another number of GPUs or another sub-batch that were carried out.
     """
 
     request: JobRequest
@@ -94,6 +108,9 @@ class JobRecord:
     preemptions: int = 0
     not_before_ms: int = 0
     after_stop: AfterStop = AfterStop.NOTHING
+    target: Target | None = None
+    migrations: int = 0
+    reshapes: int = 0
     exit_class: str = ""
     exit_code: int = 0
     exit_detail: str = ""
@@ -122,6 +139,21 @@ class JobRecord:
     def gpu_ids(self) -> tuple[str, ...]:
         """GPUs of the present attempt in rank order."""
         return tuple(assignment.gpu_id for assignment in self.assignments)
+
+    @property
+    def occupied_bytes(self) -> dict[str, int]:
+        """Memory kept for it on each GPU that it holds or will move to."""
+        if not self.holds_gpus:
+            return {}
+        kept = dict.fromkeys(self.gpu_ids, self.memory_reserved_bytes)
+        if self.target is not None:
+            for part in self.target.assignments:
+                kept[part.gpu_id] = max(kept.get(part.gpu_id, 0), self.target.memory_reserved_bytes)
+        return kept
+
+    def bytes_on(self, gpu_id: str) -> int:
+        """Memory kept for it on one GPU that it holds or will move to."""
+        return self.memory_reserved_bytes if self.target is None else self.occupied_bytes[gpu_id]
 
 
 _JOB_FIELDS = tuple(one.name for one in fields(JobRecord))
@@ -225,6 +257,7 @@ def running_view(job: JobRecord) -> RunningJob:
         attempt=job.attempt,
         assignments=job.assignments,
         sub_batch=job.sub_batch,
+        accumulation_steps=job.accumulation_steps,
         submitted_at_ms=job.submitted_at_ms,
         started_at_ms=job.started_at_ms,
         steps_done=job.steps_done,
@@ -233,4 +266,6 @@ def running_view(job: JobRecord) -> RunningJob:
         observed_slowdown_ratio=job.observed_slowdown_ratio,
         is_stopping=job.phase is Phase.STOPPING,
         memory_reserved_bytes=job.memory_reserved_bytes,
+        step_ms=job.step_ms,
+        solo_step_ms=job.solo_step_ms,
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from scheduler_service.core.capacity import Resident
 from scheduler_service.core.records import Assignment, JobRequest, Node
-from scheduler_service.core.view import GpuView, HostUse, SchedulingView
+from scheduler_service.core.view import GpuView, HostUse, RunningJob, SchedulingView
 
 
 class Ledger:
@@ -21,6 +21,7 @@ class Ledger:
         self._placed: dict[str, list[Resident]] = {}
         self._host_placed: dict[str, HostUse] = {}
         self._taken_free: dict[str, None] = {}
+        self._grown_bytes: dict[str, int] = {}
 
     def residents(self, gpu_id: str) -> tuple[Resident, ...]:
         """Return the jobs on a GPU, those of this round last."""
@@ -47,7 +48,7 @@ class Ledger:
     def memory_used_bytes(self, gpu_id: str) -> int:
         """Return what is reserved on a GPU."""
         placed = sum(resident.memory_reserved_bytes for resident in self._placed.get(gpu_id, ()))
-        return self.view.gpus[gpu_id].memory_reserved_bytes + placed
+        return self.view.gpus[gpu_id].memory_reserved_bytes + placed + self._grown_bytes.get(gpu_id, 0)
 
     def memory_free_bytes(self, view: GpuView) -> int:
         """Return what is left of a GPU's memory."""
@@ -83,21 +84,55 @@ class Ledger:
 
     def place(self, resident: Resident, assignments: Sequence[Assignment]) -> None:
         """Give these GPUs to a job."""
-        gpus_by_node: dict[str, int] = {}
         for assignment in assignments:
-            gpu_id = assignment.gpu_id
-            if self.is_free(gpu_id):
-                self._taken_free[gpu_id] = None
-            self._placed.setdefault(gpu_id, []).append(resident)
-            node_id = self.view.gpus[gpu_id].node_id
-            gpus_by_node[node_id] = gpus_by_node.get(node_id, 0) + 1
-        for node_id, gpus_here in gpus_by_node.items():
-            share = host_share(resident.request, gpus_here, len(assignments))
-            placed = self._host_placed.get(node_id, HostUse())
-            self._host_placed[node_id] = HostUse(
-                cpu_cores=placed.cpu_cores + share.cpu_cores,
-                host_memory_bytes=placed.host_memory_bytes + share.host_memory_bytes,
+            self._take(resident, assignment.gpu_id)
+        for node_id in self._node_ids(assignments):
+            self._occupy_host(node_id, self.host_part(resident.request, assignments, node_id))
+
+    def move(self, job: RunningJob, resident: Resident, assignments: Sequence[Assignment]) -> None:
+        """Keep these GPUs for a running job, which holds its present ones until it has stopped.
+
+        Args:
+            job: The job where it is.
+            resident: The job as it will be.
+            assignments: Where it will be.
+        """
+        held = {part.gpu_id for part in job.assignments}
+        for assignment in assignments:
+            if assignment.gpu_id in held:
+                more_bytes = max(resident.memory_reserved_bytes - job.memory_reserved_bytes, 0)
+                self._grown_bytes[assignment.gpu_id] = self._grown_bytes.get(assignment.gpu_id, 0) + more_bytes
+            else:
+                self._take(resident, assignment.gpu_id)
+        for node_id in self._node_ids(assignments):
+            now = self.host_part(job.request, job.assignments, node_id)
+            then = self.host_part(resident.request, assignments, node_id)
+            more = HostUse(
+                cpu_cores=max(then.cpu_cores - now.cpu_cores, 0.0),
+                host_memory_bytes=max(then.host_memory_bytes - now.host_memory_bytes, 0),
             )
+            self._occupy_host(node_id, more)
+
+    def host_part(self, request: JobRequest, assignments: Sequence[Assignment], node_id: str) -> HostUse:
+        """Return what the part of a job on one node occupies of its host; GPUs out of view count nowhere."""
+        entries = (self.view.gpus.get(part.gpu_id) for part in assignments)
+        gpus_here = sum(entry is not None and entry.node_id == node_id for entry in entries)
+        return host_share(request, gpus_here, len(assignments))
+
+    def _take(self, resident: Resident, gpu_id: str) -> None:
+        if self.is_free(gpu_id):
+            self._taken_free[gpu_id] = None
+        self._placed.setdefault(gpu_id, []).append(resident)
+
+    def _node_ids(self, assignments: Sequence[Assignment]) -> Iterable[str]:
+        return dict.fromkeys(self.view.gpus[part.gpu_id].node_id for part in assignments)
+
+    def _occupy_host(self, node_id: str, share: HostUse) -> None:
+        placed = self._host_placed.get(node_id, HostUse())
+        self._host_placed[node_id] = HostUse(
+            cpu_cores=placed.cpu_cores + share.cpu_cores,
+            host_memory_bytes=placed.host_memory_bytes + share.host_memory_bytes,
+        )
 
 
 def host_share(request: JobRequest, gpus_here: int, gpus: int) -> HostUse:

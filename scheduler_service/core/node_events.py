@@ -14,7 +14,8 @@ from scheduler_service.core.events import (
     RunningAttempt,
 )
 from scheduler_service.core.job_events import rejoin
-from scheduler_service.core.job_records import Ghost
+from scheduler_service.core.job_records import Ghost, JobRecord
+from scheduler_service.core.moves import withdraw_move
 from scheduler_service.core.prediction_requests import ask_about_devices
 from scheduler_service.core.records import AfterStop, Node, Phase
 from scheduler_service.core.state import ClusterState
@@ -24,7 +25,7 @@ from scheduler_service.core.step import Step
 def join(state: ClusterState, event: NodeJoined, step: Step) -> None:
     """Take a node in and bring what the engine believes into line with what the node says."""
     node_id = event.node.node_id
-    believed = state.jobs_on_node(node_id)
+    believed = tuple(job_id for job_id in state.jobs_on_node(node_id) if _has_attempt_on(state, job_id, node_id))
     known_devices = frozenset(state.devices)
     had_gpus = bool(state.gpus)
     state.put_node(_cleaned(state, event.node))
@@ -106,13 +107,27 @@ def lose_node(state: ClusterState, event: NodeLost, step: Step) -> None:
     state.put_node(replace(node, connected=False))
     _drop_ghosts(state, event.node_id)
     for job_id in state.jobs_on_node(event.node_id):
-        job = state.jobs[job_id]
+        job = _without_target_on(state, state.jobs[job_id], event.node_id)
+        state.put_job(job)
+        if not _has_attempt_on(state, job_id, event.node_id):
+            continue
         others = tuple(other for other in job.node_ids if other != event.node_id)
         if not others:
             lose(state, job, step)
         elif job.phase is not Phase.STOPPING:
             stop(state, replace(job, node_ids=others), AfterStop.REQUEUE, step)
     step.is_decision_due = True
+
+
+def _has_attempt_on(state: ClusterState, job_id: str, node_id: str) -> bool:
+    """Say whether the present attempt of a job runs there; it may only be about to move there."""
+    return any(state.gpus[gpu_id].node_id == node_id for gpu_id in state.jobs[job_id].gpu_ids if gpu_id in state.gpus)
+
+
+def _without_target_on(state: ClusterState, job: JobRecord, node_id: str) -> JobRecord:
+    target_gpu_ids = [part.gpu_id for part in job.target.assignments] if job.target is not None else []
+    is_hit = any(state.gpus[gpu_id].node_id == node_id for gpu_id in target_gpu_ids if gpu_id in state.gpus)
+    return withdraw_move(job) if is_hit else job
 
 
 def change_health(state: ClusterState, event: GpuHealthChanged, step: Step) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from scheduler_service.core.capacity import Resident, expected_bytes, reserved_bytes, sharing_obstacle
-from scheduler_service.core.decisions import Decision, Hold, HoldMany, Start, Stop, unfolded
+from scheduler_service.core.decisions import Decision, Hold, HoldMany, Migrate, Reshape, Start, Stop, unfolded
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu, JobRequest, Reason
-from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class CheckedPlan:
 
     Attributes:
         decisions: In execution order; holds are filled in for jobs whose decision was dropped or absent.
-        reservations: Memory to reserve on each GPU, by job id, for the starts.
+        reservations: Memory to reserve on each GPU, by job id, for the starts and moves.
         rejections: What was dropped; empty for a correct policy.
     """
 
@@ -47,7 +47,7 @@ class _Check:
     pending: Mapping[str, PendingJob]
     ledger: Ledger
     decided: set[str] = field(default_factory=set)
-    stopped: set[str] = field(default_factory=set)
+    leaving: set[str] = field(default_factory=set)
     accepted: list[Decision] = field(default_factory=list)
     reservations: dict[str, int] = field(default_factory=dict)
     rejections: list[Rejection] = field(default_factory=list)
@@ -91,8 +91,8 @@ def _check_one(check: _Check, decision: Decision) -> None:
         _reject(check, decision, obstacle)
         return
     check.accepted.append(decision)
-    if isinstance(decision, Stop):
-        check.stopped.add(decision.job_id)
+    if isinstance(decision, Stop | Migrate | Reshape):
+        check.leaving.add(decision.job_id)
     else:
         check.decided.add(decision.job_id)
 
@@ -105,10 +105,11 @@ def _reject(check: _Check, decision: Decision, reason: Reason) -> None:
 
 
 def _obstacle(check: _Check, decision: Decision) -> Reason | None:
-    if isinstance(decision, Stop):
+    if isinstance(decision, Stop | Migrate | Reshape):
         running = check.view.running.get(decision.job_id)
-        is_stoppable = running is not None and not running.is_stopping and decision.job_id not in check.stopped
-        return None if is_stoppable else _about("JOB_NOT_RUNNING", decision)
+        if running is None or running.is_stopping or decision.job_id in check.leaving:
+            return _about("JOB_NOT_RUNNING", decision)
+        return None if isinstance(decision, Stop) else _move_obstacle(check, running, decision)
     if not isinstance(decision, Start | Hold):
         return _about("DECISION_NOT_SUPPORTED", decision)
     if decision.job_id not in check.pending:
@@ -123,21 +124,57 @@ def _about(code: str, decision: Decision) -> Reason:
 
 
 def _start_obstacle(check: _Check, start: Start) -> Reason | None:
-    request = check.pending[start.job_id].request
-    obstacle = (
+    resident = _admitted(check, check.pending[start.job_id].request, start, None)
+    if isinstance(resident, Reason):
+        return resident
+    check.ledger.place(resident, start.assignments)
+    check.reservations[start.job_id] = resident.memory_reserved_bytes
+    return None
+
+
+def _move_obstacle(check: _Check, running: RunningJob, move: Migrate | Reshape) -> Reason | None:
+    """Check a move as a start of the same job that may count on what it holds itself."""
+    if not check.view.can_move:
+        return _about("MOVES_NOT_SUPPORTED", move)
+    start = Start(
+        job_id=move.job_id,
+        reason=move.reason,
+        assignments=move.assignments,
+        sub_batch=move.sub_batch if isinstance(move, Reshape) else running.sub_batch,
+        accumulation_steps=move.accumulation_steps if isinstance(move, Reshape) else running.accumulation_steps,
+    )
+    if isinstance(move, Migrate) and len(move.assignments) != len(running.assignments):
+        numbers = {"gpus_needed": len(running.assignments), "gpus_given": len(move.assignments)}
+        return Reason(code="GANG_INCOMPLETE", numbers=numbers, job_ids=(move.job_id,))
+    if (set(move.assignments), start.sub_batch, start.accumulation_steps) == (
+        set(running.assignments),
+        running.sub_batch,
+        running.accumulation_steps,
+    ):
+        return _about("NOTHING_TO_MOVE", move)
+    resident = _admitted(check, running.request, start, running)
+    if isinstance(resident, Reason):
+        return resident
+    check.ledger.move(running, resident, move.assignments)
+    check.reservations[move.job_id] = resident.memory_reserved_bytes
+    return None
+
+
+def _admitted(check: _Check, request: JobRequest, start: Start, running: RunningJob | None) -> Resident | Reason:
+    """Return a job as a resident of the GPUs that it is given, or why it may not come.
+
+    Args:
+        check: What earlier decisions left.
+        request: The job.
+        start: Where it shall run.
+        running: Where it runs now; what it holds there is its own to use.
+    """
+    return (
         _shape_obstacle(request, start)
         or _gpu_obstacle(check.view, start)
-        or _node_obstacle(check, request, start)
-        or _sharing_and_memory_obstacle(check, request, start)
+        or _node_obstacle(check, request, start, running)
+        or _resident_or_obstacle(check, request, start, running)
     )
-    if obstacle is None:
-        gpu = check.view.gpus[start.assignments[0].gpu_id].gpu
-        resident = _resident(check.view, request, start, gpu)
-        if resident is None:
-            return _too_large(check.view, request, start, gpu)
-        check.ledger.place(resident, start.assignments)
-        check.reservations[start.job_id] = resident.memory_reserved_bytes
-    return obstacle
 
 
 def _shape_obstacle(request: JobRequest, start: Start) -> Reason | None:
@@ -166,7 +203,7 @@ def _gpu_obstacle(view: SchedulingView, start: Start) -> Reason | None:
     return Reason(code="MIXED_DEVICES", gpu_ids=gpu_ids) if len(kinds) > 1 else None
 
 
-def _node_obstacle(check: _Check, request: JobRequest, start: Start) -> Reason | None:
+def _node_obstacle(check: _Check, request: JobRequest, start: Start, running: RunningJob | None) -> Reason | None:
     view = check.view
     gpus_by_node: dict[str, int] = {}
     for assignment in start.assignments:
@@ -176,7 +213,10 @@ def _node_obstacle(check: _Check, request: JobRequest, start: Start) -> Reason |
         numbers = {"nodes_needed": len(gpus_by_node), "nodes_max": view.nodes_per_job_max}
         return Reason(code="GANG_NEEDS_MORE_NODES", numbers=numbers)
     for node_id, gpus_here in gpus_by_node.items():
-        if not check.ledger.host_fits(view.nodes[node_id], request, gpus_here=gpus_here, gpus=len(start.assignments)):
+        own = check.ledger.host_part(request, running.assignments, node_id) if running is not None else None
+        if not check.ledger.host_fits(
+            view.nodes[node_id], request, gpus_here=gpus_here, gpus=len(start.assignments), freed=own
+        ):
             return Reason(code="HOST_DOES_NOT_FIT", numbers=host_numbers(request))
     return None
 
@@ -186,21 +226,27 @@ def host_numbers(request: JobRequest) -> dict[str, float]:
     return {"cpu_cores": request.cpu_cores, "host_memory_bytes": request.host_memory_bytes}
 
 
-def _sharing_and_memory_obstacle(check: _Check, request: JobRequest, start: Start) -> Reason | None:
+def _resident_or_obstacle(
+    check: _Check, request: JobRequest, start: Start, running: RunningJob | None
+) -> Resident | Reason:
+    gpu = check.view.gpus[start.assignments[0].gpu_id].gpu
+    resident = _resident(check.view, request, start, gpu)
+    if resident is None:
+        return _too_large(check.view, request, start, gpu)
+    own_gpu_ids = {part.gpu_id for part in running.assignments} if running is not None else frozenset()
     for assignment in start.assignments:
         gpu_view = check.view.gpus[assignment.gpu_id]
-        resident = _resident(check.view, request, start, gpu_view.gpu)
-        if resident is None:
-            return _too_large(check.view, request, start, gpu_view.gpu)
-        residents = check.ledger.residents(assignment.gpu_id)
-        if residents:
-            refusal = sharing_obstacle(resident, residents, gpu_view.gpu, check.view.predictions)
-            if refusal is not None:
-                return refusal
+        there = check.ledger.residents(assignment.gpu_id)
+        others = [one for one in there if one.request.job_id != request.job_id]
+        refusal = sharing_obstacle(resident, others, gpu_view.gpu, check.view.predictions) if others else None
+        if refusal is not None:
+            return refusal
         free_bytes = check.ledger.memory_free_bytes(gpu_view)
+        if running is not None and assignment.gpu_id in own_gpu_ids:
+            free_bytes += running.memory_reserved_bytes
         if resident.memory_reserved_bytes > free_bytes:
             return _memory_reason("MEMORY_DOES_NOT_FIT", gpu_view.gpu, resident.memory_reserved_bytes, free_bytes)
-    return None
+    return resident
 
 
 def _resident(view: SchedulingView, request: JobRequest, start: Start, gpu: Gpu) -> Resident | None:

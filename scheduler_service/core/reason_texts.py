@@ -87,7 +87,10 @@ REASON_TEXTS: Mapping[str, str] = {
     "JOB_NOT_PENDING": "The policy decided about a job that is not waiting.",
     "JOB_NOT_RUNNING": "The policy wanted to stop a job that does not run.",
     "DECIDED_TWICE": "The policy decided twice about the job; the first decision counts.",
-    "DECISION_NOT_SUPPORTED": "The policy asked for something that node agents cannot do yet (migrate or reshape).",
+    "DECISION_NOT_SUPPORTED": "The policy asked for something that the scheduler does not know.",
+    "MOVES_NOT_SUPPORTED": "The policy wanted to move or reshape a running job, which nobody can carry out here; the "
+    "job runs on where it is.",
+    "NOTHING_TO_MOVE": "The policy wanted to move a running job to where it is.",
     "GANG_INCOMPLETE": "The policy gave {gpus_given} GPU(s) where {gpus_needed} are needed.",
     "RANKS_WRONG": "The policy repeated a GPU or numbered the ranks of {gpus_given} GPU(s) wrongly.",
     "BATCH_NOT_COVERED": "The policy's sub-batches cover {given_samples} of the batch's {batch_samples} samples.",
@@ -96,6 +99,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "STOPPING_TO_CANCEL": "The job is being stopped because it was cancelled.",
     "STOPPING_TO_REQUEUE": "The job is being stopped, with a checkpoint, to run again later.",
     # after an attempt
+    "MOVE_TARGET_GONE": "The GPUs that were kept for the job ({gpus}) were lost while it stopped; it goes on from its "
+    "checkpoint when others are free.",
     "PREEMPTED": "The job gave its GPUs up and waits to go on from its checkpoint.",
     "ATTEMPT_LOST": "The node or the job's shim was lost; the job goes on from its last checkpoint.",
     "ATTEMPT_FENCED": "The attempt ended itself because its lease had run out; the job goes on from its checkpoint.",

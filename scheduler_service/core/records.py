@@ -36,6 +36,7 @@ class AfterStop(StrEnum):
     NOTHING = "nothing"
     REQUEUE = "requeue"
     CANCEL = "cancel"
+    MOVE = "move"
 
 
 class Level(StrEnum):

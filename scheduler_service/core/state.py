@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import MappingProxyType
@@ -24,7 +24,7 @@ from scheduler_service.core.job_records import (
     running_view,
 )
 from scheduler_service.core.prediction_store import PredictionStore
-from scheduler_service.core.records import ENDED_PHASES, Node, Phase, Reason, Share
+from scheduler_service.core.records import ENDED_PHASES, Assignment, Node, Phase, Reason, Share
 from scheduler_service.core.view import GpuView, HostUse, PendingJob, RunningJob
 
 
@@ -134,11 +134,11 @@ class ClusterState:
         return tuple(self._pending_by_key.get(key, ()))
 
     def jobs_on_gpu(self, gpu_id: str) -> tuple[str, ...]:
-        """Return the jobs that hold a GPU, in the order in which they took it."""
+        """Return the jobs that hold a GPU or will move there, in the order of their present attempts."""
         return tuple(self._holders.get(gpu_id, ()))
 
     def jobs_on_node(self, node_id: str) -> tuple[str, ...]:
-        """Return the jobs that hold any GPU of a node."""
+        """Return the jobs that hold any GPU of a node or will move to one."""
         gpus = self._nodes[node_id].gpus if node_id in self._nodes else ()
         return tuple(dict.fromkeys(job_id for gpu in gpus for job_id in self._holders.get(gpu.gpu_id, ())))
 
@@ -179,6 +179,8 @@ class ClusterState:
             self._make_ready(job)
         if not job.holds_gpus:
             self._running.pop(job.job_id, None)
+        elif job.phase is Phase.STARTING:
+            self._running.pop(job.job_id, None)  # a job that was moved is the newest again
         if job.has_ended:
             self._end_key_use(job, before)
             self.decisions.forget(job.job_id)
@@ -246,18 +248,17 @@ class ClusterState:
         del self._jobs[oldest]
 
     def _update_occupancy(self, job: JobRecord, before: JobRecord | None) -> None:
-        held_before = before.gpu_ids if before is not None and before.holds_gpus else ()
-        held_now = job.gpu_ids if job.holds_gpus else ()
-        is_same_phase = before is not None and before.phase is job.phase
-        if held_before == held_now and (not held_now or is_same_phase):
+        if before is not None and _occupies_alike(job, before):
+            return
+        held_before = before.occupied_bytes if before is not None else {}
+        held_now = job.occupied_bytes
+        if not held_before and not held_now:
             return
         for gpu_id in held_before:
-            if gpu_id not in held_now:
-                self._holders[gpu_id].remove(job.job_id)
+            self._holders[gpu_id].remove(job.job_id)
         for gpu_id in held_now:
-            if gpu_id not in held_before:
-                self._holders.setdefault(gpu_id, []).append(job.job_id)
-        self._refresh_gpus(dict.fromkeys(held_before + held_now))
+            insort(self._holders.setdefault(gpu_id, []), job.job_id, key=lambda job_id: self._jobs[job_id].fence)
+        self._refresh_gpus(held_before | held_now)
 
     def put_ghost(self, ghost: Ghost) -> None:
         """Remember an attempt that must end although nobody wants it any more."""
@@ -318,7 +319,7 @@ class ClusterState:
             gpu_id: None for gpu_id, view in self._usable_gpus.items() if not view.job_ids and not view.is_releasing
         }
 
-    def _refresh_gpus(self, gpu_ids: Mapping[str, None]) -> None:
+    def _refresh_gpus(self, gpu_ids: Iterable[str]) -> None:
         haunted = {gpu_id for ghost in self._ghosts.values() for gpu_id in ghost.gpu_ids}
         touched_nodes: dict[str, None] = {}
         for gpu_id in gpu_ids:
@@ -334,11 +335,12 @@ class ClusterState:
             self._refresh_host_use(node_id)
 
     def _occupied(self, view: GpuView, *, is_haunted: bool) -> GpuView:
-        jobs = [self._jobs[job_id] for job_id in self._holders.get(view.gpu.gpu_id, ())]
+        gpu_id = view.gpu.gpu_id
+        jobs = [self._jobs[job_id] for job_id in self._holders.get(gpu_id, ())]
         return replace(
             view,
             job_ids=tuple(job.job_id for job in jobs),
-            memory_reserved_bytes=sum(job.memory_reserved_bytes for job in jobs),
+            memory_reserved_bytes=sum(job.bytes_on(gpu_id) for job in jobs),
             is_releasing=is_haunted or any(job.phase is Phase.STOPPING for job in jobs),
         )
 
@@ -352,7 +354,27 @@ class ClusterState:
         cpu_cores, host_memory_bytes = 0.0, 0
         for job_id in self.jobs_on_node(node_id):
             job = self._jobs[job_id]
-            here = sum(1 for gpu_id in job.gpu_ids if gpu_id in self._gpus and self._gpus[gpu_id].node_id == node_id)
-            cpu_cores += job.request.cpu_cores * here / len(job.assignments)
-            host_memory_bytes += job.request.host_memory_bytes * here // len(job.assignments)
+            parts = [self._host_part(job, job.assignments, node_id)]
+            if job.target is not None:
+                parts.append(self._host_part(job, job.target.assignments, node_id))
+            cpu_cores += max(part.cpu_cores for part in parts)
+            host_memory_bytes += max(part.host_memory_bytes for part in parts)
         self._host_use[node_id] = HostUse(cpu_cores=cpu_cores, host_memory_bytes=host_memory_bytes)
+
+    def _host_part(self, job: JobRecord, assignments: Sequence[Assignment], node_id: str) -> HostUse:
+        here = sum(
+            1 for part in assignments if part.gpu_id in self._gpus and self._gpus[part.gpu_id].node_id == node_id
+        )
+        return HostUse(
+            cpu_cores=job.request.cpu_cores * here / len(assignments),
+            host_memory_bytes=job.request.host_memory_bytes * here // len(assignments),
+        )
+
+
+def _occupies_alike(job: JobRecord, before: JobRecord) -> bool:
+    return (
+        before.assignments is job.assignments
+        and before.target is job.target
+        and before.holds_gpus is job.holds_gpus
+        and (before.phase is Phase.STOPPING) is (job.phase is Phase.STOPPING)
+    )

@@ -25,12 +25,18 @@ class PendingJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningJob:
-    """A job that holds GPUs (starting, running or stopping)."""
+    """A job that holds GPUs (starting, running or stopping).
+
+    Attributes:
+        step_ms: Mean step time of the newest window; 0 = not yet.
+        solo_step_ms: Mean step time measured alone; 0 = not yet.
+    """
 
     request: JobRequest
     attempt: int
     assignments: tuple[Assignment, ...]
     sub_batch: int
+    accumulation_steps: int = 1
     submitted_at_ms: int
     started_at_ms: int
     steps_done: int = 0
@@ -39,11 +45,13 @@ class RunningJob:
     observed_slowdown_ratio: float | None = None
     is_stopping: bool = False
     memory_reserved_bytes: int = 0
+    step_ms: float = 0.0
+    solo_step_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuView:
-    """A GPU with what it holds; `is_releasing` = somebody there is being stopped."""
+    """A GPU with what it holds; `is_releasing` = somebody there is being stopped, or comes when it was elsewhere."""
 
     gpu: Gpu
     node_id: str
@@ -85,6 +93,7 @@ class SchedulingView:
         host_use: What jobs occupy of each node's host, by node id; absent = nothing.
         nodes_per_job_max: Nodes that one job may span; 0 = no limit.
         deferred: Pending jobs whose `not_before_ms` has not come; no policy decides about them.
+        can_move: Running jobs may be migrated and reshaped here.
     """
 
     now_ms: int
@@ -100,10 +109,15 @@ class SchedulingView:
     host_use: Mapping[str, HostUse] = field(default_factory=dict)
     nodes_per_job_max: int = 0
     deferred: Sequence[PendingJob] = ()
+    can_move: bool = True
 
 
 class Policy(Protocol):
-    """Decides; a frozen dataclass of its parameters that remembers nothing."""
+    """Decides; a frozen dataclass of its parameters that remembers nothing.
+
+    A policy whose mind may change without any fact, as time goes by, has the parameter `interval_ms` and is then asked
+    at every multiple of it while jobs wait or run.
+    """
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return exactly one decision per pending job, further ones for running jobs, in execution order."""

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from scheduler_service.core.decisions import Start, Stop, unfolded
+from scheduler_service.core.decisions import Migrate, Reshape, Start, Stop, unfolded
 from scheduler_service.core.errors import PolicyParameterError, UnknownPolicyError
 from scheduler_service.core.plan_check import check_plan
 from scheduler_service.core.reason_texts import REASON_TEXTS
@@ -36,7 +36,7 @@ def test_every_decision_passes_the_plan_check_and_every_pending_job_has_exactly_
     seen = crowded_view(seed, nodes_max=nodes_max)
     decisions = make_policy(name, {}).decide(seen)
     assert check_plan(seen, pending_of(seen), decisions).rejections == ()
-    counted = Counter(decision.job_id for decision in unfolded(decisions) if not isinstance(decision, Stop))
+    counted = Counter(one.job_id for one in unfolded(decisions) if not isinstance(one, Stop | Migrate | Reshape))
     assert counted == Counter(pending_of(seen).keys())
 
 

@@ -9,7 +9,8 @@ import pytest
 from scheduler_service.core.codec import decode_event
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.records import Phase
-from scheduler_service.policy_registry import POLICIES, make_policy
+from scheduler_service.policy_registry import POLICIES
+from tests.support.restless import make_restless_policy
 from tests.support.simulated_cluster import Faults, SimulatedCluster
 
 
@@ -33,11 +34,31 @@ def test_every_job_ends_well_whatever_went_wrong(seed: int) -> None:
             assert job.reason.code in {"OUT_OF_MEMORY", "LAUNCH_REFUSED_FOR_GOOD"}, job.history
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_recorded_log_gives_a_fresh_engine_the_same_commands(seed: int) -> None:
-    world = SimulatedCluster(1_000 + seed, policy="horus")
+@pytest.mark.parametrize("seed", range(30))
+def test_every_job_ends_well_although_it_is_moved_all_the_time(seed: int) -> None:
+    world = SimulatedCluster(3_000 + seed, policy="restless")
     run_to_the_end(world)
-    fresh = SchedulerEngine(make_policy=make_policy, policy="horus")
+    for job_id, phase in world.outcomes().items():
+        job = world.engine.state.jobs[job_id]
+        assert phase is not Phase.FINISHED or job.steps_done >= job.request.steps_total
+
+
+def test_moves_and_reshapes_are_carried_out_without_a_restart() -> None:
+    world = SimulatedCluster(1, faults=Faults(), policy="restless", nodes=4)
+    run_to_the_end(world)
+    jobs = list(world.engine.state.jobs.values())
+    assert sum(job.migrations for job in jobs) > 5
+    assert sum(job.reshapes for job in jobs) > 1
+    assert not any(job.restarts or job.preemptions for job in jobs)
+    assert all(job.attempt == 1 + job.migrations + job.reshapes for job in jobs)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("policy", ["horus", "restless"])
+def test_a_recorded_log_gives_a_fresh_engine_the_same_commands(seed: int, policy: str) -> None:
+    world = SimulatedCluster(1_000 + seed, policy=policy)
+    run_to_the_end(world)
+    fresh = SchedulerEngine(make_policy=make_restless_policy, policy=policy)
     replayed = [fresh.handle(decode_event(json.loads(line))) for line in world.log]
     assert replayed == world.returned
     assert fresh.snapshot() == world.engine.snapshot()
@@ -52,10 +73,11 @@ def test_without_faults_every_job_finishes_at_its_first_attempt(seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_restored_engine_goes_on_like_the_one_that_was_saved(seed: int) -> None:
-    world = SimulatedCluster(2_000 + seed)
+@pytest.mark.parametrize("policy", ["horus", "restless"])
+def test_a_restored_engine_goes_on_like_the_one_that_was_saved(seed: int, policy: str) -> None:
+    world = SimulatedCluster(2_000 + seed, policy=policy)
     world.run(until_ms=20_000)
-    copy = SchedulerEngine.restore(json.loads(json.dumps(world.engine.snapshot())), make_policy=make_policy)
+    copy = SchedulerEngine.restore(json.loads(json.dumps(world.engine.snapshot())), make_policy=make_restless_policy)
     start = len(world.log)
     run_to_the_end(world)
     went_on = [copy.handle(decode_event(json.loads(line))) for line in world.log[start:]]

@@ -15,7 +15,7 @@ from scheduler_service.core.codec import decode_event, encode_event
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.invariants import check
 from scheduler_service.core.records import ENDED_PHASES, JobRequest, Node, Phase, Share
-from scheduler_service.policy_registry import make_policy
+from tests.support.restless import make_restless_policy
 from tests.support.scheduling import GIB, job, memory, node, pair, prediction
 
 LEASE_MS = 20_000
@@ -92,7 +92,7 @@ class SimulatedCluster:
         self.log: list[str] = []
         self.returned: list[list[commands.Command]] = []
         self.saved: tuple[int, str] | None = None
-        self.engine = SchedulerEngine(make_policy=make_policy, policy=policy)
+        self.engine = SchedulerEngine(make_policy=make_restless_policy, policy=policy)
         self.first_policy = policy
         self.machines = {f"n{i}": Machine(node(f"n{i}", gpus, host_memory_bytes=64 * GIB)) for i in range(nodes)}
         self.cancelled: set[str] = set()
@@ -113,6 +113,8 @@ class SimulatedCluster:
             f"j{index}",
             key=f"key-{luck.randrange(5)}",
             gpus=luck.choice((1, 1, 1, 2)),
+            allowed_gpus=(1, 2) if index % 3 == 0 else (),
+            batch=1 + index % 2,
             steps_total=luck.randrange(1, 30),
             share=luck.choice(tuple(Share)),
             restart_limit=1_000,
@@ -194,10 +196,10 @@ class SimulatedCluster:
     def crash_scheduler(self) -> None:
         """Forget everything that is not stored; come back from snapshot and log; every stream breaks."""
         if self.saved is None:
-            engine, start = SchedulerEngine(make_policy=make_policy, policy=self.first_policy), 0
+            engine, start = SchedulerEngine(make_policy=make_restless_policy, policy=self.first_policy), 0
         else:
             start, text = self.saved
-            engine = SchedulerEngine.restore(json.loads(text), make_policy=make_policy)
+            engine = SchedulerEngine.restore(json.loads(text), make_policy=make_restless_policy)
         for line, known in zip(self.log[start:], self.returned[start:], strict=True):
             assert engine.handle(decode_event(json.loads(line))) == known
         self.engine = engine
@@ -363,7 +365,7 @@ class SimulatedCluster:
             self.cancelled.add(chosen)
             self.tell(events.JobCancelled, job_id=chosen)
         if self._strikes(self.faults.choose_policy):
-            self.tell(events.PolicyChosen, policy=self.luck.choice(("fifo", "horus", "horus_f")))
+            self.tell(events.PolicyChosen, policy=self.luck.choice(("fifo", "horus", "horus_f", "restless")))
         if self._strikes(self.faults.sick_gpu):
             gpu_id = f"n{self.luck.randrange(len(self.machines))}.0"
             self.tell(events.GpuHealthChanged, gpu_id=gpu_id, healthy=self.luck.random() < 0.5)

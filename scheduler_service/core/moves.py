@@ -1,0 +1,72 @@
+"""Moving a running job: a checkpoint and a stop, then a new attempt with the same progress on the kept place.
+
+From the order until the end of the old attempt the job occupies both places, so that nobody takes the new one; what
+happens in between (a lost node, a cancellation, a failure) only ever frees places, and the job waits in the queue.
+"""
+
+from __future__ import annotations
+
+from scheduler_service.core.attempts import launch, leave_gpus, note_new_neighbourhood, requeue, stop_commands
+from scheduler_service.core.decisions import Migrate, Reshape, Start
+from scheduler_service.core.job_records import JobRecord, Target, with_history
+from scheduler_service.core.records import AfterStop, Phase, Reason
+from scheduler_service.core.state import ClusterState
+from scheduler_service.core.step import Step
+
+
+def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_bytes: int, step: Step) -> None:
+    """Ask for the end of the present attempt and keep the place of the next one."""
+    job = state.jobs[decision.job_id]
+    shape: Reshape | JobRecord = decision if isinstance(decision, Reshape) else job
+    target = Target(
+        assignments=tuple(sorted(decision.assignments, key=lambda assignment: assignment.rank)),
+        sub_batch=shape.sub_batch,
+        accumulation_steps=shape.accumulation_steps,
+        memory_reserved_bytes=reserved_bytes,
+        reason=decision.reason,
+    )
+    job = job.changed(phase=Phase.STOPPING, after_stop=AfterStop.MOVE, target=target, reason=decision.reason)
+    gpus = ", ".join(part.gpu_id for part in target.assignments)
+    state.put_job(with_history(job, at_ms=state.now_ms, kind="move", message=f"to {gpus}: {decision.reason.code}"))
+    step.commands += stop_commands(job)
+
+
+def complete_move(state: ClusterState, job: JobRecord, step: Step) -> None:
+    """Start the next attempt where its place was kept, or queue the job if that place has gone meanwhile."""
+    target = job.target
+    if target is None or not _is_there(state, target):
+        lost = Reason(
+            code="MOVE_TARGET_GONE", gpu_ids=tuple(part.gpu_id for part in target.assignments) if target else ()
+        )
+        requeue(state, job.changed(preemptions=job.preemptions + 1), lost, step, wait_ms=0)
+        return
+    is_reshape = (len(target.assignments), target.sub_batch) != (len(job.assignments), job.sub_batch)
+    left_behind = state.neighbours(job)
+    job = leave_gpus(state, job, step, has_steps=True)
+    job = job.changed(
+        steps_done=max(job.checkpoint_step, 0),
+        migrations=job.migrations + (not is_reshape),
+        reshapes=job.reshapes + is_reshape,
+    )
+    start = Start(
+        job_id=job.job_id,
+        reason=target.reason,
+        assignments=target.assignments,
+        sub_batch=target.sub_batch,
+        accumulation_steps=target.accumulation_steps,
+    )
+    launch(state, job, start, reserved_bytes=target.memory_reserved_bytes, step=step)
+    note_new_neighbourhood(state, left_behind)
+
+
+def withdraw_move(job: JobRecord) -> JobRecord:
+    """Return a job that only gives its GPUs up and goes nowhere."""
+    reason = Reason(code="STOPPING_TO_REQUEUE")
+    return job.changed(after_stop=AfterStop.REQUEUE, target=None, reason=reason)
+
+
+def _is_there(state: ClusterState, target: Target) -> bool:
+    """Say whether every GPU of the kept place is usable and free of attempts that were given up."""
+    haunted = {gpu_id for ghost in state.ghosts.values() for gpu_id in ghost.gpu_ids}
+    gpu_ids = {part.gpu_id for part in target.assignments}
+    return gpu_ids <= state.usable_gpus.keys() and not gpu_ids & haunted

@@ -1,0 +1,59 @@
+"""A policy that moves and reshapes running jobs all the time, so that tests see every corner of a move."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scheduler_service.core.decisions import Decision, Migrate, Reshape, Start
+from scheduler_service.core.records import Assignment, Reason
+from scheduler_service.core.view import Policy, RunningJob, SchedulingView
+from scheduler_service.policies.fifo import Fifo
+from scheduler_service.policy_registry import make_policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restless:
+    """First in, first out; then the job that has stood still longest goes elsewhere, in turn with another width."""
+
+    interval_ms: int = 1_500
+    rest_ms: int = 4_000
+
+    def decide(self, view: SchedulingView) -> Sequence[Decision]:
+        """Return starts and holds, and at most one move."""
+        decisions = list(Fifo().decide(view))
+        taken = {part.gpu_id for one in decisions if isinstance(one, Start) for part in one.assignments}
+        free = sorted(view.free_gpu_ids - taken)
+        for job in view.running.values():
+            has_rested = view.now_ms - job.started_at_ms >= self.rest_ms
+            moves = _moves_of(job, free, view) if has_rested and not job.is_stopping else []
+            if moves:
+                reshapes = [one for one in moves if isinstance(one, Reshape)]
+                choice = reshapes if reshapes and job.attempt % 2 else moves
+                return [*decisions, choice[view.now_ms // 1_000 % len(choice)]]
+        return decisions
+
+
+def _moves_of(job: RunningJob, free: Sequence[str], view: SchedulingView) -> list[Decision]:
+    if any(part.gpu_id not in view.gpus or view.gpus[part.gpu_id].is_releasing for part in job.assignments):
+        return []
+    found: list[Decision] = []
+    reason = Reason(code="CANDIDATE")
+    held = [part.gpu_id for part in job.assignments]
+    for wanted in job.request.allowed_gpus or (job.request.gpus,):
+        for start in range(len(free) + 1):
+            gpu_ids = [*held, *free][start : start + wanted]
+            if len(gpu_ids) < wanted or gpu_ids == held or len({view.gpus[one].node_id for one in gpu_ids}) > 1:
+                continue
+            parts = tuple(Assignment(gpu_id=gpu_id, rank=rank) for rank, gpu_id in enumerate(gpu_ids))
+            if wanted == len(held):
+                found.append(Migrate(job_id=job.request.job_id, reason=reason, assignments=parts))
+            else:
+                samples = -(-job.request.batch // wanted)
+                found.append(Reshape(job_id=job.request.job_id, reason=reason, assignments=parts, sub_batch=samples))
+    return found
+
+
+def make_restless_policy(name: str, parameters: Mapping[str, object]) -> Policy:
+    """Build `restless`, or any policy of the registry."""
+    return Restless() if name == "restless" else make_policy(name, parameters)
