@@ -12,6 +12,7 @@ from cotenant_profiler import zoo
 from cotenant_profiler.errors import InvalidCampaignError, UnknownArchitectureError
 from cotenant_profiler.job_spec import JobSpec
 
+SCALES = ("small", "full", "all")
 _METHOD_MINIMA = {"window_ms": 100, "attempts_max": 1, "warm_up_steps": 1, "memory_steps": 2, "reference_ms": 50}
 
 
@@ -168,9 +169,9 @@ def _job(table: object, place: str) -> JobSpec:
 
 
 def _sweep(table: Mapping[str, Any], core: Collection[JobSpec]) -> tuple[JobSpec, ...]:
-    """All batches of the named architectures ("all" = the whole zoo), with every wait ratio at a middle batch."""
+    """All batches of the named architectures (or of a scale of the zoo), with every wait ratio at a middle batch."""
     wanted = table.get("architectures", [])
-    names = zoo.names() if wanted == "all" else wanted
+    names = zoo.names(wanted) if wanted in SCALES else wanted
     jobs: dict[JobSpec, None] = {}
     for architecture in map(zoo.find, names):
         for batch in architecture.batches:

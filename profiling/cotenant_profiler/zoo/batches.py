@@ -39,6 +39,16 @@ def tokens(vocabulary: int, time: int) -> Callable[[int], Batch]:
     return make
 
 
+def translations(vocabulary: int, time: int) -> Callable[[int], Batch]:
+    """Return a maker of sources beside shifted targets, (batch, 2, time), with the next symbol of the target."""
+
+    def make(batch: int) -> Batch:
+        text = torch.randint(0, vocabulary, (batch, 2, time + 1))
+        return text[:, :, :-1].contiguous(), text[:, 1, 1:].contiguous()
+
+    return make
+
+
 def identifiers(size: int, fields: int) -> Callable[[int], Batch]:
     """Return a maker of rows of `fields` identifiers below `size`, with one of two classes each."""
 

@@ -26,6 +26,8 @@ class Architecture:
         loss: Mean loss over the samples of (output, targets).
         batches: Batch sizes worth measuring, smallest first.
         optimizer: sgd, momentum, adam or adamw.
+        scale: "small" where one CPU core trains it in milliseconds a step, "full" for the size that its authors
+            published, which needs a GPU.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Architecture:
     batches: tuple[int, ...]
     loss: Loss = functional.cross_entropy
     optimizer: str = "momentum"
+    scale: str = "small"
 
 
 _architectures: dict[str, Architecture] = {}
@@ -59,6 +62,6 @@ def find(name: str) -> Architecture:
         raise UnknownArchitectureError(name, names()) from None
 
 
-def names() -> tuple[str, ...]:
-    """Return all names in alphabetical order."""
-    return tuple(sorted(_architectures))
+def names(scale: str = "all") -> tuple[str, ...]:
+    """Return the names of a scale (small, full or all) in alphabetical order."""
+    return tuple(sorted(name for name, item in _architectures.items() if scale in {"all", item.scale}))

@@ -52,12 +52,24 @@ class AttentionBlock(nn.Module):
 class TransformerLanguageModel(nn.Module):
     """Attention blocks between an embedding and a head: (batch, time) -> (batch, time, vocabulary)."""
 
-    def __init__(self, *, vocabulary: int, width: int, time: int, blocks: int, causal: bool) -> None:
+    def __init__(
+        self,
+        *,
+        vocabulary: int,
+        width: int,
+        time: int,
+        blocks: int,
+        causal: bool,
+        heads: int = 4,
+        tied: bool = False,
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
         self.position = nn.Parameter(torch.zeros(time, width))
-        self.blocks = nn.Sequential(*(AttentionBlock(width, 4, causal=causal) for _ in range(blocks)))
-        self.head = nn.Linear(width, vocabulary)
+        self.blocks = nn.Sequential(*(AttentionBlock(width, heads, causal=causal) for _ in range(blocks)))
+        self.head = nn.Linear(width, vocabulary, bias=not tied)
+        if tied:
+            self.head.weight = self.embedding.weight
 
     def forward(self, text: Tensor) -> Tensor:
         """Return scores of a symbol at every position."""
@@ -136,5 +148,29 @@ register(
         make_batch=tokens(128, 64),
         batches=(4, 8, 16, 32),
         loss=token_loss,
+    )
+)
+register(
+    Architecture(
+        name="lstm_wikitext",
+        family="rnn",
+        build=lambda: RecurrentLanguageModel(33_278, 200, 2, nn.LSTM),
+        make_batch=tokens(33_278, 35),
+        batches=(5, 10, 20, 40, 80),
+        loss=token_loss,
+        optimizer="sgd",
+        scale="full",
+    )
+)
+register(
+    Architecture(
+        name="lstm_large",
+        family="rnn",
+        build=lambda: RecurrentLanguageModel(10_000, 1_500, 2, nn.LSTM),
+        make_batch=tokens(10_000, 35),
+        batches=(5, 10, 20, 40, 80),
+        loss=token_loss,
+        optimizer="sgd",
+        scale="full",
     )
 )

@@ -7,17 +7,57 @@ from cotenant_profiler import zoo
 from cotenant_profiler.errors import UnknownArchitectureError
 from cotenant_profiler.zoo.export import export_graph
 
+# What the authors of each architecture or torchvision's table of models print, in parameters.
+PUBLISHED_PARAMETERS = {
+    "alexnet": 61_100_840,
+    "densenet121": 7_978_856,
+    "densenet201": 20_013_928,
+    "efficientnet_b0": 5_288_548,
+    "googlenet": 6_624_904,
+    "inception3": 23_834_568,
+    "mnasnet1_0": 4_383_312,
+    "mobilenet_v2": 3_504_872,
+    "resnet18": 11_689_512,
+    "resnet50": 25_557_032,
+    "resnet152": 60_192_808,
+    "resnext50_32x4d": 25_028_904,
+    "shufflenet_v2_x1_0": 2_278_604,
+    "squeezenet1_0": 1_248_424,
+    "vgg16": 138_357_544,
+    "vgg19_bn": 143_678_248,
+    "vit_b16": 86_567_656,
+    "wide_resnet50_2": 68_883_240,
+    "yolov3": 61_949_149,
+}
+
+
+@pytest.mark.parametrize(("name", "parameters"), PUBLISHED_PARAMETERS.items())
+def test_an_architecture_of_full_size_has_its_published_number_of_parameters(name: str, parameters: int) -> None:
+    with torch.device("meta"):
+        network = zoo.find(name).build()
+    assert sum(parameter.numel() for parameter in network.parameters()) == parameters
+
 
 @pytest.mark.parametrize("name", zoo.names())
 def test_every_architecture_learns_from_its_own_batch(name: str) -> None:
     architecture = zoo.find(name)
     torch.manual_seed(0)
-    network = architecture.build()
-    inputs, targets = architecture.make_batch(architecture.batches[0])
-    loss = architecture.loss(network(inputs), targets)
-    torch.autograd.backward(loss)
-    assert torch.isfinite(loss)
+    # Of a full size only the shapes are computed: the values would take minutes and gigabytes.
+    with torch.device("meta" if architecture.scale == "full" else "cpu"):
+        network = architecture.build()
+        inputs, targets = architecture.make_batch(architecture.batches[0])
+        loss = architecture.loss(network(inputs), targets)
+        torch.autograd.backward(loss)
+    assert loss.shape == ()
+    assert architecture.scale == "full" or torch.isfinite(loss)
     assert all(parameter.grad is not None for parameter in network.parameters())
+
+
+def test_a_scale_names_its_architectures_and_the_zoo_is_large_enough_to_hold_whole_families_out() -> None:
+    assert set(zoo.names("small")) | set(zoo.names("full")) == set(zoo.names())
+    assert not set(zoo.names("small")) & set(zoo.names("full"))
+    assert len(zoo.names()) >= 40
+    assert len({zoo.find(name).family for name in zoo.names("small")}) >= 12
 
 
 @pytest.mark.parametrize("name", zoo.names())
