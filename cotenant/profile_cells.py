@@ -13,6 +13,9 @@ from functools import cache
 from typing import Any, TypeAlias, cast
 
 LIST_SEPARATOR = "|"
+MAX_FEATURES_CHARACTERS = 65_536
+MAX_FEATURE_NAME_CHARACTERS = 100
+LARGEST_FEATURE = 1e300
 
 Cell: TypeAlias = "int | float | str | tuple[str, ...] | None"
 
@@ -124,12 +127,37 @@ def _parse_text(text: str, item: Column) -> str:
 
 
 def _check_features(text: str) -> None:
+    """Features are a flat object, so that every one can become a column; bounded, because a file is not trusted."""
+    if len(text) > MAX_FEATURES_CHARACTERS:
+        raise ValueError(f"has {len(text):,} characters, more than {MAX_FEATURES_CHARACTERS:,}")
     try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
+        value = json.loads(text, object_pairs_hook=_unique_names)
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise ValueError("is not a JSON object")
+    for name, feature in value.items():
+        reason = _feature_fault(name, feature)
+        if reason:
+            raise ValueError(f"{name!r} {reason}")
+
+
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    if len(set(names)) != len(names):
+        raise ValueError("names a feature twice")
+    return dict(pairs)
+
+
+def _feature_fault(name: str, value: object) -> str:
+    """What is wrong with one feature; empty for nothing."""
+    if not 0 < len(name) <= MAX_FEATURE_NAME_CHARACTERS:
+        return f"is not a name of 1 to {MAX_FEATURE_NAME_CHARACTERS} characters"
+    if isinstance(value, bool) or not isinstance(value, (int, float, str, type(None))):
+        return "is neither a number nor a text nor null"
+    if isinstance(value, int) and abs(value) > LARGEST_FEATURE:
+        return f"is beyond {LARGEST_FEATURE:g}"
+    return "is not finite" if isinstance(value, float) and not math.isfinite(value) else ""
 
 
 _PARSERS: dict[type, Callable[[str, Column], Cell]] = {int: _parse_integer, float: _parse_number, str: _parse_text}

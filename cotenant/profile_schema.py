@@ -10,7 +10,8 @@ Standard library only, because a GPU node writes profiles without any numeric pa
 
 Every column is a field of the row's class, in file order; its metadata carries unit, range and meaning. An empty cell
 is a null and is refused where the column may not be null. Columns marked `measured` may be null only in a row whose
-status is not "ok", because a job that ran out of memory has no step time.
+status is not "ok", because a job that ran out of memory has no step time. A solo row of status "ok" has measured
+something, and has a step time where steps were timed: public sets often know memory or utilization only.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ MAX_CELL_CHARACTERS = 1_000_000
 MAX_REPORTED_PROBLEMS = 20
 # Slowdowns are rounded by writers; a larger gap means that the row mixes campaigns.
 SLOWDOWN_TOLERANCE = 0.002
+_MEASUREMENTS = ("step_ms_mean", "utilization_ratio", "sm_activity_ratio", "memory_peak_bytes")
 
 Row = TypeVar("Row", "SoloRow", "PairRow", "MemoryTraceRow", "LossCurveRow")
 
@@ -118,10 +120,10 @@ class SoloRow:
     servers: int | None = column("parameter servers", minimum=0)
     sub_batch: int = column("samples per device and micro-step", unit="samples", minimum=1)
     sync_ms_mean: float | None = column("gradient exchange per step", unit="ms", minimum=0)
-    step_ms_mean: float | None = column("one optimizer step", unit="ms", above=0, measured=True)
-    step_ms_p50: float | None = column("one optimizer step, median", unit="ms", above=0, measured=True)
-    step_ms_p95: float | None = column("one optimizer step, 95th percentile", unit="ms", above=0, measured=True)
-    steps: int = column("steps measured", minimum=0)
+    step_ms_mean: float | None = column("one optimizer step", unit="ms", above=0)
+    step_ms_p50: float | None = column("one optimizer step, median", unit="ms", above=0)
+    step_ms_p95: float | None = column("one optimizer step, 95th percentile", unit="ms", above=0)
+    steps: int = column("steps timed; 0 = not published", minimum=0)
     utilization_ratio: float | None = column("share of time with any kernel resident", minimum=0, maximum=1)
     sm_activity_ratio: float | None = column("share of SM time with a warp resident", minimum=0, maximum=1)
     dram_activity_ratio: float | None = column("share of peak memory traffic", minimum=0, maximum=1)
@@ -309,9 +311,18 @@ def _solo_conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "sub_batch", f"{values['sub_batch']} is more than the batch of {values['batch']}"
     if values["nodes"] > values["gpus"]:
         yield "nodes", f"{values['nodes']} machines for {values['gpus']} devices"
+    if values["status"] == "ok":
+        yield from _missing_measurements(values)
     p50, p95 = values["step_ms_p50"], values["step_ms_p95"]
     if p50 is not None and p95 is not None and p50 > p95:
         yield "step_ms_p50", f"{p50:g} is above step_ms_p95 of {p95:g}"
+
+
+def _missing_measurements(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if values["step_ms_mean"] is None and values["steps"] > 0:
+        yield "step_ms_mean", f"is empty although status is ok and {values['steps']} steps were timed"
+    if all(values[name] is None for name in _MEASUREMENTS):
+        yield "status", f"is ok although none of {', '.join(_MEASUREMENTS)} was measured"
 
 
 def _pair_conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ from cotenant.client_errors import ProgramError
 PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "predict": ("predictor_service", "predict"),
+        "datasets": ("predictor_service", "datasets"),
         "backup": ("scheduler_service", "backup"),
         "restore": ("scheduler_service", "restore"),
         "export-log": ("scheduler_service", "export-log"),

@@ -1,4 +1,4 @@
-"""The command line: serve, predict, train, models. Data on stdout, everything else on stderr."""
+"""The command line: serve, predict, train, models, datasets. Data on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import click
 
+from predictor_service.commands.datasets import datasets
 from predictor_service.commands.predict import answer_as_json, answer_as_table, open_predictor, read_graph_file
 from predictor_service.commands.serve import serve
 from predictor_service.errors import CallerError, PredictorError
@@ -42,6 +43,9 @@ def _settings(context: click.Context, flags: dict[str, Any]) -> Settings:
 def _state_flags(command: Callable[..., None]) -> Callable[..., None]:
     command = click.option("--state-dir", type=_PATH, help="Models, graphs, journal.")(command)
     return click.option("--datasets", type=_PATH, help="Folder of dataset folders.")(command)
+
+
+program.add_command(datasets)
 
 
 @program.command("serve")

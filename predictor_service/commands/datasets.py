@@ -1,0 +1,103 @@
+"""datasets: public sets into our schema, and whether a folder follows it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from cotenant.profile_schema import LossCurveRow, MemoryTraceRow, PairRow, ProfileSchemaError, SoloRow, read_rows
+from predictor_service.errors import TrainingDataError
+from predictor_service.importers.catalogue import IMPORTERS, import_set
+from predictor_service.importers.imported_set import write_set
+from predictor_service.settings import default_datasets_dir
+
+_PATH: Final = click.Path(path_type=Path)
+_FILES: Final = {
+    "solo": SoloRow,
+    "pairs": PairRow,
+    "memory_traces": MemoryTraceRow,
+    "loss_curves": LossCurveRow,
+}
+_FORMATS: Final = ("csv", "parquet")
+
+
+@click.group("datasets")
+def datasets() -> None:
+    """Import public measured sets, and check dataset folders."""
+
+
+@datasets.command("import")
+@click.argument("name")
+@click.argument("folder", type=_PATH)
+@click.option("-o", "--output", type=_PATH, required=True, help="Dataset folder to write; created where needed.")
+def import_command(name: str, folder: Path, output: Path) -> None:
+    """Read the public set NAME from FOLDER and write it in our schema."""
+    imported = import_set(name, folder)
+    files = write_set(output, imported)
+    status = Counter(row.status for row in imported.solo) + Counter(row.status for row in imported.pairs)
+    counts = ", ".join(f"{count:,} {name}" for name, count in sorted(status.items()))
+    click.echo(
+        f"{len(imported.solo):,} rows alone, {len(imported.pairs):,} of pairs, {len(imported.curves):,} of loss curves "
+        f"({counts or 'no status'})",
+        err=True,
+    )
+    for path in files:
+        click.echo(path)
+
+
+@datasets.command("list")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
+def list_command(output: str) -> None:
+    """List the public sets that can be imported, and the datasets that are installed."""
+    public = [
+        {"name": name, "measures": item.measures, "licence": item.licence} for name, item in sorted(IMPORTERS.items())
+    ]
+    root = default_datasets_dir()
+    installed = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    if output == "json":
+        click.echo(json.dumps({"importers": public, "installed": installed}))
+        return
+    for item in public:
+        click.echo(f"{item['name']:<18}{item['measures']} ({item['licence']})")
+    for name in installed:
+        click.echo(f"{name:<18}installed in {root}")
+
+
+@datasets.command("check")
+@click.argument("folder", type=_PATH)
+def check_command(folder: Path) -> None:
+    """Check every file of a dataset folder; all problems with their lines, exit status 2."""
+    tables = {name: _read(folder, name) for name in _FILES}
+    found = {name: rows for name, rows in tables.items() if rows is not None}
+    if not found:
+        raise TrainingDataError(f"{folder} has no {', '.join(_FILES)} (csv)", remedy="name a folder of a dataset")
+    _check_pairs(folder, found)
+    for name, rows in found.items():
+        click.echo(f"{name}: {len(rows):,} rows")
+
+
+def _read(folder: Path, name: str) -> list[Any] | None:
+    for path in (folder / f"{name}.{ending}" for ending in _FORMATS):
+        if path.is_file():
+            try:
+                return list(read_rows(path, _FILES[name]))
+            except (ProfileSchemaError, OSError) as error:
+                raise TrainingDataError(str(error), remedy="correct the rows that are named") from error
+    return None
+
+
+def _check_pairs(folder: Path, found: dict[str, list[Any]]) -> None:
+    """Jobs of pairs must be known alone, on the same device and in the same campaign."""
+    known = {(row.campaign, row.device, row.job_key) for row in found.get("solo", ())}
+    for row in found.get("pairs", ()):
+        for key in (row.victim_job_key, *row.other_job_keys):
+            if (row.campaign, row.device, key) not in known:
+                place = f"on {row.device} in campaign {row.campaign}"
+                raise TrainingDataError(
+                    f"{folder}: pair {row.run_id} names job {key[:12]}, which solo does not have {place}",
+                    remedy="add its row, with status failed where it was never measured alone",
+                )

@@ -1,0 +1,201 @@
+"""Graph features of a network that is published as a list of layers: (type, output elements per sample, parameters).
+
+GPUMemNet describes its generated networks so. A list says neither channels nor kernel, but both follow: a convolution
+with bias has channels * (inputs * kernel^2 + 1) parameters; its inputs are channels that an earlier layer put out or,
+where blocks are concatenated, the sum of two; its side is that of its input or a halving of it. All 1,539 published
+convolutional networks resolve so.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from predictor_service.features.operator_families import OperatorFamily
+
+_ELEMENT_BYTES: Final = 4
+_MASK_BYTES: Final = 1
+MAX_LAYERS: Final = 10_000
+_KERNELS: Final = (3, 1, 7, 5)
+_HALVINGS: Final = 8
+
+_FAMILIES: Final = {
+    "conv2d": OperatorFamily.CONVOLUTION,
+    "linear": OperatorFamily.MATRIX_MULTIPLY,
+    "batchnorm2d": OperatorFamily.NORMALIZATION,
+    "batch_normalization": OperatorFamily.NORMALIZATION,
+    "adaptive_avg_pool2d": OperatorFamily.POOLING,
+    "dropout": OperatorFamily.ELEMENTWISE,
+}
+_OTHERS: Final = "ReLU GELU SELU ELU SiLU Mish Tanh Sigmoid Softplus LeakyReLU PReLU Softmax softmax Identity"
+_FAMILY_OF: Final = _FAMILIES | dict.fromkeys(_OTHERS.split(), OperatorFamily.ACTIVATION)
+# What automatic differentiation of PyTorch keeps: these keep their output, dropout its mask, the rest their input.
+_KEEPS_OUTPUT: Final = frozenset({"ReLU", "Tanh", "Sigmoid", "Softmax", "softmax"})
+_KEEPS_NOTHING: Final = frozenset({"Identity", "dropout"})
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer as published.
+
+    Attributes:
+        kind: Its type.
+        elements: Output elements per sample.
+        parameters: Trained numbers.
+    """
+
+    kind: str
+    elements: int
+    parameters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one layer does to one sample.
+
+    Attributes:
+        layer: The layer.
+        input_elements: Elements that it reads.
+        macs: Multiply-accumulates of the forward pass.
+        channels: Output channels, or features of a dense layer; those of the layer before where the kind has none.
+        side: Output height and width; 1 for dense layers.
+        unfolded_elements: Elements of the input when a convolution is computed as one matrix product, else 0.
+    """
+
+    layer: Layer
+    input_elements: int
+    macs: int
+    channels: int
+    side: int
+    unfolded_elements: int
+
+
+def parse_layers(text: str) -> list[Layer]:
+    """Reads the published cell.
+
+    Raises:
+        ValueError: It is not a list of (type, elements, parameters) with known types; says which layer.
+    """
+    try:
+        published = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"is not a list of layers: {type(error).__name__}") from None
+    if not isinstance(published, list) or not 1 <= len(published) <= MAX_LAYERS:
+        raise ValueError(f"is not a list of 1 to {MAX_LAYERS:,} layers")
+    return [_layer(place, entry) for place, entry in enumerate(published)]
+
+
+def _layer(place: int, entry: object) -> Layer:
+    match entry:
+        case (str(kind), int(elements), int(parameters)) if kind in _FAMILY_OF and elements > 0 and parameters >= 0:
+            return Layer(kind, elements, parameters)
+    raise ValueError(f"layer {place} is {entry!r}, not (known type, output elements, parameters)")
+
+
+def count_work(layers: Sequence[Layer], input_channels: int, input_side: int) -> list[Work]:
+    """Follows one sample through the layers.
+
+    Args:
+        layers: In order of execution.
+        input_channels: Of the image, or the number of features.
+        input_side: Height and width of the image; 1 for features.
+
+    Raises:
+        ValueError: A convolution has no channels and kernel that explain its parameters.
+    """
+    work: list[Work] = []
+    elements, channels, side, previous_inputs = input_channels * input_side**2, input_channels, input_side, 0
+    seen = {input_channels}
+    for place, layer in enumerate(layers):
+        macs, unfolded = 0, 0
+        if layer.kind == "conv2d":
+            inputs_allowed = seen | {channels + previous_inputs}
+            side, channels, previous_inputs, kernel = _resolve(layers, place, side, inputs_allowed)
+            seen.add(channels)
+            macs = layer.elements * previous_inputs * kernel**2
+            unfolded = side**2 * previous_inputs * kernel**2
+        elif layer.kind in {"linear", "adaptive_avg_pool2d"}:
+            side, channels = 1, layer.elements
+            macs = max(layer.parameters - layer.elements, 0) if layer.kind == "linear" else 0
+        work.append(Work(layer, elements, macs, channels, side, unfolded))
+        elements = layer.elements
+    return work
+
+
+def _resolve(layers: Sequence[Layer], place: int, side: int, inputs_allowed: set[int]) -> tuple[int, int, int, int]:
+    """Side, channels, input channels and kernel of a convolution."""
+    layer = layers[place]
+    normalization = layers[place + 1] if place + 1 < len(layers) else None
+    for candidate in _sides(side):
+        channels, rest = divmod(layer.elements, candidate**2)
+        if rest or layer.parameters % channels:
+            continue
+        if normalization and normalization.kind == "batchnorm2d" and normalization.parameters != 2 * channels:
+            continue
+        fan_in = layer.parameters // channels - 1
+        for kernel in _KERNELS:
+            if fan_in % kernel**2 == 0 and fan_in // kernel**2 in inputs_allowed:
+                return candidate, channels, fan_in // kernel**2, kernel
+    raise ValueError(f"layer {place}, {layer.elements} elements and {layer.parameters} parameters, fits no convolution")
+
+
+def _sides(side: int) -> Iterator[int]:
+    """The side itself, then its halvings, rounded down or up, largest first."""
+    sides = {side}
+    for _ in range(_HALVINGS):
+        sides |= {half for item in sides for half in (item // 2, (item + 1) // 2) if half}
+    yield from sorted(sides, reverse=True)
+
+
+def graph_features(work: Sequence[Work]) -> dict[str, float]:
+    """Features of the network, per sample where the name says so; sizes in bytes are those of 32-bit numbers."""
+    families = Counter(_FAMILY_OF[item.layer.kind] for item in work)
+    parameters = sum(item.layer.parameters for item in work)
+    outputs = [item.layer.elements for item in work]
+    multiplying = [item for item in work if item.macs]
+    features: dict[str, float] = {
+        "parameters": parameters,
+        "largest_layer_parameters": max(item.layer.parameters for item in work),
+        "forward_macs_per_sample": sum(item.macs for item in work),
+        "largest_forward_macs_per_sample": max(item.macs for item in work),
+        "output_elements_per_sample": sum(outputs),
+        "multiplying_output_elements_per_sample": sum(item.layer.elements for item in multiplying),
+        "widest_activation_bytes_per_sample": _ELEMENT_BYTES * max(outputs),
+        "largest_transient_bytes_per_sample": _ELEMENT_BYTES
+        * max(item.input_elements + item.layer.elements for item in work),
+        "largest_unfolded_bytes_per_sample": _ELEMENT_BYTES * max(item.unfolded_elements for item in work),
+        "saved_for_backward_bytes_per_sample": _saved_bytes(work),
+        "traffic_bytes_per_sample": _ELEMENT_BYTES * sum(item.input_elements + item.layer.elements for item in work),
+        "input_bytes_per_sample": _ELEMENT_BYTES * work[0].input_elements,
+        "output_bytes_per_sample": _ELEMENT_BYTES * outputs[-1],
+        "depth": len(multiplying),
+        "nodes": len(work),
+        "widest_channels": max(item.channels for item in work),
+        "narrowest_channels": min(item.channels for item in work),
+        "largest_side": max(item.side for item in work),
+        "smallest_side": min((item.side for item in work if item.side > 1), default=1),
+    }
+    features.update({f"{family.value}_nodes": families[family] for family in sorted(set(_FAMILY_OF.values()))})
+    features["dropout_nodes"] = _count(work, "dropout")
+    return features
+
+
+def _count(work: Iterable[Work], kind: str) -> int:
+    return sum(item.layer.kind == kind for item in work)
+
+
+def _saved_bytes(work: Sequence[Work]) -> int:
+    """Bytes kept per sample between forward and backward pass; a tensor that two layers keep counts once."""
+    kept: dict[int, int] = {}
+    masks = 0
+    for place, item in enumerate(work):
+        if item.layer.kind == "dropout":
+            masks += item.layer.elements * _MASK_BYTES
+        if item.layer.kind in _KEEPS_OUTPUT:
+            kept[place + 1] = item.layer.elements
+        elif item.layer.kind not in _KEEPS_NOTHING:
+            kept[place] = item.input_elements
+    return _ELEMENT_BYTES * sum(kept.values()) + masks
