@@ -20,7 +20,7 @@ PredictorError
     ├── ExtractionTimeoutError      a worker ran out of time on this graph and was replaced
     ├── ExtractionCrashedError      a worker died on this graph (memory limit, signal) and was replaced
     ├── ExtractionClosedError       the service is shutting down
-    ├── OverloadedError             as many requests as this service accepts are under way; try again
+    ├── OverloadedError             as many requests as this service accepts are waiting; try again
     ├── DeadlineError               the caller's deadline passed before the answer was ready
     └── ModelError                  a stored model is damaged, of another feature version, or fails its golden vectors
 """
@@ -133,9 +133,12 @@ class ExtractionClosedError(ServiceError):
 
 
 class OverloadedError(ServiceError):
-    """As many requests as this service accepts are under way."""
+    """As many requests as this service accepts are waiting."""
 
-    retry_after_ms = 200
+    @property
+    def retry_after_ms(self) -> int:
+        """Milliseconds after which a place in line is likely."""
+        return int(self.details.get("retry_after_ms", "200"))
 
 
 class DeadlineError(ServiceError):

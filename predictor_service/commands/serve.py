@@ -14,6 +14,7 @@ from pathlib import Path
 
 from predictor_service.features.extraction_pool import ExtractionPool
 from predictor_service.grpc_api.call_desk import CallDesk
+from predictor_service.grpc_api.call_line import CallLine
 from predictor_service.grpc_api.metrics import MetricsServer, ServiceMetrics
 from predictor_service.grpc_api.prediction_servicer import PredictionServicer
 from predictor_service.grpc_api.server import PredictionServer, ServerOptions, check_exposure
@@ -41,7 +42,6 @@ def serve(settings: Settings) -> None:
     options = ServerOptions(
         host=host,
         port=port,
-        threads=settings.threads,
         tls_certificate_file=settings.tls_certificate_file,
         tls_key_file=settings.tls_key_file,
         insecure=settings.insecure,
@@ -61,14 +61,20 @@ def _run(settings: Settings, options: ServerOptions, stop: threading.Event, stac
         _train_first(settings)
         versions.reload()
     pool = stack.enter_context(
-        ExtractionPool(settings.extraction_workers, settings.extraction_memory_bytes, settings.extraction_timeout_s)
+        ExtractionPool(
+            settings.extraction_workers,
+            settings.extraction_memory_bytes,
+            settings.extraction_timeout_s,
+            # New graphs wait in at most half of the threads: known ones are answered meanwhile.
+            queue_limit=max(1, settings.threads // 2 - settings.extraction_workers),
+        )
     )
     journal = OutcomeJournal(settings.state_dir / "journal.sqlite")
     stack.callback(journal.close)
     predictor = Predictor(GraphLibrary(pool, settings.state_dir / "graphs"), versions)
     metrics = ServiceMetrics()
-    desk = CallDesk(metrics, under_way_max=max(1, settings.threads - 4))
-    server = PredictionServer(PredictionServicer(predictor, journal, desk), options)
+    line = CallLine(settings.threads)
+    server = PredictionServer(PredictionServicer(predictor, journal, CallDesk(metrics, line)), line, options)
     server.start()
     stack.callback(server.stop, settings.drain_s)
     if settings.metrics_address:
@@ -76,13 +82,16 @@ def _run(settings: Settings, options: ServerOptions, stop: threading.Event, stac
         page = MetricsServer(metrics, metrics_host, metrics_port, is_healthy=lambda: not stop.is_set())
         stack.callback(page.close)
     _say_ready(settings.ready_file, f"{options.host}:{server.port}")
-    _follow_versions(versions, metrics, stop)
+    _follow_versions(versions, journal, metrics, stop)
 
 
-def _follow_versions(versions: VersionHolder, metrics: ServiceMetrics, stop: threading.Event) -> None:
-    """Swaps in whatever version is promoted, by this program or another, until told to stop."""
+def _follow_versions(
+    versions: VersionHolder, journal: OutcomeJournal, metrics: ServiceMetrics, stop: threading.Event
+) -> None:
+    """Swaps in whatever version is promoted, by this program or another, until told to stop; empties the buffer."""
     served = None
     while True:
+        journal.flush()
         name = versions.reload()
         if name != served:
             metrics.model.clear()

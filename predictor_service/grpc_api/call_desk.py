@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Final, NoReturn, TypeVar
 
@@ -11,13 +10,16 @@ import grpc
 from google.protobuf.message import Message
 from grpc_status import rpc_status
 
-from predictor_service.errors import DeadlineError, OverloadedError, PredictorError, ServiceError
+from predictor_service.errors import DeadlineError, PredictorError, ServiceError
+from predictor_service.grpc_api.call_line import CallLine
 from predictor_service.grpc_api.metrics import ServiceMetrics
 from predictor_service.grpc_api.repeated_requests import RepeatedRequests
 from predictor_service.grpc_api.status_codes import STATUS_CODES, status_of
 from predictor_service.system_clock import monotonic_ms
 
 DEFAULT_DEADLINE_S: Final = 30.0
+SLOW_MS: Final = 1_000
+"""Answers that take longer are logged although they are in order."""
 
 Answer = TypeVar("Answer", bound=Message)
 _logger = logging.getLogger(__name__)
@@ -28,12 +30,12 @@ class CallDesk:
 
     Args:
         metrics: Where they are counted.
-        under_way_max: Calls answered at the same time; more are refused with a time to come back.
+        line: Knows which calls came when too many were waiting.
     """
 
-    def __init__(self, metrics: ServiceMetrics, under_way_max: int) -> None:
+    def __init__(self, metrics: ServiceMetrics, line: CallLine) -> None:
         self._metrics = metrics
-        self._places = threading.BoundedSemaphore(under_way_max)
+        self._line = line
         self._repeated = RepeatedRequests()
 
     def answer(
@@ -73,24 +75,24 @@ class CallDesk:
     def _admit(
         self, context: grpc.ServicerContext, method: str, request: Message | None, produce: Callable[[], Answer]
     ) -> Answer:
+        self._line.check_admitted()
         remaining_s = context.time_remaining()
         wait_s = DEFAULT_DEADLINE_S if remaining_s is None else min(remaining_s, DEFAULT_DEADLINE_S)
         if wait_s <= 0:
             raise DeadlineError("the deadline passed while the request waited", remedy="allow more time")
-        if not self._places.acquire(blocking=False):
-            raise OverloadedError("as many requests as are accepted are under way", remedy="wait, then ask again")
-        try:
-            if request is None:
-                return produce()
-            return self._repeated.answer(method, getattr(request, "request_id", ""), request, wait_s, produce)
-        finally:
-            self._places.release()
+        if request is None:
+            return produce()
+        return self._repeated.answer(method, getattr(request, "request_id", ""), request, wait_s, produce)
 
     def _note(self, method: str, code: grpc.StatusCode, duration_ms: int) -> None:
         self._metrics.requests.labels(method, code.name).inc()
         self._metrics.seconds.labels(method).observe(duration_ms / 1000)
-        if _logger.isEnabledFor(logging.INFO):
-            _logger.info("answered", extra={"method": method, "code": code.name, "duration_ms": duration_ms})
+        if code is grpc.StatusCode.OK:
+            self._line.note_duration(duration_ms)
+        # A line for every answer would cost a tenth of it and hide what matters: metrics count the ordinary ones.
+        level = logging.DEBUG if code is grpc.StatusCode.OK and duration_ms < SLOW_MS else logging.INFO
+        if _logger.isEnabledFor(level):
+            _logger.log(level, "answered", extra={"method": method, "code": code.name, "duration_ms": duration_ms})
 
 
 def _abort(context: grpc.ServicerContext, error: PredictorError) -> NoReturn:

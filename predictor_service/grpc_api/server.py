@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,12 +15,14 @@ from grpc_reflection.v1alpha import reflection
 from cotenant.v1 import prediction_pb2, prediction_pb2_grpc
 from predictor_service.errors import InvalidRequestError
 from predictor_service.features.graph_limits import DEFAULT_LIMITS
+from predictor_service.grpc_api.call_line import CallLine
 from predictor_service.grpc_api.prediction_servicer import PredictionServicer
 
 SERVICE_NAME: Final = prediction_pb2.DESCRIPTOR.services_by_name["PredictionService"].full_name
 # Room for a graph of the largest accepted size beside the other fields.
 MESSAGE_BYTES_MAX: Final = DEFAULT_LIMITS.graph_bytes + (1 << 20)
-_WAITING_CALLS_MAX: Final = 512
+# Beyond calls under way and in line: those that are about to be refused politely, before gRPC refuses bluntly.
+_REFUSALS_MAX: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,6 @@ class ServerOptions:
     Attributes:
         host: Address to bind.
         port: 0 = any free one.
-        threads: Calls served at the same time.
         tls_certificate_file: PEM; with the key, the server speaks TLS only.
         tls_key_file: PEM.
         insecure: Allows other addresses than loopback without TLS.
@@ -39,7 +39,6 @@ class ServerOptions:
 
     host: str
     port: int
-    threads: int
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None
     insecure: bool = False
@@ -50,18 +49,19 @@ class PredictionServer:
 
     Args:
         servicer: Answers the calls.
+        line: Threads to answer in, with the line before them.
         options: How to listen.
 
     Raises:
         InvalidRequestError: Another address than loopback without TLS, or the address cannot be bound.
     """
 
-    def __init__(self, servicer: PredictionServicer, options: ServerOptions) -> None:
+    def __init__(self, servicer: PredictionServicer, line: CallLine, options: ServerOptions) -> None:
         check_exposure(options)
-        self._pool = ThreadPoolExecutor(options.threads, thread_name_prefix="grpc")
+        self._line = line
         self._server = grpc.server(
-            self._pool,
-            maximum_concurrent_rpcs=options.threads + _WAITING_CALLS_MAX,
+            line,
+            maximum_concurrent_rpcs=line.calls_max + _REFUSALS_MAX,
             options=[
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -90,7 +90,7 @@ class PredictionServer:
         self._health.enter_graceful_shutdown()
         stopped: threading.Event = self._server.stop(grace_s)
         stopped.wait(grace_s + 1)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._line.shutdown(wait=False, cancel_futures=True)
 
     def _bind(self, options: ServerOptions) -> int:
         address = f"[{options.host}]:{options.port}" if ":" in options.host else f"{options.host}:{options.port}"

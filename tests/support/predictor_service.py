@@ -13,6 +13,7 @@ import grpc
 from cotenant.v1 import prediction_pb2_grpc
 from predictor_service.features.graph_description import GraphDescription, describe_graph
 from predictor_service.grpc_api.call_desk import CallDesk
+from predictor_service.grpc_api.call_line import WAITING_MAX, CallLine
 from predictor_service.grpc_api.metrics import ServiceMetrics
 from predictor_service.grpc_api.prediction_servicer import PredictionServicer
 from predictor_service.grpc_api.server import PredictionServer, ServerOptions
@@ -52,12 +53,15 @@ def open_predictor(folder: Path | None = None, describer: GraphDescriber | None 
 
 
 @contextmanager
-def running_server(folder: Path, predictor: Predictor | None = None, under_way_max: int = 8) -> Iterator[grpc.Channel]:
+def running_server(
+    folder: Path, predictor: Predictor | None = None, threads: int = 8, waiting_max: int = WAITING_MAX
+) -> Iterator[grpc.Channel]:
     """Serves a predictor on loopback and yields a channel to it."""
     journal = OutcomeJournal(folder / "journal.sqlite")
-    desk = CallDesk(ServiceMetrics(), under_way_max)
+    line = CallLine(threads, waiting_max)
+    desk = CallDesk(ServiceMetrics(), line)
     servicer = PredictionServicer(predictor or open_predictor(folder / "graphs"), journal, desk)
-    server = PredictionServer(servicer, ServerOptions(host="127.0.0.1", port=0, threads=under_way_max + 4))
+    server = PredictionServer(servicer, line, ServerOptions(host="127.0.0.1", port=0))
     server.start()
     try:
         with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
