@@ -64,7 +64,8 @@ class Campaign:
         solo_repeats: Measurements of each core job alone.
         pair_repeats: Measurements of each pair in `repeated_pairs`; other pairs are measured once.
         repeated_pairs: How many pairs are repeated, for the noise floor.
-        groups: Further groups of jobs measured together, e.g. triples.
+        groups: Further groups of jobs measured together.
+        triples: How many groups of three core jobs the seed chooses.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Campaign:
     pair_repeats: int = 3
     repeated_pairs: int = 0
     groups: tuple[tuple[JobSpec, ...], ...] = ()
+    triples: int = 0
 
 
 def read_campaign(path: Path) -> Campaign:
@@ -101,7 +103,7 @@ def parse_campaign(document: Mapping[str, Any]) -> Campaign:
     Raises:
         InvalidCampaignError: A key is unknown, missing or has a wrong value.
     """
-    known = {"name", "device", "seed", "method", "core_jobs", "solo", "pairs", "groups"}
+    known = {"name", "device", "seed", "method", "core_jobs", "solo", "pairs", "triples", "groups"}
     _refuse_unknown(document, known, "the campaign")
     core = {str(key): _job(value, f"core_jobs.{key}") for key, value in document.get("core_jobs", {}).items()}
     if not core:
@@ -110,6 +112,8 @@ def parse_campaign(document: Mapping[str, Any]) -> Campaign:
     _refuse_unknown(solo, {"repeats", "architectures", "wait_ratios"}, "solo")
     pairs = dict(document.get("pairs", {}))
     _refuse_unknown(pairs, {"repeats", "repeated"}, "pairs")
+    triples = dict(document.get("triples", {}))
+    _refuse_unknown(triples, {"count"}, "triples")
     return Campaign(
         name=_text(document, "name"),
         device=_text(document, "device"),
@@ -121,6 +125,7 @@ def parse_campaign(document: Mapping[str, Any]) -> Campaign:
         pair_repeats=_number(pairs, "repeats", 3, minimum=1),
         repeated_pairs=_number(pairs, "repeated", 0, minimum=0),
         groups=tuple(_group(names, core) for names in document.get("groups", [])),
+        triples=_number(triples, "count", 0, minimum=0),
     )
 
 

@@ -11,8 +11,11 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from cotenant_profiler.campaign import Campaign, Method
+from cotenant_profiler.information_gain import order_by_information
 from cotenant_profiler.job_spec import JobSpec
 
+# Runs that are shuffled among one another: a block takes about a minute, which is how fast a machine drifts.
+BLOCK_RUNS = 16
 WORKER_START_MS = 3_000
 REFERENCE_OVERHEAD_MS = 140
 
@@ -67,23 +70,39 @@ def build_plan(campaign: Campaign) -> list[Run]:
     """Return all runs of the campaign in the order in which they are to be carried out.
 
     Each core job alone comes first, once, because waits depend on it; then everything else about the core jobs, then
-    the rest. Within each part the order is shuffled, so that a drift of the machine looks like noise and
-    not like an effect.
+    the rest. Groups come in the order of their information gain, so that a campaign that ends early has told most; in
+    blocks the order is shuffled, so that a drift of the machine looks like noise and not like an effect.
     """
     order = random.Random(campaign.seed)
     first = list(_solo_runs(campaign, _with_bases(campaign.core_jobs), [0]))
-    core = [
+    others = [
         *_solo_runs(campaign, campaign.core_jobs, range(1, campaign.solo_repeats)),
         *_memory_runs(campaign, campaign.core_jobs, known=()),
-        *_group_runs(campaign),
     ]
     rest = [
         *_solo_runs(campaign, _new_jobs(campaign), [0]),
         *_memory_runs(campaign, campaign.solo_jobs, known=campaign.core_jobs),
     ]
-    order.shuffle(core)
+    order.shuffle(others)
     order.shuffle(rest)
-    return first + core + _bases_before_waits(rest)
+    return first + _in_blocks(_informative_groups(campaign, order), others, order) + _bases_before_waits(rest)
+
+
+def _informative_groups(campaign: Campaign, order: random.Random) -> list[Run]:
+    groups = list(_group_runs(campaign))
+    # Among equally informative groups the seed decides, not the alphabet.
+    order.shuffle(groups)
+    return [groups[index] for index in order_by_information([run.jobs for run in groups])]
+
+
+def _in_blocks(groups: Sequence[Run], others: Sequence[Run], order: random.Random) -> list[Run]:
+    """Spread the others evenly among the groups and shuffle within blocks."""
+    places = [(index + 0.5) / len(runs) for runs in (groups, others) for index in range(len(runs))]
+    spread = [run for _, run in sorted(zip(places, [*groups, *others], strict=True), key=lambda item: item[0])]
+    blocks = [spread[start : start + BLOCK_RUNS] for start in range(0, len(spread), BLOCK_RUNS)]
+    for block in blocks:
+        order.shuffle(block)
+    return [run for block in blocks for run in block]
 
 
 def _with_bases(jobs: Iterable[JobSpec]) -> list[JobSpec]:
@@ -118,8 +137,18 @@ def _group_runs(campaign: Campaign) -> Iterator[Run]:
     for pair in pairs:
         for repeat in range(campaign.pair_repeats if pair in repeated else 1):
             yield Run(kind=Kind.GROUP, jobs=pair, repeat=repeat, method=campaign.method)
-    for group in campaign.groups:
+    for group in (*campaign.groups, *_triples(campaign)):
         yield Run(kind=Kind.GROUP, jobs=group, repeat=0, method=campaign.method)
+
+
+def _triples(campaign: Campaign) -> list[tuple[JobSpec, ...]]:
+    """Threes of different core jobs of which two or more wait: three that never wait are no choice of a scheduler."""
+    light = [
+        triple
+        for triple in itertools.combinations(sorted(campaign.core_jobs), 3)
+        if sum(job.input_wait_ratio > 0 for job in triple) >= 2 and triple not in campaign.groups
+    ]
+    return random.Random(campaign.seed).sample(light, min(campaign.triples, len(light)))
 
 
 def _bases_before_waits(runs: Sequence[Run]) -> list[Run]:

@@ -59,3 +59,28 @@ def test_memory_is_measured_once_for_a_job_with_and_without_wait() -> None:
     jobs = [run.jobs[0] for run in build_plan(small_campaign()) if run.kind is Kind.MEMORY]
     assert jobs.count(LENET) == 1
     assert LENET_WAIT not in jobs
+
+
+def test_triples_are_chosen_among_jobs_of_which_two_wait() -> None:
+    jobs = {f"job{index}": {"architecture": "lenet", "batch": 16, "input_wait_ratio": index / 10} for index in range(5)}
+    plan = build_plan(small_campaign(core_jobs=jobs, triples={"count": 4}))
+    triples = [run.jobs for run in plan if len(run.jobs) == 3]
+    assert len(set(triples)) == 4
+    assert all(sum(job.input_wait_ratio > 0 for job in triple) >= 2 for triple in triples)
+
+
+def test_every_block_of_an_unfinished_campaign_has_solo_and_memory_runs_among_its_groups() -> None:
+    campaign = read_campaign(STANDIN)
+    plan = build_plan(campaign)
+    groups = [index for index, run in enumerate(plan) if run.kind is Kind.GROUP]
+    others = [
+        index for index, run in enumerate(plan) if groups[0] <= index <= groups[-1] and run.kind is not Kind.GROUP
+    ]
+    middle = (groups[0] + groups[-1]) / 2
+    assert min(sum(index < middle for index in others), sum(index > middle for index in others)) >= len(others) // 3
+
+
+def test_the_first_pairs_of_a_campaign_leave_no_core_job_out() -> None:
+    campaign = read_campaign(STANDIN)
+    groups = [run.jobs for run in build_plan(campaign) if run.kind is Kind.GROUP]
+    assert {job for group in groups[:16] for job in group} == set(campaign.core_jobs)
