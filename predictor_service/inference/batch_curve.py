@@ -53,6 +53,18 @@ class JobSamples:
         return np.stack([self.at(batch).values for batch in batches])
 
 
+def neighbours(batch: int) -> tuple[int, int]:
+    """The grid points around a batch, equal to each other where it is one itself."""
+    high = 1 << (batch - 1).bit_length()
+    return (high, high) if high == batch else (high // 2, high)
+
+
+def nearest_grid_point(batch: int) -> int:
+    """The grid point whose ratio to the batch is closest to 1."""
+    low, high = neighbours(batch)
+    return low if batch * batch <= low * high else high
+
+
 def grid_up_to(batch: int) -> tuple[int, ...]:
     """Grid points needed to know the curve at a batch: all below it and the first that is not."""
     return GRID[: next(index for index, point in enumerate(GRID) if point >= batch) + 1]

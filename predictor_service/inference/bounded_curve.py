@@ -61,6 +61,19 @@ class BoundedCurve:
         )
 
 
+def read_between(low: CurvePoint, high: CurvePoint, start: int, batch: int) -> CurvePoint:
+    """Reads the straight line between two neighbouring powers of two.
+
+    Args:
+        low: What holds at `start`.
+        high: What holds at twice `start`.
+        start: A power of two.
+        batch: From `start` to twice `start`.
+    """
+    weight = (batch - start) / start
+    return CurvePoint(*(before + weight * (after - before) for before, after in zip(low, high, strict=True)))
+
+
 def _rising(values: FloatArray) -> list[float]:
     rising: list[float] = np.maximum.accumulate(values).tolist()
     return rising

@@ -10,8 +10,15 @@ import numpy as np
 
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.job_settings import JobSettings
-from predictor_service.inference.batch_curve import GRID, JobSamples, grid_up_to, largest_within
-from predictor_service.inference.bounded_curve import BoundedCurve
+from predictor_service.inference.batch_curve import (
+    GRID,
+    JobSamples,
+    grid_up_to,
+    largest_within,
+    nearest_grid_point,
+    neighbours,
+)
+from predictor_service.inference.bounded_curve import BoundedCurve, CurvePoint, read_between
 from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.inference.records import Contribution, Estimate, Level
 from predictor_service.registry.served_version import Bounded, ServedTarget
@@ -46,6 +53,8 @@ class JobEstimator:
         self._confidence = confidence
         self._samples = JobSamples(graph, settings, device)
         self._curves: dict[str, BoundedCurve] = {}
+        self._shares: dict[tuple[str, int], CurvePoint] = {}
+        self._in_domain: dict[tuple[str, int], bool] = {}
 
     def memory(self, batch: int) -> Estimate:
         """Peak memory at a batch, bytes; `upper_99` is set."""
@@ -59,7 +68,7 @@ class JobEstimator:
         """Share of time in which the device is busy, alone."""
         if UTILIZATION.name in self._models:
             return self._share(UTILIZATION, batch)
-        return self._fallback(self._samples.at(batch).utilization_ceiling_ratio)
+        return self._fallback(self._samples.at(nearest_grid_point(batch)).utilization_ceiling_ratio)
 
     def sm_activity(self, batch: int) -> Estimate | None:
         """Share of multiprocessor time with work; None where the device's data lack it."""
@@ -130,20 +139,35 @@ class JobEstimator:
         )
 
     def _share(self, target: Target, batch: int) -> Estimate:
-        model = self._models[target.name]
-        columns = model.select(self._samples.at(batch).values[None, :])
-        bounded = model.predict_bounded(columns, np.array([self._anchor(target, batch)]), self._confidence)
+        low, high = neighbours(batch)
+        point = self._share_at(target, low)
+        if high != low:
+            point = read_between(point, self._share_at(target, high), low, batch)
         return Estimate(
-            value=float(bounded.value[0]),
-            lower=float(bounded.lower[0]),
-            upper=float(bounded.upper[0]),
+            value=point.value,
+            lower=point.lower,
+            upper=point.upper,
             confidence=self._confidence,
             level=Level.GRAPH,
-            in_domain=bool(model.contains(columns)[0]),
+            in_domain=self._is_in_domain(self._models[target.name], batch),
         )
 
+    def _share_at(self, target: Target, batch: int) -> CurvePoint:
+        known = self._shares.get((target.name, batch))
+        if known is None:
+            bounded = self._bounded(target, (batch,))
+            bounds = (bounded.value, bounded.lower, bounded.upper, bounded.upper_99)
+            known = self._shares[target.name, batch] = CurvePoint(*(float(values[0]) for values in bounds))
+        return known
+
     def _is_in_domain(self, model: ServedTarget, batch: int) -> bool:
-        return bool(model.contains(model.select(self._samples.at(batch).values[None, :]))[0])
+        """Whether the grid point that the answer mostly rests on resembles the training rows."""
+        key = (model.target.name, nearest_grid_point(batch))
+        known = self._in_domain.get(key)
+        if known is None:
+            columns = model.select(self._samples.at(key[1]).values[None, :])
+            known = self._in_domain[key] = bool(model.contains(columns)[0])
+        return known
 
     def _fallback(self, ceiling_ratio: float) -> Estimate:
         return Estimate(
