@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from cotenant.profile_schema import SoloRow
+from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.importers.imported_set import MEBIBYTE, Features, ImportedSet, features_json, job_key, solo_row
-from predictor_service.importers.layer_list import count_work, graph_features, parse_layers
+from predictor_service.importers.layer_list import count_work, graph_features, parse_layers, step_features
 from predictor_service.importers.model_families import model_family
 from predictor_service.importers.published_table import PublishedRow, has_table, read_table
 from predictor_service.importers.timm_features import TimmFeatures
@@ -181,8 +182,10 @@ def _published(row: PublishedRow, columns: str) -> Features:
 
 def _layer_features(row: PublishedRow, channels: int, side: int) -> Mapping[str, float]:
     if row.text("layers") == "[]":
-        return {}
+        return step_features([], row.integer("batch_size", minimum=1), DEVICE_TYPES[_DEVICE])
     try:
-        return graph_features(count_work(parse_layers(row.text("layers")), channels, side))
+        work = count_work(parse_layers(row.text("layers")), channels, side)
+        simulated = step_features(work, row.integer("batch_size", minimum=1), DEVICE_TYPES[_DEVICE])
+        return {**graph_features(work), **simulated}
     except ValueError as error:
         raise row.refusal("layers", str(error)) from None

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
+from predictor_service.features.devices import DeviceType
 from predictor_service.features.operator_families import OperatorFamily
+from predictor_service.features.step_simulation import ForwardWork, simulate_step
 
 _ELEMENT_BYTES: Final = 4
 _MASK_BYTES: Final = 1
@@ -181,6 +185,28 @@ def graph_features(work: Sequence[Work]) -> dict[str, float]:
     features.update({f"{family.value}_nodes": families[family] for family in sorted(set(_FAMILY_OF.values()))})
     features["dropout_nodes"] = _count(work, "dropout")
     return features
+
+
+def step_features(work: Sequence[Work], batch: int, device: DeviceType) -> Mapping[str, float]:
+    """Simulates a training step of the network in 32-bit arithmetic.
+
+    Args:
+        work: Of one sample; may be empty.
+        batch: Samples per step.
+        device: What it ran on.
+    """
+    macs = np.array([item.macs for item in work], dtype=np.float64)
+    elements = np.array([item.input_elements + item.layer.elements for item in work], dtype=np.float64)
+    parameters = np.array([item.layer.parameters for item in work], dtype=np.float64)
+    forward = ForwardWork(
+        flops=2.0 * batch * macs,
+        traffic_bytes=_ELEMENT_BYTES * (batch * elements + parameters),
+        is_product=macs > 0,
+        parameters=float(parameters.sum()),
+        input_bytes=float(_ELEMENT_BYTES * batch * work[0].input_elements) if work else 0.0,
+        batch=batch,
+    )
+    return simulate_step(forward, device, "fp32")
 
 
 def _count(work: Iterable[Work], kind: str) -> int:

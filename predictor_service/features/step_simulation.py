@@ -1,0 +1,113 @@
+"""Where the time of a training step goes if every kernel ran at the device's peaks: device, launches, host and input.
+
+A roofline of sums hides that a step of a thousand short kernels waits for the host while one of ten long kernels does
+not, and this is what utilization is made of. Every operator becomes its forward kernel and its backward kernels, each
+as long as its arithmetic or its traffic needs; what is shorter than a launch leaves the device idle. The figures are no
+predictions: learned corrections start from them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from predictor_service.features.affine import FloatArray
+from predictor_service.features.devices import DeviceType
+
+# A product has two gradients, each as costly as the product; other operators read one more tensor than before.
+_BACKWARD_TRAFFIC: Final = 1.5
+# Adam reads and writes weight, gradient and both moments in 32 bits.
+_OPTIMIZER_BYTES_PER_PARAMETER: Final = 28
+# Calls of a step that belong to no operator: loss, clearing gradients, optimizer.
+_FIXED_LAUNCHES: Final = 3
+_STEP_HOST_MS: Final = 0.3
+# One host process that makes, copies and collates samples; round figures of ordinary loaders.
+_INPUT_BYTES_PER_MS: Final = 2e6
+_SAMPLE_HOST_MS: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ForwardWork:
+    """The forward pass of one step, operator by operator.
+
+    Attributes:
+        flops: Operations, shape (operators,).
+        traffic_bytes: Read and written, shape (operators,).
+        is_product: Whether an operator is a convolution or a matrix product, shape (operators,).
+        parameters: Trained numbers.
+        input_bytes: Size of the input of the whole batch.
+        batch: Samples per step.
+    """
+
+    flops: FloatArray
+    traffic_bytes: FloatArray
+    is_product: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    parameters: float
+    input_bytes: float
+    batch: int
+
+
+def simulate_step(work: ForwardWork, device: DeviceType, precision: str) -> Mapping[str, float]:
+    """Simulates one training step on an otherwise idle device.
+
+    Args:
+        work: What the forward pass does.
+        device: Its peaks and its launch time.
+        precision: Of the arithmetic.
+
+    Returns:
+        Figures by name, all finite; times and sums never fall as the batch grows:
+        simulated_busy_ms              kernels, without waiting
+        simulated_launched_ms          the same when none is shorter than a launch
+        simulated_host_ms              launching them
+        simulated_input_ms             preparing the input on the host
+        simulated_busy_ratio           busy / the slowest of device, host and input
+        simulated_serial_busy_ratio    busy / the sum of the three
+        simulated_busy_per_host_log, simulated_busy_per_input_log  ln(busy / host), ln(busy / input)
+        simulated_kernels              count
+        simulated_short_kernel_ratio   share of kernels shorter than a launch
+        simulated_compute_bound_ratio  share of busy time bound by arithmetic
+        simulated_longest_kernel_ms, simulated_median_kernel_ms
+        simulated_flops, simulated_traffic_bytes  of the whole step
+    """
+    flops, traffic_bytes = _kernels(work)
+    flops_ms = flops * (1e3 / device.peak(precision))
+    kernel_ms = np.maximum(flops_ms, traffic_bytes * (1e3 / device.memory_bytes_per_s))
+    busy_ms = float(kernel_ms.sum())
+    host_ms = device.launch_ms * (len(kernel_ms) + _FIXED_LAUNCHES) + _STEP_HOST_MS
+    input_ms = work.input_bytes / _INPUT_BYTES_PER_MS + work.batch * _SAMPLE_HOST_MS
+    return {
+        "simulated_busy_ms": busy_ms,
+        "simulated_launched_ms": float(np.maximum(kernel_ms, device.launch_ms).sum()),
+        "simulated_host_ms": host_ms,
+        "simulated_input_ms": input_ms,
+        "simulated_busy_ratio": busy_ms / max(busy_ms, host_ms, input_ms),
+        "simulated_serial_busy_ratio": busy_ms / (busy_ms + host_ms + input_ms),
+        "simulated_busy_per_host_log": _log_ratio(busy_ms, host_ms),
+        "simulated_busy_per_input_log": _log_ratio(busy_ms, input_ms),
+        "simulated_kernels": float(len(kernel_ms)),
+        "simulated_short_kernel_ratio": float((kernel_ms < device.launch_ms).mean()),
+        "simulated_compute_bound_ratio": float(kernel_ms[flops_ms >= kernel_ms].sum()) / max(busy_ms, 1e-12),
+        "simulated_longest_kernel_ms": float(kernel_ms.max()),
+        "simulated_median_kernel_ms": float(np.median(kernel_ms)),
+        "simulated_flops": float(flops.sum()),
+        "simulated_traffic_bytes": float(traffic_bytes.sum()),
+    }
+
+
+def _kernels(work: ForwardWork) -> tuple[FloatArray, FloatArray]:
+    """Operations and traffic of every kernel: forward, backward, second gradient of products, optimizer."""
+    product = work.is_product
+    backward_traffic = np.where(product, work.traffic_bytes, _BACKWARD_TRAFFIC * work.traffic_bytes)
+    optimizer_bytes = _OPTIMIZER_BYTES_PER_PARAMETER * work.parameters
+    flops = (work.flops, work.flops, work.flops[product], np.zeros(1))
+    traffic = (work.traffic_bytes, backward_traffic, work.traffic_bytes[product], np.array([optimizer_bytes]))
+    return np.concatenate(flops), np.concatenate(traffic)
+
+
+def _log_ratio(part: float, whole: float) -> float:
+    return math.log(max(part, 1e-9) / whole)
