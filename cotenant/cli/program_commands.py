@@ -26,3 +26,4 @@ decide = _pass_on("decide", "Decide on a snapshot file of another cluster (pytho
 datasets = _pass_on(
     "datasets", "Import public measured sets, check dataset folders (python -m predictor_service datasets)."
 )
+evaluate = _pass_on("evaluate", "Score a model on measured rows (python -m predictor_service evaluate).")

@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 
 from predictor_service.commands.datasets import datasets
+from predictor_service.commands.evaluate import evaluate_command
 from predictor_service.commands.predict import answer_as_json, answer_as_table, open_predictor, read_graph_file
 from predictor_service.commands.serve import serve
 from predictor_service.errors import CallerError, PredictorError
@@ -46,6 +47,7 @@ def _state_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 
 program.add_command(datasets)
+program.add_command(evaluate_command)
 
 
 @program.command("serve")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -98,6 +98,8 @@ class Manifest:
         datasets: Names of the datasets.
         targets: By device type, then by target name.
         skipped: What could not be learned and why, one sentence each.
+        seen: By level of holding out, the groups that were trained on, each as `hash_group`; a later evaluation leaves
+            them out. Empty in versions that were stored before this was kept.
     """
 
     version: str
@@ -107,6 +109,7 @@ class Manifest:
     datasets: tuple[str, ...]
     targets: Mapping[str, Mapping[str, TargetRecord]]
     skipped: tuple[str, ...]
+    seen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Writes the manifest; `from_json` restores it."""
@@ -114,6 +117,7 @@ class Manifest:
             "schema": SCHEMA,
             **{name: getattr(self, name) for name in ("version", "seed", "feature_version", "fingerprint", "datasets")},
             "skipped": self.skipped,
+            "seen": self.seen,
             "targets": {
                 device: {name: _record_to_json(record) for name, record in records.items()}
                 for device, records in self.targets.items()
@@ -142,6 +146,7 @@ class Manifest:
                 datasets=tuple(read["datasets"]),
                 targets=targets,
                 skipped=tuple(read["skipped"]),
+                seen={level: tuple(names) for level, names in read.get("seen", {}).items()},
             )
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"the manifest is damaged ({error})", remedy="train again") from error
@@ -157,6 +162,11 @@ def version_name(content: Mapping[str, object]) -> str:
         16 hexadecimal digits of a SHA-256.
     """
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def hash_group(name: str) -> str:
+    """Names a group without telling what it is: 12 hexadecimal digits of a SHA-256."""
+    return hashlib.sha256(name.encode()).hexdigest()[:12]
 
 
 def _record_to_json(record: TargetRecord) -> dict[str, Any]:

@@ -1,0 +1,240 @@
+"""The use case: score a model on measured rows by a fold rule. The command line calls it, and so may a program."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from predictor_service.errors import TrainingDataError
+from predictor_service.evaluation.leaks import remove_leaks
+from predictor_service.evaluation.report import Evaluation, evaluate_predictions
+from predictor_service.evaluation.scoring import Round, Tell, plan_rounds, predict_rounds
+from predictor_service.evaluation.splits import FOLDS_MAX, NO_FOLDS
+from predictor_service.evaluation.stored_model import StoredModel, device_of
+from predictor_service.learning.method_table import METHODS
+from predictor_service.learning.problem import ALL_DEVICES, Problem
+from predictor_service.learning.problem_reader import ReadProblem, list_campaigns, list_devices, read_problem
+from predictor_service.learning.profile_files import MeasuredProfiles, read_profiles
+from predictor_service.registry.manifest import hash_group
+from predictor_service.registry.served_version import ServedVersion
+
+ROWS_MIN: Final = 2
+_RESAMPLED_GROUPS_MIN: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationQuestion:
+    """What is to be scored.
+
+    Attributes:
+        target: One of `problem.TARGETS`.
+        fold_rule: One of `splits.RULES`.
+        data: File or folder; None where `test` is given.
+        train: Rows to learn from, with the rule none.
+        test: Rows to predict, with the rule none.
+        device: Device type; empty = the only one that the rows have.
+        campaign: None = all.
+        folds: Most splits; None = the rule's own number.
+        group_by: Groups that are reported one by one; empty = those that are held out.
+        seed: Of everything drawn.
+        version: A stored version to score; None = learn anew.
+    """
+
+    target: str
+    fold_rule: str
+    data: Path | None = None
+    train: Path | None = None
+    test: Path | None = None
+    device: str = ""
+    campaign: str | None = None
+    folds: int | None = None
+    group_by: str = ""
+    seed: int = 0
+    version: ServedVersion | None = None
+
+
+def evaluate(question: EvaluationQuestion, tell: Tell) -> Evaluation:
+    """Scores a model.
+
+    Args:
+        question: See there.
+        tell: Is told the progress and what a reader should know, one line each.
+
+    Raises:
+        TrainingDataError: The rows cannot be read, or not be scored by the rule asked for.
+    """
+    if question.fold_rule == NO_FOLDS:
+        return _evaluate_without_folds(question, tell)
+    if question.data is None or question.train or question.test:
+        raise TrainingDataError(
+            f"--fold {question.fold_rule} splits one file", remedy="name it, or use --fold none with --train and --test"
+        )
+    read = _read(question, question.data, tell)
+    problem, excluded = read.problem, Counter(read.excluded)
+    stored = _stored(question, problem.device)
+    if stored is not None:
+        problem = _keep_answerable(stored, problem, excluded)
+        problem = _drop_seen(stored.version, problem, question.fold_rule, excluded)
+    _check_rows(problem, excluded, ROWS_MIN, question.data)
+    folds = question.folds or FOLDS_MAX[question.fold_rule]
+    rounds = plan_rounds(problem, question.fold_rule, folds, question.seed)
+    method = stored or METHODS[question.target](question.fold_rule)
+    predictions = predict_rounds(rounds, method, question.fold_rule, question.seed, tell)
+    group_by = question.group_by or ("family" if question.fold_rule == "random_pair" else question.fold_rule)
+    return evaluate_predictions(
+        problem,
+        predictions,
+        fold_rule=question.fold_rule,
+        level=question.fold_rule,
+        group_by=group_by,
+        excluded=dict(excluded),
+        seed=question.seed,
+    )
+
+
+def _evaluate_without_folds(question: EvaluationQuestion, tell: Tell) -> Evaluation:
+    path = question.test or question.data
+    if path is None:
+        raise TrainingDataError("there is nothing to predict", remedy="name a file, or give --test")
+    if question.version is None and question.train is None:
+        raise TrainingDataError(
+            "--fold none with a fresh model needs rows to learn from",
+            remedy="give --train, choose another --fold, or score a stored model with --model current",
+        )
+    read = _read(question, path, tell)
+    test, excluded = read.problem, Counter(read.excluded)
+    train = None if question.train is None else _read(question, question.train, tell).problem
+    if train is not None:
+        _check_rows(train, Counter(), ROWS_MIN, question.train)
+        test = _drop_repeated(train, test, excluded, tell)
+    stored = _stored(question, test.device)
+    if stored is not None:
+        test = _keep_answerable(stored, test, excluded)
+        _tell_seen(stored.version, test, tell)
+    _check_rows(test, excluded, 1, path)
+    method = stored or METHODS[question.target]("family")
+    rounds = [Round(train, test, np.arange(len(test)))]
+    level = _coarsest_level(test)
+    predictions = predict_rounds(rounds, method, level, question.seed, tell)
+    return evaluate_predictions(
+        test,
+        predictions,
+        fold_rule=NO_FOLDS,
+        level=level,
+        group_by=question.group_by or level,
+        excluded=dict(excluded),
+        seed=question.seed,
+    )
+
+
+def _read(question: EvaluationQuestion, path: Path, tell: Tell) -> ReadProblem:
+    profiles = read_profiles(path)
+    device = ALL_DEVICES if question.fold_rule == "device" else question.device
+    device = _choose_device(profiles, question.target, device)
+    campaigns = list_campaigns(profiles, question.target, device)
+    if question.campaign is not None and question.campaign not in campaigns:
+        raise TrainingDataError(
+            f"{profiles.name} has no campaign {question.campaign!r} on {device}",
+            remedy=f"it has: {', '.join(campaigns)}",
+        )
+    if len(campaigns) > 1 and question.campaign is None:
+        tell(f"{profiles.name}: {len(campaigns)} campaigns together ({', '.join(campaigns)}); --campaign chooses one")
+    read = read_problem(profiles, question.target, device, question.campaign)
+    problem, leaks = remove_leaks(read.problem)
+    if leaks:
+        tell(f"{profiles.name}: not used, the measured value is an exact line of them: {', '.join(leaks)}")
+    return ReadProblem(problem=problem, excluded=read.excluded)
+
+
+def _choose_device(profiles: MeasuredProfiles, target: str, asked: str) -> str:
+    known = list_devices(profiles, target)
+    if not known:
+        rows = "pairs" if target == "slowdown" else "solo rows"
+        raise TrainingDataError(
+            f"{profiles.name} has no {rows} with a measured {target}",
+            remedy="score another --target, or measure it",
+        )
+    if asked.lower() == ALL_DEVICES or (not asked and len(known) == 1):
+        return known[0] if len(known) == 1 and asked.lower() != ALL_DEVICES else ALL_DEVICES
+    if not asked:
+        raise TrainingDataError(
+            f"{profiles.name} has {len(known)} device types", remedy=f"choose --device all or one of {', '.join(known)}"
+        )
+    exact = [name for name in known if name.lower() == asked.lower()]
+    matches = exact or [name for name in known if asked.lower() in name.lower()]
+    if len(matches) != 1:
+        found = f"{len(matches)} device types like {asked!r}" if matches else f"no {target} of device type {asked!r}"
+        raise TrainingDataError(f"{profiles.name} has {found}", remedy=f"choose one of {', '.join(matches or known)}")
+    return matches[0]
+
+
+def _check_rows(problem: Problem, excluded: Mapping[str, int], least: int, path: Path | None) -> None:
+    if len(problem) >= least:
+        return
+    reasons = "; ".join(f"{count} rows: {reason}" for reason, count in excluded.items()) or "there are no others"
+    raise TrainingDataError(
+        f"{path} has {len(problem)} usable rows of {problem.target} on {problem.device}, at least {least} are needed",
+        remedy=f"left out: {reasons}",
+    )
+
+
+def _stored(question: EvaluationQuestion, device: str) -> StoredModel | None:
+    if question.version is None:
+        return None
+    return StoredModel(question.version, question.target, device_of(question.version, device))
+
+
+def _keep(problem: Problem, keep: list[int]) -> Problem:
+    return problem if len(keep) == len(problem) else problem.subset(keep)
+
+
+def _keep_answerable(stored: StoredModel, problem: Problem, excluded: Counter[str]) -> Problem:
+    reasons = [stored.refuse(job, others) for job, others in zip(problem.jobs, problem.others, strict=True)]
+    excluded.update(reason for reason in reasons if reason)
+    return _keep(problem, [row for row, reason in enumerate(reasons) if not reason])
+
+
+def _seen_rows(version: ServedVersion, problem: Problem, level: str) -> list[bool]:
+    seen = frozenset(version.manifest.seen.get(level, ()))
+    return [any(hash_group(name) in seen for name in names) for names in problem.groups(level)]
+
+
+def _drop_seen(version: ServedVersion, problem: Problem, level: str, excluded: Counter[str]) -> Problem:
+    """A group that the version was trained on is no test of it."""
+    seen = _seen_rows(version, problem, level)
+    if any(seen):
+        excluded[f"{level} seen in the training of {version.version}"] += sum(seen)
+    return _keep(problem, [row for row, is_seen in enumerate(seen) if not is_seen])
+
+
+def _tell_seen(version: ServedVersion, problem: Problem, tell: Tell) -> None:
+    seen = sum(_seen_rows(version, problem, "job"))
+    if seen:
+        tell(f"{seen} of {len(problem)} rows are of jobs that version {version.version} was trained on: flattering")
+
+
+def _drop_repeated(train: Problem, test: Problem, excluded: Counter[str], tell: Tell) -> Problem:
+    """A row that was learned from is no test; a job that was learned from is one, but an easy one."""
+    known = {(run, job.job_key, job.device) for run, job in zip(train.row_ids, train.jobs, strict=True)}
+    rows = [(run, job.job_key, job.device) for run, job in zip(test.row_ids, test.jobs, strict=True)]
+    repeated = sum(row in known for row in rows)
+    if repeated:
+        excluded["also among the rows to learn from"] += repeated
+    test = _keep(test, [place for place, row in enumerate(rows) if row not in known])
+    jobs = frozenset[str]().union(*train.groups("job"))
+    seen = sum(bool(names & jobs) for names in test.groups("job"))
+    if seen:
+        tell(f"{seen} of {len(test)} rows to predict have a job that is among the rows to learn from")
+    return test
+
+
+def _coarsest_level(problem: Problem) -> str:
+    for level in ("family", "architecture"):
+        if len(frozenset[str]().union(*problem.groups(level))) >= _RESAMPLED_GROUPS_MIN:
+            return level
+    return "job"

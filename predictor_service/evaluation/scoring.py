@@ -1,0 +1,197 @@
+"""Held-out predictions of a method and of the baselines, round by round, on the same rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from predictor_service.errors import PredictorError, TrainingDataError
+from predictor_service.evaluation.baselines import BASELINES
+from predictor_service.evaluation.splits import hold_out
+from predictor_service.learning.problem import (
+    BoolArray,
+    FittedMethod,
+    FloatArray,
+    Forecast,
+    IndexArray,
+    Method,
+    Problem,
+)
+
+Tell = Callable[[str], None]
+
+
+@runtime_checkable
+class PredictsEachCandidate(Protocol):
+    """A fitted method that also tells what its candidates would have answered."""
+
+    def predict_each(self, problem: Problem) -> Mapping[str, FloatArray]:
+        """Predictions of every row by candidate."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """One training and one test of it.
+
+    Attributes:
+        train: None where a stored model is scored and the baselines have nothing to learn from.
+        test: Rows that `train` has no group of.
+        rows: Place of each test row among all scored rows.
+    """
+
+    train: Problem | None
+    test: Problem
+    rows: IndexArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredCandidate:
+    """A line of the scored table; `outer_mae` is None where the method does not tell."""
+
+    name: str
+    inner_mae: float
+    outer_mae: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeldOutPredictions:
+    """Predictions for rows that were not trained on; a pair is predicted once for each of its held-out groups.
+
+    Attributes:
+        rows: Place of each prediction's row, shape (predictions,).
+        forecast: Of the method.
+        baselines: Predictions by name; None where a baseline does not apply.
+        selected: The candidate that most rounds chose.
+        candidates: Scored table, best inner error first.
+    """
+
+    rows: IndexArray
+    forecast: Forecast
+    baselines: Mapping[str, FloatArray | None]
+    selected: str
+    candidates: Sequence[ScoredCandidate]
+
+
+def plan_rounds(problem: Problem, level: str, folds: int, seed: int) -> list[Round]:
+    """Holds every group out once.
+
+    Raises:
+        TrainingDataError: The rows cannot be split so.
+    """
+    splits = hold_out(problem.groups(level), folds, seed)
+    return [Round(problem.subset(split.train), problem.subset(split.test), split.test) for split in splits]
+
+
+def predict_rounds(rounds: Sequence[Round], method: Method, level: str, seed: int, tell: Tell) -> HeldOutPredictions:
+    """Fits and predicts every round.
+
+    Args:
+        rounds: At least one.
+        method: What is judged; it never sees what was measured of a test row.
+        level: What is unseen, one of `problem.LEVELS`.
+        seed: Of the method and the baselines.
+        tell: Is told the progress.
+
+    Raises:
+        TrainingDataError: The method or a baseline cannot learn from these rows.
+    """
+    collected = _Collected()
+    for number, part in enumerate(rounds, start=1):
+        train_rows = len(part.train) if part.train else 0
+        tell(f"{number} of {len(rounds)}: {train_rows} rows to learn from, {len(part.test)} to predict")
+        hidden = dataclasses.replace(part.test, measured=np.full(len(part.test), np.nan))
+        fitted = _fit(method, part, seed)
+        collected.forecasts.append(_checked(_predict(fitted, hidden, method), len(part.test), method))
+        collected.note(fitted, hidden, part.test.measured)
+        for name, baseline in BASELINES.items():
+            values = None if part.train is None else baseline(part.train, hidden, level, seed)
+            collected.baselines[name].append(values)
+    return HeldOutPredictions(
+        rows=np.concatenate([part.rows for part in rounds]),
+        forecast=_join(collected.forecasts),
+        baselines={name: _concatenate(parts) for name, parts in collected.baselines.items()},
+        selected=collected.selected.most_common(1)[0][0],
+        candidates=collected.table(),
+    )
+
+
+@dataclass(slots=True)
+class _Collected:
+    forecasts: list[Forecast] = field(default_factory=list)
+    baselines: dict[str, list[FloatArray | None]] = field(default_factory=lambda: defaultdict(list))
+    selected: Counter[str] = field(default_factory=Counter)
+    inner: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    outer: dict[str, list[FloatArray]] = field(default_factory=lambda: defaultdict(list))
+
+    def note(self, fitted: FittedMethod, hidden: Problem, measured: FloatArray) -> None:
+        self.selected[fitted.selected] += 1
+        for candidate in fitted.candidates:
+            self.inner[candidate.name].append(candidate.inner_mae)
+        if isinstance(fitted, PredictsEachCandidate):
+            for name, values in fitted.predict_each(hidden).items():
+                self.outer[name].append(np.abs(values - measured))
+
+    def table(self) -> tuple[ScoredCandidate, ...]:
+        lines = [
+            ScoredCandidate(
+                name=name,
+                inner_mae=float(np.mean(errors)),
+                outer_mae=float(np.concatenate(self.outer[name]).mean()) if name in self.outer else None,
+            )
+            for name, errors in self.inner.items()
+        ]
+        return tuple(sorted(lines, key=lambda line: line.inner_mae))
+
+
+def _fit(method: Method, part: Round, seed: int) -> FittedMethod:
+    try:
+        return method.fit(part.train or part.test.subset([]), seed)
+    except PredictorError:
+        raise
+    except Exception as error:  # whatever a numeric library raises on data that nobody has seen
+        raise TrainingDataError(
+            f"{method.name} cannot learn from {len(part.train or ())} rows ({type(error).__name__}: {error})",
+            remedy="give more rows, or hold out less with another --fold",
+        ) from error
+
+
+def _predict(fitted: FittedMethod, hidden: Problem, method: Method) -> Forecast:
+    try:
+        return fitted.predict(hidden)
+    except PredictorError:
+        raise
+    except Exception as error:  # as above
+        raise TrainingDataError(
+            f"{method.name} cannot predict these {len(hidden)} rows ({type(error).__name__}: {error})",
+            remedy="compare the columns of the rows it learned from with those of the rows to predict",
+        ) from error
+
+
+def _checked(forecast: Forecast, rows: int, method: Method) -> Forecast:
+    for name in ("value", "lower_90", "upper_90", "upper_99"):
+        values = np.asarray(getattr(forecast, name))
+        if values.shape != (rows,) or not np.all(np.isfinite(values)):
+            raise TrainingDataError(
+                f"{method.name} answered {name} that is not a finite number for each of {rows} rows",
+                remedy="a method must answer every row; correct the method",
+            )
+    return forecast
+
+
+def _join(forecasts: Sequence[Forecast]) -> Forecast:
+    in_domain: BoolArray = np.concatenate([part.in_domain for part in forecasts])
+    names = ("value", "lower_90", "upper_90", "upper_99")
+    return Forecast(
+        **{name: np.concatenate([getattr(part, name) for part in forecasts]) for name in names}, in_domain=in_domain
+    )
+
+
+def _concatenate(parts: Sequence[FloatArray | None]) -> FloatArray | None:
+    known = [part for part in parts if part is not None]
+    return np.concatenate(known) if known and len(known) == len(parts) else None

@@ -1,0 +1,135 @@
+"""A stored version judged like any other method; it was trained before, so fitting it changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from predictor_service.errors import TrainingDataError
+from predictor_service.features.devices import find_device_type
+from predictor_service.features.job_features import FEATURES
+from predictor_service.features.pair_features import SoloFigures, build_pair_features, fair_share_slowdowns
+from predictor_service.learning.problem import ALL_DEVICES, CandidateResult, FloatArray, Forecast, JobFacts, Problem
+from predictor_service.registry.served_version import ServedTarget, ServedVersion
+
+_TARGET_NAMES: Final[Mapping[str, str]] = {
+    "utilization": "utilization_ratio",
+    "sm_activity": "sm_activity_ratio",
+    "memory": "memory_bytes",
+    "step_time": "step_ms",
+    "slowdown": "slowdown_ratio",
+}
+_ANCHORS: Final[Mapping[str, Callable[[JobFacts], float]]] = {
+    "utilization": lambda job: 1.0 - job.input_wait_ratio,
+    "sm_activity": lambda job: 1.0 - job.input_wait_ratio,
+    "memory": lambda job: job.graph["analytical_memory_bytes"],
+    "step_time": lambda job: job.graph["roofline_ms"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """A method, and what it has learned, in one.
+
+    Args:
+        version: Loaded.
+        target: One of `problem.TARGETS`.
+        device: Device type; its models answer.
+
+    Raises:
+        TrainingDataError: The version has no model of this target and device type.
+    """
+
+    version: ServedVersion
+    target: str
+    device: str
+
+    def __post_init__(self) -> None:
+        if self._served is None:
+            known = sorted(
+                f"{target} on {device}" for device, targets in self.version.devices.items() for target in targets
+            )
+            raise TrainingDataError(
+                f"version {self.version.version} has no model of {_TARGET_NAMES[self.target]} on {self.device}",
+                remedy=f"it has: {', '.join(known)}; or judge a new one with --model fresh",
+            )
+
+    @property
+    def name(self) -> str:
+        """Name of the version."""
+        return f"version {self.version.version}"
+
+    @property
+    def selected(self) -> str:
+        """The candidate that was chosen when it was trained."""
+        return self._model.record.winner
+
+    @property
+    def candidates(self) -> Sequence[CandidateResult]:
+        """The scored table of its training."""
+        table = self._model.record.candidates
+        return [CandidateResult(name=line.name, inner_mae=line.error_mean_unit) for line in table]
+
+    def fit(self, problem: Problem, seed: int) -> StoredModel:
+        """Returns itself."""
+        return self
+
+    def predict(self, problem: Problem) -> Forecast:
+        """Predicts rows for which `refuse` has no reason."""
+        columns, anchor = self._pairs(problem) if self.target == "slowdown" else self._solo(problem)
+        bounded = self._model.predict_bounded(columns, anchor, 0.9)
+        return Forecast(
+            value=bounded.value,
+            lower_90=bounded.lower,
+            upper_90=bounded.upper,
+            upper_99=bounded.upper_99,
+            in_domain=self._model.contains(columns),
+        )
+
+    def refuse(self, job: JobFacts, others: Sequence[JobFacts]) -> str:
+        """Why a row cannot be answered; empty when it can."""
+        if self.target != "slowdown":
+            return "" if "roofline_ms" in job.graph else "without its graph, or of a device type without peaks"
+        figures = [(each.solo.step_ms, each.solo.utilization_ratio, each.solo.memory_bytes) for each in (job, *others)]
+        if any(None in known for known in figures):
+            return "a job's step time, utilization or memory alone is not known"
+        return "" if len(others) == 1 else "more than two jobs"
+
+    @property
+    def _served(self) -> ServedTarget | None:
+        return self.version.devices.get(self.device, {}).get(_TARGET_NAMES[self.target])
+
+    @property
+    def _model(self) -> ServedTarget:
+        return self.version.devices[self.device][_TARGET_NAMES[self.target]]
+
+    def _solo(self, problem: Problem) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float32]], FloatArray]:
+        vectors = np.array([[job.graph[feature.name] for feature in FEATURES] for job in problem.jobs])
+        anchor = np.array([_ANCHORS[self.target](job) for job in problem.jobs])
+        return self._model.select(vectors.reshape(len(problem), len(FEATURES))), anchor
+
+    def _pairs(self, problem: Problem) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float32]], FloatArray]:
+        jobs = [*problem.jobs, *(others[0] for others in problem.others)]
+        figures = SoloFigures(
+            utilization_ratio=np.array([job.solo.utilization_ratio for job in jobs], dtype=np.float64),
+            step_ms=np.array([job.solo.step_ms for job in jobs], dtype=np.float64),
+            memory_bytes=np.array([job.solo.memory_bytes for job in jobs], dtype=np.float64),
+            input_wait_ratio=np.array([job.input_wait_ratio for job in jobs]),
+        )
+        device = find_device_type(self.device)
+        victim = np.arange(len(problem))
+        other = victim + len(problem)
+        memory_bytes = device.memory_bytes if device else int(figures.memory_bytes.max())
+        columns = build_pair_features(figures, victim, other, memory_bytes)
+        return columns, fair_share_slowdowns(figures, victim, other)
+
+
+def device_of(version: ServedVersion, device: str) -> str:
+    """The name under which a version keeps a device type; the one asked for when it has none."""
+    if device == ALL_DEVICES and len(version.devices) == 1:
+        return next(iter(version.devices))
+    found = find_device_type(device)
+    return found.name if found else device
