@@ -109,6 +109,23 @@ class Bench:
             figures: dict[str, Any] = worker.ask("memory", job=job, steps=method.memory_steps)
         return Measurement(figures=(figures,))
 
+    def measure_trace(self, load: Load, method: Method) -> Measurement:
+        """Return samples of a job's memory at random instants, one mapping each, from a fresh process.
+
+        That process hands freed blocks back at once, so that what is resident follows what is allocated.
+        """
+        with WorkerClient(self._core, keeps_freed_memory=False) as worker:
+            self._group.add(worker.pid)
+            answer = worker.ask(
+                "trace",
+                job=load.job,
+                wait_ms=load.wait_ms,
+                samples=method.trace_samples,
+                steps_min=method.trace_steps,
+                duration_ms_max=method.trace_ms_max,
+            )
+        return Measurement(figures=tuple(answer["samples"]))
+
     def close(self) -> None:
         """End all workers; the next measurement starts new ones."""
         while self._workers:

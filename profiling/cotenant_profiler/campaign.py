@@ -13,7 +13,15 @@ from cotenant_profiler.errors import InvalidCampaignError, UnknownArchitectureEr
 from cotenant_profiler.job_spec import JobSpec
 
 SCALES = ("small", "full", "all")
-_METHOD_MINIMA = {"window_ms": 100, "attempts_max": 1, "warm_up_steps": 1, "memory_steps": 2, "reference_ms": 50}
+_METHOD_MINIMA = {
+    "window_ms": 100,
+    "attempts_max": 1,
+    "warm_up_steps": 1,
+    "memory_steps": 2,
+    "reference_ms": 50,
+    "trace_samples": 10,
+    "trace_ms_max": 100,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +38,9 @@ class Method:
             job when the run itself is of a job alone.
         tail_ms: Time for which the jobs of a group go on after the window, so that none sees another one's end.
         memory_steps: Steps before the peak of memory is read.
+        trace_samples: Random instants at which a trace of memory is sampled.
+        trace_steps: Steps that these instants cover, at least.
+        trace_ms_max: Time in which the instants must fit, also of a job with longer steps.
         foreign_ratio_max: Foreign share of the device core above which a run is rejected.
         attempts_max: Attempts of a run, repetitions after a rejection included.
         speed_change_ratio_max: Change of a reference from before to after above which a run is rejected.
@@ -44,6 +55,9 @@ class Method:
     reference_ms: int = 300
     tail_ms: int = 100
     memory_steps: int = 12
+    trace_samples: int = 100
+    trace_steps: int = 20
+    trace_ms_max: int = 6_000
     foreign_ratio_max: float = 0.05
     attempts_max: int = 3
     speed_change_ratio_max: float = 0.1
@@ -66,6 +80,7 @@ class Campaign:
         repeated_pairs: How many pairs are repeated, for the noise floor.
         groups: Further groups of jobs measured together.
         triples: How many groups of three core jobs the seed chooses.
+        traces: Whether the memory of every core job is sampled over time.
     """
 
     name: str
@@ -79,6 +94,7 @@ class Campaign:
     repeated_pairs: int = 0
     groups: tuple[tuple[JobSpec, ...], ...] = ()
     triples: int = 0
+    traces: bool = False
 
 
 def read_campaign(path: Path) -> Campaign:
@@ -103,7 +119,7 @@ def parse_campaign(document: Mapping[str, Any]) -> Campaign:
     Raises:
         InvalidCampaignError: A key is unknown, missing or has a wrong value.
     """
-    known = {"name", "device", "seed", "method", "core_jobs", "solo", "pairs", "triples", "groups"}
+    known = {"name", "device", "seed", "method", "core_jobs", "solo", "pairs", "triples", "traces", "groups"}
     _refuse_unknown(document, known, "the campaign")
     core = {str(key): _job(value, f"core_jobs.{key}") for key, value in document.get("core_jobs", {}).items()}
     if not core:
@@ -126,6 +142,7 @@ def parse_campaign(document: Mapping[str, Any]) -> Campaign:
         repeated_pairs=_number(pairs, "repeated", 0, minimum=0),
         groups=tuple(_group(names, core) for names in document.get("groups", [])),
         triples=_number(triples, "count", 0, minimum=0),
+        traces=document.get("traces", False) is True,
     )
 
 

@@ -81,6 +81,10 @@ class MeasuringBench(Protocol):
         """Measure the peak memory of a job."""
         ...
 
+    def measure_trace(self, load: Load, method: Method) -> Measurement:
+        """Sample the memory of a job over time; one mapping per sample."""
+        ...
+
     def close(self) -> None:
         """Give up all processes; the next measurement starts new ones."""
         ...
@@ -137,6 +141,8 @@ class CampaignDriver:
     def _measure(self, run: Run, waits_ms: Sequence[float]) -> Measurement:
         if run.kind is Kind.MEMORY:
             return self._bench.measure_memory(run.jobs[0], run.method)
+        if run.kind is Kind.TRACE:
+            return self._bench.measure_trace(Load(job=run.jobs[0], wait_ms=waits_ms[0]), run.method)
         loads = [Load(job=job, wait_ms=wait) for job, wait in zip(run.jobs, waits_ms, strict=True)]
         references = loads if run.kind is Kind.GROUP else [Load(job=self._anchor)]
         return self._bench.measure(loads, references, run.method)

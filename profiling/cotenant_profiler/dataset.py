@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cotenant import profile_schema
 from cotenant.job_key import job_key
-from cotenant.profile_schema import PairRow, SoloRow, write_rows
+from cotenant.profile_schema import MemoryTraceRow, PairRow, SoloRow, write_rows
 from cotenant_profiler import zoo
 from cotenant_profiler.drift import drift_ratio
 from cotenant_profiler.job_spec import JobSpec
@@ -52,7 +52,7 @@ def settings_of(job: JobSpec) -> dict[str, object]:
 
 
 def write_dataset(journal: Journal, folder: Path, drift_ratio_max: float) -> tuple[int, int]:
-    """Write solo.csv, pairs.csv and graphs/ into `folder`.
+    """Write solo.csv, pairs.csv, graphs/ and, where memory was sampled, memory_traces.csv into `folder`.
 
     Args:
         journal: What was measured.
@@ -68,6 +68,9 @@ def write_dataset(journal: Journal, folder: Path, drift_ratio_max: float) -> tup
     pairs = list(pair_rows(sources))
     write_rows(folder / "solo.csv", solo, SoloRow)
     write_rows(folder / "pairs.csv", pairs, PairRow)
+    traces = list(trace_rows(sources))
+    if traces:
+        write_rows(folder / "memory_traces.csv", traces, MemoryTraceRow)
     return len(solo), len(pairs)
 
 
@@ -188,6 +191,21 @@ def _pair_row(sources: Sources, record: Record, index: int, flags: tuple[str, ..
         status=record.status,
         quality_flags=flags,
     )
+
+
+def trace_rows(sources: Sources) -> Iterator[MemoryTraceRow]:
+    """Yield one row per sample of every trace of memory."""
+    for record in sources.journal.records:
+        if record.kind is not Kind.TRACE or record.status != "ok":
+            continue
+        for sample in record.figures:
+            yield MemoryTraceRow(
+                run_id=f"{record.run_id}-{record.attempt}",
+                job_key=sources.job_key(record.jobs[0]),
+                offset_ms=int(sample["offset_ms"]),
+                allocated_bytes=int(sample["allocated_bytes"]),
+                reserved_bytes=int(sample["reserved_bytes"]),
+            )
 
 
 def slowdown_ratio(record: Record, index: int) -> float | None:

@@ -25,6 +25,7 @@ class Kind(StrEnum):
 
     SOLO = "solo"
     MEMORY = "memory"
+    TRACE = "trace"
     GROUP = "group"
 
 
@@ -60,6 +61,8 @@ class Run:
         """Estimated duration of one attempt."""
         if self.kind is Kind.MEMORY:
             return WORKER_START_MS
+        if self.kind is Kind.TRACE:
+            return WORKER_START_MS + self.method.trace_ms_max // 2
         references_ms = 2 * len(self.jobs) * (self.method.reference_ms + REFERENCE_OVERHEAD_MS)
         if self.kind is Kind.GROUP:
             return references_ms + self.method.warm_in_ms + self.method.window_ms + self.method.tail_ms + 100
@@ -78,6 +81,7 @@ def build_plan(campaign: Campaign) -> list[Run]:
     others = [
         *_solo_runs(campaign, campaign.core_jobs, range(1, campaign.solo_repeats)),
         *_memory_runs(campaign, campaign.core_jobs, known=()),
+        *_trace_runs(campaign),
     ]
     rest = [
         *_solo_runs(campaign, _new_jobs(campaign), [0]),
@@ -129,6 +133,11 @@ def _memory_runs(campaign: Campaign, jobs: Iterable[JobSpec], *, known: Iterable
     for job in dict.fromkeys(job.without_wait for job in jobs):
         if job not in measured:
             yield Run(kind=Kind.MEMORY, jobs=(job,), repeat=0, method=campaign.method)
+
+
+def _trace_runs(campaign: Campaign) -> Iterator[Run]:
+    for job in campaign.core_jobs if campaign.traces else ():
+        yield Run(kind=Kind.TRACE, jobs=(job,), repeat=0, method=campaign.method)
 
 
 def _group_runs(campaign: Campaign) -> Iterator[Run]:

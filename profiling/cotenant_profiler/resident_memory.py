@@ -37,6 +37,11 @@ def peak_above() -> Iterator[PeakMemory]:
     memory.peak_bytes = max(0, _status_bytes("VmHWM") - memory.baseline_bytes)
 
 
+def resident_bytes() -> int:
+    """Return the memory that this process holds now."""
+    return _status_bytes("VmRSS")
+
+
 def _status_bytes(key: str) -> int:
     for line in _STATUS.read_text().splitlines():
         if line.startswith(key + ":"):

@@ -12,6 +12,8 @@ from cotenant_profiler.job_spec import JobSpec
 from cotenant_profiler.journal import Record
 from cotenant_profiler.plan import Kind
 
+JUDGED_KINDS = (Kind.SOLO, Kind.GROUP)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSummary:
@@ -78,7 +80,7 @@ class _Victim:
 
 def summarize(records: Sequence[Record]) -> Summary:
     """Return the figures of a campaign from its records."""
-    judged = [record for record in records if record.kind is not Kind.MEMORY and record.status != "failed"]
+    judged = [record for record in records if record.kind in JUDGED_KINDS and record.status != "failed"]
     jobs = _job_summaries(records)
     victims = _victims(records, {item.job: item.utilization_ratio for item in jobs})
     deviations = _repeat_deviations(victims)

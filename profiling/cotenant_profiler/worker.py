@@ -6,6 +6,7 @@ many measurements, because starting Python and importing torch costs more than a
     prepare {job, steps_min, duration_ms_min, duration_ms_max}   build (or reuse) and warm up     -> {steady}
     measure {job, wait_ms, start_ns, warm_in_ms, window_ms, tail_ms}   step through the window    -> figures
     memory {job, steps}    peak resident memory of the first job of this process                  -> {peak_bytes, ...}
+    trace {job, wait_ms, samples, steps_min, duration_ms_max}   its memory at random instants     -> {samples}
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import torch
 from cotenant_profiler import system_clock
 from cotenant_profiler.errors import ProfilerError, WorkerError
 from cotenant_profiler.job_spec import JobSpec
+from cotenant_profiler.memory_trace import sample_memory
 from cotenant_profiler.resident_memory import peak_above
 from cotenant_profiler.step_times import StepRecord, window_figures
 from cotenant_profiler.training_loop import TrainingLoop
@@ -43,6 +45,7 @@ class Worker:
             "prepare": self._prepare,
             "measure": self._measure,
             "memory": self._measure_memory,
+            "trace": self._trace_memory,
         }
 
     def answer(self, command: Command) -> Command:
@@ -93,6 +96,19 @@ class Worker:
             for _ in range(command["steps"]):
                 loop.step()
         return {"peak_bytes": memory.peak_bytes, "baseline_bytes": memory.baseline_bytes}
+
+    def _trace_memory(self, command: Command) -> Command:
+        if self._loops:
+            raise WorkerError("a trace of memory needs a fresh process; this one has built jobs before")
+        loop_spec = JobSpec(**command["job"]).without_wait
+        samples = sample_memory(
+            lambda: self._loop(loop_spec),
+            wait_ms=command["wait_ms"],
+            samples=command["samples"],
+            steps_min=command["steps_min"],
+            duration_ms_max=command["duration_ms_max"],
+        )
+        return {"samples": [dataclasses.asdict(sample) for sample in samples]}
 
 
 def main() -> None:

@@ -22,18 +22,24 @@ _SINGLE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_
 # it again in some steps and not in others, and equal steps take 5.6 or 9.5 ms.
 _KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
 
+_RETURN_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(64 << 10), "MALLOC_TRIM_THRESHOLD_": "0"}
+
 
 class WorkerClient:
     """Starts a worker on one core and talks to it, one command at a time."""
 
-    def __init__(self, core: int) -> None:
+    def __init__(self, core: int, *, keeps_freed_memory: bool = True) -> None:
         command = [sys.executable, "-m", "cotenant_profiler.worker", "--core", str(core)]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, **_SINGLE_THREAD, **_KEEP_FREED_MEMORY},
+            env={
+                **os.environ,
+                **_SINGLE_THREAD,
+                **(_KEEP_FREED_MEMORY if keeps_freed_memory else _RETURN_FREED_MEMORY),
+            },
             # A Ctrl-C is for the campaign, which then ends its workers in order.
             start_new_session=True,
         )

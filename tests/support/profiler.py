@@ -79,6 +79,10 @@ class FakeBench:
         figures = {"peak_bytes": 1_000_000.0 * job.batch, "baseline_bytes": 2e8}
         return Measurement(figures=(figures,))
 
+    def measure_trace(self, load: Load, method: Method) -> Measurement:
+        sample = {"offset_ms": 1.0, "allocated_bytes": 5e6, "reserved_bytes": 6e6}
+        return Measurement(figures=(sample,) * method.trace_samples)
+
     def close(self) -> None:
         self.closed += 1
 

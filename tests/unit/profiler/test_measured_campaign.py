@@ -23,7 +23,10 @@ CAMPAIGN = """
 name = "fixture"
 device = "cpu-standin"
 seed = 5
+traces = true
 [method]
+trace_samples = 20
+trace_ms_max = 400
 warm_up_ms = 100
 warm_up_ms_max = 1000
 warm_in_ms = 100
@@ -115,6 +118,16 @@ def test_memory_is_that_of_the_job_without_interpreter_and_libraries(journal: Jo
     ]
     # Weights, gradients and two Adam moments of 665,026 parameters are the least that it can be.
     assert 4 * 4 * 665_026 < figures["peak_bytes"] < figures["baseline_bytes"] * 2
+
+
+def test_a_trace_samples_the_memory_of_the_job_in_order_of_time(journal: Journal) -> None:
+    [samples] = [item.figures for item in journal.records if item.kind is Kind.TRACE and item.jobs == (RECOMMENDER,)]
+    assert len(samples) == 20
+    offsets_ms = [sample["offset_ms"] for sample in samples]
+    assert offsets_ms == sorted(offsets_ms)
+    # Weights and two Adam moments of 665,026 parameters are held at every instant.
+    assert min(sample["allocated_bytes"] for sample in samples) > 3 * 4 * 665_026
+    assert all(sample["allocated_bytes"] <= sample["reserved_bytes"] for sample in samples)
 
 
 def _is_memory(record: Record) -> bool:
