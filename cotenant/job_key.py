@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _DEFAULTS = {"mode": "train", "precision": "fp32", "optimizer": "sgd"}
 _ENUM_PREFIXES = {"mode": "RUN_MODE_", "precision": "PRECISION_", "optimizer": "OPTIMIZER_"}
 
@@ -28,7 +29,7 @@ def job_key(graph_sha256: str, settings: Mapping[str, object]) -> str:
         plain = _without_prefix(name, value)
         if plain not in (None, 0, 0.0, "", "0", "unspecified", {}):
             canonical[name] = _number_or_text(plain)
-    content = json.dumps([graph_sha256, canonical], sort_keys=True, separators=(",", ":"))
+    content = _ENCODER.encode([graph_sha256, canonical])
     return hashlib.sha256(content.encode()).hexdigest()
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 PREDICTIONS_MAX: Final = 200_000
 OUTCOMES_MAX: Final = 200_000
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 BUFFERED_MAX: Final = 128
 """Predictions that may wait in memory to be written together: one transaction for all costs a tenth of one for each."""
 _TRIM_EVERY: Final = 1_000
@@ -76,7 +77,7 @@ class OutcomeJournal:
             entry.kind,
             entry.device,
             entry.model_version,
-            json.dumps(entry.content, separators=(",", ":")),
+            _ENCODER.encode(entry.content),
         )
         with self._lock:
             self._buffered.append(row)
@@ -102,7 +103,7 @@ class OutcomeJournal:
             self._write_buffered()
             unknown = [prediction_id for prediction_id, _ in outcomes if not self._is_known(prediction_id)]
             rows = [
-                (prediction_id, at_ms, json.dumps(content, separators=(",", ":")))
+                (prediction_id, at_ms, _ENCODER.encode(content))
                 for prediction_id, content in outcomes
                 if prediction_id not in unknown
             ]

@@ -65,9 +65,9 @@ def nearest_grid_point(batch: int) -> int:
     return low if batch * batch <= low * high else high
 
 
-def grid_up_to(batch: int) -> tuple[int, ...]:
-    """Grid points needed to know the curve at a batch: all below it and the first that is not."""
-    return GRID[: next(index for index, point in enumerate(GRID) if point >= batch) + 1]
+def points_up_to(batch: int) -> int:
+    """How many grid points are needed to know the curve at a batch: all below it and the first that is not."""
+    return (batch - 1).bit_length() + 1
 
 
 def read_curve(grid: tuple[int, ...], values: FloatArray, batch: int) -> float:

@@ -13,10 +13,10 @@ from predictor_service.features.job_settings import JobSettings
 from predictor_service.inference.batch_curve import (
     GRID,
     JobSamples,
-    grid_up_to,
     largest_within,
     nearest_grid_point,
     neighbours,
+    points_up_to,
 )
 from predictor_service.inference.bounded_curve import BoundedCurve, CurvePoint, read_between
 from predictor_service.inference.measured_graph import MeasuredGraph
@@ -76,7 +76,7 @@ class JobEstimator:
 
     def largest_batch(self, memory_bytes: int) -> int:
         """Largest batch whose memory bound fits; 0 = none."""
-        return largest_within(GRID, self._curve(MEMORY, GRID).upper_99, memory_bytes)
+        return largest_within(GRID, self._curve(MEMORY, len(GRID)).upper_99, memory_bytes)
 
     def explain(self, estimate: Estimate, target: Target, batch: int) -> Estimate:
         """Adds the largest contributions: how the answer moves when one input becomes that of a mean training row."""
@@ -118,15 +118,15 @@ class JobEstimator:
             return Bounded(value=anchor, lower=anchor / factor, upper=anchor * factor, upper_99=upper_99)
         return model.predict_bounded(model.select(self._samples.vectors(grid)), anchor, self._confidence)
 
-    def _curve(self, target: Target, grid: tuple[int, ...]) -> BoundedCurve:
-        """The curve over at least this grid; a longer one says the same at shorter batches."""
+    def _curve(self, target: Target, points: int) -> BoundedCurve:
+        """The curve over at least so many grid points; a longer one says the same at shorter batches."""
         curve = self._curves.get(target.name)
-        if curve is None or curve.points < len(grid):
-            curve = self._curves[target.name] = BoundedCurve(self._bounded(target, grid))
+        if curve is None or curve.points < points:
+            curve = self._curves[target.name] = BoundedCurve(self._bounded(target, GRID[:points]))
         return curve
 
     def _read(self, target: Target, batch: int) -> Estimate:
-        point = self._curve(target, grid_up_to(batch)).at(batch)
+        point = self._curve(target, points_up_to(batch)).at(batch)
         model = self._models.get(target.name)
         return Estimate(
             value=point.value,

@@ -156,7 +156,9 @@ class Predictor:
         if question.device_memory_bytes < 0:
             raise _invalid("device_memory_bytes", f"{question.device_memory_bytes} is below 0")
         device = self._device(question.device)
-        return dataclasses.replace(device, memory_bytes=question.device_memory_bytes or device.memory_bytes)
+        if not question.device_memory_bytes:
+            return device
+        return dataclasses.replace(device, memory_bytes=question.device_memory_bytes)
 
     def check_pairs(self, question: PairsQuestion) -> DeviceType:
         """Checks everything of a question that needs no graph; see `check_job`."""
