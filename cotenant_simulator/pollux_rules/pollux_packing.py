@@ -1,0 +1,186 @@
+"""Where jobs go once their GPU counts are chosen: near each other, and never two spanning jobs on one node.
+
+Source:
+    The rule that at most one spanning job lies on a node is that of the Pollux artifact (petuum/adaptdl, branch
+    osdi21-artifact), simulator/pollux.py. Counts suppose that every place can be had; where it cannot, several packings
+    are tried and the cheapest is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cotenant_simulator.pollux_rules.cluster import ClusterShape
+from cotenant_simulator.pollux_rules.training_job import Allocation
+
+_IMPROVING_ROUNDS = 3
+_GAIN_MIN = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a job holds, and what other counts would cost it.
+
+    Attributes:
+        allocation: What it holds.
+        near_costs: By GPU count from 0, all on one node; a restart is priced in.
+        far_costs: The same across nodes.
+        keep_cost: Of keeping exactly what it holds.
+    """
+
+    allocation: Allocation
+    near_costs: list[float]
+    far_costs: list[float]
+    keep_cost: float
+
+    @property
+    def gpus_held(self) -> int:
+        """GPUs that it holds."""
+        return _gpus(self.allocation)
+
+    def cost(self, place: Allocation) -> float:
+        """Return what a place costs."""
+        if place == self.allocation:
+            return self.keep_cost
+        return (self.far_costs if len(place) > 1 else self.near_costs)[_gpus(place)]
+
+    def costs(self, gpus_per_node: int) -> dict[int, float]:
+        """Return the cost of every count, were places to be had for the asking."""
+        found = dict(enumerate(self.near_costs[: gpus_per_node + 1] + self.far_costs[gpus_per_node + 1 :]))
+        found[self.gpus_held] = self.keep_cost
+        return found
+
+
+class Packing:
+    """Finds places for the jobs of one round.
+
+    Args:
+        cluster: The nodes.
+        claims: The jobs.
+    """
+
+    def __init__(self, cluster: ClusterShape, claims: Sequence[Claim]) -> None:
+        self._cluster = cluster
+        self._claims = claims
+
+    def place(self, counts: Sequence[int]) -> list[Allocation]:
+        """Return the cheapest places found: counts as chosen, small jobs moved together, or hardly a change."""
+        tried = [self._improved(places) for places in (self._kept(counts), self._repacked(counts), self._unchanged())]
+        return min(tried, key=self._total)
+
+    def _total(self, places: Sequence[Allocation]) -> float:
+        return sum(claim.cost(place) for claim, place in zip(self._claims, places, strict=True))
+
+    def _unchanged(self) -> list[Allocation]:
+        return [claim.allocation for claim in self._claims]
+
+    def _kept(self, counts: Sequence[int]) -> list[Allocation]:
+        """Place those whose count changes around those whose count does not."""
+        places = [
+            claim.allocation if claim.gpus_held == count else ()
+            for claim, count in zip(self._claims, counts, strict=True)
+        ]
+        return self._filled(places, counts)
+
+    def _repacked(self, counts: Sequence[int]) -> list[Allocation]:
+        """Place also those anew that fill less than a node, so that whole nodes come free."""
+        places = [
+            claim.allocation if claim.gpus_held == count >= self._cluster.gpus_per_node else ()
+            for claim, count in zip(self._claims, counts, strict=True)
+        ]
+        return self._filled(places, counts)
+
+    def _filled(self, places: list[Allocation], counts: Sequence[int]) -> list[Allocation]:
+        """Give the jobs without a place their count, or as near as can be had, the largest first."""
+        room = _Room(self._cluster, places)
+        missing = [position for position, count in enumerate(counts) if count and not places[position]]
+        for position in sorted(missing, key=lambda position: (-counts[position], position)):
+            places[position] = self._cheapest(self._claims[position], room, counts[position])
+            room.take(places[position])
+        return places
+
+    def _improved(self, places: list[Allocation]) -> list[Allocation]:
+        """Let one job after the other, the worst off first, change to the cheapest place among what is free."""
+        room = _Room(self._cluster, places)
+        for _ in range(_IMPROVING_ROUNDS):
+            has_changed = False
+            costs = [claim.cost(place) for claim, place in zip(self._claims, places, strict=True)]
+            for position in sorted(range(len(places)), key=lambda position: (-costs[position], position)):
+                claim = self._claims[position]
+                room.give_back(places[position])
+                found = self._cheapest(claim, room, len(claim.near_costs) - 1)
+                if claim.cost(found) < costs[position] - _GAIN_MIN:
+                    places[position] = found
+                    has_changed = True
+                room.take(places[position])
+            if not has_changed:
+                break
+        return places
+
+    def _cheapest(self, claim: Claim, room: _Room, gpus_max: int) -> Allocation:
+        best: Allocation = ()
+        best_cost = claim.cost(best)
+        for gpus in range(min(gpus_max, room.count()), 0, -1):
+            bound = min(claim.near_costs[gpus], claim.far_costs[gpus]) if gpus < len(claim.near_costs) else best_cost
+            if bound >= best_cost and gpus != claim.gpus_held:
+                continue
+            place = room.find(gpus, claim.allocation)
+            if place and claim.cost(place) < best_cost:
+                best, best_cost = place, claim.cost(place)
+        return best
+
+
+class _Room:
+    """Free GPUs by node, and on which nodes a job lies that spans several."""
+
+    def __init__(self, cluster: ClusterShape, places: Sequence[Allocation]) -> None:
+        self._gpus_per_node = cluster.gpus_per_node
+        self._free = [cluster.gpus_per_node] * cluster.nodes
+        self._spanning = [0] * cluster.nodes
+        for place in places:
+            self.take(place)
+
+    def count(self) -> int:
+        return sum(self._free)
+
+    def take(self, place: Allocation) -> None:
+        self._change(place, 1)
+
+    def give_back(self, place: Allocation) -> None:
+        self._change(place, -1)
+
+    def _change(self, place: Allocation, sign: int) -> None:
+        for node, gpus in place:
+            self._free[node] -= sign * gpus
+            if len(place) > 1:
+                self._spanning[node] += sign
+
+    def find(self, gpus: int, held: Allocation) -> Allocation:
+        """Return a place for so many GPUs, the one that is held if it will do; empty = there is none."""
+        if held and _gpus(held) == gpus and self._has_room(held):
+            return held
+        fitting = [node for node, free in enumerate(self._free) if free >= gpus] if gpus <= self._gpus_per_node else []
+        if fitting:
+            return ((min(fitting, key=lambda node: (self._free[node], not self._spanning[node], node)), gpus),)
+        return self._spread(gpus)
+
+    def _has_room(self, place: Allocation) -> bool:
+        fits = all(self._free[node] >= gpus for node, gpus in place)
+        return fits and (len(place) == 1 or not any(self._spanning[node] for node, _ in place))
+
+    def _spread(self, gpus: int) -> Allocation:
+        """Return the fewest nodes that suffice and hold no other spanning job."""
+        usable = [node for node, free in enumerate(self._free) if free and not self._spanning[node]]
+        chosen = []
+        for node in sorted(usable, key=lambda node: (-self._free[node], node)):
+            part = min(self._free[node], gpus)
+            chosen.append((node, part))
+            gpus -= part
+            if gpus == 0:
+                return tuple(sorted(chosen))
+        return ()
+
+
+def _gpus(place: Allocation) -> int:
+    return sum(gpus for _, gpus in place)
