@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, ParamSpec, TypeVar
@@ -34,9 +35,9 @@ class CallLine(ThreadPoolExecutor):
         super().__init__(threads, thread_name_prefix="call")
         self._threads_max = threads
         self._waiting_max = waiting_max
-        self._waiting = 0
+        # A deque counts without a lock: its operations are atomic, and this runs twice in every call.
+        self._waiting: deque[None] = deque()
         self._recent_ms = 1.0
-        self._waiting_lock = threading.Lock()
         self._thread_role = threading.local()
         self._refusals = ThreadPoolExecutor(1, thread_name_prefix="refusal", initializer=self._mark_refusing)
 
@@ -49,11 +50,9 @@ class CallLine(ThreadPoolExecutor):
         self, call: Callable[Parameters, Result], /, *arguments: Parameters.args, **named: Parameters.kwargs
     ) -> Future[Result]:
         """Puts a call in line, or hands it to the thread that refuses."""
-        with self._waiting_lock:
-            is_full = self._waiting >= self._waiting_max
-            self._waiting += not is_full
-        if is_full:
+        if len(self._waiting) >= self._waiting_max:
             return self._refusals.submit(call, *arguments, **named)
+        self._waiting.append(None)
         return super().submit(self._begin, call, *arguments, **named)
 
     def check_admitted(self) -> None:
@@ -82,8 +81,7 @@ class CallLine(ThreadPoolExecutor):
         self._refusals.shutdown(wait=wait, cancel_futures=cancel_futures)
 
     def _begin(self, call: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401 (whatever gRPC hands over)
-        with self._waiting_lock:
-            self._waiting -= 1
+        self._waiting.pop()
         return call(*arguments, **named)
 
     def _mark_refusing(self) -> None:

@@ -17,6 +17,7 @@ class ServiceMetrics:
     """What is counted; one registry per server, so that tests may run several."""
 
     def __init__(self) -> None:
+        self._children: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "cotenant_predictor_requests", "Requests answered.", ["method", "code"], registry=self.registry
@@ -32,6 +33,15 @@ class ServiceMetrics:
         self.model = Gauge(
             "cotenant_predictor_model_info", "1 for the version that answers.", ["version"], registry=self.registry
         )
+
+    def count(self, method: str, code: str, duration_ms: float) -> None:
+        """Counts an answered request; the two series of a method and code are looked up once."""
+        children = self._children.get((method, code))
+        if children is None:
+            children = self.requests.labels(method, code), self.seconds.labels(method)
+            self._children[method, code] = children
+        children[0].inc()
+        children[1].observe(duration_ms / 1000)
 
 
 class _QuietHandler(WSGIRequestHandler):
