@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from cotenant.client_errors import ProgramError
 
-# Verb -> program and its own verb.
+# Verb -> program and its own verb; none where the program's verbs stand below ours.
 PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "predict": ("predictor_service", "predict"),
@@ -20,6 +20,7 @@ PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "restore": ("scheduler_service", "restore"),
         "export-log": ("scheduler_service", "export-log"),
         "decide": ("scheduler_service", "decide"),
+        "profile": ("cotenant_profiler", ""),
         "probe": ("cotenant_agent", "probe"),
         "serve-predictor": ("predictor_service", "serve"),
         "serve-scheduler": ("scheduler_service", "serve"),
@@ -27,7 +28,12 @@ PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 EXTRAS: Mapping[str, str] = MappingProxyType(
-    {"predictor_service": "predictor", "scheduler_service": "scheduler", "cotenant_agent": "agent"}
+    {
+        "predictor_service": "predictor",
+        "scheduler_service": "scheduler",
+        "cotenant_agent": "agent",
+        "cotenant_profiler": "profiler",
+    }
 )
 
 
@@ -40,7 +46,7 @@ def command_line(verb: str, arguments: Sequence[str] = ()) -> list[str]:
     program, program_verb = PROGRAM_COMMANDS[verb]
     if importlib.util.find_spec(program) is None:
         raise ProgramError(f"{program} is not installed here", remedy=f"pip install 'cotenant[{EXTRAS[program]}]'")
-    return [sys.executable, "-m", program, program_verb, *arguments]
+    return [sys.executable, "-m", program, *([program_verb] if program_verb else []), *arguments]
 
 
 def run_through(verb: str, arguments: Sequence[str]) -> int:

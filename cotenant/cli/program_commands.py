@@ -19,6 +19,9 @@ def _pass_on(verb: str, summary: str) -> click.Command:
     return command
 
 
+profile = _pass_on(
+    "profile", "Measure jobs alone and side by side: plan, run, status, report (python -m cotenant_profiler)."
+)
 backup = _pass_on("backup", "Back the scheduler's state up (python -m scheduler_service backup).")
 restore = _pass_on("restore", "Restore the scheduler's state (python -m scheduler_service restore).")
 export_log = _pass_on("export-log", "Write the event log as JSON lines (python -m scheduler_service export-log).")

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from cotenant.profile_schema import ProfileSchemaError
 from cotenant_profiler import zoo
 from cotenant_profiler.campaign import read_campaign
 from cotenant_profiler.campaign_run import Listener, run_campaign
@@ -94,6 +95,24 @@ def dataset(campaign: Path, out: Path, to: Path) -> None:
     to.mkdir(parents=True, exist_ok=True)
     solo, pairs = write_dataset(read_journal(out), to, drift_ratio_max)
     click.echo(f"{solo} solo rows and {pairs} pair rows in {to}")
+
+
+@main.command()
+@click.argument("dataset", type=FolderPath)
+@click.option("-o", "--output", type=CampaignPath, required=True, help="The HTML page; needs no network to be read.")
+def report(dataset: Path, output: Path) -> None:
+    """Draw the measurements of the dataset folder DATASET: utilization, slowdown, noise, an additive prediction."""
+    # Drawing takes a second to import, which the other commands need not pay.
+    from cotenant_profiler.report import facts, write_report
+
+    try:
+        devices = write_report(dataset, output)
+    except (OSError, ProfileSchemaError) as error:
+        raise click.ClickException(str(error)) from error
+    for figures in devices:
+        click.echo(f"{figures.device}, campaign {figures.campaign}")
+        for name, value in facts(figures):
+            click.echo(f"  {name}: {value}")
 
 
 @main.command()
