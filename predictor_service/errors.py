@@ -13,6 +13,8 @@ PredictorError
 │   │   ├── InvalidSettingError     another setting of a job that is outside its range
 │   │   └── UnknownDeviceError      neither trained for nor in the catalogue
 │   ├── UnknownGraphError           a graph hash that was never uploaded or is no longer kept
+│   ├── UnknownVersionError         no stored model version of this name, or several that begin so
+│   ├── UnknownRetrainingError      no retraining of this name
 │   ├── RequestConflictError        a request_id that was used with another body
 │   └── TrainingDataError           measured profiles that cannot be learned from
 └── ServiceError                    the request may be fine; this service did not manage
@@ -97,6 +99,14 @@ class UnknownDeviceError(InvalidRequestError):
 
 class UnknownGraphError(CallerError):
     """No graph is stored under this hash."""
+
+
+class UnknownVersionError(CallerError):
+    """No stored model version of this name, or several that begin so."""
+
+
+class UnknownRetrainingError(CallerError):
+    """No retraining of this name."""
 
 
 class RequestConflictError(CallerError):

@@ -30,6 +30,8 @@ STATUS_CODES: Final[Mapping[type[errors.PredictorError], grpc.StatusCode]] = {
     errors.InvalidSettingError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.UnknownDeviceError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.UnknownGraphError: grpc.StatusCode.NOT_FOUND,
+    errors.UnknownVersionError: grpc.StatusCode.NOT_FOUND,
+    errors.UnknownRetrainingError: grpc.StatusCode.NOT_FOUND,
     errors.RequestConflictError: grpc.StatusCode.ALREADY_EXISTS,
     errors.TrainingDataError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ServiceError: grpc.StatusCode.INTERNAL,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +14,10 @@ from predictor_service.errors import ModelError
 from predictor_service.selection.conformal import ConformalBounds
 from predictor_service.selection.domain import TrainingDomain
 
-SCHEMA: Final = "cotenant.model_version/1"
+SCHEMA: Final = "cotenant.model_version/2"
+LEARNING_VERSION: Final = 2
+"""Raise it with every change of anchors, folds, candidates' settings or intervals: models learned by older rules are
+named when the service starts, and learned anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,33 +94,38 @@ class Manifest:
     """A version as a whole.
 
     Attributes:
-        version: Content hash, see `version_name`.
+        version: Hash of everything below, see `name_content`; empty before it is sealed.
         seed: Seed of every regressor.
         feature_version: Version of the feature vector that the models read.
-        fingerprint: Hash of the training data.
-        datasets: Names of the datasets.
+        learning_version: Version of the rules by which they were learned.
+        fingerprint: Hash of the training data as a whole.
+        datasets: Hash of each dataset by its name.
         targets: By device type, then by target name.
         skipped: What could not be learned and why, one sentence each.
         seen: By level of holding out, the groups that were trained on, each as `hash_group`; a later evaluation leaves
-            them out. Empty in versions that were stored before this was kept.
+            them out.
+        held_out_sha256: Hash of the file of held-out predictions, see `held_out`; empty when there is none.
     """
 
     version: str
     seed: int
     feature_version: int
+    learning_version: int
     fingerprint: str
-    datasets: tuple[str, ...]
+    datasets: Mapping[str, str]
     targets: Mapping[str, Mapping[str, TargetRecord]]
     skipped: tuple[str, ...]
     seen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    held_out_sha256: str = ""
 
     def to_json(self) -> str:
         """Writes the manifest; `from_json` restores it."""
         content: dict[str, Any] = {
             "schema": SCHEMA,
-            **{name: getattr(self, name) for name in ("version", "seed", "feature_version", "fingerprint", "datasets")},
+            **{name: getattr(self, name) for name in _PLAIN},
+            "datasets": dict(self.datasets),
             "skipped": self.skipped,
-            "seen": self.seen,
+            "seen": dict(self.seen),
             "targets": {
                 device: {name: _record_to_json(record) for name, record in records.items()}
                 for device, records in self.targets.items()
@@ -140,28 +148,39 @@ class Manifest:
                 device: {name: _record_from_json(record) for name, record in records.items()}
                 for device, records in read["targets"].items()
             }
-            names = ("version", "seed", "feature_version", "fingerprint")
-            return cls(
-                **{name: read[name] for name in names},
-                datasets=tuple(read["datasets"]),
+            manifest = cls(
+                **{name: read[name] for name in _PLAIN},
+                datasets=read["datasets"],
                 targets=targets,
                 skipped=tuple(read["skipped"]),
-                seen={level: tuple(names) for level, names in read.get("seen", {}).items()},
+                seen={level: tuple(names) for level, names in read["seen"].items()},
             )
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"the manifest is damaged ({error})", remedy="train again") from error
+        if name_content(manifest) != manifest.version:
+            raise ModelError(
+                f"the content of version {manifest.version} is not what its name says", remedy="train again"
+            )
+        return manifest
 
 
-def version_name(content: Mapping[str, object]) -> str:
-    """Names a version by what decides it: data, features, parameters and seed, never code or time.
+_PLAIN: Final = ("version", "seed", "feature_version", "learning_version", "fingerprint", "held_out_sha256")
 
-    Args:
-        content: JSON-able.
+
+def name_content(manifest: Manifest) -> str:
+    """Names a version by its content: every number in the manifest and, by their hashes, the model files.
+
+    Equal data, seed and rules give an equal name; a manifest that was changed later does not fit its own.
 
     Returns:
         16 hexadecimal digits of a SHA-256.
     """
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(replace(manifest, version="").to_json().encode()).hexdigest()[:16]
+
+
+def seal(manifest: Manifest) -> Manifest:
+    """Returns the manifest with its name."""
+    return replace(manifest, version=name_content(manifest))
 
 
 def hash_group(name: str) -> str:

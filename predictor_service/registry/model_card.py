@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from predictor_service.registry.manifest import Manifest, TargetRecord
 from predictor_service.selection.conformal import SAFETY_FACTOR, ConformalBounds
 
+_CLEAR_LEAD = 0.05
 METHOD = """\
 Every candidate was fitted once per fold; a fold leaves out whole model families, never random rows. The candidate with
 the smallest mean absolute error in the target's own scale (logarithm of measured over counted for times and memory)
@@ -26,7 +27,7 @@ def _lines(manifest: Manifest) -> Iterator[str]:
     yield f"# Model version {manifest.version}"
     yield ""
     yield f"Datasets: {', '.join(manifest.datasets)} (fingerprint {manifest.fingerprint[:16]}), seed {manifest.seed}, "
-    yield f"features version {manifest.feature_version}."
+    yield f"features version {manifest.feature_version}, learning version {manifest.learning_version}."
     yield ""
     yield METHOD
     for device, records in manifest.targets.items():
@@ -43,6 +44,7 @@ def _target_lines(device: str, record: TargetRecord) -> Iterator[str]:
     yield ""
     yield f"{record.rows} rows of {record.groups} families; winner **{record.winner}**, "
     yield f"mean |predicted - measured| / measured {record.mape_ratio:.1%} on families not seen."
+    yield _why_it_won(record)
     yield _bounds_line("Interval", record.bounds)
     if record.graph_bounds is not None:
         yield _bounds_line("With the jobs alone predicted as well: interval", record.graph_bounds)
@@ -53,6 +55,23 @@ def _target_lines(device: str, record: TargetRecord) -> Iterator[str]:
         note = candidate.refusal or ("served" if candidate.name == record.winner else "")
         yield f"| {candidate.name} | {candidate.error_mean:.4f} | {candidate.error_mean_unit:.5g} | {note} |"
     yield ""
+
+
+def _why_it_won(record: TargetRecord) -> str:
+    """One sentence from the scored table: against the runner-up, against knowing nothing, and who may not be served."""
+    table = list(record.candidates)
+    place = next(index for index, line in enumerate(table) if line.name == record.winner)
+    sentences = [f"Why: smallest error in its own scale, {table[place].error_mean:.4f}"]
+    if place + 1 < len(table):
+        runner_up = table[place + 1]
+        lead = 1 - table[place].error_mean / runner_up.error_mean if runner_up.error_mean > 0 else 0.0
+        near = "; the lead is within what another split may turn" if lead < _CLEAR_LEAD else ""
+        sentences.append(f"{lead:.1%} below {runner_up.name}{near}")
+    physics = next((line for line in table if line.name == "constant_correction"), None)
+    if physics is not None and physics.name != record.winner and physics.error_mean > 0:
+        sentences.append(f"{1 - table[place].error_mean / physics.error_mean:.1%} below rescaled physics")
+    sentences += [f"{line.name} was better but {line.refusal}" for line in table[:place]]
+    return ", ".join(sentences) + "."
 
 
 def _bounds_line(title: str, bounds: ConformalBounds) -> str:

@@ -1,6 +1,6 @@
 """Model versions on disk.
 
-    ROOT/versions/NAME/manifest.json, card.md, *.onnx     written once, never changed
+    ROOT/versions/NAME/manifest.json, card.md, held_out.json, *.onnx     written once, never changed
     ROOT/current                                          name of the version to serve; replaced atomically
 
 A version is written into a temporary folder and renamed, so a crash leaves either all of it or nothing.
@@ -15,8 +15,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from predictor_service.errors import ModelError
+from predictor_service.errors import ModelError, UnknownVersionError
 from predictor_service.features.job_features import FEATURE_VERSION
+from predictor_service.registry.held_out import HELD_OUT_FILE, HeldOut, held_out_from_json
 from predictor_service.registry.manifest import Manifest
 from predictor_service.registry.onnx_model import OnnxModel, check_agreement
 from predictor_service.registry.served_version import ServedTarget, ServedVersion
@@ -81,16 +82,45 @@ class VersionStore:
         Raises:
             ModelError: No such version, or a damaged one.
         """
-        path = self._versions / name / "manifest.json"
-        if name not in self.names():
-            raise ModelError(
-                f"there is no model version {name!r}", remedy=f"known: {', '.join(self.names()) or 'none'}"
+        text = (self._folder(name) / "manifest.json").read_text(encoding="utf-8")
+        return Manifest.from_json(text)
+
+    def find(self, prefix: str) -> str:
+        """Returns the name of the only version that begins so.
+
+        Raises:
+            UnknownVersionError: There is none, or several.
+        """
+        matches = [name for name in self.names() if name.startswith(prefix)] if prefix else []
+        if len(matches) != 1:
+            raise UnknownVersionError(
+                f"{len(matches)} model versions begin with {prefix!r}" if matches else f"no model version {prefix!r}",
+                remedy=f"known: {', '.join(matches or self.names()) or 'none; train one with `cotenant retrain`'}",
             )
-        return Manifest.from_json(path.read_text(encoding="utf-8"))
+        return matches[0]
 
     def card(self, name: str) -> str:
-        """Reads a version's model card."""
-        return (self._versions / name / "card.md").read_text(encoding="utf-8")
+        """Reads a version's model card.
+
+        Raises:
+            ModelError: No such version.
+        """
+        return (self._folder(name) / "card.md").read_text(encoding="utf-8")
+
+    def held_out(self, name: str) -> HeldOut:
+        """Reads what a version predicted of groups that it was not shown; empty when it was stored without.
+
+        Raises:
+            ModelError: No such version, or a damaged one.
+        """
+        manifest = self.manifest(name)
+        if not manifest.held_out_sha256:
+            return {}
+        path = self._folder(name) / HELD_OUT_FILE
+        content = path.read_bytes() if path.is_file() else b""
+        if hashlib.sha256(content).hexdigest() != manifest.held_out_sha256:
+            raise ModelError(f"{HELD_OUT_FILE} of version {name} is damaged", remedy="train again")
+        return held_out_from_json(content.decode())
 
     def load(self, name: str) -> ServedVersion:
         """Loads a version and replays its golden vectors.
@@ -109,6 +139,13 @@ class VersionStore:
             for device, records in manifest.targets.items()
         }
         return ServedVersion(manifest=manifest, devices=devices)
+
+    def _folder(self, name: str) -> Path:
+        if name not in self.names():
+            raise ModelError(
+                f"there is no model version {name!r}", remedy=f"known: {', '.join(self.names()) or 'none'}"
+            )
+        return self._versions / name
 
     def _load_target(self, manifest: Manifest, device: str, target: str) -> ServedTarget:
         record = manifest.targets[device][target]

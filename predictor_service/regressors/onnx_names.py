@@ -1,6 +1,6 @@
 """Names inside an ONNX file by order of appearance, so that equal models have equal bytes.
 
-Converters draw tensor names from a counter of the whole process.
+Converters draw tensor names from a counter of the whole process, and list operator sets in the order of a hash table.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ def serialize_with_canonical_names(model: ModelProto) -> bytes:
             node.name = f"n{place}"
             for tensors in (node.input, node.output):
                 tensors[:] = [names.setdefault(name, f"t{len(names)}") for name in tensors]
+    operator_sets = sorted(model.opset_import, key=lambda operator_set: operator_set.domain)
+    del model.opset_import[:]
+    model.opset_import.extend(operator_sets)
     return bytes(model.SerializeToString(deterministic=True))
 
 

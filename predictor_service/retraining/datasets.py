@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,7 @@ from typing import Final
 from cotenant.profile_schema import PairRow, ProfileSchemaError, SoloRow, read_rows
 from predictor_service.errors import GraphError, TrainingDataError
 from predictor_service.features.graph_description import GraphDescription, describe_graph
+from predictor_service.registry.manifest import hash_group
 
 _FILES: Final = ("solo.csv", "pairs.csv")
 
@@ -45,25 +47,83 @@ def find_datasets(root: Path) -> list[Path]:
     )
 
 
+def read_datasets(root: Path) -> list[Dataset]:
+    """Reads every dataset below a folder, by name.
+
+    Raises:
+        TrainingDataError: There is none, or one is broken.
+    """
+    folders = find_datasets(root)
+    if not folders:
+        raise TrainingDataError(
+            f"{root} holds no dataset", remedy="a dataset is a folder with solo.csv, pairs.csv and graphs/"
+        )
+    return [read_dataset(folder) for folder in folders]
+
+
+def fingerprint(hashes: Mapping[str, str]) -> str:
+    """Hash of several datasets; their names do not matter.
+
+    Args:
+        hashes: Hash of each by name.
+    """
+    return hashlib.sha256("".join(sorted(hashes.values())).encode()).hexdigest()
+
+
+def hash_datasets(root: Path) -> dict[str, str]:
+    """Hash of every dataset below a folder by name, without describing a graph; see `Dataset.sha256`.
+
+    Raises:
+        TrainingDataError: A file cannot be read.
+    """
+    try:
+        return {folder.name: _hash_folder(folder) for folder in find_datasets(root)}
+    except OSError as error:
+        raise TrainingDataError(f"{root}: {error}", remedy="correct or remove the dataset") from error
+
+
+def list_seen_groups(datasets: Iterable[Dataset]) -> dict[str, tuple[str, ...]]:
+    """Groups at every level of holding out, each as `hash_group`, that a model trained on datasets has seen."""
+    seen: dict[str, set[str]] = defaultdict(set)
+    for dataset in datasets:
+        for row in dataset.solo:
+            for level, name in _solo_groups(row):
+                seen[level].add(hash_group(name))
+        for pair in dataset.pairs:
+            seen["random_pair"].add(hash_group("|".join(sorted((pair.victim_job_key, *pair.other_job_keys)))))
+    return {level: tuple(sorted(names)) for level, names in sorted(seen.items())}
+
+
+def _solo_groups(row: SoloRow) -> Iterator[tuple[str, str]]:
+    yield "job", row.job_key
+    yield "random_pair", row.job_key
+    yield "architecture", row.architecture
+    yield "family", row.family
+    yield "device", row.device
+
+
 def read_dataset(folder: Path) -> Dataset:
     """Reads one folder.
 
     Raises:
         TrainingDataError: A file breaks the schema, or a graph cannot be described or is not what its name says.
     """
-    digest = hashlib.sha256()
     graphs = {}
     try:
         solo = read_rows(folder / "solo.csv", SoloRow)
         pairs = read_rows(folder / "pairs.csv", PairRow)
         for path in sorted((folder / "graphs").glob("*.onnx")):
-            content = path.read_bytes()
-            digest.update(path.name.encode() + hashlib.sha256(content).digest())
-            graphs[path.stem] = describe_graph(content)
+            graphs[path.stem] = describe_graph(path.read_bytes())
             if graphs[path.stem].graph_sha256 != path.stem:
                 raise TrainingDataError(f"{path} is not the graph that its name says", remedy="export it again")
+        sha256 = _hash_folder(folder)
     except (ProfileSchemaError, GraphError, OSError) as error:
         raise TrainingDataError(f"{folder.name}: {error}", remedy="correct or remove the dataset") from error
-    for name in _FILES:
-        digest.update(name.encode() + hashlib.sha256((folder / name).read_bytes()).digest())
-    return Dataset(name=folder.name, solo=tuple(solo), pairs=tuple(pairs), graphs=graphs, sha256=digest.hexdigest())
+    return Dataset(name=folder.name, solo=tuple(solo), pairs=tuple(pairs), graphs=graphs, sha256=sha256)
+
+
+def _hash_folder(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in (*sorted((folder / "graphs").glob("*.onnx")), *(folder / name for name in _FILES)):
+        digest.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()

@@ -5,21 +5,20 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
 from predictor_service.errors import TrainingDataError
 from predictor_service.features.devices import DeviceType, find_device_type
 from predictor_service.features.job_features import FEATURE_INDEX, FEATURE_VERSION
-from predictor_service.registry.manifest import Manifest, TargetRecord, version_name
+from predictor_service.registry.held_out import HELD_OUT_FILE, HeldOut, HeldOutRows, held_out_to_json, name_row
+from predictor_service.registry.manifest import LEARNING_VERSION, Manifest, TargetRecord, seal
 from predictor_service.registry.model_card import write_card
 from predictor_service.registry.version_store import VersionStore
-from predictor_service.regressors.candidates import CANDIDATES
-from predictor_service.retraining.datasets import Dataset, find_datasets, read_dataset
+from predictor_service.retraining.datasets import Dataset, fingerprint, list_seen_groups, read_datasets
 from predictor_service.retraining.fitting import FittedTarget, FittingTask, NotLearnable, fit_target
 from predictor_service.retraining.pair_table import (
     PairTable,
@@ -36,10 +35,6 @@ from predictor_service.selection.targets import SLOWDOWN, SOLO_TARGETS, Target
 
 _logger = logging.getLogger(__name__)
 
-LEARNING_VERSION: Final = 1
-"""Raise it with every change of anchors, folds, candidates' settings or intervals: it is part of a version's name, so
-that models learned by older rules are learned anew instead of being taken for the same."""
-
 
 @dataclass(slots=True)
 class _Collected:
@@ -47,11 +42,37 @@ class _Collected:
 
     targets: dict[str, dict[str, TargetRecord]] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
+    held_out: dict[str, dict[str, HeldOutRows]] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
 
-    def add(self, device: str, fitted: FittedTarget) -> None:
-        self.targets.setdefault(device, {})[fitted.record.target] = fitted.record
+    def add(self, task: FittingTask, fitted: FittedTarget, job_keys: Sequence[tuple[str, ...]]) -> None:
+        name = fitted.record.target
+        self.targets.setdefault(task.device, {})[name] = fitted.record
         self.files[fitted.record.file_name] = fitted.content
+        measured = task.measured.tolist()
+        self.held_out.setdefault(task.device, {})[name] = HeldOutRows(
+            row_ids=tuple(
+                name_row(task.device, name, keys, value) for keys, value in zip(job_keys, measured, strict=True)
+            ),
+            measured=tuple(measured),
+            predicted=tuple(fitted.held_out_values(task).tolist()),
+            groups=tuple(tuple(sorted(members)) for members in task.groups),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainedVersion:
+    """A version that is not stored yet.
+
+    Attributes:
+        manifest: Sealed.
+        files: Content by file name, for `VersionStore.add`.
+        held_out: Predictions for rows whose groups were not shown.
+    """
+
+    manifest: Manifest
+    files: Mapping[str, bytes]
+    held_out: HeldOut
 
 
 def train(datasets_root: Path, store: VersionStore, seed: int) -> str:
@@ -68,12 +89,22 @@ def train(datasets_root: Path, store: VersionStore, seed: int) -> str:
     Raises:
         TrainingDataError: There is no dataset, one is broken, or nothing can be learned from them.
     """
-    folders = find_datasets(datasets_root)
-    if not folders:
-        raise TrainingDataError(
-            f"{datasets_root} holds no dataset", remedy="a dataset is a folder with solo.csv, pairs.csv and graphs/"
-        )
-    datasets = [read_dataset(folder) for folder in folders]
+    trained = train_version(read_datasets(datasets_root), seed)
+    store.add(trained.manifest, trained.files)
+    store.activate(trained.manifest.version)
+    return trained.manifest.version
+
+
+def train_version(datasets: Sequence[Dataset], seed: int) -> TrainedVersion:
+    """Trains on datasets; stores nothing.
+
+    Args:
+        datasets: At least one.
+        seed: Of every regressor.
+
+    Raises:
+        TrainingDataError: Nothing can be learned from them.
+    """
     collected = _Collected()
     for name in sorted({row.device for dataset in datasets for row in dataset.solo}):
         device = find_device_type(name)
@@ -83,32 +114,24 @@ def train(datasets_root: Path, store: VersionStore, seed: int) -> str:
             _train_device(datasets, device, seed, collected)
     if not collected.targets:
         raise TrainingDataError("nothing can be learned", remedy="; ".join(collected.skipped) or "measure more jobs")
-    manifest = _manifest(datasets, seed, collected)
-    store.add(manifest, {**collected.files, "card.md": write_card(manifest).encode()})
-    store.activate(manifest.version)
-    _logger.info("trained", extra={"model_version": manifest.version, "skipped": len(collected.skipped)})
-    return manifest.version
-
-
-def _manifest(datasets: Sequence[Dataset], seed: int, collected: _Collected) -> Manifest:
-    fingerprint = hashlib.sha256("".join(sorted(dataset.sha256 for dataset in datasets)).encode()).hexdigest()
-    content = {
-        "fingerprint": fingerprint,
-        "feature_version": FEATURE_VERSION,
-        "learning_version": LEARNING_VERSION,
-        "seed": seed,
-        "candidates": list(CANDIDATES),
-        "columns": {target.name: list(target.columns) for target in (*SOLO_TARGETS, SLOWDOWN)},
-    }
-    return Manifest(
-        version=version_name(content),
-        seed=seed,
-        feature_version=FEATURE_VERSION,
-        fingerprint=fingerprint,
-        datasets=tuple(dataset.name for dataset in datasets),
-        targets=collected.targets,
-        skipped=tuple(collected.skipped),
+    held_out = held_out_to_json(collected.held_out).encode()
+    manifest = seal(
+        Manifest(
+            version="",
+            seed=seed,
+            feature_version=FEATURE_VERSION,
+            learning_version=LEARNING_VERSION,
+            fingerprint=fingerprint({dataset.name: dataset.sha256 for dataset in datasets}),
+            datasets={dataset.name: dataset.sha256 for dataset in datasets},
+            targets=collected.targets,
+            skipped=tuple(collected.skipped),
+            seen=list_seen_groups(datasets),
+            held_out_sha256=hashlib.sha256(held_out).hexdigest(),
+        )
     )
+    _logger.info("trained", extra={"model_version": manifest.version, "skipped": len(collected.skipped)})
+    files = {**collected.files, HELD_OUT_FILE: held_out, "card.md": write_card(manifest).encode()}
+    return TrainedVersion(manifest=manifest, files=files, held_out=collected.held_out)
 
 
 def _train_device(datasets: Sequence[Dataset], device: DeviceType, seed: int, collected: _Collected) -> None:
@@ -131,7 +154,7 @@ def _train_device(datasets: Sequence[Dataset], device: DeviceType, seed: int, co
         except NotLearnable as reason:
             collected.skipped.append(f"{device.name}, {target.name}: {reason}")
             continue
-        collected.add(device.name, fitted)
+        collected.add(task, fitted, [(key,) for key in table.job_keys])
         predicted[target] = _mean_by_job(table.job_keys, fitted.held_out_values(task))
     _train_slowdown(datasets, device, examples, predicted, seed=seed, collected=collected)
 
@@ -170,7 +193,10 @@ def _train_slowdown(
         return
     guessed = know_jobs(examples, predicted)
     record = dataclasses.replace(fitted.record, graph_bounds=_graph_bounds(task, fitted, table, guessed, device))
-    collected.add(device.name, dataclasses.replace(fitted, record=record))
+    job_keys = [
+        (table.job_keys[victim], table.job_keys[other]) for victim, other in zip(table.victim, table.other, strict=True)
+    ]
+    collected.add(task, dataclasses.replace(fitted, record=record), job_keys)
 
 
 def _graph_bounds(

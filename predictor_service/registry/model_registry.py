@@ -1,0 +1,125 @@
+"""Which version is served and how it came to be: the store of versions and its history, changed together.
+
+The pointer decides. A process that is killed between the pointer and the line of the history leaves a pointer without
+its line; whoever opens the registry next adds it.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from predictor_service.errors import UnknownVersionError
+from predictor_service.registry.manifest import Manifest
+from predictor_service.registry.version_history import VersionAction, VersionEvent, VersionHistory
+from predictor_service.registry.version_store import VersionStore
+
+_SERVED: Final = (VersionAction.PROMOTED, VersionAction.ROLLED_BACK)
+
+
+class ModelRegistry:
+    """Changes what is served.
+
+    Args:
+        root: Folder of versions and history; made when absent.
+        who: Person or program that changes it, for the history.
+    """
+
+    def __init__(self, root: Path, who: str) -> None:
+        self.store = VersionStore(root)
+        self.history = VersionHistory(root / "history.sqlite")
+        self._who = who
+        self._complete_history()
+
+    def add(self, manifest: Manifest, files: Mapping[str, bytes], why: str) -> None:
+        """Stores a version without serving it."""
+        is_new = manifest.version not in self.store.names()
+        self.store.add(manifest, files)
+        if is_new:
+            self._note(VersionAction.TRAINED, manifest.version, why, {"datasets": dict(manifest.datasets)})
+
+    def promote(self, name: str, why: str, details: Mapping[str, Any] | None = None) -> None:
+        """Serves a version, once it has reproduced its golden vectors.
+
+        Raises:
+            ModelError: It cannot be trusted; what was served before still is.
+        """
+        previous = self.store.current() or ""
+        if previous == name:
+            return
+        self.store.activate(name)
+        self._note(VersionAction.PROMOTED, name, why, details, previous)
+
+    def refuse(self, name: str, why: str, details: Mapping[str, Any] | None = None) -> None:
+        """Writes down that a version is not served, and why."""
+        self._note(VersionAction.REFUSED, name, why, details)
+
+    def roll_back(self, why: str) -> str:
+        """Serves the version that was served before the current one.
+
+        Returns:
+            Its name.
+
+        Raises:
+            UnknownVersionError: There was none.
+            ModelError: It cannot be trusted any more; the current one stays.
+        """
+        served = self._served_stack()
+        if len(served) < 2:
+            raise UnknownVersionError(
+                "no version was served before this one", remedy="choose one with `cotenant models promote`"
+            )
+        current, name = served[-1], served[-2]
+        self.store.activate(name)
+        self._note(VersionAction.ROLLED_BACK, name, why, previous=current)
+        return name
+
+    def close(self) -> None:
+        """Closes the history."""
+        self.history.close()
+
+    def _served_stack(self) -> list[str]:
+        """Versions in the order in which they were promoted; a rollback takes the last one away."""
+        stack: list[str] = []
+        for event in self.history.events():
+            if event.action is VersionAction.PROMOTED:
+                stack.append(event.version)
+            elif event.action is VersionAction.ROLLED_BACK and stack:
+                stack.pop()
+        return stack
+
+    def _complete_history(self) -> None:
+        current = self.store.current()
+        events = [event for event in self.history.events() if event.action in _SERVED]
+        if current is not None and (not events or events[-1].version != current):
+            previous = events[-1].version if events else ""
+            self._note(VersionAction.PROMOTED, current, "found served without a line of its own", previous=previous)
+
+    def _note(
+        self,
+        action: VersionAction,
+        version: str,
+        why: str,
+        details: Mapping[str, Any] | None = None,
+        previous: str | None = None,
+    ) -> None:
+        self.history.append(
+            VersionEvent(
+                action=action,
+                version=version,
+                previous=self.store.current() or "" if previous is None else previous,
+                who=self._who,
+                why=why,
+                details=details or {},
+            )
+        )
+
+
+def current_user() -> str:
+    """Name of the person or account that runs this program."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # an account without a name, as in some containers
+        return "unnamed account"
