@@ -8,9 +8,16 @@ from pathlib import Path
 from typing import Final
 
 from predictor_service.errors import TrainingDataError
+from predictor_service.importers.alnair import import_alnair
 from predictor_service.importers.gavel import import_gavel
 from predictor_service.importers.gpumemnet import import_gpumemnet
 from predictor_service.importers.imported_set import ImportedSet
+from predictor_service.importers.miso import import_miso
+from predictor_service.importers.nanogpt_curves import import_nanogpt_curves
+from predictor_service.importers.pollux import import_pollux
+from predictor_service.importers.salus import import_salus
+from predictor_service.importers.timm_bench import import_timm_bench
+from predictor_service.importers.torchvision_bench import import_torchvision_bench
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +35,20 @@ class Importer:
     licence: str
 
 
+def _importer(read: Callable[[Path], ImportedSet], licence: str, measures: str) -> Importer:
+    return Importer(read=read, measures=measures, licence=licence)
+
+
 IMPORTERS: Final[Mapping[str, Importer]] = {
-    "gavel": Importer(read=import_gavel, measures="step time alone and in pairs, K80 and V100", licence="MIT"),
-    "gpumemnet": Importer(read=import_gpumemnet, measures="memory and utilization, A100", licence="CC-BY-4.0"),
+    "alnair": _importer(import_alnair, "Apache-2.0", "utilization alone and slowdown of pairs under MPS"),
+    "gavel": _importer(import_gavel, "MIT", "step time alone and of pairs, K80 and V100"),
+    "gpumemnet": _importer(import_gpumemnet, "CC-BY-4.0", "memory and utilization of generated and timm models, A100"),
+    "miso": _importer(import_miso, "MIT", "utilization and memory on A100, step time on its MIG slices"),
+    "nanogpt_curves": _importer(import_nanogpt_curves, "MIT", "loss curves of GPT-2 size, 8 x H100"),
+    "pollux": _importer(import_pollux, "Apache-2.0", "step time over placements on T4, validation curves"),
+    "salus": _importer(import_salus, "Apache-2.0", "memory and step time of TensorFlow 1 networks, P100"),
+    "timm_bench": _importer(import_timm_bench, "Apache-2.0", "step time of timm models, RTX 3090 to PRO 6000"),
+    "torchvision_bench": _importer(import_torchvision_bench, "MIT", "step time of torchvision models, six GPU types"),
 }
 
 

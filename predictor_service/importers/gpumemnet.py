@@ -26,10 +26,11 @@ from predictor_service.importers.imported_set import MEBIBYTE, Features, Importe
 from predictor_service.importers.layer_list import count_work, graph_features, parse_layers, step_features
 from predictor_service.importers.model_families import model_family
 from predictor_service.importers.published_table import PublishedRow, has_table, read_table
-from predictor_service.importers.timm_features import TimmFeatures
+from predictor_service.importers.timm_features import TimmFeatures, counted_memory_bytes
 
 _DEVICE: Final = "NVIDIA A100-SXM4-40GB"
 _PLAUSIBLE_MEMORY_MIB: Final = 1000
+_ADAM_SLOTS: Final = 2
 _CNN_ARCHITECTURES: Final = ("bottleneck", "dense", "gradual", "hourglass", "pyramid", "residual", "uniform")
 _MLP_ARCHITECTURES: Final = ("bottleneck", "gradual", "pyramid", "uniform")
 _MEASURED: Final = "max_gpu_mem_mib gpu_util_pct gract smact smocc fp32a"
@@ -129,6 +130,9 @@ def _timm(row: PublishedRow, features: TimmFeatures) -> SoloRow:
     model, batch = row.text("model"), row.integer("batch_size", minimum=1)
     flags = [flag for column, flag in _TIMM_FLAGS.items() if row.flag(column)]
     graph = features.at_default_size(model)
+    if graph is not None:
+        memory_bytes = counted_memory_bytes(graph, batch, optimizer_slots=_ADAM_SLOTS)
+        graph = {**graph, "counted_memory_bytes": memory_bytes}
     return _alone(
         row,
         "timm",

@@ -130,13 +130,13 @@ def read_table(folder: Path, name: str, columns: str) -> Iterator[PublishedRow]:
     yield from _read(folder, name, columns.split(), exact=True)
 
 
-def read_keyed_table(folder: Path, name: str, keys: Sequence[str]) -> Iterator[PublishedRow]:
-    """Reads a table of ours whose header begins with `keys`; what follows are features of any name.
+def read_columns(folder: Path, name: str, columns: Sequence[str]) -> Iterator[PublishedRow]:
+    """Reads a table of which only some columns matter, whatever the others are called.
 
     Raises:
         TrainingDataError: As for `read_table`.
     """
-    yield from _read(folder, name, keys, exact=False)
+    yield from _read(folder, name, columns, exact=False)
 
 
 def _read(folder: Path, name: str, columns: Sequence[str], *, exact: bool) -> Iterator[PublishedRow]:
@@ -146,7 +146,7 @@ def _read(folder: Path, name: str, columns: Sequence[str], *, exact: bool) -> It
     reader = csv.reader(text, strict=True)
     try:
         header = next(reader, [])
-        _check_header(path, header, columns if exact else [*columns, *header[len(columns) :]])
+        _check_header(path, header, columns if exact else [*columns, *(set(header) - set(columns))])
         for count, cells in enumerate(reader):
             if len(cells) != len(header) or count >= MAX_ROWS:
                 reason = f"{len(cells)} cells where the header has {len(header)}, or more than {MAX_ROWS:,} rows"

@@ -11,10 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from predictor_service.importers.published_table import PublishedRow, read_keyed_table
+from predictor_service.importers.published_table import PublishedRow, read_columns
 from predictor_service.settings import default_datasets_dir
 
 FILE_NAME: Final = "features.csv"
+_PEAK: Final = "step_peak_bytes_at_batch_"
 KEY_COLUMNS: Final = ("model", "input_shape", "is_default")
 
 
@@ -53,6 +54,32 @@ class TimmFeatures:
         return self.by_shape.get((_plain(model), f"3x{side}x{side}"))
 
 
+def counted_memory_bytes(features: Mapping[str, float], batch: int, *, optimizer_slots: int) -> float:
+    """Memory of a training step as the tensors of a traced model add up; library workspaces and context not included.
+
+    Args:
+        features: Of the table.
+        batch: Samples per step.
+        optimizer_slots: Numbers that the optimizer keeps per parameter, e.g. 2 for Adam.
+
+    Returns:
+        Bytes at the fuller of two moments: the peak of the step, beside weights and optimizer state; and the update,
+        when gradients and one temporary copy of the weights are alive instead of activations.
+    """
+    parameter_bytes, buffer_bytes = features["parameter_bytes"], features["buffer_bytes"]
+    held_bytes = (1 + optimizer_slots) * parameter_bytes + buffer_bytes
+    step_bytes = _step_peak_bytes(features, batch) + batch * features["input_bytes_per_sample"]
+    return held_bytes + max(step_bytes, 2 * parameter_bytes)
+
+
+def _step_peak_bytes(features: Mapping[str, float], batch: int) -> float:
+    """The tabulated peak; a straight line between two batches of the table and beyond the last ones."""
+    table = sorted((int(name.removeprefix(_PEAK)), value) for name, value in features.items() if name.startswith(_PEAK))
+    above = next((place for place, (known, _) in enumerate(table[1:-1], start=1) if known >= batch), len(table) - 1)
+    (left, left_bytes), (right, right_bytes) = table[above - 1], table[above]
+    return left_bytes + (right_bytes - left_bytes) * (batch - left) / (right - left)
+
+
 def _plain(model: str) -> str:
     """The name without the tag of its weights: resnet50.a1_in1k is resnet50."""
     return model.split(".")[0]
@@ -63,7 +90,7 @@ def _load(folder: Path) -> TimmFeatures:
     by_shape: dict[tuple[str, str], Mapping[str, float]] = {}
     default_shapes: dict[str, str] = {}
     path = folder / FILE_NAME
-    for row in read_keyed_table(folder, FILE_NAME, KEY_COLUMNS) if path.is_file() else ():
+    for row in read_columns(folder, FILE_NAME, KEY_COLUMNS) if path.is_file() else ():
         model, shape = row.text("model"), row.text("input_shape")
         by_shape[model, shape] = _features(row)
         if row.flag("is_default"):

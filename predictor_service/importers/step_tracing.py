@@ -1,0 +1,286 @@
+"""What a training step of a PyTorch model allocates, keeps and computes, found without computing anything.
+
+The model runs forward and backward on PyTorch's meta device: shapes are real, storage is not. Every storage that an
+operator creates is followed until it is freed, so views and in-place operators count once, as they do on a GPU. Two
+batches are traced; the same operators run at both, so every count is a line over the batch, and memory alive is a line
+at each operator: the peak at any batch is the largest of these lines.
+
+Attention counts as on a GPU with a fused kernel: queries, keys, values, output and one number per row are kept, the
+matrix of scores is not. Workspaces of convolution libraries, allocator rounding and the CUDA context are not seen.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from predictor_service.features.operator_families import OperatorFamily
+
+PEAK_BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+"""Batches at which the peak is tabulated; between them it is at most the straight line, because it is convex."""
+
+# Neighbours, so that slopes are exact; above 1, because batch normalization cannot train on one sample.
+_FIRST_BATCH, _SECOND_BATCH = 2, 3
+
+_FAMILY_WORDS: Final = (
+    (OperatorFamily.MATRIX_MULTIPLY, "mm matmul linear"),
+    (OperatorFamily.NORMALIZATION, "norm"),
+    (OperatorFamily.POOLING, "pool"),
+    (OperatorFamily.EMBEDDING, "embedding"),
+    (OperatorFamily.ACTIVATION, "relu elu silu gelu sigmoid tanh mish softmax softplus hardswish dropout hardtanh"),
+    (OperatorFamily.MOVEMENT, "cat clone copy roll index gather pad upsample stack im2col flip"),
+)
+
+
+@dataclass
+class _Trace:
+    """Counts of one step at one batch."""
+
+    saved_bytes: int = 0
+    allocated_bytes: int = 0
+    widest_bytes: int = 0
+    unfolded_bytes: int = 0
+    score_bytes: int = 0
+    multiplying_output_elements: int = 0
+    macs: Counter[str] = field(default_factory=Counter)
+    families: Counter[str] = field(default_factory=Counter)
+    forward_nodes: int = 0
+    live_bytes: list[int] = field(default_factory=list)
+    output_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One operator with what went in and came out."""
+
+    operator: Any
+    arguments: tuple[Any, ...]
+    named: dict[str, Any]
+    output: Any
+
+    def family(self) -> OperatorFamily:
+        """By name; convolutions of one channel each are told apart by their weight."""
+        name = str(self.operator).removeprefix("aten.")
+        if name == "convolution":
+            depthwise = self.arguments[1].shape[1] == 1 and self.arguments[8] > 1
+            return OperatorFamily.DEPTHWISE_CONVOLUTION if depthwise else OperatorFamily.CONVOLUTION
+        for family, words in _FAMILY_WORDS:
+            if any(word in name for word in words.split()):
+                return family
+        return OperatorFamily.ELEMENTWISE
+
+    def unfolded_bytes(self) -> int:
+        """Bytes of a convolution's input when it is computed as one matrix product."""
+        columns = self.arguments[1].shape[1:].numel() * self.output.shape[2:].numel() * self.output.shape[0]
+        return int(columns * self.output.element_size())
+
+
+class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operator of the step, forward and backward; storages of `owned` keys are not the step's."""
+
+    def __init__(self, owned: Set[int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.trace = _Trace()
+        self.forward = True
+        self._owned = owned
+        self._sizes: dict[int, int] = {}
+        self._references: dict[int, weakref.ref[Any]] = {}
+        self._total_bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        """Runs one operator and follows what it creates; the signature is PyTorch's."""
+        output = func(*args, **(kwargs or {}))
+        created_bytes = sum(self._follow(item) for item in tree_leaves(output) if isinstance(item, torch.Tensor))
+        self.trace.live_bytes.append(self._total_bytes)
+        if self.forward and (created_bytes or (func._schema.is_mutable and not self._is_owned(output))):
+            self._count(_Call(func._overloadpacket, args, kwargs or {}, output), created_bytes)
+        return output
+
+    def _is_owned(self, output: object) -> bool:
+        """Whether an in-place operator changed a buffer of the model, such as the count of batches seen."""
+        return isinstance(output, torch.Tensor) and output.untyped_storage()._cdata in self._owned
+
+    def _follow(self, tensor: torch.Tensor) -> int:
+        """Bytes of the tensor's storage when it is new, else 0."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._sizes or key in self._owned:
+            return 0
+        self._sizes[key] = storage.nbytes()
+        self._total_bytes += storage.nbytes()
+        self._references[key] = weakref.ref(storage, self._forgetter(key))
+        return storage.nbytes()
+
+    def _forgetter(self, key: int) -> Callable[[object], None]:
+        def forget(_: object) -> None:
+            self._total_bytes -= self._sizes.pop(key, 0)
+            self._references.pop(key, None)
+
+        return forget
+
+    def _count(self, call: _Call, created_bytes: int) -> None:
+        trace, family = self.trace, call.family()
+        trace.forward_nodes += 1
+        trace.families[family] += 1
+        trace.allocated_bytes += created_bytes
+        trace.widest_bytes = max(trace.widest_bytes, created_bytes)
+        if call.operator in flop_registry:
+            flops = flop_registry[call.operator](*call.arguments, **call.named, out_val=call.output)
+            trace.macs[family] += int(flops) // 2
+            trace.multiplying_output_elements += call.output.numel()
+        if family in {OperatorFamily.CONVOLUTION, OperatorFamily.DEPTHWISE_CONVOLUTION}:
+            trace.unfolded_bytes = max(trace.unfolded_bytes, call.unfolded_bytes())
+
+    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Counts a fused attention."""
+        scores = query.shape[:-1].numel() * key.shape[-2]
+        self.trace.macs[OperatorFamily.ATTENTION] += scores * (query.shape[-1] + value.shape[-1])
+        self.trace.families[OperatorFamily.ATTENTION] += 1
+        self.trace.score_bytes = max(self.trace.score_bytes, scores * query.element_size())
+
+
+class _FusedAttention(torch.autograd.Function):
+    """Shapes and kept tensors of a fused kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Any, key: Any, value: Any, mask: Any) -> Any:  # noqa: ANN401 (signature of PyTorch)
+        output = query.new_empty((*query.shape[:-1], value.shape[-1]))
+        rows = query.new_empty(query.shape[:-1])
+        ctx.save_for_backward(query, key, value, mask, output, rows)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:  # noqa: ANN401 (signature of PyTorch)
+        tensors = ctx.saved_tensors[:4]
+        return tuple(
+            torch.empty_like(tensor) if needed and tensor is not None else None
+            for tensor, needed in zip(tensors, ctx.needs_input_grad, strict=True)
+        )
+
+
+@contextmanager
+def _fused_attention(tracer: _Tracer) -> Iterator[None]:
+    functional = torch.nn.functional
+    original = functional.scaled_dot_product_attention
+
+    def attend(query: Any, key: Any, value: Any, attn_mask: Any = None, *_: Any, **__: Any) -> Any:  # noqa: ANN401
+        tracer.attend(query, key, value)
+        return _FusedAttention.apply(query, key, value, attn_mask)  # type: ignore[no-untyped-call]
+
+    functional.scaled_dot_product_attention = attend
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = original
+
+
+def trace_step(model: torch.nn.Module, sample_shape: Sequence[int]) -> dict[str, float]:
+    """Traces a training step of a model that lives on the meta device.
+
+    Args:
+        model: Its parameters on `torch.device("meta")`.
+        sample_shape: Shape of one input, without the batch.
+
+    Returns:
+        Features by name: counts, and bytes of 32-bit numbers. `_per_sample` grows with the batch, `_constant` is added
+        once; `step_peak_bytes_at_batch_N` is the most alive beside parameters, buffers, input and optimizer state.
+
+    Raises:
+        RuntimeError: The model cannot run without data, or not the same way at both batches.
+    """
+    model.train()
+    first, second = (_trace(model, (batch, *sample_shape)) for batch in (_FIRST_BATCH, _SECOND_BATCH))
+    if len(first.live_bytes) != len(second.live_bytes):
+        raise RuntimeError(
+            f"{len(first.live_bytes)} operators run at one batch and {len(second.live_bytes)} at another"
+        )
+    parameters, buffers = list(model.parameters()), list(model.buffers())
+    features: dict[str, float] = {
+        "parameters": sum(item.numel() for item in parameters),
+        "parameter_tensors": len(parameters),
+        "parameter_bytes": sum(item.nbytes for item in parameters),
+        "largest_parameter_bytes": max((item.nbytes for item in parameters), default=0),
+        "buffer_bytes": sum(item.nbytes for item in buffers),
+        "input_bytes_per_sample": 4 * int(np.prod(sample_shape)),
+        "nodes": second.forward_nodes,
+        "step_nodes": len(second.live_bytes),
+    }
+    for name, read in _LINES.items():
+        constant, per_sample = _line(read(first), read(second))
+        features[f"{name}_per_sample"] = per_sample
+        if name in _WITH_CONSTANT:
+            features[f"{name}_constant"] = constant
+    for family in _COUNTED_FAMILIES:
+        features[f"{family.value}_nodes"] = second.families[family]
+    for family in _MULTIPLYING:
+        features[f"{family.value}_macs_per_sample"] = _line(first.macs[family], second.macs[family])[1]
+    return features | _peaks(first, second)
+
+
+_LINES: Final[dict[str, Callable[[_Trace], int]]] = {
+    "saved_for_backward_bytes": lambda trace: trace.saved_bytes,
+    "allocated_bytes": lambda trace: trace.allocated_bytes,
+    "widest_activation_bytes": lambda trace: trace.widest_bytes,
+    "largest_unfolded_bytes": lambda trace: trace.unfolded_bytes,
+    "largest_score_bytes": lambda trace: trace.score_bytes,
+    "multiplying_output_elements": lambda trace: trace.multiplying_output_elements,
+    "forward_macs": lambda trace: trace.macs.total(),
+    "output_bytes": lambda trace: trace.output_bytes,
+}
+_WITH_CONSTANT: Final = frozenset({"saved_for_backward_bytes", "allocated_bytes"})
+_MULTIPLYING: Final = (
+    OperatorFamily.CONVOLUTION,
+    OperatorFamily.DEPTHWISE_CONVOLUTION,
+    OperatorFamily.MATRIX_MULTIPLY,
+    OperatorFamily.ATTENTION,
+)
+_COUNTED_FAMILIES: Final = (*_MULTIPLYING, *(family for family, _ in _FAMILY_WORDS[1:]), OperatorFamily.ELEMENTWISE)
+
+
+def _trace(model: torch.nn.Module, shape: Sequence[int]) -> _Trace:
+    owned = {item.untyped_storage()._cdata for item in (*model.parameters(), *model.buffers())}
+    saved: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in owned:
+            saved[storage._cdata] = storage.nbytes()
+        return tensor
+
+    model.zero_grad(set_to_none=True)
+    sample = torch.empty(tuple(shape), device="meta")
+    tracer = _Tracer(owned)
+    with _fused_attention(tracer), tracer:
+        with saved_tensors_hooks(keep, lambda tensor: tensor):
+            outputs = [item for item in tree_leaves(model(sample)) if isinstance(item, torch.Tensor)]
+        tracer.forward = False
+        tracer.trace.output_bytes = sum(item.nbytes for item in outputs)
+        loss = torch.stack([item.sum() for item in outputs]).sum()
+        del outputs
+        loss.backward()  # type: ignore[no-untyped-call]
+    tracer.trace.saved_bytes = sum(saved.values())
+    return tracer.trace
+
+
+def _line(first: int, second: int) -> tuple[int, int]:
+    """Constant and slope."""
+    slope = (second - first) // (_SECOND_BATCH - _FIRST_BATCH)
+    return first - slope * _FIRST_BATCH, slope
+
+
+def _peaks(first: _Trace, second: _Trace) -> dict[str, float]:
+    start, end = np.array(first.live_bytes, dtype=np.float64), np.array(second.live_bytes, dtype=np.float64)
+    slope = (end - start) / (_SECOND_BATCH - _FIRST_BATCH)
+    constant = start - slope * _FIRST_BATCH
+    return {f"step_peak_bytes_at_batch_{batch}": float((constant + slope * batch).max()) for batch in PEAK_BATCHES}
