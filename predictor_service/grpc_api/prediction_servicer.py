@@ -21,7 +21,7 @@ from predictor_service.grpc_api.translate_answers import (
 )
 from predictor_service.grpc_api.translate_requests import job_question, pairs_question
 from predictor_service.inference.predictor import Predictor
-from predictor_service.inference.records import JobAnswer, PairsAnswer
+from predictor_service.inference.records import JobAnswer, JobQuestion, PairsAnswer
 from predictor_service.outcome_journal import OutcomeJournal, PredictionEntry
 from predictor_service.system_clock import now_ms
 
@@ -81,7 +81,7 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
             self._predictor.check_job(question)
             return prediction_pb2.PredictJobResponse()
         answer = self._predictor.predict_job(question)
-        self._journal.remember(_job_entry(answer, question.device))
+        self._journal.remember(_job_entry(answer, question))
         return job_response(answer)
 
     def _predict_pairs(self, request: prediction_pb2.PredictPairsRequest) -> prediction_pb2.PredictPairsResponse:
@@ -136,21 +136,33 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         )
 
 
-def _job_entry(answer: JobAnswer, device: str) -> PredictionEntry:
+def _job_entry(answer: JobAnswer, question: JobQuestion) -> PredictionEntry:
+    """What was promised, for the drift monitor, and what the job is, so that its outcome can become a training row."""
+    settings = question.settings
+    utilization, memory, step = answer.utilization_ratio, answer.memory_bytes, answer.step_ms
     return PredictionEntry(
         prediction_id=answer.prediction_id,
         at_ms=now_ms(),
         kind="job",
-        device=device,
+        device=question.device,
         model_version=answer.model_version,
         content={
             "job_key": answer.job_key,
-            "utilization_ratio": answer.utilization_ratio.value,
-            "memory_bytes": answer.memory_bytes.value,
-            "memory_upper_99_bytes": answer.memory_bytes.upper_99,
-            "step_ms": answer.step_ms.value,
+            "utilization_ratio": utilization.value,
+            "memory_bytes": memory.value,
+            "memory_upper_99_bytes": memory.upper_99,
+            "step_ms": step.value,
+            "intervals": [
+                [utilization.lower, utilization.upper], [memory.lower, memory.upper], [step.lower, step.upper]
+            ],
+            "confidence": question.confidence,
+            "graph_sha256": answer.graph.graph_sha256,
+            "settings": [
+                settings.batch_size, settings.mode, settings.precision, settings.optimizer, settings.input_wait_ratio
+            ],
+            "bindings": dict(settings.dimension_bindings),
         },
-    )
+    )  # fmt: skip
 
 
 def _pairs_entry(answer: PairsAnswer, device: str) -> PredictionEntry:
