@@ -1,0 +1,116 @@
+"""From the points that a job reports to a curve that can be fitted: one value per epoch, no outliers, between 0 and 1.
+
+Source: Optimus, section 3.1 (data preprocessing) and section 7 (learning rate).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from predictor_service.errors import InvalidRequestError
+
+FloatArray = npt.NDArray[np.float64]
+
+POINTS_MAX: Final = 100_000
+EPOCHS_MAX: Final = 500
+"""Longer curves are averaged into so many points."""
+_WINDOW: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LossSeries:
+    """A curve ready to be fitted.
+
+    Attributes:
+        epochs: Progress since the start of the job, ascending, shape (points,).
+        losses: Divided by the largest loss of the whole job, shape (points,).
+        restarted_at: Epoch of the last drop of the learning rate; what is fitted began there.
+        largest: The loss that became 1.
+        outliers: Points that were replaced by the mean of their neighbours.
+    """
+
+    epochs: FloatArray
+    losses: FloatArray
+    restarted_at: float
+    largest: float
+    outliers: int
+
+
+def prepare_losses(
+    progress: Sequence[float], losses: Sequence[float], epoch_length: float = 1.0, rate_drops: Sequence[float] = ()
+) -> LossSeries:
+    """Prepares what a job reported.
+
+    Args:
+        progress: Steps or epochs done at each point, ascending, from 0.
+        losses: Loss at each point, 0 or more. For an accuracy, hand in 1 - accuracy.
+        epoch_length: Progress that makes one epoch (steps per epoch, when progress counts steps).
+        rate_drops: Progress at which the learning rate was lowered. Only points after the last one are kept: training
+            goes on like a new job, but the losses stay measured against the largest one of all.
+
+    Raises:
+        InvalidRequestError: A value is not finite, negative, or out of order.
+    """
+    times, values = np.asarray(progress, dtype=np.float64), np.asarray(losses, dtype=np.float64)
+    _check(times, values, epoch_length, rate_drops)
+    largest = float(values.max(initial=0.0)) or 1.0
+    restarted_at = max((drop for drop in rate_drops if drop <= times[-1]), default=0.0) if len(times) else 0.0
+    kept = times >= restarted_at
+    epochs, means = average_per_epoch(times[kept] / epoch_length, values[kept] / largest)
+    cleaned, outliers = replace_outliers(means)
+    return LossSeries(
+        epochs=epochs,
+        losses=cleaned,
+        restarted_at=restarted_at / epoch_length,
+        largest=largest,
+        outliers=outliers,
+    )
+
+
+def average_per_epoch(epochs: FloatArray, losses: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Averages the points of one epoch (or of several, beyond `EPOCHS_MAX`) into one at its mean progress."""
+    if not len(epochs):
+        return epochs, losses
+    width = max(1.0, (epochs[-1] - epochs[0]) / EPOCHS_MAX)
+    _, member, counts = np.unique(np.ceil(epochs / width), return_inverse=True, return_counts=True)
+    return np.bincount(member, epochs) / counts, np.bincount(member, losses) / counts
+
+
+def replace_outliers(losses: FloatArray) -> tuple[FloatArray, int]:
+    """Replaces points outside [least of the next 5, largest of the previous 5] by the mean of their neighbours.
+
+    Returns:
+        The losses, and how many were replaced.
+    """
+    cleaned, outliers = losses.copy(), 0
+    for index in range(1, len(losses) - 1):
+        before = losses[max(0, index - _WINDOW) : index]
+        after = losses[index + 1 : index + 1 + _WINDOW]
+        if not after.min() <= losses[index] <= before.max():
+            cleaned[index] = (losses[index - 1] + losses[index + 1]) / 2
+            outliers += 1
+    return cleaned, outliers
+
+
+def _check(times: FloatArray, values: FloatArray, epoch_length: float, rate_drops: Sequence[float]) -> None:
+    if len(times) > POINTS_MAX:
+        raise _invalid("points", f"{len(times)} points", f"send at most {POINTS_MAX}, e.g. the mean of every epoch")
+    if not (np.isfinite(times).all() and np.isfinite(values).all()):
+        raise _invalid("points", "a point is not finite", "leave such points out")
+    if (np.diff(times, prepend=0.0) < 0).any():
+        raise _invalid("points", "progress falls or is negative", "send points in the order of training, from 0")
+    if (values < 0).any():
+        raise _invalid("points", "a loss is negative", "send a loss of 0 or more, or an accuracy within 0 to 1")
+    if not (np.isfinite(epoch_length) and epoch_length > 0):
+        raise _invalid("epoch_length", f"epoch_length is {epoch_length:g}", "use the progress that makes one epoch")
+    if not np.isfinite(np.asarray(rate_drops, dtype=np.float64)).all():
+        raise _invalid("rate_drops", "a drop of the learning rate is not finite", "send the progress where it happened")
+
+
+def _invalid(field: str, message: str, remedy: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{field}: {message}", remedy=remedy, details={"field": field})
