@@ -13,16 +13,22 @@ from scheduler_service.core.view import Policy
 from scheduler_service.policies.b_greedy import BGreedy
 from scheduler_service.policies.best_fit import BestFit
 from scheduler_service.policies.c_greedy import CGreedy
+from scheduler_service.policies.drf import DominantResourceFairness
+from scheduler_service.policies.elastic import Elastic
 from scheduler_service.policies.fifo import Fifo
 from scheduler_service.policies.horus import Horus
 from scheduler_service.policies.i_greedy import IGreedy
+from scheduler_service.policies.kubernetes_default import KubernetesDefault
 from scheduler_service.policies.obp import OpportunisticBinPacking
 from scheduler_service.policies.ojpp import Ojpp
 from scheduler_service.policies.ojpp_greedy import OjppGreedy
+from scheduler_service.policies.pab import PerformanceAwareBinPacking
 from scheduler_service.policies.sjf import Sjf
 from scheduler_service.policies.sjf_bsbf import SjfBsbf
 from scheduler_service.policies.sjf_ffs import SjfFfs
 from scheduler_service.policies.srtf import Srtf
+from scheduler_service.policies.termination_elastic import TerminationElastic
+from scheduler_service.policies.tetris import Tetris
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,12 @@ POLICIES: Mapping[str, PolicyEntry] = {
     "ojpp_greedy": PolicyEntry(OjppGreedy),
     "ojpp": PolicyEntry(Ojpp),
     "obp": PolicyEntry(OpportunisticBinPacking),
+    "pab": PolicyEntry(PerformanceAwareBinPacking),
+    "kubernetes_default": PolicyEntry(KubernetesDefault),
+    "elastic": PolicyEntry(Elastic),
+    "termination_elastic": PolicyEntry(TerminationElastic),
+    "drf": PolicyEntry(DominantResourceFairness),
+    "tetris": PolicyEntry(Tetris),
 }
 
 

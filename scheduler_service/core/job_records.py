@@ -268,4 +268,5 @@ def running_view(job: JobRecord) -> RunningJob:
         memory_reserved_bytes=job.memory_reserved_bytes,
         step_ms=job.step_ms,
         solo_step_ms=job.solo_step_ms,
+        moving_to=job.target.assignments if job.target is not None else (),
     )

@@ -69,6 +69,18 @@ REASON_TEXTS: Mapping[str, str] = {
     # a policy stops it
     "STOPPED_FOR_SHORTER": "The job is stopped with a checkpoint for {jobs}, which needs only {remaining_ms}; it goes "
     "on when GPUs are free.",
+    "STOPPED_FOR_SLOWDOWN": "Beside this job {jobs} lost {lost_ratio} of its steps per second, and the policy allows "
+    "{drop_ratio}; this job came last and waits again.",
+    "RESHAPES_OTHER": "{jobs} gives up GPUs, so that this job gets the {gpus_needed} that it needs; it starts when "
+    "they are free.",
+    "SHARES_GIVEN_AWAY": "Jobs with a smaller share of the cluster come first, and nothing that suffices is left.",
+    # a policy moves it
+    "RESHAPED_DOWN": "The job goes on with {gpus_count} instead of {gpus_before_count} GPU(s), so that {jobs} can "
+    "start.",
+    "RESHAPED_UP": "The job goes on with {gpus_count} instead of {gpus_before_count} GPU(s), which were idle: it ends "
+    "{saved_ms} sooner.",
+    "RESHAPED_TO_SHARE": "The job goes on with {gpus_count} instead of {gpus_before_count} GPU(s), its share of the "
+    "cluster.",
     # a policy starts it
     "STARTS_ALONE": "The job has its {gpus_count} GPU(s) to itself.",
     "STARTS_ALONE_UNPREDICTED": "The job has its {gpus_count} GPU(s) to itself, because nothing is predicted for it.",

@@ -30,6 +30,7 @@ class RunningJob:
     Attributes:
         step_ms: Mean step time of the newest window; 0 = not yet.
         solo_step_ms: Mean step time measured alone; 0 = not yet.
+        moving_to: Where it goes on once it has stopped; empty = it leaves, or stays.
     """
 
     request: JobRequest
@@ -47,6 +48,7 @@ class RunningJob:
     memory_reserved_bytes: int = 0
     step_ms: float = 0.0
     solo_step_ms: float = 0.0
+    moving_to: tuple[Assignment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

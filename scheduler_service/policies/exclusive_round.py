@@ -7,7 +7,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from scheduler_service.core.capacity import Resident, reserved_bytes, samples_per_gpu
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
@@ -30,20 +30,24 @@ from scheduler_service.policies.placement import (
 )
 from scheduler_service.policies.remaining_time import step_ms_of
 
+ChooseGpus = Callable[[Ledger, JobRequest, Mapping[str, Sequence[str]]], tuple[str, ...] | None]
+
 
 class ExclusiveRound:
     """One call of decide: the free GPUs shrink as jobs take them.
 
     Args:
         view: The cluster.
+        choose: Which of the free GPUs of one kind a job takes; None = there are not enough.
 
     Attributes:
         ledger: What this round has given away.
     """
 
-    def __init__(self, view: SchedulingView) -> None:
+    def __init__(self, view: SchedulingView, choose: ChooseGpus = choose_free_gpus) -> None:
         self.ledger = Ledger(view)
         self._view = view
+        self._choose_gpus = choose
         self._free = free_by_kind_and_node(view)
         self._inventory: Inventory | None = None
         self._failed: dict[object, Reason] = {}
@@ -100,7 +104,7 @@ class ExclusiveRound:
         by_node = self._free[kind]
         if sum(map(len, by_node.values())) < request.gpus or not self._fits_kind(request, kind):
             return None
-        return choose_free_gpus(self.ledger, request, by_node)
+        return self._choose_gpus(self.ledger, request, by_node)
 
     def _fits_kind(self, request: JobRequest, kind: Kind) -> bool:
         gpu = next((self._view.gpus[ids[0]].gpu for ids in self._free[kind].values() if ids), None)

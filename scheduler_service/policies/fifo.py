@@ -26,10 +26,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from scheduler_service.core.decisions import Decision, Hold, HoldMany
-from scheduler_service.core.records import Reason
-from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.core.decisions import Decision, Hold
+from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.exclusive_round import ExclusiveRound
+from scheduler_service.policies.waiting_list import behind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +51,5 @@ class Fifo:
             decision = round_.decide(job)
             decisions.append(decision)
             if isinstance(decision, Hold) and not self.overtaking and not round_.is_impossible(job.request):
-                return [*decisions, *_behind(job, jobs[position + 1 :])]
+                return [*decisions, *behind(job, jobs[position + 1 :])]
         return decisions
-
-
-def _behind(first: PendingJob, others: Sequence[PendingJob]) -> list[Decision]:
-    if not others:
-        return []
-    reason = Reason(code="BEHIND_IN_QUEUE", numbers={"jobs_waiting": len(others)}, job_ids=(first.request.job_id,))
-    return [HoldMany(job_ids=tuple(job.request.job_id for job in others), reason=reason)]

@@ -30,10 +30,8 @@ from dataclasses import dataclass
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.packing_orders import by_arrival
-from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingRules
+from scheduler_service.policies.packing_rules import FREE_MEMORY_RULES
 from scheduler_service.policies.worker_packing import pack
-
-_RULES = PackingRules(best=Best.MOST_FREE_MEMORY, memory=MemoryModel.RESERVED, compute_requirement="zero")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,4 +40,4 @@ class OpportunisticBinPacking:
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job."""
-        return pack(view, _RULES, by_arrival)
+        return pack(view, FREE_MEMORY_RULES, by_arrival)

@@ -130,3 +130,7 @@ class PackingRules:
             return None
         numbers = {"difference_ratio": difference_ratio, "difference_max_ratio": self.theta_diff}
         return Reason(code="WORKERS_OUT_OF_BALANCE", numbers=numbers, job_ids=(job_id,), gpu_ids=(gpu_id,))
+
+
+FREE_MEMORY_RULES = PackingRules(best=Best.MOST_FREE_MEMORY, memory=MemoryModel.RESERVED, compute_requirement="zero")
+"""Only free memory counts, the GPU with most of it first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduler_service.core.capacity import expected_bytes, reserved_bytes, samples_per_gpu
 from scheduler_service.core.ledger import Ledger
@@ -119,6 +119,11 @@ def choose_free_gpus(
     return None
 
 
+def sized(request: JobRequest, gpus: int) -> JobRequest:
+    """Return a request as if it asked for so many GPUs at the start."""
+    return request if request.gpus == gpus else replace(request, gpus=gpus)
+
+
 def ranked(gpu_ids: Iterable[str]) -> tuple[Assignment, ...]:
     """Give the ranks 0, 1, 2 ... to GPUs in this order."""
     return tuple(Assignment(gpu_id=gpu_id, rank=rank) for rank, gpu_id in enumerate(gpu_ids))
@@ -187,6 +192,8 @@ def shape_of(request: JobRequest) -> object:
         request.host_memory_bytes,
         request.memory_request_bytes,
         request.memory_floor_bytes,
+        request.worker_demand,
+        request.server_demand,
     )
 
 

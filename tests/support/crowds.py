@@ -20,7 +20,10 @@ def crowded_view(seed: int, *, shuffled: bool = False, explain: bool = False, no
                 memory=memory(luck.choice((1, 3, 6, 9))),
                 utilization_ratio=luck.random(),
                 in_domain=luck.random() < 0.8,
-                step_ms={(1, 8): 40_000.0 * index, (1, 2): 12_000.0 * index, (1, 1): 8_000.0 * index},
+                step_ms={
+                    **{(1, 8): 40_000.0 * index, (1, 2): 12_000.0 * index, (1, 1): 8_000.0 * index},
+                    **{(2, 4): 24_000.0 * index, (2, 1): 5_000.0 * index, (3, 3): 9_000.0 * index},
+                },
             )
             for index, key in enumerate(keys, start=1)
         ],
@@ -29,7 +32,13 @@ def crowded_view(seed: int, *, shuffled: bool = False, explain: bool = False, no
     nodes = [node(f"n{index}", luck.randrange(1, 4), cpu_cores=luck.choice((0, 4))) for index in range(3)]
     devices = [gpu.gpu_id for machine in nodes for gpu in machine.gpus]
     holding = [
-        running(job(f"r{index}", key=luck.choice(keys), share=luck.choice(list(Share))), [device])
+        running(
+            job(
+                f"r{index}", key=luck.choice(keys), share=luck.choice(list(Share)), allowed_gpus=(1, 2, 3)[: 1 + index]
+            ),
+            [device],
+            started_at_ms=(seed % 3 - 1) * 10_000_000,
+        )
         for index, device in enumerate(luck.sample(devices, k=len(devices) // 2))
     ]
     waiting = [
@@ -37,14 +46,15 @@ def crowded_view(seed: int, *, shuffled: bool = False, explain: bool = False, no
             job(
                 f"p{index}",
                 key=luck.choice([*keys, "", "key-unknown"]),
-                gpus=luck.choice((1, 1, 2, 5)),
+                gpus=(gpus := luck.choice((1, 1, 2, 5))),
+                allowed_gpus=(1, 2, 3) if gpus < 3 and index % 2 else (),
                 batch=1 + 7 * (index % 2),
                 share=luck.choice(list(Share)),
                 max_slowdown_ratio=luck.choice((0.1, 0.3)),
                 cpu_cores=luck.choice((0.0, 2.0)),
                 memory_floor_bytes=luck.choice((0, 0, 5 * GIB)),
             ),
-            submitted_at_ms=luck.randrange(5) * 1_000,
+            submitted_at_ms=19_990_000 + luck.randrange(5) * 1_000,
         )
         for index in range(luck.randrange(12))
     ]
@@ -56,7 +66,7 @@ def crowded_view(seed: int, *, shuffled: bool = False, explain: bool = False, no
         waiting=waiting,
         holding=holding,
         predictions=known,
-        now_ms=10_000,
+        now_ms=20_000_000,
         explain=explain,
         nodes_per_job_max=nodes_max,
     )

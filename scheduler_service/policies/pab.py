@@ -1,0 +1,83 @@
+"""PAB, performance-aware bin packing: place by free memory, and take back what made somebody half as fast.
+
+What it does:
+    Places jobs as obp does. Where a job, a minute after the newest one came to its GPU, makes at most half as many
+    steps per second as it made alone, the newest one is stopped with a checkpoint and waits in the queue again.
+
+Why:
+    The baseline that predicts nothing and corrects mistakes afterwards; what they cost is measured against predicting.
+
+Source:
+    The baseline PAB of Yeung et al., "Horus: Interference-Aware and Prediction-Based Scheduling in Deep Learning
+    Systems", section 5.2: detected slowdown, 50 % drop in steps per second, a warm-up of up to 60 s.
+
+Where we differ:
+    The paper leaves open whom it re-queues; here it is the job that came last. The state before is the measured step
+    time alone; a job that never ran alone accuses nobody. Who was taken back does not return to the same neighbour
+    while its max_slowdown_ratio forbids what was observed. Placement asks for everybody's consent, as under obp.
+
+Cost:
+    That of obp, and one look at every running job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from scheduler_service.core.decisions import Decision, Stop
+from scheduler_service.core.errors import PolicyParameterError
+from scheduler_service.core.records import Reason
+from scheduler_service.core.view import RunningJob, SchedulingView
+from scheduler_service.policies.packing_orders import by_arrival
+from scheduler_service.policies.packing_rules import FREE_MEMORY_RULES
+from scheduler_service.policies.remaining_time import require_not_negative, require_positive
+from scheduler_service.policies.worker_packing import pack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerformanceAwareBinPacking:
+    """Most free memory first; the newest job leaves where somebody lost too much."""
+
+    warm_up_ms: int = field(
+        default=60_000, metadata={"description": "time after a placement in which nobody is judged, in ms"}
+    )
+    drop_ratio: float = field(
+        default=0.5, metadata={"description": "share of the steps per second whose loss is too much; 0.5 = half"}
+    )
+    interval_ms: int = field(default=10_000, metadata={"description": "how often step times are looked at, in ms"})
+
+    def __post_init__(self) -> None:
+        """Refuse values without a meaning."""
+        require_not_negative(warm_up_ms=self.warm_up_ms)
+        require_positive(interval_ms=self.interval_ms)
+        if not 0 < self.drop_ratio < 1:
+            raise PolicyParameterError(f"drop_ratio must lie between 0 and 1, but is {self.drop_ratio}")
+
+    def decide(self, view: SchedulingView) -> Sequence[Decision]:
+        """Return the stops, then one decision per pending job."""
+        return [*self._stops(view), *pack(view, FREE_MEMORY_RULES, by_arrival)]
+
+    def _stops(self, view: SchedulingView) -> Iterator[Stop]:
+        stopped: set[str] = set()
+        for victim in view.running.values():
+            lost_ratio = 1.0 - victim.solo_step_ms / victim.step_ms if victim.step_ms and victim.solo_step_ms else 0.0
+            if victim.is_stopping or lost_ratio < self.drop_ratio:
+                continue
+            newest = self._newest_beside(view, victim)
+            if newest is not None and newest.request.job_id not in stopped:
+                stopped.add(newest.request.job_id)
+                numbers = {"lost_ratio": lost_ratio, "drop_ratio": self.drop_ratio}
+                reason = Reason(code="STOPPED_FOR_SLOWDOWN", numbers=numbers, job_ids=(victim.request.job_id,))
+                yield Stop(job_id=newest.request.job_id, reason=reason)
+
+    def _newest_beside(self, view: SchedulingView, victim: RunningJob) -> RunningJob | None:
+        """Return who came last to the GPUs of a job; None while somebody leaves, warms up, or nobody is beside it."""
+        entries = [view.gpus[part.gpu_id] for part in victim.assignments if part.gpu_id in view.gpus]
+        if any(entry.is_releasing for entry in entries):
+            return None
+        there = [view.running[job_id] for entry in entries for job_id in entry.job_ids]
+        if len({job.request.job_id for job in there}) < 2:
+            return None
+        newest = max(there, key=lambda job: (job.started_at_ms, job.request.job_id))
+        return newest if view.now_ms - newest.started_at_ms >= self.warm_up_ms else None

@@ -1,0 +1,48 @@
+"""PAB against obp, and its stops against the rule written down a second time."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from scheduler_service.core.decisions import Stop
+from scheduler_service.policies.obp import OpportunisticBinPacking
+from scheduler_service.policies.pab import PerformanceAwareBinPacking
+from tests.support.crowds import crowded_view
+from tests.support.scheduling import job, node, running, view
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_without_measurements_pab_decides_as_obp(seed: int) -> None:
+    seen = crowded_view(seed)
+    assert PerformanceAwareBinPacking().decide(seen) == list(OpportunisticBinPacking().decide(seen))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whoever_is_stopped_is_the_newest_beside_somebody_who_lost_half(seed: int) -> None:
+    luck = random.Random(seed)
+    holding = [
+        running(
+            job(f"r{index}", memory_request_bytes=2**30),
+            [f"n0.{gpu}" for gpu in luck.sample(range(3), k=luck.choice((1, 1, 2)))],
+            started_at_ms=luck.randrange(200_000),
+            step_ms=luck.choice((0.0, 100.0, 150.0, 250.0)),
+            solo_step_ms=luck.choice((0.0, 100.0)),
+        )
+        for index in range(5)
+    ]
+    seen = view(nodes=[node("n0", 3)], holding=holding, now_ms=200_000)
+    expected = set()
+    for victim in holding:
+        beside = [
+            other
+            for other in holding
+            if {part.gpu_id for part in other.assignments} & {part.gpu_id for part in victim.assignments}
+        ]
+        newest = max(beside, key=lambda one: (one.started_at_ms, one.request.job_id))
+        has_lost = victim.solo_step_ms > 0 and victim.step_ms >= 2 * victim.solo_step_ms
+        if has_lost and len(beside) > 1 and newest.started_at_ms <= 140_000:
+            expected.add(newest.request.job_id)
+    stops = [one.job_id for one in PerformanceAwareBinPacking().decide(seen) if isinstance(one, Stop)]
+    assert sorted(stops) == sorted(expected)
