@@ -21,6 +21,7 @@ PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "export-log": ("scheduler_service", "export-log"),
         "decide": ("scheduler_service", "decide"),
         "profile": ("cotenant_profiler", ""),
+        "simulate": ("cotenant_simulator", "simulate"),
         "probe": ("cotenant_agent", "probe"),
         "serve-predictor": ("predictor_service", "serve"),
         "serve-scheduler": ("scheduler_service", "serve"),
@@ -33,6 +34,7 @@ EXTRAS: Mapping[str, str] = MappingProxyType(
         "scheduler_service": "scheduler",
         "cotenant_agent": "agent",
         "cotenant_profiler": "profiler",
+        "cotenant_simulator": "simulator",
     }
 )
 

@@ -30,3 +30,4 @@ datasets = _pass_on(
     "datasets", "Import public measured sets, check dataset folders (python -m predictor_service datasets)."
 )
 evaluate = _pass_on("evaluate", "Score a model on measured rows (python -m predictor_service evaluate).")
+simulate = _pass_on("simulate", "Run a workload in simulated time (python -m cotenant_simulator simulate).")

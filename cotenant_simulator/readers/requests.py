@@ -1,0 +1,38 @@
+"""What the owners of a trace's jobs consent to; traces say nothing about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler_service.core.records import JobRequest, Share
+
+RESTARTS_MAX = 1_000
+"""Machines may fail often in a long trace; that ends no job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consent:
+    """How far jobs share.
+
+    Attributes:
+        share: With whom.
+        max_slowdown_ratio: The slowdown that they accept beside others; 1 = twice as long.
+    """
+
+    share: Share = Share.SAFE
+    max_slowdown_ratio: float = 1.0
+
+    def request(
+        self, job_id: str, *, key: str, gpus: int, batch: int, steps_total: int, may_share: bool = True
+    ) -> JobRequest:
+        """Return the request of one job."""
+        return JobRequest(
+            job_id=job_id,
+            key=key,
+            gpus=gpus,
+            batch=batch,
+            steps_total=steps_total,
+            share=self.share if may_share else Share.NEVER,
+            max_slowdown_ratio=self.max_slowdown_ratio,
+            restart_limit=RESTARTS_MAX,
+        )

@@ -1,0 +1,73 @@
+"""Any trace file: its format is told by what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from cotenant_simulator.errors import TraceError
+from cotenant_simulator.readers.job_lists import (
+    read_alibaba,
+    read_elasticflow,
+    read_muri,
+    read_philly,
+    read_tiresias,
+)
+from cotenant_simulator.readers.requests import Consent
+from cotenant_simulator.readers.rows import read_header
+from cotenant_simulator.truth.trace import Trace
+
+Reader = Callable[[Path, Consent], Trace]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """A format.
+
+    Attributes:
+        columns: A CSV file with all of these is of this format.
+        read: Reads it.
+    """
+
+    columns: frozenset[str]
+    read: Reader
+
+
+FORMATS: Mapping[str, Format] = {
+    "muri": Format(columns=frozenset({"iteration_time_ms", "stage0_ms"}), read=read_muri),
+    "tiresias": Format(columns=frozenset({"num_gpu", "iterations", "duration_s"}), read=read_tiresias),
+    "philly": Format(columns=frozenset({"submit_time", "virtual_cluster"}), read=read_philly),
+    "alibaba-gpu-2023": Format(columns=frozenset({"gpu_milli"}), read=read_alibaba),
+    "elasticflow-itp": Format(columns=frozenset({"submit_time_s", "duration_s", "num_gpus"}), read=read_elasticflow),
+}
+"""By name; the first whose columns are all there."""
+
+
+def read_trace(path: Path, consent: Consent) -> Trace:
+    """Read a trace of any format.
+
+    Raises:
+        TraceError: It cannot be read, or is of no known format.
+    """
+    if not path.is_file():
+        raise TraceError(path, "is no file; name a trace (docs/simulate.md lists the formats)")
+    header = frozenset(read_header(path))
+    for form in FORMATS.values():
+        if form.columns <= header:
+            return form.read(path, consent)
+    raise TraceError(
+        path,
+        f"is of no known format; its columns are {', '.join(sorted(header))}; known are {', '.join(FORMATS)}"
+        " (docs/simulate.md)",
+    )
+
+
+def fingerprint(path: Path) -> str:
+    """Return the sha256 of a file's bytes."""
+    with path.open("rb") as file:
+        digest = sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""What is told about runs: JSON, tables, a page for the browser."""

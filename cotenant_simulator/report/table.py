@@ -1,0 +1,52 @@
+"""The report as a table of at most 80 columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+
+from cotenant.cli.tables import Column, Row, render_table
+
+WIDTH = 80
+
+
+def as_table(report: dict[str, Any]) -> str:
+    """Return one line per policy and what was simulated; times in hours."""
+    columns = [
+        Column(title="POLICY", shrinks=True),
+        *(
+            Column(title=title, right=True)
+            for title in ("DONE", "JCT h", "P95 h", "QUEUE h", "SPAN h", "GPUS %", "SLOWER", "STOPS", "OOM")
+        ),
+    ]
+    rows = [Row(cells=_cells(policy)) for policy in report["policies"]]
+    console = Console(width=WIDTH, no_color=True, highlight=False)
+    with console.capture() as capture:
+        console.print(render_table(columns, rows, WIDTH))
+    trace = report["trace"]
+    head = f"{trace['jobs']} jobs, cluster {report['cluster']}, predictions {report['predictions']}"
+    return f"{head}, seed {report['seed']}\n{capture.get().rstrip()}"
+
+
+def _cells(policy: dict[str, Any]) -> list[str]:
+    done = f"{policy['jobs_finished']}"
+    if policy["jobs_finished"] != policy["jobs_submitted"]:
+        done += f"/{policy['jobs_submitted']}"
+    return [
+        policy["policy"],
+        done,
+        _hours(policy["jct_s"]["mean"]),
+        _hours(policy["jct_s"]["p95"]),
+        _hours(policy["queueing_s"]["mean"]),
+        _hours(policy["makespan_s"]),
+        f"{100 * policy['gpu_allocated_ratio']:.0f}",
+        f"{100 * policy['slowdown_ratio']['mean']:.0f} %",
+        str(policy["preemptions"]),
+        str(policy["out_of_memory"]),
+    ]
+
+
+def _hours(seconds: float) -> str:
+    hours = seconds / 3_600
+    return f"{hours:.3f}" if hours < 10 else f"{hours:.1f}"

@@ -1,0 +1,1 @@
+"""One run: the engine, and a world that carries out what it orders."""

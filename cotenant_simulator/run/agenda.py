@@ -1,0 +1,48 @@
+"""Appointments in simulated time; equal instants in a fixed order, so that equal runs are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from heapq import heappop, heappush
+from typing import Any
+
+
+class Rank(IntEnum):
+    """What comes first at one instant: what frees GPUs before what wants them."""
+
+    END = 0
+    START = 1
+    REPORT = 2
+    NODE = 3
+    SUBMISSION = 4
+    TIMER = 5
+    FAILURE = 6
+
+
+class Agenda:
+    """Who shall be called when."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[int, int, int, Callable[[Any], None], Any]] = []
+        self._serial = 0
+        self._waiting = [0] * len(Rank)
+
+    def add(self, at_ms: int, rank: Rank, act: Callable[[Any], None], subject: object) -> None:
+        """Make an appointment."""
+        self._serial += 1
+        self._waiting[rank] += 1
+        heappush(self._entries, (at_ms, rank, self._serial, act, subject))
+
+    def pop(self) -> tuple[int, Callable[[Any], None], Any]:
+        """Return the next appointment: instant, whom to call, with what."""
+        at_ms, rank, _, act, subject = heappop(self._entries)
+        self._waiting[rank] -= 1
+        return at_ms, act, subject
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def count(self, rank: Rank) -> int:
+        """Return the appointments of a rank."""
+        return self._waiting[rank]

@@ -1,0 +1,213 @@
+"""The floor of the machines: which attempt trains on which GPU, and how fast beside whom.
+
+Progress is counted in milliseconds of work alone on the job's GPUs. A gang goes at the pace of its slowest GPU; on a
+GPU the slowdowns by every other job that trains there add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cotenant_simulator.errors import BrokenSimulationError
+from cotenant_simulator.truth.kinds import Truth
+from scheduler_service.core.records import Gpu
+
+ROUNDING = 1e-6
+"""Work in ms that counts as none: sums of divisions end beside whole numbers."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Attempt:
+    """One launch of a job.
+
+    Attributes:
+        device: Device type of its GPUs.
+        step_ms: One optimizer step alone, all passes, at this shape.
+        steps_total: Of the job.
+        memory_bytes: On each of its GPUs.
+        utilization_ratio: Of each of its GPUs while it trains.
+        work_left_ms: Alone; valid at `settled_at_ms`.
+        pace: 1 alone, 1.5 where the neighbours slow it down by half.
+        turn: Raised with every change of pace; makes older appointments void.
+        reported_at_ms: Start of the window that the next report measures.
+        reported_steps: Steps done then.
+        checkpoint_left_ms: Work left at the newest checkpoint.
+        trained_ms: Time spent training.
+        alone_ms: Time that the same work needs alone.
+    """
+
+    job_id: str
+    key: str
+    attempt: int
+    fence: int
+    gpu_ids: tuple[str, ...]
+    device: str
+    step_ms: float
+    steps_total: int
+    memory_bytes: int
+    utilization_ratio: float
+    work_left_ms: float
+    launched_at_ms: int
+    memory_limit_bytes: int = 0
+    settled_at_ms: int = 0
+    pace: float = 1.0
+    turn: int = 0
+    is_training: bool = False
+    is_stopping: bool = False
+    reported_at_ms: int = 0
+    reported_steps: int = 0
+    reports_left: int = 0
+    checkpoint_left_ms: float = 0.0
+    checkpoint_at_ms: int = 0
+    trained_ms: int = 0
+    alone_ms: float = 0.0
+
+    @property
+    def steps_done(self) -> int:
+        """Whole optimizer steps since the job's first start."""
+        return self.steps_at(self.work_left_ms)
+
+    def steps_at(self, work_left_ms: float) -> int:
+        """Return the whole steps behind the job when so much work is left."""
+        left = max(work_left_ms - ROUNDING, 0.0) / self.step_ms
+        return self.steps_total - int(left) - (1 if left > int(left) else 0)
+
+    @property
+    def end_at_ms(self) -> int:
+        """When it ends at the present pace, on a whole millisecond."""
+        left = self.work_left_ms * self.pace - ROUNDING
+        return self.settled_at_ms + max(int(left) + (1 if left > int(left) else 0), 0)
+
+
+@dataclass(slots=True, kw_only=True)
+class Floor:
+    """GPUs with the attempts on them.
+
+    Attributes:
+        truth: What is true of the jobs.
+        gpus: Every GPU of the cluster by id.
+        checkpoint_interval_ms: Work is safe up to so long ago; 0 = only what a stop stores.
+    """
+
+    truth: Truth
+    gpus: Mapping[str, Gpu]
+    checkpoint_interval_ms: int
+    attempts: dict[str, Attempt] = field(default_factory=dict)
+    dead_gpu_ids: set[str] = field(default_factory=set)
+    held_gpus: int = 0
+    job_gpus: int = 0
+    utilization: float = 0.0
+    _on_gpu: dict[str, list[Attempt]] = field(default_factory=dict)
+
+    def put(self, attempt: Attempt) -> None:
+        """Give an attempt its GPUs; it does not train yet.
+
+        Raises:
+            BrokenSimulationError: It runs already, or a GPU is dead or overcommitted.
+        """
+        if attempt.job_id in self.attempts:
+            raise BrokenSimulationError(f"{attempt.job_id} was launched while it runs")
+        self.attempts[attempt.job_id] = attempt
+        for gpu_id in attempt.gpu_ids:
+            here = self._on_gpu.setdefault(gpu_id, [])
+            here.append(attempt)
+            self.held_gpus += len(here) == 1
+            if gpu_id in self.dead_gpu_ids:
+                raise BrokenSimulationError(f"{attempt.job_id} was launched on {gpu_id}, which is down")
+            reserved = sum(other.memory_limit_bytes for other in here)
+            if reserved > self.gpus[gpu_id].memory_bytes:
+                raise BrokenSimulationError(f"{reserved} bytes are reserved on {gpu_id}, more than it has")
+        self.job_gpus += len(attempt.gpu_ids)
+
+    def remove(self, attempt: Attempt) -> None:
+        """Take an attempt off its GPUs; it must not train any more."""
+        del self.attempts[attempt.job_id]
+        for gpu_id in attempt.gpu_ids:
+            here = self._on_gpu[gpu_id]
+            here.remove(attempt)
+            if not here:
+                self.held_gpus -= 1
+                del self._on_gpu[gpu_id]
+        self.job_gpus -= len(attempt.gpu_ids)
+
+    def on_gpu(self, gpu_id: str) -> tuple[Attempt, ...]:
+        """Return the attempts on a GPU, in the order of their launches."""
+        return tuple(self._on_gpu.get(gpu_id, ()))
+
+    def neighbours(self, attempt: Attempt) -> list[Attempt]:
+        """Return the other attempts that train on any of its GPUs, in the order of their launches."""
+        found: dict[str, Attempt] = {}
+        for gpu_id in attempt.gpu_ids:
+            here = self._on_gpu[gpu_id]
+            if len(here) > 1:
+                found.update((other.job_id, other) for other in here if other.is_training and other is not attempt)
+        return list(found.values())
+
+    def memory_available_bytes(self, attempt: Attempt) -> int | None:
+        """Return what the GPU that is too small has left for an attempt, or None when memory suffices everywhere."""
+        for gpu_id in attempt.gpu_ids:
+            others = [other for other in self._on_gpu[gpu_id] if other.is_training and other is not attempt]
+            free = self.gpus[gpu_id].memory_bytes - sum(other.memory_bytes for other in others)
+            if attempt.memory_bytes > free:
+                return max(free, 0)
+        return None
+
+    def settle(self, attempt: Attempt, now_ms: int) -> None:
+        """Count the work done until now."""
+        elapsed_ms = now_ms - attempt.settled_at_ms
+        if attempt.is_training and elapsed_ms:
+            done_ms = min(elapsed_ms / attempt.pace, attempt.work_left_ms)
+            self._store_checkpoints(attempt, now_ms)
+            attempt.work_left_ms -= done_ms
+            attempt.trained_ms += elapsed_ms
+            attempt.alone_ms += done_ms
+        attempt.settled_at_ms = now_ms
+
+    def _store_checkpoints(self, attempt: Attempt, now_ms: int) -> None:
+        """Note the newest checkpoint that lies between the last settling and now."""
+        interval_ms = self.checkpoint_interval_ms
+        if not interval_ms:
+            return
+        whole = (now_ms - attempt.checkpoint_at_ms) // interval_ms
+        if whole:
+            attempt.checkpoint_at_ms += whole * interval_ms
+            since_ms = attempt.checkpoint_at_ms - attempt.settled_at_ms
+            attempt.checkpoint_left_ms = max(attempt.work_left_ms - since_ms / attempt.pace, 0.0)
+
+    def train(self, attempt: Attempt, now_ms: int) -> None:
+        """Let an attempt train from now on."""
+        attempt.is_training = True
+        attempt.settled_at_ms = attempt.checkpoint_at_ms = now_ms
+        attempt.checkpoint_left_ms = attempt.work_left_ms
+        self._change_utilization(attempt, +1.0)
+
+    def pause(self, attempt: Attempt, now_ms: int) -> None:
+        """Let an attempt train no more."""
+        if attempt.is_training:
+            self.settle(attempt, now_ms)
+            self._change_utilization(attempt, -1.0)
+            attempt.is_training = False
+            attempt.turn += 1
+
+    def _change_utilization(self, attempt: Attempt, sign: float) -> None:
+        """Keep the sum over all GPUs of the utilization, at most 1 each."""
+        for gpu_id in attempt.gpu_ids:
+            others = sum(
+                other.utilization_ratio for other in self._on_gpu[gpu_id] if other.is_training and other is not attempt
+            )
+            both = min(others + attempt.utilization_ratio, 1.0) - min(others, 1.0)
+            self.utilization += sign * both
+
+    def refresh_pace(self, attempt: Attempt) -> None:
+        """Compute the pace beside those who train now; the work until now must be settled."""
+        attempt.pace = 1.0 + max((self._slowdown(attempt, gpu_id) for gpu_id in attempt.gpu_ids), default=0.0)
+        attempt.turn += 1
+
+    def _slowdown(self, attempt: Attempt, gpu_id: str) -> float:
+        here: Iterable[Attempt] = self._on_gpu[gpu_id]
+        return sum(
+            max(self.truth.true_slowdown_ratio(attempt.key, other.key, attempt.device), 0.0)
+            for other in here
+            if other is not attempt and other.is_training
+        )

@@ -1,0 +1,164 @@
+"""What a run is told and what it leaves: settings, results per job, the sums of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charges:
+    """What changes cost; nothing of it is work.
+
+    Attributes:
+        launch_ms: From the order to start until the first step.
+        restart_ms: The same once more for every further attempt: loading the checkpoint, warming up.
+        checkpoint_ms: From the order to stop until the GPUs are free.
+        checkpoint_interval_ms: Between two checkpoints of a training; 0 = only when it is stopped.
+    """
+
+    launch_ms: int = 0
+    restart_ms: int = 20_000
+    checkpoint_ms: int = 10_000
+    checkpoint_interval_ms: int = 600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFailures:
+    """Machines that die, drawn from a seed.
+
+    Attributes:
+        mean_up_ms: Mean time between repair and failure of one node; 0 = they never fail.
+        repair_ms: Until it comes back.
+    """
+
+    mean_up_ms: int = 0
+    repair_ms: int = 1_800_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """Everything about one run that is not the workload.
+
+    Attributes:
+        policy: Name in the registry.
+        parameters: Its parameters.
+        seed: Of everything that is drawn.
+        charges: What changes cost.
+        failures: Machines that die.
+        report_interval_ms: Between two progress reports of a job; 0 = two after every change, which lets the engine
+            know its speed from then on.
+        nodes_per_job_max: Nodes that one job may span; 0 = no limit.
+        keeps_history: Keep what pictures need: the sums over time and who held which GPU when.
+    """
+
+    policy: str
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    seed: int = 0
+    charges: Charges = field(default_factory=Charges)
+    failures: NodeFailures = field(default_factory=NodeFailures)
+    report_interval_ms: int = 0
+    nodes_per_job_max: int = 0
+    keeps_history: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class JobResult:
+    """What became of one job; times in ms of the simulated clock, -1 = never.
+
+    Attributes:
+        held_ms: With GPUs, launches and checkpoints included.
+        trained_ms: Training.
+        alone_ms: What the same steps need alone.
+        solo_ms: What the whole job needs alone on the fastest device type of the cluster that can run it.
+        jobs_beside_mean: Jobs in the system on average between submission and end, itself included.
+        outcome: finished, failed, or waiting when nothing could happen any more.
+    """
+
+    job_id: str
+    gpus: int
+    submitted_at_ms: int
+    solo_ms: float
+    first_started_at_ms: int = -1
+    finished_at_ms: int = -1
+    held_ms: int = 0
+    trained_ms: int = 0
+    alone_ms: float = 0.0
+    attempts: int = 0
+    preemptions: int = 0
+    migrations: int = 0
+    reshapes: int = 0
+    out_of_memory: int = 0
+    jobs_beside_mean: float = 1.0
+    outcome: str = "waiting"
+
+    @property
+    def is_finished(self) -> bool:
+        """It did all its steps."""
+        return self.outcome == "finished"
+
+    @property
+    def slowdown_ratio(self) -> float:
+        """How much longer its training took than alone; 0.2 = 20 %."""
+        return self.trained_ms / self.alone_ms - 1.0 if self.alone_ms else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One attempt on one GPU, for a picture."""
+
+    gpu_id: str
+    job_id: str
+    from_ms: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """Means over one stretch of time, for a picture."""
+
+    from_ms: int
+    until_ms: int
+    held_gpus: float
+    utilization: float
+    waiting_jobs: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """What a run left.
+
+    Attributes:
+        jobs: In the order of the trace.
+        gpus: Of the cluster.
+        began_at_ms: First submission.
+        ended_at_ms: Last end of a job.
+        gpu_ms_held: GPU time with at least one job.
+        gpu_ms_utilized: GPU time times true utilization.
+        held_reasons: Jobs by the code of the hold that they met on entering the queue.
+        rejected_decisions: Decisions that the plan check dropped.
+        events: Facts that the engine was told.
+        moments: Only with history.
+        spans: Only with history; bounded.
+        spans_dropped: Beyond the bound.
+    """
+
+    policy: str
+    parameters: Mapping[str, object]
+    jobs: Sequence[JobResult]
+    gpus: int
+    began_at_ms: int
+    ended_at_ms: int
+    gpu_ms_held: int
+    gpu_ms_utilized: float
+    held_reasons: Mapping[str, int]
+    rejected_decisions: int
+    events: int
+    moments: Sequence[Moment] = ()
+    spans: Sequence[Span] = ()
+    spans_dropped: int = 0
+
+    @property
+    def unfinished(self) -> int:
+        """Jobs that did not finish."""
+        return sum(not job.is_finished for job in self.jobs)

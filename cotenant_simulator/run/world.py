@@ -1,0 +1,72 @@
+"""What the parts of a run share: the engine, the machines, the clock's appointments, the books."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cotenant_simulator.run.accounts import Accounts
+from cotenant_simulator.run.agenda import Agenda
+from cotenant_simulator.run.attempts import Floor
+from cotenant_simulator.run.records import JobResult, RunSettings
+from cotenant_simulator.truth.kinds import Truth
+from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.events import Event
+from scheduler_service.core.records import ENDED_PHASES
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    """One run's state beside the engine's own.
+
+    Attributes:
+        tell: Hands a fact to the engine and carries out what follows.
+        results: By job id, from submission on.
+        job_ms_at_submission: The books' sum when each living job came.
+        held_reasons: Jobs by the code of the hold that they met on entering the queue.
+        ended: Jobs that have ended.
+        gpu_ms_by_jobs: GPU time of the attempts that have ended.
+    """
+
+    settings: RunSettings
+    truth: Truth
+    engine: SchedulerEngine
+    floor: Floor
+    accounts: Accounts
+    tell: Callable[[Event], None]
+    agenda: Agenda = field(default_factory=Agenda)
+    results: dict[str, JobResult] = field(default_factory=dict)
+    job_ms_at_submission: dict[str, int] = field(default_factory=dict)
+    held_reasons: Counter[str] = field(default_factory=Counter)
+    ended: int = 0
+    gpu_ms_by_jobs: int = 0
+
+    @property
+    def now_ms(self) -> int:
+        """The simulated instant."""
+        return self.accounts.now_ms
+
+    def note_hold(self, job_id: str) -> None:
+        """Count the reason why a job that has just entered the queue stays there."""
+        decision = self.engine.state.decisions.get(job_id)
+        if decision is not None and job_id not in self.floor.attempts:
+            self.held_reasons[decision.reason.code] += 1
+
+    def note_requeue(self, job_id: str) -> None:
+        """After an end that is no success: the job waits again, or the engine has given it up."""
+        record = self.engine.state.jobs.get(job_id)
+        if record is None or record.phase in ENDED_PHASES:
+            self.end(job_id, "failed")
+        else:
+            self.note_hold(job_id)
+
+    def end(self, job_id: str, outcome: str) -> None:
+        """Close the books of a job."""
+        result = self.results[job_id]
+        result.outcome, result.finished_at_ms = outcome, self.now_ms
+        self.accounts.jobs -= 1
+        self.ended += 1
+        beside_ms = self.accounts.job_ms - self.job_ms_at_submission.pop(job_id)
+        stay_ms = self.now_ms - result.submitted_at_ms
+        result.jobs_beside_mean = beside_ms / stay_ms if stay_ms else 1.0

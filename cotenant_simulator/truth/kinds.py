@@ -1,0 +1,97 @@
+"""What is true of jobs: step times, memory, utilization, and how much they slow each other down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+EVERY_DEVICE = ""
+"""Stands for a device type of its own in tables that do not tell device types apart."""
+
+OWN_KEY_MARK = "#"
+"""Separates the kind from the job in a key that a single job has for itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of job on one device type.
+
+    Attributes:
+        step_ms_by_gpus: Time of one optimizer step alone, the whole batch at once, by number of GPUs; on as few nodes
+            as possible.
+        spread_step_ms_by_gpus: The same on more nodes than needed; absent = no difference.
+        batch: Samples per optimizer step over all GPUs.
+        fixed_step_ratio: Share of a step's time that every further pass of gradient accumulation costs again (alpha of
+            the SJF-BSBF paper's Eq. 3 over the whole step), 0 to 1.
+        memory_bytes: Device memory on each GPU with the whole batch at once.
+        fixed_memory_ratio: Share of it that does not shrink with the batch, 0 to 1.
+        utilization_ratio: Share of the time that a GPU computes, 0 to 1.
+    """
+
+    step_ms_by_gpus: Mapping[int, float]
+    spread_step_ms_by_gpus: Mapping[int, float] = field(default_factory=dict)
+    batch: int = 1
+    fixed_step_ratio: float = 0.1
+    memory_bytes: int = 0
+    fixed_memory_ratio: float = 0.5
+    utilization_ratio: float = 0.6
+
+    def step_ms(self, *, gpus: int, passes: int = 1, is_spread: bool = False) -> float:
+        """Return the time of one optimizer step alone in ms.
+
+        Raises:
+            KeyError: Nothing is known of this number of GPUs.
+        """
+        whole = self.spread_step_ms_by_gpus.get(gpus) if is_spread else None
+        whole = self.step_ms_by_gpus[gpus] if whole is None else whole
+        return whole * (1.0 + self.fixed_step_ratio * (passes - 1))
+
+    def memory_at_bytes(self, *, gpus: int, sub_batch: int) -> int:
+        """Return the memory on each GPU in bytes when it takes so many samples per pass."""
+        samples = -(-self.batch // gpus)
+        share = min(sub_batch / samples, 1.0)
+        return int(self.memory_bytes * (self.fixed_memory_ratio + (1.0 - self.fixed_memory_ratio) * share))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """Everything that is true of the jobs of a trace.
+
+    Attributes:
+        kinds: By key and device type; `EVERY_DEVICE` holds where a device type is not listed.
+        slowdowns: Measured slowdown ratios by victim key, other key and device type.
+        slowdown_ratio: That of pairs that were not measured.
+        predicts_unmeasured: Whether that ratio may be predicted too; otherwise unmeasured pairs are unknown.
+        speeds: How much faster than the tables a device type is; absent = 1.
+    """
+
+    kinds: Mapping[tuple[str, str], Kind]
+    slowdowns: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    slowdown_ratio: float = 0.5
+    predicts_unmeasured: bool = True
+    speeds: Mapping[str, float] = field(default_factory=dict)
+
+    def kind(self, key: str, device: str) -> Kind | None:
+        """Return what is true of a key on a device type, or None where it cannot run there."""
+        name = kind_name(key)
+        return self.kinds.get((name, device)) or self.kinds.get((name, EVERY_DEVICE))
+
+    def speed(self, device: str) -> float:
+        """Return how much faster than the tables a device type is."""
+        return self.speeds.get(device, 1.0)
+
+    def measured_slowdown_ratio(self, victim_key: str, other_key: str, device: str) -> float | None:
+        """Return how much the other key slows the victim down, or None where nobody measured it."""
+        victim, other = kind_name(victim_key), kind_name(other_key)
+        found = self.slowdowns.get((victim, other, device))
+        return self.slowdowns.get((victim, other, EVERY_DEVICE)) if found is None else found
+
+    def true_slowdown_ratio(self, victim_key: str, other_key: str, device: str) -> float:
+        """Return how much the other key slows the victim down."""
+        measured = self.measured_slowdown_ratio(victim_key, other_key, device)
+        return self.slowdown_ratio if measured is None else measured
+
+
+def kind_name(key: str) -> str:
+    """Return the kind of job behind a key."""
+    return key.partition(OWN_KEY_MARK)[0]

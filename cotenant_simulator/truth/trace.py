@@ -1,0 +1,53 @@
+"""A trace: who wants what when, and what is true of it. Every reader ends here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cotenant_simulator.truth.kinds import Truth
+from scheduler_service.core.records import JobRequest
+
+GIB = 2**30
+GPU_MEMORY_BYTES = 16 * GIB
+"""Memory of a GPU where neither trace nor cluster says anything."""
+JOB_MEMORY_BYTES = 6 * GIB
+"""Memory of a job where its trace says nothing: two fit on a GPU of unknown size, three do not."""
+REFERENCE_DEVICE = "gpu"
+"""Device type of clusters that name none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceJob:
+    """One job of a trace.
+
+    Attributes:
+        submitted_at_ms: From the start of the trace.
+        request: What its owner asks for; `key` names what is true of it.
+        graph_sha256: The job's own ONNX graph, where the trace has one.
+        settings: proto3 JSON of the JobSettings, where the trace has them.
+    """
+
+    submitted_at_ms: int
+    request: JobRequest
+    graph_sha256: str = ""
+    settings: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """A workload with its truth.
+
+    Attributes:
+        format: Name of the format it was read from.
+        jobs: By submission; equal instants in the order of the file.
+        truth: What is true of them.
+        device: Device type that clusters without one get.
+        skipped: Rows that are no jobs on GPUs, by reason.
+    """
+
+    format: str
+    jobs: Sequence[TraceJob]
+    truth: Truth
+    device: str = REFERENCE_DEVICE
+    skipped: dict[str, int] = field(default_factory=dict)
