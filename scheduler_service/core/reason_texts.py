@@ -66,7 +66,11 @@ REASON_TEXTS: Mapping[str, str] = {
     "with, so the round looked no further; the policy's weighed_jobs_max is that limit.",
     "STOPS_LONGER": "{jobs} gives up {gpus_needed} GPU(s), because this job needs only {remaining_ms}; it starts when "
     "they have left.",
+    "STOPS_MORE_SERVED": "{jobs} gives up {gpus_needed} GPU(s), because this job has had less GPU time "
+    "({attained_gpu_ms}) or came first; it starts when they have left.",
     # a policy stops it
+    "STOPPED_FOR_LESS_SERVED": "The job is stopped with a checkpoint for {jobs}: it has had {attained_gpu_ms} of GPU "
+    "time and comes later in the queues; it goes on when GPUs are free.",
     "STOPPED_FOR_SHORTER": "The job is stopped with a checkpoint for {jobs}, which needs only {remaining_ms}; it goes "
     "on when GPUs are free.",
     "STOPPED_FOR_SLOWDOWN": "Beside this job {jobs} lost {lost_ratio} of its steps per second, and the policy allows "

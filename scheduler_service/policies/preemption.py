@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -49,9 +49,17 @@ class Takeovers:
         ledger: For the room on the hosts.
         gain_min_ms: A victim must run at least so much longer than the job that takes its GPUs.
         aging_ms: Jobs submitted so long ago are never stopped; 0 = age protects nobody.
+        ranks: Another measure than remaining time by which running jobs make room, the largest first; None = never.
     """
 
-    def __init__(self, ledger: Ledger, *, gain_min_ms: int, aging_ms: int) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        gain_min_ms: int = 0,
+        aging_ms: int = 0,
+        ranks: Mapping[str, float | None] | None = None,
+    ) -> None:
         self._view: SchedulingView = ledger.view
         self._ledger = ledger
         self._gain_min_ms = gain_min_ms
@@ -59,7 +67,7 @@ class Takeovers:
         self._promised: set[str] = set()
         self._failed_ms: dict[object, float] = {}
         self._leaving = {job_id for job_id, job in self._view.running.items() if job.is_stopping}
-        self._rests_ms = {job_id: self._rest_ms(job) for job_id, job in self._view.running.items()}
+        self._rests_ms = ranks or {job_id: self._rest_ms(job) for job_id, job in self._view.running.items()}
 
     def promise(self, takeover: Takeover) -> None:
         """Keep these GPUs for the job, and count its victims as leaving."""
