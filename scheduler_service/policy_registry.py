@@ -20,6 +20,7 @@ from scheduler_service.policies.horus import Horus
 from scheduler_service.policies.i_greedy import IGreedy
 from scheduler_service.policies.kubernetes_default import KubernetesDefault
 from scheduler_service.policies.obp import OpportunisticBinPacking
+from scheduler_service.policies.ojpap import Ojpap
 from scheduler_service.policies.ojpp import Ojpp
 from scheduler_service.policies.ojpp_greedy import OjppGreedy
 from scheduler_service.policies.pab import PerformanceAwareBinPacking
@@ -29,6 +30,7 @@ from scheduler_service.policies.sjf_ffs import SjfFfs
 from scheduler_service.policies.srtf import Srtf
 from scheduler_service.policies.termination_elastic import TerminationElastic
 from scheduler_service.policies.tetris import Tetris
+from scheduler_service.policies.tiresias import Tiresias
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ POLICIES: Mapping[str, PolicyEntry] = {
     ),
     "sjf": PolicyEntry(Sjf),
     "srtf": PolicyEntry(Srtf),
+    "tiresias": PolicyEntry(Tiresias),
     "sjf_ffs": PolicyEntry(SjfFfs),
     "sjf_bsbf": PolicyEntry(SjfBsbf),
     "best_fit": PolicyEntry(BestFit),
@@ -56,6 +59,7 @@ POLICIES: Mapping[str, PolicyEntry] = {
     "c_greedy": PolicyEntry(CGreedy),
     "ojpp_greedy": PolicyEntry(OjppGreedy),
     "ojpp": PolicyEntry(Ojpp),
+    "ojpap": PolicyEntry(Ojpap),
     "obp": PolicyEntry(OpportunisticBinPacking),
     "pab": PolicyEntry(PerformanceAwareBinPacking),
     "kubernetes_default": PolicyEntry(KubernetesDefault),
