@@ -8,6 +8,7 @@ from cotenant.v1 import resources_pb2 as _resources_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -18,6 +19,58 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _CurveMetric:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CurveMetricEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CurveMetric.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CURVE_METRIC_UNSPECIFIED: _CurveMetric.ValueType  # 0
+    """read as CURVE_METRIC_LOSS"""
+    CURVE_METRIC_LOSS: _CurveMetric.ValueType  # 1
+    """0 or more, falling"""
+    CURVE_METRIC_ACCURACY: _CurveMetric.ValueType  # 2
+    """0 to 1, rising; 1 - accuracy is fitted"""
+
+class CurveMetric(_CurveMetric, metaclass=_CurveMetricEnumTypeWrapper):
+    """What the values of a curve are."""
+
+CURVE_METRIC_UNSPECIFIED: CurveMetric.ValueType  # 0
+"""read as CURVE_METRIC_LOSS"""
+CURVE_METRIC_LOSS: CurveMetric.ValueType  # 1
+"""0 or more, falling"""
+CURVE_METRIC_ACCURACY: CurveMetric.ValueType  # 2
+"""0 to 1, rising; 1 - accuracy is fitted"""
+Global___CurveMetric: _TypeAlias = CurveMetric  # noqa: Y015
+
+class _TrainingSynchrony:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TrainingSynchronyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TrainingSynchrony.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TRAINING_SYNCHRONY_UNSPECIFIED: _TrainingSynchrony.ValueType  # 0
+    """refused"""
+    TRAINING_SYNCHRONY_ASYNCHRONOUS: _TrainingSynchrony.ValueType  # 1
+    """parameter servers, each worker at its own pace"""
+    TRAINING_SYNCHRONY_SYNCHRONOUS: _TrainingSynchrony.ValueType  # 2
+    """parameter servers, all workers in step"""
+    TRAINING_SYNCHRONY_ALL_REDUCE: _TrainingSynchrony.ValueType  # 3
+    """no parameter servers"""
+
+class TrainingSynchrony(_TrainingSynchrony, metaclass=_TrainingSynchronyEnumTypeWrapper):
+    """How the workers of a job exchange gradients."""
+
+TRAINING_SYNCHRONY_UNSPECIFIED: TrainingSynchrony.ValueType  # 0
+"""refused"""
+TRAINING_SYNCHRONY_ASYNCHRONOUS: TrainingSynchrony.ValueType  # 1
+"""parameter servers, each worker at its own pace"""
+TRAINING_SYNCHRONY_SYNCHRONOUS: TrainingSynchrony.ValueType  # 2
+"""parameter servers, all workers in step"""
+TRAINING_SYNCHRONY_ALL_REDUCE: TrainingSynchrony.ValueType  # 3
+"""no parameter servers"""
+Global___TrainingSynchrony: _TypeAlias = TrainingSynchrony  # noqa: Y015
 
 @_typing.final
 class PredictJobRequest(_message.Message):
@@ -614,3 +667,385 @@ class Device(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Device: _TypeAlias = Device  # noqa: Y015
+
+@_typing.final
+class CurvePoint(_message.Message):
+    """A point of a training curve."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    progress: _builtins.float
+    """Steps or epochs done, from 0, ascending."""
+    value: _builtins.float
+    def __init__(
+        self,
+        *,
+        progress: _builtins.float = ...,
+        value: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CurvePoint: _TypeAlias = CurvePoint  # noqa: Y015
+
+@_typing.final
+class FitLossCurveRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    POINTS_FIELD_NUMBER: _builtins.int
+    METRIC_FIELD_NUMBER: _builtins.int
+    EPOCH_LENGTH_FIELD_NUMBER: _builtins.int
+    RATE_DROPS_FIELD_NUMBER: _builtins.int
+    CONVERGENCE_THRESHOLD_FIELD_NUMBER: _builtins.int
+    TARGET_VALUE_FIELD_NUMBER: _builtins.int
+    PATIENCE_FIELD_NUMBER: _builtins.int
+    PRIOR_POINTS_FIELD_NUMBER: _builtins.int
+    CONFIDENCE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """As in PredictJobRequest."""
+    metric: Global___CurveMetric.ValueType
+    epoch_length: _builtins.float
+    """Progress that makes one epoch, e.g. steps per epoch; 0 = 1."""
+    convergence_threshold: _builtins.float
+    """Training ends when an epoch lowers the loss by less than this share of the largest loss, `patience` times in a row."""
+    target_value: _builtins.float
+    """Training ends at this loss or accuracy."""
+    patience: _builtins.int
+    """1 to 1,000; 0 = 3."""
+    confidence: _builtins.float
+    """Coverage that the interval aims at; 0 = 0.9."""
+    @_builtins.property
+    def points(self) -> _containers.RepeatedCompositeFieldContainer[Global___CurvePoint]:
+        """At most 100,000; all points of an epoch count as their mean."""
+
+    @_builtins.property
+    def rate_drops(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Progress at which the learning rate was lowered: fitting starts again there."""
+
+    @_builtins.property
+    def prior_points(self) -> _containers.RepeatedCompositeFieldContainer[Global___CurvePoint]:
+        """The curve of an earlier job of the same kind; stands in for what this job has not trained yet."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        points: _abc.Iterable[Global___CurvePoint] | None = ...,
+        metric: Global___CurveMetric.ValueType = ...,
+        epoch_length: _builtins.float = ...,
+        rate_drops: _abc.Iterable[_builtins.float] | None = ...,
+        convergence_threshold: _builtins.float = ...,
+        target_value: _builtins.float = ...,
+        patience: _builtins.int = ...,
+        prior_points: _abc.Iterable[Global___CurvePoint] | None = ...,
+        confidence: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["convergence_threshold", b"convergence_threshold", "goal", b"goal", "target_value", b"target_value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "convergence_threshold", b"convergence_threshold", "epoch_length", b"epoch_length", "goal", b"goal", "metric", b"metric", "patience", b"patience", "points", b"points", "prior_points", b"prior_points", "rate_drops", b"rate_drops", "request_id", b"request_id", "target_value", b"target_value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_goal: _TypeAlias = _typing.Literal["convergence_threshold", "target_value"]  # noqa: Y015
+    _WhichOneofArgType_goal: _TypeAlias = _typing.Literal["goal", b"goal"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_goal) -> _WhichOneofReturnType_goal | None: ...
+
+Global___FitLossCurveRequest: _TypeAlias = FitLossCurveRequest  # noqa: Y015
+
+@_typing.final
+class FittedCurve(_message.Message):
+    """One shape of curve, fitted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ParametersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    ERROR_RATIO_FIELD_NUMBER: _builtins.int
+    EPOCHS_TOTAL_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """optimus | reciprocal | power | exponential."""
+    error_ratio: _builtins.float
+    """Root mean square, as a share of the largest loss."""
+    epochs_total: _builtins.float
+    """When this shape reaches the goal, epochs since the start; absent = never."""
+    @_builtins.property
+    def parameters(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """The formulas are in docs/convergence.md; epochs since the last drop of the learning rate, losses divided by the largest."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        parameters: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        error_ratio: _builtins.float = ...,
+        epochs_total: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epochs_total", b"_epochs_total", "epochs_total", b"epochs_total"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epochs_total", b"_epochs_total", "epochs_total", b"epochs_total", "error_ratio", b"error_ratio", "name", b"name", "parameters", b"parameters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__epochs_total: _TypeAlias = _typing.Literal["epochs_total"]  # noqa: Y015
+    _WhichOneofArgType__epochs_total: _TypeAlias = _typing.Literal["_epochs_total", b"_epochs_total"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epochs_total) -> _WhichOneofReturnType__epochs_total | None: ...
+
+Global___FittedCurve: _TypeAlias = FittedCurve  # noqa: Y015
+
+@_typing.final
+class FitLossCurveResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCHS_TOTAL_FIELD_NUMBER: _builtins.int
+    LOWER_FIELD_NUMBER: _builtins.int
+    UPPER_FIELD_NUMBER: _builtins.int
+    CONFIDENCE_FIELD_NUMBER: _builtins.int
+    PLANNED_REMAINING_EPOCHS_FIELD_NUMBER: _builtins.int
+    REACHED_FIELD_NUMBER: _builtins.int
+    LOOSE_EPOCHS_TOTAL_FIELD_NUMBER: _builtins.int
+    RELIABLE_FIELD_NUMBER: _builtins.int
+    CURVES_FIELD_NUMBER: _builtins.int
+    OUTLIERS_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    epochs_total: _builtins.float
+    """When the goal is reached, epochs since the start; absent = not foreseeable, see warnings."""
+    lower: _builtins.float
+    upper: _builtins.float
+    confidence: _builtins.float
+    planned_remaining_epochs: _builtins.float
+    """Epochs to plan with from now on: to the loose threshold while that is ahead, 5 % added."""
+    reached: _builtins.bool
+    """The points already reach the goal, at epochs_total."""
+    loose_epochs_total: _builtins.float
+    """When three times the threshold is reached; absent = already, or the goal is a value."""
+    reliable: _builtins.bool
+    """The shapes agree. False: plan with attained service or with the owner's own figure instead."""
+    outliers: _builtins.int
+    """Points that were replaced by the mean of their neighbours."""
+    @_builtins.property
+    def curves(self) -> _containers.RepeatedCompositeFieldContainer[Global___FittedCurve]: ...
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Warning]: ...
+    def __init__(
+        self,
+        *,
+        epochs_total: _builtins.float | None = ...,
+        lower: _builtins.float | None = ...,
+        upper: _builtins.float | None = ...,
+        confidence: _builtins.float = ...,
+        planned_remaining_epochs: _builtins.float | None = ...,
+        reached: _builtins.bool = ...,
+        loose_epochs_total: _builtins.float | None = ...,
+        reliable: _builtins.bool = ...,
+        curves: _abc.Iterable[Global___FittedCurve] | None = ...,
+        outliers: _builtins.int = ...,
+        warnings: _abc.Iterable[_resources_pb2.Warning] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epochs_total", b"_epochs_total", "_loose_epochs_total", b"_loose_epochs_total", "_lower", b"_lower", "_planned_remaining_epochs", b"_planned_remaining_epochs", "_upper", b"_upper", "epochs_total", b"epochs_total", "loose_epochs_total", b"loose_epochs_total", "lower", b"lower", "planned_remaining_epochs", b"planned_remaining_epochs", "upper", b"upper"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epochs_total", b"_epochs_total", "_loose_epochs_total", b"_loose_epochs_total", "_lower", b"_lower", "_planned_remaining_epochs", b"_planned_remaining_epochs", "_upper", b"_upper", "confidence", b"confidence", "curves", b"curves", "epochs_total", b"epochs_total", "loose_epochs_total", b"loose_epochs_total", "lower", b"lower", "outliers", b"outliers", "planned_remaining_epochs", b"planned_remaining_epochs", "reached", b"reached", "reliable", b"reliable", "upper", b"upper", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__epochs_total: _TypeAlias = _typing.Literal["epochs_total"]  # noqa: Y015
+    _WhichOneofArgType__epochs_total: _TypeAlias = _typing.Literal["_epochs_total", b"_epochs_total"]  # noqa: Y015
+    _WhichOneofReturnType__loose_epochs_total: _TypeAlias = _typing.Literal["loose_epochs_total"]  # noqa: Y015
+    _WhichOneofArgType__loose_epochs_total: _TypeAlias = _typing.Literal["_loose_epochs_total", b"_loose_epochs_total"]  # noqa: Y015
+    _WhichOneofReturnType__lower: _TypeAlias = _typing.Literal["lower"]  # noqa: Y015
+    _WhichOneofArgType__lower: _TypeAlias = _typing.Literal["_lower", b"_lower"]  # noqa: Y015
+    _WhichOneofReturnType__planned_remaining_epochs: _TypeAlias = _typing.Literal["planned_remaining_epochs"]  # noqa: Y015
+    _WhichOneofArgType__planned_remaining_epochs: _TypeAlias = _typing.Literal["_planned_remaining_epochs", b"_planned_remaining_epochs"]  # noqa: Y015
+    _WhichOneofReturnType__upper: _TypeAlias = _typing.Literal["upper"]  # noqa: Y015
+    _WhichOneofArgType__upper: _TypeAlias = _typing.Literal["_upper", b"_upper"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epochs_total) -> _WhichOneofReturnType__epochs_total | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__loose_epochs_total) -> _WhichOneofReturnType__loose_epochs_total | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lower) -> _WhichOneofReturnType__lower | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__planned_remaining_epochs) -> _WhichOneofReturnType__planned_remaining_epochs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__upper) -> _WhichOneofReturnType__upper | None: ...
+
+Global___FitLossCurveResponse: _TypeAlias = FitLossCurveResponse  # noqa: Y015
+
+@_typing.final
+class TrainingResources(_message.Message):
+    """What a run of a job has, or would have."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKERS_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    workers: _builtins.int
+    servers: _builtins.int
+    """0 = 1; not looked at for all-reduce."""
+    batch_size: _builtins.int
+    """Samples of all workers together in one step; 0 = 1; not looked at for asynchronous training."""
+    def __init__(
+        self,
+        *,
+        workers: _builtins.int = ...,
+        servers: _builtins.int = ...,
+        batch_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "servers", b"servers", "workers", b"workers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrainingResources: _TypeAlias = TrainingResources  # noqa: Y015
+
+@_typing.final
+class SpeedSample(_message.Message):
+    """A measured short run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESOURCES_FIELD_NUMBER: _builtins.int
+    STEPS_PER_S_FIELD_NUMBER: _builtins.int
+    steps_per_s: _builtins.float
+    """Steps of all workers together for asynchronous training, else steps of the job."""
+    @_builtins.property
+    def resources(self) -> Global___TrainingResources: ...
+    def __init__(
+        self,
+        *,
+        resources: Global___TrainingResources | None = ...,
+        steps_per_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources", "steps_per_s", b"steps_per_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SpeedSample: _TypeAlias = SpeedSample  # noqa: Y015
+
+@_typing.final
+class FitSpeedModelRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    SYNCHRONY_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    ASKED_FIELD_NUMBER: _builtins.int
+    STEPS_REMAINING_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """As in PredictJobRequest."""
+    synchrony: Global___TrainingSynchrony.ValueType
+    steps_remaining: _builtins.float
+    """Steps that remain (epochs x steps per epoch); 0 = no remaining times are wanted."""
+    @_builtins.property
+    def samples(self) -> _containers.RepeatedCompositeFieldContainer[Global___SpeedSample]:
+        """At most 10,000; five different ones suffice to begin with."""
+
+    @_builtins.property
+    def asked(self) -> _containers.RepeatedCompositeFieldContainer[Global___TrainingResources]:
+        """What speeds are wanted for, at most 10,000."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        synchrony: Global___TrainingSynchrony.ValueType = ...,
+        samples: _abc.Iterable[Global___SpeedSample] | None = ...,
+        asked: _abc.Iterable[Global___TrainingResources] | None = ...,
+        steps_remaining: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "request_id", b"request_id", "samples", b"samples", "steps_remaining", b"steps_remaining", "synchrony", b"synchrony"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FitSpeedModelRequest: _TypeAlias = FitSpeedModelRequest  # noqa: Y015
+
+@_typing.final
+class SpeedPrediction(_message.Message):
+    """A predicted speed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESOURCES_FIELD_NUMBER: _builtins.int
+    STEPS_PER_S_FIELD_NUMBER: _builtins.int
+    REMAINING_MS_FIELD_NUMBER: _builtins.int
+    steps_per_s: _builtins.float
+    remaining_ms: _builtins.int
+    @_builtins.property
+    def resources(self) -> Global___TrainingResources: ...
+    def __init__(
+        self,
+        *,
+        resources: Global___TrainingResources | None = ...,
+        steps_per_s: _builtins.float = ...,
+        remaining_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_remaining_ms", b"_remaining_ms", "remaining_ms", b"remaining_ms", "resources", b"resources"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_remaining_ms", b"_remaining_ms", "remaining_ms", b"remaining_ms", "resources", b"resources", "steps_per_s", b"steps_per_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__remaining_ms: _TypeAlias = _typing.Literal["remaining_ms"]  # noqa: Y015
+    _WhichOneofArgType__remaining_ms: _TypeAlias = _typing.Literal["_remaining_ms", b"_remaining_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__remaining_ms) -> _WhichOneofReturnType__remaining_ms | None: ...
+
+Global___SpeedPrediction: _TypeAlias = SpeedPrediction  # noqa: Y015
+
+@_typing.final
+class FitSpeedModelResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COEFFICIENTS_FIELD_NUMBER: _builtins.int
+    ERROR_RATIO_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_ERROR_RATIO_FIELD_NUMBER: _builtins.int
+    PREDICTIONS_FIELD_NUMBER: _builtins.int
+    error_ratio: _builtins.float
+    """Mean of |fitted - measured| / measured over the samples."""
+    left_out_error_ratio: _builtins.float
+    """The same when each sample is left out once; absent for too few or too many samples."""
+    @_builtins.property
+    def coefficients(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """t0, t1, ... of docs/convergence.md, seconds."""
+
+    @_builtins.property
+    def predictions(self) -> _containers.RepeatedCompositeFieldContainer[Global___SpeedPrediction]: ...
+    def __init__(
+        self,
+        *,
+        coefficients: _abc.Iterable[_builtins.float] | None = ...,
+        error_ratio: _builtins.float = ...,
+        left_out_error_ratio: _builtins.float | None = ...,
+        predictions: _abc.Iterable[Global___SpeedPrediction] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_left_out_error_ratio", b"_left_out_error_ratio", "left_out_error_ratio", b"left_out_error_ratio"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_left_out_error_ratio", b"_left_out_error_ratio", "coefficients", b"coefficients", "error_ratio", b"error_ratio", "left_out_error_ratio", b"left_out_error_ratio", "predictions", b"predictions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__left_out_error_ratio: _TypeAlias = _typing.Literal["left_out_error_ratio"]  # noqa: Y015
+    _WhichOneofArgType__left_out_error_ratio: _TypeAlias = _typing.Literal["_left_out_error_ratio", b"_left_out_error_ratio"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__left_out_error_ratio) -> _WhichOneofReturnType__left_out_error_ratio | None: ...
+
+Global___FitSpeedModelResponse: _TypeAlias = FitSpeedModelResponse  # noqa: Y015

@@ -60,6 +60,16 @@ class PredictionServiceStub:
                 request_serializer=cotenant_dot_v1_dot_prediction__pb2.ListDevicesRequest.SerializeToString,
                 response_deserializer=cotenant_dot_v1_dot_prediction__pb2.ListDevicesResponse.FromString,
                 _registered_method=True)
+        self.FitLossCurve = channel.unary_unary(
+                '/cotenant.v1.PredictionService/FitLossCurve',
+                request_serializer=cotenant_dot_v1_dot_prediction__pb2.FitLossCurveRequest.SerializeToString,
+                response_deserializer=cotenant_dot_v1_dot_prediction__pb2.FitLossCurveResponse.FromString,
+                _registered_method=True)
+        self.FitSpeedModel = channel.unary_unary(
+                '/cotenant.v1.PredictionService/FitSpeedModel',
+                request_serializer=cotenant_dot_v1_dot_prediction__pb2.FitSpeedModelRequest.SerializeToString,
+                response_deserializer=cotenant_dot_v1_dot_prediction__pb2.FitSpeedModelResponse.FromString,
+                _registered_method=True)
 
 
 class PredictionServiceServicer:
@@ -101,6 +111,20 @@ class PredictionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FitLossCurve(self, request, context):
+        """Predicts from a job's own loss or accuracy curve when its training ends.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FitSpeedModel(self, request, context):
+        """Predicts from a few short runs how fast a job steps on other numbers of workers and servers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PredictionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -128,6 +152,16 @@ def add_PredictionServiceServicer_to_server(servicer, server):
                     servicer.ListDevices,
                     request_deserializer=cotenant_dot_v1_dot_prediction__pb2.ListDevicesRequest.FromString,
                     response_serializer=cotenant_dot_v1_dot_prediction__pb2.ListDevicesResponse.SerializeToString,
+            ),
+            'FitLossCurve': grpc.unary_unary_rpc_method_handler(
+                    servicer.FitLossCurve,
+                    request_deserializer=cotenant_dot_v1_dot_prediction__pb2.FitLossCurveRequest.FromString,
+                    response_serializer=cotenant_dot_v1_dot_prediction__pb2.FitLossCurveResponse.SerializeToString,
+            ),
+            'FitSpeedModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.FitSpeedModel,
+                    request_deserializer=cotenant_dot_v1_dot_prediction__pb2.FitSpeedModelRequest.FromString,
+                    response_serializer=cotenant_dot_v1_dot_prediction__pb2.FitSpeedModelResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -266,6 +300,60 @@ class PredictionService:
             '/cotenant.v1.PredictionService/ListDevices',
             cotenant_dot_v1_dot_prediction__pb2.ListDevicesRequest.SerializeToString,
             cotenant_dot_v1_dot_prediction__pb2.ListDevicesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FitLossCurve(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cotenant.v1.PredictionService/FitLossCurve',
+            cotenant_dot_v1_dot_prediction__pb2.FitLossCurveRequest.SerializeToString,
+            cotenant_dot_v1_dot_prediction__pb2.FitLossCurveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FitSpeedModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cotenant.v1.PredictionService/FitSpeedModel',
+            cotenant_dot_v1_dot_prediction__pb2.FitSpeedModelRequest.SerializeToString,
+            cotenant_dot_v1_dot_prediction__pb2.FitSpeedModelResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,10 @@ class PredictionServiceStub:
     """Joins measured values to earlier predictions."""
     ListDevices: _grpc.UnaryUnaryMultiCallable[_prediction_pb2.ListDevicesRequest, _prediction_pb2.ListDevicesResponse]
     """Lists the device types with a trained model or known peaks."""
+    FitLossCurve: _grpc.UnaryUnaryMultiCallable[_prediction_pb2.FitLossCurveRequest, _prediction_pb2.FitLossCurveResponse]
+    """Predicts from a job's own loss or accuracy curve when its training ends."""
+    FitSpeedModel: _grpc.UnaryUnaryMultiCallable[_prediction_pb2.FitSpeedModelRequest, _prediction_pb2.FitSpeedModelResponse]
+    """Predicts from a few short runs how fast a job steps on other numbers of workers and servers."""
 
 @_typing.type_check_only
 class PredictionServiceAsyncStub(PredictionServiceStub):
@@ -59,6 +63,10 @@ class PredictionServiceAsyncStub(PredictionServiceStub):
     """Joins measured values to earlier predictions."""
     ListDevices: _aio.UnaryUnaryMultiCallable[_prediction_pb2.ListDevicesRequest, _prediction_pb2.ListDevicesResponse]  # type: ignore[assignment]
     """Lists the device types with a trained model or known peaks."""
+    FitLossCurve: _aio.UnaryUnaryMultiCallable[_prediction_pb2.FitLossCurveRequest, _prediction_pb2.FitLossCurveResponse]  # type: ignore[assignment]
+    """Predicts from a job's own loss or accuracy curve when its training ends."""
+    FitSpeedModel: _aio.UnaryUnaryMultiCallable[_prediction_pb2.FitSpeedModelRequest, _prediction_pb2.FitSpeedModelResponse]  # type: ignore[assignment]
+    """Predicts from a few short runs how fast a job steps on other numbers of workers and servers."""
 
 class PredictionServiceServicer(metaclass=_abc_1.ABCMeta):
     """Predicts utilization, memory, step time and mutual slowdown from ONNX graphs and settings."""
@@ -102,5 +110,21 @@ class PredictionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_prediction_pb2.ListDevicesResponse, _abc.Awaitable[_prediction_pb2.ListDevicesResponse]]:
         """Lists the device types with a trained model or known peaks."""
+
+    @_abc_1.abstractmethod
+    def FitLossCurve(
+        self,
+        request: _prediction_pb2.FitLossCurveRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_prediction_pb2.FitLossCurveResponse, _abc.Awaitable[_prediction_pb2.FitLossCurveResponse]]:
+        """Predicts from a job's own loss or accuracy curve when its training ends."""
+
+    @_abc_1.abstractmethod
+    def FitSpeedModel(
+        self,
+        request: _prediction_pb2.FitSpeedModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_prediction_pb2.FitSpeedModelResponse, _abc.Awaitable[_prediction_pb2.FitSpeedModelResponse]]:
+        """Predicts from a few short runs how fast a job steps on other numbers of workers and servers."""
 
 def add_PredictionServiceServicer_to_server(servicer: PredictionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -30,6 +30,7 @@ class LossSeries:
         epochs: Progress since the start of the job, ascending, shape (points,).
         losses: Divided by the largest loss of the whole job, shape (points,).
         restarted_at: Epoch of the last drop of the learning rate; what is fitted began there.
+        measured_until: Epoch of the job's own last point; what lies beyond comes from an earlier job.
         largest: The loss that became 1.
         outliers: Points that were replaced by the mean of their neighbours.
     """
@@ -37,12 +38,22 @@ class LossSeries:
     epochs: FloatArray
     losses: FloatArray
     restarted_at: float
+    measured_until: float
     largest: float
     outliers: int
 
+    @property
+    def own_points(self) -> int:
+        """How many of the points are the job's own."""
+        return int(np.searchsorted(self.epochs, self.measured_until, side="right"))
+
 
 def prepare_losses(
-    progress: Sequence[float], losses: Sequence[float], epoch_length: float = 1.0, rate_drops: Sequence[float] = ()
+    progress: Sequence[float],
+    losses: Sequence[float],
+    epoch_length: float = 1.0,
+    rate_drops: Sequence[float] = (),
+    prior: tuple[Sequence[float], Sequence[float]] = ((), ()),
 ) -> LossSeries:
     """Prepares what a job reported.
 
@@ -52,14 +63,22 @@ def prepare_losses(
         epoch_length: Progress that makes one epoch (steps per epoch, when progress counts steps).
         rate_drops: Progress at which the learning rate was lowered. Only points after the last one are kept: training
             goes on like a new job, but the losses stay measured against the largest one of all.
+        prior: Progress and losses of an earlier job of the same kind; they stand in for what this one has not trained
+            yet.
 
     Raises:
         InvalidRequestError: A value is not finite, negative, or out of order.
     """
-    times, values = np.asarray(progress, dtype=np.float64), np.asarray(losses, dtype=np.float64)
-    _check(times, values, epoch_length, rate_drops)
-    largest = float(values.max(initial=0.0)) or 1.0
-    restarted_at = max((drop for drop in rate_drops if drop <= times[-1]), default=0.0) if len(times) else 0.0
+    own, values = np.asarray(progress, dtype=np.float64), np.asarray(losses, dtype=np.float64)
+    earlier, earlier_values = (np.asarray(part, dtype=np.float64) for part in prior)
+    for field, at, what in (("points", own, values), ("prior_points", earlier, earlier_values)):
+        _check_points(field, at, what)
+    _check_epochs(epoch_length, rate_drops)
+    until = float(own[-1]) if len(own) else 0.0
+    largest = float(values.max(initial=0.0)) or float(earlier_values.max(initial=0.0)) or 1.0
+    beyond = earlier > until
+    times, values = np.concatenate([own, earlier[beyond]]), np.concatenate([values, earlier_values[beyond]])
+    restarted_at = max((drop for drop in rate_drops if drop <= until), default=0.0)
     kept = times >= restarted_at
     epochs, means = average_per_epoch(times[kept] / epoch_length, values[kept] / largest)
     cleaned, outliers = replace_outliers(means)
@@ -67,6 +86,7 @@ def prepare_losses(
         epochs=epochs,
         losses=cleaned,
         restarted_at=restarted_at / epoch_length,
+        measured_until=until / epoch_length,
         largest=largest,
         outliers=outliers,
     )
@@ -97,15 +117,18 @@ def replace_outliers(losses: FloatArray) -> tuple[FloatArray, int]:
     return cleaned, outliers
 
 
-def _check(times: FloatArray, values: FloatArray, epoch_length: float, rate_drops: Sequence[float]) -> None:
+def _check_points(field: str, times: FloatArray, values: FloatArray) -> None:
     if len(times) > POINTS_MAX:
-        raise _invalid("points", f"{len(times)} points", f"send at most {POINTS_MAX}, e.g. the mean of every epoch")
+        raise _invalid(field, f"{len(times)} points", f"send at most {POINTS_MAX}, e.g. the mean of every epoch")
     if not (np.isfinite(times).all() and np.isfinite(values).all()):
-        raise _invalid("points", "a point is not finite", "leave such points out")
+        raise _invalid(field, "a point is not finite", "leave such points out")
     if (np.diff(times, prepend=0.0) < 0).any():
-        raise _invalid("points", "progress falls or is negative", "send points in the order of training, from 0")
+        raise _invalid(field, "progress falls or is negative", "send points in the order of training, from 0")
     if (values < 0).any():
-        raise _invalid("points", "a loss is negative", "send a loss of 0 or more, or an accuracy within 0 to 1")
+        raise _invalid(field, "a loss is negative", "send a loss of 0 or more, or an accuracy within 0 to 1")
+
+
+def _check_epochs(epoch_length: float, rate_drops: Sequence[float]) -> None:
     if not (np.isfinite(epoch_length) and epoch_length > 0):
         raise _invalid("epoch_length", f"epoch_length is {epoch_length:g}", "use the progress that makes one epoch")
     if not np.isfinite(np.asarray(rate_drops, dtype=np.float64)).all():

@@ -29,7 +29,10 @@ HORIZON: Final = 1_000.0
 """No curve is followed further than so many times what has been seen."""
 RELIABLE_SPREAD: Final = 0.35
 """Standard deviation of the logarithm of the remaining epochs up to which an answer counts as reliable."""
-_SPREAD_MIN: Final = 0.25
+SPREAD_MIN: Final = 0.6
+"""Least standard deviation of that logarithm for an interval: forms that agree are often wrong together."""
+PACE_FACTOR_MAX: Final = 3.0
+"""How far the pace of the last epochs may correct a form, either way."""
 _LEFT_OUT: Final = (0.0, 0.1, 0.2)
 
 
@@ -97,7 +100,7 @@ def predict_end(series: LossSeries, goal: Goal, confidence: float = 0.9) -> Trai
         goal: What ends it.
         confidence: Coverage that the interval aims at; it widens a spread, it is not calibrated per job.
     """
-    now = float(series.epochs[-1]) if len(series.epochs) else 0.0
+    now = series.measured_until
     reached_at = find_end(series, goal)
     if reached_at is not None:
         return _reached(reached_at)
@@ -118,7 +121,7 @@ def predict_end(series: LossSeries, goal: Goal, confidence: float = 0.9) -> Trai
             epochs_total=None, lower=None, upper=None, planned_remaining=None, reached=False,
             loose_epochs_total=loose_total, spread=spread, reliable=False, forms=forms,
         )  # fmt: skip
-    factor = math.exp(NormalDist().inv_cdf(0.5 + confidence / 2) * max(spread, _SPREAD_MIN))
+    factor = math.exp(NormalDist().inv_cdf(0.5 + confidence / 2) * max(spread, SPREAD_MIN))
     planned_to = loose_total if loose_total is not None else total
     return TrainingEnd(
         epochs_total=total,
@@ -134,14 +137,15 @@ def predict_end(series: LossSeries, goal: Goal, confidence: float = 0.9) -> Trai
 
 
 def find_end(series: LossSeries, goal: Goal) -> float | None:
-    """The epoch at which the points themselves reach the goal; None = not yet.
+    """The epoch at which the job's own points reach the goal; None = not yet.
 
     Losses are smoothed over three epochs first: a single lucky epoch is not convergence.
     """
+    own = series.losses[: series.own_points]
     if goal.loss is not None:
-        below = np.flatnonzero(series.losses <= goal.loss)
+        below = np.flatnonzero(own <= goal.loss)
         return float(series.epochs[below[0]]) if len(below) else None
-    drops = -np.diff(smooth(series.losses)) / np.maximum(np.diff(series.epochs), 1e-9)
+    drops = -np.diff(smooth(own)) / np.maximum(np.diff(series.epochs[: len(own)]), 1e-9)
     row = 0
     for index, drop in enumerate(drops):
         row = row + 1 if drop < (goal.threshold or 0.0) else 0
@@ -151,10 +155,11 @@ def find_end(series: LossSeries, goal: Goal) -> float | None:
 
 
 def smooth(losses: FloatArray) -> FloatArray:
-    """Mean of each point and its two neighbours; the ends stay."""
+    """Mean of each point and the two before it: what later points bring changes nothing that was said before."""
     if len(losses) < 3:
         return losses
-    return np.concatenate([losses[:1], (losses[:-2] + losses[1:-1] + losses[2:]) / 3, losses[-1:]])
+    mean = (losses[:-2] + losses[1:-1] + losses[2:]) / 3
+    return np.concatenate([losses[:1], (losses[:1] + losses[1:2]) / 2, mean])
 
 
 def _reached(epoch: float) -> TrainingEnd:
@@ -172,10 +177,26 @@ def _end_of(form: FittedForm, series: LossSeries, goal: Goal, now: float) -> flo
         target = goal.loss
         end = _first(lambda epochs: form.at(epochs) <= target, begun, horizon)
     else:
-        threshold = goal.threshold or 0.0
+        threshold = (goal.threshold or 0.0) / _pace(form, series)
         end = _first(lambda epochs: form.at(max(epochs - 1, 0.0)) - form.at(epochs) < threshold, begun, horizon)
         end = None if end is None else end + goal.patience - 1
     return None if end is None else series.restarted_at + end
+
+
+def _pace(form: FittedForm, series: LossSeries) -> float:
+    """How much faster the loss fell over the newest quarter of the points than the form says.
+
+    A form that fits the whole curve is often off in its slope at the end, and the slope is what convergence is about.
+    """
+    count = series.own_points
+    width = min(max(3, count // 4), count - 1)
+    if width < 1:
+        return 1.0
+    ages = (series.epochs - series.restarted_at)[:count]
+    smoothed = smooth(series.losses[:count])
+    fell = smoothed[-1 - width] - smoothed[-1]
+    fitted = form.at(float(ages[-1 - width])) - form.at(float(ages[-1]))
+    return float(np.clip(fell / max(fitted, 1e-12), 1 / PACE_FACTOR_MAX, PACE_FACTOR_MAX))
 
 
 def _first(holds: Callable[[float], bool], low: float, high: float) -> float | None:
