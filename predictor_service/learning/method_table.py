@@ -7,6 +7,7 @@ from typing import Final
 
 from predictor_service.learning.plain_method import PlainMethod
 from predictor_service.learning.problem import Method
+from predictor_service.learning.slowdown_method import SlowdownMethod
 
 MethodBuilder = Callable[[str], Method]
 """From what will be unseen (one of `problem.LEVELS`) to a method."""
@@ -16,6 +17,6 @@ METHODS: Final[Mapping[str, MethodBuilder]] = {
     "sm_activity": PlainMethod,
     "memory": PlainMethod,
     "step_time": PlainMethod,
-    "slowdown": PlainMethod,
+    "slowdown": SlowdownMethod,
 }
 """By target."""

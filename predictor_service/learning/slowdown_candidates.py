@@ -1,0 +1,248 @@
+"""The candidates for slowdowns: processes over pairs of several forms, and regressors on columns of the pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+import xgboost
+from sklearn.ensemble import ExtraTreesRegressor
+from sklearn.linear_model import RidgeCV
+from sklearn.neighbors import KNeighborsRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+
+from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
+from predictor_service.learning.problem import FloatArray, Problem
+from predictor_service.learning.raw_columns import RawColumns, learn_columns
+from predictor_service.learning.slowdown_kernel import ANY, FAMILY, JOB, SMOOTH
+from predictor_service.learning.slowdown_pairs import (
+    STEP,
+    UTILIZATION,
+    JobScale,
+    PairRows,
+    build_pair_rows,
+    collect_jobs,
+    learn_job_scale,
+)
+from predictor_service.learning.slowdown_process import FittedProcess, ProcessForm, fit_process
+from predictor_service.selection.folds import Fold
+
+TARGET: Final = "slowdown"
+
+
+class PairModel(Protocol):
+    """Something fitted."""
+
+    def predict(self, problem: Problem) -> FloatArray:
+        """Slowdown ratios of rows with one job beside the victim, shape (rows,)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Learned:
+    """A candidate that has learned.
+
+    Attributes:
+        held_out: Slowdown ratios of the rows of all folds, one fold after the other.
+        model: Fitted on all rows.
+    """
+
+    held_out: FloatArray
+    model: PairModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Lesson:
+    """What candidates learn from.
+
+    Attributes:
+        problem: Training rows with one job beside the victim.
+        folds: Which rows are held out to choose by.
+        level: What will be unseen.
+        seed: Of whatever is drawn.
+    """
+
+    problem: Problem
+    folds: Sequence[Fold]
+    level: str
+    seed: int
+
+
+Candidate = Callable[[Lesson], Learned]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _MeanModel:
+    value: float
+
+    def predict(self, problem: Problem) -> FloatArray:
+        return np.full(len(problem), self.value)
+
+
+def learn_mean(lesson: Lesson) -> Learned:
+    """The mean of the training rows."""
+    measured = lesson.problem.measured
+    held_out = [np.full(len(fold.test), measured[fold.train].mean()) for fold in lesson.folds]
+    model = _MeanModel(float(measured.mean()))
+    return Learned(held_out=np.concatenate(held_out) if held_out else np.zeros(0), model=model)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ProcessModel:
+    process: FittedProcess
+    scale: JobScale
+
+    def predict(self, problem: Problem) -> FloatArray:
+        return self.process.predict(build_pair_rows(problem, self.scale))
+
+
+def process_candidate(form: ProcessForm) -> Candidate:
+    """A candidate that is a Gaussian process of a form."""
+
+    def learn(lesson: Lesson) -> Learned:
+        scale = learn_job_scale(collect_jobs(lesson.problem))
+        scale = scale if form.columns is None else scale.keep(form.columns)
+        process = fit_process(form, build_pair_rows(lesson.problem, scale), lesson.problem.measured)
+        held_out = [process.leave_out(fold.test) for fold in lesson.folds]
+        return Learned(held_out=np.concatenate(held_out), model=_ProcessModel(process, scale))
+
+    return learn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PairColumns:
+    """Columns of a pair for regressors: scaled figures of both jobs, what follows of them, what the set publishes.
+
+    Attributes:
+        scale: Of the jobs' figures.
+        raw: What the set publishes; None = not used.
+        middle: Median of each raw column.
+    """
+
+    scale: JobScale
+    raw: RawColumns | None
+    middle: FloatArray
+
+    def table(self, problem: Problem) -> FloatArray:
+        """Returns shape (rows, columns), finite."""
+        rows = build_pair_rows(problem, self.scale)
+        table = np.hstack([rows.line_columns(), _step_ratio(rows, self.scale)])
+        if self.raw is None:
+            return table
+        return np.hstack([table, _fill(self.raw.table(problem), self.middle)])
+
+
+def learn_pair_columns(problem: Problem, level: str, *, with_raw: bool) -> PairColumns:
+    """Learns the columns of training rows."""
+    scale = learn_job_scale(collect_jobs(problem))
+    if not with_raw:
+        return PairColumns(scale=scale, raw=None, middle=np.zeros(0))
+    raw = learn_columns(problem, level, with_graph=True)
+    table = raw.table(problem)
+    known = [column[np.isfinite(column)] for column in table.T]
+    middle = np.array([np.median(column) if len(column) else 0.0 for column in known])
+    return PairColumns(scale=scale, raw=raw, middle=middle)
+
+
+def _fill(table: FloatArray, middle: FloatArray) -> FloatArray:
+    filled = np.where(np.isfinite(table), table, middle)
+    return np.asarray(np.sign(filled) * np.log1p(np.abs(filled)))
+
+
+def _step_ratio(rows: PairRows, scale: JobScale) -> FloatArray:
+    """Logarithm of the other's step over the victim's, in standard deviations; no column where steps are not known."""
+    places = [place for place, name in enumerate(scale.names) if name == STEP]
+    steps = rows.jobs.columns[:, places]
+    return np.asarray(steps[rows.other] - steps[rows.victim])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ColumnModel:
+    columns: PairColumns
+    regressor: Any
+
+    def predict(self, problem: Problem) -> FloatArray:
+        values = self.regressor.predict(self.columns.table(problem))
+        return from_learned_scale(TARGET, np.asarray(values, dtype=np.float64))
+
+
+def column_candidate(build: Callable[[int], Any], *, with_raw: bool) -> Candidate:
+    """A candidate that is a regressor on the pair's columns.
+
+    Args:
+        build: From a seed to an unfitted regressor.
+        with_raw: Whether it also sees what the set publishes; not for those that many columns mislead.
+    """
+
+    def learn(lesson: Lesson) -> Learned:
+        columns = learn_pair_columns(lesson.problem, lesson.level, with_raw=with_raw)
+        table, encoded = columns.table(lesson.problem), to_learned_scale(TARGET, lesson.problem.measured)
+        held_out = [
+            np.asarray(build(lesson.seed).fit(table[fold.train], encoded[fold.train]).predict(table[fold.test]))
+            for fold in lesson.folds
+        ]
+        model = _ColumnModel(columns, build(lesson.seed).fit(table, encoded))
+        return Learned(held_out=from_learned_scale(TARGET, np.concatenate(held_out)), model=model)
+
+    return learn
+
+
+def _boosted(seed: int) -> Any:  # noqa: ANN401 (the library has no types)
+    return xgboost.XGBRegressor(
+        n_estimators=300, max_depth=4, learning_rate=0.06, subsample=0.8, colsample_bytree=0.7, min_child_weight=2,
+        random_state=seed, n_jobs=1,
+    )  # fmt: skip
+
+
+def _trees(seed: int) -> Any:  # noqa: ANN401 (as above)
+    return ExtraTreesRegressor(n_estimators=100, min_samples_leaf=2, random_state=seed, n_jobs=1)
+
+
+def _interactions(seed: int) -> Any:  # noqa: ANN401 (as above)
+    return make_pipeline(
+        StandardScaler(), PolynomialFeatures(2, include_bias=False), StandardScaler(), RidgeCV((1.0, 10.0, 100.0, 1e3))
+    )
+
+
+def _neighbours(seed: int) -> Any:  # noqa: ANN401 (as above)
+    return make_pipeline(StandardScaler(), KNeighborsRegressor(n_neighbors=4, weights="distance"))
+
+
+_OWN_EFFECTS: Final = ((JOB, ANY), (ANY, JOB))
+_SMOOTH_EFFECTS: Final = ((SMOOTH, ANY), (ANY, SMOOTH))
+_INTERACTIONS: Final = (
+    (FAMILY, ANY), (ANY, FAMILY), (SMOOTH, SMOOTH), (FAMILY, FAMILY), (FAMILY, SMOOTH), (SMOOTH, FAMILY),
+    (JOB, SMOOTH), (SMOOTH, JOB),
+)  # fmt: skip
+
+
+def _forms() -> dict[str, ProcessForm]:
+    forms = {}
+    for shift, name in ((1.0, "time"), (0.1, "odds")):
+        forms[f"additive_{name}"] = ProcessForm(parts=_OWN_EFFECTS, columns=(), shift=shift, has_line=False)
+        forms[f"additive_by_step_{name}"] = ProcessForm(
+            parts=(*_OWN_EFFECTS, *_SMOOTH_EFFECTS), columns=(STEP,), shift=shift, has_line=False
+        )
+        forms[f"line_{name}"] = ProcessForm(parts=_OWN_EFFECTS, columns=(STEP, UTILIZATION), shift=shift, has_line=True)
+        forms[f"smooth_{name}"] = ProcessForm(
+            parts=(*_OWN_EFFECTS, *_SMOOTH_EFFECTS, (SMOOTH, SMOOTH)), columns=(STEP, UTILIZATION), shift=shift,
+            has_line=True,
+        )  # fmt: skip
+        forms[f"interacting_{name}"] = ProcessForm(
+            parts=(*_OWN_EFFECTS, *_SMOOTH_EFFECTS, *_INTERACTIONS), columns=None, shift=shift, has_line=True
+        )
+    return forms
+
+
+CANDIDATES: Final[Mapping[str, Candidate]] = {
+    "mean": learn_mean,
+    **{name: process_candidate(form) for name, form in _forms().items()},
+    "ridge_with_interactions": column_candidate(_interactions, with_raw=False),
+    "nearest_neighbours": column_candidate(_neighbours, with_raw=False),
+    "extra_trees": column_candidate(_trees, with_raw=True),
+    "boosted_trees": column_candidate(_boosted, with_raw=True),
+}
+"""In order of preference among equals."""

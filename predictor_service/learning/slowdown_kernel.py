@@ -1,0 +1,165 @@
+"""How alike two ordered pairs of jobs are: the kernel of the Gaussian process over slowdowns.
+
+The likeness of two pairs is a sum of products: how alike the victims are, times how alike the others are. Each side of
+a product is one of
+
+    any      1: the part does not depend on this job
+    smooth   near in what is measured of the jobs alone (a squared exponential with one length per column)
+    family   smooth, and of one family
+    job      the very same job
+
+so that (job, any) is a victim's own sensitivity, (any, smooth) an aggressor effect that carries over to jobs never
+seen, (smooth, smooth) an interaction of both. A straight line in the pair's columns is added, and a constant.
+
+Source: Duvenaud, "Automatic model construction with Gaussian processes" (2014), chapter 2, for sums of products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from predictor_service.learning.problem import FloatArray, IndexArray
+from predictor_service.learning.slowdown_pairs import JobSet, PairRows
+
+ANY: Final = "any"
+SMOOTH: Final = "smooth"
+FAMILY: Final = "family"
+JOB: Final = "job"
+Part = tuple[str, str]
+"""(likeness of victims, likeness of others)."""
+
+_CONSTANT: Final = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairKernel:
+    """A sum of parts; its parameters are logarithms.
+
+    Parameters, in order: length of each column for victims, the same for others, weight of each part, weight of the
+    line when there is one.
+
+    Attributes:
+        parts: At least one.
+        columns: Number of columns of a job.
+        has_line: Whether a straight line in the pair's columns is added.
+    """
+
+    parts: tuple[Part, ...]
+    columns: int
+    has_line: bool
+
+    @property
+    def count(self) -> int:
+        """Number of parameters."""
+        return 2 * self.columns + len(self.parts) + int(self.has_line)
+
+    def matrix(self, parameters: FloatArray, left: PairRows, right: PairRows) -> FloatArray:
+        """Likeness of every left pair with every right one, shape (left, right)."""
+        victims, others = self._sides(parameters, left.jobs, right.jobs)
+        result = np.full((len(left), len(right)), _CONSTANT)
+        for (of_victim, of_other), weight in zip(self.parts, np.exp(self._weights(parameters)), strict=True):
+            result += weight * _product(
+                _spread(victims.get(of_victim), left.victim, right.victim),
+                _spread(others.get(of_other), left.other, right.other),
+            )
+        if self.has_line:
+            result += np.exp(parameters[-1]) * (left.line_columns() @ right.line_columns().T)
+        return result
+
+    def diagonal(self, parameters: FloatArray, rows: PairRows) -> FloatArray:
+        """Likeness of every pair with itself, shape (rows,)."""
+        line = rows.line_columns()
+        weights = float(np.exp(self._weights(parameters)).sum())
+        straight = np.exp(parameters[-1]) * (line**2).sum(axis=1) if self.has_line else 0.0
+        return np.asarray(_CONSTANT + weights + straight)
+
+    def gradient(self, parameters: FloatArray, rows: PairRows, sensitivity: FloatArray) -> FloatArray:
+        """Gradient of a function of the matrix of some rows with themselves.
+
+        Args:
+            parameters: Where.
+            rows: The pairs.
+            sensitivity: Derivative of the function by each cell of the matrix, symmetric, shape (rows, rows).
+
+        Returns:
+            Derivative by each parameter, shape (count,).
+        """
+        victims, others = self._sides(parameters, rows.jobs, rows.jobs)
+        weights = np.exp(self._weights(parameters))
+        by_weight = np.zeros(len(self.parts))
+        stretch = {"victim": np.zeros((len(rows.jobs.keys),) * 2), "other": np.zeros((len(rows.jobs.keys),) * 2)}
+        for place, (of_victim, of_other) in enumerate(self.parts):
+            victim, other = victims.get(of_victim), others.get(of_other)
+            if victim is not None:
+                folded = _fold(sensitivity, _spread(other, rows.other, rows.other), rows.victim, len(victim)) * victim
+                by_weight[place] = weights[place] * folded.sum()
+                if of_victim in _STRETCHED:
+                    stretch["victim"] += weights[place] * folded
+            if other is not None and (victim is None or of_other in _STRETCHED):
+                folded = _fold(sensitivity, _spread(victim, rows.victim, rows.victim), rows.other, len(other)) * other
+                by_weight[place] = weights[place] * folded.sum()
+                if of_other in _STRETCHED:
+                    stretch["other"] += weights[place] * folded
+        lengths = [
+            float((stretch[side] * _squares(rows.jobs.columns[:, column], rows.jobs.columns[:, column])).sum())
+            for side in ("victim", "other")
+            for column in range(self.columns)
+        ]
+        by_length = np.array(lengths) * np.exp(-2.0 * parameters[: 2 * self.columns])
+        result = [by_length, by_weight]
+        if self.has_line:
+            line = rows.line_columns()
+            result.append(np.array([np.exp(parameters[-1]) * np.sum((sensitivity @ line) * line)]))
+        return np.concatenate(result)
+
+    def _weights(self, parameters: FloatArray) -> FloatArray:
+        start = 2 * self.columns
+        return parameters[start : start + len(self.parts)]
+
+    def _sides(
+        self, parameters: FloatArray, left: JobSet, right: JobSet
+    ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
+        """Likeness of jobs by kind, for victims and for others; `any` has none."""
+        same_family, same_job = _equal(left.families, right.families), _equal(left.keys, right.keys)
+        sides = []
+        for start in (0, self.columns):
+            lengths = np.exp(parameters[start : start + self.columns])
+            distance = np.zeros((len(left.keys), len(right.keys)))
+            for column, length in enumerate(lengths):
+                distance += _squares(left.columns[:, column], right.columns[:, column]) / length**2
+            smooth = np.exp(-0.5 * distance)
+            sides.append({SMOOTH: smooth, FAMILY: smooth * same_family, JOB: same_job})
+        return sides[0], sides[1]
+
+
+_STRETCHED: Final = (SMOOTH, FAMILY)
+
+
+def _squares(left: FloatArray, right: FloatArray) -> FloatArray:
+    return np.asarray((left[:, None] - right[None, :]) ** 2)
+
+
+def _equal(left: Sequence[str], right: Sequence[str]) -> FloatArray:
+    return np.asarray((np.array(left)[:, None] == np.array(right)[None, :]).astype(np.float64))
+
+
+def _spread(likeness: FloatArray | None, left: IndexArray, right: IndexArray) -> FloatArray | None:
+    """From jobs to rows."""
+    return None if likeness is None else likeness[np.ix_(left, right)]
+
+
+def _product(first: FloatArray | None, second: FloatArray | None) -> FloatArray | float:
+    if first is None:
+        return 1.0 if second is None else second
+    return first if second is None else first * second
+
+
+def _fold(sensitivity: FloatArray, factor: FloatArray | None, index: IndexArray, jobs: int) -> FloatArray:
+    """From rows back to jobs: sums the cells of every two jobs."""
+    member = np.zeros((len(index), jobs))
+    member[np.arange(len(index)), index] = 1.0
+    return np.asarray(member.T @ (sensitivity if factor is None else sensitivity * factor) @ member)

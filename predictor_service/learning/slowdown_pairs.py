@@ -1,0 +1,168 @@
+"""Ordered pairs as numbers: distinct jobs with what is known of them alone, and who runs beside whom.
+
+Sizes and times are logarithms. What is not known of every training job is no column, so that a job which lacks a figure
+that all training jobs have takes their mean instead of a made-up extreme.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from predictor_service.learning.problem import FloatArray, IndexArray, JobFacts, Problem
+
+STEP: Final = "log_step_ms"
+UTILIZATION: Final = "utilization_ratio"
+
+_KNOWN: Final[Mapping[str, Callable[[JobFacts], float | None]]] = {
+    STEP: lambda job: _logarithm(job.solo.step_ms),
+    "log_batch": lambda job: _logarithm(job.batch),
+    UTILIZATION: lambda job: job.solo.utilization_ratio,
+    "dram_activity_ratio": lambda job: job.solo.dram_activity_ratio,
+    "log_memory_bytes": lambda job: _logarithm(job.solo.memory_bytes),
+    "input_wait_ratio": lambda job: job.input_wait_ratio,
+}
+
+
+def _logarithm(value: float | None) -> float | None:
+    return math.log(value) if value and value > 0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JobScale:
+    """Columns that tell the training jobs apart, and how they are scaled.
+
+    Attributes:
+        names: Of the columns.
+        middle: Mean of each over the training jobs.
+        spread: Standard deviation of each, above 0.
+    """
+
+    names: tuple[str, ...]
+    middle: FloatArray
+    spread: FloatArray
+
+    def keep(self, names: Sequence[str]) -> JobScale:
+        """Returns the scale of some columns only; names that are no columns are left out."""
+        places = [place for place, name in enumerate(self.names) if name in names]
+        return JobScale(
+            names=tuple(self.names[place] for place in places), middle=self.middle[places], spread=self.spread[places]
+        )
+
+    def place(self, jobs: Sequence[JobFacts]) -> FloatArray:
+        """Returns scaled columns of jobs, shape (jobs, columns); 0 where a job lacks a figure."""
+        known = [[_KNOWN[name](job) for name in self.names] for job in jobs]
+        values = np.array([[np.nan if value is None else value for value in row] for row in known], dtype=np.float64)
+        scaled = (values.reshape(len(jobs), len(self.names)) - self.middle) / self.spread
+        return np.where(np.isfinite(scaled), scaled, 0.0)
+
+
+def learn_job_scale(jobs: Sequence[JobFacts]) -> JobScale:
+    """Learns the columns that every job has and that vary.
+
+    Args:
+        jobs: Distinct training jobs.
+    """
+    names, columns = [], []
+    for name, read in _KNOWN.items():
+        known = [value for job in jobs if (value := read(job)) is not None]
+        if len(known) == len(jobs) and np.ptp(known) > 1e-9:
+            names.append(name)
+            columns.append(known)
+    values = np.array(columns, dtype=np.float64).reshape(len(names), len(jobs))
+    return JobScale(names=tuple(names), middle=values.mean(axis=1), spread=values.std(axis=1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JobSet:
+    """Distinct jobs.
+
+    Attributes:
+        keys: Names of the jobs.
+        families: Of each.
+        columns: Scaled, shape (jobs, columns).
+        utilization_ratio: Of each alone, NaN where unknown, shape (jobs,).
+    """
+
+    keys: tuple[str, ...]
+    families: tuple[str, ...]
+    columns: FloatArray
+    utilization_ratio: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PairRows:
+    """Who runs beside whom.
+
+    Attributes:
+        jobs: Distinct jobs.
+        victim: Index of each row's victim, shape (rows,).
+        other: Index of each row's other job, shape (rows,).
+    """
+
+    jobs: JobSet
+    victim: IndexArray
+    other: IndexArray
+
+    def __len__(self) -> int:
+        return len(self.victim)
+
+    def line_columns(self) -> FloatArray:
+        """Columns in which slowdown may be a straight line, shape (rows, columns).
+
+        Both jobs' columns; where utilizations are known, by how much they exceed the device together and how often
+        both want it at once.
+        """
+        jobs = self.jobs
+        both = [jobs.columns[self.victim], jobs.columns[self.other]]
+        if np.isfinite(jobs.utilization_ratio).all():
+            victim, other = jobs.utilization_ratio[self.victim], jobs.utilization_ratio[self.other]
+            both.append(_SHARES_WEIGHT * np.column_stack([np.maximum(victim + other - 1.0, 0.0), victim * other]))
+        return np.hstack(both)
+
+    def subset(self, rows: IndexArray) -> PairRows:
+        """Returns some rows, all jobs kept."""
+        return PairRows(jobs=self.jobs, victim=self.victim[rows], other=self.other[rows])
+
+
+_SHARES_WEIGHT: Final = 3.0
+"""Shares lie in 0 to 1; this gives them the spread of a scaled column."""
+
+
+def name_job(job: JobFacts) -> str:
+    """What tells jobs apart: measured on another device or in another campaign, a job is another one."""
+    return f"{job.device}|{job.labels.get('campaign', '')}|{job.job_key}"
+
+
+def collect_jobs(problem: Problem) -> list[JobFacts]:
+    """Distinct jobs of a problem, by name."""
+    jobs = {name_job(job): job for row in zip(problem.jobs, problem.others, strict=True) for job in (row[0], *row[1])}
+    return [jobs[name] for name in sorted(jobs)]
+
+
+def build_job_set(jobs: Sequence[JobFacts], scale: JobScale) -> JobSet:
+    """Describes distinct jobs by a learned scale."""
+    shares = [job.solo.utilization_ratio for job in jobs]
+    return JobSet(
+        keys=tuple(name_job(job) for job in jobs),
+        families=tuple(job.family for job in jobs),
+        columns=scale.place(jobs),
+        utilization_ratio=np.array([np.nan if share is None else share for share in shares], dtype=np.float64),
+    )
+
+
+def build_pair_rows(problem: Problem, scale: JobScale) -> PairRows:
+    """Builds one row per victim and job beside it; a victim beside three jobs has three rows, in order."""
+    jobs = collect_jobs(problem)
+    place = {name_job(job): index for index, job in enumerate(jobs)}
+    pairs = [
+        (place[name_job(job)], place[name_job(other)])
+        for job, others in zip(problem.jobs, problem.others, strict=True)
+        for other in others
+    ]
+    indices = np.array(pairs, dtype=np.intp).reshape(len(pairs), 2)
+    return PairRows(jobs=build_job_set(jobs, scale), victim=indices[:, 0], other=indices[:, 1])

@@ -1,0 +1,179 @@
+"""A Gaussian process over ordered pairs: one model for seen pairs, unseen jobs, and jobs seen in a few pairs.
+
+Learned is ln(slowdown_ratio + shift). With a shift of 1 it is the logarithm of the shared time; with a small one
+nearly the logarithm of the odds of not running, in which a victim's sensitivity and an aggressor's effect add up where
+jobs take turns (s = w_other / w_victim). A measured time is off by the same share whatever its size, so the noise of a
+row is that share, seen through the logarithm.
+
+The parameters maximise the likelihood with a weak prior. Rows that are left out, a whole group at a time, are predicted
+in closed form from the same inverse matrix; the few parameters still know those rows.
+
+Source: Rasmussen and Williams, "Gaussian Processes for Machine Learning" (2006), equations 2.23-2.26, 5.8, 5.9; section
+5.4.2 for leaving out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.optimize import minimize
+
+from predictor_service.learning.problem import FloatArray, IndexArray
+from predictor_service.learning.slowdown_kernel import PairKernel, Part
+from predictor_service.learning.slowdown_pairs import PairRows
+
+ROWS_MAX: Final = 800
+"""The work grows with the third power of the rows; more are thinned out by seed."""
+_STEPS_MAX: Final = 50
+_PRIOR: Final = 0.3
+_GAP_MIN: Final = 0.01
+_EXPONENT_MAX: Final = 5.0
+_JITTER: Final = 1e-6
+_CHUNK_ROWS: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessForm:
+    """What a process is made of.
+
+    Attributes:
+        parts: Of the kernel.
+        columns: Names of the jobs' columns that it sees; None = all.
+        shift: Above 0, at most 1; see the module.
+        has_line: Whether a straight line is part of it.
+    """
+
+    parts: tuple[Part, ...]
+    columns: tuple[str, ...] | None
+    shift: float
+    has_line: bool
+
+    def encode(self, slowdown_ratio: FloatArray) -> FloatArray:
+        """Into the learned scale; same shape."""
+        return np.asarray(np.log(np.maximum(slowdown_ratio + self.shift, _GAP_MIN)))
+
+    def decode(self, values: FloatArray) -> FloatArray:
+        """Back to slowdown ratios; same shape."""
+        return np.asarray(np.exp(np.minimum(values, _EXPONENT_MAX)) - self.shift)
+
+    def relative_noise(self, slowdown_ratio: FloatArray) -> FloatArray:
+        """Variance of each row's noise against the median row's, shape (rows,)."""
+        stretch = (1.0 + slowdown_ratio) / np.maximum(slowdown_ratio + self.shift, _GAP_MIN)
+        return np.asarray(np.maximum(stretch, _GAP_MIN) ** 2 / max(float(np.median(stretch)), _GAP_MIN) ** 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FittedProcess:
+    """What was learned.
+
+    Attributes:
+        form: What it is made of.
+        kernel: With the columns of the training jobs.
+        parameters: Of the kernel.
+        rows: Training rows.
+        middle: Mean of the learned scale.
+        residual: Training values less the mean, in the learned scale.
+        inverse: Inverse of the training rows' covariance, shape (rows, rows).
+    """
+
+    form: ProcessForm
+    kernel: PairKernel
+    parameters: FloatArray
+    rows: PairRows
+    middle: float
+    residual: FloatArray
+    inverse: FloatArray
+
+    def predict(self, rows: PairRows) -> FloatArray:
+        """Slowdown ratios, shape (rows,)."""
+        weights = self.inverse @ self.residual
+        parts = [
+            self.kernel.matrix(self.parameters, rows.subset(chunk), self.rows) @ weights for chunk in _chunks(len(rows))
+        ]
+        return self.form.decode(self.middle + np.concatenate(parts)) if parts else np.zeros(0)
+
+    def leave_out(self, places: IndexArray) -> FloatArray:
+        """Slowdown ratios of some training rows as if none of them had been seen, shape (places,)."""
+        weights = self.inverse @ self.residual
+        lifted = np.linalg.solve(self.inverse[np.ix_(places, places)], weights[places])
+        return self.form.decode(self.middle + self.residual[places] - lifted)
+
+
+def _chunks(count: int) -> list[IndexArray]:
+    return [np.arange(start, min(start + _CHUNK_ROWS, count)) for start in range(0, count, _CHUNK_ROWS)]
+
+
+def fit_process(form: ProcessForm, rows: PairRows, slowdown_ratio: FloatArray) -> FittedProcess:
+    """Learns from measured pairs.
+
+    Args:
+        form: What the process is made of.
+        rows: Who ran beside whom, at least 2 and at most `ROWS_MAX`.
+        slowdown_ratio: Measured, shape (rows,).
+    """
+    kernel = PairKernel(parts=form.parts, columns=rows.jobs.columns.shape[1], has_line=form.has_line)
+    noise_shape = form.relative_noise(slowdown_ratio)
+    encoded = form.encode(slowdown_ratio)
+    middle = float(np.average(encoded, weights=1.0 / noise_shape))
+    likelihood = _Likelihood(kernel=kernel, rows=rows, residual=encoded - middle, noise_shape=noise_shape)
+    start, bounds = likelihood.start()
+    found = minimize(
+        likelihood.negative,
+        start,
+        args=(start,),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": _STEPS_MAX},
+    )
+    return FittedProcess(
+        form=form,
+        kernel=kernel,
+        parameters=found.x[:-1],
+        rows=rows,
+        middle=middle,
+        residual=likelihood.residual,
+        inverse=np.asarray(np.linalg.inv(likelihood.covariance(found.x)), dtype=np.float64),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Likelihood:
+    """Of the kernel's parameters and, last, the logarithm of the median row's noise variance."""
+
+    kernel: PairKernel
+    rows: PairRows
+    residual: FloatArray
+    noise_shape: FloatArray
+
+    def start(self) -> tuple[FloatArray, list[tuple[float, float]]]:
+        """Where the search starts, which is also where the prior pulls to, and its bounds."""
+        size = float(np.log(self.residual.var() + _JITTER))
+        lengths, parts = 2 * self.kernel.columns, len(self.kernel.parts)
+        line = int(self.kernel.has_line)
+        values = [np.full(lengths, 0.5), np.full(parts, size - 1.5), np.full(line, size - 3.0), np.array([size - 4.5])]
+        bounds = [(-2.5, 3.5)] * lengths + [(size - 9.0, size + 4.0)] * (parts + line) + [(size - 9.0, size + 1.0)]
+        return np.concatenate(values), bounds
+
+    def covariance(self, point: FloatArray) -> FloatArray:
+        matrix = self.kernel.matrix(point[:-1], self.rows, self.rows)
+        matrix[np.diag_indices(len(matrix))] += (np.exp(point[-1]) + _JITTER) * self.noise_shape
+        return matrix
+
+    def negative(self, point: FloatArray, prior: FloatArray) -> tuple[float, FloatArray]:
+        """Negative logarithm of likelihood times prior, and its gradient."""
+        try:
+            factor = cho_factor(self.covariance(point), lower=True)
+        except LinAlgError:  # a corner of the search where the matrix has no positive root: turn back
+            return 1e9, np.zeros_like(point)
+        inverse = cho_solve(factor, np.eye(len(self.residual)))
+        weights = inverse @ self.residual
+        value = 0.5 * self.residual @ weights + np.log(np.diag(factor[0])).sum()
+        sensitivity = 0.5 * (inverse - np.outer(weights, weights))
+        by_noise = np.exp(point[-1]) * float(np.diag(sensitivity) @ self.noise_shape)
+        gradient = np.append(self.kernel.gradient(point[:-1], self.rows, sensitivity), by_noise)
+        away = point - prior
+        return float(value + _PRIOR * (away @ away)), gradient + 2.0 * _PRIOR * away

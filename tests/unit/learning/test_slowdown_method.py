@@ -1,0 +1,128 @@
+"""The method for slowdowns: what it chooses, what it must not look at, and victims beside several jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from predictor_service.errors import TrainingDataError
+from predictor_service.evaluation.scoring import plan_rounds
+from predictor_service.features.slowdown_composition import COMPOSITIONS, compose_slowdowns
+from predictor_service.learning.problem import JobFacts, Problem
+from predictor_service.learning.slowdown_folds import inner_folds, observe_pairs
+from predictor_service.learning.slowdown_method import SlowdownMethod
+from tests.support.turn_taking_world import turn_taking_problem
+
+
+def _hidden(problem: Problem) -> Problem:
+    return dataclasses.replace(problem, measured=np.full(len(problem), np.nan))
+
+
+def test_an_unseen_family_is_predicted_from_what_its_jobs_do_alone() -> None:
+    part = plan_rounds(turn_taking_problem(jobs=12, families=4), "family", 4, 0)[0]
+    fitted = SlowdownMethod("family").fit(part.train, seed=0)
+    forecast = fitted.predict(_hidden(part.test))
+    by_mean = np.abs(part.train.measured.mean() - part.test.measured).mean()
+    assert np.abs(forecast.value - part.test.measured).mean() < 0.3 * by_mean
+    assert (forecast.lower_90 <= forecast.value).all()
+    assert (forecast.value <= forecast.upper_90).all()
+    assert fitted.candidates[0].inner_mae <= min(each.inner_mae for each in fitted.candidates)
+
+
+def test_shuffled_measurements_teach_nothing() -> None:
+    problem = turn_taking_problem(jobs=10)
+    shuffled = dataclasses.replace(problem, measured=np.random.default_rng(3).permutation(problem.measured))
+    part = plan_rounds(shuffled, "random_pair", 4, 0)[0]
+    fitted = SlowdownMethod("random_pair").fit(part.train, seed=0)
+    error = np.abs(fitted.predict(_hidden(part.test)).value - part.test.measured).mean()
+    assert error > 0.8 * np.abs(part.train.measured.mean() - part.test.measured).mean()
+
+
+def test_equal_rows_and_seeds_give_equal_answers() -> None:
+    problem = turn_taking_problem(jobs=6)
+    first, second = (SlowdownMethod("job").fit(problem, seed=5).predict(_hidden(problem)) for _ in range(2))
+    assert np.array_equal(first.value, second.value)
+
+
+def test_names_of_jobs_are_no_feature() -> None:
+    problem = turn_taking_problem(jobs=6)
+
+    def renamed(job: JobFacts) -> JobFacts:
+        return dataclasses.replace(job, job_key=f"{999 - int(job.job_key[3:])}")
+
+    other_names = dataclasses.replace(
+        problem,
+        jobs=tuple(renamed(job) for job in problem.jobs),
+        others=tuple((renamed(others[0]),) for others in problem.others),
+    )
+    values = [SlowdownMethod("family").fit(each, 0).predict(_hidden(each)).value for each in (problem, other_names)]
+    assert values[0] == pytest.approx(values[1], rel=1e-3)
+
+
+def test_a_victim_beside_two_jobs_suffers_the_sum_of_both() -> None:
+    problem = turn_taking_problem(jobs=6)
+    fitted = SlowdownMethod("random_pair").fit(problem, seed=0)
+    alone = fitted.predict(_hidden(problem.subset([1, 2])))
+    crowd = dataclasses.replace(_hidden(problem.subset([1])), others=((problem.others[1][0], problem.others[2][0]),))
+    assert fitted.predict(crowd).value == pytest.approx([alone.value.sum()])
+
+
+def test_rows_without_a_single_pair_are_refused_with_a_remedy() -> None:
+    problem = turn_taking_problem(jobs=4)
+    crowds = dataclasses.replace(problem, others=tuple((other, other) for (other,) in problem.others))
+    with pytest.raises(TrainingDataError, match="exactly one job beside"):
+        SlowdownMethod("family").fit(crowds, seed=0)
+
+
+def test_too_few_rows_are_answered_by_their_mean() -> None:
+    problem = turn_taking_problem(jobs=2)
+    fitted = SlowdownMethod("family").fit(problem, seed=0)
+    assert fitted.selected == "mean"
+    assert fitted.predict(_hidden(problem)).value == pytest.approx(problem.measured.mean())
+
+
+@pytest.mark.parametrize("level", ["random_pair", "job", "architecture", "family"])
+def test_no_group_is_on_both_sides_of_an_inner_fold(level: str) -> None:
+    problem = turn_taking_problem(jobs=8)
+    used, folds = inner_folds(problem, level, shots=0, seed=1)
+    groups = problem.groups(used)
+    assert used == level
+    for fold in folds:
+        trained = frozenset[str]().union(*(groups[row] for row in fold.train))
+        tested = [groups[row] for row in fold.test]
+        assert not any(names <= trained for names in tested)
+        assert len(fold.train) + len(fold.test) == len(problem)
+
+
+def test_one_family_is_split_by_something_finer() -> None:
+    problem = turn_taking_problem(jobs=6, families=1)
+    assert inner_folds(problem, "family", shots=0, seed=0)[0] == "architecture"
+
+
+def test_every_new_job_is_observed_beside_as_many_known_jobs_as_asked_for() -> None:
+    problem = turn_taking_problem(jobs=8, families=4)
+    new_rows = np.flatnonzero([any("family0" in name for name in names) for names in problem.groups("family")])
+    known = {job.job_key for job in problem.jobs if job.family != "family0"}
+    observed = observe_pairs(problem, new_rows, known, shots=3, seed=0)
+    partners: dict[str, set[str]] = {}
+    for row in observed:
+        keys = {problem.jobs[row].job_key, problem.others[row][0].job_key}
+        (new,) = keys - known
+        partners.setdefault(new, set()).update(keys & known)
+    assert set(observed) <= set(new_rows)
+    assert {len(names) for names in partners.values()} == {3}
+    assert set(partners) == {job.job_key for job in problem.jobs} - known
+
+
+def test_slowdowns_beside_several_jobs_are_composed() -> None:
+    slowdowns, rows = np.array([0.5, 1.0, 0.25]), np.array([0, 0, 2])
+    assert compose_slowdowns(slowdowns, rows, 3).tolist() == [1.5, 0.0, 0.25]
+    assert compose_slowdowns(slowdowns, rows, 3, "product").tolist() == [2.0, 0.0, 0.25]
+    assert compose_slowdowns(slowdowns, rows, 3, "worst").tolist() == [1.0, 0.0, 0.25]
+
+
+@pytest.mark.parametrize("how", COMPOSITIONS)
+def test_one_neighbour_is_composed_to_itself(how: str) -> None:
+    assert compose_slowdowns(np.array([0.3, -0.1]), np.array([0, 1]), 2, how) == pytest.approx([0.3, -0.1])

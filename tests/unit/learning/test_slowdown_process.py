@@ -1,0 +1,78 @@
+"""The Gaussian process over pairs: its gradient, its closed form for rows left out, and what it learns."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from predictor_service.learning.problem import Problem
+from predictor_service.learning.slowdown_kernel import ANY, FAMILY, JOB, SMOOTH, PairKernel
+from predictor_service.learning.slowdown_pairs import PairRows, build_pair_rows, collect_jobs, learn_job_scale
+from predictor_service.learning.slowdown_process import ProcessForm, fit_process
+from tests.support.turn_taking_world import turn_taking_problem
+
+_PARTS = ((JOB, ANY), (ANY, JOB), (SMOOTH, ANY), (ANY, SMOOTH), (SMOOTH, SMOOTH), (FAMILY, FAMILY), (JOB, SMOOTH))
+_FORM = ProcessForm(parts=_PARTS, columns=None, shift=0.1, has_line=True)
+
+
+def _rows(jobs: int = 6) -> tuple[Problem, PairRows]:
+    problem = turn_taking_problem(jobs=jobs, families=3)
+    return problem, build_pair_rows(problem, learn_job_scale(collect_jobs(problem)))
+
+
+@pytest.mark.parametrize("has_line", [True, False])
+def test_the_gradient_of_the_kernel_is_the_slope_of_its_matrix(has_line: bool) -> None:
+    _, rows = _rows()
+    kernel = PairKernel(parts=_PARTS, columns=rows.jobs.columns.shape[1], has_line=has_line)
+    random = np.random.default_rng(1)
+    at = random.uniform(-1.0, 1.0, kernel.count)
+    sensitivity = random.standard_normal((len(rows), len(rows)))
+    sensitivity += sensitivity.T
+    slopes = []
+    for place in range(kernel.count):
+        step = np.zeros(kernel.count)
+        step[place] = 1e-5
+        rise = kernel.matrix(at + step, rows, rows) - kernel.matrix(at - step, rows, rows)
+        slopes.append(float((sensitivity * rise).sum() / 2e-5))
+    assert kernel.gradient(at, rows, sensitivity) == pytest.approx(slopes, rel=1e-5, abs=1e-6)
+
+
+def test_rows_left_out_are_predicted_as_by_a_process_that_never_saw_them() -> None:
+    problem, rows = _rows()
+    process = fit_process(_FORM, rows, problem.measured)
+    left_out = np.flatnonzero(
+        [
+            job.family == "family0" or others[0].family == "family0"
+            for job, others in zip(problem.jobs, problem.others, strict=True)
+        ]
+    )
+    kept = np.setdiff1d(np.arange(len(rows)), left_out)
+    matrix = np.linalg.inv(process.inverse)
+    by_hand = matrix[np.ix_(left_out, kept)] @ np.linalg.solve(matrix[np.ix_(kept, kept)], process.residual[kept])
+    assert process.leave_out(left_out) == pytest.approx(process.form.decode(process.middle + by_hand), rel=1e-6)
+
+
+def test_a_job_never_seen_is_placed_by_its_step_time() -> None:
+    problem = turn_taking_problem(jobs=14)
+    seen = np.array(
+        [
+            job.job_key != "job005" and others[0].job_key != "job005"
+            for job, others in zip(problem.jobs, problem.others, strict=True)
+        ]
+    )
+    known, new = problem.subset(np.flatnonzero(seen)), problem.subset(np.flatnonzero(~seen))
+    scale = learn_job_scale(collect_jobs(known))
+    process = fit_process(_FORM, build_pair_rows(known, scale), known.measured)
+    error = np.abs(process.predict(build_pair_rows(new, scale)) - new.measured).mean()
+    assert error < 0.15 * np.abs(known.measured.mean() - new.measured).mean()
+
+
+def test_a_figure_that_one_training_job_lacks_is_no_column() -> None:
+    problem = turn_taking_problem(jobs=4)
+    jobs = collect_jobs(problem)
+    without = dataclasses.replace(jobs[0], solo=dataclasses.replace(jobs[0].solo, step_ms=None))
+    assert "log_step_ms" in learn_job_scale(jobs).names
+    assert "log_step_ms" not in learn_job_scale([without, *jobs[1:]]).names
+    assert np.isfinite(learn_job_scale(jobs).place([without])).all()
