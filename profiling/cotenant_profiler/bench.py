@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from cotenant_profiler import isolation, system_clock
+from cotenant_profiler import system_clock
 from cotenant_profiler.campaign import Method
-from cotenant_profiler.errors import ProfilerError
 from cotenant_profiler.job_spec import JobSpec
+from cotenant_profiler.measured_device import DeviceWindow, EndOfWatch, MeasuredDevice
 from cotenant_profiler.processor_weight import WeightedGroup
 from cotenant_profiler.worker_client import WorkerClient
 
@@ -42,7 +41,7 @@ class Measurement:
     Attributes:
         figures: One mapping per job.
         references_ms: Mean step times of the references, (before, after) each.
-        foreign_ratio: Share of the device core that others took, over all stretches.
+        foreign_ratio: Share of the device that others took, over all stretches.
         elsewhere_ratio: How busy the other cores were.
         flags: Reasons for doubt.
     """
@@ -60,15 +59,14 @@ class _Stretch:
 
     figures: tuple[dict[str, float], ...]
     window_ms: int
-    foreign_ratio: float
-    elsewhere_ratio: float
+    window: DeviceWindow
 
 
 class Bench:
-    """Measures jobs on one core."""
+    """Measures jobs on one device."""
 
-    def __init__(self, core: int, group: WeightedGroup) -> None:
-        self._core = core
+    def __init__(self, device: MeasuredDevice, group: WeightedGroup) -> None:
+        self._device = device
         self._group = group
         self._workers: list[WorkerClient] = []
 
@@ -94,19 +92,24 @@ class Bench:
         main = self._together(workers, loads, (warm_in_ms, method.window_ms, tail_ms))
         after = [self._alone(worker, load, method) for worker, load in zip(workers, references, strict=True)]
         stretches = [*before, main, *after]
+        # What a device says of itself is about all jobs on it: it describes a job only while the job is alone.
+        told = main.window.figures() if len(loads) == 1 else {}
         return Measurement(
-            figures=main.figures,
+            figures=tuple({**figures, **told} for figures in main.figures),
             references_ms=tuple((_step_ms(old), _step_ms(new)) for old, new in zip(before, after, strict=True)),
-            foreign_ratio=_over_time([stretch.foreign_ratio for stretch in stretches], stretches),
-            elsewhere_ratio=_over_time([stretch.elsewhere_ratio for stretch in stretches], stretches),
-            flags=_flags(main.figures, steady),
+            foreign_ratio=_over_time([stretch.window.foreign_ratio for stretch in stretches], stretches),
+            elsewhere_ratio=_over_time([stretch.window.elsewhere_ratio for stretch in stretches], stretches),
+            flags=(*_flags(main.figures, steady), *main.window.flags),
         )
 
     def measure_memory(self, job: JobSpec, method: Method) -> Measurement:
         """Return the peak memory of a job: a property of a process, hence measured in a fresh one."""
-        with WorkerClient(self._core) as worker:
+        with WorkerClient(self._device.place) as worker:
             self._group.add(worker.pid)
             figures: dict[str, Any] = worker.ask("memory", job=job, steps=method.memory_steps)
+            held_bytes = self._device.memory_bytes(worker.pid)
+        if held_bytes is not None:
+            figures["context_bytes"] = max(0, held_bytes - figures["reserved_bytes"])
         return Measurement(figures=(figures,))
 
     def measure_trace(self, load: Load, method: Method) -> Measurement:
@@ -114,7 +117,7 @@ class Bench:
 
         That process hands freed blocks back at once, so that what is resident follows what is allocated.
         """
-        with WorkerClient(self._core, keeps_freed_memory=False) as worker:
+        with WorkerClient(self._device.place, keeps_freed_memory=False) as worker:
             self._group.add(worker.pid)
             answer = worker.ask(
                 "trace",
@@ -141,7 +144,7 @@ class Bench:
 
     def _at_least(self, count: int) -> list[WorkerClient]:
         while len(self._workers) < count:
-            worker = WorkerClient(self._core)
+            worker = WorkerClient(self._device.place)
             self._workers.append(worker)
             self._group.add(worker.pid)
         return self._workers[:count]
@@ -169,33 +172,17 @@ class Bench:
         times = {"start_ns": start_ns, "warm_in_ms": warm_in_ms, "window_ms": window_ms, "tail_ms": tail_ms}
         for worker, load in zip(workers, loads, strict=True):
             worker.send("measure", job=load.job, wait_ms=load.wait_ms, **times)
-        foreign_ratio, elsewhere_ratio = self._watch(start_ns + warm_in_ms * 1_000_000, window_ms)
+        window = self._watch(start_ns + warm_in_ms * 1_000_000, window_ms)
         figures = tuple(worker.receive() for worker in workers)
-        return _Stretch(figures, window_ms, foreign_ratio, elsewhere_ratio)
+        return _Stretch(figures, window_ms, window)
 
-    def _watch(self, begin_ns: int, window_ms: int) -> tuple[float, float]:
-        """Sleep through the window and return the foreign share of the core and the load elsewhere in it."""
+    def _watch(self, begin_ns: int, window_ms: int) -> DeviceWindow:
+        """Sleep through the window and return what the device says about it."""
         pids = [worker.pid for worker in self._workers]
         system_clock.sleep_until_ns(begin_ns)
-        before = isolation.read_core(self._core, pids)
+        end: EndOfWatch = self._device.watch(pids)
         system_clock.sleep_until_ns(begin_ns + window_ms * 1_000_000)
-        after = isolation.read_core(self._core, pids)
-        return isolation.foreign_ratio(before, after), isolation.elsewhere_ratio(before, after)
-
-
-def take_device_core() -> int:
-    """Return the core that serves as the device, the last one, and move this process to the others.
-
-    Raises:
-        ProfilerError: This process may use one core only.
-    """
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
-        raise ProfilerError(
-            "the stand-in device needs a core of its own and the profiler another one; there is only one"
-        )
-    os.sched_setaffinity(0, cores[:-1])
-    return cores[-1]
+        return end()
 
 
 def _step_ms(stretch: _Stretch) -> float:

@@ -76,6 +76,7 @@ class Campaign:
         core_jobs: Jobs that are measured together, all unordered pairs of them; the first is the anchor.
         solo_jobs: Jobs that are measured alone only.
         solo_repeats: Measurements of each core job alone.
+        solo_first: Whether all jobs are measured alone before any two together.
         pair_repeats: Measurements of each pair in `repeated_pairs`; other pairs are measured once.
         repeated_pairs: How many pairs are repeated, for the noise floor.
         groups: Further groups of jobs measured together.
@@ -90,6 +91,7 @@ class Campaign:
     core_jobs: tuple[JobSpec, ...]
     solo_jobs: tuple[JobSpec, ...] = ()
     solo_repeats: int = 3
+    solo_first: bool = False
     pair_repeats: int = 3
     repeated_pairs: int = 0
     groups: tuple[tuple[JobSpec, ...], ...] = ()
@@ -125,7 +127,7 @@ def parse_campaign(document: Mapping[str, Any]) -> Campaign:
     if not core:
         raise InvalidCampaignError("core_jobs is empty; name at least one job, e.g. [core_jobs.mlp]")
     solo = dict(document.get("solo", {}))
-    _refuse_unknown(solo, {"repeats", "architectures", "wait_ratios"}, "solo")
+    _refuse_unknown(solo, {"repeats", "architectures", "wait_ratios", "batches", "first"}, "solo")
     pairs = dict(document.get("pairs", {}))
     _refuse_unknown(pairs, {"repeats", "repeated"}, "pairs")
     triples = dict(document.get("triples", {}))
@@ -138,6 +140,7 @@ def parse_campaign(document: Mapping[str, Any]) -> Campaign:
         core_jobs=tuple(core.values()),
         solo_jobs=_sweep(solo, core.values()),
         solo_repeats=_number(solo, "repeats", 3, minimum=1),
+        solo_first=solo.get("first", False) is True,
         pair_repeats=_number(pairs, "repeats", 3, minimum=1),
         repeated_pairs=_number(pairs, "repeated", 0, minimum=0),
         groups=tuple(_group(names, core) for names in document.get("groups", [])),
@@ -191,12 +194,12 @@ def _job(table: object, place: str) -> JobSpec:
 
 
 def _sweep(table: Mapping[str, Any], core: Collection[JobSpec]) -> tuple[JobSpec, ...]:
-    """All batches of the named architectures (or of a scale of the zoo), with every wait ratio at a middle batch."""
+    """The named architectures (or a scale of the zoo) with their largest batches, and with waits at a middle batch."""
     wanted = table.get("architectures", [])
     names = zoo.names(wanted) if wanted in SCALES else wanted
     jobs: dict[JobSpec, None] = {}
     for architecture in map(zoo.find, names):
-        for batch in architecture.batches:
+        for batch in architecture.batches[-_number(table, "batches", 99, minimum=1) :]:
             jobs[JobSpec(architecture=architecture.name, batch=batch)] = None
         for wait_ratio in table.get("wait_ratios", []):
             batch = architecture.batches[len(architecture.batches) // 2]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,14 +11,17 @@ from typing import Protocol
 import torch
 
 from cotenant_profiler import system_clock
-from cotenant_profiler.bench import Bench, Load, Measurement, take_device_core
+from cotenant_profiler.bench import Bench, Load, Measurement
 from cotenant_profiler.campaign import Campaign, Method
 from cotenant_profiler.drift import drift_ratio
-from cotenant_profiler.errors import WorkerError
+from cotenant_profiler.errors import InvalidCampaignError, OutOfMemoryError, WorkerError
 from cotenant_profiler.job_spec import JobSpec
 from cotenant_profiler.journal import Journal, Record, open_journal
+from cotenant_profiler.measured_device import MeasuredDevice
+from cotenant_profiler.nvidia_device import NvidiaDevice
 from cotenant_profiler.plan import Kind, Run, build_plan
 from cotenant_profiler.processor_weight import raised_weight
+from cotenant_profiler.standin_device import StandinDevice
 
 Listener = Callable[[Record], None]
 
@@ -48,22 +50,41 @@ def run_campaign(
         JournalError: The folder holds something else.
         ProfilerError: There is no second core for the profiler itself.
     """
-    usable = os.sched_getaffinity(0)
     end_ns = None if deadline_ms is None else system_clock.now_ns() + deadline_ms * 1_000_000
-    with raised_weight(raise_weight) as group, Bench(take_device_core(), group) as bench:
-        try:
-            journal = open_journal(folder, _header(campaign, group.description))
-            anchor = campaign.core_jobs[0].without_wait
-            CampaignDriver(bench, journal, anchor, end_ns, listener).carry_out(build_plan(campaign))
-        finally:
-            os.sched_setaffinity(0, usable)
+    with (
+        open_device(campaign.device) as device,
+        raised_weight(raise_weight) as group,
+        Bench(device, group) as bench,
+    ):
+        journal = open_journal(folder, _header(campaign, device, group.description))
+        anchor = campaign.core_jobs[0].without_wait
+        CampaignDriver(bench, journal, anchor, end_ns, listener).carry_out(build_plan(campaign))
     return journal
 
 
-def _header(campaign: Campaign, held_by: str) -> dict[str, str]:
+def open_device(name: str) -> MeasuredDevice:
+    """Return the device that a campaign names.
+
+    Args:
+        name: cpu-standin for the last core, nvidia:N or nvidia:UUID for a GPU.
+
+    Raises:
+        InvalidCampaignError: No such kind of device is known.
+        ProfilerError: It cannot be used here.
+    """
+    kind, _, which = name.partition(":")
+    if name == "cpu-standin":
+        return StandinDevice()
+    if kind == "nvidia" and which:
+        return NvidiaDevice(which)
+    raise InvalidCampaignError(f"device {name!r} is unknown; write cpu-standin, nvidia:0 or nvidia:GPU-<uuid>")
+
+
+def _header(campaign: Campaign, device: MeasuredDevice, held_by: str) -> dict[str, str]:
     return {
         "campaign": campaign.name,
-        "device": campaign.device,
+        "device": device.name if isinstance(device, NvidiaDevice) else campaign.device,
+        "driver": device.driver,
         "framework": f"torch-{torch.__version__.split('+')[0]}",
         "python": platform.python_version(),
         "held_by": held_by,
@@ -130,6 +151,9 @@ class CampaignDriver:
         )
         try:
             measured = self._measure(run, waits_ms)
+        except OutOfMemoryError as error:
+            self._bench.close()
+            record = replace(record, status="out_of_memory", error=str(error)[:500])
         except WorkerError as error:
             self._bench.close()
             record = replace(record, status="failed", error=str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Iterator
@@ -16,8 +17,9 @@ from rich.table import Table
 from cotenant.profile_schema import ProfileSchemaError
 from cotenant_profiler import zoo
 from cotenant_profiler.campaign import read_campaign
-from cotenant_profiler.campaign_run import Listener, run_campaign
+from cotenant_profiler.campaign_run import Listener, open_device, run_campaign
 from cotenant_profiler.dataset import write_dataset
+from cotenant_profiler.device_facts import describe_device
 from cotenant_profiler.errors import ProfilerError
 from cotenant_profiler.journal import Record, read_journal
 from cotenant_profiler.plan import build_plan
@@ -72,10 +74,18 @@ def run(campaign: Path, out: Path, deadline_s: int | None, raise_weight: bool) -
     with _progress(len(runs)) as listener:
         journal = run_campaign(loaded, out, deadline_ms=deadline_ms, raise_weight=raise_weight, listener=listener)
     unfinished = sum(not journal.is_finished(item) for item in runs)
-    click.echo(f"device core: {journal.header['held_by']}; {len(runs) - unfinished} of {len(runs)} runs done", err=True)
+    click.echo(f"device: {journal.header['held_by']}; {len(runs) - unfinished} of {len(runs)} runs done", err=True)
     _show(summarize(journal.records))
     if unfinished:
         sys.exit(EXIT_INCOMPLETE)
+
+
+@main.command()
+@click.argument("device")
+def probe(device: str) -> None:
+    """Say what can be measured on DEVICE (cpu-standin, nvidia:0, nvidia:GPU-<uuid>), as JSON."""
+    with open_device(device) as opened:
+        click.echo(json.dumps(describe_device(opened), indent=2))
 
 
 @main.command()

@@ -27,13 +27,13 @@ class Sources:
         journal: Records of the campaign.
         graphs: Hash of the graph of every architecture.
         flags: Reasons for doubt, one tuple per record of the journal.
-        memory_bytes: Peak memory of every job without waits.
+        memory: Memory of every job without waits, bytes by kind: peak, reserved, context.
     """
 
     journal: Journal
     graphs: Mapping[str, str]
     flags: Sequence[tuple[str, ...]]
-    memory_bytes: Mapping[JobSpec, int]
+    memory: Mapping[JobSpec, Mapping[str, int]]
 
     def job_key(self, job: JobSpec) -> str:
         """Key under which predictor, scheduler and profiler know the job."""
@@ -95,8 +95,8 @@ def gather(journal: Journal, graphs: Mapping[str, str], drift_ratio_max: float) 
         journal=journal,
         graphs=graphs,
         flags=flags,
-        memory_bytes={
-            record.jobs[0]: int(record.figures[0]["peak_bytes"])
+        memory={
+            record.jobs[0]: {key: int(value) for key, value in record.figures[0].items()}
             for record in journal.records
             if record.kind is Kind.MEMORY and record.status == "ok"
         },
@@ -119,6 +119,7 @@ def _solo_row(sources: Sources, record: Record, flags: tuple[str, ...]) -> SoloR
     job = record.jobs[0]
     architecture = zoo.find(job.architecture)
     figures: Mapping[str, float] = record.figures[0] if record.figures else {}
+    memory = sources.memory.get(job.without_wait, {})
     return SoloRow(
         schema_version=profile_schema.SCHEMA_VERSION,
         run_id=f"{record.run_id}-{record.attempt}",
@@ -128,7 +129,7 @@ def _solo_row(sources: Sources, record: Record, flags: tuple[str, ...]) -> SoloR
         host_memory_bytes=None,
         disk_read_bytes_per_s=None,
         network_bytes_per_s=None,
-        driver="none",
+        driver=sources.journal.header.get("driver", "none"),
         framework=sources.journal.header["framework"],
         share_mode="exclusive",
         job_key=sources.job_key(job),
@@ -151,12 +152,12 @@ def _solo_row(sources: Sources, record: Record, flags: tuple[str, ...]) -> SoloR
         step_ms_p95=_rounded(figures.get("step_ms_p95")),
         steps=int(figures.get("steps", 0)),
         utilization_ratio=_rounded(figures.get("utilization_ratio")),
-        sm_activity_ratio=None,
-        dram_activity_ratio=None,
-        memory_peak_bytes=sources.memory_bytes.get(job.without_wait),
-        memory_reserved_bytes=None,
-        memory_context_bytes=0,
-        power_watts=None,
+        sm_activity_ratio=_rounded(figures.get("sm_activity_ratio")),
+        dram_activity_ratio=_rounded(figures.get("dram_activity_ratio")),
+        memory_peak_bytes=memory.get("peak_bytes"),
+        memory_reserved_bytes=memory.get("reserved_bytes") or None,
+        memory_context_bytes=memory.get("context_bytes", 0),
+        power_watts=_rounded(figures.get("power_watts")),
         status=record.status,
         quality_flags=flags,
         features_json=None,

@@ -6,6 +6,7 @@ ProfilerError
 ├── JournalError              the caller's: the results folder belongs to another campaign or is damaged
 ├── GraphExportError          the framework's: the exporter failed for this network
 └── WorkerError               ours or the machine's: a measuring process died, was silent or refused a command
+    └── OutOfMemoryError      the job's: it does not fit on the device
 """
 
 from __future__ import annotations
@@ -38,3 +39,7 @@ class GraphExportError(ProfilerError):
 
 class WorkerError(ProfilerError):
     """A measuring process died, stayed silent or refused a command."""
+
+
+class OutOfMemoryError(WorkerError):
+    """The job does not fit on the device: a result, and no reason to try again."""

@@ -25,7 +25,7 @@ class Record:
         kind: What was measured.
         jobs: The job, or the jobs of a group.
         repeat: Number of the repetition.
-        status: ok, rejected or failed.
+        status: ok, rejected, failed or out_of_memory.
         figures: One mapping per job: step times and utilization, or memory.
         waits_ms: Waiting per step of each job.
         references_ms: Mean step times of the references alone, (before, after): of every job of a group, of the anchor
@@ -73,7 +73,7 @@ class Journal:
     def is_finished(self, run: Run) -> bool:
         """Whether the run needs no further attempt."""
         attempts = [record for record in self.records if record.run_id == run.run_id]
-        accepted = any(record.status == "ok" for record in attempts)
+        accepted = any(record.status in {"ok", "out_of_memory"} for record in attempts)
         return accepted or len(attempts) >= run.method.attempts_max
 
     def attempts(self, run: Run) -> int:

@@ -5,7 +5,6 @@ Source: OJPP paper, section 3.2 (a job's memory as <gamma, delta, p> from 100 sa
 
 from __future__ import annotations
 
-import gc
 import random
 import statistics
 import threading
@@ -13,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cotenant_profiler import system_clock
-from cotenant_profiler.resident_memory import resident_bytes
 from cotenant_profiler.training_loop import SEED, TrainingLoop
 
 WARM_STEPS = 3
@@ -54,26 +52,31 @@ class MemoryStates:
 
 
 def sample_memory(
-    build: Callable[[], TrainingLoop], *, wait_ms: float, samples: int, steps_min: int, duration_ms_max: float
+    build: Callable[[], TrainingLoop],
+    read: Callable[[], tuple[int, int]],
+    *,
+    wait_ms: float,
+    samples: int,
+    steps_min: int,
+    duration_ms_max: float,
 ) -> list[MemorySample]:
     """Train a fresh job and sample its memory at instants that are uniform over the time of its steps.
 
     Args:
         build: Makes the job; its own memory counts.
+        read: Allocated and reserved memory of the job now, bytes.
         wait_ms: Waiting per step.
         samples: Number of instants.
         steps_min: Steps that the instants shall cover.
         duration_ms_max: Time that they may cover.
     """
-    gc.collect()
-    baseline_bytes = resident_bytes()
     loop = build()
     steps = [loop.step(wait_ms) for _ in range(WARM_STEPS)]
     step_ms = statistics.median((step.end_ns - step.begin_ns) / 1e6 for step in steps)
     duration_ms = min(duration_ms_max, steps_min * step_ms)
     instants = random.Random(SEED)
     offsets_ms = sorted(instants.uniform(0, duration_ms) for _ in range(samples))
-    sampler = _Sampler(offsets_ms, baseline_bytes)
+    sampler = _Sampler(offsets_ms, read)
     sampler.start()
     while sampler.is_alive():
         loop.step(wait_ms)
@@ -82,12 +85,12 @@ def sample_memory(
 
 
 class _Sampler(threading.Thread):
-    """Reads what is resident at given instants, beside the thread that trains."""
+    """Reads memory at given instants, beside the thread that trains."""
 
-    def __init__(self, offsets_ms: Sequence[float], baseline_bytes: int) -> None:
+    def __init__(self, offsets_ms: Sequence[float], read: Callable[[], tuple[int, int]]) -> None:
         super().__init__(daemon=True)
         self._offsets_ms = offsets_ms
-        self._baseline_bytes = baseline_bytes
+        self._read = read
         self.samples: list[MemorySample] = []
 
     def run(self) -> None:
@@ -95,12 +98,12 @@ class _Sampler(threading.Thread):
         peak_bytes = 0
         for offset_ms in self._offsets_ms:
             system_clock.sleep_until_ns(begin_ns + round(1e6 * offset_ms))
-            held_bytes = max(0, resident_bytes() - self._baseline_bytes)
-            peak_bytes = max(peak_bytes, held_bytes)
+            allocated_bytes, reserved_bytes = self._read()
+            peak_bytes = max(peak_bytes, reserved_bytes)
             self.samples.append(
                 MemorySample(
                     offset_ms=(system_clock.now_ns() - begin_ns) // 1_000_000,
-                    allocated_bytes=held_bytes,
+                    allocated_bytes=allocated_bytes,
                     reserved_bytes=peak_bytes,
                 )
             )

@@ -73,8 +73,9 @@ def build_plan(campaign: Campaign) -> list[Run]:
     """Return all runs of the campaign in the order in which they are to be carried out.
 
     Each core job alone comes first, once, because waits depend on it; then everything else about the core jobs, then
-    the rest. Groups come in the order of their information gain, so that a campaign that ends early has told most; in
-    blocks the order is shuffled, so that a drift of the machine looks like noise and not like an effect.
+    the rest, or the other way round if the campaign says so. Groups come in the order of their information gain, so
+    that a campaign that ends early has told most; in blocks the order is shuffled, so that a drift of the machine looks
+    like noise and not like an effect.
     """
     order = random.Random(campaign.seed)
     first = list(_solo_runs(campaign, _with_bases(campaign.core_jobs), [0]))
@@ -89,7 +90,9 @@ def build_plan(campaign: Campaign) -> list[Run]:
     ]
     order.shuffle(others)
     order.shuffle(rest)
-    return first + _in_blocks(_informative_groups(campaign, order), others, order) + _bases_before_waits(rest)
+    rest = _bases_before_waits(rest)
+    together = _in_blocks(_informative_groups(campaign, order), others, order)
+    return first + (rest + together if campaign.solo_first else together + rest)
 
 
 def _informative_groups(campaign: Campaign, order: random.Random) -> list[Run]:

@@ -16,11 +16,13 @@ class StepRecord:
         begin_ns: CLOCK_MONOTONIC, nanoseconds.
         end_ns: CLOCK_MONOTONIC, nanoseconds.
         processor_ns: CPU time of the process at the end, nanoseconds.
+        device_ms: Time of the step by the clock of the device; None where the device has none.
     """
 
     begin_ns: int
     end_ns: int
     processor_ns: int
+    device_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,7 @@ class WindowFigures:
         step_ms_p95: 95th percentile.
         utilization_ratio: CPU time over wall time between the first and the last step, 0 to 1.
         rate_check_ratio: Mean duration times steps per second; 1 unless time is lost between steps.
+        device_step_ms_mean: Mean duration by the clock of the device, 0 where it has none.
     """
 
     steps: int
@@ -42,6 +45,7 @@ class WindowFigures:
     step_ms_p95: float
     utilization_ratio: float
     rate_check_ratio: float
+    device_step_ms_mean: float = 0.0
 
 
 def window_figures(records: Sequence[StepRecord], begin_ns: int, end_ns: int) -> WindowFigures:
@@ -65,6 +69,7 @@ def window_figures(records: Sequence[StepRecord], begin_ns: int, end_ns: int) ->
         step_ms_p95=percentile(durations_ms, 0.95),
         utilization_ratio=_utilization_ratio(before[-1:] + inside),
         rate_check_ratio=mean_ms * len(inside) / elapsed_ms,
+        device_step_ms_mean=sum(record.device_ms or 0.0 for record in inside) / len(inside),
     )
 
 

@@ -14,11 +14,13 @@ SEED = 1
 class TrainingLoop:
     """Trains one job on one batch that never changes: the work is real, the learning is beside the point."""
 
-    def __init__(self, spec: JobSpec) -> None:
+    def __init__(self, spec: JobSpec, device: str = "cpu") -> None:
         architecture = zoo.find(spec.architecture)
         torch.manual_seed(SEED)
-        self._network = architecture.build()
-        self._inputs, self._targets = architecture.make_batch(spec.batch)
+        with torch.device(device):
+            self._network = architecture.build()
+            self._inputs, self._targets = architecture.make_batch(spec.batch)
+        self._events = None if device == "cpu" else (_event(), _event())
         self._loss = architecture.loss
         self._optimizer = build_optimizer(architecture.optimizer, self._network)
 
@@ -27,14 +29,26 @@ class TrainingLoop:
         begin_ns = system_clock.now_ns()
         if wait_ms > 0:
             system_clock.sleep_ms(wait_ms)
+        if self._events is not None:
+            self._events[0].record()
         self._optimizer.zero_grad(set_to_none=True)
         loss = self._loss(self._network(self._inputs), self._targets)
         torch.autograd.backward(loss)
         self._optimizer.step()
+        if self._events is not None:
+            self._events[1].record()
         # Reading the loss is what makes a script wait for its device.
         loss.item()
         processor_ns = system_clock.own_processor_time_ns()
-        return StepRecord(begin_ns=begin_ns, end_ns=system_clock.now_ns(), processor_ns=processor_ns)
+        end_ns = system_clock.now_ns()
+        return StepRecord(begin_ns=begin_ns, end_ns=end_ns, processor_ns=processor_ns, device_ms=self._device_ms())
+
+    def _device_ms(self) -> float | None:
+        """Time between the device's first and last work of the step, by its own clock."""
+        if self._events is None:
+            return None
+        self._events[1].synchronize()
+        return float(self._events[0].elapsed_time(self._events[1]))
 
     def warm_up(self, *, steps_min: int, duration_ms_min: float, duration_ms_max: float) -> bool:
         """Step until step times are steady.
@@ -58,6 +72,10 @@ class TrainingLoop:
             if enough and is_steady(durations_ms):
                 return True
         return False
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def build_optimizer(name: str, network: torch.nn.Module) -> torch.optim.Optimizer:

@@ -1,4 +1,4 @@
-"""A resident measuring process: python -m cotenant_profiler.worker --core N.
+"""A resident measuring process: python -m cotenant_profiler.worker --core N | --cuda.
 
 Reads one JSON object per line from standard input and answers each with one line on standard output. It lives through
 many measurements, because starting Python and importing torch costs more than a measurement. End of input ends it.
@@ -22,15 +22,15 @@ from typing import Any
 
 import torch
 
-from cotenant_profiler import system_clock
+from cotenant_profiler import device_memory, system_clock
 from cotenant_profiler.errors import ProfilerError, WorkerError
 from cotenant_profiler.job_spec import JobSpec
 from cotenant_profiler.memory_trace import sample_memory
-from cotenant_profiler.resident_memory import peak_above
 from cotenant_profiler.step_times import StepRecord, window_figures
 from cotenant_profiler.training_loop import TrainingLoop
 
-RESIDENT_JOBS_MAX = 24
+# Jobs kept built: on a GPU each holds its weights there, and the memory is for the jobs under measurement.
+RESIDENT_JOBS_MAX = {"cpu": 24, "cuda": 2}
 
 Command = dict[str, Any]
 
@@ -38,7 +38,8 @@ Command = dict[str, Any]
 class Worker:
     """Carries out commands; keeps the jobs that it built, least recently used leave first."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
+        self._device = device
         self._loops: OrderedDict[JobSpec, TrainingLoop] = OrderedDict()
         self._warm: set[JobSpec] = set()
         self._commands: dict[str, Callable[[Command], Command]] = {
@@ -52,14 +53,18 @@ class Worker:
         """Return the answer to one command; failures are answers with the key `error`."""
         try:
             return self._commands[command["do"]](command)
+        except torch.OutOfMemoryError as error:
+            self._loops.clear()
+            return {"error": f"out of memory: {error}", "out_of_memory": True}
         except (ProfilerError, RuntimeError, ValueError, KeyError) as error:
             return {"error": f"{type(error).__name__}: {error}"}
 
     def _loop(self, spec: JobSpec) -> TrainingLoop:
         if spec not in self._loops:
-            self._loops[spec] = TrainingLoop(spec)
-            if len(self._loops) > RESIDENT_JOBS_MAX:
+            while len(self._loops) >= RESIDENT_JOBS_MAX[self._device]:
                 self._warm.discard(self._loops.popitem(last=False)[0])
+                device_memory.give_back(self._device)
+            self._loops[spec] = TrainingLoop(spec, self._device)
         self._loops.move_to_end(spec)
         return self._loops[spec]
 
@@ -91,11 +96,11 @@ class Worker:
         if self._loops:
             raise WorkerError("peak memory is a property of a fresh process; this one has built jobs before")
         spec = JobSpec(**command["job"]).without_wait
-        with peak_above() as memory:
+        with device_memory.peak(self._device) as memory:
             loop = self._loop(spec)
             for _ in range(command["steps"]):
                 loop.step()
-        return {"peak_bytes": memory.peak_bytes, "baseline_bytes": memory.baseline_bytes}
+        return dataclasses.asdict(memory)
 
     def _trace_memory(self, command: Command) -> Command:
         if self._loops:
@@ -103,6 +108,7 @@ class Worker:
         loop_spec = JobSpec(**command["job"]).without_wait
         samples = sample_memory(
             lambda: self._loop(loop_spec),
+            device_memory.reader(self._device),
             wait_ms=command["wait_ms"],
             samples=command["samples"],
             steps_min=command["steps_min"],
@@ -114,10 +120,14 @@ class Worker:
 def main() -> None:
     """Answer commands until the input ends."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--core", type=int, required=True, help="the only core that this process may use")
-    os.sched_setaffinity(0, {parser.parse_args().core})
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--core", type=int, help="the only core that this process may use, and its device")
+    place.add_argument("--cuda", action="store_true", help="the device is the visible GPU")
+    options = parser.parse_args()
+    if options.core is not None:
+        os.sched_setaffinity(0, {options.core})
     torch.set_num_threads(1)
-    worker = Worker()
+    worker = Worker("cuda" if options.cuda else "cpu")
     answers = sys.stdout
     # Whatever a library prints must not end up between the answers.
     sys.stdout = sys.stderr

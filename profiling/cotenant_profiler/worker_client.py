@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import Any
 
 from cotenant_profiler import system_clock
-from cotenant_profiler.errors import WorkerError
+from cotenant_profiler.errors import OutOfMemoryError, WorkerError
 from cotenant_profiler.job_spec import JobSpec
+from cotenant_profiler.measured_device import WorkerPlace
 
 START_TIMEOUT_MS = 120_000
 ANSWER_BYTES_MAX = 1 << 16
@@ -26,20 +27,17 @@ _RETURN_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(64 << 10), "MALLOC_TRIM_TH
 
 
 class WorkerClient:
-    """Starts a worker on one core and talks to it, one command at a time."""
+    """Starts a worker on a device and talks to it, one command at a time."""
 
-    def __init__(self, core: int, *, keeps_freed_memory: bool = True) -> None:
-        command = [sys.executable, "-m", "cotenant_profiler.worker", "--core", str(core)]
+    def __init__(self, place: WorkerPlace, *, keeps_freed_memory: bool = True) -> None:
+        command = [sys.executable, "-m", "cotenant_profiler.worker", *place.arguments]
+        memory = _KEEP_FREED_MEMORY if keeps_freed_memory else _RETURN_FREED_MEMORY
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={
-                **os.environ,
-                **_SINGLE_THREAD,
-                **(_KEEP_FREED_MEMORY if keeps_freed_memory else _RETURN_FREED_MEMORY),
-            },
+            env={**os.environ, **_SINGLE_THREAD, **memory, **place.environment},
             # A Ctrl-C is for the campaign, which then ends its workers in order.
             start_new_session=True,
         )
@@ -64,9 +62,12 @@ class WorkerClient:
         """Return the answer to the oldest command.
 
         Raises:
+            OutOfMemoryError: The job does not fit on the device.
             WorkerError: The worker refused the command, died, or was silent for `timeout_ms`.
         """
         answer: dict[str, Any] = json.loads(self._read_line(timeout_ms))
+        if answer.get("out_of_memory"):
+            raise OutOfMemoryError(answer["error"])
         if "error" in answer:
             raise WorkerError(answer["error"])
         return answer

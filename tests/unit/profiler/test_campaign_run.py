@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from cotenant_profiler import system_clock
-from cotenant_profiler.bench import Measurement
+from cotenant_profiler.bench import Load, Measurement
+from cotenant_profiler.campaign import Method
 from cotenant_profiler.campaign_run import CampaignDriver, judged, wait_ms
+from cotenant_profiler.errors import OutOfMemoryError
 from cotenant_profiler.journal import Journal, Record, open_journal
 from cotenant_profiler.plan import Kind, build_plan
 
@@ -73,6 +76,19 @@ def test_groups_are_compared_with_their_jobs_alone_and_single_jobs_with_the_anch
     carry_out(tmp_path, bench)
     for jobs, references in zip(bench.measured, bench.references, strict=True):
         assert references == (jobs if len(jobs) > 1 else (LENET,))
+
+
+def test_a_job_that_does_not_fit_is_a_result_and_not_tried_again(tmp_path: Path) -> None:
+    class SmallBench(FakeBench):
+        def measure(self, loads: Sequence[Load], references: Sequence[Load], method: Method) -> Measurement:
+            if RECOMMENDER in {load.job for load in loads}:
+                raise OutOfMemoryError("80 GiB wanted, 40 GiB there")
+            return super().measure(loads, references, method)
+
+    journal = carry_out(tmp_path, SmallBench())
+    beyond = [item for item in journal.records if RECOMMENDER in item.jobs and item.kind is not Kind.MEMORY]
+    assert {item.status for item in beyond} == {"out_of_memory"}
+    assert len({item.run_id for item in beyond}) == len(beyond)
 
 
 def test_a_run_is_given_up_after_the_attempts_allowed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from cotenant_profiler.bench import Bench, Load
 from cotenant_profiler.campaign import Method
 from cotenant_profiler.isolation import CoreReading, busy_times_ns, elsewhere_ratio, foreign_ratio
 from cotenant_profiler.processor_weight import WeightedGroup
+from cotenant_profiler.standin_device import StandinDevice
 
 from tests.support.profiler import LENET
 
@@ -49,10 +50,10 @@ def test_the_processor_time_of_another_process_is_read_exactly() -> None:
 
 
 def test_a_busy_loop_on_the_device_core_is_measured_as_foreign_load() -> None:
-    core = max(os.sched_getaffinity(0))
+    device = StandinDevice()
     method = Method(warm_up_steps=3, warm_up_ms=50, warm_up_ms_max=300, window_ms=1000)
-    loop = f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
-    with Bench(core, UNWEIGHTED) as bench, subprocess.Popen([sys.executable, "-c", loop]) as neighbour:
+    loop = f"import os\nos.sched_setaffinity(0, {{{device.core}}})\nwhile True: pass"
+    with Bench(device, UNWEIGHTED) as bench, subprocess.Popen([sys.executable, "-c", loop]) as neighbour:
         try:
             measured = bench.measure([Load(job=LENET)], [Load(job=LENET)], method)
         finally:

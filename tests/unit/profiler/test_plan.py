@@ -84,3 +84,29 @@ def test_the_first_pairs_of_a_campaign_leave_no_core_job_out() -> None:
     campaign = read_campaign(STANDIN)
     groups = [run.jobs for run in build_plan(campaign) if run.kind is Kind.GROUP]
     assert {job for group in groups[:16] for job in group} == set(campaign.core_jobs)
+
+
+def test_a_campaign_may_want_every_job_alone_before_any_two_together() -> None:
+    solo = {"repeats": 1, "first": True, "architectures": ["gru"], "batches": 2}
+    plan = build_plan(small_campaign(solo=solo))
+    kinds = [run.kind for run in plan]
+    alone = [index for index, run in enumerate(plan) if run.kind is Kind.SOLO]
+    assert max(alone) < kinds.index(Kind.GROUP)
+    assert [run.jobs[0].batch for run in plan if run.kind is Kind.SOLO and run.jobs[0].architecture == "gru"] != []
+    assert len([run for run in plan if run.kind is Kind.SOLO and run.jobs[0].architecture == "gru"]) == 2
+
+
+def test_every_committed_campaign_can_be_planned_and_names_each_run_once() -> None:
+    for path in sorted(Path("profiling/campaigns").glob("*.toml")):
+        plan = build_plan(read_campaign(path))
+        assert len({run.run_id for run in plan}) == len(plan), path
+
+
+def test_the_large_campaign_has_four_hundred_ordered_pairs_thirty_repeated_ones_and_twenty_triples() -> None:
+    groups = Counter(
+        run.jobs for run in build_plan(read_campaign(STANDIN.with_stem("cpu_standin_large"))) if run.kind is Kind.GROUP
+    )
+    pairs = {jobs: count for jobs, count in groups.items() if len(jobs) == 2}
+    assert sum(len(set(jobs)) for jobs in pairs) >= 400
+    assert sum(count == 3 for count in pairs.values()) == 30
+    assert sum(len(jobs) == 3 for jobs in groups) == 20

@@ -1,0 +1,86 @@
+"""The GPU as a measured device, through the real binding over the fake driver library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cotenant_profiler.campaign_run import open_device
+from cotenant_profiler.errors import InvalidCampaignError, ProfilerError
+from cotenant_profiler.nvidia_device import NvidiaDevice
+
+from tests.support.fake_driver import FakeDriver, build_library, load_library
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_library(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture
+def driver(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    monkeypatch.setenv("FAKE_NVML_STATE", "")
+    load_library(library)
+    driver = FakeDriver(tmp_path / "driver.txt")
+    driver.add_gpu("GPU-a", total_bytes=80 << 30, percent=60)
+    return driver
+
+
+@pytest.fixture
+def device(driver: FakeDriver) -> Iterator[NvidiaDevice]:
+    with NvidiaDevice("0") as device:
+        yield device
+
+
+def test_workers_see_this_gpu_only_and_by_its_uuid(device: NvidiaDevice) -> None:
+    assert device.name == "FakeGPU"
+    assert device.place.arguments == ("--cuda",)
+    assert device.place.environment == {"CUDA_VISIBLE_DEVICES": "GPU-a"}
+
+
+def test_a_window_has_the_drivers_samples_and_power_and_nothing_that_it_does_not_tell(
+    driver: FakeDriver, device: NvidiaDevice
+) -> None:
+    end = device.watch([10])
+    driver.advance()
+    window = end()
+    assert window.utilization_ratio == pytest.approx(0.6)
+    assert window.power_watts == pytest.approx(250.0)
+    assert (window.sm_activity_ratio, window.dram_activity_ratio, window.clock_mhz) == (None, None, None)
+    assert set(window.figures()) == {"utilization_ratio", "power_watts"}
+
+
+def test_samples_from_before_the_window_do_not_count(driver: FakeDriver, device: NvidiaDevice) -> None:
+    driver.advance()
+    assert device.watch([10])().utilization_ratio is None
+
+
+@pytest.mark.parametrize(
+    ("present", "ours", "foreign_ratio"),
+    [((), (10,), 0.0), ((10,), (10,), 0.0), ((10, 77), (10,), 1.0), ((501,), (10,), 0.0), ((501, 502), (10,), 1.0)],
+    ids=["nobody", "only we", "somebody else", "one whose id is hidden", "two whose ids are hidden"],
+)
+def test_another_process_on_the_gpu_is_foreign_load(
+    driver: FakeDriver, device: NvidiaDevice, present: tuple[int, ...], ours: tuple[int, ...], foreign_ratio: float
+) -> None:
+    for pid in present:
+        driver.add_process("GPU-a", pid, used_bytes=1 << 30, percent=10)
+    assert device.watch(ours)().foreign_ratio == foreign_ratio
+
+
+def test_the_memory_of_a_process_is_what_the_driver_says(driver: FakeDriver, device: NvidiaDevice) -> None:
+    assert device.memory_bytes(10) is None
+    driver.add_process("GPU-a", 10, used_bytes=3 << 30, percent=10)
+    assert device.memory_bytes(10) == 3 << 30
+
+
+@pytest.mark.parametrize("name", ["tpu:0", "nvidia:", "cpu", ""])
+def test_an_unknown_device_is_refused_with_the_known_ones(name: str) -> None:
+    with pytest.raises(InvalidCampaignError, match="cpu-standin, nvidia:0"):
+        open_device(name)
+
+
+def test_a_gpu_that_is_not_there_is_refused_with_its_name(driver: FakeDriver) -> None:
+    with pytest.raises(ProfilerError, match="GPU 7"):
+        open_device("nvidia:7")
