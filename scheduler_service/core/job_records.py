@@ -1,13 +1,12 @@
-"""Jobs as the engine remembers them: records, their story, their newest decision."""
+"""Jobs as the engine remembers them: records and their story."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any
 
-from scheduler_service.core.decisions import Decision, Hold, HoldMany
 from scheduler_service.core.records import ENDED_PHASES, AfterStop, Assignment, JobRequest, Phase, Reason
 from scheduler_service.core.view import PendingJob, RunningJob
 
@@ -201,36 +200,6 @@ class RejectedDecision:
     detail: str = ""
 
 
-class DecisionLog(Mapping[str, Decision]):
-    """The newest decision of every living job; a hold shared by many jobs is unfolded on reading."""
-
-    def __init__(self) -> None:
-        self._decisions: dict[str, Decision] = {}
-
-    def __getitem__(self, job_id: str) -> Decision:
-        decision = self._decisions[job_id]
-        if isinstance(decision, HoldMany):
-            return Hold(job_id=job_id, reason=decision.reason, until_ms=decision.until_ms)
-        return decision
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._decisions)
-
-    def __len__(self) -> int:
-        return len(self._decisions)
-
-    def record(self, decision: Decision) -> None:
-        """Keep a decision, for every job it is about."""
-        if isinstance(decision, HoldMany):
-            self._decisions.update(dict.fromkeys(decision.job_ids, decision))
-        else:
-            self._decisions[decision.job_id] = decision
-
-    def forget(self, job_id: str) -> None:
-        """Drop the decision of a job that has ended."""
-        self._decisions.pop(job_id, None)
-
-
 def with_history(job: JobRecord, *, at_ms: int, kind: str, message: str) -> JobRecord:
     """Return the job with one more line in its story; the oldest lines leave."""
     limit = ENDED_HISTORY_MAX if job.has_ended else HISTORY_MAX
@@ -269,4 +238,5 @@ def running_view(job: JobRecord) -> RunningJob:
         step_ms=job.step_ms,
         solo_step_ms=job.solo_step_ms,
         moving_to=job.target.assignments if job.target is not None else (),
+        neighbours_since_ms=job.neighbours_since_ms,
     )

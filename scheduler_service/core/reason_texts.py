@@ -83,6 +83,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "start.",
     "RESHAPED_UP": "The job goes on with {gpus_count} instead of {gpus_before_count} GPU(s), which were idle: it ends "
     "{saved_ms} sooner.",
+    "MIGRATES_FROM_INTERFERENCE": "The job moves to another GPU, because on its old one the slowdown was "
+    "{slowdown_before_ratio}; {slowdown_ratio} is expected there ({jobs}).",
     "RESHAPED_TO_SHARE": "The job goes on with {gpus_count} instead of {gpus_before_count} GPU(s), its share of the "
     "cluster.",
     # a policy starts it

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from scheduler_service.core.decisions import Decision
+from scheduler_service.core.inventory import Inventory
 from scheduler_service.core.records import Assignment, Gpu, JobPrediction, JobRequest, Node, PairPrediction
 
 
@@ -31,6 +32,7 @@ class RunningJob:
         step_ms: Mean step time of the newest window; 0 = not yet.
         solo_step_ms: Mean step time measured alone; 0 = not yet.
         moving_to: Where it goes on once it has stopped; empty = it leaves, or stays.
+        neighbours_since_ms: When the set of jobs beside it last changed.
     """
 
     request: JobRequest
@@ -49,6 +51,7 @@ class RunningJob:
     step_ms: float = 0.0
     solo_step_ms: float = 0.0
     moving_to: tuple[Assignment, ...] = ()
+    neighbours_since_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +97,7 @@ class SchedulingView:
         free_gpu_ids: GPUs among `gpus` that hold nothing and release nothing; in no order.
         host_use: What jobs occupy of each node's host, by node id; absent = nothing.
         nodes_per_job_max: Nodes that one job may span; 0 = no limit.
+        inventory: What the GPUs are, counted; None = not yet counted.
         deferred: Pending jobs whose `not_before_ms` has not come; no policy decides about them.
         can_move: Running jobs may be migrated and reshaped here.
     """
@@ -110,6 +114,7 @@ class SchedulingView:
     free_gpu_ids: AbstractSet[str]
     host_use: Mapping[str, HostUse] = field(default_factory=dict)
     nodes_per_job_max: int = 0
+    inventory: Inventory | None = None
     deferred: Sequence[PendingJob] = ()
     can_move: bool = True
 

@@ -1,0 +1,127 @@
+"""OJPAP: OJPP that also moves running workers away from devices that suffer for a while.
+
+What it does:
+    Places jobs as ojpp does. When the moving average of the slowdown measured on a GPU stays above its limit, it looks
+    at the half of the GPUs in use that suffers most: from each the worker that is cheapest to migrate goes to the GPU
+    on which the worst slowdown would then be lowest, GPUs in use first, if every limit of ojpp holds afterwards, if
+    that lowers the interference, and if the costs of all moves together stay within a limit.
+
+Why:
+    Predictions may be wrong and neighbours change; a lasting violation is worth a migration, a short one is not.
+
+Source:
+    Li et al., "Interference-aware opportunistic job placement for shared distributed deep learning clusters" (JPDC),
+    section 4.4, Algorithm 4, Eq. 18 and 19, Fig. 10.
+
+Where we differ:
+    Eq. 19 bounds the sum over the whole plan; the listing only looks at single costs. The limit, for which the paper
+    gives no value, is a share of the mean remaining time of the running jobs; where nobody's is known nobody moves. A
+    plan that lowers nothing is empty. A moving job restarts as a whole, at most once per plan, and not in a round that
+    starts jobs. A GPU is judged when its jobs have been together for `settle_ms`, since its moving average still tells
+    of the neighbours before. Everything said about ojpp holds here too.
+
+Cost:
+    That of ojpp; when triggered O(GPUs in use x GPUs) looks, each at the jobs of two GPUs and their other workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from scheduler_service.core.decisions import Decision, Migrate, Start
+from scheduler_service.core.view import GpuView, RunningJob, SchedulingView
+from scheduler_service.policies.adjustment import Arrangement
+from scheduler_service.policies.packing_orders import by_gregariousness
+from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingRules
+from scheduler_service.policies.placement import ranked
+from scheduler_service.policies.remaining_time import remaining_ms_of, require_not_negative, require_positive
+from scheduler_service.policies.worker_packing import pack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ojpap:
+    """OJPP with online adjustment."""
+
+    compute_requirement: str = field(
+        default="sm_activity",
+        metadata={"description": "what counts as compute: sm_activity (else utilization), utilization or zero"},
+    )
+    tau_max: float = field(
+        default=0.1, metadata={"description": "largest probability that memory peaks on one GPU coincide; 0.1 = 10 %"}
+    )
+    theta_max: float = field(
+        default=0.2, metadata={"description": "largest slowdown on any shared GPU, expected or measured; 0.2 = 20 %"}
+    )
+    theta_diff: float = field(
+        default=0.1, metadata={"description": "largest difference between the slowdowns of one job's workers"}
+    )
+    cost_max_ms: int = field(
+        default=0, metadata={"description": "what all moves of a plan may cost, in ms; 0 = by cost_share_ratio"}
+    )
+    cost_share_ratio: float = field(
+        default=0.05, metadata={"description": "the same as a share of the jobs' mean remaining time; 0.05 = 5 %"}
+    )
+    migration_cost_ms: int = field(
+        default=10_000, metadata={"description": "cost of moving a job that states none, in ms"}
+    )
+    settle_ms: int = field(
+        default=60_000, metadata={"description": "a GPU is judged when its jobs have been together so long, in ms"}
+    )
+    interval_ms: int = field(default=30_000, metadata={"description": "how often GPUs are judged, in ms"})
+
+    def __post_init__(self) -> None:
+        """Refuse values without a meaning."""
+        _ = self._rules()
+        require_positive(interval_ms=self.interval_ms)
+        require_not_negative(
+            cost_max_ms=self.cost_max_ms,
+            cost_share_ratio=self.cost_share_ratio,
+            migration_cost_ms=self.migration_cost_ms,
+            settle_ms=self.settle_ms,
+        )
+
+    def decide(self, view: SchedulingView) -> Sequence[Decision]:
+        """Return migrations, then one decision per pending job."""
+        decisions = pack(view, self._rules(), by_gregariousness)
+        if any(isinstance(decision, Start) for decision in decisions):
+            return decisions
+        if not any(self._suffers(view, entry) for entry in view.gpus.values()):
+            return decisions
+        plan = Arrangement(view, self._rules()).plan(self._cost_ms, self._cost_limit_ms(view))
+        moves = [Migrate(job_id=one.job_id, reason=one.reason, assignments=ranked(one.gpu_ids)) for one in plan]
+        return [*moves, *decisions]
+
+    def _rules(self) -> PackingRules:
+        return PackingRules(
+            best=Best.LEAST_INTERFERENCE,
+            memory=MemoryModel.ONE_SURGE,
+            compute_requirement=self.compute_requirement,
+            tau_max=self.tau_max,
+            theta_max=self.theta_max,
+            theta_diff=self.theta_diff,
+        )
+
+    def _suffers(self, view: SchedulingView, entry: GpuView) -> bool:
+        """The trigger: the moving average is too high, and it tells of the jobs that are there now."""
+        if entry.gpu.slowdown_ewma_ratio <= self.theta_max or len(entry.job_ids) < 2:
+            return False
+        changed_at_ms = max(view.running[job_id].neighbours_since_ms for job_id in entry.job_ids)
+        return view.now_ms - changed_at_ms >= self.settle_ms
+
+    def _cost_ms(self, job: RunningJob) -> int:
+        return job.request.migration_cost_ms or self.migration_cost_ms
+
+    def _cost_limit_ms(self, view: SchedulingView) -> float:
+        """Return the bound of Eq. 19 for this plan."""
+        if self.cost_max_ms:
+            return float(self.cost_max_ms)
+        rests = [rest_ms for job in view.running.values() if (rest_ms := _rest_ms(view, job)) is not None]
+        return self.cost_share_ratio * sum(rests) / len(rests) if rests else 0.0
+
+
+def _rest_ms(view: SchedulingView, job: RunningJob) -> float | None:
+    entry = view.gpus.get(job.assignments[0].gpu_id)
+    prediction = view.predictions.job(job.request.key, entry.gpu.device) if entry is not None else None
+    gpus = len(job.assignments)
+    return remaining_ms_of(job.request, prediction, steps_done=job.steps_done, gpus=gpus, sub_batch=job.sub_batch)
