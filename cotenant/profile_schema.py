@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cotenant import profile_parquet
 from cotenant.profile_cells import Cell, Column, ColumnRule, column, columns, format_cell, parse_cell
 
 __all__ = [
@@ -178,10 +179,10 @@ class LossCurveRow:
 
 
 def read_rows(path: Path, row_type: type[Row]) -> list[Row]:
-    """Reads a CSV file whole and checks every row.
+    """Reads a file whole and checks every row.
 
     Args:
-        path: A file with one header line.
+        path: A CSV file with one header line, or a Parquet file where the name ends so.
         row_type: The class of its rows, e.g. `SoloRow`.
 
     Returns:
@@ -193,11 +194,11 @@ def read_rows(path: Path, row_type: type[Row]) -> list[Row]:
     """
     problems: list[Problem] = []
     rows: list[Row] = []
-    with path.open(newline="", encoding="utf-8") as file:
-        for line, cells in _records(file, row_type, str(path)):
-            row = _build(cells, row_type, line, problems)
-            if row is not None:
-                rows.append(row)
+    records = _parquet_records if path.suffix == profile_parquet.SUFFIX else _csv_records
+    for line, cells in records(path, row_type):
+        row = _build(cells, row_type, line, problems)
+        if row is not None:
+            rows.append(row)
     if problems:
         raise ProfileSchemaError(str(path), problems)
     return rows
@@ -231,7 +232,7 @@ def format_row(row: SoloRow | PairRow | MemoryTraceRow | LossCurveRow) -> dict[s
 
 
 def write_rows(path: Path, rows: Iterable[Row], row_type: type[Row]) -> None:
-    """Writes a CSV file atomically after checking every row.
+    """Writes a CSV file, or a Parquet file where the name ends so, atomically after checking every row.
 
     Args:
         path: The file to create or replace; its folder must exist.
@@ -241,16 +242,43 @@ def write_rows(path: Path, rows: Iterable[Row], row_type: type[Row]) -> None:
     Raises:
         ProfileSchemaError: A row breaks the schema; nothing is written.
     """
-    cells = []
+    checked = []
     for number, row in enumerate(rows):
         check_row(row, f"{path.name}, row {number}")
-        cells.append(format_row(row))
+        checked.append(row)
     partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [item.name for item in columns(row_type)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(cells)
+    if path.suffix == profile_parquet.SUFFIX:
+        profile_parquet.write_records(partial, [_values(row) for row in checked], row_type)
+    else:
+        with partial.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, [item.name for item in columns(row_type)], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(format_row(row) for row in checked)
     partial.replace(path)
+
+
+def _values(row: object) -> dict[str, Any]:
+    return {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}  # type: ignore[arg-type]
+
+
+def _parquet_records(path: Path, row_type: type[Any]) -> Iterator[tuple[int, dict[str, str]]]:
+    try:
+        problems = _header_problems(profile_parquet.read_header(path), row_type)
+        if problems:
+            raise ProfileSchemaError(str(path), problems)
+        yield from profile_parquet.read_records(path, row_type)
+    except profile_parquet.ParquetError as error:
+        raise ProfileSchemaError(str(path), [Problem(line=0, column="(file)", reason=str(error))]) from error
+
+
+def _csv_records(path: Path, row_type: type[Any]) -> Iterator[tuple[int, dict[str, str]]]:
+    # A byte order mark, which spreadsheets write, is no part of the first column's name.
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        try:
+            yield from _records(file, row_type, str(path))
+        except UnicodeDecodeError as error:
+            problem = Problem(line=0, column="(file)", reason=f"is not UTF-8: {error}")
+            raise ProfileSchemaError(str(path), [problem]) from error
 
 
 def _records(file: Iterable[str], row_type: type[Any], source: str) -> Iterator[tuple[int, dict[str, str]]]:

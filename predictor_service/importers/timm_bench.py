@@ -1,8 +1,8 @@
 """timm's benchmark tables: step time of training and inference of image models on five consumer GPUs.
 
 Campaigns: train, and infer by torch version and compilation. `amp` is mixed precision in 16 bits. The training batch
-is the largest that fitted, tried downward from 512. Our features at the image size of the row are joined where the table
-of timm features has them.
+is the largest that fitted, tried downward from 512. Our features at the image size of the row are joined where the
+table of timm features has them.
 """
 
 from __future__ import annotations

@@ -63,13 +63,10 @@ def counted_memory_bytes(features: Mapping[str, float], batch: int, *, optimizer
         optimizer_slots: Numbers that the optimizer keeps per parameter, e.g. 2 for Adam.
 
     Returns:
-        Bytes at the fuller of two moments: the peak of the step, beside weights and optimizer state; and the update,
-        when gradients and one temporary copy of the weights are alive instead of activations.
+        Bytes: weights, optimizer state, buffers, input, and the most that is alive during the step, gradients included.
     """
-    parameter_bytes, buffer_bytes = features["parameter_bytes"], features["buffer_bytes"]
-    held_bytes = (1 + optimizer_slots) * parameter_bytes + buffer_bytes
-    step_bytes = _step_peak_bytes(features, batch) + batch * features["input_bytes_per_sample"]
-    return held_bytes + max(step_bytes, 2 * parameter_bytes)
+    held_bytes = (1 + optimizer_slots) * features["parameter_bytes"] + features["buffer_bytes"]
+    return held_bytes + batch * features["input_bytes_per_sample"] + _step_peak_bytes(features, batch)
 
 
 def _step_peak_bytes(features: Mapping[str, float], batch: int) -> float:
