@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from predictor_service.errors import TrainingDataError
-from predictor_service.evaluation.scoring import plan_rounds
+from predictor_service.evaluation.scoring import Round, plan_rounds
 from predictor_service.features.slowdown_composition import COMPOSITIONS, compose_slowdowns
 from predictor_service.learning.problem import JobFacts, Problem
 from predictor_service.learning.slowdown_folds import inner_folds, observe_pairs
@@ -16,16 +16,22 @@ from predictor_service.learning.slowdown_method import SlowdownMethod
 from tests.support.turn_taking_world import turn_taking_problem
 
 
+def _first_round(problem: Problem, level: str) -> tuple[Problem, Problem]:
+    part: Round = plan_rounds(problem, level, 4, 0)[0]
+    assert part.train is not None
+    return part.train, part.test
+
+
 def _hidden(problem: Problem) -> Problem:
     return dataclasses.replace(problem, measured=np.full(len(problem), np.nan))
 
 
 def test_an_unseen_family_is_predicted_from_what_its_jobs_do_alone() -> None:
-    part = plan_rounds(turn_taking_problem(jobs=12, families=4), "family", 4, 0)[0]
-    fitted = SlowdownMethod("family").fit(part.train, seed=0)
-    forecast = fitted.predict(_hidden(part.test))
-    by_mean = np.abs(part.train.measured.mean() - part.test.measured).mean()
-    assert np.abs(forecast.value - part.test.measured).mean() < 0.3 * by_mean
+    train, test = _first_round(turn_taking_problem(jobs=12, families=4), "family")
+    fitted = SlowdownMethod("family").fit(train, seed=0)
+    forecast = fitted.predict(_hidden(test))
+    by_mean = np.abs(train.measured.mean() - test.measured).mean()
+    assert np.abs(forecast.value - test.measured).mean() < 0.3 * by_mean
     assert (forecast.lower_90 <= forecast.value).all()
     assert (forecast.value <= forecast.upper_90).all()
     assert fitted.candidates[0].inner_mae <= min(each.inner_mae for each in fitted.candidates)
@@ -34,10 +40,10 @@ def test_an_unseen_family_is_predicted_from_what_its_jobs_do_alone() -> None:
 def test_shuffled_measurements_teach_nothing() -> None:
     problem = turn_taking_problem(jobs=10)
     shuffled = dataclasses.replace(problem, measured=np.random.default_rng(3).permutation(problem.measured))
-    part = plan_rounds(shuffled, "random_pair", 4, 0)[0]
-    fitted = SlowdownMethod("random_pair").fit(part.train, seed=0)
-    error = np.abs(fitted.predict(_hidden(part.test)).value - part.test.measured).mean()
-    assert error > 0.8 * np.abs(part.train.measured.mean() - part.test.measured).mean()
+    train, test = _first_round(shuffled, "random_pair")
+    fitted = SlowdownMethod("random_pair").fit(train, seed=0)
+    error = np.abs(fitted.predict(_hidden(test)).value - test.measured).mean()
+    assert error > 0.8 * np.abs(train.measured.mean() - test.measured).mean()
 
 
 def test_equal_rows_and_seeds_give_equal_answers() -> None:
