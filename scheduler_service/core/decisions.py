@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from scheduler_service.core.records import Assignment, Reason
+from scheduler_service.core.records import Assignment, JobRequest, Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +83,38 @@ class HoldMany(Decision):
     until_ms: int = 0
 
 
+class Queued(Protocol):
+    """A job in a queue."""
+
+    @property
+    def request(self) -> JobRequest:
+        """What its owner asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldRest(Decision):
+    """The same hold for all pending jobs from one on: its cost does not depend on how many there are.
+
+    Attributes:
+        job_id: Empty.
+        queue: The view's pending jobs.
+        first: Position of the first of them that waits; every one before it has its own decision.
+        until_ms: As in `Hold`.
+    """
+
+    job_id: str = ""
+    queue: Sequence[Queued]
+    first: int
+    until_ms: int = 0
+
+
 def unfolded(decisions: Iterable[Decision]) -> Iterator[Decision]:
-    """Yield one decision per job, in order, with every `HoldMany` replaced by its holds."""
+    """Yield one decision per job, in order, with holds for many jobs replaced by one for each."""
     for decision in decisions:
+        if isinstance(decision, HoldRest):
+            for job in decision.queue[decision.first :]:
+                yield Hold(job_id=job.request.job_id, reason=decision.reason, until_ms=decision.until_ms)
+            continue
         if isinstance(decision, HoldMany):
             for job_id in decision.job_ids:
                 yield Hold(job_id=job_id, reason=decision.reason, until_ms=decision.until_ms)

@@ -14,7 +14,7 @@ from typing import Any
 from scheduler_service.core import engine_snapshot, events, job_events, node_events
 from scheduler_service.core.attempts import launch, launch_commands, stop, stop_commands
 from scheduler_service.core.commands import Command, WakeAt
-from scheduler_service.core.decisions import Decision, Hold, HoldMany, Migrate, Reshape, Start, Stop, unfolded
+from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest, Migrate, Reshape, Start, Stop, unfolded
 from scheduler_service.core.job_records import RejectedDecision
 from scheduler_service.core.moves import order_move
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
@@ -133,6 +133,7 @@ class SchedulerEngine:
         self._state.decided_at_ms = self._state.now_ms
         for rejection in plan.rejections:
             self._record_rejection(rejection.decision.job_id, rejection.reason, type(rejection.decision).__name__)
+        self._state.decisions.record_round(plan.decisions)
         for decision in plan.decisions:
             self._carry_out(decision, plan, step)
         interval_ms = int(getattr(self._policy, "interval_ms", 0))
@@ -141,7 +142,7 @@ class SchedulerEngine:
 
     def _ask(self, view: SchedulingView) -> CheckedPlan:
         """Ask the policy and check its answer; one that raises holds every job and is recorded."""
-        pending = {job.request.job_id: job for job in view.pending}
+        pending = self._state.ready_jobs().by_id
         try:
             decisions: Sequence[Decision] = tuple(self._policy.decide(view))
         except Exception as error:  # a policy's bug must not stop the cluster; it is recorded
@@ -168,9 +169,8 @@ class SchedulerEngine:
             stop(self._state, self._state.jobs[decision.job_id], AfterStop.REQUEUE, step)
         elif isinstance(decision, Migrate | Reshape):
             order_move(self._state, decision, reserved_bytes=plan.reservations[decision.job_id], step=step)
-        elif isinstance(decision, Hold | HoldMany) and decision.until_ms > self._state.now_ms:
+        elif isinstance(decision, Hold | HoldMany | HoldRest) and decision.until_ms > self._state.now_ms:
             step.wakes_at_ms.append(decision.until_ms)
-        self._state.decisions.record(decision)
 
     def _view(self, *, explain: bool) -> SchedulingView:
         state = self._state
@@ -187,6 +187,7 @@ class SchedulerEngine:
             free_gpu_ids=state.free_gpu_ids,
             host_use=state.host_use,
             nodes_per_job_max=self._nodes_per_job_max,
+            inventory=state.inventory,
             can_move=self._can_move,
         )
 

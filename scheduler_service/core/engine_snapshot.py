@@ -117,5 +117,6 @@ def _load_jobs(state: ClusterState, stored: StoredState) -> None:
             state.decisions.record(Decision(job_id=job.job_id, reason=job.reason))
     for job_id, reason in stored.holds.items():
         state.set_hold(job_id, reason)
-    for job_id, hold in stored.decisions.items():
-        state.decisions.record(Hold(job_id=job_id, reason=hold.reason, until_ms=hold.until_ms))
+    state.decisions.record_round(
+        Hold(job_id=job_id, reason=hold.reason, until_ms=hold.until_ms) for job_id, hold in stored.decisions.items()
+    )

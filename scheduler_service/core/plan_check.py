@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from scheduler_service.core.capacity import Resident, expected_bytes, reserved_bytes, sharing_obstacle
-from scheduler_service.core.decisions import Decision, Hold, HoldMany, Migrate, Reshape, Start, Stop, unfolded
+from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest, Migrate, Reshape, Start, Stop, unfolded
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu, JobRequest, Reason
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
@@ -47,6 +47,7 @@ class _Check:
     pending: Mapping[str, PendingJob]
     ledger: Ledger
     decided: set[str] = field(default_factory=set)
+    has_rest: bool = False
     leaving: set[str] = field(default_factory=set)
     accepted: list[Decision] = field(default_factory=list)
     reservations: dict[str, int] = field(default_factory=dict)
@@ -67,9 +68,14 @@ def check_plan(view: SchedulingView, pending: Mapping[str, PendingJob], decision
             check.decided.update(decision.job_ids)
             check.accepted.append(decision)
             continue
+        if isinstance(decision, HoldRest) and _is_true_rest(check, decision):
+            check.has_rest = True
+            check.accepted.append(decision)
+            continue
         for single in unfolded((decision,)):
             _check_one(check, single)
-    for job_id in pending:
+    is_complete = check.has_rest or len(check.decided) == len(pending)
+    for job_id in () if is_complete else pending:
         if job_id not in check.decided:
             missing = Hold(job_id=job_id, reason=Reason(code="NO_DECISION", job_ids=(job_id,)))
             _reject(check, missing, missing.reason)
@@ -83,6 +89,13 @@ def check_plan(view: SchedulingView, pending: Mapping[str, PendingJob], decision
 def _is_clean(check: _Check, holds: HoldMany) -> bool:
     ids = set(holds.job_ids)
     return len(ids) == len(holds.job_ids) and ids <= check.pending.keys() and ids.isdisjoint(check.decided)
+
+
+def _is_true_rest(check: _Check, rest: HoldRest) -> bool:
+    """The jobs before it, and nobody else, are decided about."""
+    queue = check.view.pending
+    is_of_view = not check.has_rest and len(rest.queue) == len(queue) and 0 <= rest.first == len(check.decided)
+    return is_of_view and all(queue[place].request.job_id in check.decided for place in range(rest.first))
 
 
 def _check_one(check: _Check, decision: Decision) -> None:
@@ -114,7 +127,7 @@ def _obstacle(check: _Check, decision: Decision) -> Reason | None:
         return _about("DECISION_NOT_SUPPORTED", decision)
     if decision.job_id not in check.pending:
         return _about("JOB_NOT_PENDING", decision)
-    if decision.job_id in check.decided:
+    if decision.job_id in check.decided or check.has_rest:
         return _about("DECIDED_TWICE", decision)
     return _start_obstacle(check, decision) if isinstance(decision, Start) else None
 

@@ -13,9 +13,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import MappingProxyType
 
+from scheduler_service.core.decision_log import DecisionLog
 from scheduler_service.core.decisions import Hold
+from scheduler_service.core.inventory import Inventory, count_gpus
 from scheduler_service.core.job_records import (
-    DecisionLog,
     Ghost,
     JobRecord,
     KeyUse,
@@ -24,6 +25,7 @@ from scheduler_service.core.job_records import (
     running_view,
 )
 from scheduler_service.core.prediction_store import PredictionStore
+from scheduler_service.core.ready_queue import ReadyQueue
 from scheduler_service.core.records import ENDED_PHASES, Assignment, Node, Phase, Reason, Share
 from scheduler_service.core.view import GpuView, HostUse, PendingJob, RunningJob
 
@@ -52,6 +54,7 @@ class ClusterState:
         self._gpus: dict[str, GpuView] = {}
         self._usable_nodes: dict[str, Node] = {}
         self._usable_gpus: dict[str, GpuView] = {}
+        self._inventory: Inventory | None = None
         self._free_gpu_ids: dict[str, None] = {}
         self._holders: dict[str, list[str]] = {}
         self._host_use: dict[str, HostUse] = {}
@@ -148,9 +151,16 @@ class ClusterState:
         found.pop(job.job_id, None)
         return tuple(found)
 
-    def ready_jobs(self) -> tuple[PendingJob, ...]:
-        """Return the pending jobs that a policy may start now, in submission order."""
-        return tuple([self._ready_jobs[job_id] for _, job_id in self._ready])
+    @property
+    def inventory(self) -> Inventory:
+        """What the usable nodes have."""
+        if self._inventory is None:
+            self._inventory = count_gpus(self._usable_gpus.values())
+        return self._inventory
+
+    def ready_jobs(self) -> ReadyQueue:
+        """Return the pending jobs that a policy may start now, in submission order; valid until the next change."""
+        return ReadyQueue(self._ready, self._ready_jobs)
 
     # --- changes: the engine only -------------------------------------------------------------------------------
 
@@ -220,6 +230,7 @@ class ClusterState:
         if job.job_id not in self._ready_jobs:
             insort(self._ready, (job.submitted_at_ms, job.job_id))
         self._ready_jobs[job.job_id] = pending_view(job)
+        self.decisions.expect(job.job_id)
 
     def _make_unready(self, job: JobRecord) -> None:
         if self._ready_jobs.pop(job.job_id, None) is not None:
@@ -307,6 +318,7 @@ class ClusterState:
 
     def _rebuild_usable(self) -> None:
         """Keep the order by node and index; nodes change rarely."""
+        self._inventory = None
         nodes = sorted(self._nodes.values(), key=lambda node: node.node_id)
         self._usable_nodes = {node.node_id: node for node in nodes if node.connected and node.schedulable}
         self._usable_gpus = {

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from scheduler_service.core.decisions import Decision, Hold
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.exclusive_round import ExclusiveRound
-from scheduler_service.policies.waiting_list import behind
+from scheduler_service.policies.waiting_list import rest_behind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +45,10 @@ class Fifo:
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job."""
         round_ = ExclusiveRound(view)
-        jobs = sorted(view.pending, key=lambda job: (job.submitted_at_ms, job.request.job_id))
         decisions: list[Decision] = []
-        for position, job in enumerate(jobs):
+        for position, job in enumerate(view.pending):
             decision = round_.decide(job)
             decisions.append(decision)
             if isinstance(decision, Hold) and not self.overtaking and not round_.is_impossible(job.request):
-                return [*decisions, *behind(job, jobs[position + 1 :])]
+                return [*decisions, *rest_behind(view.pending, position)]
         return decisions

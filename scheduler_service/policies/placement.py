@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from scheduler_service.core.capacity import expected_bytes, reserved_bytes, samples_per_gpu
+from scheduler_service.core.inventory import Inventory as Inventory
+from scheduler_service.core.inventory import Kind as Kind
+from scheduler_service.core.inventory import count_gpus
+from scheduler_service.core.inventory import kind_of as kind_of
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Assignment, Gpu, JobRequest, Reason
 from scheduler_service.core.view import SchedulingView
-
-Kind = tuple[str, int]
-"""Device type and memory in bytes: the GPUs of one job are of one kind."""
 
 _NEAREST_FIRST = (
     "SHARING_NOT_WORTH_IT",
@@ -36,40 +37,9 @@ _NEAREST_FIRST = (
 """Of the reasons of many GPUs the one that was nearest to a start is shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Inventory:
-    """What a cluster has, free or not.
-
-    Attributes:
-        gpus: One GPU of every kind, by kind.
-        count: GPUs by kind.
-        most_on_node: GPUs on the node that has most of them, by kind.
-    """
-
-    gpus: Mapping[Kind, Gpu]
-    count: Mapping[Kind, int]
-    most_on_node: Mapping[Kind, int]
-
-
 def inventory_of(view: SchedulingView) -> Inventory:
-    """Count the GPUs of a view by kind; kinds come in the order of their names."""
-    gpus: dict[Kind, Gpu] = {}
-    on_node: dict[Kind, dict[str, int]] = {}
-    for entry in view.gpus.values():
-        kind = kind_of(entry.gpu)
-        gpus.setdefault(kind, entry.gpu)
-        nodes = on_node.setdefault(kind, {})
-        nodes[entry.node_id] = nodes.get(entry.node_id, 0) + 1
-    return Inventory(
-        gpus=dict(sorted(gpus.items())),
-        count={kind: sum(nodes.values()) for kind, nodes in on_node.items()},
-        most_on_node={kind: max(nodes.values()) for kind, nodes in on_node.items()},
-    )
-
-
-def kind_of(gpu: Gpu) -> Kind:
-    """Return the kind of a GPU."""
-    return gpu.device, gpu.memory_bytes
+    """Return what a view's GPUs are, by kind."""
+    return view.inventory if view.inventory is not None else count_gpus(view.gpus.values())
 
 
 def free_by_kind_and_node(view: SchedulingView) -> dict[Kind, dict[str, list[str]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from scheduler_service.core.decisions import Decision, Hold, HoldMany
+from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest
 from scheduler_service.core.records import Reason
 from scheduler_service.core.view import PendingJob
 
@@ -26,5 +26,14 @@ def behind(first: PendingJob, others: Sequence[PendingJob]) -> list[Decision]:
     """Return the holds of jobs that may not pass the first one that waits."""
     if not others:
         return []
-    reason = Reason(code="BEHIND_IN_QUEUE", numbers={"jobs_waiting": len(others)}, job_ids=(first.request.job_id,))
-    return [HoldMany(job_ids=tuple(job.request.job_id for job in others), reason=reason)]
+    return [HoldMany(job_ids=tuple(job.request.job_id for job in others), reason=_behind(first, len(others)))]
+
+
+def rest_behind(queue: Sequence[PendingJob], position: int) -> list[Decision]:
+    """Return the same for a queue in submission order whose job at this position waits."""
+    count = len(queue) - position - 1
+    return [HoldRest(queue=queue, first=position + 1, reason=_behind(queue[position], count))] if count else []
+
+
+def _behind(first: PendingJob, count: int) -> Reason:
+    return Reason(code="BEHIND_IN_QUEUE", numbers={"jobs_waiting": count}, job_ids=(first.request.job_id,))

@@ -1,0 +1,60 @@
+"""What a cluster has, free or not, by kind of GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from scheduler_service.core.records import Gpu
+
+Kind = tuple[str, int]
+"""Device type and memory in bytes: the GPUs of one job are of one kind."""
+
+
+class PlacedGpu(Protocol):
+    """A GPU and where it is."""
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU."""
+
+    @property
+    def node_id(self) -> str:
+        """Its node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What a cluster has, free or not.
+
+    Attributes:
+        gpus: One GPU of every kind, by kind.
+        count: GPUs by kind.
+        most_on_node: GPUs on the node that has most of them, by kind.
+    """
+
+    gpus: Mapping[Kind, Gpu]
+    count: Mapping[Kind, int]
+    most_on_node: Mapping[Kind, int]
+
+
+def kind_of(gpu: Gpu) -> Kind:
+    """Return the kind of a GPU."""
+    return gpu.device, gpu.memory_bytes
+
+
+def count_gpus(entries: Iterable[PlacedGpu]) -> Inventory:
+    """Count GPUs by kind; kinds come in the order of their names."""
+    gpus: dict[Kind, Gpu] = {}
+    on_node: dict[Kind, dict[str, int]] = {}
+    for entry in entries:
+        kind = kind_of(entry.gpu)
+        gpus.setdefault(kind, entry.gpu)
+        nodes = on_node.setdefault(kind, {})
+        nodes[entry.node_id] = nodes.get(entry.node_id, 0) + 1
+    return Inventory(
+        gpus=dict(sorted(gpus.items())),
+        count={kind: sum(nodes.values()) for kind, nodes in on_node.items()},
+        most_on_node={kind: max(nodes.values()) for kind, nodes in on_node.items()},
+    )
