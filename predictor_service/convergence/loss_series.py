@@ -49,11 +49,11 @@ class LossSeries:
 
 
 def prepare_losses(
-    progress: Sequence[float],
-    losses: Sequence[float],
+    progress: npt.ArrayLike,
+    losses: npt.ArrayLike,
     epoch_length: float = 1.0,
     rate_drops: Sequence[float] = (),
-    prior: tuple[Sequence[float], Sequence[float]] = ((), ()),
+    prior: tuple[npt.ArrayLike, npt.ArrayLike] = ((), ()),
 ) -> LossSeries:
     """Prepares what a job reported.
 

@@ -31,6 +31,8 @@ RELIABLE_SPREAD: Final = 0.35
 """Standard deviation of the logarithm of the remaining epochs up to which an answer counts as reliable."""
 SPREAD_MIN: Final = 0.6
 """Least standard deviation of that logarithm for an interval: forms that agree are often wrong together."""
+MISFIT_FACTOR: Final = 2.0
+"""Forms that miss the points by so many times what the best one does are shown, but not asked."""
 PACE_FACTOR_MAX: Final = 3.0
 """How far the pace of the last epochs may correct a form, either way."""
 _LEFT_OUT: Final = (0.0, 0.1, 0.2)
@@ -109,13 +111,13 @@ def predict_end(series: LossSeries, goal: Goal, confidence: float = 0.9) -> Trai
             epochs_total=None, lower=None, upper=None, planned_remaining=None, reached=False, loose_epochs_total=None,
             spread=math.inf, reliable=False, forms=(),
         )  # fmt: skip
-    forms = [
-        FormPrediction(form=form, epochs_total=_end_of(form, series, goal, now))
-        for form in fit_forms(series.epochs - series.restarted_at, series.losses)
-    ]
-    ends = [prediction.epochs_total for prediction in forms] + _ends_without_newest(series, goal, now)
+    fitted = fit_forms(series.epochs - series.restarted_at, series.losses)
+    forms = [FormPrediction(form=form, epochs_total=_end_of(form, series, goal, now)) for form in fitted]
+    ends = _ends(fitted, series, goal, now) + _ends_without_newest(series, goal, now)
     total, spread = _middle(ends, now)
-    loose_total = _loose_end(series, goal, now)
+    # The curve of an earlier job that goes on to the goal says more than any extrapolation.
+    total = find_end(series, goal, len(series.epochs)) or total
+    loose_total = _loose_end(fitted, series, goal, now)
     if total is None:
         return TrainingEnd(
             epochs_total=None, lower=None, upper=None, planned_remaining=None, reached=False,
@@ -136,12 +138,17 @@ def predict_end(series: LossSeries, goal: Goal, confidence: float = 0.9) -> Trai
     )
 
 
-def find_end(series: LossSeries, goal: Goal) -> float | None:
-    """The epoch at which the job's own points reach the goal; None = not yet.
+def find_end(series: LossSeries, goal: Goal, points: int | None = None) -> float | None:
+    """The epoch at which the points themselves reach the goal; None = not yet.
 
     Losses are smoothed over three epochs first: a single lucky epoch is not convergence.
+
+    Args:
+        series: Prepared losses.
+        goal: What is looked for.
+        points: How many are looked at; None = the job's own.
     """
-    own = series.losses[: series.own_points]
+    own = series.losses[: series.own_points if points is None else points]
     if goal.loss is not None:
         below = np.flatnonzero(own <= goal.loss)
         return float(series.epochs[below[0]]) if len(below) else None
@@ -211,6 +218,12 @@ def _first(holds: Callable[[float], bool], low: float, high: float) -> float | N
     return high
 
 
+def _ends(forms: Sequence[FittedForm], series: LossSeries, goal: Goal, now: float) -> list[float | None]:
+    """Where the forms that fit reach the goal."""
+    error_max = MISFIT_FACTOR * max(min(form.error for form in forms), 1e-4)
+    return [_end_of(form, series, goal, now) for form in forms if form.error <= error_max]
+
+
 def _ends_without_newest(series: LossSeries, goal: Goal, now: float) -> list[float | None]:
     """What the forms would have said a little earlier: a prediction that moves with every epoch is worth less."""
     ends: list[float | None] = []
@@ -218,19 +231,18 @@ def _ends_without_newest(series: LossSeries, goal: Goal, now: float) -> list[flo
         count = round(len(series.epochs) * (1 - share))
         if count >= POINTS_MIN and count < len(series.epochs):
             forms = fit_forms(series.epochs[:count] - series.restarted_at, series.losses[:count])
-            ends += [_end_of(form, series, goal, now) for form in forms]
+            ends += _ends(forms, series, goal, now)
     return ends
 
 
-def _loose_end(series: LossSeries, goal: Goal, now: float) -> float | None:
+def _loose_end(fitted: Sequence[FittedForm], series: LossSeries, goal: Goal, now: float) -> float | None:
     """Where the loose threshold is reached; None when it is behind, or the goal is a loss."""
     if goal.threshold is None:
         return None
     loose = Goal(threshold=LOOSE_FACTOR * goal.threshold, patience=goal.patience)
     if find_end(series, loose) is not None:
         return None
-    forms = fit_forms(series.epochs - series.restarted_at, series.losses)
-    return _middle([_end_of(form, series, loose, now) for form in forms], now)[0]
+    return _middle(_ends(fitted, series, loose, now), now)[0]
 
 
 def _middle(ends: Sequence[float | None], now: float) -> tuple[float | None, float]:

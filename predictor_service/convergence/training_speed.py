@@ -76,7 +76,7 @@ class SpeedModel:
         coefficients: t0, t1, ... of the module's table, seconds, none below 0.
         error_ratio: Mean of |fitted - measured| / measured over the samples.
         left_out_error_ratio: The same for samples that the fit had not seen, each left out once; None below
-            coefficients + 1 samples, and for more than 200.
+            coefficients + 1 samples, and for more than 60.
     """
 
     synchrony: Synchrony
@@ -89,7 +89,8 @@ class SpeedModel:
         return float(_speeds(self.synchrony, np.asarray(self.coefficients), [resources])[0])
 
 
-_LEFT_OUT_MAX: Final = 200
+_LEFT_OUT_MAX: Final = 60
+_MS_MAX: Final = (1 << 63) - 1
 
 
 def fit_speed(samples: Sequence[SpeedSample], synchrony: Synchrony) -> SpeedModel:
@@ -115,9 +116,9 @@ def fit_speed(samples: Sequence[SpeedSample], synchrony: Synchrony) -> SpeedMode
     )
 
 
-def remaining_ms(epochs: float, steps_per_epoch: float, steps_per_s: float) -> int:
-    """Time until training ends: epochs x steps per epoch / speed (the paper's Eq. 6 forgets the middle factor)."""
-    return round(1e3 * epochs * steps_per_epoch / steps_per_s)
+def remaining_ms(steps: float, steps_per_s: float) -> int:
+    """Time until training ends; `steps` = epochs x steps per epoch (the paper's Eq. 6 forgets the second factor)."""
+    return min(round(1e3 * steps / steps_per_s), _MS_MAX)
 
 
 def _columns(synchrony: Synchrony, resources: Sequence[Resources]) -> FloatArray:

@@ -12,6 +12,7 @@ from cotenant.v1 import prediction_pb2, prediction_pb2_grpc
 from predictor_service.errors import GraphLimitError, InvalidRequestError
 from predictor_service.features.graph_limits import DEFAULT_LIMITS
 from predictor_service.grpc_api.call_desk import CallDesk
+from predictor_service.grpc_api.convergence_answers import fit_loss_curve, fit_speed_model
 from predictor_service.grpc_api.translate_answers import (
     device_message,
     job_response,
@@ -74,6 +75,18 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
     ) -> prediction_pb2.ListDevicesResponse:
         """Lists the device types with a trained model or known peaks."""
         return self._desk.answer(context, "ListDevices", request, lambda: self._list_devices(request))
+
+    def FitLossCurve(  # noqa: N802 (named by the contract)
+        self, request: prediction_pb2.FitLossCurveRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.FitLossCurveResponse:
+        """Predicts when training ends."""
+        return self._desk.answer(context, "FitLossCurve", request, lambda: fit_loss_curve(request))
+
+    def FitSpeedModel(  # noqa: N802 (named by the contract)
+        self, request: prediction_pb2.FitSpeedModelRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.FitSpeedModelResponse:
+        """Predicts speeds on other numbers of workers and servers."""
+        return self._desk.answer(context, "FitSpeedModel", request, lambda: fit_speed_model(request))
 
     def _predict_job(self, request: prediction_pb2.PredictJobRequest) -> prediction_pb2.PredictJobResponse:
         question = job_question(request)
