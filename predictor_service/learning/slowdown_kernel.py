@@ -16,7 +16,7 @@ Source: Duvenaud, "Automatic model construction with Gaussian processes" (2014),
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,21 +61,11 @@ class PairKernel:
         """Likeness of every left pair with every right one, shape (left, right)."""
         victims, others = self._sides(parameters, left.jobs, right.jobs)
         result = np.full((len(left), len(right)), _CONSTANT)
-        for (of_victim, of_other), weight in zip(self.parts, np.exp(self._weights(parameters)), strict=True):
-            result += weight * _product(
-                _spread(victims.get(of_victim), left.victim, right.victim),
-                _spread(others.get(of_other), left.other, right.other),
-            )
+        for kind, mixed in self._mix(parameters, others).items():
+            result += victims[kind][np.ix_(left.victim, right.victim)] * mixed[np.ix_(left.other, right.other)]
         if self.has_line:
             result += np.exp(parameters[-1]) * (left.line_columns() @ right.line_columns().T)
         return result
-
-    def diagonal(self, parameters: FloatArray, rows: PairRows) -> FloatArray:
-        """Likeness of every pair with itself, shape (rows,)."""
-        line = rows.line_columns()
-        weights = float(np.exp(self._weights(parameters)).sum())
-        straight = np.exp(parameters[-1]) * (line**2).sum(axis=1) if self.has_line else 0.0
-        return np.asarray(_CONSTANT + weights + straight)
 
     def gradient(self, parameters: FloatArray, rows: PairRows, sensitivity: FloatArray) -> FloatArray:
         """Gradient of a function of the matrix of some rows with themselves.
@@ -89,21 +79,23 @@ class PairKernel:
             Derivative by each parameter, shape (count,).
         """
         victims, others = self._sides(parameters, rows.jobs, rows.jobs)
+        mixed = self._mix(parameters, others)
+        of_victim, of_other = (
+            _membership(rows.victim, len(rows.jobs.keys)),
+            _membership(rows.other, len(rows.jobs.keys)),
+        )
         weights = np.exp(self._weights(parameters))
         by_weight = np.zeros(len(self.parts))
-        stretch = {"victim": np.zeros((len(rows.jobs.keys),) * 2), "other": np.zeros((len(rows.jobs.keys),) * 2)}
-        for place, (of_victim, of_other) in enumerate(self.parts):
-            victim, other = victims.get(of_victim), others.get(of_other)
-            if victim is not None:
-                folded = _fold(sensitivity, _spread(other, rows.other, rows.other), rows.victim, len(victim)) * victim
-                by_weight[place] = weights[place] * folded.sum()
-                if of_victim in _STRETCHED:
-                    stretch["victim"] += weights[place] * folded
-            if other is not None and (victim is None or of_other in _STRETCHED):
-                folded = _fold(sensitivity, _spread(victim, rows.victim, rows.victim), rows.other, len(other)) * other
-                by_weight[place] = weights[place] * folded.sum()
-                if of_other in _STRETCHED:
-                    stretch["other"] += weights[place] * folded
+        stretch = {"victim": np.zeros_like(others[JOB]), "other": np.zeros_like(others[JOB])}
+        for kind, mix in mixed.items():
+            folded = _fold(sensitivity * victims[kind][np.ix_(rows.victim, rows.victim)], of_other)
+            for place, (_, other_kind) in self._parts_of(kind):
+                share = weights[place] * folded * others[other_kind]
+                by_weight[place] = share.sum()
+                if other_kind in _STRETCHED:
+                    stretch["other"] += share
+            if kind in _STRETCHED:
+                stretch["victim"] += _fold(sensitivity * mix[np.ix_(rows.other, rows.other)], of_victim) * victims[kind]
         lengths = [
             float((stretch[side] * _squares(rows.jobs.columns[:, column], rows.jobs.columns[:, column])).sum())
             for side in ("victim", "other")
@@ -120,19 +112,28 @@ class PairKernel:
         start = 2 * self.columns
         return parameters[start : start + len(self.parts)]
 
+    def _parts_of(self, victim_kind: str) -> Iterator[tuple[int, Part]]:
+        return ((place, part) for place, part in enumerate(self.parts) if part[0] == victim_kind)
+
+    def _mix(self, parameters: FloatArray, others: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """By likeness of victims, the weighted sum of the likenesses of others that it is multiplied with."""
+        mixed: dict[str, FloatArray] = {}
+        for (victim_kind, other_kind), weight in zip(self.parts, np.exp(self._weights(parameters)), strict=True):
+            mixed[victim_kind] = mixed.get(victim_kind, 0.0) + weight * others[other_kind]
+        return mixed
+
     def _sides(
         self, parameters: FloatArray, left: JobSet, right: JobSet
     ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
-        """Likeness of jobs by kind, for victims and for others; `any` has none."""
+        """Likeness of jobs by kind, for victims and for others; each of shape (left, right)."""
         same_family, same_job = _equal(left.families, right.families), _equal(left.keys, right.keys)
         sides = []
         for start in (0, self.columns):
-            lengths = np.exp(parameters[start : start + self.columns])
-            distance = np.zeros((len(left.keys), len(right.keys)))
-            for column, length in enumerate(lengths):
+            distance = np.zeros_like(same_job)
+            for column, length in enumerate(np.exp(parameters[start : start + self.columns])):
                 distance += _squares(left.columns[:, column], right.columns[:, column]) / length**2
             smooth = np.exp(-0.5 * distance)
-            sides.append({SMOOTH: smooth, FAMILY: smooth * same_family, JOB: same_job})
+            sides.append({ANY: np.ones_like(same_job), SMOOTH: smooth, FAMILY: smooth * same_family, JOB: same_job})
         return sides[0], sides[1]
 
 
@@ -147,19 +148,13 @@ def _equal(left: Sequence[str], right: Sequence[str]) -> FloatArray:
     return np.asarray((np.array(left)[:, None] == np.array(right)[None, :]).astype(np.float64))
 
 
-def _spread(likeness: FloatArray | None, left: IndexArray, right: IndexArray) -> FloatArray | None:
-    """From jobs to rows."""
-    return None if likeness is None else likeness[np.ix_(left, right)]
-
-
-def _product(first: FloatArray | None, second: FloatArray | None) -> FloatArray | float:
-    if first is None:
-        return 1.0 if second is None else second
-    return first if second is None else first * second
-
-
-def _fold(sensitivity: FloatArray, factor: FloatArray | None, index: IndexArray, jobs: int) -> FloatArray:
-    """From rows back to jobs: sums the cells of every two jobs."""
+def _membership(index: IndexArray, jobs: int) -> FloatArray:
+    """1 where a row has a job, shape (rows, jobs)."""
     member = np.zeros((len(index), jobs))
     member[np.arange(len(index)), index] = 1.0
-    return np.asarray(member.T @ (sensitivity if factor is None else sensitivity * factor) @ member)
+    return member
+
+
+def _fold(cells: FloatArray, member: FloatArray) -> FloatArray:
+    """From rows back to jobs: sums the cells of every two jobs."""
+    return np.asarray(member.T @ cells @ member)

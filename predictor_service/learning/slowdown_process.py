@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.linalg import lapack
 from scipy.optimize import minimize
 
 from predictor_service.learning.problem import FloatArray, IndexArray
@@ -27,7 +27,7 @@ from predictor_service.learning.slowdown_pairs import PairRows
 
 ROWS_MAX: Final = 800
 """The work grows with the third power of the rows; more are thinned out by seed."""
-_STEPS_MAX: Final = 50
+_STEPS_MAX: Final = 40
 _PRIOR: Final = 0.3
 _GAP_MIN: Final = 0.01
 _EXPONENT_MAX: Final = 5.0
@@ -165,13 +165,13 @@ class _Likelihood:
 
     def negative(self, point: FloatArray, prior: FloatArray) -> tuple[float, FloatArray]:
         """Negative logarithm of likelihood times prior, and its gradient."""
-        try:
-            factor = cho_factor(self.covariance(point), lower=True)
-        except LinAlgError:  # a corner of the search where the matrix has no positive root: turn back
+        root, failed = lapack.dpotrf(self.covariance(point), lower=1, overwrite_a=1)
+        if failed:  # a corner of the search where the matrix has no positive root: turn back
             return 1e9, np.zeros_like(point)
-        inverse = cho_solve(factor, np.eye(len(self.residual)))
+        lower = np.tril(lapack.dpotri(root, lower=1)[0])
+        inverse = lower + np.tril(lower, -1).T
         weights = inverse @ self.residual
-        value = 0.5 * self.residual @ weights + np.log(np.diag(factor[0])).sum()
+        value = 0.5 * self.residual @ weights + np.log(np.diag(root)).sum()
         sensitivity = 0.5 * (inverse - np.outer(weights, weights))
         by_noise = np.exp(point[-1]) * float(np.diag(sensitivity) @ self.noise_shape)
         gradient = np.append(self.kernel.gradient(point[:-1], self.rows, sensitivity), by_noise)
