@@ -89,6 +89,10 @@ class SpeedModel:
         return float(_speeds(self.synchrony, np.asarray(self.coefficients), [resources])[0])
 
 
+_COMPUTE_COLUMNS: Final = np.array([1.0, 1.0, 0.0, 0.0, 0.0])
+_COMPUTE_WEIGHT: Final = 0.1
+"""How much every all-reduce run also speaks for a step that only computes. Where few runs leave open what is compute
+and what is exchange, all of it could go to the exchange, and one worker would seem infinitely fast."""
 _LEFT_OUT_MAX: Final = 60
 _MS_MAX: Final = (1 << 63) - 1
 
@@ -137,7 +141,12 @@ def _columns(synchrony: Synchrony, resources: Sequence[Resources]) -> FloatArray
 
 def _fit(synchrony: Synchrony, resources: Sequence[Resources], measured: FloatArray) -> FloatArray:
     # A row times the measured speed: the target becomes 1 everywhere, and residuals are relative.
-    return fit_nonnegative(_columns(synchrony, resources) * measured[:, None], np.ones_like(measured))
+    rows = _columns(synchrony, resources) * measured[:, None]
+    if synchrony is Synchrony.ALL_REDUCE:
+        rows = np.concatenate([rows, _COMPUTE_WEIGHT * rows * _COMPUTE_COLUMNS])
+    target = np.ones(len(rows))
+    target[len(measured) :] = _COMPUTE_WEIGHT
+    return fit_nonnegative(rows, target)
 
 
 def _speeds(synchrony: Synchrony, coefficients: FloatArray, resources: Sequence[Resources]) -> FloatArray:
