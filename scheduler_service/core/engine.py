@@ -20,6 +20,7 @@ from scheduler_service.core.moves import order_move
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
 from scheduler_service.core.prediction_requests import ask_about_pairs, refresh_hold, reissue_questions
 from scheduler_service.core.records import AfterStop, Phase, Reason
+from scheduler_service.core.running_now import RunningNow
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.step import Step
 from scheduler_service.core.view import Policy, SchedulingView
@@ -179,7 +180,7 @@ class SchedulerEngine:
             nodes=state.usable_nodes,
             gpus=state.usable_gpus,
             pending=state.ready_jobs(),
-            running=state.running,
+            running=RunningNow(state.running, state.now_ms),
             predictions=state.predictions,
             seed=state.seed,
             explain=explain,

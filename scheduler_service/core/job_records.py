@@ -235,8 +235,9 @@ def running_view(job: JobRecord) -> RunningJob:
         observed_slowdown_ratio=job.observed_slowdown_ratio,
         is_stopping=job.phase is Phase.STOPPING,
         memory_reserved_bytes=job.memory_reserved_bytes,
-        step_ms=job.step_ms,
+        step_ms=job.step_ms if job.windows_seen else 0.0,
         solo_step_ms=job.solo_step_ms,
         moving_to=job.target.assignments if job.target is not None else (),
         neighbours_since_ms=job.neighbours_since_ms,
+        accrued_at_ms=job.accrued_at_ms,
     )

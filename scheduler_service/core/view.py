@@ -33,6 +33,7 @@ class RunningJob:
         solo_step_ms: Mean step time measured alone; 0 = not yet.
         moving_to: Where it goes on once it has stopped; empty = it leaves, or stays.
         neighbours_since_ms: When the set of jobs beside it last changed.
+        accrued_at_ms: Until when `steps_done` and `attained_gpu_ms` are counted.
     """
 
     request: JobRequest
@@ -52,6 +53,7 @@ class RunningJob:
     solo_step_ms: float = 0.0
     moving_to: tuple[Assignment, ...] = ()
     neighbours_since_ms: int = 0
+    accrued_at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

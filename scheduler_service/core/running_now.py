@@ -1,0 +1,47 @@
+"""Running jobs as they are at this instant: reports are seconds or minutes old, and the jobs have gone on since."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from scheduler_service.core.view import RunningJob
+
+
+class RunningNow(Mapping[str, RunningJob]):
+    """Adds what has certainly passed since the newest report: GPU time, and steps at the pace last measured.
+
+    Args:
+        reported: The jobs as their newest reports show them.
+        now_ms: This instant.
+    """
+
+    def __init__(self, reported: Mapping[str, RunningJob], now_ms: int) -> None:
+        self._reported, self._now_ms = reported, now_ms
+
+    def __getitem__(self, job_id: str) -> RunningJob:
+        return continued(self._reported[job_id], self._now_ms)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reported)
+
+    def __len__(self) -> int:
+        return len(self._reported)
+
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self._reported
+
+
+def continued(job: RunningJob, now_ms: int) -> RunningJob:
+    """Return a job as it is now; one that stops or has not been measured makes no steps."""
+    passed_ms = now_ms - job.accrued_at_ms
+    if passed_ms <= 0:
+        return job
+    steps = int(passed_ms / job.step_ms) if job.step_ms > 0 and not job.is_stopping else 0
+    most = max(job.request.steps_total - 1, job.steps_done) if job.request.steps_total else job.steps_done + steps
+    return replace(
+        job,
+        steps_done=min(job.steps_done + steps, most),
+        attained_gpu_ms=job.attained_gpu_ms + passed_ms * len(job.assignments),
+        accrued_at_ms=now_ms,
+    )

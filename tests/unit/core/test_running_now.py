@@ -1,0 +1,34 @@
+"""Running jobs are shown as they are now, not as they were at their newest report."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_service.core.running_now import RunningNow, continued
+from tests.support.scheduling import job, running
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps_done"),
+    [
+        ({"step_ms": 100.0}, 25),
+        ({"step_ms": 0.0}, 5),
+        ({"step_ms": 100.0, "is_stopping": True}, 5),
+        ({"step_ms": 0.1}, 99),
+    ],
+    ids=["at the measured pace", "not yet measured", "while it stops", "never to its end"],
+)
+def test_steps_go_on_since_the_newest_report(changes: dict[str, object], steps_done: int) -> None:
+    reported = running(job(steps_total=100), ["g0", "g1"], steps_done=5, accrued_at_ms=1_000, **changes)
+    now = continued(reported, 3_000)
+    assert (now.steps_done, now.attained_gpu_ms, now.accrued_at_ms) == (steps_done, 4_000, 3_000)
+    assert continued(now, 3_000) is now
+
+
+def test_a_view_of_running_jobs_keeps_their_order_and_names() -> None:
+    reported = {name: running(job(name), ["g0"]) for name in ("b", "a")}
+    now = RunningNow(reported, 10)
+    assert list(now) == ["b", "a"]
+    assert "a" in now
+    assert "c" not in now
+    assert [one.attained_gpu_ms for one in now.values()] == [10, 10]
