@@ -16,6 +16,8 @@ PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "predict": ("predictor_service", "predict"),
         "datasets": ("predictor_service", "datasets"),
         "evaluate": ("predictor_service", "evaluate"),
+        "models": ("predictor_service", "models"),
+        "retrain": ("predictor_service", "retrain"),
         "backup": ("scheduler_service", "backup"),
         "restore": ("scheduler_service", "restore"),
         "export-log": ("scheduler_service", "export-log"),

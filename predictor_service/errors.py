@@ -23,6 +23,7 @@ PredictorError
     ├── ExtractionCrashedError      a worker died on this graph (memory limit, signal) and was replaced
     ├── ExtractionClosedError       the service is shutting down
     ├── OverloadedError             as many requests as this service accepts are waiting; try again
+    ├── RetrainingBusyError         another retraining is under way; try again
     ├── DeadlineError               the caller's deadline passed before the answer was ready
     └── ModelError                  a stored model is damaged, of another feature version, or fails its golden vectors
 """
@@ -149,6 +150,12 @@ class OverloadedError(ServiceError):
     def retry_after_ms(self) -> int:
         """Milliseconds after which a place in line is likely."""
         return int(self.details.get("retry_after_ms", "200"))
+
+
+class RetrainingBusyError(ServiceError):
+    """Another retraining is under way."""
+
+    retry_after_ms = 30_000
 
 
 class DeadlineError(ServiceError):

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 PREDICTIONS_MAX: Final = 200_000
 OUTCOMES_MAX: Final = 200_000
@@ -115,28 +115,35 @@ class OutcomeJournal:
             self._trim(1)
         return list(dict.fromkeys(unknown))
 
-    def joined(self) -> list[tuple[PredictionEntry, Mapping[str, object]]]:
-        """Every outcome beside its prediction, oldest first."""
+    def find(self, prediction_ids: Sequence[str]) -> dict[str, PredictionEntry]:
+        """Predictions by id; ids that are not known are left out."""
+        found = {}
+        with self._lock:
+            self._write_buffered()
+            for prediction_id in dict.fromkeys(prediction_ids):
+                row = self._connection.execute(
+                    "SELECT prediction_id, at_ms, kind, device, model_version, content FROM predictions "
+                    "WHERE prediction_id = ?",
+                    (prediction_id,),
+                ).fetchone()
+                if row is not None:
+                    found[prediction_id] = _entry(row)
+        return found
+
+    def joined(self, newest: int = OUTCOMES_MAX) -> list[tuple[PredictionEntry, Mapping[str, object]]]:
+        """The newest outcomes, each beside its prediction, oldest first.
+
+        Args:
+            newest: How many at most.
+        """
         with self._lock:
             self._write_buffered()
             rows = self._connection.execute(
                 "SELECT p.prediction_id, p.at_ms, p.kind, p.device, p.model_version, p.content, o.content "
-                "FROM outcomes o JOIN predictions p USING (prediction_id) ORDER BY o.number"
-            ).fetchall()
-        return [
-            (
-                PredictionEntry(
-                    prediction_id=row[0],
-                    at_ms=row[1],
-                    kind=row[2],
-                    device=row[3],
-                    model_version=row[4],
-                    content=json.loads(row[5]),
-                ),
-                json.loads(row[6]),
-            )
-            for row in rows
-        ]
+                "FROM outcomes o JOIN predictions p USING (prediction_id) ORDER BY o.number DESC LIMIT ?",
+                (newest,),
+            ).fetchall()[::-1]
+        return [(_entry(row), json.loads(row[6])) for row in rows]
 
     def close(self) -> None:
         """Closes the file."""
@@ -170,3 +177,14 @@ class OutcomeJournal:
             self._connection.execute(
                 f"DELETE FROM {table} WHERE number <= (SELECT max(number) FROM {table}) - ?", (rows_max,)
             )
+
+
+def _entry(row: Sequence[Any]) -> PredictionEntry:
+    return PredictionEntry(
+        prediction_id=row[0],
+        at_ms=row[1],
+        kind=row[2],
+        device=row[3],
+        model_version=row[4],
+        content=json.loads(row[5]),
+    )

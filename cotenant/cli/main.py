@@ -30,6 +30,8 @@ VERBS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "gpus": ("node_commands", "gpus", "List GPUs and what they hold."),
         "predict": ("predict_command", "predict", "Predict memory, utilization and step time of a graph."),
         "evaluate": ("program_commands", "evaluate", "Score a model on measured rows, baselines beside it."),
+        "models": ("program_commands", "models", "List, show, compare, promote and roll back model versions."),
+        "retrain": ("program_commands", "retrain", "Learn anew from what is there; serve it if not worse."),
         "profile": ("program_commands", "profile", "Measure jobs alone and side by side, and report."),
         "policies": ("policy_commands", "policies", "List, describe and choose scheduling policies."),
         "doctor": ("doctor_command", "doctor", "Check this installation and what it can reach."),

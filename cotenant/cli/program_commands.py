@@ -31,3 +31,5 @@ datasets = _pass_on(
 )
 evaluate = _pass_on("evaluate", "Score a model on measured rows (python -m predictor_service evaluate).")
 simulate = _pass_on("simulate", "Run a workload in simulated time (python -m cotenant_simulator simulate).")
+models = _pass_on("models", "List, show, promote, roll back model versions (python -m predictor_service models).")
+retrain = _pass_on("retrain", "Learn anew, serve it if not worse (python -m predictor_service retrain).")

@@ -1,8 +1,7 @@
-"""The command line: serve, predict, train, models, datasets. Data on stdout, everything else on stderr."""
+"""The command line: every verb of the program. Data on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -13,8 +12,11 @@ import click
 
 from predictor_service.commands.datasets import datasets
 from predictor_service.commands.evaluate import evaluate_command
+from predictor_service.commands.models import models
 from predictor_service.commands.predict import answer_as_json, answer_as_table, open_predictor, read_graph_file
+from predictor_service.commands.retrain import retrain_command
 from predictor_service.commands.serve import serve
+from predictor_service.commands.train import train_command, train_once
 from predictor_service.errors import CallerError, PredictorError
 from predictor_service.features.job_settings import MODES, OPTIMIZERS, PRECISIONS, JobSettings
 from predictor_service.inference.records import JobQuestion
@@ -48,6 +50,9 @@ def _state_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 program.add_command(datasets)
 program.add_command(evaluate_command)
+program.add_command(models)
+program.add_command(retrain_command)
+program.add_command(train_command)
 
 
 @program.command("serve")
@@ -108,46 +113,10 @@ def predict_command(context: click.Context, /, graph: Path, output: str, **flags
     store = VersionStore(settings.state_dir / "models")
     if store.current() is None:
         click.echo("no model yet: training once", err=True)
-        _train(settings, store)
+        train_once(settings)
     answer = open_predictor(settings.state_dir).predict_job(question)
     click.echo(answer_as_json(answer) if output == "json" else answer_as_table(answer, question))
     context.exit(0 if answer.fits else EXIT_DOES_NOT_FIT)
-
-
-@program.command("train")
-@_state_flags
-@click.option("--seed", type=int, help="Same data and seed give the same version.")
-@click.pass_context
-def train_command(context: click.Context, /, **flags: Any) -> None:  # noqa: ANN401 (as above)
-    """Train on every dataset and make the result the version to serve; prints its name."""
-    settings = _settings(context, flags)
-    start_logging(settings.log_level)
-    click.echo(_train(settings, VersionStore(settings.state_dir / "models")))
-
-
-@program.command("models")
-@click.argument("name", required=False)
-@click.option("--state-dir", type=_PATH)
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
-@click.pass_context
-def models_command(context: click.Context, name: str | None, state_dir: Path | None, output: str) -> None:
-    """List the versions, or show the card of one."""
-    store = VersionStore(_settings(context, {"state_dir": state_dir}).state_dir / "models")
-    if name is not None:
-        click.echo(store.manifest(name).to_json() if output == "json" else store.card(name))
-        return
-    rows = [{"version": item, "served": item == store.current()} for item in store.names()]
-    if output == "json":
-        click.echo(json.dumps(rows))
-    for row in rows if output == "table" else ():
-        click.echo(f"{'*' if row['served'] else ' '} {row['version']}")
-
-
-def _train(settings: Settings, store: VersionStore) -> str:
-    # Imported here: the libraries that train take seconds to load and never enter a process that serves.
-    from predictor_service.retraining.training import train
-
-    return train(settings.datasets, store, settings.seed)
 
 
 def _binding(text: str) -> tuple[str, int]:

@@ -12,10 +12,13 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
+from predictor_service.commands.model_upkeep import ModelUpkeep
 from predictor_service.features.extraction_pool import ExtractionPool
 from predictor_service.grpc_api.call_desk import CallDesk
 from predictor_service.grpc_api.call_line import CallLine
+from predictor_service.grpc_api.drift_metrics import DriftMetrics
 from predictor_service.grpc_api.metrics import MetricsServer, ServiceMetrics
+from predictor_service.grpc_api.model_servicer import ModelServicer
 from predictor_service.grpc_api.prediction_servicer import PredictionServicer
 from predictor_service.grpc_api.server import PredictionServer, ServerOptions, check_exposure
 from predictor_service.inference.graph_library import GraphLibrary
@@ -23,6 +26,7 @@ from predictor_service.inference.predictor import Predictor
 from predictor_service.outcome_journal import OutcomeJournal
 from predictor_service.registry.version_holder import VersionHolder
 from predictor_service.registry.version_store import VersionStore
+from predictor_service.retraining.operations import RetrainingOperations
 from predictor_service.settings import Settings, split_address
 from predictor_service.structured_log import start_logging
 
@@ -74,7 +78,12 @@ def _run(settings: Settings, options: ServerOptions, stop: threading.Event, stac
     predictor = Predictor(GraphLibrary(pool, settings.state_dir / "graphs"), versions)
     metrics = ServiceMetrics()
     line = CallLine(settings.threads)
-    server = PredictionServer(PredictionServicer(predictor, journal, CallDesk(metrics, line)), line, options)
+    operations = RetrainingOperations(settings.state_dir, settings.datasets, settings.seed, journal.flush)
+    stack.callback(operations.close)
+    desk = CallDesk(metrics, line)
+    server = PredictionServer(
+        PredictionServicer(predictor, journal, desk), line, options, models=ModelServicer(operations, desk)
+    )
     server.start()
     stack.callback(server.stop, settings.drain_s)
     if settings.metrics_address:
@@ -82,16 +91,24 @@ def _run(settings: Settings, options: ServerOptions, stop: threading.Event, stac
         page = MetricsServer(metrics, metrics_host, metrics_port, is_healthy=lambda: not stop.is_set())
         stack.callback(page.close)
     _say_ready(settings.ready_file, f"{options.host}:{server.port}")
-    _follow_versions(versions, journal, metrics, stop)
+    drift = DriftMetrics(metrics.registry)
+    upkeep = ModelUpkeep(settings, versions, journal, metrics=drift, operations=operations)
+    upkeep.check_served()
+    _follow_versions(versions, journal, metrics, upkeep, stop)
 
 
 def _follow_versions(
-    versions: VersionHolder, journal: OutcomeJournal, metrics: ServiceMetrics, stop: threading.Event
+    versions: VersionHolder,
+    journal: OutcomeJournal,
+    metrics: ServiceMetrics,
+    upkeep: ModelUpkeep,
+    stop: threading.Event,
 ) -> None:
     """Swaps in whatever version is promoted, by this program or another, until told to stop; empties the buffer."""
     served = None
     while True:
         journal.flush()
+        upkeep.watch_drift()
         name = versions.reload()
         if name != served:
             metrics.model.clear()

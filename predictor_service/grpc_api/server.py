@@ -12,13 +12,15 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from cotenant.v1 import prediction_pb2, prediction_pb2_grpc
+from cotenant.v1 import models_pb2, models_pb2_grpc, prediction_pb2, prediction_pb2_grpc
 from predictor_service.errors import InvalidRequestError
 from predictor_service.features.graph_limits import DEFAULT_LIMITS
 from predictor_service.grpc_api.call_line import CallLine
+from predictor_service.grpc_api.model_servicer import ModelServicer
 from predictor_service.grpc_api.prediction_servicer import PredictionServicer
 
 SERVICE_NAME: Final = prediction_pb2.DESCRIPTOR.services_by_name["PredictionService"].full_name
+MODEL_SERVICE_NAME: Final = models_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name
 # Room for a graph of the largest accepted size beside the other fields.
 MESSAGE_BYTES_MAX: Final = DEFAULT_LIMITS.graph_bytes + (1 << 20)
 # Beyond calls under way and in line: those that are about to be refused politely, before gRPC refuses bluntly.
@@ -48,15 +50,22 @@ class PredictionServer:
     """A running server.
 
     Args:
-        servicer: Answers the calls.
+        servicer: Answers the calls about predictions.
         line: Threads to answer in, with the line before them.
         options: How to listen.
+        models: Answers the calls about model versions; None = they are not offered.
 
     Raises:
         InvalidRequestError: Another address than loopback without TLS, or the address cannot be bound.
     """
 
-    def __init__(self, servicer: PredictionServicer, line: CallLine, options: ServerOptions) -> None:
+    def __init__(
+        self,
+        servicer: PredictionServicer,
+        line: CallLine,
+        options: ServerOptions,
+        models: ModelServicer | None = None,
+    ) -> None:
         check_exposure(options)
         self._line = line
         self._server = grpc.server(
@@ -70,8 +79,10 @@ class PredictionServer:
         )
         self._health = health.HealthServicer()
         prediction_pb2_grpc.add_PredictionServiceServicer_to_server(servicer, self._server)
+        if models is not None:
+            models_pb2_grpc.add_ModelServiceServicer_to_server(models, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        names = (SERVICE_NAME, MODEL_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
         self.port = self._bind(options)
 

@@ -40,6 +40,7 @@ STATUS_CODES: Final[Mapping[type[errors.PredictorError], grpc.StatusCode]] = {
     errors.ExtractionCrashedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.ExtractionClosedError: grpc.StatusCode.UNAVAILABLE,
     errors.OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.RetrainingBusyError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.ModelError: grpc.StatusCode.INTERNAL,
 }

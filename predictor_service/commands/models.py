@@ -1,0 +1,152 @@
+"""models: what versions there are, what is served, how it came to be; and changing it by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import click
+
+from predictor_service.errors import TrainingDataError
+from predictor_service.registry.model_registry import ModelRegistry, current_user
+from predictor_service.registry.version_comparison import compare_versions
+from predictor_service.settings import Settings, load_settings
+
+_PATH: Final = click.Path(path_type=Path)
+
+
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    command = click.option("--state-dir", type=_PATH, help="Models, graphs, journal.")(command)
+    return click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")(command)
+
+
+def _settings(context: click.Context, state_dir: Path | None) -> Settings:
+    return load_settings({"state_dir": state_dir}, os.environ, context.find_root().obj)
+
+
+@contextmanager
+def _registry(context: click.Context, state_dir: Path | None) -> Iterator[ModelRegistry]:
+    registry = ModelRegistry(_settings(context, state_dir).state_dir / "models", current_user())
+    try:
+        yield registry
+    finally:
+        registry.close()
+
+
+def _date(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+@click.group("models")
+def models() -> None:
+    """List, show, compare, promote and roll back model versions; watch their drift."""
+
+
+@models.command("list")
+@_options
+@click.pass_context
+def list_command(context: click.Context, state_dir: Path | None, output: str) -> None:
+    """List the versions and the history; the served one is marked."""
+    with _registry(context, state_dir) as registry:
+        current = registry.store.current()
+        rows = [{"version": name, "served": name == current} for name in registry.store.names()]
+        events = registry.history.events()
+    if output == "json":
+        history = [
+            {
+                "number": event.number,
+                "at_ms": event.at_ms,
+                "action": event.action.value,
+                "version": event.version,
+                "previous": event.previous,
+                "who": event.who,
+                "why": event.why,
+                "details": event.details,
+            }
+            for event in events
+        ]
+        click.echo(json.dumps({"versions": rows, "history": history}))
+        return
+    for row in rows:
+        click.echo(f"{'*' if row['served'] else ' '} {row['version']}")
+    for event in events:
+        click.echo(f"{_date(event.at_ms)}  {event.action.value:<12}{event.version or '-':<18}{event.who}: {event.why}")
+
+
+@models.command("show")
+@click.argument("version", required=False)
+@_options
+@click.pass_context
+def show_command(context: click.Context, version: str | None, state_dir: Path | None, output: str) -> None:
+    """Show the card of a version (the served one by default), or its manifest with -o json."""
+    with _registry(context, state_dir) as registry:
+        name = registry.store.find(version or registry.store.current() or "")
+        click.echo(registry.store.manifest(name).to_json() if output == "json" else registry.store.card(name))
+
+
+@models.command("promote")
+@click.argument("version")
+@click.option("--why", required=True, help="For the history.")
+@_options
+@click.pass_context
+def promote_command(context: click.Context, version: str, why: str, state_dir: Path | None, output: str) -> None:
+    """Serve VERSION, whatever the gate said of it, once it has reproduced its golden vectors."""
+    with _registry(context, state_dir) as registry:
+        name = registry.store.find(version)
+        registry.promote(name, why)
+    _say_served(name, output)
+
+
+@models.command("rollback")
+@click.option("--why", required=True, help="For the history.")
+@_options
+@click.pass_context
+def rollback_command(context: click.Context, why: str, state_dir: Path | None, output: str) -> None:
+    """Serve the version that was served before."""
+    with _registry(context, state_dir) as registry:
+        name = registry.roll_back(why)
+    _say_served(name, output)
+
+
+def _say_served(name: str, output: str) -> None:
+    click.echo(json.dumps({"served": name}) if output == "json" else name)
+
+
+@models.command("diff")
+@click.argument("before")
+@click.argument("after", required=False)
+@_options
+@click.pass_context
+def diff_command(context: click.Context, before: str, after: str | None, state_dir: Path | None, output: str) -> None:
+    """Say what differs between two versions (AFTER: the served one by default)."""
+    with _registry(context, state_dir) as registry:
+        names = [registry.store.find(before), registry.store.find(after or registry.store.current() or "")]
+        differences = compare_versions(*(registry.store.manifest(name) for name in names))
+    if output == "json":
+        fields = [{"what": item.what, "before": item.before, "after": item.after} for item in differences]
+        click.echo(json.dumps({"before": names[0], "after": names[1], "differences": fields}))
+        return
+    click.echo(f"{'':<62}{names[0]:<20}{names[1]}")
+    for item in differences:
+        click.echo(f"{item.what:<62}{item.before or '-':<20}{item.after or '-'}")
+
+
+@models.command("drift")
+@_options
+@click.pass_context
+def drift_command(context: click.Context, state_dir: Path | None, output: str) -> None:
+    """Say how far recent predictions were from what then happened. Exit status 4: an alarm is on."""
+    # Imported here: only this verb reads the journal.
+    from predictor_service.retraining.drift import describe_drift, read_drift
+
+    path = _settings(context, state_dir).state_dir / "journal.sqlite"
+    if not path.is_file():
+        raise TrainingDataError(f"{path.parent} has no journal", remedy="outcomes come from a service that ran there")
+    report = read_drift(path)
+    click.echo(json.dumps(report.as_json()) if output == "json" else describe_drift(report))
+    context.exit(4 if report.is_alarming else 0)

@@ -1,0 +1,44 @@
+"""train: learn from every dataset and serve the result without asking the gate; for the first model of a service."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import click
+
+from predictor_service.registry.model_registry import ModelRegistry, current_user
+from predictor_service.settings import Settings, load_settings
+from predictor_service.structured_log import start_logging
+
+_PATH: Final = click.Path(path_type=Path)
+
+
+@click.command("train")
+@click.option("--state-dir", type=_PATH, help="Models, graphs, journal.")
+@click.option("--datasets", type=_PATH, help="Folder of dataset folders.")
+@click.option("--seed", type=int, help="Same data and seed give the same version.")
+@click.pass_context
+def train_command(context: click.Context, state_dir: Path | None, datasets: Path | None, seed: int | None) -> None:
+    """Train on every dataset and make the result the version to serve; prints its name."""
+    flags = {"state_dir": state_dir, "datasets": datasets, "seed": seed}
+    settings = load_settings(flags, os.environ, context.find_root().obj)
+    start_logging(settings.log_level)
+    click.echo(train_once(settings))
+
+
+def train_once(settings: Settings) -> str:
+    """Trains, serves the result, and returns its name."""
+    # Imported here: the libraries that train take seconds to load and never enter a process that serves.
+    from predictor_service.retraining.datasets import read_datasets
+    from predictor_service.retraining.training import train_version
+
+    trained = train_version(read_datasets(settings.datasets), settings.seed)
+    registry = ModelRegistry(settings.state_dir / "models", current_user())
+    try:
+        registry.add(trained.manifest, trained.files, "trained by command")
+        registry.promote(trained.manifest.version, "trained by command")
+    finally:
+        registry.close()
+    return trained.manifest.version

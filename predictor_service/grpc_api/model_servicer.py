@@ -1,0 +1,75 @@
+"""The calls about model versions."""
+
+from __future__ import annotations
+
+import grpc
+
+from cotenant.v1 import models_pb2, models_pb2_grpc
+from predictor_service.grpc_api.call_desk import CallDesk
+from predictor_service.retraining.operations import RetrainingOperation, RetrainingOperations
+
+
+class ModelServicer(models_pb2_grpc.ModelServiceServicer):
+    """Answers `cotenant.v1.ModelService`.
+
+    Args:
+        operations: Runs the retrainings.
+        desk: Admission, deadlines, errors, metrics.
+    """
+
+    def __init__(self, operations: RetrainingOperations, desk: CallDesk) -> None:
+        self._operations = operations
+        self._desk = desk
+
+    def StartRetraining(  # noqa: N802 (named by the contract)
+        self, request: models_pb2.StartRetrainingRequest, context: grpc.ServicerContext
+    ) -> models_pb2.StartRetrainingResponse:
+        """Starts a retraining and answers at once."""
+
+        def start() -> models_pb2.StartRetrainingResponse:
+            operation = self._operations.start(
+                from_outcomes=request.from_outcomes,
+                seed=request.seed if request.HasField("seed") else None,
+                why=request.why,
+            )
+            return models_pb2.StartRetrainingResponse(retraining=self._message(operation))
+
+        return self._desk.answer(context, "StartRetraining", request, start)
+
+    def GetRetraining(  # noqa: N802 (named by the contract)
+        self, request: models_pb2.GetRetrainingRequest, context: grpc.ServicerContext
+    ) -> models_pb2.GetRetrainingResponse:
+        """Says how far a retraining is, or how it ended."""
+        return self._desk.answer(
+            context,
+            "GetRetraining",
+            request,
+            lambda: models_pb2.GetRetrainingResponse(
+                retraining=self._message(self._operations.get(request.retraining_id))
+            ),
+        )
+
+    def CancelRetraining(  # noqa: N802 (named by the contract)
+        self, request: models_pb2.CancelRetrainingRequest, context: grpc.ServicerContext
+    ) -> models_pb2.CancelRetrainingResponse:
+        """Ends a retraining; the served version stays."""
+        return self._desk.answer(
+            context,
+            "CancelRetraining",
+            request,
+            lambda: models_pb2.CancelRetrainingResponse(
+                retraining=self._message(self._operations.cancel(request.retraining_id))
+            ),
+        )
+
+    def _message(self, operation: RetrainingOperation) -> models_pb2.Retraining:
+        return models_pb2.Retraining(
+            retraining_id=operation.retraining_id,
+            state=models_pb2.RetrainingState.Value(f"RETRAINING_STATE_{operation.state.value}"),
+            progress=operation.progress,
+            version=operation.version,
+            served_version=self._operations.served_version(),
+            reasons=operation.reasons,
+            started_at_ms=operation.started_at_ms,
+            finished_at_ms=operation.finished_at_ms,
+        )

@@ -1,0 +1,159 @@
+"""Whether rows that are new may be learned from at all: repeated runs, and labels that contradict what is known.
+
+Learning from a poisoned batch can make a version that is right about all old rows and wrong about everything else, so
+comparing versions on old rows is not enough. A new row contradicts when what was measured lies more than 1.5 times the
+half width of the 99 % interval from what the served version predicts, and by more than noise in any case: a factor of
+1.5, or 0.15 of a share. A batch is refused when more than a tenth, and at least two, of the new rows of a target
+contradict, or when one is off by a factor of more than 30, which no job is but a unit can be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from predictor_service.features.devices import DeviceType, find_device_type
+from predictor_service.features.job_features import FEATURE_INDEX
+from predictor_service.learning.problem import FloatArray
+from predictor_service.registry.held_out import HeldOut, name_row
+from predictor_service.registry.served_version import ServedTarget, ServedVersion
+from predictor_service.retraining.datasets import Dataset
+from predictor_service.retraining.pair_table import build_pair_table, know_jobs, pair_anchor, pair_columns
+from predictor_service.retraining.solo_table import SoloExample, build_table, collect_examples
+from predictor_service.selection.targets import SLOWDOWN, SOLO_TARGETS, Target
+
+CONTRADICTION_WIDTHS: Final = 1.5
+CONTRADICTION_LOG_MIN: Final = math.log(1.5)
+CONTRADICTION_SHARE_MIN: Final = 0.15
+CONTRADICTING_RATIO_MAX: Final = 0.1
+CONTRADICTING_ROWS_MIN: Final = 2
+IMPOSSIBLE_LOG: Final = math.log(30.0)
+_UNITS: Final = {
+    1e3: "microseconds given as milliseconds",
+    1e-3: "seconds given as milliseconds",
+    float(1 << 10): "a size multiplied by 1024 once too often",
+    1.0 / (1 << 10): "KiB given as bytes",
+    1e-6: "MB or MiB given as bytes",
+}
+_UNIT_TOLERANCE: Final = 1.6
+
+
+@dataclass(frozen=True, slots=True)
+class _NewRows:
+    """New rows of one target: their columns and anchors as served, and what was measured."""
+
+    target: Target
+    model: ServedTarget
+    columns: np.ndarray[tuple[int, int], np.dtype[np.float32]]
+    anchor: FloatArray
+    measured: FloatArray
+
+
+def find_repeated_runs(datasets: Iterable[Dataset]) -> list[str]:
+    """Returns one sentence for every kind of repetition; copied rows would count twice."""
+    solo, pairs = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    room: dict[tuple[str, ...], int] = {}
+    for dataset in datasets:
+        for row in dataset.solo:
+            solo[row.campaign, row.device, row.run_id] += 1
+        for pair in dataset.pairs:
+            jobs = (pair.victim_job_key, *pair.other_job_keys)
+            key = (pair.campaign, pair.device, pair.run_id, str(pair.repeat), pair.victim_job_key)
+            pairs[key] += 1
+            room[key] = jobs.count(pair.victim_job_key)  # a job beside a copy of itself is a victim twice
+    repeated = [key for key, count in solo.items() if count > 1]
+    repeated_pairs = [key for key, count in pairs.items() if count > room[key]]
+    return [
+        f"{len(keys)} {kind} appear more than once, e.g. run {keys[0][2]} of campaign {keys[0][0]}"
+        for keys, kind in ((repeated, "runs of jobs alone"), (repeated_pairs, "runs of pairs"))
+        if keys
+    ]
+
+
+def find_contradictions(datasets: Sequence[Dataset], champion: ServedVersion, known: HeldOut) -> list[str]:
+    """Returns one sentence for every target whose new rows contradict the served version.
+
+    Args:
+        datasets: Everything that would be learned from.
+        champion: The served version, loaded.
+        known: Its held-out rows; what is not among them is new.
+    """
+    objections = []
+    for name, models in sorted(champion.devices.items()):
+        device = find_device_type(name)
+        if device is None:
+            continue
+        examples, _ = collect_examples(datasets, device)
+        for rows in _new_rows(datasets, device, examples, models, known):
+            objection = _judge(rows)
+            if objection:
+                objections.append(f"{name}, {rows.target.name}: {objection}")
+    return objections
+
+
+def _new_rows(
+    datasets: Sequence[Dataset],
+    device: DeviceType,
+    examples: Sequence[SoloExample],
+    models: Mapping[str, ServedTarget],
+    known: HeldOut,
+) -> Iterator[_NewRows]:
+    for target in SOLO_TARGETS:
+        model = models.get(target.name)
+        if model is None:
+            continue
+        table = build_table(examples, target, [FEATURE_INDEX.get(name, -1) for name in model.record.columns])
+        keys = [(key,) for key in table.job_keys]
+        yield _pick(_NewRows(target, model, table.columns, table.anchor, table.measured), device, keys, known)
+    model = models.get(SLOWDOWN.name)
+    if model is not None:
+        jobs = know_jobs(examples)
+        pairs, _ = build_pair_table(datasets, device, jobs)
+        names = [
+            (pairs.job_keys[victim], pairs.job_keys[other])
+            for victim, other in zip(pairs.victim, pairs.other, strict=True)
+        ]
+        columns, anchor = pair_columns(pairs, jobs, device), pair_anchor(pairs, jobs)
+        yield _pick(_NewRows(SLOWDOWN, model, columns, anchor, pairs.measured), device, names, known)
+
+
+def _pick(rows: _NewRows, device: DeviceType, job_keys: Sequence[tuple[str, ...]], known: HeldOut) -> _NewRows:
+    held_out = known.get(device.name, {}).get(rows.target.name)
+    seen = frozenset(held_out.row_ids) if held_out else frozenset[str]()
+    new = [
+        index
+        for index, (keys, value) in enumerate(zip(job_keys, rows.measured.tolist(), strict=True))
+        if name_row(device.name, rows.target.name, keys, value) not in seen
+    ]
+    return _NewRows(rows.target, rows.model, rows.columns[new], rows.anchor[new], rows.measured[new])
+
+
+def _judge(rows: _NewRows) -> str:
+    count = len(rows.measured)
+    if not count:
+        return ""
+    predicted = rows.model.predict(rows.columns, rows.anchor)
+    is_share = rows.target.scale == "share"
+    off = rows.target.encode(rows.measured, rows.anchor) - rows.target.encode(predicted, rows.anchor)
+    floor = CONTRADICTION_SHARE_MIN if is_share else CONTRADICTION_LOG_MIN
+    limit = max(CONTRADICTION_WIDTHS * rows.model.record.bounds.half_width(0.99), floor)
+    contradicting = np.abs(off) > limit
+    impossible = not is_share and bool(np.any(np.abs(off) > IMPOSSIBLE_LOG))
+    many = int(contradicting.sum()) >= CONTRADICTING_ROWS_MIN
+    if not impossible and not (many and contradicting.mean() > CONTRADICTING_RATIO_MAX):
+        return ""
+    typical = float(np.median(off[contradicting])) if contradicting.any() else float(off[np.abs(off).argmax()])
+    how = f"by {typical:+.2f}" if is_share else f"by a factor of {math.exp(typical):.3g}{_unit_hint(math.exp(typical))}"
+    return f"{int(contradicting.sum())} of {count} new rows contradict what the served version knows, typically {how}"
+
+
+def _unit_hint(factor: float) -> str:
+    for unit, meaning in _UNITS.items():
+        if unit / _UNIT_TOLERANCE < factor < unit * _UNIT_TOLERANCE:
+            return f" ({meaning}?)"
+    return ""

@@ -1,0 +1,200 @@
+"""One retraining from start to end: collect, train, compare, promote or refuse. One at a time for a state folder."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from predictor_service.errors import ModelError, RetrainingBusyError, TrainingDataError
+from predictor_service.outcome_journal import OutcomeJournal
+from predictor_service.registry.model_registry import ModelRegistry
+from predictor_service.retraining.batch_check import find_contradictions, find_repeated_runs
+from predictor_service.retraining.datasets import Dataset, find_datasets, read_datasets
+from predictor_service.retraining.gate import TargetComparison, compare_held_out
+from predictor_service.retraining.outcome_rows import collect_outcomes
+from predictor_service.retraining.training import TrainedVersion, train_version
+
+LOCK_FILE: Final = ".retraining.lock"
+Tell = Callable[[str], None]
+
+
+class RetrainingOutcome(StrEnum):
+    """How a retraining ended."""
+
+    PROMOTED = "promoted"
+    REFUSED = "refused"
+    UNCHANGED = "unchanged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrainingPlan:
+    """What to learn from.
+
+    Attributes:
+        state_dir: Models, graphs and the journal.
+        datasets: Folder of dataset folders.
+        from_outcomes: Whether accepted outcomes become rows.
+        seed: Of every regressor.
+        why: For the history.
+    """
+
+    state_dir: Path
+    datasets: Path
+    from_outcomes: bool = False
+    seed: int = 0
+    why: str = "retrained"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrainingResult:
+    """How it ended.
+
+    Attributes:
+        outcome: See there.
+        version: The new version; empty when the data was refused before anything was learned.
+        served: The version that is served now.
+        why: One sentence for each reason.
+        comparisons: Target by target, where there was a served version to compare with.
+        left_out: Outcomes left out by reason.
+    """
+
+    outcome: RetrainingOutcome
+    version: str
+    served: str
+    why: Sequence[str]
+    comparisons: Sequence[TargetComparison] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "schema": "cotenant.retraining/1",
+            "outcome": self.outcome.value,
+            "version": self.version,
+            "served": self.served,
+            "why": list(self.why),
+            "comparisons": [comparison.as_json() for comparison in self.comparisons],
+            "outcomes_left_out": dict(self.left_out),
+        }
+
+
+def retrain(plan: RetrainingPlan, registry: ModelRegistry, tell: Tell) -> RetrainingResult:
+    """Retrains once. Killed at any moment it leaves the served version as it was, or the new one whole.
+
+    Args:
+        plan: What to learn from.
+        registry: Of the same state folder.
+        tell: Is told the progress, one line each.
+
+    Raises:
+        TrainingDataError: There is nothing to learn from.
+        RetrainingBusyError: Another retraining of this state folder is under way.
+    """
+    with _alone(plan.state_dir / "models"):
+        tell("reading the data")
+        datasets, left_out = _collect(plan, tell)
+        repeated = find_repeated_runs(datasets)
+        served = registry.store.current() or ""
+        if repeated:
+            registry.refuse("", "; ".join(repeated))
+            return RetrainingResult(
+                outcome=RetrainingOutcome.REFUSED, version="", served=served, why=repeated, left_out=left_out
+            )
+        tell(f"training on {', '.join(dataset.name for dataset in datasets)}")
+        trained = train_version(datasets, plan.seed)
+        if trained.manifest.version == served:
+            return RetrainingResult(
+                outcome=RetrainingOutcome.UNCHANGED,
+                version=served,
+                served=served,
+                why=["same data, seed and rules"],
+                left_out=left_out,
+            )
+        registry.add(trained.manifest, trained.files, plan.why)
+        tell("comparing with the served version")
+        return _decide(plan, registry, datasets, trained, left_out)
+
+
+def _decide(
+    plan: RetrainingPlan,
+    registry: ModelRegistry,
+    datasets: Sequence[Dataset],
+    trained: TrainedVersion,
+    left_out: Mapping[str, int],
+) -> RetrainingResult:
+    name = trained.manifest.version
+    objections, comparisons, note = _judge(plan, registry, datasets, trained)
+    details = {"comparisons": [comparison.as_json() for comparison in comparisons]}
+    if objections:
+        registry.refuse(name, "; ".join(objections), details)
+    else:
+        registry.promote(name, f"{plan.why}: {note}", details)
+    return RetrainingResult(
+        outcome=RetrainingOutcome.REFUSED if objections else RetrainingOutcome.PROMOTED,
+        version=name,
+        served=registry.store.current() or "",
+        why=objections or [note],
+        comparisons=comparisons,
+        left_out=left_out,
+    )
+
+
+def _judge(
+    plan: RetrainingPlan, registry: ModelRegistry, datasets: Sequence[Dataset], trained: TrainedVersion
+) -> tuple[list[str], list[TargetComparison], str]:
+    """Objections, comparisons, and what to say when there is no objection."""
+    served = registry.store.current()
+    if served is None:
+        return [], [], "the first version"
+    try:
+        held_out = registry.store.held_out(served)
+        champion = registry.store.load(served)
+    except ModelError as error:
+        return [], [], f"version {served} cannot be served any more ({error.message})"
+    comparisons = compare_held_out(held_out, trained.held_out, plan.seed)
+    objections = find_contradictions(datasets, champion, held_out)
+    objections += [
+        f"{comparison.device}, {comparison.target}: {comparison.objection}"
+        for comparison in comparisons
+        if comparison.objection
+    ]
+    return objections, comparisons, f"not worse than {served} on the same held-out groups"
+
+
+def _collect(plan: RetrainingPlan, tell: Tell) -> tuple[list[Dataset], Mapping[str, int]]:
+    datasets = read_datasets(plan.datasets) if find_datasets(plan.datasets) or not plan.from_outcomes else []
+    if not plan.from_outcomes:
+        return datasets, {}
+    path = plan.state_dir / "journal.sqlite"
+    if not path.is_file():
+        raise TrainingDataError(
+            f"{plan.state_dir} has no journal", remedy="outcomes come from a service that ran there"
+        )
+    with closing(OutcomeJournal(path)) as journal:
+        collected = collect_outcomes(journal.joined(), plan.state_dir / "graphs", datasets)
+    for reason, count in collected.left_out.items():
+        tell(f"{count} outcomes left out: {reason}")
+    if collected.dataset is not None:
+        tell(f"{len(collected.dataset.solo)} jobs measured by outcomes")
+        datasets.append(collected.dataset)
+    if not datasets:
+        raise TrainingDataError("no outcome can be learned from", remedy="give --datasets, or let jobs run longer")
+    return datasets, collected.left_out
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Holds the lock of a state folder; the kernel releases it whatever happens to this process."""
+    with (folder / LOCK_FILE).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RetrainingBusyError(
+                f"another retraining of {folder.parent} is under way", remedy="wait for it, or cancel it"
+            ) from None
+        yield
