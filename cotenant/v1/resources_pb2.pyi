@@ -302,7 +302,9 @@ Global___Estimate: _TypeAlias = Estimate  # noqa: Y015
 
 @_typing.final
 class Contribution(_message.Message):
-    """Share of one input in an estimate, in the estimate's unit."""
+    """Share of one input in an estimate, in the estimate's unit. The first one is "baseline" (a mean training row), the last
+    ones may be "other_features" and "between_batches"; all of them add up to the estimate.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -19,15 +19,15 @@ from predictor_service.inference.batch_curve import (
     points_up_to,
 )
 from predictor_service.inference.bounded_curve import BoundedCurve, CurvePoint, read_between
+from predictor_service.inference.contributions import list_contributions
 from predictor_service.inference.measured_graph import MeasuredGraph
-from predictor_service.inference.records import Contribution, Estimate, Level
+from predictor_service.inference.records import Estimate, Level
 from predictor_service.registry.served_version import Bounded, ServedTarget
 from predictor_service.selection.targets import MEMORY, SM_ACTIVITY, STEP, UTILIZATION, Target
 
 FALLBACK_FACTOR: Final[Mapping[str, float]] = {MEMORY.name: 2.0, STEP.name: 4.0}
 """How far off counted memory and a bare roofline are taken to be, either way, on a device without measurements."""
 _FALLBACK_UPPER_99: Final = 2.0
-_EXPLAINED_MAX: Final = 8
 
 
 class JobEstimator:
@@ -79,27 +79,18 @@ class JobEstimator:
         return largest_within(GRID, self._curve(MEMORY, len(GRID)).upper_99, memory_bytes)
 
     def explain(self, estimate: Estimate, target: Target, batch: int) -> Estimate:
-        """Adds the largest contributions: how the answer moves when one input becomes that of a mean training row."""
+        """Adds the largest contributions of inputs; they add up to the estimate."""
         model = self._models.get(target.name)
         if model is None:
             return estimate
-        sample = self._samples.at(batch)
-        columns = model.select(sample.values[None, :])
-        mean = (model.record.domain.rows * model.record.domain.scale).mean(axis=0)
-        variants = np.repeat(columns, columns.shape[1] + 1, axis=0)
-        places = np.arange(columns.shape[1])
-        variants[places, places] = mean
-        values = model.predict(variants, np.full(len(variants), self._anchor(target, batch)))
-        moved = values[-1] - values[:-1]
-        order = np.argsort(-np.abs(moved), kind="stable")[:_EXPLAINED_MAX]
-        explanation = tuple(
-            Contribution(
-                feature=model.record.columns[place],
-                feature_value=float(columns[0, place]),
-                contribution=float(moved[place]),
-            )
-            for place in order
-            if moved[place] != 0
+        row = model.select(self._samples.at(batch).values[None, :])[0]
+        anchor = self._anchor(target, batch)
+        explanation = list_contributions(
+            model.record.columns,
+            row,
+            (model.record.domain.rows * model.record.domain.scale).mean(axis=0),
+            lambda rows: model.predict(rows, np.full(len(rows), anchor)),
+            estimate.value,
         )
         return dataclasses.replace(estimate, explanation=explanation)
 

@@ -26,7 +26,7 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
-    """How much one input moves an estimate away from that of a mean training row, in the estimate's unit."""
+    """How much one input moves an estimate, in the estimate's unit; see `contributions` for the names that are none."""
 
     feature: str
     feature_value: float
@@ -121,6 +121,11 @@ class PairJob:
     known_step_ms: float | None = None
     known_utilization_ratio: float | None = None
     known_memory_bytes: float | None = None
+
+    @property
+    def key(self) -> str:
+        """What equal jobs share; a job without a graph is known by its id only."""
+        return self.settings.key(self.graph_sha256) if self.graph_sha256 else self.job_id
 
     @property
     def is_known(self) -> bool:
