@@ -13,6 +13,8 @@ from cotenant.profile_schema import LossCurveRow, MemoryTraceRow, PairRow, Profi
 from predictor_service.errors import TrainingDataError
 from predictor_service.importers.catalogue import IMPORTERS, import_set
 from predictor_service.importers.imported_set import write_set
+from predictor_service.importers.timm_features import FILE_NAME
+from predictor_service.importers.timm_table import ChildTracer, build_table, check_installed, read_wanted, trace_model
 from predictor_service.settings import default_datasets_dir
 
 _PATH: Final = click.Path(path_type=Path)
@@ -65,6 +67,19 @@ def list_command(output: str) -> None:
         click.echo(f"{item['name']:<18}{item['measures']} ({item['licence']})")
     for name in installed:
         click.echo(f"{name:<18}installed in {root}")
+
+
+@datasets.command("features")
+@click.option("--timm", "wanted", type=_PATH, required=True, help="NAME [SIDE] a line, or a public set's folder.")
+@click.option("-o", "--output", type=_PATH, required=True, help="Folder of the table; rows that it has are kept.")
+@click.option("--timeout-s", type=click.FloatRange(1, 3600), default=120, show_default=True, help="For one model.")
+def features_command(wanted: Path, output: Path, timeout_s: float) -> None:
+    """Trace timm models for what a training step computes and keeps; needs torch and timm, and no GPU."""
+    check_installed()
+    tracer = ChildTracer(timeout_s, trace_model)
+    added, failed = build_table(read_wanted(wanted), output, tracer, lambda text: click.echo(text, err=True))
+    click.echo(f"{added:,} models traced, {failed:,} failed", err=True)
+    click.echo(output / FILE_NAME)
 
 
 @datasets.command("check")

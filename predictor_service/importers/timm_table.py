@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.pool import Pool
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from predictor_service.errors import TrainingDataError
 from predictor_service.importers.published_table import read_columns
@@ -35,7 +35,10 @@ _NAMING_TABLES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, order=True)
+Row: TypeAlias = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
 class WantedModel:
     """A row to make.
 
@@ -46,6 +49,9 @@ class WantedModel:
 
     name: str
     side: int = 0
+
+
+TraceAll: TypeAlias = Callable[[Iterable[WantedModel]], Iterator[tuple[WantedModel, "Row | str"]]]
 
 
 def read_wanted(path: Path) -> list[WantedModel]:
@@ -76,29 +82,26 @@ def _named_by_set(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def build_table(
-    wanted: Sequence[WantedModel], folder: Path, *, timeout_s: float, report: Callable[[str], None]
+    wanted: Sequence[WantedModel], folder: Path, trace_all: TraceAll, report: Callable[[str], None]
 ) -> tuple[int, int]:
     """Traces what the folder lacks and appends it.
 
     Args:
         wanted: Models in order of importance.
         folder: Gets features.csv and failures.csv; created where needed.
-        timeout_s: Longest time for one model, seconds.
+        trace_all: Traces models in order, e.g. `ChildTracer`.
         report: Told about every tenth model.
 
     Returns:
         Rows added, and models that failed.
 
     Raises:
-        TrainingDataError: timm or torch is not installed, or the folder holds another table.
+        TrainingDataError: The folder holds another table.
     """
-    for package in ("torch", "timm"):
-        if importlib.util.find_spec(package) is None:
-            raise TrainingDataError(f"{package} is not installed here", remedy=f"pip install {package}")
     folder.mkdir(parents=True, exist_ok=True)
     done = _known(folder)
     added = failed = 0
-    for item, result in _trace_all((item for item in wanted if (item.name, item.side) not in done), timeout_s):
+    for item, result in trace_all(item for item in wanted if (item.name, item.side) not in done):
         if isinstance(result, str):
             failed += 1
             _append(folder / FAILURES_NAME, dict(zip(_FAILURE_COLUMNS, (item.name, item.side, result), strict=True)))
@@ -137,21 +140,33 @@ def _append(path: Path, row: Mapping[str, object]) -> None:
         writer.writerow(row)
 
 
-def _trace_all(todo: Iterable[WantedModel], timeout_s: float) -> Iterator[tuple[WantedModel, dict[str, object] | str]]:
-    """Results in order; a text says why a model failed."""
-    pool: Pool | None = None
-    try:
-        for item in todo:
-            pool = pool or _new_pool()
-            try:
-                yield item, pool.apply_async(trace_model, (item,)).get(timeout_s)
-            except multiprocessing.TimeoutError:
+@dataclass(frozen=True, slots=True)
+class ChildTracer:
+    """Traces models one after the other in a child process, replaced when a model takes too long or too much memory.
+
+    Attributes:
+        timeout_s: Longest time for one model, seconds.
+        trace: What the child does; importable by name.
+    """
+
+    timeout_s: float
+    trace: Callable[[WantedModel], Row | str]
+
+    def __call__(self, wanted: Iterable[WantedModel]) -> Iterator[tuple[WantedModel, Row | str]]:
+        """Yields results in order; a text says why a model failed."""
+        pool: Pool | None = None
+        try:
+            for item in wanted:
+                pool = pool or _new_pool()
+                try:
+                    yield item, pool.apply_async(self.trace, (item,)).get(self.timeout_s)
+                except multiprocessing.TimeoutError:
+                    pool.terminate()
+                    pool = None
+                    yield item, f"not traced within {self.timeout_s:g} s, or the child died"
+        finally:
+            if pool is not None:
                 pool.terminate()
-                pool = None
-                yield item, f"not traced within {timeout_s:g} s, or out of memory"
-    finally:
-        if pool is not None:
-            pool.terminate()
 
 
 def _new_pool() -> Pool:
@@ -160,10 +175,22 @@ def _new_pool() -> Pool:
 
 
 def _limit_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (_CHILD_MEMORY_BYTES, _CHILD_MEMORY_BYTES))
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (_CHILD_MEMORY_BYTES, hard))
 
 
-def trace_model(item: WantedModel) -> dict[str, object] | str:
+def check_installed() -> None:
+    """Makes sure that models can be traced here.
+
+    Raises:
+        TrainingDataError: torch or timm is not installed.
+    """
+    for package in ("torch", "timm"):
+        if importlib.util.find_spec(package) is None:
+            raise TrainingDataError(f"{package} is not installed here", remedy=f"pip install {package}")
+
+
+def trace_model(item: WantedModel) -> Row | str:
     """Builds a model without weights and traces it; runs in the child.
 
     Returns:

@@ -97,7 +97,8 @@ def test_a_damaged_parquet_file_is_refused(tmp_path: Path, content: bytes) -> No
 
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for name in ("pyarrow", "pyarrow.parquet"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ProfileSchemaError, match="pip install pyarrow, or use CSV"):
         read_rows(tmp_path / "solo.parquet", SoloRow)
 
