@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import grpc
@@ -22,12 +22,13 @@ from predictor_service.grpc_api.translate_answers import (
 )
 from predictor_service.grpc_api.translate_requests import job_question, pairs_question
 from predictor_service.inference.predictor import Predictor
-from predictor_service.inference.records import JobAnswer, JobQuestion, PairsAnswer
+from predictor_service.inference.records import JobAnswer, JobQuestion, PairsAnswer, PairsQuestion
 from predictor_service.outcome_journal import OutcomeJournal, PredictionEntry
 from predictor_service.system_clock import now_ms
 
 UPLOAD_BYTES_MAX: Final = DEFAULT_LIMITS.graph_bytes
 OUTCOMES_MAX: Final = 1_000
+_LEARNED_AT_START_MAX: Final = 50_000
 PAGE_SIZE_DEFAULT: Final = 50
 PAGE_SIZE_MAX: Final = 1_000
 
@@ -45,6 +46,7 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         self._predictor = predictor
         self._journal = journal
         self._desk = desk
+        predictor.learn_outcomes(journal.joined(newest=_LEARNED_AT_START_MAX))
 
     def PredictJob(  # noqa: N802 (named by the contract)
         self, request: prediction_pb2.PredictJobRequest, context: grpc.ServicerContext
@@ -100,7 +102,7 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
     def _predict_pairs(self, request: prediction_pb2.PredictPairsRequest) -> prediction_pb2.PredictPairsResponse:
         question = pairs_question(request)
         answer = self._predictor.predict_pairs(question)
-        self._journal.remember(_pairs_entry(answer, question.device))
+        self._journal.remember(_pairs_entry(answer, question))
         return pairs_response(answer)
 
     def _upload(self, parts: Iterator[prediction_pb2.UploadGraphRequest]) -> prediction_pb2.UploadGraphResponse:
@@ -130,8 +132,15 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
             )
         outcomes = [(outcome.prediction_id, outcome_content(outcome)) for outcome in request.outcomes]
         unknown = self._journal.record(outcomes, now_ms())
+        self._learn(outcomes)
         recorded = sum(outcome.prediction_id not in unknown for outcome in request.outcomes)
         return prediction_pb2.RecordOutcomesResponse(recorded=recorded, unknown_prediction_ids=unknown)
+
+    def _learn(self, outcomes: Sequence[tuple[str, Mapping[str, object]]]) -> None:
+        """Measured pairs teach at once."""
+        pairs = [(prediction_id, outcome) for prediction_id, outcome in outcomes if "slowdown_ratio" in outcome]
+        entries = self._journal.find([prediction_id for prediction_id, _ in pairs])
+        self._predictor.learn_outcomes((entries[name], outcome) for name, outcome in pairs if name in entries)
 
     def _list_devices(self, request: prediction_pb2.ListDevicesRequest) -> prediction_pb2.ListDevicesResponse:
         if not 0 <= request.page_size <= PAGE_SIZE_MAX:
@@ -178,16 +187,19 @@ def _job_entry(answer: JobAnswer, question: JobQuestion) -> PredictionEntry:
     )  # fmt: skip
 
 
-def _pairs_entry(answer: PairsAnswer, device: str) -> PredictionEntry:
+def _pairs_entry(answer: PairsAnswer, question: PairsQuestion) -> PredictionEntry:
     """Values are kept for small questions only: 500 jobs make a quarter of a million of them."""
     content: dict[str, object] = {"job_ids": list(answer.job_ids)}
+    keys = [job.key for job in question.jobs]
+    if keys != content["job_ids"]:
+        content["job_keys"] = keys
     if len(answer.job_ids) <= _PAIR_VALUES_MAX:
         content["slowdown_ratio"] = [round(float(value), 4) for value in answer.slowdown_ratio.reshape(-1)]
     return PredictionEntry(
         prediction_id=answer.prediction_id,
         at_ms=now_ms(),
         kind="pairs",
-        device=device,
+        device=question.device,
         model_version=answer.model_version,
         content=content,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -10,6 +11,8 @@ import numpy as np
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.pair_features import SoloFigures, build_pair_features, fair_share_slowdowns
 from predictor_service.inference.job_estimator import JobEstimator
+from predictor_service.inference.observed_pairs import Observation, Pair
+from predictor_service.inference.pair_correction import correct_pairs
 from predictor_service.inference.records import Level, PairJob, PairsAnswer, PairsQuestion
 from predictor_service.registry.served_version import Bounded, ServedTarget
 from predictor_service.selection.conformal import ConformalBounds
@@ -18,6 +21,9 @@ EstimatorOf = Callable[[PairJob], JobEstimator]
 
 # Without measurements of a device: anything from no harm to twice what fair turns would cost.
 _FALLBACK_UPPER_FACTOR: Final = 2.0
+_FALLBACK_DEVIATION: Final = 0.35
+"""Of ln(1 + slowdown) about fair turns where nothing was trained: a factor of 1.4 either way."""
+_COMMON_CONFIDENCE: Final = 0.9
 
 
 def estimate_pairs(
@@ -25,6 +31,7 @@ def estimate_pairs(
     device: DeviceType,
     model: ServedTarget | None,
     estimator_of: EstimatorOf,
+    measured: Mapping[Pair, Observation] | None = None,
 ) -> PairsAnswer:
     """Estimates every ordered pair; the diagonal is a job beside a copy of itself.
 
@@ -33,6 +40,7 @@ def estimate_pairs(
         device: What they share.
         model: Trained slowdowns of the device type; None = fair time slicing.
         estimator_of: Predicts what is not known of a job alone.
+        measured: What was measured of pairs on this device type, by the keys of victim and other job.
 
     Returns:
         Everything but the names of prediction and model version.
@@ -66,6 +74,7 @@ def estimate_pairs(
         level=level.reshape(shape),
         in_domain=in_domain.reshape(shape),
     )
+    _fold_in_measured(answer, question, _error_variance(model), measured or {})
     _override_observed(answer, question)
     return answer
 
@@ -125,6 +134,40 @@ def _bounded(
         upper=np.where(both_known, close.upper, wide.upper),
         upper_99=np.where(both_known, close.upper_99, wide.upper_99),
     )
+
+
+def _error_variance(model: ServedTarget | None) -> float:
+    """Of the predictions' errors in ln(1 + slowdown), as the model's own interval promises."""
+    if model is None:
+        return _FALLBACK_DEVIATION**2
+    return (model.record.bounds.half_width(_COMMON_CONFIDENCE) / _deviations(_COMMON_CONFIDENCE)) ** 2
+
+
+def _deviations(confidence: float) -> float:
+    """Half width of a central interval in standard deviations."""
+    return NormalDist().inv_cdf(0.5 + confidence / 2)
+
+
+def _fold_in_measured(
+    answer: PairsAnswer, question: PairsQuestion, error_variance: float, measured: Mapping[Pair, Observation]
+) -> None:
+    """Corrects all pairs by the measured ones; bounds of measured pairs are those of their next window."""
+    place = {job.key: index for index, job in enumerate(question.jobs)}
+    seen = {(place[victim], place[other]): each for (victim, other), each in measured.items()}
+    if not seen:
+        return
+    predicted = np.log1p(answer.slowdown_ratio.astype(np.float64))
+    correction = correct_pairs(predicted, error_variance, seen)
+    for matrix in (answer.slowdown_ratio, answer.lower, answer.upper):
+        matrix[:] = np.maximum(np.expm1(np.log1p(matrix.astype(np.float64)) + correction.shift), 0.0)
+    at = (correction.victim, correction.other)
+    window = np.array([seen[pair].variance for pair in zip(*(axis.tolist() for axis in at), strict=True)])
+    reach = _deviations(question.confidence) * np.sqrt(correction.deviation**2 + window)
+    value = np.log1p(answer.slowdown_ratio[at].astype(np.float64))
+    answer.lower[at] = np.maximum(np.expm1(value - reach), 0.0)
+    answer.upper[at] = np.expm1(value + reach)
+    answer.level[at] = Level.OBSERVED
+    answer.in_domain[at] = True
 
 
 def _override_observed(answer: PairsAnswer, question: PairsQuestion) -> None:

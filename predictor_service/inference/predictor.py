@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from predictor_service.errors import InvalidRequestError, UnboundDimensionError, UnknownDeviceError
 from predictor_service.features.devices import DEVICE_TYPES, DeviceType, find_device_type
@@ -16,6 +16,7 @@ from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.kept_estimators import ESTIMATORS_MAX, KeptEstimators
 from predictor_service.inference.measured_graph import MeasuredGraph
+from predictor_service.inference.observed_pairs import ObservedPairs
 from predictor_service.inference.pair_estimator import estimate_pairs
 from predictor_service.inference.records import (
     JobAnswer,
@@ -27,6 +28,7 @@ from predictor_service.inference.records import (
     PairsQuestion,
     SubBatchEstimate,
 )
+from predictor_service.outcome_journal import PredictionEntry
 from predictor_service.registry.served_version import ServedTarget, ServedVersion
 from predictor_service.selection.targets import MEMORY, SLOWDOWN, STEP, UTILIZATION
 
@@ -50,14 +52,20 @@ class Predictor:
         graphs: Knows graphs by content.
         versions: Hands out the models.
         estimators_max: Jobs whose curves are kept; 0 = compute every answer anew.
+        observed: What was measured of pairs; None = an empty table.
     """
 
     def __init__(
-        self, graphs: GraphLibrary, versions: ServedVersionSource, estimators_max: int = ESTIMATORS_MAX
+        self,
+        graphs: GraphLibrary,
+        versions: ServedVersionSource,
+        estimators_max: int = ESTIMATORS_MAX,
+        observed: ObservedPairs | None = None,
     ) -> None:
         self._graphs = graphs
         self._versions = versions
         self._estimators = KeptEstimators(estimators_max)
+        self._observed = observed if observed is not None else ObservedPairs()
 
     def predict_job(self, question: JobQuestion) -> JobAnswer:
         """Predicts one job on one device type.
@@ -107,9 +115,18 @@ class Predictor:
             return self._estimators.find(graph, job.settings, device, version, question.confidence)
 
         model = self._targets(version, device).get(SLOWDOWN.name)
-        answer = estimate_pairs(question, device, model, estimator_of)
+        measured = self._observed.among(device.name, [job.key for job in question.jobs])
+        answer = estimate_pairs(question, device, model, estimator_of, measured)
         name = version.version if version else _NO_VERSION
         return dataclasses.replace(answer, prediction_id=str(uuid.uuid4()), model_version=name)
+
+    def learn_outcomes(self, joined: Iterable[tuple[PredictionEntry, Mapping[str, Any]]]) -> None:
+        """Learns from measured slowdowns of pairs at once; other outcomes wait for a retraining.
+
+        Args:
+            joined: Outcomes beside their predictions, oldest first.
+        """
+        self._observed.learn(joined)
 
     def keep_graph(self, data: bytes) -> tuple[str, GraphDescription | None, Sequence[Notice]]:
         """Keeps a graph under its hash.

@@ -1,0 +1,152 @@
+"""What was measured of pairs on each device type: every co-location that starts or ends is an experiment.
+
+Kept per ordered pair is a robust running mean of ln(1 + slowdown) with its count and scatter. The past fades: a new
+sample weighs at least one in `COUNT_MAX`. A sample far outside the scatter so far counts as if it were at its edge, so
+that one bad window moves little and a lasting change still wins. The oldest pairs leave when there are too many.
+
+The table is rebuilt from the outcome journal when the service starts, so it needs no file of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from predictor_service.outcome_journal import PredictionEntry
+
+PAIRS_MAX: Final = 20_000
+"""Ordered pairs of one device type."""
+DEVICES_MAX: Final = 64
+COUNT_MAX: Final = 20.0
+WINDOW_MS_MIN: Final = 2_000
+"""Shorter windows are mostly noise."""
+NOISE: Final = 0.08
+"""Scatter of ln(1 + slowdown) between windows of one pair until it has shown its own (datasets/cpu_standin repeats
+its pairs within 0.09)."""
+_NOISE_COUNT: Final = 4.0
+_EDGE: Final = 3.0
+_LOG_MIN: Final = math.log(0.5)
+_LOG_MAX: Final = math.log(1_000.0)
+
+Pair = tuple[str, str]
+"""(victim, other), each by the job's key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What is known of one ordered pair.
+
+    Attributes:
+        count: Windows seen, faded; above 0.
+        mean: Of ln(1 + slowdown).
+        scatter: Sum of squared deviations, faded.
+    """
+
+    count: float
+    mean: float
+    scatter: float = 0.0
+
+    @property
+    def variance(self) -> float:
+        """Of one window; few windows lean on `NOISE`."""
+        return (_NOISE_COUNT * NOISE**2 + self.scatter) / (_NOISE_COUNT + self.count - 1.0)
+
+    @property
+    def mean_variance(self) -> float:
+        """Of the mean."""
+        return self.variance / self.count
+
+    def with_sample(self, value: float) -> Observation:
+        """Folds one window in."""
+        edge = _EDGE * math.sqrt(self.variance)
+        deviation = min(max(value - self.mean, -edge), edge)
+        kept = min(self.count, COUNT_MAX - 1.0)
+        count = kept + 1.0
+        fade = kept / self.count
+        return Observation(
+            count=count,
+            mean=self.mean + deviation / count,
+            scatter=fade * self.scatter + deviation**2 * kept / count,
+        )
+
+
+class ObservedPairs:
+    """The table of all device types; safe for many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._devices: OrderedDict[str, OrderedDict[Pair, Observation]] = OrderedDict()
+
+    def observe(self, device: str, victim: str, other: str, slowdown_ratio: float) -> None:
+        """Folds one measured slowdown in.
+
+        Args:
+            device: Device type.
+            victim: Key of the job that was slowed down.
+            other: Key of the job beside it.
+            slowdown_ratio: Shared over alone, less 1; above -1.
+        """
+        value = min(max(math.log1p(slowdown_ratio), _LOG_MIN), _LOG_MAX)
+        with self._lock:
+            table = self._devices.setdefault(_canonical(device), OrderedDict())
+            self._devices.move_to_end(_canonical(device))
+            past = table.pop((victim, other), None)
+            table[victim, other] = Observation(count=1.0, mean=value) if past is None else past.with_sample(value)
+            if len(table) > PAIRS_MAX:
+                table.popitem(last=False)
+            if len(self._devices) > DEVICES_MAX:
+                self._devices.popitem(last=False)
+
+    def learn(self, joined: Iterable[tuple[PredictionEntry, Mapping[str, Any]]]) -> int:
+        """Folds in those outcomes that are slowdowns of a predicted pair.
+
+        Args:
+            joined: Outcomes beside their predictions, oldest first.
+
+        Returns:
+            How many were folded in; what is flagged, too short or names no pair of its prediction is not.
+        """
+        learned = 0
+        for entry, outcome in joined:
+            pair = _pair_of(entry, outcome)
+            if pair is not None:
+                self.observe(entry.device, *pair, float(outcome["slowdown_ratio"]))
+                learned += 1
+        return learned
+
+    def among(self, device: str, keys: Iterable[str]) -> dict[Pair, Observation]:
+        """What is known of pairs whose both jobs are named.
+
+        Args:
+            device: Device type.
+            keys: Keys of jobs.
+        """
+        named = set(keys)
+        with self._lock:
+            table = self._devices.get(_canonical(device)) or OrderedDict()
+            if len(table) <= len(named) ** 2:
+                return {pair: seen for pair, seen in table.items() if pair[0] in named and pair[1] in named}
+            return {(one, two): table[one, two] for one in named for two in named if (one, two) in table}
+
+
+def _canonical(device: str) -> str:
+    """Device types are named in any case."""
+    return device.strip().lower()
+
+
+def _pair_of(entry: PredictionEntry, outcome: Mapping[str, Any]) -> Pair | None:
+    """Keys of victim and other job, or None where the outcome says nothing reliable of a pair."""
+    slowdown_ratio = outcome.get("slowdown_ratio")
+    if entry.kind != "pairs" or slowdown_ratio is None or outcome.get("quality_flags"):
+        return None
+    if not (math.isfinite(slowdown_ratio) and slowdown_ratio > -1.0) or outcome.get("window_ms", 0) < WINDOW_MS_MIN:
+        return None
+    ids: Any = entry.content.get("job_ids", ())
+    keys: Any = entry.content.get("job_keys", ids)
+    key_of = dict(zip(ids, keys, strict=False))
+    victim, other = key_of.get(outcome.get("victim_job_id")), key_of.get(outcome.get("other_job_id"))
+    return (str(victim), str(other)) if victim and other else None
