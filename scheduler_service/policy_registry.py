@@ -23,6 +23,7 @@ from scheduler_service.policies.obp import OpportunisticBinPacking
 from scheduler_service.policies.ojpap import Ojpap
 from scheduler_service.policies.ojpp import Ojpp
 from scheduler_service.policies.ojpp_greedy import OjppGreedy
+from scheduler_service.policies.optimus import Optimus
 from scheduler_service.policies.pab import PerformanceAwareBinPacking
 from scheduler_service.policies.sjf import Sjf
 from scheduler_service.policies.sjf_bsbf import SjfBsbf
@@ -65,6 +66,7 @@ POLICIES: Mapping[str, PolicyEntry] = {
     "kubernetes_default": PolicyEntry(KubernetesDefault),
     "elastic": PolicyEntry(Elastic),
     "termination_elastic": PolicyEntry(TerminationElastic),
+    "optimus": PolicyEntry(Optimus),
     "drf": PolicyEntry(DominantResourceFairness),
     "tetris": PolicyEntry(Tetris),
 }

@@ -68,6 +68,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "they have left.",
     "STOPS_MORE_SERVED": "{jobs} gives up {gpus_needed} GPU(s), because this job has had less GPU time "
     "({attained_gpu_ms}) or came first; it starts when they have left.",
+    "OTHERS_GAIN_MORE": "The GPUs do more for other jobs; this job waits for the {gpus_needed} that it needs at least.",
     # a policy stops it
     "STOPPED_FOR_LESS_SERVED": "The job is stopped with a checkpoint for {jobs}: it has had {attained_gpu_ms} of GPU "
     "time and comes later in the queues; it goes on when GPUs are free.",

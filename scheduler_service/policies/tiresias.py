@@ -95,28 +95,16 @@ class Tiresias:
 
     def order(self, view: SchedulingView, job: PendingJob | RunningJob) -> tuple[int, int, str]:
         """Return where a job stands among all, first come first."""
-        served_gpu_ms, run_ms = served(view, job)
+        run_ms = job.attained_gpu_ms / job.request.gpus
         waited_ms = view.now_ms - job.submitted_at_ms - run_ms
         is_promoted = self.promote_ratio > 0 and run_ms > 0 and waited_ms >= self.promote_ratio * run_ms
-        queue = 0 if is_promoted else bisect_right(self.limits_gpu_ms, served_gpu_ms)
+        queue = 0 if is_promoted else bisect_right(self.limits_gpu_ms, job.attained_gpu_ms)
         return queue, job.submitted_at_ms, job.request.job_id
 
     def is_protected(self, view: SchedulingView, job: RunningJob) -> bool:
         """Say whether a running job has not yet earned back its start."""
         earned_ms = max(self.run_min_ms, self.run_per_cost_ratio * job.request.migration_cost_ms)
         return view.now_ms - job.started_at_ms < earned_ms
-
-
-def served(view: SchedulingView, job: PendingJob | RunningJob) -> tuple[int, float]:
-    """Return the GPU time that a job has had in GPU x ms, and about how long it ran in ms.
-
-    A running job's time is counted with its reports; one that reports nothing has run since its start at least.
-    """
-    if isinstance(job, PendingJob):
-        return job.attained_gpu_ms, job.attained_gpu_ms / job.request.gpus
-    gpus = len(job.assignments)
-    gpu_ms = max(job.attained_gpu_ms, (view.now_ms - job.started_at_ms) * gpus)
-    return gpu_ms, gpu_ms / gpus
 
 
 class _Round:
@@ -169,7 +157,7 @@ class _Round:
         return None
 
     def _stop(self, victim: str, job: PendingJob) -> Stop:
-        numbers = {"attained_gpu_ms": served(self._view, self._view.running[victim])[0]}
+        numbers = {"attained_gpu_ms": self._view.running[victim].attained_gpu_ms}
         reason = Reason(code="STOPPED_FOR_LESS_SERVED", numbers=numbers, job_ids=(job.request.job_id,))
         return Stop(job_id=victim, reason=reason)
 

@@ -27,7 +27,8 @@ def decided(policy: Tiresias, **facts: Any) -> list[tuple[str, str, str]]:
 def old(name: str, gpu_ids: list[str], run_ms: int, **changes: Any) -> Any:
     """A job that has run since its start, after everybody else was submitted."""
     request = job(name, gpus=len(gpu_ids), **changes)
-    return running(request, gpu_ids, started_at_ms=NOW_MS - run_ms, submitted_at_ms=NOW_MS - run_ms)
+    begun_ms, served_ms = NOW_MS - run_ms, run_ms * len(gpu_ids)
+    return running(request, gpu_ids, started_at_ms=begun_ms, submitted_at_ms=begun_ms, attained_gpu_ms=served_ms)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,67 @@
+"""Carries out numbers of GPUs that were chosen for all jobs together: reshapes, starts, and holds with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from scheduler_service.core.decisions import Decision, Hold, Start
+from scheduler_service.core.records import JobRequest, Reason
+from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.policies.exclusive_round import ChooseGpus, ExclusiveRound
+from scheduler_service.policies.placement import choose_free_gpus, sized
+from scheduler_service.policies.reshaping import counts_of
+from scheduler_service.policies.whole_allocation import Reshaper
+
+
+class CountedRound:
+    """One call of decide of a policy that chooses numbers of GPUs.
+
+    Args:
+        view: The cluster.
+        rest_ms: A running job that started less than this ago keeps its number.
+        choose: Which of the free GPUs of one kind a job takes.
+
+    Attributes:
+        adjustable: The running jobs whose number may change now, by id.
+        counts: The numbers that each job may have, ascending, as far as the empty cluster could hold them; by id.
+    """
+
+    def __init__(self, view: SchedulingView, *, rest_ms: int, choose: ChooseGpus = choose_free_gpus) -> None:
+        self._free = ExclusiveRound(view, choose)
+        self._reshaper = Reshaper(self._free.ledger, rest_ms=rest_ms)
+        self.adjustable: Mapping[str, JobRequest] = self._reshaper.adjustable if view.can_move else {}
+        self.counts: dict[str, list[int]] = {job_id: counts_of(request) for job_id, request in self.adjustable.items()}
+        for job in view.pending:
+            request = job.request
+            self.counts[request.job_id] = [
+                count for count in counts_of(request) if not self._free.is_impossible(sized(request, count))
+            ]
+
+    def carry_out(self, waiting: Sequence[PendingJob], wanted: Mapping[str, int]) -> list[Decision]:
+        """Return reshapes, then one decision per pending job.
+
+        A job that cannot have its number now starts with the largest smaller one that it can have.
+
+        Args:
+            waiting: The pending jobs in the order of placing.
+            wanted: GPUs by job id; absent or 0 = none for a pending job, its own for a running one.
+        """
+        decisions = [self._decide(job, wanted.get(job.request.job_id, 0)) for job in waiting]
+        reshapes = self._reshaper.towards({job_id: wanted[job_id] for job_id in self.adjustable if job_id in wanted})
+        return [*(reshapes if self.adjustable else ()), *decisions]
+
+    def _decide(self, job: PendingJob, count: int) -> Decision:
+        request = job.request
+        possible = self.counts[request.job_id]
+        start: Start | None = None
+        for smaller in reversed([one for one in possible if one <= count]):
+            start = start or self._free.start(replace(job, request=sized(request, smaller)))
+        if start is not None:
+            return start
+        least = possible[0] if possible else counts_of(request)[0]
+        hold = self._free.hold(replace(job, request=sized(request, least)))
+        if possible and not count:
+            reason = Reason(code="OTHERS_GAIN_MORE", numbers={"gpus_needed": least})
+            return Hold(job_id=hold.job_id, reason=reason, candidates=hold.candidates)
+        return hold
