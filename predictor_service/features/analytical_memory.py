@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from predictor_service.features.batch_figures import figures_at
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.graph_features import GraphFeatures
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS, JobSettings
@@ -13,6 +15,7 @@ from predictor_service.features.job_settings import OPTIMIZER_SLOTS, JobSettings
 ACTIVATION_SCALE: Final = {"fp32": 1.0, "tf32": 1.0, "bf16": 0.5, "fp16": 0.5}
 # The gradient of the widest tensor and the tensor that it is computed from are alive together.
 _WIDEST_TENSORS_ALIVE: Final = 2
+_WEIGHT_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +71,40 @@ def horus_memory_bytes(graph: GraphFeatures, device: DeviceType) -> float:
     """
     activations_bytes = graph.activation_bytes_saved
     return activations_bytes + graph.parameter_bytes + activations_bytes + device.context_bytes
+
+
+PART_NAMES: Final = ("context", "weights", "saved", "widest", "input", "peak")
+"""Parts of the memory of a job that is known by figures in a table instead of by its graph."""
+
+
+def described_parts(
+    facts: Mapping[str, float], batch: int, optimizer: str, precision: str
+) -> Mapping[str, float] | None:
+    """Splits memory into parts.
+
+    Args:
+        facts: `parameters` and `saved_for_backward_bytes_per_sample`; where known also the largest transient or widest
+            activation, the input and the peak of live tensors over a step (`step_peak_bytes`), each by the naming of
+            `batch_figures`.
+        batch: Samples held at a time.
+        optimizer: Decides the numbers kept per parameter; an unknown one is taken for adam.
+        precision: Of the activations; an unknown one is taken for fp32.
+
+    Returns:
+        Bytes by `PART_NAMES`, the context as 1 GiB; parts overlap, their coefficients are fitted. None where the first
+        two facts are missing.
+    """
+    figures = figures_at(facts, batch)
+    parameters, saved = figures.get("parameters"), figures.get("saved_for_backward_bytes")
+    if parameters is None or saved is None:
+        return None
+    scale = ACTIVATION_SCALE.get(precision, 1.0)
+    copies = 2 + OPTIMIZER_SLOTS.get(optimizer, OPTIMIZER_SLOTS["adam"])
+    return {
+        "context": float(1 << 30),
+        "weights": _WEIGHT_BYTES * copies * parameters,
+        "saved": scale * saved,
+        "widest": scale * figures.get("largest_transient_bytes", figures.get("widest_activation_bytes", 0.0)),
+        "input": figures.get("input_bytes", 0.0),
+        "peak": scale * figures.get("step_peak_bytes", 0.0),
+    }

@@ -23,21 +23,22 @@ class Fold:
     test: IndexArray
 
 
-def grouped_folds(groups: Sequence[frozenset[str]]) -> list[Fold]:
+def grouped_folds(groups: Sequence[frozenset[str]], folds_max: int = FOLDS_MAX) -> list[Fold]:
     """Leaves out one group after the other; with many groups, several at a time.
 
     Args:
         groups: The groups of each row: the family of a job alone, the families of both jobs of a pair. A row is tested
             with each of its groups and trained on only when all of its groups are in.
+        folds_max: Most folds, at least 2.
 
     Returns:
-        At most `FOLDS_MAX` folds with non-empty sides; empty when there are fewer than `GROUPS_MIN` groups.
+        At most `folds_max` folds with non-empty sides; empty when there are fewer than `GROUPS_MIN` groups.
     """
     names = sorted(set().union(*groups)) if groups else []
     if len(names) < GROUPS_MIN:
         return []
     sizes = {name: sum(name in members for members in groups) for name in names}
-    parts: list[set[str]] = [set() for _ in range(min(FOLDS_MAX, len(names)))]
+    parts: list[set[str]] = [set() for _ in range(min(folds_max, len(names)))]
     for name in sorted(names, key=lambda name: (-sizes[name], name)):
         min(parts, key=lambda part: sum(sizes[member] for member in part)).add(name)
     folds = []

@@ -1,0 +1,93 @@
+"""Intervals that are wide where a model errs much and narrow where it does not.
+
+One quantile of residuals for all covers on average and betrays the large jobs, whose errors are not those of the
+small ones. Residuals are therefore divided by a spread that is learned from held-out residuals, again on held-out
+groups, and the conformal quantile is taken of what remains.
+
+Source: Lei, G'Sell, Rinaldo, Tibshirani, Wasserman, "Distribution-free predictive inference for regression", Journal
+of the American Statistical Association 113 (2018), section 5.2 (locally weighted conformal inference).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from sklearn.ensemble import ExtraTreesRegressor
+
+from predictor_service.regressors.interface import FloatArray
+from predictor_service.selection.conformal import ConformalBounds, calibrate
+from predictor_service.selection.folds import IndexArray, grouped_folds
+
+_ROWS_MIN: Final = 60
+_LEAF_ROWS: Final = 4
+_TREES: Final = 60
+_FOLDS_MAX: Final = 4
+_OUTLIER_QUANTILE: Final = 0.98
+_SPREAD_MIN_RATIO: Final = 0.35
+"""No spread is below this share of the median one: a few lucky rows do not make a promise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LocalBounds:
+    """Learned spread and the residuals in units of it.
+
+    Attributes:
+        scores: Residuals divided by their spread.
+        spread: Predicts the size of residuals from the columns; None = the same everywhere.
+        lowest: Smallest spread, above 0.
+    """
+
+    scores: ConformalBounds
+    spread: Any  # an estimator of scikit-learn, which has no types, or None
+    lowest: float
+
+    def interval(self, table: FloatArray, confidence: float) -> FloatArray:
+        """Half the width of the central interval of every row, shape (rows,), in the residuals' scale."""
+        return self._spread(table) * self.scores.half_width(confidence)
+
+    def upper(self, table: FloatArray, confidence: float) -> FloatArray:
+        """What is added to a prediction so that this share of measured values stays below, shape (rows,)."""
+        return self._spread(table) * self.scores.upper_offset(confidence)
+
+    def _spread(self, table: FloatArray) -> FloatArray:
+        return _predict_spread(self.spread, table, self.lowest)
+
+
+def learn_bounds(table: FloatArray, residuals: FloatArray, groups: Sequence[frozenset[str]], seed: int) -> LocalBounds:
+    """Learns spread and quantiles from residuals of held-out rows.
+
+    Args:
+        table: Columns of the rows, shape (rows, columns), finite.
+        residuals: Measured minus predicted by models that had not seen the row's group, shape (rows,), at least one.
+        groups: Of each row.
+        seed: Of the trees.
+    """
+    count = len(frozenset[str]().union(*groups))
+    size = np.abs(residuals)
+    folds = grouped_folds(groups, folds_max=_FOLDS_MAX)
+    if len(residuals) < _ROWS_MIN or not folds or not size.any():
+        return LocalBounds(scores=calibrate(residuals, count), spread=None, lowest=1.0)
+    capped = np.minimum(size, np.quantile(size, _OUTLIER_QUANTILE))
+    lowest = max(_SPREAD_MIN_RATIO * float(np.median(capped)), 1e-12)
+    scores = np.zeros(len(residuals))
+    for fold in folds:
+        spread = _fit_spread(table, capped, fold.train, seed)
+        scores[fold.test] = residuals[fold.test] / _predict_spread(spread, table[fold.test], lowest)
+    whole = _fit_spread(table, capped, np.arange(len(size)), seed)
+    return LocalBounds(scores=calibrate(scores, count), spread=whole, lowest=lowest)
+
+
+def _fit_spread(table: FloatArray, size: FloatArray, rows: IndexArray, seed: int) -> Any:  # noqa: ANN401 (no types)
+    trees = ExtraTreesRegressor(
+        n_estimators=_TREES, min_samples_leaf=_LEAF_ROWS, max_features=0.4, random_state=seed, n_jobs=1
+    )
+    return trees.fit(table[rows], size[rows])
+
+
+def _predict_spread(spread: Any, table: FloatArray, lowest: float) -> FloatArray:  # noqa: ANN401 (as above)
+    if spread is None:
+        return np.full(len(table), lowest)
+    return np.maximum(np.asarray(spread.predict(table), dtype=np.float64), lowest)

@@ -1,0 +1,76 @@
+"""Learning problems of jobs alone whose truth is known, so that tests can ask for more than a small error."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from predictor_service.learning.problem import JobFacts, Problem
+
+GIBIBYTE = 1 << 30
+
+
+def memory_problem(architectures: int = 24, seed: int = 0, size: float = 1.0) -> Problem:
+    """Memory of jobs at three batches each.
+
+    What an architecture holds beyond its parts is its own: rows of one architecture err alike.
+
+    Args:
+        architectures: Four to a family.
+        seed: Of everything drawn.
+        size: Factor on what a sample keeps.
+    """
+    random = np.random.default_rng(seed)
+    jobs, measured = [], []
+    for number in range(architectures):
+        parameters = float(random.uniform(1e6, 1e8))
+        saved = float(random.uniform(1e7, 3e8)) * size
+        own = float(np.exp(random.normal(0.0, 0.08)))
+        for batch in (8, 32, 128):
+            facts = {
+                "parameters": parameters,
+                "saved_for_backward_bytes_per_sample": saved,
+                "widest_activation_bytes_per_sample": saved / 20,
+                "input_bytes_per_sample": 6e5,
+                "noise": float(random.uniform()),
+            }
+            jobs.append(_job(f"net{number}", f"family{number // 4}", batch, facts))
+            measured.append(own * (1.5 * GIBIBYTE + 16 * parameters + 1.3 * saved * batch))
+    return _problem("memory", "bytes", jobs, np.array(measured))
+
+
+def utilization_problem(architectures: int = 12, seed: int = 0) -> Problem:
+    """Utilization that saturates with the work of a step."""
+    random = np.random.default_rng(seed)
+    jobs, measured = [], []
+    for number in range(architectures):
+        macs = float(10 ** random.uniform(6, 10))
+        for batch in (4, 16, 64, 256):
+            work = macs * batch / 1e10
+            facts = {"parameters": 1e6, "forward_macs_per_sample": macs}
+            jobs.append(_job(f"net{number}", f"family{number % 3}", batch, facts))
+            measured.append(0.95 * work / (1.0 + work) + random.normal(0, 0.01))
+    return _problem("utilization", "ratio", jobs, np.clip(measured, 0.0, 1.0))
+
+
+def without_graphs(problem: Problem, every: int) -> Problem:
+    """The same rows, every n-th of a job whose graph is not known."""
+    jobs = [dataclasses.replace(job, graph={}) if place % every == 0 else job for place, job in enumerate(problem.jobs)]
+    return dataclasses.replace(problem, jobs=tuple(jobs))
+
+
+def _job(architecture: str, family: str, batch: int, facts: dict[str, float]) -> JobFacts:
+    return JobFacts(
+        job_key=f"{architecture}-{batch}", architecture=architecture, family=family, batch=batch, sub_batch=batch,
+        device="NVIDIA A100-SXM4-40GB", optimizer="adam", precision="fp32", input_wait_ratio=0.0, gpus=1, graph=facts,
+    )  # fmt: skip
+
+
+def _problem(
+    target: str, unit: str, jobs: list[JobFacts], measured: np.ndarray[tuple[int], np.dtype[np.float64]]
+) -> Problem:
+    return Problem(
+        target=target, unit=unit, device=jobs[0].device, campaign="made", measured=measured,
+        row_ids=tuple(str(row) for row in range(len(jobs))), jobs=tuple(jobs), others=((),) * len(jobs),
+    )  # fmt: skip

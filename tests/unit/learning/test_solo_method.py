@@ -1,0 +1,108 @@
+"""What the method for jobs alone learns, chooses and promises."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from predictor_service.learning.problem import Problem
+from predictor_service.learning.solo_method import FittedSolo, SoloMethod, inner_folds
+from predictor_service.learning.solo_physics import fit_physics
+from tests.support.solo_problems import memory_problem, utilization_problem, without_graphs
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return memory_problem()
+
+
+@pytest.fixture(scope="module")
+def fitted(problem: Problem) -> FittedSolo:
+    return SoloMethod("architecture").fit(problem, seed=0)
+
+
+def test_unseen_architectures_are_predicted_within_their_own_scatter(fitted: FittedSolo) -> None:
+    unseen = memory_problem(seed=1)
+    forecast = fitted.predict(unseen)
+    error = np.abs(forecast.value / unseen.measured - 1.0)
+    assert error.mean() < 0.12
+    inside = (forecast.lower_90 <= unseen.measured) & (unseen.measured <= forecast.upper_90)
+    assert inside.mean() > 0.75
+    assert (unseen.measured <= forecast.upper_99).mean() > 0.9
+
+
+def test_a_job_larger_than_every_training_row_is_answered_by_its_parts(fitted: FittedSolo) -> None:
+    larger = memory_problem(seed=2, size=5.0)
+    forecast = fitted.predict(larger)
+    assert np.median(np.abs(forecast.value / larger.measured - 1.0)) < 0.25
+    assert not forecast.in_domain.all()
+
+
+def test_bounds_enclose_the_value_and_the_99_percent_bound_is_the_widest(fitted: FittedSolo, problem: Problem) -> None:
+    forecast = fitted.predict(problem)
+    assert (forecast.lower_90 <= forecast.value).all()
+    assert (forecast.value <= forecast.upper_90).all()
+    assert (forecast.upper_90 <= forecast.upper_99).all()
+
+
+def test_predictions_never_look_at_what_was_measured(fitted: FittedSolo, problem: Problem) -> None:
+    hidden = dataclasses.replace(problem, measured=np.full(len(problem), 1.0))
+    assert np.array_equal(fitted.predict(problem).value, fitted.predict(hidden).value)
+
+
+def test_equal_seeds_answer_equally(problem: Problem) -> None:
+    small = problem.subset(range(30))
+    first, second = (SoloMethod("architecture").fit(small, seed=3).predict(small) for _ in range(2))
+    assert np.array_equal(first.value, second.value)
+    assert np.array_equal(first.upper_99, second.upper_99)
+
+
+def test_inner_folds_never_split_an_architecture(problem: Problem) -> None:
+    groups, folds = inner_folds(problem, "architecture")
+    for fold in folds:
+        train = frozenset[str]().union(*(groups[row] for row in fold.train))
+        assert not any(groups[row] & train for row in fold.test)
+
+
+def test_choosing_by_leaking_rows_understates_the_error_that_unseen_architectures_have(problem: Problem) -> None:
+    unseen = memory_problem(seed=1)
+    honest = SoloMethod("architecture").fit(problem, seed=0)
+    leaking = SoloMethod("job").fit(problem, seed=0)
+    outer_mae = float(np.abs(honest.predict(unseen).value - unseen.measured).mean())
+    by_name = {name: {result.name: result.inner_mae for result in each.candidates} for name, each in
+               (("honest", honest), ("leaking", leaking))}  # fmt: skip
+    assert by_name["leaking"]["extra_trees"] < by_name["honest"]["extra_trees"]
+    assert abs(by_name["honest"][honest.selected] / outer_mae - 1.0) < 0.5
+
+
+def test_few_rows_are_answered_by_physics_with_finite_bounds(problem: Problem) -> None:
+    few = problem.subset(range(5))
+    fitted = SoloMethod("family").fit(few, seed=0)
+    forecast = fitted.predict(problem)
+    assert fitted.selected == "constant"
+    assert np.isfinite(np.stack([forecast.value, forecast.lower_90, forecast.upper_99])).all()
+
+
+def test_rows_without_a_graph_are_answered_too(problem: Problem) -> None:
+    holed = without_graphs(problem, every=5)
+    forecast = SoloMethod("architecture").fit(holed, seed=0).predict(holed)
+    assert np.isfinite(forecast.value).all()
+    assert (forecast.value > 0).all()
+
+
+def test_the_parts_of_memory_get_the_coefficients_that_made_it() -> None:
+    problem = memory_problem(architectures=60)
+    physics = fit_physics(problem)
+    error = np.abs(physics.anchor(problem) / problem.measured - 1.0)
+    assert error.mean() < 0.1
+    assert (physics.coefficients >= 0).all()
+
+
+def test_shares_stay_shares() -> None:
+    problem = utilization_problem()
+    forecast = SoloMethod("architecture").fit(problem, seed=0).predict(utilization_problem(seed=5))
+    for values in (forecast.value, forecast.lower_90, forecast.upper_99):
+        assert values.min() >= 0.0
+        assert values.max() <= 1.0
