@@ -26,7 +26,7 @@ from predictor_service.importers.imported_set import MEBIBYTE, Features, Importe
 from predictor_service.importers.layer_list import count_work, graph_features, parse_layers, step_features
 from predictor_service.importers.model_families import model_family
 from predictor_service.importers.published_table import PublishedRow, has_table, read_table
-from predictor_service.importers.timm_features import TimmFeatures, counted_memory_bytes
+from predictor_service.importers.timm_features import TimmFeatures, features_at_batch
 
 _DEVICE: Final = "NVIDIA A100-SXM4-40GB"
 _PLAUSIBLE_MEMORY_MIB: Final = 1000
@@ -129,10 +129,8 @@ def _alone(row: PublishedRow, campaign: str, **known: Any) -> SoloRow:  # noqa: 
 def _timm(row: PublishedRow, features: TimmFeatures) -> SoloRow:
     model, batch = row.text("model"), row.integer("batch_size", minimum=1)
     flags = [flag for column, flag in _TIMM_FLAGS.items() if row.flag(column)]
-    graph = features.at_default_size(model)
-    if graph is not None:
-        memory_bytes = counted_memory_bytes(graph, batch, optimizer_slots=_ADAM_SLOTS)
-        graph = {**graph, "counted_memory_bytes": memory_bytes}
+    known = features.at_default_size(model)
+    graph = None if known is None else features_at_batch(known, batch, optimizer_slots=_ADAM_SLOTS)
     return _alone(
         row,
         "timm",

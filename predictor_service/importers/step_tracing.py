@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -43,16 +43,41 @@ _FAMILY_WORDS: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Convolution:
+    """Sizes of one convolution, which decide what its library takes as workspace.
+
+    Attributes:
+        input_bytes: Read.
+        output_bytes: Written.
+        weight_bytes: Of its weight.
+        unfolded_bytes: The input when the convolution is computed as one matrix product.
+        signature: Equal for equal shapes of sample and weight.
+        grouped: Whether channels are treated in groups.
+        pointwise: Whether the kernel has one place.
+    """
+
+    input_bytes: int
+    output_bytes: int
+    weight_bytes: int
+    unfolded_bytes: int
+    signature: tuple[int, ...]
+    grouped: bool
+    pointwise: bool
+
+
 @dataclass
 class _Trace:
     """Counts of one step at one batch."""
 
     saved_bytes: int = 0
-    allocated_bytes: int = 0
-    widest_bytes: int = 0
-    unfolded_bytes: int = 0
+    saved_tensors: int = 0
+    created_bytes: list[int] = field(default_factory=list)
+    backward_bytes: int = 0
+    normalized_bytes: int = 0
     score_bytes: int = 0
     multiplying_output_elements: int = 0
+    convolutions: list[_Convolution] = field(default_factory=list)
     macs: Counter[str] = field(default_factory=Counter)
     families: Counter[str] = field(default_factory=Counter)
     forward_nodes: int = 0
@@ -80,10 +105,19 @@ class _Call:
                 return family
         return OperatorFamily.ELEMENTWISE
 
-    def unfolded_bytes(self) -> int:
-        """Bytes of a convolution's input when it is computed as one matrix product."""
-        columns = self.arguments[1].shape[1:].numel() * self.output.shape[2:].numel() * self.output.shape[0]
-        return int(columns * self.output.element_size())
+    def convolution(self) -> _Convolution:
+        """Sizes of the operator, which is a convolution."""
+        sample, weight = self.arguments[0], self.arguments[1]
+        places = self.output.shape[2:].numel() * self.output.shape[0]
+        return _Convolution(
+            input_bytes=sample.nbytes,
+            output_bytes=self.output.nbytes,
+            weight_bytes=weight.nbytes,
+            unfolded_bytes=weight.shape[1:].numel() * places * self.output.element_size(),
+            signature=(*sample.shape[1:], *weight.shape),
+            grouped=self.arguments[8] > 1,
+            pointwise=weight.shape[2:].numel() == 1,
+        )
 
 
 class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -103,7 +137,9 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         output = func(*args, **(kwargs or {}))
         created_bytes = sum(self._follow(item) for item in tree_leaves(output) if isinstance(item, torch.Tensor))
         self.trace.live_bytes.append(self._total_bytes)
-        if self.forward and (created_bytes or (func._schema.is_mutable and not self._is_owned(output))):
+        if not self.forward:
+            self.trace.backward_bytes += created_bytes
+        elif created_bytes or (func._schema.is_mutable and not self._is_owned(output)):
             self._count(_Call(func._overloadpacket, args, kwargs or {}, output), created_bytes)
         return output
 
@@ -133,14 +169,15 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         trace, family = self.trace, call.family()
         trace.forward_nodes += 1
         trace.families[family] += 1
-        trace.allocated_bytes += created_bytes
-        trace.widest_bytes = max(trace.widest_bytes, created_bytes)
+        trace.created_bytes.append(created_bytes)
         if call.operator in flop_registry:
             flops = flop_registry[call.operator](*call.arguments, **call.named, out_val=call.output)
             trace.macs[family] += int(flops) // 2
             trace.multiplying_output_elements += call.output.numel()
         if family in {OperatorFamily.CONVOLUTION, OperatorFamily.DEPTHWISE_CONVOLUTION}:
-            trace.unfolded_bytes = max(trace.unfolded_bytes, call.unfolded_bytes())
+            trace.convolutions.append(call.convolution())
+        if family is OperatorFamily.NORMALIZATION:
+            trace.normalized_bytes += created_bytes
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         """Counts a fused attention."""
@@ -216,8 +253,7 @@ def trace_step(model: torch.nn.Module, sample_shape: Sequence[int]) -> dict[str,
         "largest_parameter_bytes": max((item.nbytes for item in parameters), default=0),
         "buffer_bytes": sum(item.nbytes for item in buffers),
         "input_bytes_per_sample": 4 * int(np.prod(sample_shape)),
-        "nodes": second.forward_nodes,
-        "step_nodes": len(second.live_bytes),
+        **{name: read(second) for name, read in _COUNTS.items()},
     }
     for name, read in _LINES.items():
         constant, per_sample = _line(read(first), read(second))
@@ -231,15 +267,46 @@ def trace_step(model: torch.nn.Module, sample_shape: Sequence[int]) -> dict[str,
     return features | _peaks(first, second)
 
 
+def _largest(sizes: Iterable[int]) -> int:
+    return max(sizes, default=0)
+
+
+def _dense(trace: _Trace) -> Iterator[_Convolution]:
+    return (item for item in trace.convolutions if not item.grouped)
+
+
 _LINES: Final[dict[str, Callable[[_Trace], int]]] = {
     "saved_for_backward_bytes": lambda trace: trace.saved_bytes,
-    "allocated_bytes": lambda trace: trace.allocated_bytes,
-    "widest_activation_bytes": lambda trace: trace.widest_bytes,
-    "largest_unfolded_bytes": lambda trace: trace.unfolded_bytes,
+    "allocated_bytes": lambda trace: sum(trace.created_bytes),
+    "backward_allocated_bytes": lambda trace: trace.backward_bytes,
+    "widest_activation_bytes": lambda trace: _largest(trace.created_bytes),
+    "five_widest_bytes": lambda trace: sum(sorted(trace.created_bytes)[-5:]),
+    "twenty_widest_bytes": lambda trace: sum(sorted(trace.created_bytes)[-20:]),
+    "normalization_output_bytes": lambda trace: trace.normalized_bytes,
+    "convolution_input_bytes": lambda trace: sum(item.input_bytes for item in trace.convolutions),
+    "convolution_output_bytes": lambda trace: sum(item.output_bytes for item in trace.convolutions),
+    "largest_unfolded_bytes": lambda trace: _largest(item.unfolded_bytes for item in trace.convolutions),
+    "largest_dense_unfolded_bytes": lambda trace: _largest(item.unfolded_bytes for item in _dense(trace)),
+    "largest_dense_input_bytes": lambda trace: _largest(item.input_bytes for item in _dense(trace)),
+    "largest_dense_output_bytes": lambda trace: _largest(item.output_bytes for item in _dense(trace)),
+    "largest_dense_bytes": lambda trace: _largest(item.input_bytes + item.output_bytes for item in _dense(trace)),
+    "largest_pointwise_bytes": lambda trace: _largest(
+        item.input_bytes + item.output_bytes for item in _dense(trace) if item.pointwise
+    ),
     "largest_score_bytes": lambda trace: trace.score_bytes,
     "multiplying_output_elements": lambda trace: trace.multiplying_output_elements,
     "forward_macs": lambda trace: trace.macs.total(),
     "output_bytes": lambda trace: trace.output_bytes,
+}
+_COUNTS: Final[dict[str, Callable[[_Trace], int]]] = {
+    "nodes": lambda trace: trace.forward_nodes,
+    "step_nodes": lambda trace: len(trace.live_bytes),
+    "saved_tensors": lambda trace: trace.saved_tensors,
+    "distinct_sizes": lambda trace: len(set(trace.created_bytes)),
+    "distinct_convolutions": lambda trace: len({item.signature for item in trace.convolutions}),
+    "grouped_convolution_nodes": lambda trace: sum(item.grouped for item in trace.convolutions),
+    "pointwise_convolution_nodes": lambda trace: sum(item.pointwise for item in trace.convolutions),
+    "largest_convolution_weight_bytes": lambda trace: _largest(item.weight_bytes for item in trace.convolutions),
 }
 _WITH_CONSTANT: Final = frozenset({"saved_for_backward_bytes", "allocated_bytes"})
 _MULTIPLYING: Final = (
@@ -272,7 +339,7 @@ def _trace(model: torch.nn.Module, shape: Sequence[int]) -> _Trace:
         loss = torch.stack([item.sum() for item in outputs]).sum()
         del outputs
         loss.backward()  # type: ignore[no-untyped-call]
-    tracer.trace.saved_bytes = sum(saved.values())
+    tracer.trace.saved_bytes, tracer.trace.saved_tensors = sum(saved.values()), len(saved)
     return tracer.trace
 
 

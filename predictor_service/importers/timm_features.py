@@ -54,8 +54,11 @@ class TimmFeatures:
         return self.by_shape.get((_plain(model), f"3x{side}x{side}"))
 
 
-def counted_memory_bytes(features: Mapping[str, float], batch: int, *, optimizer_slots: int) -> float:
-    """Memory of a training step as the tensors of a traced model add up; library workspaces and context not included.
+def features_at_batch(features: Mapping[str, float], batch: int, *, optimizer_slots: int) -> dict[str, float]:
+    """The features of a table row for one job: the tabulated peaks give way to the one at its batch.
+
+    Beside `step_peak_bytes`, the most that is alive during the step, gradients included, stands `counted_memory_bytes`:
+    that, weights, optimizer state, buffers and input. Library workspaces and context are in neither.
 
     Args:
         features: Of the table.
@@ -63,10 +66,15 @@ def counted_memory_bytes(features: Mapping[str, float], batch: int, *, optimizer
         optimizer_slots: Numbers that the optimizer keeps per parameter, e.g. 2 for Adam.
 
     Returns:
-        Bytes: weights, optimizer state, buffers, input, and the most that is alive during the step, gradients included.
+        Features by name, bytes where the name ends so.
     """
     held_bytes = (1 + optimizer_slots) * features["parameter_bytes"] + features["buffer_bytes"]
-    return held_bytes + batch * features["input_bytes_per_sample"] + _step_peak_bytes(features, batch)
+    input_bytes = batch * features["input_bytes_per_sample"]
+    peak_bytes = _step_peak_bytes(features, batch)
+    at_batch = {name: value for name, value in features.items() if not name.startswith(_PEAK)}
+    at_batch["step_peak_bytes"] = peak_bytes
+    at_batch["counted_memory_bytes"] = held_bytes + input_bytes + peak_bytes
+    return at_batch
 
 
 def _step_peak_bytes(features: Mapping[str, float], batch: int) -> float:

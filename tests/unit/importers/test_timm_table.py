@@ -12,7 +12,7 @@ import pytest
 from torch import nn
 
 from predictor_service.errors import TrainingDataError
-from predictor_service.importers.timm_features import TimmFeatures, counted_memory_bytes
+from predictor_service.importers.timm_features import TimmFeatures, features_at_batch
 from predictor_service.importers.timm_table import (
     ChildTracer,
     Row,
@@ -77,8 +77,10 @@ def test_counted_memory_adds_what_is_held_and_the_peak(tmp_path: Path, batch: in
     build(tmp_path, WantedModel("a"))
     features = TimmFeatures.load(tmp_path).at_default_size("a")
     assert features is not None
-    expected = 3 * 4000 + 8 + batch * 3 * 224 * 224 * 4 + peak
-    assert counted_memory_bytes(features, batch, optimizer_slots=2) == expected
+    at_batch = features_at_batch(features, batch, optimizer_slots=2)
+    assert at_batch["step_peak_bytes"] == peak
+    assert at_batch["counted_memory_bytes"] == 3 * 4000 + 8 + batch * 3 * 224 * 224 * 4 + peak
+    assert not [name for name in at_batch if "at_batch" in name]
 
 
 def test_names_come_from_a_file_or_a_public_set(tmp_path: Path) -> None:
