@@ -25,6 +25,7 @@ from scheduler_service.policies.ojpp import Ojpp
 from scheduler_service.policies.ojpp_greedy import OjppGreedy
 from scheduler_service.policies.optimus import Optimus
 from scheduler_service.policies.pab import PerformanceAwareBinPacking
+from scheduler_service.policies.pollux import Pollux
 from scheduler_service.policies.sjf import Sjf
 from scheduler_service.policies.sjf_bsbf import SjfBsbf
 from scheduler_service.policies.sjf_ffs import SjfFfs
@@ -67,6 +68,7 @@ POLICIES: Mapping[str, PolicyEntry] = {
     "elastic": PolicyEntry(Elastic),
     "termination_elastic": PolicyEntry(TerminationElastic),
     "optimus": PolicyEntry(Optimus),
+    "pollux": PolicyEntry(Pollux),
     "drf": PolicyEntry(DominantResourceFairness),
     "tetris": PolicyEntry(Tetris),
 }

@@ -1,14 +1,18 @@
-"""The knapsack over counts against trying everything."""
+"""Pollux and its knapsack over counts against trying everything."""
 
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler_service.core.decisions import Start
 from scheduler_service.policies.count_choice import cheapest_counts
+from scheduler_service.policies.pollux import Pollux
+from tests.support.scheduling import job, node, pending, prediction, store, view
 
 COSTS = st.dictionaries(st.integers(1, 5), st.floats(0, 100), max_size=4)
 
@@ -36,3 +40,44 @@ def test_counts_that_cannot_fit_are_refused() -> None:
         cheapest_counts([{3: 1.0}], 2)
     with pytest.raises(ValueError, match="pass the GPUs"):
         cheapest_counts([{2: 1.0}, {2: 1.0}], 3)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    profiles=st.lists(st.lists(st.integers(1, 90), min_size=3, max_size=3), min_size=1, max_size=3),
+    gpus=st.integers(1, 4),
+    power=st.sampled_from([-2.0, -1.0, 0.0, 1.0]),
+)
+def test_the_policy_starts_waiting_jobs_with_the_largest_power_mean_of_all_numbers(
+    profiles: list[list[int]], gpus: int, power: float
+) -> None:
+    """On one node, where every choice of numbers can be placed."""
+    keys = [f"k{place}" for place in range(len(profiles))]
+    steps = {
+        key: {(count, 6 // count): float(ms) for count, ms in enumerate(row, 1)}
+        for key, row in zip(keys, profiles, strict=True)
+    }
+    now = view(
+        nodes=[node("n0", gpus)],
+        waiting=[
+            pending(job(key, key=key, gpus=3, allowed_gpus=(1, 2, 3), batch=6), place) for place, key in enumerate(keys)
+        ],
+        predictions=store([prediction(key, step_ms=of_key) for key, of_key in steps.items()]),
+    )
+    started = {
+        one.job_id: len(one.assignments) for one in Pollux(fairness_power=power).decide(now) if isinstance(one, Start)
+    }
+    fair = min(-(-gpus // len(keys)), 3)
+
+    def mean(counts: tuple[int, ...]) -> float:
+        speedups = [
+            (steps[key][fair, 6 // fair] / steps[key][count, 6 // count] if count else 0.0) + 1e-3
+            for key, count in zip(keys, counts, strict=True)
+        ]
+        if power == 0:
+            return prod(speedups) ** (1 / len(speedups))
+        return float((sum(value**power for value in speedups) / len(speedups)) ** (1 / power))
+
+    possible = [one for one in product(range(min(gpus, 3) + 1), repeat=len(keys)) if sum(one) <= gpus]
+    found = mean(tuple(started.get(key, 0) for key in keys))
+    assert found == pytest.approx(max(mean(one) for one in possible), rel=1e-9)
