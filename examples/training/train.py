@@ -107,6 +107,7 @@ def run(training: Training, options: argparse.Namespace) -> None:
     """Train until `--steps` steps are done or somebody asks to stop."""
     folder = job.checkpoint_directory(options.checkpoint_dir)
     batch_size = job.global_batch(options.batch_size or training.task.batch_size)
+    digits = 17 if options.dtype == "float64" else 9  # as many as tell every two numbers of the type apart
     while training.step < options.steps:
         if options.data_wait_ms > 0:
             time.sleep(options.data_wait_ms / 1_000)
@@ -114,7 +115,7 @@ def run(training: Training, options: argparse.Namespace) -> None:
         samples = training.step * batch_size
         job.report(training.step, epoch=samples // len(training.data.inputs), loss=loss, samples=samples)
         if training.step % options.log_every == 0 or training.step == options.steps:
-            print(f"step {training.step}/{options.steps} loss {loss:.9g}", flush=True)
+            print(f"step {training.step}/{options.steps} loss {loss:.{digits}g}", flush=True)
         stop = job.should_stop()
         if stop or job.should_checkpoint() or _is_due(training.step, options.checkpoint_every):
             save_checkpoint(training, folder)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 from cotenant_agent.durable_files import write_json
 from tests.support.fake_scheduler import FakeScheduler
@@ -39,10 +40,18 @@ print("end at", total, flush=True)
 """
 
 
+class Dialled(Protocol):
+    """A scheduler, real or not, as far as an agent cares."""
+
+    @property
+    def address(self) -> str:
+        """Host and port."""
+
+
 class AgentProcess:
     """`python -m cotenant_agent run` in a process of its own."""
 
-    def __init__(self, state: Path, scheduler: FakeScheduler, *flags: str) -> None:
+    def __init__(self, state: Path, scheduler: Dialled, *flags: str) -> None:
         self.state = state
         self._log = state.parent / f"{state.name}.stderr"
         arguments = [

@@ -25,6 +25,7 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
 
     utilization_ratio: float = 0.4
     memory_bytes: int = 100 * MIB
+    sample_bytes: int = 0
     step_ms: float = 50.0
     slowdown_ratio: float = 0.05
     failure: Callable[[], grpc.StatusCode | None] = lambda: None
@@ -54,19 +55,23 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
             prediction_id=f"p-{len(self.job_questions)}",
             model_version="fake-1",
             utilization_ratio=estimate(self.utilization_ratio),
-            memory_bytes=estimate(self.memory_bytes),
+            memory_bytes=estimate(self.memory_bytes_of(request.settings.batch_size)),
             step_ms=estimate(self.step_ms),
             fits=True,
             sub_batches=[
                 prediction_pb2.SubBatchEstimate(
                     sub_batch=size,
                     accumulation_steps=1,
-                    memory_bytes=estimate(self.memory_bytes),
+                    memory_bytes=estimate(self.memory_bytes_of(size)),
                     step_ms=estimate(self.step_ms),
                 )
                 for size in request.sub_batches
             ],
         )
+
+    def memory_bytes_of(self, samples: int) -> int:
+        """Return the memory of so many samples at once."""
+        return self.memory_bytes + self.sample_bytes * samples
 
     def PredictPairs(  # noqa: N802
         self, request: prediction_pb2.PredictPairsRequest, context: grpc.ServicerContext
