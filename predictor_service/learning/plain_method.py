@@ -113,10 +113,12 @@ class PlainMethod:
     Attributes:
         level: What will be unseen; inner folds hold out the same.
         name: For the report.
+        candidate_names: Those of `CANDIDATES` that compete.
     """
 
     level: str
     name: str = "plain"
+    candidate_names: tuple[str, ...] = tuple(CANDIDATES)
 
     def fit(self, problem: Problem, seed: int) -> FittedPlainMethod:
         """Learns from all rows of a problem; see `problem.Method`."""
@@ -126,7 +128,7 @@ class PlainMethod:
         table = _fill(table, middle)
         encoded = to_learned_scale(problem.target, problem.measured)
         groups, folds = _inner_folds(problem, self.level)
-        names = list(CANDIDATES) if folds and columns.names else ["mean"]
+        names = self.candidate_names if folds and columns.names else ("mean",)
         held_out = {name: _held_out(name, table, encoded, folds, seed) for name in names}
         rows = np.concatenate([fold.test for fold in folds]) if folds else np.arange(len(encoded))
         results = sorted(
@@ -176,6 +178,8 @@ def _inner_mae(problem: Problem, encoded: FloatArray, rows: np.ndarray[tuple[int
 
 def _fill(table: FloatArray, middle: FloatArray) -> FloatArray:
     """What is missing is taken as the median; sizes become logarithms, which keep their sign."""
+    if not table.shape[1]:  # nothing varies: one column that says so keeps every model and the domain defined
+        return np.zeros((len(table), 1))
     filled = np.where(np.isfinite(table), table, middle)
     return np.asarray(np.sign(filled) * np.log1p(np.abs(filled)))
 

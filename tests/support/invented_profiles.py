@@ -90,7 +90,7 @@ def solo_rows(
                     "step_ms_mean": step_ms,
                     "step_ms_p50": step_ms,
                     "step_ms_p95": step_ms * 1.1,
-                    "utilization_ratio": min(1.0, step_ms / (step_ms + 5)),
+                    "utilization_ratio": step_ms / (step_ms + 5.0),
                     "memory_peak_bytes": int(memory_bytes),
                     "features_json": json.dumps(features),
                 }
