@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from predictor_service.features.batch_figures import figures_at
 from predictor_service.importers.published_table import PublishedRow, read_columns
 from predictor_service.settings import default_datasets_dir
 
@@ -70,19 +71,10 @@ def features_at_batch(features: Mapping[str, float], batch: int, *, optimizer_sl
     """
     held_bytes = (1 + optimizer_slots) * features["parameter_bytes"] + features["buffer_bytes"]
     input_bytes = batch * features["input_bytes_per_sample"]
-    peak_bytes = _step_peak_bytes(features, batch)
     at_batch = {name: value for name, value in features.items() if not name.startswith(_PEAK)}
-    at_batch["step_peak_bytes"] = peak_bytes
-    at_batch["counted_memory_bytes"] = held_bytes + input_bytes + peak_bytes
+    at_batch["step_peak_bytes"] = figures_at(features, batch)["step_peak_bytes"]
+    at_batch["counted_memory_bytes"] = held_bytes + input_bytes + at_batch["step_peak_bytes"]
     return at_batch
-
-
-def _step_peak_bytes(features: Mapping[str, float], batch: int) -> float:
-    """The tabulated peak; a straight line between two batches of the table and beyond the last ones."""
-    table = sorted((int(name.removeprefix(_PEAK)), value) for name, value in features.items() if name.startswith(_PEAK))
-    above = next((place for place, (known, _) in enumerate(table[1:-1], start=1) if known >= batch), len(table) - 1)
-    (left, left_bytes), (right, right_bytes) = table[above - 1], table[above]
-    return left_bytes + (right_bytes - left_bytes) * (batch - left) / (right - left)
 
 
 def _plain(model: str) -> str:
