@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,7 @@ import click
 
 from cotenant_simulator.commands.progress import Progress
 from cotenant_simulator.errors import InputError
-from cotenant_simulator.readers.requests import Consent
-from cotenant_simulator.readers.trace_file import fingerprint, read_trace
-from cotenant_simulator.report.json_report import Question, as_json
-from cotenant_simulator.report.table import as_table
-from cotenant_simulator.run.records import Charges, NodeFailures, RunResult, RunSettings
-from cotenant_simulator.run.simulation import Simulation
 from cotenant_simulator.system_clock import cpu_s
-from cotenant_simulator.truth.cluster import read_cluster
-from cotenant_simulator.truth.predictions import TruthPredictor, parse_errors
-from scheduler_service.core.errors import PolicyError
-from scheduler_service.core.records import Share
-from scheduler_service.policy_registry import make_policy
 
 _PATH = click.Path(path_type=Path)
 _EXIT_UNFINISHED = 1
@@ -34,18 +22,16 @@ HOUR_MS = 3_600_000
 def _world_options(command: Callable[..., None]) -> Callable[..., None]:
     """What the trace does not say."""
     for option in (
-        click.option(
-            "--share", type=click.Choice([share.value for share in Share]), default=Share.SAFE.value, show_default=True
-        ),
-        click.option("--max-slowdown", type=click.FloatRange(0, 1e6), default=1.0, show_default=True),
-        click.option("--slowdown", type=click.FloatRange(0, 1e3), help="True slowdown of pairs that nobody measured."),
-        click.option("--launch-s", type=click.FloatRange(0, 86_400), default=0.0, show_default=True),
-        click.option("--restart-s", type=click.FloatRange(0, 86_400), default=20.0, show_default=True),
-        click.option("--checkpoint-s", type=click.FloatRange(0, 86_400), default=10.0, show_default=True),
-        click.option("--checkpoint-every-s", type=click.FloatRange(0, 1e7), default=600.0, show_default=True),
-        click.option("--node-failure-hours", type=click.FloatRange(0, 1e7), default=0.0, help="Mean time; 0 = never."),
-        click.option("--node-repair-s", type=click.FloatRange(1, 1e7), default=1_800.0, show_default=True),
         click.option("--report-every-s", type=click.FloatRange(0, 1e6), default=0.0, help="0 = after changes only."),
+        click.option("--node-repair-s", type=click.FloatRange(1, 1e7), default=1_800.0, show_default=True),
+        click.option("--node-failure-hours", type=click.FloatRange(0, 1e7), default=0.0, help="Mean time; 0 = never."),
+        click.option("--checkpoint-every-s", type=click.FloatRange(0, 1e7), default=600.0, show_default=True),
+        click.option("--checkpoint-s", type=click.FloatRange(0, 86_400), default=10.0, show_default=True),
+        click.option("--restart-s", type=click.FloatRange(0, 86_400), default=20.0, show_default=True),
+        click.option("--launch-s", type=click.FloatRange(0, 86_400), default=0.0, show_default=True),
+        click.option("--slowdown", type=click.FloatRange(0, 900), help="True slowdown of pairs that nobody measured."),
+        click.option("--max-slowdown", type=click.FloatRange(0, 1e6), default=1.0, show_default=True),
+        click.option("--share", type=click.Choice(["never", "safe", "any"]), default="safe", show_default=True),
     ):
         command = option(command)
     return command
@@ -53,14 +39,19 @@ def _world_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @click.argument("trace", type=_PATH)
-@click.option("--cluster", default="16x4", show_default=True, help="NODESxGPUS, or a TOML file.")
+@click.option("--cluster", default="16x4", show_default=True, help="NODESxGPUS, a TOML file, or own (event logs).")
 @click.option("--policies", default="fifo", show_default=True, help="Names, separated by commas.")
 @click.option("--parameter", "parameters", multiple=True, help="POLICY.NAME=VALUE of a policy; may be repeated.")
 @click.option("--predictions", default="oracle", show_default=True, help="oracle, trained, noise:SIGMA or error:E.")
 @click.option("--jobs", type=click.Choice(["none", "all"]), default="none", show_default=True)
 @click.option("-o", "--output", type=click.Choice(["json", "table"]), default="table", show_default=True)
+@click.option("--report", type=_PATH, help="Write a page for the browser to this file.")
 @click.option("--timings", type=_PATH, help="Write CPU seconds to this file.")
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True)
+@click.option("--engine-rules", type=click.Choice(["live", "pollux"]), default="live", show_default=True)
+@click.option("--profiles", type=_PATH, help="Folder of Pollux' profiles; by default the one of its workloads.")
+@click.option("--models", type=_PATH, help="State folder of the predictor, for trained; by default the user's own.")
+@click.option("--graphs", type=_PATH, help="Folder of SHA256.onnx files, for trained.")
 @_world_options
 @click.pass_context
 def simulate(context: click.Context, /, **flags: Any) -> None:  # noqa: ANN401 (click hands over what was declared)
@@ -68,84 +59,69 @@ def simulate(context: click.Context, /, **flags: Any) -> None:  # noqa: ANN401 (
 
     Exits with 1 when jobs did not finish; they are counted on stderr.
     """
-    began_s = cpu_s()
-    consent = Consent(share=Share(flags["share"]), max_slowdown_ratio=flags["max_slowdown"])
-    trace = read_trace(flags["trace"], consent)
-    cluster = read_cluster(flags["cluster"], device=trace.device)
-    truth = trace.truth if flags["slowdown"] is None else replace(trace.truth, slowdown_ratio=flags["slowdown"])
-    trace = replace(trace, truth=replace(truth, speeds=cluster.speeds))
-    predictor = TruthPredictor(trace.truth, parse_errors(flags["predictions"], seed=flags["seed"]))
-    results: list[RunResult] = []
-    timings: dict[str, object] = {"read_cpu_s": cpu_s() - began_s}
-    for settings in _settings(flags):
-        run_began_s = cpu_s()
-        with Progress(f"{settings.policy}", len(trace.jobs)) as progress:
-            simulation = Simulation(trace, cluster, predictor, settings, advance=progress.advance)
-            results.append(simulation.run())
-        timings[settings.policy] = {"cpu_s": cpu_s() - run_began_s, "events": results[-1].events}
-    question = Question(
-        trace_path=str(flags["trace"]),
-        trace_sha256=fingerprint(flags["trace"]),
-        trace_jobs=len(trace.jobs),
-        cluster=flags["cluster"],
-        engine_rules="live",
-        predictions=flags["predictions"],
-        seed=flags["seed"],
-        has_jobs=flags["jobs"] == "all",
-    )
-    report = as_json(question, results)
-    click.echo(json.dumps(report, indent=1) if flags["output"] == "json" else as_table(report), nl=True)
-    if flags["timings"] is not None:
-        flags["timings"].write_text(json.dumps(timings, indent=1) + "\n", encoding="utf-8")
-    unfinished = {result.policy: result.unfinished for result in results if result.unfinished}
-    for policy, count in unfinished.items():
-        sys.stderr.write(f"{policy}: {count} of {len(trace.jobs)} jobs did not finish\n")
-    if unfinished:
-        context.exit(_EXIT_UNFINISHED)
-
-
-def _settings(flags: dict[str, Any]) -> list[RunSettings]:
     names = [name.strip() for name in flags["policies"].split(",") if name.strip()]
     if not names:
         raise InputError("--policies names no policy; write for instance --policies fifo,srtf")
-    charges = Charges(
-        launch_ms=round(flags["launch_s"] * 1_000),
-        restart_ms=round(flags["restart_s"] * 1_000),
-        checkpoint_ms=round(flags["checkpoint_s"] * 1_000),
-        checkpoint_interval_ms=round(flags["checkpoint_every_s"] * 1_000),
-    )
-    failures = NodeFailures(
-        mean_up_ms=round(flags["node_failure_hours"] * HOUR_MS), repair_ms=round(flags["node_repair_s"] * 1_000)
-    )
-    parameters = _parameters(names, flags["parameters"])
+    timings: dict[str, object] = {}
+    run = _run_pollux if flags["engine_rules"] == "pollux" else _run_live
+    report = run(flags, names, timings)
+    _print(flags, report)
+    if flags["timings"] is not None:
+        _write(flags["timings"], json.dumps({**timings, "process_cpu_s": cpu_s()}, indent=1) + "\n")
+    if _tell_unfinished(report):
+        context.exit(_EXIT_UNFINISHED)
+
+
+def _run_live(flags: dict[str, Any], names: list[str], timings: dict[str, object]) -> Mapping[str, Any]:
+    # Imported here: runs under Pollux' rules need none of it and promise to start in a fraction of a second.
+    from cotenant_simulator.commands.live_run import run_live
+
+    return run_live(flags, names, timings)
+
+
+def _run_pollux(flags: dict[str, Any], names: list[str], timings: dict[str, object]) -> Mapping[str, Any]:
+    from cotenant_simulator.pollux_rules.simulation import run_pollux_rules
+
+    if flags["report"] is not None:
+        raise InputError("--report needs --engine-rules live: Pollux' rules keep no history")
+    trace: Path = flags["trace"]
+    profiles = flags["profiles"] or trace.resolve().parents[2] / "profiles"
+    merged: dict[str, Any] = {}
     for name in names:
-        try:
-            make_policy(name, parameters[name])
-        except PolicyError as error:
-            raise InputError(str(error)) from error
-    return [
-        RunSettings(
-            policy=name,
-            parameters=parameters[name],
-            seed=flags["seed"],
-            charges=charges,
-            failures=failures,
-            report_interval_ms=round(flags["report_every_s"] * 1_000),
-        )
-        for name in names
-    ]
+        began_s = cpu_s()
+        with Progress(name, 1):
+            found: dict[str, Any] = run_pollux_rules(trace, profiles, name, flags["cluster"])
+        timings[name] = {"cpu_s": cpu_s() - began_s}
+        jobs = found["jobs"] if flags["jobs"] == "all" else []
+        if merged:
+            merged["policies"] += found["policies"]
+            merged["jobs"] += jobs
+        else:
+            merged = {**found, "jobs": list(jobs)}
+    return merged
 
 
-def _parameters(names: list[str], texts: tuple[str, ...]) -> dict[str, dict[str, object]]:
-    """Sort POLICY.NAME=VALUE by policy; values are JSON, or else text."""
-    found: dict[str, dict[str, object]] = {name: {} for name in names}
-    for text in texts:
-        place, is_set, value = text.partition("=")
-        policy, _, name = place.partition(".")
-        if not is_set or not name or policy not in found:
-            raise InputError(f"--parameter {text!r} is not POLICY.NAME=VALUE of one of {', '.join(names)}")
-        try:
-            found[policy][name] = json.loads(value)
-        except json.JSONDecodeError:
-            found[policy][name] = value
+def _print(flags: dict[str, Any], report: Mapping[str, Any]) -> None:
+    if flags["output"] == "json":
+        click.echo(json.dumps(report, indent=1))
+    else:
+        from cotenant_simulator.report.table import as_table
+
+        click.echo(as_table(report))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error}; name a file in a folder that exists") from error
+
+
+def _tell_unfinished(report: Mapping[str, Any]) -> bool:
+    found = False
+    for policy in report["policies"]:
+        missing = policy["jobs_submitted"] - policy["jobs_finished"]
+        if missing:
+            found = True
+            sys.stderr.write(f"{policy['policy']}: {missing} of {policy['jobs_submitted']} jobs did not finish\n")
     return found

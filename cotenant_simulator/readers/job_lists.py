@@ -43,7 +43,7 @@ def read_muri(path: Path, consent: Consent) -> Trace:
         )
         jobs.append((row, TraceJob(submitted_at_ms=row.milliseconds("submit_time_s"), request=request)))
     truth = Truth(kinds=kinds, slowdown_ratio=MURI_SLOWDOWN_RATIO)
-    return Trace(format="muri", jobs=_sorted(path, jobs), truth=truth)
+    return Trace(format="muri", jobs=in_order(path, jobs), truth=truth)
 
 
 def read_tiresias(path: Path, consent: Consent) -> Trace:
@@ -61,7 +61,7 @@ def read_tiresias(path: Path, consent: Consent) -> Trace:
         kinds[key, EVERY_DEVICE] = Kind(step_ms_by_gpus={gpus: step_ms}, batch=gpus, memory_bytes=JOB_MEMORY_BYTES)
         request = consent.request(f"job-{row.text('job_id')}", key=key, gpus=gpus, batch=gpus, steps_total=steps)
         jobs.append((row, TraceJob(submitted_at_ms=row.milliseconds("submit_time_s"), request=request)))
-    return Trace(format="tiresias", jobs=_sorted(path, jobs), truth=Truth(kinds=kinds))
+    return Trace(format="tiresias", jobs=in_order(path, jobs), truth=Truth(kinds=kinds))
 
 
 def read_elasticflow(path: Path, consent: Consent) -> Trace:
@@ -75,7 +75,7 @@ def read_elasticflow(path: Path, consent: Consent) -> Trace:
     for row in read_rows(path, ("job_id", "submit_time_s", "duration_s", "num_gpus")):
         job = _timed(row, f"job-{row.text('job_id')}", consent, kinds, row.milliseconds("submit_time_s"))
         jobs.append((row, job))
-    return Trace(format="elasticflow-itp", jobs=_sorted(path, jobs), truth=Truth(kinds=kinds))
+    return Trace(format="elasticflow-itp", jobs=in_order(path, jobs), truth=Truth(kinds=kinds))
 
 
 def read_philly(path: Path, consent: Consent) -> Trace:
@@ -97,7 +97,7 @@ def read_philly(path: Path, consent: Consent) -> Trace:
     for submitted, row in timed:
         at_ms = int((submitted - first).total_seconds()) * 1_000 if first is not None else 0
         jobs.append((row, _timed(row, f"job-{row.line - 1:06d}", consent, kinds, at_ms)))
-    return Trace(format="philly", jobs=_sorted(path, jobs), truth=Truth(kinds=kinds))
+    return Trace(format="philly", jobs=in_order(path, jobs), truth=Truth(kinds=kinds))
 
 
 def _timed(row: Row, job_id: str, consent: Consent, kinds: dict[tuple[str, str], Kind], at_ms: int) -> TraceJob:
@@ -135,7 +135,7 @@ def read_alibaba(path: Path, consent: Consent) -> Trace:
         jobs.append((row, _pod(row, gpus, consent, kinds)))
     truth = Truth(kinds=kinds, slowdown_ratio=0.0)
     found = {reason: count for reason, count in skipped.items() if count}
-    return Trace(format="alibaba-gpu-2023", jobs=_sorted(path, jobs), truth=truth, skipped=found)
+    return Trace(format="alibaba-gpu-2023", jobs=in_order(path, jobs), truth=truth, skipped=found)
 
 
 def _pod(row: Row, gpus: int, consent: Consent, kinds: dict[tuple[str, str], Kind]) -> TraceJob:
@@ -157,7 +157,7 @@ def _pod(row: Row, gpus: int, consent: Consent, kinds: dict[tuple[str, str], Kin
     return TraceJob(submitted_at_ms=row.milliseconds("creation_time"), request=request)
 
 
-def _sorted(path: Path, jobs: Iterable[tuple[Row, TraceJob]]) -> tuple[TraceJob, ...]:
+def in_order(path: Path, jobs: Iterable[tuple[Row, TraceJob]]) -> tuple[TraceJob, ...]:
     """Return the jobs by submission; equal instants in the order of the file."""
     found = list(jobs)
     if not found:

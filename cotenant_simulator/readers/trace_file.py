@@ -8,6 +8,9 @@ from hashlib import sha256
 from pathlib import Path
 
 from cotenant_simulator.errors import TraceError
+from cotenant_simulator.readers.event_log import is_event_log, read_event_log
+from cotenant_simulator.readers.gavel import read_gavel
+from cotenant_simulator.readers.generated import read_generated
 from cotenant_simulator.readers.job_lists import (
     read_alibaba,
     read_elasticflow,
@@ -15,6 +18,7 @@ from cotenant_simulator.readers.job_lists import (
     read_philly,
     read_tiresias,
 )
+from cotenant_simulator.readers.pollux import read_pollux
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.rows import read_header
 from cotenant_simulator.truth.trace import Trace
@@ -40,19 +44,30 @@ FORMATS: Mapping[str, Format] = {
     "tiresias": Format(columns=frozenset({"num_gpu", "iterations", "duration_s"}), read=read_tiresias),
     "philly": Format(columns=frozenset({"submit_time", "virtual_cluster"}), read=read_philly),
     "alibaba-gpu-2023": Format(columns=frozenset({"gpu_milli"}), read=read_alibaba),
+    "gavel": Format(columns=frozenset({"total_steps", "slo"}), read=read_gavel),
+    "pollux": Format(columns=frozenset({"application", "batch_size", "num_gpus"}), read=read_pollux),
     "elasticflow-itp": Format(columns=frozenset({"submit_time_s", "duration_s", "num_gpus"}), read=read_elasticflow),
 }
 """By name; the first whose columns are all there."""
 
 
-def read_trace(path: Path, consent: Consent) -> Trace:
+def read_trace(path: Path, consent: Consent, *, seed: int | None = None) -> Trace:
     """Read a trace of any format.
+
+    Args:
+        path: The file.
+        consent: What owners consent to, where the trace does not say it.
+        seed: Of workloads that are drawn; None = their file's own.
 
     Raises:
         TraceError: It cannot be read, or is of no known format.
     """
     if not path.is_file():
         raise TraceError(path, "is no file; name a trace (docs/simulate.md lists the formats)")
+    if path.suffix == ".toml":
+        return read_generated(path, consent, seed=seed)
+    if is_event_log(path):
+        return read_event_log(path)
     header = frozenset(read_header(path))
     for form in FORMATS.values():
         if form.columns <= header:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -11,7 +12,7 @@ from cotenant.cli.tables import Column, Row, render_table
 WIDTH = 80
 
 
-def as_table(report: dict[str, Any]) -> str:
+def as_table(report: Mapping[str, Any]) -> str:
     """Return one line per policy and what was simulated; times in hours."""
     columns = [
         Column(title="POLICY", shrinks=True),
@@ -29,7 +30,7 @@ def as_table(report: dict[str, Any]) -> str:
     return f"{head}, seed {report['seed']}\n{capture.get().rstrip()}"
 
 
-def _cells(policy: dict[str, Any]) -> list[str]:
+def _cells(policy: Mapping[str, Any]) -> list[str]:
     done = f"{policy['jobs_finished']}"
     if policy["jobs_finished"] != policy["jobs_submitted"]:
         done += f"/{policy['jobs_submitted']}"

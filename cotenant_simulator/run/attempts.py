@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cotenant_simulator.errors import BrokenSimulationError
-from cotenant_simulator.truth.kinds import Truth
+from cotenant_simulator.truth.kinds import DOES_NOT_FIT, Truth
 from scheduler_service.core.records import Gpu
 
 ROUNDING = 1e-6
@@ -149,9 +149,13 @@ class Floor:
         for gpu_id in attempt.gpu_ids:
             others = [other for other in self._on_gpu[gpu_id] if other.is_training and other is not attempt]
             free = self.gpus[gpu_id].memory_bytes - sum(other.memory_bytes for other in others)
-            if attempt.memory_bytes > free:
+            if attempt.memory_bytes > free or any(self._is_too_much(attempt, other) for other in others):
                 return max(free, 0)
         return None
+
+    def _is_too_much(self, attempt: Attempt, other: Attempt) -> bool:
+        """Say whether two jobs were seen not to fit beside each other."""
+        return self.truth.true_slowdown_ratio(attempt.key, other.key, attempt.device) >= DOES_NOT_FIT
 
     def settle(self, attempt: Attempt, now_ms: int) -> None:
         """Count the work done until now."""

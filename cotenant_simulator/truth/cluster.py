@@ -39,16 +39,21 @@ class Cluster:
         return sum(len(node.gpus) for node in self.nodes)
 
 
-def read_cluster(text: str, *, device: str) -> Cluster:
+def read_cluster(text: str, *, device: str, own_nodes: Sequence[Node] = ()) -> Cluster:
     """Return the cluster that a flag describes.
 
     Args:
         text: NODESxGPUS, or the path of a TOML file.
         device: Device type of the GPUs in the first form.
+        own_nodes: The machines that the trace names, for the word `own`.
 
     Raises:
         ClusterError: It describes none.
     """
+    if text == "own":
+        if not own_nodes:
+            raise ClusterError(f"the trace names no machines of its own; {_REMEDY}")
+        return _checked(Cluster(name=text, nodes=own_nodes))
     shape = _SHAPE.fullmatch(text)
     if shape is not None:
         count, gpus = int(shape[1]), int(shape[2])

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 EVERY_DEVICE = ""
 """Stands for a device type of its own in tables that do not tell device types apart."""
 
+DOES_NOT_FIT = 1_000.0
+"""Slowdown ratio of pairs that were seen to run out of memory beside each other."""
+
 OWN_KEY_MARK = "#"
 """Separates the kind from the job in a key that a single job has for itself."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cotenant_simulator.truth.kinds import Truth
-from scheduler_service.core.records import JobRequest
+from scheduler_service.core.records import JobRequest, Node
 
 GIB = 2**30
 GPU_MEMORY_BYTES = 16 * GIB
@@ -43,6 +43,7 @@ class Trace:
         jobs: By submission; equal instants in the order of the file.
         truth: What is true of them.
         device: Device type that clusters without one get.
+        nodes: The machines that the trace itself names; empty = it names none.
         skipped: Rows that are no jobs on GPUs, by reason.
     """
 
@@ -50,4 +51,5 @@ class Trace:
     jobs: Sequence[TraceJob]
     truth: Truth
     device: str = REFERENCE_DEVICE
+    nodes: Sequence[Node] = ()
     skipped: dict[str, int] = field(default_factory=dict)

@@ -1,0 +1,99 @@
+"""Kinds of jobs from a folder of our own measurements: solo.csv and pairs.csv in the profile schema.
+
+Rows with status ok count; a job's step time, memory and utilization are the medians of its runs alone, the slowdown of
+a pair the median of its runs. A pair that nobody measured is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from cotenant.profile_schema import PairRow, ProfileSchemaError, SoloRow, read_rows
+from cotenant_simulator.errors import TraceError
+from cotenant_simulator.truth.kinds import Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredJob:
+    """One job key on one device type.
+
+    Attributes:
+        key: Of the measurements.
+        kind: What was measured alone, on one GPU.
+        graph_sha256: Of its ONNX graph.
+        settings: As the predictor takes them.
+    """
+
+    key: str
+    kind: Kind
+    graph_sha256: str
+    settings: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredJobs:
+    """A folder of measurements.
+
+    Attributes:
+        device: Device type measured.
+        jobs: In the order of their keys.
+        slowdowns: By victim key, other key and device type.
+    """
+
+    device: str
+    jobs: tuple[MeasuredJob, ...]
+    slowdowns: Mapping[tuple[str, str, str], float]
+
+
+def read_measured_jobs(folder: Path) -> MeasuredJobs:
+    """Read a folder; where it holds several device types, the first by name.
+
+    Raises:
+        TraceError: It is no such folder, or holds no usable row.
+    """
+    try:
+        solo = [row for row in read_rows(folder / "solo.csv", SoloRow) if row.status == "ok" and row.gpus == 1]
+        pairs = [row for row in read_rows(folder / "pairs.csv", PairRow) if row.status == "ok"]
+    except (OSError, ProfileSchemaError) as error:
+        raise TraceError(folder, f"is no folder of measurements: {error}") from error
+    if not solo:
+        raise TraceError(folder, "holds no row with status ok of a job on one GPU")
+    device = min(row.device for row in solo)
+    runs: dict[str, list[SoloRow]] = {}
+    for row in solo:
+        if row.device == device and row.graph_sha256 is not None and row.step_ms_mean is not None:
+            runs.setdefault(row.job_key, []).append(row)
+    jobs = tuple(_job(key, rows) for key, rows in sorted(runs.items()))
+    return MeasuredJobs(device=device, jobs=jobs, slowdowns=_slowdowns(pairs, device))
+
+
+def _job(key: str, rows: list[SoloRow]) -> MeasuredJob:
+    first = rows[0]
+    memory = [row.memory_peak_bytes for row in rows if row.memory_peak_bytes is not None]
+    busy = [row.utilization_ratio for row in rows if row.utilization_ratio is not None]
+    step_ms = median([row.step_ms_mean for row in rows if row.step_ms_mean is not None])
+    settings: dict[str, object] = {
+        "batch_size": first.batch,
+        "mode": first.mode,
+        "precision": first.precision,
+        "optimizer": first.optimizer,
+        "input_wait_ratio": first.input_wait_ratio,
+    }
+    kind = Kind(
+        step_ms_by_gpus={1: step_ms},
+        batch=first.batch,
+        memory_bytes=int(median(memory)) if memory else 0,
+        utilization_ratio=min(median(busy), 1.0) if busy else 0.6,
+    )
+    return MeasuredJob(key=key, kind=kind, graph_sha256=first.graph_sha256 or "", settings=settings)
+
+
+def _slowdowns(pairs: list[PairRow], device: str) -> dict[tuple[str, str, str], float]:
+    seen: dict[tuple[str, str, str], list[float]] = {}
+    for row in pairs:
+        if row.device == device and len(row.other_job_keys) == 1 and row.slowdown_ratio is not None:
+            seen.setdefault((row.victim_job_key, row.other_job_keys[0], device), []).append(row.slowdown_ratio)
+    return {pair: max(median(ratios), 0.0) for pair, ratios in seen.items()}

@@ -1,0 +1,104 @@
+"""Workloads of the Pollux artifact under the live engine's rules, with its measured step times.
+
+A job has no duration: it does the optimizer steps that its batch needs to its last epoch. The profiles lie in
+`profiles`, two folders above the workload.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from pathlib import Path
+
+from cotenant_simulator.errors import TraceError
+from cotenant_simulator.readers.job_lists import GPUS_MAX, in_order
+from cotenant_simulator.readers.requests import Consent
+from cotenant_simulator.readers.rows import Row, read_rows
+from cotenant_simulator.truth.kinds import EVERY_DEVICE, Kind, Truth
+from cotenant_simulator.truth.trace import JOB_MEMORY_BYTES, Trace, TraceJob
+
+GPUS_PER_NODE = 4
+"""Of the cluster that was measured."""
+Point = tuple[float, float, float]
+"""Samples per GPU, step time in s, part of it that waits for the other GPUs in s."""
+
+
+def read_pollux(path: Path, consent: Consent) -> Trace:
+    """Read a workload.
+
+    Raises:
+        TraceError: A line is wrong, or the profiles lack an application.
+    """
+    profiles = path.resolve().parents[2] / "profiles"
+    for name in ("work.csv", "placements.csv", "scalability.csv"):
+        if not (profiles / name).is_file():
+            raise TraceError(profiles / name, "is missing; the workload's profiles tell how long its jobs run")
+    steps, times = _steps(profiles / "work.csv"), _step_times(profiles)
+    kinds: dict[tuple[str, str], Kind] = {}
+    jobs: list[tuple[Row, TraceJob]] = []
+    for row in read_rows(path, ("job_id", "submit_time_s", "application", "num_gpus", "batch_size")):
+        application, gpus = row.text("application"), row.integer("num_gpus", least=1, most=GPUS_MAX)
+        batch = row.integer("batch_size", least=1, most=10**9)
+        if application not in steps:
+            raise row.error(f"application {application!r} has no profile; there are {', '.join(sorted(steps))}")
+        key = f"{application}/batch {batch}/{gpus} GPUs"
+        if (key, EVERY_DEVICE) not in kinds:
+            step_ms = _step_ms(row, times.get((application, gpus), ()), batch, gpus)
+            kinds[key, EVERY_DEVICE] = Kind(step_ms_by_gpus={gpus: step_ms}, batch=batch, memory_bytes=JOB_MEMORY_BYTES)
+        total = max(round(_between(steps[application], batch)), 1)
+        request = consent.request(row.text("job_id"), key=key, gpus=gpus, batch=batch, steps_total=total)
+        jobs.append((row, TraceJob(submitted_at_ms=row.milliseconds("submit_time_s"), request=request)))
+    return Trace(format="pollux", jobs=in_order(path, jobs), truth=Truth(kinds=kinds))
+
+
+def _steps(path: Path) -> dict[str, list[tuple[float, float]]]:
+    """Return the optimizer steps to the last epoch by application, as points over the batch."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for row in read_rows(path, ("application", "batch_size", "iterations_to_finish")):
+        point = (row.number("batch_size"), row.number("iterations_to_finish"))
+        found.setdefault(row.text("application"), []).append(point)
+    return {application: sorted(points) for application, points in found.items()}
+
+
+def _step_times(profiles: Path) -> dict[tuple[str, int], list[Point]]:
+    """Return step times by application and GPUs on as few nodes as possible, over the samples per GPU."""
+    found: dict[tuple[str, int], list[Point]] = {}
+    columns = ("local_batch_size", "step_time_s", "sync_time_s")
+    for row in read_rows(profiles / "placements.csv", ("application", "placement", *columns)):
+        on_nodes = [int(digit) for digit in row.text("placement")]
+        gpus = sum(on_nodes)
+        if len(on_nodes) == -(-gpus // GPUS_PER_NODE):
+            found.setdefault((row.text("application"), gpus), []).append(_point(row))
+    measured = set(found)
+    for row in read_rows(profiles / "scalability.csv", ("application", "num_nodes", "num_replicas", *columns)):
+        place = (row.text("application"), row.integer("num_replicas"))
+        if place not in measured and row.integer("num_nodes") == -(-place[1] // GPUS_PER_NODE):
+            found.setdefault(place, []).append(_point(row))
+    return {place: sorted(points) for place, points in found.items()}
+
+
+def _point(row: Row) -> Point:
+    return row.number("local_batch_size"), row.number("step_time_s"), row.number("sync_time_s")
+
+
+def _step_ms(row: Row, points: Sequence[Point], batch: int, gpus: int) -> float:
+    """Return the time of one optimizer step in ms: as few passes as the measured sizes allow, the last one waits."""
+    if not points:
+        raise row.error(f"no step time was measured for {row.text('application')} on {gpus} GPUs")
+    samples = batch / gpus
+    passes = max(-(-samples // points[-1][0]), 1.0)
+    local = samples / passes
+    step_s = _between([(size, step) for size, step, _ in points], local)
+    sync_s = _between([(size, sync) for size, _, sync in points], local)
+    return 1_000 * (step_s + (passes - 1) * max(step_s - sync_s, 0.0))
+
+
+def _between(points: Sequence[tuple[float, float]], at: float) -> float:
+    """Interpolate linearly; outside the measured range the nearest point holds."""
+    position = bisect_left(points, (at, 0.0))
+    if position == 0:
+        return points[0][1]
+    if position == len(points):
+        return points[-1][1]
+    (left, low), (right, high) = points[position - 1], points[position]
+    return low + (high - low) * (at - left) / (right - left)

@@ -1,0 +1,165 @@
+"""The report as one page for the browser: everything inside it, nothing is fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from cotenant_simulator.errors import InputError
+from cotenant_simulator.report.charts import Line, chart, legend, number
+from cotenant_simulator.report.gantt import HOUR_MS, gantt
+from cotenant_simulator.report.json_report import jct_s
+from cotenant_simulator.run.records import RunResult
+from cotenant_simulator.truth.cluster import Cluster
+
+ROWS_PER_SIDE = 10
+_HOUR_S = 3_600.0
+_STYLE = """
+body{font:15px/1.45 system-ui,sans-serif;color:#222;max-width:860px;margin:24px auto;padding:0 16px}
+h1{font-size:22px;margin-bottom:2px}h2{font-size:17px;margin:28px 0 6px}
+svg{width:100%;height:auto;background:#fff;font:11px system-ui,sans-serif;fill:#333}
+.grid{stroke:#e4e4e4}table{border-collapse:collapse;width:100%;font-size:13px}
+th,td{padding:3px 8px;text-align:right;border-bottom:1px solid #e4e4e4}
+th:first-child,td:first-child{text-align:left}.note{color:#666;font-size:13px;margin:2px 0}
+.legend{margin:0}.key{margin-right:14px;white-space:nowrap}
+.key i{display:inline-block;width:14px;height:4px;margin-right:5px;vertical-align:middle}
+"""
+
+
+def write_page(path: Path, report: Mapping[str, Any], results: Sequence[RunResult], cluster: Cluster) -> None:
+    """Write the page.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    try:
+        path.write_text(page(report, results, cluster), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error}; name a file in a folder that exists") from error
+
+
+def page(report: Mapping[str, Any], results: Sequence[RunResult], cluster: Cluster) -> str:
+    """Return the page as text; equal runs give equal pages."""
+    trace = report["trace"]
+    facts = (
+        f"{trace['jobs']} jobs of {trace['path']} on {report['cluster']} ({cluster.gpus} GPUs), "
+        f"predictions {report['predictions']}, seed {report['seed']}"
+    )
+    names = [result.policy for result in results]
+    parts = [
+        f"<h1>Simulated workload</h1><p class='note'>{escape(facts)}<br>trace sha256 {trace['sha256'][:16]}</p>",
+        legend(names),
+        "<h2>Policies</h2>",
+        _policies(report["policies"]),
+        "<h2>Completion times: share of the jobs that ended within</h2>",
+        _completion(results),
+        "<h2>GPUs that hold a job</h2>",
+        _over_time(results, lambda moment: moment.held_gpus, "GPUs", cluster.gpus),
+        "<h2>Jobs that wait</h2>",
+        _over_time(results, lambda moment: moment.waiting_jobs, "jobs", 1.0),
+        *(_difference(one, two) for one, two in pairwise(results)),
+        *(_gpus(result, cluster) for result in results),
+    ]
+    head = f"<meta charset='utf-8'><meta name='viewport' content='width=device-width'><style>{_STYLE}</style>"
+    title = f"<title>{escape(Path(trace['path']).name)}: {escape(', '.join(names))}</title>"
+    return f"<!doctype html><html lang='en'><head>{head}{title}</head><body>{''.join(parts)}</body></html>\n"
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(title)}</th>" for title in titles)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _policies(policies: Sequence[Mapping[str, Any]]) -> str:
+    titles = ("policy", "finished", "JCT mean h", "p95 h", "max h", "waiting h", "makespan h", "GPUs held", "slower")
+    rows = [
+        (
+            policy["policy"],
+            f"{policy['jobs_finished']} of {policy['jobs_submitted']}",
+            number(policy["jct_s"]["mean"] / _HOUR_S),
+            number(policy["jct_s"]["p95"] / _HOUR_S),
+            number(policy["jct_s"]["max"] / _HOUR_S),
+            number(policy["queueing_s"]["mean"] / _HOUR_S),
+            number(policy["makespan_s"] / _HOUR_S),
+            f"{100 * policy['gpu_allocated_ratio']:.0f} %",
+            f"{100 * policy['slowdown_ratio']['mean']:.0f} %",
+        )
+        for policy in policies
+    ]
+    events = [
+        (
+            policy["policy"],
+            *(str(policy[name]) for name in ("preemptions", "migrations", "reshapes", "out_of_memory")),
+            ", ".join(f"{code} {count}" for code, count in _most(policy["held_reasons"])) or "nobody waited",
+        )
+        for policy in policies
+    ]
+    first = _table(titles, rows)
+    return first + _table(("policy", "stops", "moves", "reshapes", "out of memory", "why jobs waited"), events)
+
+
+def _most(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:3]
+
+
+def _completion(results: Sequence[RunResult]) -> str:
+    lines = []
+    for result in results:
+        times = sorted(jct_s(job) / _HOUR_S for job in result.jobs if job.is_finished)
+        points = [(0.0, 0.0), *((time, 100 * (place + 1) / len(times)) for place, time in enumerate(times))]
+        lines.append(Line(name=result.policy, points=points, is_stepped=True))
+    return chart(lines, across="time from submission to end (h)", up="jobs (%)", least_top=100.0)
+
+
+def _over_time(results: Sequence[RunResult], read: Any, unit: str, top: float) -> str:  # noqa: ANN401 - a lambda
+    lines = [
+        Line(
+            name=result.policy,
+            points=[(moment.from_ms / HOUR_MS, read(moment)) for moment in result.moments],
+            is_stepped=True,
+        )
+        for result in results
+    ]
+    return chart(lines, across="time (h)", up=unit, least_top=top)
+
+
+def _difference(one: RunResult, two: RunResult) -> str:
+    """Compare two policies job by job: who gains, who loses, and how much."""
+    pairs = [
+        (jct_s(second) - jct_s(first), first.job_id, jct_s(first), jct_s(second))
+        for first, second in zip(one.jobs, two.jobs, strict=True)
+        if first.is_finished and second.is_finished
+    ]
+    if not pairs:
+        return ""
+    pairs.sort()
+    sooner, later = sum(gain < 0 for gain, *_ in pairs), sum(gain > 0 for gain, *_ in pairs)
+    points = [(100 * (place + 1) / len(pairs), gain / _HOUR_S) for place, (gain, *_) in enumerate(pairs)]
+    title = f"<h2>{escape(two.policy)} against {escape(one.policy)}, job by job</h2>"
+    note = (
+        f"<p class='note'>{sooner} jobs end sooner, {later} later, {len(pairs) - sooner - later} at the same time.</p>"
+    )
+    rows = [
+        (job_id, number(before / _HOUR_S), number(after / _HOUR_S), f"{gain / _HOUR_S:+.3g}")
+        for gain, job_id, before, after in _ends(pairs)
+    ]
+    picture = chart([Line(name="difference", points=points)], across="jobs, by difference (%)", up="difference (h)")
+    return title + note + picture + _table(("job", f"{one.policy} h", f"{two.policy} h", "difference h"), rows)
+
+
+def _ends(pairs: Sequence[tuple[float, str, float, float]]) -> list[tuple[float, str, float, float]]:
+    """Return those who gain and those who lose most."""
+    if len(pairs) <= 2 * ROWS_PER_SIDE:
+        return list(pairs)
+    return [*pairs[:ROWS_PER_SIDE], *pairs[-ROWS_PER_SIDE:]]
+
+
+def _gpus(result: RunResult, cluster: Cluster) -> str:
+    gpu_ids = [gpu.gpu_id for node in cluster.nodes for gpu in node.gpus]
+    picture = gantt(result.spans, gpu_ids, from_ms=result.began_at_ms, until_ms=result.ended_at_ms)
+    dropped = f"<p class='note'>{result.spans_dropped} later bars were not kept.</p>" if result.spans_dropped else ""
+    return f"<h2>GPUs under {escape(result.policy)}</h2>{picture}{dropped}"

@@ -1,0 +1,162 @@
+"""Answers of the predictor's own models, in this process: the one module here that knows the predictor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cotenant_simulator.errors import PredictionsError
+from cotenant_simulator.truth.trace import Trace
+from predictor_service.errors import PredictorError
+from predictor_service.features.graph_description import GraphDescription, describe_graph
+from predictor_service.features.job_settings import JobSettings
+from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.predictor import Predictor
+from predictor_service.inference.records import Estimate, JobQuestion, PairJob, PairsQuestion
+from predictor_service.registry.version_holder import VersionHolder
+from predictor_service.registry.version_store import VersionStore
+from predictor_service.settings import default_datasets_dir, default_state_dir
+from scheduler_service.core.commands import RequestPairPredictions, RequestPrediction
+from scheduler_service.core.records import JobPrediction, Level, MemoryPoint, PairPrediction
+
+_LEVELS = {1: Level.OBSERVED, 2: Level.SOLO_KNOWN, 3: Level.GRAPH, 4: Level.FALLBACK}
+
+
+class _Describer:
+    """Describes graphs here: they are the user's own."""
+
+    def describe(self, data: bytes, bindings: Mapping[str, int] | None = None) -> GraphDescription:
+        return describe_graph(data, bindings)
+
+
+class TrainedPredictor:
+    """Answers the engine's questions from trained models.
+
+    Args:
+        predictor: The use case of the predictor.
+    """
+
+    is_per_job = False
+
+    def __init__(self, predictor: Predictor) -> None:
+        self._predictor = predictor
+
+    def job(self, question: RequestPrediction) -> JobPrediction | None:
+        """Return what the models say about a key, or None where they refuse."""
+        settings = _settings(question.settings)
+        try:
+            answer = self._predictor.predict_job(
+                JobQuestion(
+                    settings=settings,
+                    device=question.device,
+                    graph_sha256=question.graph_sha256,
+                    device_memory_bytes=question.device_memory_bytes,
+                    sub_batches=question.sub_batches,
+                )
+            )
+        except PredictorError:
+            return None
+        memory = {point.sub_batch: _memory(point.memory_bytes) for point in answer.sub_batches}
+        step_ms = {(1, point.sub_batch): point.step_ms.value for point in answer.sub_batches}
+        memory[settings.batch_size] = _memory(answer.memory_bytes)
+        step_ms[1, settings.batch_size] = answer.step_ms.value
+        busy = answer.utilization_ratio
+        return JobPrediction(
+            key=question.key,
+            device=question.device,
+            utilization_ratio=busy.value,
+            memory=memory,
+            step_ms=step_ms,
+            level=_LEVELS[max(int(busy.level), int(answer.memory_bytes.level))],
+            in_domain=busy.in_domain and answer.memory_bytes.in_domain,
+            model_version=answer.model_version,
+        )
+
+    def pairs(self, question: RequestPairPredictions) -> Sequence[PairPrediction]:
+        """Return what the models say about the pairs of a question; nothing where they refuse."""
+        jobs = [
+            PairJob(
+                job_id=member.key,
+                settings=_settings(member.settings),
+                graph_sha256=member.graph_sha256,
+                known_step_ms=member.solo_step_ms,
+                known_utilization_ratio=member.utilization_ratio,
+                known_memory_bytes=member.memory_bytes,
+            )
+            for member in question.members
+        ]
+        try:
+            answer = self._predictor.predict_pairs(PairsQuestion(device=question.device, jobs=jobs))
+        except PredictorError:
+            return ()
+        return [
+            PairPrediction(
+                victim_key=victim,
+                other_key=other,
+                device=question.device,
+                slowdown_ratio=max(float(answer.slowdown_ratio[row, column]), 0.0),
+                upper_ratio=max(float(answer.upper[row, column]), 0.0),
+                level=_LEVELS[int(answer.level[row, column])],
+                in_domain=bool(answer.in_domain[row, column]),
+                model_version=answer.model_version,
+            )
+            for row, victim in enumerate(answer.job_ids)
+            for column, other in enumerate(answer.job_ids)
+        ]
+
+
+def trained_predictor(trace: Trace, *, models: Path | None, graphs: Path | None) -> TrainedPredictor:
+    """Open the predictor for a trace whose jobs have graphs.
+
+    Args:
+        trace: The jobs.
+        models: State folder of the predictor; None = the user's own.
+        graphs: Folder of SHA256.onnx files; None = those of the predictor's state and of its data sets.
+
+    Raises:
+        PredictionsError: The jobs have no graphs, a graph is missing, or nothing was trained.
+    """
+    wanted = {job.graph_sha256 for job in trace.jobs if job.graph_sha256}
+    if not wanted:
+        raise PredictionsError(
+            f"jobs of a {trace.format} trace have no graphs, so nothing can be predicted of them; use oracle, noise or"
+            " error, an exported event log, or a generated workload with a data set"
+        )
+    state_dir = models or default_state_dir()
+    versions = VersionHolder(VersionStore(state_dir / "models"))
+    versions.reload()
+    if versions.current() is None:
+        raise PredictionsError(f"{state_dir} holds no trained model; run: python -m predictor_service train")
+    library = GraphLibrary(_Describer(), None)
+    folders = [graphs] if graphs is not None else [state_dir / "graphs", *default_datasets_dir().glob("*/graphs")]
+    for sha256 in sorted(wanted):
+        library.describe(_graph(sha256, folders), {})
+    return TrainedPredictor(Predictor(library, versions))
+
+
+def _graph(sha256: str, folders: Sequence[Path]) -> bytes:
+    for folder in folders:
+        path = folder / f"{sha256}.onnx"
+        if path.is_file():
+            return path.read_bytes()
+    places = ", ".join(str(folder) for folder in folders)
+    raise PredictionsError(f"graph {sha256} lies in none of {places}; name its folder with --graphs")
+
+
+def _settings(data: Mapping[str, object]) -> JobSettings:
+    """Read settings as a trace or the proto3 JSON of an event log has them."""
+    known = {"batch_size": int(str(data.get("batch_size") or 1))}
+    words = {name: _word(str(data[name])) for name in ("mode", "precision", "optimizer") if data.get(name)}
+    wait = float(str(data.get("input_wait_ratio") or 0.0))
+    return JobSettings(**known, **words, input_wait_ratio=wait)  # type: ignore[arg-type]
+
+
+def _word(text: str) -> str:
+    """Turn PRECISION_FP32 and fp32 into fp32."""
+    return text.rpartition("_")[2].lower()
+
+
+def _memory(estimate: Estimate) -> MemoryPoint:
+    upper = estimate.upper if estimate.upper_99 is None else estimate.upper_99
+    value = round(estimate.value)
+    return MemoryPoint(memory_bytes=value, memory_bytes_upper_99=max(round(upper), value))
