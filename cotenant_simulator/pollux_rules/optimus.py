@@ -27,6 +27,8 @@ class Optimus:
     def __init__(self, cluster: ClusterShape) -> None:
         self._cluster = cluster
         self._iteration_s: dict[tuple[str, int, int], float] = {}
+        self._savings_s: dict[tuple[str, int], list[float]] = {}
+        self._remaining: dict[tuple[str, int, int], float] = {}
         self._state: tuple[tuple[str, int], ...] = ()
         self._allocations: Mapping[str, Allocation] = {}
 
@@ -43,7 +45,7 @@ class Optimus:
         left = self._cluster.gpus
         counts = [1] * min(left, len(active)) + [0] * max(len(active) - left, 0)
         left -= sum(counts)
-        remaining = [_remaining_iterations(job) for job in active]
+        remaining = [self._remaining_iterations(job) for job in active]
         served = active[: sum(counts)]
         # Of equal gains the first job in order of arrival wins.
         heap = [(-self._gain(job, 1, remaining[position]), position) for position, job in enumerate(served)]
@@ -61,7 +63,25 @@ class Optimus:
         application = job.application
         if gpus + 1 > (application.gpus_forced_max or job.batch // application.local_samples_min):
             return 0.0
-        return (self.step_s(application, job.batch, gpus) - self.step_s(application, job.batch, gpus + 1)) * remaining
+        savings_s = self._savings_s.setdefault((application.name, job.batch), [])
+        while len(savings_s) < gpus:
+            count = len(savings_s) + 1
+            fewer_s, more_s = (self.step_s(application, job.batch, one) for one in (count, count + 1))
+            savings_s.append(fewer_s - more_s)
+        return savings_s[gpus - 1] * remaining
+
+    def _remaining_iterations(self, job: TrainingJob) -> float:
+        """Return the steps of the epochs after the current one, which never counts; at least 1."""
+        application, done = job.application, job.epochs_done
+        key = (application.name, job.batch, done)
+        if key not in self._remaining:
+            last = application.epochs
+            self._remaining[key] = (
+                application.iterations(job.batch, last) - application.iterations(job.batch, done + 1)
+                if done < last - 1
+                else 1.0
+            )
+        return self._remaining[key]
 
     def step_s(self, application: Application, batch: int, gpus: int) -> float:
         """Return the predicted time of one step in seconds on packed nodes, whatever nodes are free."""
@@ -84,11 +104,3 @@ class Optimus:
         for gpus, position in sorted(moving):
             allocations[active[position].job_id] = free.take(gpus)
         return allocations
-
-
-def _remaining_iterations(job: TrainingJob) -> float:
-    """Return the steps of the epochs after the current one, which never counts; at least 1."""
-    application, done = job.application, job.epochs_done
-    if done >= application.epochs - 1:
-        return 1.0
-    return application.iterations(job.batch, application.epochs) - application.iterations(job.batch, done + 1)
