@@ -190,8 +190,16 @@ def _facts(row: SoloRow, graphs: Mapping[str, GraphDescription]) -> JobFacts:
         gpus=row.gpus,
         raw=numbers["set."],
         graph=numbers["graph."],
-        labels={**labels, "mode": row.mode, "share_mode": row.share_mode, "campaign": row.campaign},
+        labels={**labels, **_faults(row), "mode": row.mode, "share_mode": row.share_mode, "campaign": row.campaign},
     )
+
+
+def _faults(row: SoloRow) -> dict[str, str]:
+    """Figures that a set does not measure as others do, by name: a method should not compare them between jobs."""
+    return {name: "not_comparable" for flag, name in _NOT_COMPARABLE.items() if flag in row.quality_flags}
+
+
+_NOT_COMPARABLE: Final[Mapping[str, str]] = {"step_unit_differs": "step_ms", "batch_not_published": "batch"}
 
 
 def _published(features_json: str | None) -> tuple[dict[str, dict[str, float]], dict[str, str]]:

@@ -1,4 +1,8 @@
-"""Slowdowns, our way: candidates of several kinds, chosen by folds of the kind that will be unseen, or a blend of them.
+"""Slowdowns, our way: candidates of several kinds, weighed by folds of the kind that will be unseen.
+
+Candidates are ranked by their error against the mean predictor's on the same fold, averaged over folds as a logarithm:
+every held-out group counts alike, however large or hard it is. The best of them blend with weights that fall fast with
+the rank's error, because with a handful of groups the difference between two good candidates is mostly chance.
 
 A victim beside several jobs is predicted beside each of them, and the slowdowns are composed.
 """
@@ -35,21 +39,27 @@ from predictor_service.selection.domain import TrainingDomain, learn_domain
 ROWS_MIN: Final = 12
 """Fewer rows carry no choice: the mean answers."""
 BLEND: Final = "blend"
-_BLENDED_MAX: Final = 3
+MEAN: Final = "mean"
+_BLENDED_MAX: Final = 5
+_EXCESS_SCALE: Final = 0.2
+"""A candidate that errs a fifth more than the best weighs 1/e of it."""
+_ERROR_MIN: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Blend:
-    """Geometric mean of shared times."""
+    """Weighted geometric mean of shared times."""
 
     members: Sequence[PairModel]
+    weights: FloatArray
 
     def predict(self, problem: Problem) -> FloatArray:
-        return _blend([member.predict(problem) for member in self.members])
+        return _blend([member.predict(problem) for member in self.members], self.weights)
 
 
-def _blend(predictions: Sequence[FloatArray]) -> FloatArray:
-    return from_learned_scale(TARGET, np.mean([to_learned_scale(TARGET, values) for values in predictions], axis=0))
+def _blend(predictions: Sequence[FloatArray], weights: FloatArray) -> FloatArray:
+    learned = np.array([to_learned_scale(TARGET, values) for values in predictions])
+    return from_learned_scale(TARGET, weights @ learned)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -138,15 +148,18 @@ class SlowdownMethod:
         learned = {name: candidate(lesson) for name, candidate in _choice(lesson).items()}
         tested = np.concatenate([fold.test for fold in lesson.folds] or [np.zeros(0, dtype=np.intp)])
         measured = lesson.problem.measured[tested]
-        _add_blend(learned, measured)
-        results = _ranked(learned, measured)
-        winner = learned[results[0].name]
-        residuals = to_learned_scale(TARGET, measured) - to_learned_scale(TARGET, winner.held_out)
+        ranks = _relative_errors(learned, measured, [len(fold.test) for fold in lesson.folds])
+        results = _results(learned, measured, ranks)
+        winner = results[0].name
+        if len(learned) > 1:
+            winner, learned[BLEND] = BLEND, _weigh(learned, ranks)
+            results = (*_results({BLEND: learned[BLEND]}, measured, {BLEND: 0.0}), *results)
+        residuals = to_learned_scale(TARGET, measured) - to_learned_scale(TARGET, learned[winner].held_out)
         groups = lesson.problem.groups(level)
         columns = learn_pair_columns(lesson.problem, level, with_raw=False)
         table = columns.table(lesson.problem).astype(np.float32)
         return FittedSlowdown(
-            selected=results[0].name,
+            selected=winner,
             candidates=results,
             models={name: each.model for name, each in learned.items()},
             bounds=calibrate(residuals if len(residuals) else _spread_of(lesson.problem), _count(groups)),
@@ -168,23 +181,43 @@ class SlowdownMethod:
 
 
 def _choice(lesson: Lesson) -> Mapping[str, Candidate]:
-    return CANDIDATES if lesson.folds else {"mean": learn_mean}
+    return CANDIDATES if lesson.folds else {MEAN: learn_mean}
 
 
-def _add_blend(learned: dict[str, Learned], measured: FloatArray) -> None:
-    """Adds the blend of the best candidates; which ones and whether it is used is chosen on the same held-out rows."""
-    best = [learned[result.name] for result in _ranked(learned, measured)[:_BLENDED_MAX]]
-    if len(best) > 1:
-        held_out = _blend([each.held_out for each in best])
-        learned[BLEND] = Learned(held_out=held_out, model=_Blend([each.model for each in best]))
+def _relative_errors(learned: Mapping[str, Learned], measured: FloatArray, sizes: Sequence[int]) -> Mapping[str, float]:
+    """Error of each candidate over the mean predictor's, as the mean logarithm over folds; 0 without folds."""
+    if not sizes:
+        return dict.fromkeys(learned, 0.0)
+    starts = np.cumsum([0, *sizes[:-1]])
+    folds = {name: np.add.reduceat(np.abs(each.held_out - measured), starts) for name, each in learned.items()}
+    return {
+        name: float(np.mean(np.log(np.maximum(errors, _ERROR_MIN) / np.maximum(folds[MEAN], _ERROR_MIN))))
+        for name, errors in folds.items()
+    }
 
 
-def _ranked(learned: Mapping[str, Learned], measured: FloatArray) -> tuple[CandidateResult, ...]:
-    results = (
-        CandidateResult(name=name, inner_mae=float(np.mean(np.abs(each.held_out - measured))) if len(measured) else 0.0)
-        for name, each in learned.items()
+def _weigh(learned: Mapping[str, Learned], ranks: Mapping[str, float]) -> Learned:
+    best = sorted(ranks, key=lambda name: ranks[name])[:_BLENDED_MAX]
+    excess = np.array([np.expm1(ranks[name] - ranks[best[0]]) for name in best])
+    weights = np.exp(-excess / _EXCESS_SCALE)
+    weights /= weights.sum()
+    return Learned(
+        held_out=_blend([learned[name].held_out for name in best], weights),
+        model=_Blend([learned[name].model for name in best], weights),
     )
-    return tuple(sorted(results, key=lambda result: result.inner_mae))
+
+
+def _results(
+    learned: Mapping[str, Learned], measured: FloatArray, ranks: Mapping[str, float]
+) -> tuple[CandidateResult, ...]:
+    """The scored table in the order of the ranks."""
+    return tuple(
+        CandidateResult(
+            name=name,
+            inner_mae=float(np.mean(np.abs(learned[name].held_out - measured))) if len(measured) else 0.0,
+        )
+        for name in sorted(learned, key=lambda name: ranks[name])
+    )
 
 
 def _spread_of(problem: Problem) -> FloatArray:

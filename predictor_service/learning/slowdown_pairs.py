@@ -1,7 +1,8 @@
 """Ordered pairs as numbers: distinct jobs with what is known of them alone, and who runs beside whom.
 
-Sizes and times are logarithms. What is not known of every training job is no column, so that a job which lacks a figure
-that all training jobs have takes their mean instead of a made-up extreme.
+Sizes and times are logarithms. What most training jobs lack is no column; a job that lacks a figure which most have
+takes their mean instead of a made-up extreme. So does a job whose figure is marked as not comparable, e.g. because its
+set counts another unit of step.
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ STEP: Final = "log_step_ms"
 UTILIZATION: Final = "utilization_ratio"
 
 _KNOWN: Final[Mapping[str, Callable[[JobFacts], float | None]]] = {
-    STEP: lambda job: _logarithm(job.solo.step_ms),
-    "log_batch": lambda job: _logarithm(job.batch),
+    STEP: lambda job: None if "step_ms" in job.labels else _logarithm(job.solo.step_ms),
+    "log_batch": lambda job: None if "batch" in job.labels else _logarithm(job.batch),
     UTILIZATION: lambda job: job.solo.utilization_ratio,
     "dram_activity_ratio": lambda job: job.solo.dram_activity_ratio,
     "log_memory_bytes": lambda job: _logarithm(job.solo.memory_bytes),
     "input_wait_ratio": lambda job: job.input_wait_ratio,
 }
+
+
+_EDGE_MARGIN: Final = 0.25
+"""Standard deviations beyond the training jobs that are still believed."""
 
 
 def _logarithm(value: float | None) -> float | None:
@@ -40,41 +45,62 @@ class JobScale:
         names: Of the columns.
         middle: Mean of each over the training jobs.
         spread: Standard deviation of each, above 0.
+        low: Smallest scaled value of each.
+        high: Largest scaled value of each.
     """
 
     names: tuple[str, ...]
     middle: FloatArray
     spread: FloatArray
+    low: FloatArray
+    high: FloatArray
 
     def keep(self, names: Sequence[str]) -> JobScale:
         """Returns the scale of some columns only; names that are no columns are left out."""
         places = [place for place, name in enumerate(self.names) if name in names]
         return JobScale(
-            names=tuple(self.names[place] for place in places), middle=self.middle[places], spread=self.spread[places]
+            names=tuple(self.names[place] for place in places),
+            middle=self.middle[places],
+            spread=self.spread[places],
+            low=self.low[places],
+            high=self.high[places],
         )
 
     def place(self, jobs: Sequence[JobFacts]) -> FloatArray:
-        """Returns scaled columns of jobs, shape (jobs, columns); 0 where a job lacks a figure."""
+        """Returns scaled columns of jobs, shape (jobs, columns); 0 where a job lacks a figure.
+
+        A job outside everything that was trained on is taken to its edge: what a job of ten times the step time does
+        is better told by the longest step seen than by a line or a curve that runs away.
+        """
         known = [[_KNOWN[name](job) for name in self.names] for job in jobs]
         values = np.array([[np.nan if value is None else value for value in row] for row in known], dtype=np.float64)
         scaled = (values.reshape(len(jobs), len(self.names)) - self.middle) / self.spread
-        return np.where(np.isfinite(scaled), scaled, 0.0)
+        return np.clip(np.where(np.isfinite(scaled), scaled, 0.0), self.low, self.high)
 
 
 def learn_job_scale(jobs: Sequence[JobFacts]) -> JobScale:
-    """Learns the columns that every job has and that vary.
+    """Learns the columns that most jobs have and that vary.
 
     Args:
         jobs: Distinct training jobs.
     """
-    names, columns = [], []
-    for name, read in _KNOWN.items():
-        known = [value for job in jobs if (value := read(job)) is not None]
-        if len(known) == len(jobs) and np.ptp(known) > 1e-9:
-            names.append(name)
-            columns.append(known)
-    values = np.array(columns, dtype=np.float64).reshape(len(names), len(jobs))
-    return JobScale(names=tuple(names), middle=values.mean(axis=1), spread=values.std(axis=1))
+    known = {
+        name: np.array([value for job in jobs if (value := read(job)) is not None]) for name, read in _KNOWN.items()
+    }
+    chosen = {name: values for name, values in known.items() if 2 * len(values) > len(jobs) and np.ptp(values) > _SAME}
+    middle = np.array([values.mean() for values in chosen.values()])
+    spread = np.array([values.std() for values in chosen.values()])
+    low, high = (np.array([edge(values) for values in chosen.values()]) for edge in (np.min, np.max))
+    return JobScale(
+        names=tuple(chosen),
+        middle=middle,
+        spread=spread,
+        low=(low - middle) / spread - _EDGE_MARGIN,
+        high=(high - middle) / spread + _EDGE_MARGIN,
+    )
+
+
+_SAME: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

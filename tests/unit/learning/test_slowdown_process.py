@@ -51,7 +51,9 @@ def test_rows_left_out_are_predicted_as_by_a_process_that_never_saw_them() -> No
     kept = np.setdiff1d(np.arange(len(rows)), left_out)
     matrix = np.linalg.inv(process.inverse)
     by_hand = matrix[np.ix_(left_out, kept)] @ np.linalg.solve(matrix[np.ix_(kept, kept)], process.residual[kept])
-    assert process.leave_out(left_out) == pytest.approx(process.form.decode(np.asarray(process.middle + by_hand, dtype=np.float64)), rel=1e-6)
+    assert process.leave_out(left_out) == pytest.approx(
+        process.form.decode(np.asarray(process.middle + by_hand, dtype=np.float64)), rel=1e-6
+    )
 
 
 def test_a_job_never_seen_is_placed_by_its_step_time() -> None:
@@ -69,10 +71,23 @@ def test_a_job_never_seen_is_placed_by_its_step_time() -> None:
     assert error < 0.15 * np.abs(known.measured.mean() - new.measured).mean()
 
 
-def test_a_figure_that_one_training_job_lacks_is_no_column() -> None:
-    problem = turn_taking_problem(jobs=4)
-    jobs = collect_jobs(problem)
+def test_a_job_that_lacks_a_figure_takes_the_mean_of_the_others() -> None:
+    jobs = collect_jobs(turn_taking_problem(jobs=5))
     without = dataclasses.replace(jobs[0], solo=dataclasses.replace(jobs[0].solo, step_ms=None))
-    assert "log_step_ms" in learn_job_scale(jobs).names
-    assert "log_step_ms" not in learn_job_scale([without, *jobs[1:]]).names
-    assert np.isfinite(learn_job_scale(jobs).place([without])).all()
+    scale = learn_job_scale([without, *jobs[1:]])
+    assert scale.place([without])[0, scale.names.index("log_step_ms")] == 0.0
+    assert "log_step_ms" not in learn_job_scale([without, without, without, *jobs[3:]]).names
+
+
+def test_a_step_of_another_unit_is_not_compared() -> None:
+    jobs = collect_jobs(turn_taking_problem(jobs=5))
+    other_unit = dataclasses.replace(jobs[0], labels={**jobs[0].labels, "step_ms": "not_comparable"})
+    scale = learn_job_scale([other_unit, *jobs[1:]])
+    assert scale.place([other_unit])[0, scale.names.index("log_step_ms")] == 0.0
+
+
+def test_a_job_beyond_all_training_jobs_is_taken_to_their_edge() -> None:
+    jobs = collect_jobs(turn_taking_problem(jobs=5))
+    scale = learn_job_scale(jobs)
+    huge = dataclasses.replace(jobs[0], solo=dataclasses.replace(jobs[0].solo, step_ms=1e9))
+    assert scale.place([huge])[0, scale.names.index("log_step_ms")] == scale.high[scale.names.index("log_step_ms")]

@@ -1,0 +1,161 @@
+"""How well slowdowns are predicted that were not trained on, against the bars of the project.
+
+Every figure is a ratio of mean absolute errors on the same rows and folds, with a 95 % interval over groups, all seeds
+together. Public sets are read from COTENANT_SHARED_DATA and left out where it is not set. COTENANT_BENCHMARK_SEEDS
+(default 5) folds are drawn; family folds are the same for every seed, so that only what methods draw differs.
+
+Takes about 25 CPU minutes with five seeds; one process per core.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from benchmarks.interference_rounds import SETS, SHOTS, TARGET, HeldOut, predict_held_out
+from predictor_service.evaluation.metrics import measure_points
+from predictor_service.evaluation.resampling import bootstrap_ratios
+from predictor_service.learning.problem import FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One data set by one rule.
+
+    Attributes:
+        data: Name in `SETS`.
+        level: What is unseen.
+        shots: Pairs observed of every new job.
+    """
+
+    data: str
+    level: str
+    shots: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """What was promised: ours at most `limit` times the best of some others.
+
+    Attributes:
+        task: On which rows.
+        against: Names of the others.
+        limit: Largest ratio.
+    """
+
+    task: Task
+    against: Sequence[str]
+    limit: float
+
+
+_PUBLIC: Final = ("gavel_2019_k80", "gavel_2019_v100", "alnair")
+_BEST_OF: Final = ("xgboost", "random_forest", "nearest_neighbours")
+BARS: Final = (
+    *(Bar(task=Task(data=data, level="random_pair"), against=("xgboost",), limit=0.65) for data in _PUBLIC),
+    *(Bar(task=Task(data=data, level="job"), against=_BEST_OF, limit=0.80) for data in _PUBLIC),
+    Bar(task=Task(data="gavel_2019_k80", level="family"), against=("mean",), limit=0.75),
+    Bar(task=Task(data="gavel_2019_v100", level="family"), against=("mean",), limit=1.0),
+    Bar(task=Task(data="alnair", level="family"), against=("mean",), limit=0.75),
+    *(
+        Bar(task=Task(data=data, level="family", shots=SHOTS), against=("additive without",), limit=0.5)
+        for data in _PUBLIC
+    ),
+)
+_OWN: Final = tuple(Task(data="cpu_standin", level=level) for level in ("random_pair", "job", "family"))
+
+
+def main() -> dict[str, object]:
+    """Predicts everything and compares."""
+    root = os.environ.get("COTENANT_SHARED_DATA", "")
+    seeds = range(int(os.environ.get("COTENANT_BENCHMARK_SEEDS", "5")))
+    wanted = [*(bar.task for bar in BARS if root), *_OWN]
+    results = _predict_all(list(dict.fromkeys(wanted)), list(seeds), root)
+    return {
+        "seeds": len(seeds),
+        "bars": [_compare(bar, results[bar.task]) for bar in BARS if bar.task in results],
+        "tables": {f"{task.data}, {task.level}, {task.shots} shots": _table(results[task]) for task in results},
+        "left_out": [] if root else [f"{data}: COTENANT_SHARED_DATA is not set" for data in _PUBLIC],
+    }
+
+
+def _predict_all(tasks: Sequence[Task], seeds: Sequence[int], root: str) -> dict[Task, HeldOut]:
+    jobs = [(task, seed, root) for task in tasks for seed in seeds]
+    parts: dict[Task, list[HeldOut]] = {task: [] for task in tasks}
+    with ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
+        for number, ((task, seed, _), part) in enumerate(zip(jobs, pool.map(_predict, jobs), strict=True), start=1):
+            sys.stderr.write(f"{number}/{len(jobs)} {task.data} {task.level} {task.shots} shots, seed {seed}\n")
+            parts[task].append(part)
+    return {task: _join(each) for task, each in parts.items()}
+
+
+def _predict(job: tuple[Task, int, str]) -> HeldOut:
+    task, seed, root = job
+    problem = SETS[task.data].read(Path(root) if root else None)
+    return predict_held_out(problem, task.level, seed, shots=task.shots, with_aip=not task.shots)
+
+
+def _join(parts: Sequence[HeldOut]) -> HeldOut:
+    return HeldOut(
+        measured=np.concatenate([part.measured for part in parts]),
+        values={name: np.concatenate([part.values[name] for part in parts]) for name in parts[0].values},
+        groups=[group for part in parts for group in part.groups],
+        selected=[name for part in parts for name in part.selected],
+        intervals=(
+            float(np.mean([part.intervals[0] for part in parts])),
+            float(np.mean([part.intervals[1] for part in parts])),
+        ),
+    )
+
+
+def _compare(bar: Bar, result: HeldOut) -> dict[str, object]:
+    errors = {name: _mae(result.values[name], result.measured) for name in ("ours", *bar.against)}
+    against = min(bar.against, key=lambda name: errors[name])
+    ratio = errors["ours"] / errors[against]
+    interval = bootstrap_ratios(
+        measure_points(TARGET, result.values["ours"], result.measured),
+        measure_points(TARGET, result.values[against], result.measured),
+        result.groups,
+        seed=0,
+    )["mae"]
+    return {
+        "data": bar.task.data,
+        "unseen": bar.task.level,
+        "shots": bar.task.shots,
+        "against": against,
+        "mae_ours": round(errors["ours"], 4),
+        "mae_against": round(errors[against], 4),
+        "ratio": round(ratio, 3),
+        "ratio_95": None if interval is None else [round(end, 3) for end in interval],
+        "limit": bar.limit,
+        "met": ratio <= bar.limit,
+    }
+
+
+def _table(result: HeldOut) -> dict[str, object]:
+    chosen = Counter(result.selected).most_common()
+    return {
+        "predictions": len(result.measured),
+        "groups": len(frozenset[str]().union(*result.groups)),
+        "selected": dict(chosen),
+        "coverage_90_ratio": round(result.intervals[0], 3),
+        "coverage_99_ratio": round(result.intervals[1], 3),
+        "methods": {name: _figures(values, result.measured) for name, values in result.values.items()},
+    }
+
+
+def _figures(values: FloatArray, measured: FloatArray) -> Mapping[str, float]:
+    """Mean absolute error of the slowdown, and of the shared time as a share of it."""
+    shared = float(np.mean(np.abs(values - measured) / (1.0 + measured)))
+    return {"mae": round(_mae(values, measured), 4), "shared_time_error_ratio": round(shared, 4)}
+
+
+def _mae(values: FloatArray, measured: FloatArray) -> float:
+    return float(np.mean(np.abs(values - measured)))

@@ -1,0 +1,179 @@
+"""Held-out slowdowns of one data set by one rule and seed, by ours and by everything it has to beat, on the same rows.
+
+A helper of `interference_accuracy`; it has no `main`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.neighbors import KNeighborsRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from predictor_service.evaluation.baselines import BASELINES
+from predictor_service.evaluation.scoring import Round, plan_rounds
+from predictor_service.evaluation.splits import FOLDS_MAX
+from predictor_service.importers.catalogue import import_set
+from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
+from predictor_service.learning.problem import FloatArray, Problem
+from predictor_service.learning.problem_reader import read_problem
+from predictor_service.learning.profile_files import MeasuredProfiles, read_profiles
+from predictor_service.learning.raw_columns import learn_columns
+from predictor_service.learning.slowdown_aip import AdaptivePrediction
+from predictor_service.learning.slowdown_folds import observe_pairs
+from predictor_service.learning.slowdown_method import SlowdownMethod
+
+TARGET: Final = "slowdown"
+SHOTS: Final = 3
+_OWN_SET: Final = Path(__file__).resolve().parents[1] / "datasets" / "cpu_standin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetChoice:
+    """One device type and campaign of a data set.
+
+    Attributes:
+        folder: Below the shared data; empty = our own measured set.
+        device: Device type by the name of the rows; empty = the only one.
+        campaign: None = all.
+    """
+
+    folder: str
+    device: str = ""
+    campaign: str | None = None
+
+    def read(self, shared: Path | None) -> Problem:
+        """Reads the measured pairs; rows with several jobs beside the victim are not among them."""
+        if self.folder:
+            assert shared is not None
+            imported = import_set(self.folder, shared / self.folder)
+            profiles = MeasuredProfiles(name=self.folder, solo=tuple(imported.solo), pairs=tuple(imported.pairs))
+        else:
+            profiles = read_profiles(_OWN_SET)
+        device = self.device or sorted({row.device for row in profiles.pairs})[0]
+        problem = read_problem(profiles, TARGET, device, self.campaign).problem
+        return problem.subset(np.flatnonzero([len(others) == 1 for others in problem.others]))
+
+
+SETS: Final[Mapping[str, SetChoice]] = {
+    "gavel_2019_k80": SetChoice(folder="gavel", device="Tesla K80", campaign="2019-08-raw"),
+    "gavel_2019_v100": SetChoice(folder="gavel", device="Tesla V100-SXM2-16GB", campaign="2019-08-raw"),
+    "alnair": SetChoice(folder="alnair"),
+    "cpu_standin": SetChoice(folder=""),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeldOut:
+    """Predictions of rows whose group was not trained on, all rounds together.
+
+    Attributes:
+        measured: Shape (predictions,).
+        values: Predictions by name of the method, each of shape (predictions,).
+        groups: Groups of each prediction.
+        selected: What ours chose, round by round.
+        intervals: Share of measured values inside ours: central 90 %, below the 99 % bound.
+    """
+
+    measured: FloatArray
+    values: Mapping[str, FloatArray]
+    groups: Sequence[frozenset[str]]
+    selected: Sequence[str]
+    intervals: tuple[float, float]
+
+
+def predict_held_out(problem: Problem, level: str, seed: int, *, shots: int = 0, with_aip: bool = False) -> HeldOut:
+    """Predicts every row by models that have not seen its groups.
+
+    Args:
+        problem: All rows.
+        level: What is unseen, one of `problem.LEVELS`.
+        seed: Of the folds and of whatever the methods draw.
+        shots: Co-locations with known jobs that are observed of every new job first; they are trained on and not
+            tested, and the baselines named `without` do not get them.
+        with_aip: Whether the paper's four methods and AIP are predicted as well.
+    """
+    parts = [
+        _predict_round(problem, each, level, seed, shots, with_aip=with_aip)
+        for each in plan_rounds(problem, level, FOLDS_MAX[level], seed)
+    ]
+    return HeldOut(
+        measured=np.concatenate([part.measured for part in parts]),
+        values={name: np.concatenate([part.values[name] for part in parts]) for name in parts[0].values},
+        groups=[group for part in parts for group in part.groups],
+        selected=[name for part in parts for name in part.selected],
+        intervals=(
+            float(np.mean([part.intervals[0] for part in parts])),
+            float(np.mean([part.intervals[1] for part in parts])),
+        ),
+    )
+
+
+def _predict_round(problem: Problem, round_: Round, level: str, seed: int, shots: int, *, with_aip: bool) -> HeldOut:
+    assert round_.train is not None
+    train, test, without = round_.train, round_.test, round_.train
+    if shots:
+        known = {job.job_key for job in (*train.jobs, *(other for others in train.others for other in others))}
+        observed = observe_pairs(problem, round_.rows, known, shots, seed)
+        test = problem.subset(np.setdiff1d(round_.rows, observed))
+        trained = np.setdiff1d(np.arange(len(problem)), np.setdiff1d(round_.rows, observed))
+        train = problem.subset(trained)
+    hidden = dataclasses.replace(test, measured=np.full(len(test), np.nan))
+    ours = SlowdownMethod(level, shots=shots).fit(train, seed)
+    forecast = ours.predict(hidden)
+    values = {"ours": forecast.value, **{f"candidate {k}": v for k, v in ours.predict_each(hidden).items()}}
+    for name, baseline in REFERENCES.items():
+        values[name] = baseline(train, hidden, level, seed)
+        if shots:
+            values[f"{name} without"] = baseline(without, hidden, level, seed)
+    if with_aip:
+        fitted = AdaptivePrediction(level).fit(train, seed)
+        values["aip"] = fitted.predict(hidden).value
+        values.update({f"aip {name}": value for name, value in fitted.predict_each(hidden).items()})
+    inside = (forecast.lower_90 <= test.measured) & (test.measured <= forecast.upper_90)
+    return HeldOut(
+        measured=test.measured,
+        values=values,
+        groups=test.groups("job" if level == "random_pair" else level),
+        selected=[ours.selected],
+        intervals=(float(inside.mean()), float((test.measured <= forecast.upper_99).mean())),
+    )
+
+
+def _regressor(build: Callable[[int], object]) -> Callable[[Problem, Problem, str, int], FloatArray]:
+    """A regressor with its library's settings on the set's own columns, sizes as logarithms, ln(1 + slowdown)."""
+
+    def predict(train: Problem, test: Problem, level: str, seed: int) -> FloatArray:
+        columns = learn_columns(train, level, with_graph=False)
+        tables = [np.log1p(np.abs(np.nan_to_num(columns.table(each)))) for each in (train, test)]
+        model = build(seed)
+        model.fit(tables[0], to_learned_scale(TARGET, train.measured))  # type: ignore[attr-defined]
+        return from_learned_scale(TARGET, np.asarray(model.predict(tables[1]), dtype=np.float64))  # type: ignore[attr-defined]
+
+    return predict
+
+
+def _known(name: str) -> Callable[[Problem, Problem, str, int], FloatArray]:
+    def predict(train: Problem, test: Problem, level: str, seed: int) -> FloatArray:
+        values = BASELINES[name](train, test, level, seed)
+        assert values is not None
+        return values
+
+    return predict
+
+
+REFERENCES: Final[Mapping[str, Callable[[Problem, Problem, str, int], FloatArray]]] = {
+    "mean": _known("mean"),
+    "additive": _known("additive"),
+    "xgboost": _known("gradient_boosting"),
+    "random_forest": _regressor(lambda seed: RandomForestRegressor(n_estimators=60, random_state=seed, n_jobs=1)),
+    "nearest_neighbours": _regressor(lambda seed: make_pipeline(StandardScaler(), KNeighborsRegressor())),
+}
+"""What has to be beaten."""

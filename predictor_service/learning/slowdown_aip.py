@@ -1,0 +1,129 @@
+"""AIP as published: four regressors with their library's settings, the smallest mean absolute error is chosen.
+
+The paper names linear regression, support vector regression, decision tree regression and k nearest neighbours, system
+configurations as inputs, and the error; it gives neither settings nor folds. Here the inputs are the columns as the set
+publishes them with what was measured of the jobs alone, unscaled, the target is the slowdown itself, settings are the
+library's own, and the error to choose by is that on folds inside the training rows, of the kind that will be unseen.
+
+Source: OJPP paper, section 4.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from sklearn.linear_model import LinearRegression
+from sklearn.neighbors import KNeighborsRegressor
+from sklearn.svm import SVR
+from sklearn.tree import DecisionTreeRegressor
+
+from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
+from predictor_service.learning.problem import CandidateResult, FloatArray, Forecast, Problem
+from predictor_service.learning.raw_columns import RawColumns, learn_columns
+from predictor_service.learning.slowdown_candidates import TARGET
+from predictor_service.learning.slowdown_folds import inner_folds
+from predictor_service.selection.conformal import ConformalBounds, calibrate
+
+_NEIGHBOURS: Final = 5
+"""The library's own number; fewer rows than that are all of them."""
+
+REGRESSORS: Final[Mapping[str, Callable[[int, int], Any]]] = {
+    "linear_regression": lambda seed, rows: LinearRegression(),
+    "support_vector_regression": lambda seed, rows: SVR(),
+    "decision_tree": lambda seed, rows: DecisionTreeRegressor(random_state=seed),
+    "nearest_neighbours": lambda seed, rows: KNeighborsRegressor(n_neighbors=min(_NEIGHBOURS, rows)),
+}
+"""From a seed and the number of training rows to an unfitted regressor, in the paper's order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FittedAdaptivePrediction:
+    """What was learned; see `problem.FittedMethod`.
+
+    Attributes:
+        selected: Name of the winner.
+        candidates: Scored table, best first.
+        columns: How a problem becomes a table.
+        middle: Median of each column, standing in for what a row lacks.
+        models: Every regressor, fitted on all rows.
+        bounds: Residuals of the winner on held-out rows, in ln(1 + slowdown).
+    """
+
+    selected: str
+    candidates: Sequence[CandidateResult]
+    columns: RawColumns
+    middle: FloatArray
+    models: Mapping[str, Any]
+    bounds: ConformalBounds
+
+    def predict(self, problem: Problem) -> Forecast:
+        """Predicts every row with an interval; AIP has no notion of a domain. See `problem.FittedMethod`."""
+        value = self.predict_each(problem)[self.selected]
+        learned, half_width = to_learned_scale(TARGET, value), self.bounds.half_width(0.9)
+        return Forecast(
+            value=value,
+            lower_90=from_learned_scale(TARGET, learned - half_width),
+            upper_90=from_learned_scale(TARGET, learned + half_width),
+            upper_99=from_learned_scale(TARGET, learned + self.bounds.upper_offset(0.99)),
+            in_domain=np.ones(len(problem), dtype=bool),
+        )
+
+    def predict_each(self, problem: Problem) -> Mapping[str, FloatArray]:
+        """Predictions of every regressor by name."""
+        table = _fill(self.columns.table(problem), self.middle)
+        return {name: np.asarray(model.predict(table), dtype=np.float64) for name, model in self.models.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptivePrediction:
+    """See the module.
+
+    Attributes:
+        level: What will be unseen, one of `problem.LEVELS`; inner folds hold out the same.
+        name: For the report.
+    """
+
+    level: str
+    name: str = "aip"
+
+    def fit(self, problem: Problem, seed: int) -> FittedAdaptivePrediction:
+        """Learns from all rows of a problem; see `problem.Method`."""
+        columns = learn_columns(problem, self.level, with_graph=False)
+        raw = columns.table(problem)
+        known = [column[np.isfinite(column)] for column in raw.T]
+        middle = np.array([np.median(column) if len(column) else 0.0 for column in known])
+        table, measured = _fill(raw, middle), problem.measured
+        level, folds = inner_folds(problem, self.level, 0, seed)
+        held_out: dict[str, list[FloatArray]] = {name: [] for name in REGRESSORS}
+        for fold in folds:
+            for name, build in REGRESSORS.items():
+                model = build(seed, len(fold.train)).fit(table[fold.train], measured[fold.train])
+                held_out[name].append(np.asarray(model.predict(table[fold.test]), dtype=np.float64))
+        tested = measured[np.concatenate([fold.test for fold in folds])] if folds else measured[:0]
+        results = [
+            CandidateResult(
+                name=name, inner_mae=float(np.mean(np.abs(np.concatenate(parts) - tested))) if parts else 0.0
+            )
+            for name, parts in held_out.items()
+        ]
+        results.sort(key=lambda result: result.inner_mae)
+        winner = held_out[results[0].name]
+        residuals = to_learned_scale(TARGET, tested) - to_learned_scale(TARGET, np.concatenate(winner or [tested]))
+        return FittedAdaptivePrediction(
+            selected=results[0].name,
+            candidates=tuple(results),
+            columns=columns,
+            middle=middle,
+            models={name: build(seed, len(measured)).fit(table, measured) for name, build in REGRESSORS.items()},
+            bounds=calibrate(
+                residuals if len(residuals) else to_learned_scale(TARGET, measured),
+                len(frozenset[str]().union(*problem.groups(level))),
+            ),
+        )
+
+
+def _fill(table: FloatArray, middle: FloatArray) -> FloatArray:
+    return np.where(np.isfinite(table), table, middle)
