@@ -1,10 +1,20 @@
 """Device types that the predictor knows, with the peaks that a roofline needs.
 
-Figures are meant to be the vendors' published ones for dense arithmetic (no sparsity) and full memory; matrix units
-with 32-bit accumulation where both are published. They were written down from memory and still have to be checked
-against the data sheets. They anchor predictions: regressors learn what is really reached, so an error of some per cent
-in a peak is learned away for trained devices; untrained ones are flagged as fallback anyway. `cpu-standin` is one
-processor core standing in for a device; its nominal peaks are round figures of a core with 256-bit vectors.
+Figures are the vendor's for dense arithmetic (no sparsity) and full memory; matrix units with 32-bit accumulation where
+both are published. They anchor predictions: regressors learn what is really reached, so an error of some per cent in a
+peak is learned away for trained devices; untrained ones are flagged as fallback anyway. `cpu-standin` is one processor
+core standing in for a device; its nominal peaks are round figures of a core with 256-bit vectors.
+
+Compared with published pages: T4, V100, A100 (both), TITAN RTX, RTX 4090, RTX 5090, and of H100 the half-precision
+rate and the bandwidth. The others were written down from memory.
+
+Source: "NVIDIA A100 Tensor Core GPU" data sheet (nvidia-a100-datasheet-us-nvidia-1758950-r4), as quoted on
+https://glennklockwood.com/garden/processors/A100.
+Source: https://hothardware.com/news/nvidia-titan-rtx-turing-gpu-24gb-gddr6-11-gigarays-ray-tracing (TITAN RTX).
+Source: https://hmc-tech.com/gpus/nvidia-geforce-rtx-4090-vs-nvidia-rtx-pro-5000-blackwell (RTX 4090).
+Source: https://www.spheron.network/blog/nvidia-rtx-5090-specs/ (RTX 5090; its half precision is given with sparsity and
+16-bit accumulation, a quarter of it is used here).
+Source: https://huggingface.co/RajBhope/gpu-runtime-predictor/blob/main/gpu_catalog.json (T4, V100).
 """
 
 from __future__ import annotations
@@ -82,6 +92,11 @@ _TABLE: Final = (
     _gpu("NVIDIA GeForce RTX 2080 Ti", 11, 13.4, 13.4, 53.8, 616, 68),
     _gpu("NVIDIA GeForce RTX 3090", 24, 35.6, 35.6, 71, 936, 82),
     _gpu("NVIDIA GeForce RTX 4090", 24, 82.6, 82.6, 165.2, 1008, 128),
+    _gpu("NVIDIA GeForce RTX 5090", 32, 104.8, 104.8, 209.6, 1792, 170),
+    _gpu("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 96, 110, 219, 438, 1792, 188),
+    _gpu("NVIDIA TITAN Xp", 12, 12.1, 12.1, 12.1, 547, 30),
+    _gpu("NVIDIA TITAN V", 12, 14.9, 14.9, 110, 653, 80),
+    _gpu("NVIDIA TITAN RTX", 24, 16.3, 16.3, 130, 672, 72),
     _gpu("NVIDIA A10", 24, 31.2, 62.5, 125, 600, 72),
     _gpu("NVIDIA A100-SXM4-40GB", 40, 19.5, 156, 312, 1555, 108),
     _gpu("NVIDIA A100-SXM4-80GB", 80, 19.5, 156, 312, 2039, 108),

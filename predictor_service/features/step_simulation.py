@@ -16,12 +16,15 @@ from typing import Final
 import numpy as np
 
 from predictor_service.features.affine import FloatArray
+from predictor_service.features.analytical_memory import ACTIVATION_SCALE
+from predictor_service.features.batch_figures import figures_at
 from predictor_service.features.devices import DeviceType
 
 # A product has two gradients, each as costly as the product; other operators read one more tensor than before.
 _BACKWARD_TRAFFIC: Final = 1.5
 # Adam reads and writes weight, gradient and both moments in 32 bits.
 _OPTIMIZER_BYTES_PER_PARAMETER: Final = 28
+_WEIGHT_BYTES: Final = 4
 # Calls of a step that belong to no operator: loss, clearing gradients, optimizer.
 _FIXED_LAUNCHES: Final = 3
 _STEP_HOST_MS: Final = 0.3
@@ -96,6 +99,43 @@ def simulate_step(work: ForwardWork, device: DeviceType, precision: str) -> Mapp
         "simulated_median_kernel_ms": float(np.median(kernel_ms)),
         "simulated_flops": float(flops.sum()),
         "simulated_traffic_bytes": float(traffic_bytes.sum()),
+    }
+
+
+STEP_PART_NAMES: Final = ("fixed", "arithmetic", "traffic", "launches", "weights")
+"""Parts of the step time of a job that is known by figures in a table."""
+
+
+def described_step_parts(
+    facts: Mapping[str, float], batch: int, device: DeviceType, precision: str, mode: str
+) -> Mapping[str, float] | None:
+    """Splits the time of a step into what the device's peaks say of each kind of work.
+
+    Args:
+        facts: `parameters` and `forward_macs_per_sample`; where known also what is allocated over a step and the number
+            of its operators, by the naming of `batch_figures`.
+        batch: Samples held at a time.
+        device: Its peaks and its launch time.
+        precision: Of the arithmetic; one that the device lacks runs at the fp32 rate.
+        mode: train | infer.
+
+    Returns:
+        Milliseconds by `STEP_PART_NAMES`; they overlap in time, their coefficients are fitted. None where the first two
+        facts are missing.
+    """
+    figures = figures_at(facts, batch)
+    if "parameters" not in figures or "forward_macs" not in figures:
+        return None
+    passes = 3.0 if mode == "train" else 1.0
+    kept = figures.get("allocated_bytes", figures.get("saved_for_backward_bytes", 0.0)) * passes / 3.0
+    launches = figures.get("step_nodes", passes * figures.get("nodes", 0.0))
+    weight_bytes = _OPTIMIZER_BYTES_PER_PARAMETER if mode == "train" else _WEIGHT_BYTES
+    return {
+        "fixed": _STEP_HOST_MS,
+        "arithmetic": 2e3 * passes * figures["forward_macs"] / device.peak(precision),
+        "traffic": 2e3 * kept * ACTIVATION_SCALE.get(precision, 1.0) / device.memory_bytes_per_s,
+        "launches": launches * device.launch_ms,
+        "weights": 1e3 * weight_bytes * figures["parameters"] / device.memory_bytes_per_s,
     }
 
 

@@ -35,7 +35,7 @@ def _ridge(seed: int) -> Any:  # noqa: ANN401 (as above)
 
 
 def _extra_trees(seed: int) -> Any:  # noqa: ANN401 (as above)
-    return ExtraTreesRegressor(n_estimators=100, max_features=0.5, random_state=seed, n_jobs=1)
+    return ExtraTreesRegressor(n_estimators=80, max_features=0.5, random_state=seed, n_jobs=1)
 
 
 def _boosted_trees(seed: int) -> Any:  # noqa: ANN401 (as above)

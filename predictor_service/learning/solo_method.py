@@ -20,7 +20,7 @@ from predictor_service.selection.domain import TrainingDomain, learn_domain
 from predictor_service.selection.folds import Fold, grouped_folds
 from predictor_service.selection.local_bounds import LocalBounds, learn_bounds
 
-INNER_FOLDS_MAX: Final = 4
+INNER_FOLDS_MAX: Final = 3
 _ROWS_MIN: Final = 12
 _COARSEST_FIRST: Final = ("family", "architecture", "job")
 

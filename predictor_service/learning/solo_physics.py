@@ -1,13 +1,14 @@
 """What physics says of a job alone, with as few coefficients fitted as physics leaves open.
 
-memory      a sum of parts (context, weights and optimizer state, what backward needs, the widest tensors, the input),
-            each with a coefficient of at least 0 that is fitted to the training rows by relative error: libraries and
-            allocators decide how much of each part is really held, and they differ between frameworks, not between jobs
-step_time   the simulated step, or the roofline where that is all that is known
+memory      a sum of parts: context, weights with optimizer state, what backward needs, the widest tensors, the input
+step_time   a sum of parts: arithmetic and traffic at the device's peaks, launches, weights; or the simulated step, or
+            the roofline of a graph, where these are known
 others      no anchor
 
-Corrections are learned relative to these figures, so that a model that knows nothing answers physics, and a job larger
-than every training row is answered by its parts instead of by the largest row.
+Every part has a coefficient of at least 0, fitted to the training rows by relative error: libraries and allocators
+decide how much of each is really held or reached, and they differ between frameworks, not between jobs. Corrections
+are learned relative to these figures, so that a model that knows nothing answers physics, a job larger than every
+training row is answered by its parts, and a device without rows by its peaks.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ import numpy as np
 from scipy.optimize import nnls
 
 from predictor_service.features.analytical_memory import PART_NAMES, described_parts
+from predictor_service.features.devices import find_device_type
+from predictor_service.features.step_simulation import STEP_PART_NAMES, described_step_parts
 from predictor_service.learning.problem import FloatArray, JobFacts, Problem
 
 LOG_TARGETS: Final = frozenset({"memory", "step_time"})
 """Targets that are learned as ln(measured / anchor); the others are shares and learned as they are."""
 _ROWS_PER_COEFFICIENT: Final = 4
 _RECKONED_MS: Final = ("roofline_ms", "simulated_launched_ms")
+_NO_PARTS: Final = np.zeros(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,7 +50,7 @@ class Physics:
         """What physics says of every row, in the target's unit, above 0; 1 for targets without physics."""
         if self.target not in LOG_TARGETS:
             return np.ones(len(problem))
-        values = _PHYSICS[self.target](problem, self.coefficients)
+        values = _combine(_parts(problem), self.coefficients)
         return np.where(np.isfinite(values) & (values > 0), values, self.typical)
 
     def encode(self, measured: FloatArray, anchor: FloatArray) -> FloatArray:
@@ -65,26 +69,54 @@ _LOG_MAX: Final = 12.0
 
 def fit_physics(problem: Problem) -> Physics:
     """Fits the anchor to training rows."""
-    measured = problem.measured
-    positive = measured[measured > 0]
+    positive = problem.measured[problem.measured > 0]
     typical = float(np.exp(np.log(positive).mean())) if len(positive) else 1.0
-    coefficients = _fit_parts(problem) if problem.target == "memory" else np.zeros(0)
+    coefficients = _fit_parts(problem) if problem.target in LOG_TARGETS else _NO_PARTS
     return Physics(target=problem.target, coefficients=coefficients, typical=typical)
 
 
-def memory_parts(problem: Problem) -> FloatArray:
-    """Parts of every row's memory, shape (rows, parts), bytes; NaN where a row's graph is not known."""
-    return np.array([_parts(job) for job in problem.jobs]).reshape(len(problem), len(PART_NAMES))
+def _combine(parts: FloatArray, coefficients: FloatArray) -> FloatArray:
+    """Rows whose parts were unknown in training, and rows without parts, come out as NaN."""
+    if parts.shape[1] != len(coefficients):
+        return np.full(len(parts), np.nan)
+    return np.asarray(parts @ coefficients)
 
 
-def _parts(job: JobFacts) -> FloatArray:
+def _parts(problem: Problem) -> FloatArray:
+    """Parts of every row, shape (rows, parts), in the target's unit; NaN where a row's graph is not known."""
+    rows = [_PARTS[problem.target](job) for job in problem.jobs]
+    width = max((len(row) for row in rows if row is not None), default=1)
+    return np.array([np.full(width, np.nan) if row is None else row for row in rows]).reshape(len(rows), width)
+
+
+def _memory_parts(job: JobFacts) -> FloatArray | None:
     parts = described_parts(job.graph, job.sub_batch, job.optimizer, job.precision)
-    return np.full(len(PART_NAMES), np.nan) if parts is None else np.array([parts[name] for name in PART_NAMES])
+    return None if parts is None else np.array([parts[name] for name in PART_NAMES])
+
+
+def _step_parts(job: JobFacts) -> FloatArray | None:
+    """The described parts and what a simulation or a roofline reckons, 0 where there is none."""
+    reckoned_ms = next((job.graph[name] for name in _RECKONED_MS if name in job.graph), None)
+    device = find_device_type(job.device)
+    described = None
+    if device is not None:
+        mode = job.labels.get("mode", "train")
+        described = described_step_parts(job.graph, job.sub_batch, device, job.precision, mode)
+    if described is None and reckoned_ms is None:
+        return None
+    parts = [0.0 if described is None else described[name] for name in STEP_PART_NAMES]
+    return np.array([*parts, reckoned_ms or 0.0])
+
+
+_PARTS: Final[Mapping[str, Callable[[JobFacts], FloatArray | None]]] = {
+    "memory": _memory_parts,
+    "step_time": _step_parts,
+}
 
 
 def _fit_parts(problem: Problem) -> FloatArray:
     """Coefficients by relative error; all 1 where there are too few rows to fit."""
-    parts = memory_parts(problem)
+    parts = _parts(problem)
     known = np.isfinite(parts).all(axis=1)
     if known.sum() < _ROWS_PER_COEFFICIENT * parts.shape[1]:
         return np.ones(parts.shape[1])
@@ -92,21 +124,3 @@ def _fit_parts(problem: Problem) -> FloatArray:
     scale = np.maximum(relative.max(axis=0), 1e-12)
     coefficients, _ = nnls(relative / scale, np.ones(int(known.sum())))
     return np.asarray(coefficients / scale)
-
-
-def _memory(problem: Problem, coefficients: FloatArray) -> FloatArray:
-    return np.asarray(memory_parts(problem) @ coefficients)
-
-
-def _step_time(problem: Problem, coefficients: FloatArray) -> FloatArray:
-    return np.array([_reckoned_ms(job.graph) for job in problem.jobs])
-
-
-def _reckoned_ms(facts: Mapping[str, float]) -> float:
-    return next((facts[name] for name in _RECKONED_MS if name in facts), float("nan"))
-
-
-_PHYSICS: Final[Mapping[str, Callable[[Problem, FloatArray], FloatArray]]] = {
-    "memory": _memory,
-    "step_time": _step_time,
-}

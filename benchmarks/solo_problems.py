@@ -1,0 +1,182 @@
+"""The learning problems that `solo_accuracy` scores, read from the public sets."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import gzip
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from predictor_service.importers.gpumemnet import import_gpumemnet
+from predictor_service.importers.imported_set import ImportedSet
+from predictor_service.importers.timm_bench import import_timm_bench
+from predictor_service.importers.torchvision_bench import import_torchvision_bench
+from predictor_service.learning.problem import ALL_DEVICES, JobFacts, Problem
+from predictor_service.learning.problem_reader import read_problem
+from predictor_service.learning.profile_files import MeasuredProfiles
+
+FAKE_TENSOR: Final = "faketensor"
+_A100: Final = "NVIDIA A100-SXM4-40GB"
+_BYTES_PER_PIXEL: Final = 12
+"""Three channels of 32-bit numbers."""
+_RTX_3090: Final = "NVIDIA GeForce RTX 3090"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What was promised: a metric, or its ratio to the baseline's, within a limit."""
+
+    metric: str
+    limit: float
+    of_baseline: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One target of one set by one rule.
+
+    Attributes:
+        target: One of `problem.TARGETS`.
+        data: Folder of the public set.
+        campaign: Of the set; None = all.
+        device: Device type, or all.
+        level: What is unseen.
+        without: Published columns that begin so are taken from both sides.
+        folds: None = the benchmark's own number.
+        bars: What was promised.
+        ablated: 0 = no ablation; n = on one architecture in n.
+    """
+
+    target: str
+    data: str
+    campaign: str | None = None
+    device: str = _A100
+    level: str = "architecture"
+    without: str = ""
+    folds: int | None = None
+    bars: Sequence[Bar] = ()
+    ablated: int = 0
+
+
+_MEMORY_BOUND: Final = (Bar("coverage_99_ratio", 0.985, False), Bar("upper_99_over_actual_mean", 1.35, False))
+TASKS: Final[Mapping[str, Task]] = {
+    "utilization, cnn, unseen architecture": Task(
+        target="utilization", data="gpumemnet", campaign="cnn", folds=7, ablated=1,
+        bars=(Bar("mae", 0.85), Bar("rmsle", 0.10, False)),
+    ),
+    "utilization, mlp, unseen architecture": Task(
+        target="utilization", data="gpumemnet", campaign="mlp", bars=(Bar("mae", 0.85),)
+    ),
+    "sm_activity, cnn, unseen architecture": Task(target="sm_activity", data="gpumemnet", campaign="cnn", folds=7),
+    "memory, timm, unseen model": Task(
+        target="memory", data="gpumemnet", campaign="timm", without=FAKE_TENSOR, ablated=4,
+        bars=(Bar("mape_ratio", 0.60), *_MEMORY_BOUND),
+    ),
+    "memory, timm, unseen model, FakeTensor given to both": Task(
+        target="memory", data="gpumemnet", campaign="timm", bars=(Bar("mape_ratio", 0.90),)
+    ),
+    "memory, timm, unseen family": Task(
+        target="memory", data="gpumemnet", campaign="timm", level="family", without=FAKE_TENSOR,
+        bars=(Bar("mape_ratio", 0.75),),
+    ),
+    "memory, cnn, unseen architecture": Task(target="memory", data="gpumemnet", campaign="cnn", folds=7),
+    "step_time, timm training, unseen family": Task(
+        target="step_time", data="timm_bench", campaign="train_rtx3090", device=_RTX_3090, level="family"
+    ),
+    "step_time, torchvision, unseen device": Task(
+        target="step_time", data="torchvision_bench", device=ALL_DEVICES, level="device"
+    ),
+}  # fmt: skip
+"""By the name under which they are reported."""
+
+ABLATIONS: Final[Mapping[str, Callable[[str], bool]]] = {
+    "simulated step": lambda name: name.startswith("graph.simulated_"),
+    "what backward keeps": lambda name: "saved_for_backward" in name or "allocated" in name,
+    "peak of live tensors": lambda name: "step_peak" in name,
+    "operator counts": lambda name: name.endswith("_nodes"),
+    "all graph figures": lambda name: name.startswith("graph."),
+    "published columns": lambda name: name.startswith("set."),
+}
+"""Groups of columns by name, and which columns belong to them."""
+
+_IMPORTERS: Final[Mapping[str, Callable[[Path], ImportedSet]]] = {
+    "gpumemnet": import_gpumemnet,
+    "timm_bench": import_timm_bench,
+    "torchvision_bench": import_torchvision_bench,
+}
+
+
+def read_task(task: Task, root: Path) -> Problem:
+    """The rows of a task; of jobs on one device, with graph figures, and of timm with what its own table publishes."""
+    problem = read_problem(_read(task.data, root), task.target, task.device, task.campaign).problem
+    jobs = tuple(_without(job, task.without) for job in problem.jobs)
+    problem = dataclasses.replace(problem, jobs=jobs)
+    if task.campaign == "timm":
+        problem = _join_timm_table(problem, root)
+    elif task.data != "gpumemnet":
+        problem = problem.subset([row for row, job in enumerate(problem.jobs) if job.graph and job.gpus == 1])
+    return problem
+
+
+def ablate(problem: Problem, group: str) -> Problem:
+    """The same rows without one of `ABLATIONS`."""
+    belongs = ABLATIONS[group]
+    jobs = tuple(
+        dataclasses.replace(
+            job,
+            graph={name: value for name, value in job.graph.items() if not belongs(f"graph.{name}")},
+            raw={name: value for name, value in job.raw.items() if not belongs(f"set.{name}")},
+        )
+        for job in problem.jobs
+    )
+    return dataclasses.replace(problem, jobs=jobs)
+
+
+@cache
+def _read(data: str, root: Path) -> MeasuredProfiles:
+    imported = _IMPORTERS[data](root / data)
+    return MeasuredProfiles(name=data, solo=tuple(imported.solo), pairs=tuple(imported.pairs))
+
+
+def _without(job: JobFacts, prefix: str) -> JobFacts:
+    if not prefix:
+        return job
+    return dataclasses.replace(job, raw={name: job.raw[name] for name in job.raw if not name.startswith(prefix)})
+
+
+def _join_timm_table(problem: Problem, root: Path) -> Problem:
+    """Gives both sides parameters, multiply-accumulates and activations as timm publishes them at the same image size.
+
+    Rows whose model it does not publish, or whose graph we lack, are left out, so that both sides are judged on rows
+    that both know something of.
+    """
+    published = _timm_table(root)
+    rows, jobs = [], []
+    for row, job in enumerate(problem.jobs):
+        figures = published.get((job.architecture, _side(job)))
+        if figures is not None and job.graph:
+            rows.append(row)
+            jobs.append(dataclasses.replace(job, raw={**job.raw, **figures}))
+    return dataclasses.replace(problem.subset(rows), jobs=tuple(jobs))
+
+
+def _side(job: JobFacts) -> int:
+    """Height of the image."""
+    return round(math.sqrt(job.graph.get("input_bytes_per_sample", 0.0) / _BYTES_PER_PIXEL))
+
+
+@cache
+def _timm_table(root: Path) -> dict[tuple[str, int], dict[str, float]]:
+    table: dict[tuple[str, int], dict[str, float]] = {}
+    with gzip.open(root / "timm_bench" / "infer_all_gpus.csv.gz", "rt", encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            names = ("params_m", "fwd_gmacs", "fwd_mactivations")
+            if all(line[name] for name in names):
+                key = line["model"].split(".")[0], int(float(line["infer_img_size"]))
+                table.setdefault(key, {name: float(line[name]) for name in names})
+    return table
