@@ -13,7 +13,10 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """constant + per_sample * batch, exact.
+    """constant + per_sample * batch, exact; never below 0, because what is counted never is.
+
+    A graph whose counts are not affine (two of its dimensions are the batch) has a line that would fall below 0 at
+    batches smaller than those it was measured at; its description warns of that.
 
     Attributes:
         constant: The part that does not depend on the batch.
@@ -25,7 +28,7 @@ class Affine:
 
     def at(self, batch: int) -> int:
         """The value at a batch."""
-        return self.constant + self.per_sample * batch
+        return max(0, self.constant + self.per_sample * batch)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,8 +44,8 @@ class AffineArray:
     per_sample: FloatArray
 
     def at(self, batch: int) -> FloatArray:
-        """The values at a batch, shape (operators,)."""
-        return self.constant + self.per_sample * batch
+        """The values at a batch, shape (operators,), never below 0."""
+        return np.maximum(self.constant + self.per_sample * batch, 0.0)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, AffineArray):

@@ -63,4 +63,6 @@ def _inline_functions(model: ModelProto) -> ModelProto:
     try:
         return inliner.inline_local_functions(model)
     except (RuntimeError, ValueError) as error:  # the C++ inliner reports every broken function in this way
-        raise MalformedGraphError(f"a function of the model cannot be expanded: {error}") from None
+        raise MalformedGraphError(
+            f"a function of the model cannot be expanded: {error}", remedy="export the model without functions"
+        ) from None

@@ -87,7 +87,10 @@ def infer_shapes(model: ModelProto, limits: GraphLimits) -> ShapeTable:
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
-        raise MalformedGraphError(f"shapes cannot be inferred: {str(error)[:500]}") from None
+        raise MalformedGraphError(
+            f"shapes cannot be inferred: {str(error)[:500]}",
+            remedy="check the model with onnx.checker and export it again",
+        ) from None
     table: dict[str, TensorShape] = {}
     _collect(inferred.graph, "", table)
     for name, shape in table.items():
