@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from onnx import ModelProto
+from onnx import GraphProto, ModelProto
 
 from predictor_service.errors import GraphError
 from predictor_service.features.batch_lines import BatchLines, fit_lines, scale_lines, worst_deviation_ratio
+from predictor_service.features.constant_folding import fold_small_constants
+from predictor_service.features.dead_nodes import drop_dead_nodes
 from predictor_service.features.dimension_binding import BoundInputs, bind_inputs, free_fixed_reshapes, set_batch
 from predictor_service.features.graph_limits import GraphLimits
 from predictor_service.features.graph_measurement import (
@@ -25,6 +27,7 @@ from predictor_service.features.graph_measurement import (
 from predictor_service.features.graph_nodes import flatten
 from predictor_service.features.onnx_graph import read_graph_bytes
 from predictor_service.features.shape_inference import ShapeTable, infer_shapes, infer_shapes_symbolically
+from predictor_service.features.split_sequences import unroll_split_sequences
 from predictor_service.features.weight_inputs import find_weight_inputs
 
 SCALARS: Final = (
@@ -111,6 +114,7 @@ def extract(data: bytes, bindings: Mapping[str, int], limits: GraphLimits) -> Ex
         InvalidBindingError: A binding is not a usable size.
     """
     graph = read_graph_bytes(data, limits)
+    _simplify(graph.model.graph)
     nodes = flatten(graph.model.graph)
     weights = find_weight_inputs(graph.model.graph, nodes)
     bound = bind_inputs(graph.model, weights, bindings, limits)
@@ -131,6 +135,12 @@ def extract(data: bytes, bindings: Mapping[str, int], limits: GraphLimits) -> Ex
         symbols=bound.symbols,
         warnings=tuple(warnings),
     )
+
+
+def _simplify(graph: GraphProto) -> None:
+    """Rewrite what stands between shape inference and the shapes; what is computed stays the same."""
+    unroll_split_sequences(graph, fold_small_constants(graph))
+    drop_dead_nodes(graph)
 
 
 def _follow_symbolic_batch(

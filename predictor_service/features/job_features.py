@@ -20,7 +20,7 @@ from predictor_service.features.graph_features import GraphFeatures
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS, OPTIMIZERS, PRECISIONS, JobSettings
 from predictor_service.features.operator_families import OperatorFamily
 
-FEATURE_VERSION: Final = 1
+FEATURE_VERSION: Final = 2
 """Raise it with every change of names, order or meaning: models of another version are not served."""
 
 FloatArray = npt.NDArray[np.float64]

@@ -49,6 +49,7 @@ _RUNNING_STATISTICS = frozenset({3, 4})
 _SHAPE_READERS = frozenset({"Shape", "Size"})
 # With host integers as input these make tensors on the device.
 _WEIGHT_MAKERS = frozenset({"ConstantOfShape", "RandomNormal", "RandomUniform"})
+_FILLERS = frozenset({"Expand", "Range", "EyeLike", "Tile", "OneHot"})
 _MATERIALIZERS = frozenset(
     {"ConstantOfShape", "Expand", "Range", "EyeLike", "RandomNormal", "RandomUniform", "Tile", "OneHot"}
 )
@@ -106,14 +107,19 @@ def assign_roles(nodes: Sequence[GraphNode], stored: Mapping[str, bool]) -> Tens
     device_nodes: list[int] = []
     view_roots: dict[str, str] = {}
     for index, node in enumerate(nodes):
-        given = [name for name in node.inputs if name]
+        given = _value_inputs(node)
         if all(name in constants for name in given):
             constants.update(node.outputs)
             _trace_roots(node, roots)
-        elif node.op_type in _SHAPE_READERS or (
-            node.op_type not in _MATERIALIZERS and all(name in constants or name in host for name in given)
-        ):
+        elif node.op_type in _SHAPE_READERS:
             host.update(node.outputs)
+        elif node.op_type not in _MATERIALIZERS and all(name in constants or name in host for name in given):
+            if _comes_from_weight(given, roots, stored):
+                # An exporter may cut a weight at places that it computes from shapes; the piece is still the weight.
+                constants.update(node.outputs)
+                _trace_roots(node, roots)
+            else:
+                host.update(node.outputs)
         elif node.op_type in VIEWS or _is_idle_dropout(node):
             _alias(node, view_roots)
         else:
@@ -131,6 +137,16 @@ def assign_roles(nodes: Sequence[GraphNode], stored: Mapping[str, bool]) -> Tens
     )
 
 
+def _value_inputs(node: GraphNode) -> list[str]:
+    """The tensors that the result depends on; of the second input of CastLike only the type counts."""
+    inputs = node.inputs[:1] if node.op_type == "CastLike" else node.inputs
+    return [name for name in inputs if name]
+
+
+def _comes_from_weight(names: Iterable[str], roots: Mapping[str, frozenset[str]], stored: Mapping[str, bool]) -> bool:
+    return any(stored.get(root, False) for name in names for root in roots.get(name, frozenset()))
+
+
 def _is_idle_dropout(node: GraphNode) -> bool:
     """Dropout without a training flag passes its input on."""
     return node.op_type == "Dropout" and (len(node.inputs) < 3 or not node.inputs[2])
@@ -143,7 +159,7 @@ def _alias(node: GraphNode, view_roots: dict[str, str]) -> None:
 
 
 def _trace_roots(node: GraphNode, roots: dict[str, frozenset[str]]) -> None:
-    origin = frozenset[str]().union(*(roots.get(name, frozenset()) for name in node.inputs))
+    origin = frozenset[str]().union(*(roots.get(name, frozenset()) for name in _value_inputs(node)))
     made_here = not node.inputs or node.op_type in _MATERIALIZERS
     for name in node.outputs:
         roots[name] = frozenset({name}) if made_here else origin
@@ -155,15 +171,20 @@ def _feeding_roots(
     roots: Mapping[str, frozenset[str]],
     stored: Mapping[str, bool],
 ) -> dict[str, None]:
-    """Roots that feed device nodes, in order of first use; literals of Constant nodes count in weight slots only."""
+    """Roots that feed device nodes, in order of first use; literals of Constant nodes count in weight slots only.
+
+    What is filled with one value in a weight slot is no weight: an exporter writes a bias of zeros for a convolution
+    that has none.
+    """
     made = {name for node in nodes if node.op_type in _WEIGHT_MAKERS for name in node.outputs}
+    filled = {name for node in nodes if node.op_type in _FILLERS for name in node.outputs}
     feeding: dict[str, None] = {}
     for index in device_nodes:
         node = nodes[index]
         for slot, name in enumerate(node.inputs):
             in_weight_slot = slot in WEIGHT_SLOTS.get(node.op_type, frozenset())
             for root in sorted(roots.get(name, frozenset())):
-                if in_weight_slot or root in made or stored.get(root, False):
+                if (in_weight_slot and root not in filled) or root in made or stored.get(root, False):
                     feeding[root] = None
     return feeding
 

@@ -7,6 +7,8 @@ from cotenant_profiler import zoo
 from cotenant_profiler.errors import UnknownArchitectureError
 from cotenant_profiler.zoo.export import export_graph
 
+from predictor_service.features.graph_description import describe_graph
+
 # What the authors of each architecture or torchvision's table of models print, in parameters.
 PUBLISHED_PARAMETERS = {
     "alexnet": 61_100_840,
@@ -85,3 +87,11 @@ def test_a_graph_keeps_batch_normalization_and_a_symbolic_batch_but_no_weights()
 
 def test_the_same_architecture_has_the_same_hash_every_time() -> None:
     assert export_graph("recommender").sha256 == export_graph("recommender").sha256
+
+
+@pytest.mark.parametrize("name", ["a3c_small", "bert_small", "shufflenet_small", "speech_small", "unet_small"])
+def test_the_graph_of_an_architecture_has_all_its_parameters_and_no_operator_without_a_cost(name: str) -> None:
+    description = describe_graph(export_graph(name).content)
+    parameters = sum(parameter.numel() for parameter in zoo.find(name).build().parameters())
+    assert description.at_batch(1).parameters == parameters
+    assert description.unshaped_nodes == 0
