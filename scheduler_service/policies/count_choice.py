@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 
 def cheapest_counts(costs: Sequence[Mapping[int, float]], gpus: int) -> list[int]:
@@ -18,7 +19,7 @@ def cheapest_counts(costs: Sequence[Mapping[int, float]], gpus: int) -> list[int
         ValueError: The smallest counts of all jobs pass `gpus`.
     """
     least = np.zeros(gpus + 1)
-    choices = []
+    choices: list[tuple[list[int], npt.NDArray[np.uint16]]] = []
     for options in costs:
         counts = sorted(count for count in options if count <= gpus)
         # Of equal costs the smaller count wins, since argmin returns the first.
@@ -29,12 +30,12 @@ def cheapest_counts(costs: Sequence[Mapping[int, float]], gpus: int) -> list[int
             raise ValueError("a job has no count that fits")
         best = sums.argmin(axis=0)
         least = sums[best, np.arange(gpus + 1)]
-        choices.append(np.asarray(counts)[best])
+        choices.append((counts, best.astype(np.uint16)))
     if not np.isfinite(least[gpus]):
         raise ValueError("the smallest counts of all jobs pass the GPUs")
     chosen, left = [], gpus
-    for choice in reversed(choices):
-        count = int(choice[left])
+    for counts, best in reversed(choices):
+        count = counts[int(best[left])]
         chosen.append(count)
         left -= count
     return chosen[::-1]

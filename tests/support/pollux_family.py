@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+from functools import cache
 from pathlib import Path
 
 from cotenant_simulator.pollux_rules.applications import Application, read_applications
-from cotenant_simulator.pollux_rules.simulation import run_pollux_rules
+from cotenant_simulator.pollux_rules.cluster import ClusterShape
+from cotenant_simulator.pollux_rules.simulation import simulate
+from cotenant_simulator.pollux_rules.workload import read_workload
 from tests.support.shared_data import shared_data
 
 PolicyRun = tuple[str, str, str]
@@ -19,8 +22,13 @@ def family_folder() -> Path:
 
 
 def applications() -> dict[str, Application]:
-    """The public applications."""
-    return read_applications(family_folder() / "profiles")
+    """The public applications, read once."""
+    return _applications_in(family_folder() / "profiles")
+
+
+@cache
+def _applications_in(profiles: Path) -> dict[str, Application]:
+    return read_applications(profiles)
 
 
 def reference_times(file: str) -> dict[PolicyRun, dict[str, int]]:
@@ -37,10 +45,9 @@ def reference_times(file: str) -> dict[PolicyRun, dict[str, int]]:
 def simulated_times(run: PolicyRun) -> dict[str, int]:
     """Completion times of one run by job under our rules, seconds."""
     policy, load, workload = run
-    found = run_pollux_rules(
-        family_folder() / "workloads" / f"load-{load}" / f"{workload}.csv", family_folder() / "profiles", policy
-    )
-    return times_of(found)
+    path = family_folder() / "workloads" / f"load-{load}" / f"{workload}.csv"
+    jobs = simulate(read_workload(path, applications()), policy, ClusterShape(16, 4))
+    return {job.job_id: (job.finished_s or 0) - job.submit_s for job in jobs}
 
 
 def times_of(found: dict[str, object]) -> dict[str, int]:
