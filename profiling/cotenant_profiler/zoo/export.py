@@ -47,10 +47,11 @@ def export_graph(name: str) -> Graph:
     dynamic_shapes = ({0: torch.export.Dim("batch", min=1)},)
     try:
         with warnings.catch_warnings():
-            # The exporter warns of deprecated functions that it calls itself, and of the views of its weights that a
-            # recurrent layer keeps.
+            # The exporter warns of deprecated functions that it calls itself, of the views of its weights that a
+            # recurrent layer keeps, and of gradients that it looks for there.
             warnings.simplefilter("ignore", FutureWarning)
             warnings.filterwarnings("ignore", "The tensor attributes .* were assigned during export", UserWarning)
+            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor", UserWarning)
             program = torch.onnx.export(
                 network, (example,), dynamo=True, optimize=False, dynamic_shapes=dynamic_shapes, verbose=False
             )
