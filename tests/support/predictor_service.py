@@ -13,7 +13,7 @@ import grpc
 from cotenant.v1 import prediction_pb2_grpc
 from predictor_service.features.graph_description import GraphDescription, describe_graph
 from predictor_service.grpc_api.call_desk import CallDesk
-from predictor_service.grpc_api.call_line import WAITING_MAX, CallLine
+from predictor_service.grpc_api.call_line import CallLine
 from predictor_service.grpc_api.metrics import ServiceMetrics
 from predictor_service.grpc_api.prediction_servicer import PredictionServicer
 from predictor_service.grpc_api.server import PredictionServer, ServerOptions
@@ -26,6 +26,7 @@ from predictor_service.retraining.training import train
 from tests.support.measured_dataset import write_dataset
 
 SEED = 7
+ON_LOOPBACK = ServerOptions(host="127.0.0.1", port=0)
 
 
 class InProcessDescriber:
@@ -53,22 +54,32 @@ def open_predictor(folder: Path | None = None, describer: GraphDescriber | None 
 
 
 @contextmanager
-def running_server(
-    folder: Path, predictor: Predictor | None = None, threads: int = 8, waiting_max: int = WAITING_MAX
-) -> Iterator[grpc.Channel]:
-    """Serves a predictor on loopback and yields a channel to it."""
-    journal = OutcomeJournal(folder / "journal.sqlite")
-    line = CallLine(threads, waiting_max)
+def listening_server(
+    folder: Path,
+    predictor: Predictor | None = None,
+    line: CallLine | None = None,
+    options: ServerOptions = ON_LOOPBACK,
+) -> Iterator[str]:
+    """Serves a predictor and yields its address."""
+    journal, line = OutcomeJournal(folder / "journal.sqlite"), line or CallLine(threads=8)
     desk = CallDesk(ServiceMetrics(), line)
     servicer = PredictionServicer(predictor or open_predictor(folder / "graphs"), journal, desk)
-    server = PredictionServer(servicer, line, ServerOptions(host="127.0.0.1", port=0))
+    server = PredictionServer(servicer, line, options)
     server.start()
     try:
-        with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            yield channel
+        yield f"127.0.0.1:{server.port}"
     finally:
         server.stop(1.0)
         journal.close()
+
+
+@contextmanager
+def running_server(
+    folder: Path, predictor: Predictor | None = None, line: CallLine | None = None
+) -> Iterator[grpc.Channel]:
+    """Serves a predictor on loopback and yields a channel to it."""
+    with listening_server(folder, predictor, line) as address, grpc.insecure_channel(address) as channel:
+        yield channel
 
 
 def stub_of(channel: grpc.Channel) -> prediction_pb2_grpc.PredictionServiceStub:

@@ -1,0 +1,82 @@
+"""TLS of the predictor: who trusts its authority is served, everybody else stays out."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from cotenant.v1 import prediction_pb2 as messages
+from predictor_service.errors import InvalidRequestError
+from predictor_service.grpc_api.server import ServerOptions, check_exposure
+from tests.support.certificates import make_authority, make_certificate
+from tests.support.grpc_errors import code_of
+from tests.support.predictor_service import listening_server, stub_of
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificates")
+    make_authority(folder)
+    make_authority(folder, "stranger")
+    make_certificate(folder, "server", alternative_names="DNS:localhost,IP:127.0.0.1")
+    make_certificate(folder, "elsewhere", alternative_names="DNS:elsewhere.example")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with listening_server(tmp_path_factory.mktemp("tls"), options=tls_options(certificates, "server")) as served:
+        yield served
+
+
+def tls_options(certificates: Path, name: str) -> ServerOptions:
+    return ServerOptions(
+        host="127.0.0.1",
+        port=0,
+        tls_certificate_file=certificates / f"{name}.pem",
+        tls_key_file=certificates / f"{name}.key",
+    )
+
+
+def list_devices(channel: grpc.Channel) -> int:
+    return len(stub_of(channel).ListDevices(messages.ListDevicesRequest(), timeout=10).devices)
+
+
+def test_a_client_that_trusts_the_authority_is_served(address: str, certificates: Path) -> None:
+    trusted = grpc.ssl_channel_credentials((certificates / "ca.pem").read_bytes())
+    with grpc.secure_channel(address, trusted) as channel:
+        assert list_devices(channel) > 0
+
+
+def test_plain_text_and_another_authority_stay_out(address: str, certificates: Path) -> None:
+    stranger = grpc.ssl_channel_credentials((certificates / "stranger.pem").read_bytes())
+    for channel in (grpc.insecure_channel(address), grpc.secure_channel(address, stranger)):
+        with channel, pytest.raises(grpc.RpcError) as caught:
+            list_devices(channel)
+        assert code_of(caught.value) is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_server_with_somebody_else_s_certificate_is_not_believed(
+    certificates: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    trusted = grpc.ssl_channel_credentials((certificates / "ca.pem").read_bytes())
+    folder = tmp_path_factory.mktemp("elsewhere")
+    with (
+        listening_server(folder, options=tls_options(certificates, "elsewhere")) as served,
+        grpc.secure_channel(served, trusted) as channel,
+        pytest.raises(grpc.RpcError) as caught,
+    ):
+        list_devices(channel)
+    assert code_of(caught.value) is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_certificate_without_its_key_is_refused(certificates: Path) -> None:
+    options = ServerOptions(host="0.0.0.0", port=0, tls_certificate_file=certificates / "server.pem")
+    with pytest.raises(InvalidRequestError, match="certificate and its key"):
+        check_exposure(options)
