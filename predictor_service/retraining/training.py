@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from predictor_service.errors import TrainingDataError
 from predictor_service.features.devices import DeviceType, find_device_type
@@ -106,12 +107,14 @@ def train_version(datasets: Sequence[Dataset], seed: int) -> TrainedVersion:
         TrainingDataError: Nothing can be learned from them.
     """
     collected = _Collected()
-    for name in sorted({row.device for dataset in datasets for row in dataset.solo}):
-        device = find_device_type(name)
-        if device is None:
-            collected.skipped.append(f"{name}: not in the catalogue of devices, so it has no peaks to anchor at")
-        else:
-            _train_device(datasets, device, seed, collected)
+    # Sums of several threads depend on how many there are, and so would the version's name.
+    with threadpool_limits(1):
+        for name in sorted({row.device for dataset in datasets for row in dataset.solo}):
+            device = find_device_type(name)
+            if device is None:
+                collected.skipped.append(f"{name}: not in the catalogue of devices, so it has no peaks to anchor at")
+            else:
+                _train_device(datasets, device, seed, collected)
     if not collected.targets:
         raise TrainingDataError("nothing can be learned", remedy="; ".join(collected.skipped) or "measure more jobs")
     held_out = held_out_to_json(collected.held_out).encode()

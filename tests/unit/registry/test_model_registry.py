@@ -1,0 +1,158 @@
+"""Versions are what their names say, the history only grows, and what is served can always be trusted."""
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from predictor_service.errors import ModelError, UnknownVersionError
+from predictor_service.registry.manifest import Manifest, seal
+from predictor_service.registry.model_registry import ModelRegistry
+from predictor_service.registry.staleness import learned_by_older_rules, learned_from_other_data
+from predictor_service.registry.version_comparison import compare_versions
+from predictor_service.registry.version_history import VersionAction
+from predictor_service.registry.version_store import VersionStore
+from tests.support.predictor_service import trained_store
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A copy of a models folder with one served version and another one that differs in its seed only."""
+    source = trained_store()
+    (name,) = source.names()
+    target = tmp_path / "models"
+    shutil.copytree(_folder_of(source, name).parent.parent, target)
+    manifest = source.manifest(name)
+    other = seal(_changed(manifest, seed=99))
+    files = {path.name: path.read_bytes() for path in _folder_of(source, name).iterdir()}
+    del files["manifest.json"]
+    VersionStore(target).add(other, files)
+    return target
+
+
+def _folder_of(store: VersionStore, name: str) -> Path:
+    return store._versions / name
+
+
+def _changed(manifest: Manifest, **fields: object) -> Manifest:
+    read = {**{name: getattr(manifest, name) for name in Manifest.__dataclass_fields__}, **fields}
+    return Manifest(**read)
+
+
+def names(root: Path) -> tuple[str, str]:
+    store = VersionStore(root)
+    served = store.current()
+    assert served is not None
+    (other,) = (name for name in store.names() if name != served)
+    return served, other
+
+
+def test_a_manifest_that_was_changed_later_does_not_fit_its_name(root: Path) -> None:
+    served, _ = names(root)
+    path = root / "versions" / served / "manifest.json"
+    content = json.loads(path.read_text())
+    content["targets"]["cpu-standin"]["step_ms"]["value_high"] += 1.0
+    path.write_text(json.dumps(content))
+    with pytest.raises(ModelError, match="not what its name says"):
+        VersionStore(root).load(served)
+
+
+def test_a_model_file_that_was_changed_later_is_refused(root: Path) -> None:
+    served, _ = names(root)
+    path = next((root / "versions" / served).glob("*.onnx"))
+    path.write_bytes(path.read_bytes() + b"\0")
+    with pytest.raises(ModelError, match="damaged"):
+        VersionStore(root).load(served)
+
+
+def test_held_out_rows_that_were_changed_later_are_refused(root: Path) -> None:
+    served, _ = names(root)
+    path = root / "versions" / served / "held_out.json"
+    path.write_text(path.read_text().replace("1", "2", 1))
+    with pytest.raises(ModelError, match="damaged"):
+        VersionStore(root).held_out(served)
+
+
+def test_promotions_and_rollbacks_walk_back_in_order(root: Path) -> None:
+    served, other = names(root)
+    registry = ModelRegistry(root, "a test")
+    registry.promote(other, "try")
+    assert registry.store.current() == other
+    assert registry.roll_back("worse") == served
+    with pytest.raises(UnknownVersionError, match="no version was served before"):
+        registry.roll_back("once more")
+    registry.promote(other, "again")
+    events = registry.history.events()
+    assert [(event.action, event.version, event.previous) for event in events] == [
+        (VersionAction.PROMOTED, served, ""),
+        (VersionAction.PROMOTED, other, served),
+        (VersionAction.ROLLED_BACK, served, other),
+        (VersionAction.PROMOTED, other, served),
+    ]
+    assert {event.who for event in events} == {"a test"}
+    registry.close()
+
+
+def test_a_version_that_fails_its_golden_vectors_is_never_served(root: Path) -> None:
+    served, other = names(root)
+    registry = ModelRegistry(root, "a test")
+    next((root / "versions" / other).glob("*.onnx")).write_bytes(b"not a model")
+    with pytest.raises(ModelError):
+        registry.promote(other, "try")
+    assert registry.store.current() == served
+    assert all(event.version != other for event in registry.history.events())
+    registry.close()
+
+
+def test_a_pointer_without_its_line_gets_one(root: Path) -> None:
+    """As after a process that was killed between the two."""
+    _, other = names(root)
+    ModelRegistry(root, "a test").close()
+    VersionStore(root).activate(other)
+    registry = ModelRegistry(root, "whoever comes next")
+    assert registry.history.events()[-1].version == other
+    registry.close()
+
+
+@pytest.mark.parametrize("statement", ["DELETE FROM events", "UPDATE events SET why = 'nothing happened'"])
+def test_the_history_cannot_be_rewritten(root: Path, statement: str) -> None:
+    ModelRegistry(root, "a test").close()
+    connection = sqlite3.connect(root / "history.sqlite")
+    with pytest.raises(sqlite3.DatabaseError, match="only ever added to"):
+        connection.execute(statement)
+    connection.close()
+
+
+def test_a_name_may_be_shortened_while_it_is_the_only_one(root: Path) -> None:
+    served, _ = names(root)
+    store = VersionStore(root)
+    assert store.find(served[:8]) == served
+    for prefix in ("", "zzz"):
+        with pytest.raises(UnknownVersionError) as refusal:
+            store.find(prefix)
+        assert served in refusal.value.remedy
+
+
+def test_differences_are_named_and_nothing_else(root: Path) -> None:
+    store = VersionStore(root)
+    served, other = (store.manifest(name) for name in names(root))
+    assert [item.what for item in compare_versions(served, other)] == ["seed"]
+    assert compare_versions(served, served) == []
+
+
+def test_stale_versions_say_why(root: Path) -> None:
+    manifest = VersionStore(root).manifest(names(root)[0])
+    assert learned_by_older_rules(manifest) == ""
+    assert "rules 1" in learned_by_older_rules(_changed(manifest, learning_version=1))
+    (name,) = manifest.datasets
+    assert learned_from_other_data(manifest, manifest.datasets) == ""
+    assert f"{name} changed" in learned_from_other_data(manifest, {name: "0"})
+    assert "more added" in learned_from_other_data(manifest, {**manifest.datasets, "more": "0"})
+
+
+def test_the_card_says_why_the_winner_won(root: Path) -> None:
+    card = VersionStore(root).card(names(root)[0])
+    assert card.count("Why: smallest error in its own scale") == card.count("winner **")
+    assert "| candidate | error, own scale |" in card

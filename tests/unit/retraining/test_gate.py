@@ -1,0 +1,86 @@
+"""A new version replaces the served one only when it is not worse on the same held-out rows."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from predictor_service.registry.held_out import HeldOutRows, held_out_from_json, held_out_to_json
+from predictor_service.retraining.gate import MARGIN_MAX, TargetComparison, compare_held_out
+
+FAMILIES = [f"family_{place % 6}" for place in range(60)]
+MEASURED = np.exp(np.random.default_rng(0).normal(3, 1, 60))
+
+
+def rows(error: float, seed: int = 1, count: int = 60) -> HeldOutRows:
+    """Predictions that are off by this much on average, in the logarithm."""
+    noise = np.random.default_rng(seed).normal(0, 1, 60)
+    predicted = MEASURED * np.exp(noise * error / np.abs(noise).mean())
+    return HeldOutRows(
+        row_ids=tuple(f"row-{place}" for place in range(count)),
+        measured=tuple(MEASURED[:count].tolist()),
+        predicted=tuple(predicted[:count].tolist()),
+        groups=tuple((family,) for family in FAMILIES[:count]),
+    )
+
+
+def compare(champion: HeldOutRows, challenger: HeldOutRows | None, target: str = "step_ms") -> TargetComparison:
+    ours = {"gpu": {target: challenger}} if challenger else {}
+    return compare_held_out({"gpu": {target: champion}}, ours, seed=0)[0]
+
+
+@pytest.mark.parametrize("error", [0.05, 0.1])
+def test_better_or_equal_is_no_objection(error: float) -> None:
+    found = compare(rows(0.1), rows(error))
+    assert found.objection == ""
+    assert found.challenger_error == pytest.approx(error)
+    assert found.champion_error == pytest.approx(0.1)
+
+
+def test_worse_within_noise_is_no_objection_and_the_margin_says_why() -> None:
+    found = compare(rows(0.1, seed=1), rows(0.104, seed=2))
+    assert found.objection == ""
+    assert 0.04 < found.margin_ratio <= MARGIN_MAX
+
+
+def test_worse_by_a_steady_few_per_cent_is_an_objection_because_it_is_no_noise() -> None:
+    found = compare(rows(0.1), rows(0.104))
+    assert found.margin_ratio == pytest.approx(0.02)
+    assert "+4.0%" in found.objection
+
+
+def test_worse_by_more_than_the_largest_margin_is_an_objection_however_noisy() -> None:
+    assert compare(rows(0.1, seed=1), rows(0.12, seed=2)).objection
+
+
+def test_a_target_that_would_be_lost_is_an_objection() -> None:
+    assert "would be lost" in compare(rows(0.1), None).objection
+
+
+def test_rows_that_were_removed_are_an_objection() -> None:
+    found = compare(rows(0.1), rows(0.01, count=20))
+    assert "only 20 of 60 rows" in found.objection
+
+
+def test_rows_are_matched_by_identity_not_by_place() -> None:
+    mixed = rows(0.1)
+    order = np.random.default_rng(5).permutation(60)
+    shuffled = dataclasses.replace(
+        mixed,
+        **{
+            name: tuple(getattr(mixed, name)[place] for place in order)
+            for name in ("row_ids", "measured", "predicted", "groups")
+        },
+    )
+    found = compare(mixed, shuffled)
+    assert found.champion_error == pytest.approx(found.challenger_error)
+
+
+def test_perfect_versions_are_equal() -> None:
+    assert compare(rows(0.0), rows(0.0)).objection == ""
+    assert compare(rows(0.0), rows(0.1)).objection
+
+
+def test_held_out_rows_survive_being_written() -> None:
+    held_out = {"gpu": {"step_ms": rows(0.1)}}
+    assert held_out_from_json(held_out_to_json(held_out)) == held_out
