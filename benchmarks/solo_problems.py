@@ -86,7 +86,7 @@ TASKS: Final[Mapping[str, Task]] = {
     ),
     "memory, cnn, unseen architecture": Task(target="memory", data="gpumemnet", campaign="cnn", folds=7),
     "step_time, timm training, unseen family": Task(
-        target="step_time", data="timm_bench", campaign="train_rtx3090", device=_RTX_3090, level="family"
+        target="step_time", data="timm_bench", campaign="train", device=_RTX_3090, level="family"
     ),
     "step_time, torchvision, unseen device": Task(
         target="step_time", data="torchvision_bench", device=ALL_DEVICES, level="device"

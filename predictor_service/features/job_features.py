@@ -46,12 +46,14 @@ class JobFeatures:
     Attributes:
         values: Shape (len(FEATURES),), in the order of `FEATURES`.
         roofline_ms: Time of one step if every operator ran at the device's peaks, waiting included.
+        optimizer_ratio: Share of that time which the optimizer takes, however many passes the step has; 0 to 1.
         analytical_memory_bytes: Counted memory.
         utilization_ceiling_ratio: Share of a step not spent waiting for input.
     """
 
     values: FloatArray
     roofline_ms: float
+    optimizer_ratio: float
     analytical_memory_bytes: float
     utilization_ceiling_ratio: float
 
@@ -91,6 +93,7 @@ def build_features(
     return JobFeatures(
         values=np.array(values, dtype=np.float64),
         roofline_ms=roofline.step_ms / ceiling_ratio,
+        optimizer_ratio=_optimizer_ms(graph, settings, device) * ceiling_ratio / roofline.step_ms,
         analytical_memory_bytes=memory_bytes,
         utilization_ceiling_ratio=ceiling_ratio,
     )

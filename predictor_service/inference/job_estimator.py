@@ -10,6 +10,7 @@ import numpy as np
 
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.job_settings import JobSettings
+from predictor_service.inference.accumulation import accumulate
 from predictor_service.inference.batch_curve import (
     GRID,
     JobSamples,
@@ -63,6 +64,11 @@ class JobEstimator:
     def step(self, batch: int) -> Estimate:
         """Time of one step at a batch, milliseconds."""
         return self._read(STEP, batch)
+
+    def accumulated_step(self, sub_batch: int, passes: int) -> Estimate:
+        """Time of one optimizer step made of several passes over `sub_batch` samples each, milliseconds."""
+        once_ratio = self._samples.at(nearest_grid_point(sub_batch)).optimizer_ratio
+        return accumulate(self.step(sub_batch), passes, once_ratio)
 
     def utilization(self, batch: int) -> Estimate:
         """Share of time in which the device is busy, alone."""

@@ -221,12 +221,13 @@ class Predictor:
 
 
 def _sub_batch(estimator: JobEstimator, batch: int, size: int) -> SubBatchEstimate:
-    """One optimizer step as several passes; the optimizer's own time is counted in each, an upper bound."""
+    """One optimizer step as several passes."""
     passes = -(-batch // size)
-    one = estimator.step(size)
-    step = dataclasses.replace(one, value=passes * one.value, lower=passes * one.lower, upper=passes * one.upper)
     return SubBatchEstimate(
-        sub_batch=size, accumulation_steps=passes, memory_bytes=estimator.memory(size), step_ms=step
+        sub_batch=size,
+        accumulation_steps=passes,
+        memory_bytes=estimator.memory(size),
+        step_ms=estimator.accumulated_step(size, passes),
     )
 
 

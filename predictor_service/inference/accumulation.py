@@ -1,0 +1,26 @@
+"""Time of an optimizer step that is made of several passes over parts of its batch.
+
+Two forms are known. The printed one takes a whole step for every pass and so charges the optimizer in each of them; the
+corrected one charges it once, t = s (a_sub + beta B/s) + a_once. The corrected form answers, the printed one, which
+never is below it, bounds it from above: what else happens once a step is not known, only that it is not negative.
+
+Source: SJF-BSBF paper, Eq. 4 and 7; measured errors of Eq. 7 with an optimizer that weighs much: up to +215 %.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from predictor_service.inference.records import Estimate
+
+
+def accumulate(one: Estimate, passes: int, once_ratio: float) -> Estimate:
+    """Returns the step made of several passes.
+
+    Args:
+        one: A whole step at the sub-batch, milliseconds.
+        passes: At least 1.
+        once_ratio: Share of such a step that happens once however many passes there are, 0 to 1.
+    """
+    paid = passes - (passes - 1) * once_ratio
+    return dataclasses.replace(one, value=paid * one.value, lower=paid * one.lower, upper=passes * one.upper)

@@ -1,0 +1,106 @@
+"""How likely a set of jobs runs out of a device's memory together.
+
+Every job's memory is its prediction times the exponential of a residual; held-out groups told the residuals. The sum
+is convolved as if the errors of different jobs were independent. They are not where jobs are alike, since a family errs
+in one direction, so a second figure needs no independence: each job gets a share of the device in proportion to its
+prediction, and the chances that any leaves its share add up (the union bound). Truth lies between the two wherever
+errors are not opposed; a placement that must not fail asks for the second.
+
+Residuals beyond the largest one are not impossible: one part in (groups + 1) of every job's chance lies at the largest
+residual times the safety factor of the bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from predictor_service.regressors.interface import FloatArray
+from predictor_service.selection.conformal import SAFETY_FACTOR, ConformalBounds
+
+JOBS_MAX: Final = 64
+_CELL_BYTES: Final = 8 << 20
+_CELLS_MAX: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBelief:
+    """What is believed of one job's memory.
+
+    Attributes:
+        value_bytes: The prediction, above 0.
+        bounds: Residuals ln(measured / predicted) of held-out rows.
+    """
+
+    value_bytes: float
+    bounds: ConformalBounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OomRisk:
+    """Chance that the sum exceeds the device, 0 to 1.
+
+    Attributes:
+        independent: If errors of different jobs have nothing to do with each other.
+        union_bound: At most this, however errors hang together.
+    """
+
+    independent: float
+    union_bound: float
+
+
+def estimate_oom_risk(jobs: Sequence[MemoryBelief], device_memory_bytes: float) -> OomRisk:
+    """Estimates the risk of a set of jobs; another job, a larger one or a smaller device never lowers it.
+
+    Args:
+        jobs: At most `JOBS_MAX`; none = no risk.
+        device_memory_bytes: What they share, above 0.
+
+    Raises:
+        ValueError: More jobs, or a size that is not above 0 and finite.
+    """
+    sizes = [device_memory_bytes, *(job.value_bytes for job in jobs)]
+    if len(jobs) > JOBS_MAX or not all(math.isfinite(size) and size > 0 for size in sizes):
+        raise ValueError(f"{len(jobs)} jobs (at most {JOBS_MAX}) of sizes {sizes}, all above 0 and finite")
+    if not jobs:
+        return OomRisk(independent=0.0, union_bound=0.0)
+    cells = int(min(device_memory_bytes // _CELL_BYTES, _CELLS_MAX))
+    cell_bytes = device_memory_bytes / cells if cells == _CELLS_MAX else float(_CELL_BYTES)
+    fits = np.zeros(cells + 1)
+    fits[0] = 1.0
+    for job in jobs:
+        fits = _add(fits, job, cell_bytes)
+    total = sum(job.value_bytes for job in jobs)
+    escapes = sum(_chance_above(job, device_memory_bytes * job.value_bytes / total) for job in jobs)
+    independent = min(1.0, max(0.0, 1.0 - float(fits.sum())))
+    return OomRisk(independent=independent, union_bound=min(1.0, max(independent, escapes)))
+
+
+def _outcomes(job: MemoryBelief) -> tuple[FloatArray, FloatArray]:
+    """Possible sizes in bytes, and their chances."""
+    residuals = np.array(job.bounds.residuals)
+    beyond = 1.0 / (job.bounds.groups + 1)
+    largest = float(residuals[-1]) * SAFETY_FACTOR if residuals[-1] > 0 else float(residuals[-1])
+    chances = np.full(len(residuals), (1.0 - beyond) / len(residuals))
+    return job.value_bytes * np.exp(np.append(residuals, largest)), np.append(chances, beyond)
+
+
+def _add(fits: FloatArray, job: MemoryBelief, cell_bytes: float) -> FloatArray:
+    """Chances of each sum that still fits, with one job more; sizes are rounded up to whole cells."""
+    sizes, chances = _outcomes(job)
+    steps = np.ceil(sizes / cell_bytes)
+    within = steps < len(fits)
+    added = np.zeros_like(fits)
+    chance_of_step = np.bincount(steps[within].astype(np.intp), weights=chances[within])
+    for step in np.flatnonzero(chance_of_step):
+        added[step:] += chance_of_step[step] * fits[: len(fits) - step]
+    return added
+
+
+def _chance_above(job: MemoryBelief, limit_bytes: float) -> float:
+    sizes, chances = _outcomes(job)
+    return float(chances[sizes > limit_bytes].sum())
