@@ -21,6 +21,7 @@ from predictor_service.regressors.boosted_trees import BoostedTrees
 from predictor_service.regressors.interface import Regressor
 from predictor_service.regressors.quadratic_ridge import QuadraticRidge
 from predictor_service.regressors.scikit import ScikitRegressor
+from predictor_service.regressors.smooth_process import SmoothProcess
 
 CandidateBuilder = Callable[[int], Regressor]
 """From a seed to an unfitted regressor."""
@@ -55,6 +56,10 @@ def _ridge_with_interactions(seed: int) -> Regressor:
     return QuadraticRidge(alpha=30.0)
 
 
+def _smooth_process(seed: int) -> Regressor:
+    return SmoothProcess(seed=seed)
+
+
 def _random_forest(seed: int) -> Regressor:
     return ScikitRegressor(
         RandomForestRegressor(n_estimators=60, max_depth=8, min_samples_leaf=2, random_state=seed, n_jobs=1)
@@ -73,6 +78,7 @@ CANDIDATES: Final[Mapping[str, CandidateBuilder]] = {
     "constant_correction": _constant,
     "ridge": _ridge,
     "ridge_with_interactions": _ridge_with_interactions,
+    "smooth_process": _smooth_process,
     "random_forest": _random_forest,
     "boosted_trees": _boosted_trees,
 }
