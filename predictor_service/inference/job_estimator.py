@@ -24,6 +24,7 @@ from predictor_service.inference.contributions import list_contributions
 from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.inference.records import Estimate, Level
 from predictor_service.registry.served_version import Bounded, ServedTarget
+from predictor_service.selection.oom_risk import MemoryBelief, estimate_oom_risk
 from predictor_service.selection.targets import MEMORY, SM_ACTIVITY, STEP, UTILIZATION, Target
 
 FALLBACK_FACTOR: Final[Mapping[str, float]] = {MEMORY.name: 2.0, STEP.name: 4.0}
@@ -83,6 +84,14 @@ class JobEstimator:
     def largest_batch(self, memory_bytes: int) -> int:
         """Largest batch whose memory bound fits; 0 = none."""
         return largest_within(GRID, self._curve(MEMORY, len(GRID)).upper_99, memory_bytes)
+
+    def oom_risk(self, batch: int, device_memory_bytes: float) -> float | None:
+        """Chance that the job alone exceeds a device, 0 to 1; None without a trained model."""
+        model = self._models.get(MEMORY.name)
+        if model is None:
+            return None
+        belief = MemoryBelief(value_bytes=self.memory(batch).value, bounds=model.record.bounds)
+        return estimate_oom_risk([belief], device_memory_bytes).union_bound
 
     def explain(self, estimate: Estimate, target: Target, batch: int) -> Estimate:
         """Adds the largest contributions of inputs; they add up to the estimate."""

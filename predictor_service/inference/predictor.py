@@ -83,6 +83,8 @@ class Predictor:
         if question.explain:
             memory, step = estimator.explain(memory, MEMORY, batch), estimator.explain(step, STEP, batch)
             utilization = estimator.explain(utilization, UTILIZATION, batch)
+        fits = (memory.upper_99 or memory.upper) <= device.memory_bytes
+        oom_risk = None if fits else estimator.oom_risk(batch, device.memory_bytes)
         return JobAnswer(
             prediction_id=str(uuid.uuid4()),
             model_version=version.version if version else _NO_VERSION,
@@ -90,14 +92,14 @@ class Predictor:
             sm_activity_ratio=estimator.sm_activity(batch),
             memory_bytes=memory,
             step_ms=step,
-            fits=(memory.upper_99 or memory.upper) <= device.memory_bytes,
+            fits=fits,
             largest_batch_that_fits=(
                 estimator.largest_batch(device.memory_bytes) if question.find_largest_batch else None
             ),
             sub_batches=tuple(_sub_batch(estimator, batch, size) for size in question.sub_batches),
             graph=description,
             device_memory_bytes=device.memory_bytes,
-            warnings=tuple(_notices(description, memory.level, memory.in_domain and step.in_domain)),
+            warnings=tuple(_notices(description, memory.level, memory.in_domain and step.in_domain, oom_risk)),
             job_key=question.settings.key(description.graph_sha256),
         )
 
@@ -231,7 +233,7 @@ def _sub_batch(estimator: JobEstimator, batch: int, size: int) -> SubBatchEstima
     )
 
 
-def _notices(description: GraphDescription, level: Level, in_domain: bool) -> Iterator[Notice]:
+def _notices(description: GraphDescription, level: Level, in_domain: bool, oom_risk: float | None) -> Iterator[Notice]:
     for warning in description.warnings:
         yield Notice(code=warning.code, message=warning.message)
     if level is Level.FALLBACK:
@@ -240,6 +242,8 @@ def _notices(description: GraphDescription, level: Level, in_domain: bool) -> It
         )
     elif not in_domain:
         yield Notice(code="OUT_OF_DOMAIN", message="unlike every job that was measured on this device type")
+    if oom_risk is not None:
+        yield Notice(code="MEMORY_RISK", message=f"runs out of device memory with a chance of up to {oom_risk:.0%}")
 
 
 def _check_confidence(confidence: float) -> None:

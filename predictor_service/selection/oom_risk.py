@@ -68,6 +68,9 @@ def estimate_oom_risk(jobs: Sequence[MemoryBelief], device_memory_bytes: float) 
         raise ValueError(f"{len(jobs)} jobs (at most {JOBS_MAX}) of sizes {sizes}, all above 0 and finite")
     if not jobs:
         return OomRisk(independent=0.0, union_bound=0.0)
+    if len(jobs) == 1:
+        alone = _chance_above(jobs[0], device_memory_bytes)
+        return OomRisk(independent=alone, union_bound=alone)
     cells = int(min(device_memory_bytes // _CELL_BYTES, _CELLS_MAX))
     cell_bytes = device_memory_bytes / cells if cells == _CELLS_MAX else float(_CELL_BYTES)
     fits = np.zeros(cells + 1)

@@ -47,6 +47,24 @@ def test_a_batch_fits_exactly_when_it_is_not_above_the_largest(family: str, batc
 
 
 @patient
+@given(families, batches)
+def test_a_batch_that_does_not_fit_is_answered_with_its_risk(family: str, batch: int) -> None:
+    answer = PREDICTOR.predict_job(ask(family, batch))
+    assert answer.fits == ("MEMORY_RISK" not in [notice.code for notice in answer.warnings])
+
+
+@patient
+@given(families, st.integers(1, 64), st.integers(1, 64))
+def test_several_passes_never_take_longer_than_as_many_steps(family: str, size: int, passes: int) -> None:
+    question = dataclasses.replace(ask(family, size * passes), sub_batches=(size,))
+    whole = PREDICTOR.predict_job(ask(family, size)).step_ms
+    step = PREDICTOR.predict_job(question).sub_batches[0].step_ms
+    assert whole.value <= step.value * (1 + 1e-9)
+    assert step.value <= step.upper
+    assert step.value <= passes * whole.value * (1 + 1e-9)
+
+
+@patient
 @given(families, batches, st.floats(0.5, 0.999))
 def test_intervals_are_ordered_and_utilization_is_a_share(family: str, batch: int, confidence: float) -> None:
     answer = PREDICTOR.predict_job(dataclasses.replace(ask(family, batch), confidence=confidence))
