@@ -26,7 +26,7 @@ class Kind:
         batch: Samples per optimizer step over all GPUs.
         fixed_step_ratio: Share of a step's time that every further pass of gradient accumulation costs again (alpha of
             the SJF-BSBF paper's Eq. 3 over the whole step), 0 to 1.
-        memory_bytes: Device memory on each GPU with the whole batch at once.
+        memory_bytes: Device memory on each GPU with the whole batch at once, on the fewest GPUs.
         fixed_memory_ratio: Share of it that does not shrink with the batch, 0 to 1.
         utilization_ratio: Share of the time that a GPU computes, 0 to 1.
     """
@@ -49,9 +49,9 @@ class Kind:
         whole = self.step_ms_by_gpus[gpus] if whole is None else whole
         return whole * (1.0 + self.fixed_step_ratio * (passes - 1))
 
-    def memory_at_bytes(self, *, gpus: int, sub_batch: int) -> int:
-        """Return the memory on each GPU in bytes when it takes so many samples per pass."""
-        samples = -(-self.batch // gpus)
+    def memory_at_bytes(self, sub_batch: int) -> int:
+        """Return the memory on a GPU in bytes when it takes so many samples per pass."""
+        samples = -(-self.batch // min(self.step_ms_by_gpus))
         share = min(sub_batch / samples, 1.0)
         return int(self.memory_bytes * (self.fixed_memory_ratio + (1.0 - self.fixed_memory_ratio) * share))
 

@@ -134,12 +134,12 @@ class TruthPredictor:
         memory: dict[int, MemoryPoint] = {}
         step_ms: dict[tuple[int, int], float] = {}
         for sub_batch in question.sub_batches:
+            predicted = int(kind.memory_at_bytes(sub_batch) * memory_factor)
+            bound = int(predicted * self._errors.memory_bound_ratio)
+            memory[sub_batch] = MemoryPoint(memory_bytes=predicted, memory_bytes_upper_99=bound)
             for gpus in kind.step_ms_by_gpus:
                 passes = -(-kind.batch // (gpus * sub_batch))
                 step_ms[gpus, sub_batch] = kind.step_ms(gpus=gpus, passes=passes) * step_factor
-                predicted = int(kind.memory_at_bytes(gpus=gpus, sub_batch=sub_batch) * memory_factor)
-                bound = int(predicted * self._errors.memory_bound_ratio)
-                memory[sub_batch] = MemoryPoint(memory_bytes=predicted, memory_bytes_upper_99=bound)
         return JobPrediction(
             key=question.key,
             device=question.device,

@@ -59,9 +59,9 @@ class CountedRound:
             start = start or self._free.start(replace(job, request=sized(request, smaller)))
         if start is not None:
             return start
-        least = possible[0] if possible else counts_of(request)[0]
-        hold = self._free.hold(replace(job, request=sized(request, least)))
         if possible and not count:
-            reason = Reason(code="OTHERS_GAIN_MORE", numbers={"gpus_needed": least})
-            return Hold(job_id=hold.job_id, reason=reason, candidates=hold.candidates)
-        return hold
+            # Nobody looked for GPUs, so that an equal job that was given some still may.
+            reason = Reason(code="OTHERS_GAIN_MORE", numbers={"gpus_needed": possible[0]})
+            return Hold(job_id=request.job_id, reason=reason, candidates=self._free.candidates())
+        least = possible[0] if possible else counts_of(request)[0]
+        return self._free.hold(replace(job, request=sized(request, least)))

@@ -74,7 +74,7 @@ class ExclusiveRound:
         if reason is None:
             reason = self.impossible(request) or self._full(request)
             self._failed[shape_of(request)] = reason
-        return Hold(job_id=request.job_id, reason=reason, candidates=self._candidates())
+        return Hold(job_id=request.job_id, reason=reason, candidates=self.candidates())
 
     def take(self, gpu_ids: Iterable[str]) -> None:
         """Remove GPUs from the free ones, for somebody who was or will be placed otherwise; others are ignored."""
@@ -136,7 +136,8 @@ class ExclusiveRound:
             return host_reason(request)
         return Reason(code="NO_FREE_GPU", numbers={"gpus_needed": request.gpus, "gpus_free": gpus_free})
 
-    def _candidates(self) -> tuple[Candidate, ...]:
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Return how every GPU looks for a job that runs alone; nothing where nobody asked."""
         if not self._view.explain:
             return ()
         return tuple(
