@@ -1,0 +1,101 @@
+"""How fast whole traces are simulated, in CPU seconds, best of the repeats, and how much memory it takes.
+
+    python -m benchmarks.simulator [--repeats 5] [--only NAME ...]
+
+Prints JSON. Needs the public traces (COTENANT_SHARED_DATA); the bars and the peer's own CPU seconds stand beside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from cotenant_simulator.readers.requests import Consent
+from cotenant_simulator.readers.trace_file import read_trace
+from cotenant_simulator.run.records import RunSettings
+from cotenant_simulator.run.simulation import Simulation
+from cotenant_simulator.truth.cluster import read_cluster
+from cotenant_simulator.truth.predictions import NoErrors, TruthPredictor
+
+# Name -> trace, cluster, policy, bar in CPU seconds, the peer's CPU seconds (None = there is none).
+CASES: dict[str, tuple[str, str, str, float, float | None]] = {
+    "muri_trace1_fifo": ("muri/trace1.csv", "8x8", "fifo", 1.0, 2.3),
+    "muri_trace1_sjf": ("muri/trace1.csv", "8x8", "sjf", 1.0, 2.3),
+    "muri_trace3_srtf": ("muri/trace3.csv", "8x8", "srtf", 1.0, 0.9),
+    "pollux_load15_sjf_bsbf": ("pollux/workloads/load-1.5/workload-6.csv", "16x4", "sjf_bsbf", 1.0, None),
+    "philly_fifo": ("philly/philly_jobs.csv", "64x8", "fifo", 60.0, None),
+    "philly_sjf_bsbf": ("philly/philly_jobs.csv", "64x8", "sjf_bsbf", 60.0, None),
+}
+
+
+def shared_traces() -> Path:
+    """Return the folder of the public traces.
+
+    Raises:
+        SystemExit: It is not there.
+    """
+    folder = Path(os.environ.get("COTENANT_SHARED_DATA", "")) / "traces"
+    if not os.environ.get("COTENANT_SHARED_DATA") or not folder.is_dir():
+        raise SystemExit("COTENANT_SHARED_DATA names no folder with traces; this benchmark needs them")
+    return folder
+
+
+def run_once(name: str) -> dict[str, object]:
+    """Read and run one case in this process."""
+    trace_name, cluster_text, policy, _, _ = CASES[name]
+    began_s = time.process_time()
+    trace = read_trace(shared_traces() / trace_name, Consent())
+    cluster = read_cluster(cluster_text, device=trace.device)
+    read_s = time.process_time() - began_s
+    predictor = TruthPredictor(trace.truth, NoErrors())
+    result = Simulation(trace, cluster, predictor, RunSettings(policy=policy)).run()
+    stays_s = [(job.finished_at_ms - job.submitted_at_ms) / 1_000 for job in result.jobs if job.is_finished]
+    return {
+        "cpu_s": round(time.process_time() - began_s - read_s, 3),
+        "read_cpu_s": round(read_s, 3),
+        "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "jobs": len(result.jobs),
+        "unfinished": result.unfinished,
+        "events": result.events,
+        "jct_mean_s": round(sum(stays_s) / max(len(stays_s), 1), 1),
+    }
+
+
+def measure(name: str, repeats: int) -> dict[str, object]:
+    """Run one case in fresh processes and keep the fastest."""
+    runs: list[dict[str, float]] = []
+    for _ in range(repeats):
+        command = [sys.executable, "-m", "benchmarks.simulator", "--once", name]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        runs.append(json.loads(done.stdout))
+        sys.stderr.write(f"{name}: {runs[-1]['cpu_s']} CPU s\n")
+    best = min(runs, key=lambda run: run["cpu_s"])
+    _, _, _, bar_s, peer_s = CASES[name]
+    return {**best, "repeats": repeats, "bar_cpu_s": bar_s, "peer_cpu_s": peer_s, "is_met": best["cpu_s"] <= bar_s}
+
+
+def main(names: list[str] | None = None, repeats: int = 5) -> dict[str, object]:
+    """Measure the named cases, or all."""
+    return {name: measure(name, repeats) for name in names or CASES}
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", nargs="*", choices=sorted(CASES))
+    parser.add_argument("--once", choices=sorted(CASES))
+    arguments = parser.parse_args()
+    if arguments.once:
+        print(json.dumps(run_once(arguments.once)))
+    else:
+        print(json.dumps(main(arguments.only, arguments.repeats), indent=2))
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,181 @@
+"""`simulate`: flags, exit statuses, the JSON's keys, the table's width, the page."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cotenant_simulator.commands.program import main
+
+ROOT = Path(__file__).resolve().parents[3]
+WORKLOAD = """
+jobs = 12
+[arrival]
+mean_s = 20.0
+[[classes]]
+gpus = [1, 2]
+mean_s = 120.0
+step_ms = 100.0
+"""
+POLICY_KEYS = [
+    "policy",
+    "parameters",
+    "jobs_submitted",
+    "jobs_finished",
+    "jct_s",
+    "run_s",
+    "queueing_s",
+    "first_wait_s",
+    "makespan_s",
+    "gpu_hours_used",
+    "gpu_hours_allocated",
+    "gpu_allocated_ratio",
+    "gpu_utilization_ratio",
+    "slowdown_ratio",
+    "finish_time_fairness_rho",
+    "preemptions",
+    "migrations",
+    "reshapes",
+    "out_of_memory",
+    "held_reasons",
+]
+JOB_KEYS = [
+    "policy",
+    "job_id",
+    "submitted_at_ms",
+    "first_started_at_ms",
+    "finished_at_ms",
+    "gpus",
+    "jct_s",
+    "queueing_s",
+    "slowdown_ratio",
+    "restarts",
+    "out_of_memory",
+]
+
+
+@pytest.fixture(scope="module")
+def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("simulate") / "workload.toml"
+    file.write_text(WORKLOAD)
+    return file
+
+
+def simulate(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cotenant_simulator", "simulate", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=110)
+
+
+def report(*arguments: object) -> dict[str, Any]:
+    done = simulate(*arguments, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_json_has_the_keys_that_were_promised(workload: Path) -> None:
+    found = report(workload, "--cluster", "2x2", "--policies", "fifo,srtf", "--jobs", "all")
+    assert list(found) == [
+        "schema",
+        "trace",
+        "cluster",
+        "engine_rules",
+        "predictions",
+        "seed",
+        "policies",
+        "jobs",
+    ]
+    assert found["schema"] == "cotenant.simulate/1"
+    assert list(found["trace"]) == ["path", "sha256", "jobs"]
+    assert [list(policy) for policy in found["policies"]] == [POLICY_KEYS] * 2
+    assert [list(job) for job in found["jobs"]] == [JOB_KEYS] * 24
+    for name in ("jct_s", "run_s", "queueing_s", "first_wait_s", "finish_time_fairness_rho"):
+        assert list(found["policies"][0][name]) == ["mean", "p50", "p95", "p99", "max"]
+    assert list(found["policies"][0]["slowdown_ratio"]) == ["mean", "p95", "max"]
+
+
+def test_the_sums_fit_the_jobs(workload: Path) -> None:
+    found = report(workload, "--cluster", "2x2", "--jobs", "all")
+    (policy,), jobs = found["policies"], found["jobs"]
+    ends = [job["finished_at_ms"] for job in jobs]
+    assert policy["jct_s"]["mean"] == pytest.approx(sum(job["jct_s"] for job in jobs) / len(jobs), abs=1e-5)
+    assert policy["jct_s"]["max"] == max(job["jct_s"] for job in jobs)
+    assert policy["makespan_s"] == (max(ends) - min(job["submitted_at_ms"] for job in jobs)) / 1_000
+    hours = sum(job["gpus"] * (job["jct_s"] - job["queueing_s"]) for job in jobs) / 3_600
+    assert policy["gpu_hours_allocated"] == pytest.approx(hours, abs=1e-5)
+
+
+def test_two_runs_print_the_same_bytes(workload: Path) -> None:
+    arguments = (workload, "--cluster", "2x2", "--policies", "sjf_bsbf", "--predictions", "error:0.4", "-o", "json")
+    assert simulate(*arguments).stdout == simulate(*arguments).stdout
+
+
+def test_the_table_fits_a_terminal(workload: Path) -> None:
+    done = simulate(workload, "--cluster", "2x2", "--policies", "fifo,termination_elastic,kubernetes_default")
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "termination_elastic" in done.stdout or "termination" in done.stdout
+
+
+def test_the_page_holds_everything_and_fetches_nothing(workload: Path, tmp_path: Path) -> None:
+    file, timings = tmp_path / "page.html", tmp_path / "timings.json"
+    done = simulate(workload, "--cluster", "2x2", "--policies", "fifo,sjf_bsbf", "--report", file, "--timings", timings)
+    assert done.returncode == 0, done.stderr
+    text = file.read_text()
+    assert text.count("<svg") == 6
+    assert "sjf_bsbf against fifo, job by job" in text
+    assert not re.search(r"""(?:src|href|@import|url\()\s*=?\s*["']?(?:https?:|//)""", text)
+    assert "<script" not in text
+    assert set(json.loads(timings.read_text())) == {"read", "fifo", "sjf_bsbf", "process_cpu_s"}
+
+
+def test_unfinished_jobs_are_counted_and_fail_the_command(workload: Path) -> None:
+    done = simulate(workload, "--cluster", "4x1", "--parameter", "fifo.overtaking=true", "-o", "json")
+    assert done.returncode in {0, 1}
+    wide = simulate(workload, "--cluster", "1x1", "--parameter", "fifo.overtaking=true", "-o", "json")
+    missing = sum(job["jobs_submitted"] - job["jobs_finished"] for job in json.loads(wide.stdout)["policies"])
+    assert missing > 0
+    assert wide.returncode == 1
+    assert f"fifo: {missing} of 12 jobs did not finish" in wide.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--cluster", "huge"], "'huge' is no cluster; write NODESxGPUS"),
+        (["--cluster", "0x4"], "count must be a positive number"),
+        (["--cluster", "own"], "the trace names no machines of its own"),
+        (["--cluster", "none.toml"], "none.toml cannot be read"),
+        (["--policies", "fastest"], "there is no policy 'fastest'"),
+        (["--policies", ","], "--policies names no policy"),
+        (["--parameter", "fifo.speed=1"], "policy fifo has no parameter 'speed'"),
+        (["--parameter", "fast"], "is not POLICY.NAME=VALUE of one of fifo"),
+        (["--predictions", "noise:x"], "predictions 'noise:x' are not known; write oracle"),
+        (["--predictions", "error:1"], "predictions 'error:1' are not known"),
+        (["--predictions", "trained"], "have no graphs, so nothing can be predicted of them"),
+        (["--timings", "/nowhere/t.json"], "cannot be written"),
+        (["--engine-rules", "pollux", "--report", "x.html"], "--report needs --engine-rules live"),
+    ],
+)
+def test_a_wrong_flag_is_named_with_its_remedy(
+    arguments: list[str],
+    complaint: str,
+    workload: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["cotenant_simulator", "simulate", str(workload), *arguments])
+    assert main() == 2
+    assert complaint in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    done = simulate("nowhere.csv")
+    assert done.returncode == 2
+    assert "nowhere.csv: is no file; name a trace" in done.stderr

@@ -1,0 +1,208 @@
+"""Every trace format is read, and what is wrong is said with file, line and remedy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from cotenant_simulator.errors import TraceError
+from cotenant_simulator.readers.requests import Consent
+from cotenant_simulator.readers.trace_file import FORMATS, read_trace
+from cotenant_simulator.run.records import Charges
+from cotenant_simulator.truth.kinds import DOES_NOT_FIT
+from cotenant_simulator.truth.trace import GIB
+from scheduler_service.core import commands, events
+from scheduler_service.core.codec import encode_event
+from scheduler_service.core.records import Share
+from tests.support.simulated_runs import drawn, ends_s, run
+
+MURI = (
+    "job_id,num_gpu,submit_time_s,iterations,model_name,batch_size,duration_s,interval_s,iteration_time_ms,stage0_ms,"
+    "stage1_ms,stage2_ms,priority\n"
+)
+PHILLY = "submit_time,duration_s,num_gpus,gpu_time_s,virtual_cluster\n"
+GAVEL = "job_id,model,batch_size,total_steps,num_gpus,priority_weight,slo,submit_time_s\n"
+PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
+
+GOOD: dict[str, tuple[str, list[tuple[str, int, int, int]]]] = {
+    "muri": (MURI + "7,2,10.5,300,vgg16,16,60,0,200,1,2,3,0\n", [("job-7", 10_500, 2, 300)]),
+    "tiresias": (
+        "job_id,num_gpu,submit_time_s,iterations,model_name,duration_s,interval_s\n0,8,30,100,vgg,50,1\n",
+        [("job-0", 30_000, 8, 100)],
+    ),
+    "philly": (
+        PHILLY + "2017-10-09 07:01:55,66.0,1,66,a\n2017-10-09 07:00:55,2.4,4,9,b\n",
+        [("job-000002", 0, 4, 2), ("job-000001", 60_000, 1, 66)],
+    ),
+    "elasticflow-itp": ("job_id,submit_time_s,duration_s,num_gpus\n3,5,7,64\n", [("job-3", 5_000, 64, 7)]),
+    "alibaba-gpu-2023": (
+        PODS
+        + "whole,1,1,2,1000,,LS,Running,10,100,20\npart,1,1,1,250,,BE,Running,0,5,1\n"
+        + "none,1,1,0,0,,LS,Running,0,9,1\nnever,1,1,1,1000,,LS,Pending,0,9,\n",
+        [("part", 0, 1, 4), ("whole", 10_000, 2, 80)],
+    ),
+}
+
+
+@pytest.mark.parametrize("form", GOOD)
+def test_a_format_is_told_by_its_columns(form: str, tmp_path: Path) -> None:
+    text, expected = GOOD[form]
+    file = tmp_path / "trace.csv"
+    file.write_text(text)
+    trace = read_trace(file, Consent())
+    found = [(job.request.job_id, job.submitted_at_ms, job.request.gpus, job.request.steps_total) for job in trace.jobs]
+    assert (trace.format, found) == (form, expected)
+
+
+def test_a_pod_with_a_part_of_a_gpu_shares_and_others_never_do(tmp_path: Path) -> None:
+    file = tmp_path / "pods.csv"
+    file.write_text(GOOD["alibaba-gpu-2023"][0])
+    trace = read_trace(file, Consent())
+    assert [job.request.share for job in trace.jobs] == [Share.SAFE, Share.NEVER]
+    part = trace.truth.kind(trace.jobs[0].request.key, "any")
+    assert part is not None
+    assert (part.utilization_ratio, part.memory_bytes) == (0.25, 4 * GIB)
+    assert trace.skipped == {"needs no GPU": 1, "never ran": 1}
+
+
+def test_gavel_jobs_take_their_rates_from_the_tables_beside_them(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.csv"
+    file.write_text(GAVEL + "0,A,128,100,1,1,-1,0\n1,B,64,50,1,1,-1,5\n")
+    rates = "gpu_type,consolidated,model,batch_size,num_gpus,steps_per_s\nv100,1,A,128.0,1,4\nv100,1,B,64,1,2\n"
+    (tmp_path / "throughput_isolated.csv").write_text(rates + "k80,1,A,128,1,1\nv100,0,A,128,1,2\n")
+    pairs = "gpu_type,model_a,batch_size_a,num_gpus_a,model_b,batch_size_b,num_gpus_b,slowdown_a,slowdown_b\n"
+    (tmp_path / "throughput_colocated.csv").write_text(pairs + "v100,A,128,1,B,64,1,1.5,2\nv100,B,64,1,B,64,1,,\n")
+    trace = read_trace(file, Consent())
+    one, two = (job.request.key for job in trace.jobs)
+    kind = trace.truth.kind(one, "v100")
+    assert kind is not None
+    assert (kind.step_ms(gpus=1), kind.step_ms(gpus=1, is_spread=True)) == (250.0, 500.0)
+    assert trace.truth.measured_slowdown_ratio(one, two, "v100") == pytest.approx(0.5)
+    assert trace.truth.measured_slowdown_ratio(two, two, "v100") == DOES_NOT_FIT
+    assert trace.truth.measured_slowdown_ratio(one, one, "v100") is None
+    assert trace.truth.kind(two, "k80") is None
+
+
+def test_pollux_jobs_do_the_steps_of_their_batch(tmp_path: Path) -> None:
+    profiles, folder = tmp_path / "profiles", tmp_path / "workloads" / "load-1.0"
+    profiles.mkdir()
+    folder.mkdir(parents=True)
+    (profiles / "work.csv").write_text("application,batch_size,epochs_to_finish,iterations_to_finish\nx,8,2,100\n")
+    times = "local_batch_size,step_time_s,sync_time_s\n"
+    (profiles / "placements.csv").write_text(f"application,placement,{times}x,2,2,0.4,0.1\nx,11,2,9,0\n")
+    (profiles / "scalability.csv").write_text(f"application,num_nodes,num_replicas,{times}")
+    file = folder / "workload-1.csv"
+    file.write_text("job_id,submit_time_s,application,num_gpus,batch_size\nx-0,3,x,2,8\n")
+    (job,) = read_trace(file, Consent()).jobs
+    kind = read_trace(file, Consent()).truth.kind(job.request.key, "any")
+    assert kind is not None
+    # Four samples per GPU in two passes of two, of which only the last waits for the other GPU.
+    assert job.request.steps_total == 100
+    assert kind.step_ms(gpus=2) == pytest.approx(700.0)
+    file.write_text("job_id,submit_time_s,application,num_gpus,batch_size\nx-0,3,y,2,8\n")
+    with pytest.raises(TraceError, match=r"workload-1\.csv:2: application 'y' has no profile; there are x"):
+        read_trace(file, Consent())
+
+
+BAD: dict[str, tuple[str, str]] = {
+    "no file": ("", "is empty"),
+    "unknown columns": ("a,b\n1,2\n", "is of no known format; its columns are a, b; known are muri"),
+    "a word": (MURI + "7,two,1,3,v,16,6,0,2,1,2,3,0\n", r":2: num_gpu is 'two', not a number; correct or remove"),
+    "no GPU": (MURI + "7,0,1,3,v,16,6,0,2,1,2,3,0\n", r":2: num_gpu is 0, outside 1 to"),
+    "half a GPU": (MURI + "7,0.5,1,3,v,16,6,0,2,1,2,3,0\n", r":2: num_gpu is 0.5, outside"),
+    "infinite": (MURI + "7,1,inf,3,v,16,6,0,2,1,2,3,0\n", r":2: submit_time_s is inf, outside"),
+    "negative time": (PHILLY + "2017-10-09 07:01:55,-1,1,66,a\n", r":2: duration_s is -1, outside 0"),
+    "no date": (PHILLY + "yesterday,1,1,66,a\n", r":2: submit_time is 'yesterday', not YYYY"),
+    "twice": (MURI + "7,1,1,3,v,16,6,0,2,1,2,3,0\n" * 2, r":3: job 'job-7' stands in line 2 too"),
+    "short line": (MURI + "7,1\n", r":2: has 2 cells where the header has 13"),
+    "no job": (PHILLY, "holds no job that needs a GPU"),
+    "no tables": (GAVEL + "0,A,128,100,1,1,-1,0\n", r"throughput_isolated\.csv: is missing"),
+    "no times": ("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,1,1\n", "lacks the column creation_time"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_trace_is_refused_with_place_and_remedy(case: str, tmp_path: Path) -> None:
+    text, complaint = BAD[case]
+    file = tmp_path / "trace.csv"
+    file.write_text(text)
+    with pytest.raises(TraceError, match=complaint):
+        read_trace(file, Consent())
+
+
+def test_every_format_has_a_test_here() -> None:
+    assert set(GOOD) | {"gavel", "pollux"} == set(FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("jobs = [", "cannot be read as TOML"),
+        ("jobs = 5", r"has no \[\[classes\]\] table"),
+        ("[[classes]]\nspeed = 1", r"\[\[classes\]\] table 1 has unknown 'speed'"),
+        ("jobs = 0\n[[classes]]", "jobs must be a number from 1"),
+        ('[[classes]]\ngpus = "2"', "gpus of .* must be a list of positive counts"),
+        ('[[classes]]\nlength = "long"', "length 'long' is not exponential, fixed or uniform"),
+        ('[[classes]]\n[arrival]\nkind = "now"', "arrival kind 'now' is not"),
+        ('dataset = "nowhere"\n[[classes]]', "is no folder of measurements"),
+    ],
+)
+def test_a_bad_description_of_a_workload_is_refused(text: str, complaint: str, tmp_path: Path) -> None:
+    file = tmp_path / "workload.toml"
+    file.write_text(text)
+    with pytest.raises(TraceError, match=complaint):
+        read_trace(file, Consent())
+
+
+def test_a_workload_is_drawn_anew_with_another_seed(tmp_path: Path) -> None:
+    file = tmp_path / "workload.toml"
+    file.write_text("jobs = 5\nseed = 3\n[[classes]]\nmean_s = 10.0\nstep_ms = 1.0\n")
+    own, same, other = (read_trace(file, Consent(), seed=seed).jobs for seed in (None, 3, 4))
+    assert own == same
+    assert own != other
+
+
+def test_our_measurements_are_a_workload_with_graphs(tmp_path: Path) -> None:
+    folder = Path(__file__).resolve().parents[3] / "datasets" / "cpu_standin"
+    file = tmp_path / "workload.toml"
+    file.write_text(f'jobs = 20\ndataset = "{folder}"\n[[classes]]\nmean_s = 60.0\n')
+    trace = read_trace(file, Consent())
+    assert trace.device == "cpu-standin"
+    assert all(len(job.graph_sha256) == 64 and job.settings["batch_size"] for job in trace.jobs)
+    assert len({job.request.key for job in trace.jobs}) > 5
+    assert trace.truth.slowdowns
+
+
+def _exported(tmp_path: Path) -> Path:
+    lines: list[str] = []
+
+    def note(event: events.Event, orders: Sequence[commands.Command]) -> None:
+        lines.append(json.dumps({"sequence": len(lines) + 1, **encode_event(event)}))
+
+    run(drawn(jobs=20, classes=[{"step_ms": 500.0, "mean_s": 100.0}]), cluster="2x2", observe=note, charges=Charges())
+    file = tmp_path / "log.jsonl"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def test_an_exported_log_is_yesterday_again(tmp_path: Path) -> None:
+    trace = read_trace(_exported(tmp_path), Consent())
+    first = run(drawn(jobs=20, classes=[{"step_ms": 500.0, "mean_s": 100.0}]), cluster="2x2", charges=Charges())
+    began_s = first.jobs[0].submitted_at_ms / 1_000
+    again = run(trace, cluster="2x2", charges=Charges())
+    assert trace.format == "event-log"
+    assert [len(node.gpus) for node in trace.nodes] == [2, 2]
+    expected = {job_id: end_s - began_s for job_id, end_s in ends_s(first).items()}
+    assert ends_s(again) == pytest.approx(expected, abs=0.002)
+
+
+def test_a_broken_line_of_a_log_is_named(tmp_path: Path) -> None:
+    file = _exported(tmp_path)
+    lines = file.read_text().splitlines()
+    lines[4] = '{"kind": "JobVanished", "format": 1}'
+    file.write_text("\n".join(lines) + "\n")
+    with pytest.raises(TraceError, match=r"log\.jsonl:5: is no event of this version: unknown kind of event"):
+        read_trace(file, Consent())
