@@ -16,6 +16,7 @@ from scheduler_service.core.attempts import launch, launch_commands, stop, stop_
 from scheduler_service.core.commands import Command, WakeAt
 from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest, Migrate, Reshape, Start, Stop, unfolded
 from scheduler_service.core.job_records import RejectedDecision
+from scheduler_service.core.kept_columns import KeptColumns
 from scheduler_service.core.moves import order_move
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
 from scheduler_service.core.prediction_requests import ask_about_pairs, refresh_hold, reissue_questions
@@ -58,6 +59,7 @@ class SchedulerEngine:
         self._can_move = can_move
         self._state = ClusterState(seed=seed, ended_jobs_max=ended_jobs_max)
         self._state.policy, self._state.parameters = policy, dict(parameters or {})
+        self._columns = KeptColumns(self._state)
         self._wakes: list[int] = []
         self._backoffs: list[tuple[int, str]] = []
 
@@ -190,6 +192,7 @@ class SchedulerEngine:
             nodes_per_job_max=self._nodes_per_job_max,
             inventory=state.inventory,
             can_move=self._can_move,
+            columns=self._columns.read,
         )
 
     def explain(self, job_id: str) -> Decision:
@@ -246,6 +249,7 @@ class SchedulerEngine:
             can_move=can_move,
         )
         engine._state = state
+        engine._columns = KeptColumns(state)
         engine._wakes = list(wakes)
         heapify(engine._wakes)
         engine._backoffs = sorted(

@@ -64,6 +64,8 @@ class ClusterState:
         self._living_keys: dict[str, KeyUse] = {}
         self._devices: dict[str, int] = {}
         self._running: dict[str, RunningJob] = {}
+        self.layout = 0
+        self.touched_gpu_ids: set[str] = set()
         self._ready: list[tuple[int, str]] = []
         self._ready_jobs: dict[str, PendingJob] = {}
         self._holds: dict[str, Reason] = {}
@@ -318,6 +320,7 @@ class ClusterState:
 
     def _rebuild_usable(self) -> None:
         """Keep the order by node and index; nodes change rarely."""
+        self.layout += 1
         self._inventory = None
         nodes = sorted(self._nodes.values(), key=lambda node: node.node_id)
         self._usable_nodes = {node.node_id: node for node in nodes if node.connected and node.schedulable}
@@ -334,6 +337,7 @@ class ClusterState:
     def _refresh_gpus(self, gpu_ids: Iterable[str]) -> None:
         haunted = {gpu_id for ghost in self._ghosts.values() for gpu_id in ghost.gpu_ids}
         touched_nodes: dict[str, None] = {}
+        self.touched_gpu_ids.update(gpu_ids)
         for gpu_id in gpu_ids:
             view = self._gpus.get(gpu_id)
             if view is None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.inventory import Inventory
 from scheduler_service.core.records import Assignment, Gpu, JobPrediction, JobRequest, Node, PairPrediction
+
+if TYPE_CHECKING:
+    from scheduler_service.core.gpu_columns import GpuColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +105,7 @@ class SchedulingView:
         inventory: What the GPUs are, counted; None = not yet counted.
         deferred: Pending jobs whose `not_before_ms` has not come; no policy decides about them.
         can_move: Running jobs may be migrated and reshaped here.
+        columns: Gives the GPUs as columns where somebody keeps them up to date; read them by `columns_of`.
     """
 
     now_ms: int
@@ -119,6 +123,7 @@ class SchedulingView:
     inventory: Inventory | None = None
     deferred: Sequence[PendingJob] = ()
     can_move: bool = True
+    columns: Callable[[SchedulingView], GpuColumns] | None = None
 
 
 class Policy(Protocol):

@@ -6,8 +6,13 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import inf
+
+import numpy as np
 
 from scheduler_service.core.capacity import (
     Resident,
@@ -17,22 +22,20 @@ from scheduler_service.core.capacity import (
     sharing_obstacle,
 )
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
+from scheduler_service.core.gpu_columns import LoadClass, columns_of
 from scheduler_service.core.ledger import Ledger
-from scheduler_service.core.records import JobRequest, Reason
+from scheduler_service.core.records import Gpu, JobRequest, Reason
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
+from scheduler_service.policies.cheapest_gpus import CheapestGpus, Costs
 from scheduler_service.policies.placement import (
-    Kind,
     host_reason,
     impossible_reason,
     inventory_of,
-    kind_of,
     nearest_obstacle,
     ranked,
     shape_of,
 )
 from scheduler_service.policies.placement_reasons import full_reason, start_reason
-
-_PlaceOf = Callable[[GpuView], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,20 @@ class _Option:
         return self.cost, self.node_id, self.index, self.gpu_id
 
 
+class _ClassCosts:
+    """What the load classes cost one shape of job, by number; grows with them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.costs = np.full(64, inf)
+
+    def grow_to(self, count: int) -> None:
+        """Have room for so many classes; those without a price cost everything."""
+        if count > len(self.costs):
+            self.costs = np.concatenate((self.costs, np.full(max(count, len(self.costs)), inf)))
+        self.count = count
+
+
 class LeastCostRound:
     """One call of decide: what earlier jobs took is gone for later ones.
 
@@ -115,75 +132,93 @@ class LeastCostRound:
         self._ledger = Ledger(view)
         self._inventory = inventory_of(view)
         self._failed: dict[object, Reason] = {}
-        self._open_gpus = dict.fromkeys(gpu_id for gpu_id in view.gpus if self._is_open(gpu_id))
+        self._columns = columns_of(view).for_one_round()
+        self._cheapest = CheapestGpus(view, self._columns, locality_gpus=costs.locality_gpus)
+        self._class_costs: dict[object, _ClassCosts] = {}
+        self._open_numbers: list[int] = []
+        self._seen = 0
+        self._note_open_classes()
+        self._open_count = int(np.isin(self._columns.class_of, self._open_numbers).sum())
         self._full = full_reason(view)
 
-    def _is_open(self, gpu_id: str) -> bool:
-        """The GPU could take some job."""
-        entry = self._view.gpus[gpu_id]
-        has_slot = self._ledger.job_count(gpu_id) < self._costs.max_jobs_per_gpu
-        return has_slot and not entry.is_releasing and self._memory_left(entry) > 0
+    def _is_open(self, load: LoadClass) -> bool:
+        """Such a GPU could take some job."""
+        has_slot = len(load.residents) < self._costs.max_jobs_per_gpu
+        return has_slot and not load.is_releasing and self._memory_left(load.gpu, load.memory_used_bytes) > 0
 
     def has_room(self) -> bool:
         """Say whether any GPU could take any job."""
-        return bool(self._open_gpus)
+        return self._open_count > 0
 
     def known_obstacle(self, request: JobRequest) -> Reason | None:
         """Return why a job cannot start where that needs no look at the GPUs: nobody can, or an equal job could not."""
-        return self._failed.get(shape_of(request)) if self._open_gpus else self._full
+        return self._failed.get(shape_of(request)) if self._open_count else self._full
 
     def decide(self, job: PendingJob) -> Decision:
         """Start a job on its cheapest GPUs, or say why not."""
         request = job.request
-        options, obstacles = self._look(request)
-        gpu_ids = self._choose(request, options)
-        candidates = self._table(options, obstacles, gpu_ids or ()) if self._view.explain else ()
-        if gpu_ids is not None:
-            return self._start(request, gpu_ids, options, candidates)
-        reason = impossible_reason(self._view, self._inventory, request) or self._wait_reason(
-            request, options, obstacles
-        )
+        costs = self._cheapest.costs(request, self._costs_of_classes(request))
+        chosen = self._cheapest.choose(request, costs)
+        gpu_ids = [self._columns.gpu_ids[position] for position in chosen or ()]
+        candidates = self._table(request, gpu_ids) if self._view.explain else ()
+        if chosen is not None:
+            return self._start(request, chosen, float(costs[list(chosen)].sum()), candidates)
+        reason = impossible_reason(self._view, self._inventory, request) or self._wait_reason(request, costs)
         self._failed[shape_of(request)] = reason
         return Hold(job_id=request.job_id, reason=reason, candidates=candidates)
 
-    def _look(self, request: JobRequest) -> tuple[dict[str, _Option], dict[str, Reason]]:
-        """Filter every GPU and price those that pass (lines 8 and 14)."""
-        options: dict[str, _Option] = {}
-        obstacles: dict[str, Reason] = {}
-        wanted = self._view.gpus if self._view.explain or not self._open_gpus else self._open_gpus
-        for gpu_id in wanted:
-            entry = self._view.gpus[gpu_id]
-            found = self._option(request, entry)
-            if isinstance(found, Reason):
-                obstacles[gpu_id] = found
-            else:
-                options[gpu_id] = found
-        return options, obstacles
+    def _costs_of_classes(self, request: JobRequest) -> Costs:
+        """Return what each load class costs a job; equal jobs share it, and only new classes are priced."""
+        known, classes = self._class_costs.setdefault(shape_of(request), _ClassCosts()), self._columns.classes
+        self._note_open_classes()
+        first = known.count
+        known.grow_to(len(classes))
+        for number in self._open_numbers[bisect_left(self._open_numbers, first) :]:
+            price = self._price(request, classes[number])
+            if isinstance(price, tuple):
+                known.costs[number] = price[1]
+        return known.costs[: known.count]
 
-    def _option(self, request: JobRequest, entry: GpuView) -> _Option | Reason:
-        gpu_id, gpu = entry.gpu.gpu_id, entry.gpu
-        obstacle = self._slot_obstacle(request, entry)
-        if obstacle is not None:
-            return obstacle
-        resident = self._resident(request, entry)
+    def _note_open_classes(self) -> None:
+        """Keep the numbers of the classes that could take some job; the others need no price."""
+        classes = self._columns.classes
+        self._open_numbers += [number for number in range(self._seen, len(classes)) if self._is_open(classes[number])]
+        self._seen = len(classes)
+
+    def _price(self, request: JobRequest, load: LoadClass) -> tuple[Resident, float] | Reason:
+        """Filter a GPU loaded so and price it (lines 8 and 14); hosts are looked at elsewhere."""
+        gpu, residents = load.gpu, load.residents
+        resident = self._resident(request, gpu)
         if resident is None:
             prediction = self._view.predictions.job(request.key, gpu.device)
             needed_bytes = expected_bytes(request, prediction, samples_per_gpu(request, request.gpus))
             numbers = {"needed_bytes": needed_bytes, "gpu_memory_bytes": gpu.memory_bytes}
-            return Reason(code="MEMORY_EXCEEDS_GPU", numbers=numbers, gpu_ids=(gpu_id,))
-        residents = self._ledger.residents(gpu_id)
+            return Reason(code="MEMORY_EXCEEDS_GPU", numbers=numbers, gpu_ids=(gpu.gpu_id,))
         refusal = sharing_obstacle(resident, residents, gpu, self._view.predictions) if residents else None
         if refusal is not None:
             return refusal
-        need = resident.memory_reserved_bytes
         utilization_ratio = sum(self._utilization(other, gpu.device) for other in (resident, *residents))
-        used = self._ledger.memory_used_bytes(gpu_id) + need
-        limit = self._limit_obstacle(entry, need, utilization_ratio, is_shared=bool(residents))
+        need_bytes = resident.memory_reserved_bytes
+        limit = self._limit_obstacle(load, need_bytes, utilization_ratio)
         if limit is not None:
             return limit
-        cost = self._costs.cost(
-            memory_ratio=used / gpu.memory_bytes, utilization_ratio=utilization_ratio, device=gpu.device
+        memory_ratio = (load.memory_used_bytes + need_bytes) / gpu.memory_bytes
+        cost = self._costs.cost(memory_ratio=memory_ratio, utilization_ratio=utilization_ratio, device=gpu.device)
+        return resident, cost
+
+    def _option(self, request: JobRequest, entry: GpuView) -> _Option | Reason:
+        """Look at one GPU with everything that matters, for telling why."""
+        gpu_id, gpu = entry.gpu.gpu_id, entry.gpu
+        obstacle = self._slot_obstacle(request, entry)
+        if obstacle is not None:
+            return obstacle
+        residents, used = self._ledger.residents(gpu_id), self._ledger.memory_used_bytes(gpu_id)
+        price = self._price(
+            request, LoadClass(gpu=gpu, residents=residents, memory_used_bytes=used, is_releasing=False)
         )
+        if isinstance(price, Reason):
+            return price
+        resident, cost = price
         return _Option(resident=resident, cost=cost, node_id=entry.node_id, index=gpu.index, gpu_id=gpu_id)
 
     def _slot_obstacle(self, request: JobRequest, entry: GpuView) -> Reason | None:
@@ -199,28 +234,24 @@ class LeastCostRound:
             return host_reason(request)
         return None
 
-    def _limit_obstacle(
-        self, entry: GpuView, need_bytes: int, utilization_ratio: float, *, is_shared: bool
-    ) -> Reason | None:
-        gpu = entry.gpu
-        left = self._memory_left(entry) if is_shared else gpu.memory_bytes
-        if need_bytes > left:
-            numbers = {"needed_bytes": need_bytes, "free_bytes": left, "gpu_memory_bytes": gpu.memory_bytes}
+    def _limit_obstacle(self, load: LoadClass, need_bytes: int, utilization_ratio: float) -> Reason | None:
+        """The over-commit limits; a lonely job may use a whole GPU whatever they say."""
+        gpu, free_bytes = load.gpu, self._memory_left(load.gpu, load.memory_used_bytes)
+        if load.residents and need_bytes > free_bytes:
+            numbers = {"needed_bytes": need_bytes, "free_bytes": free_bytes, "gpu_memory_bytes": gpu.memory_bytes}
             return Reason(code="MEMORY_DOES_NOT_FIT", numbers=numbers, gpu_ids=(gpu.gpu_id,))
-        if is_shared and utilization_ratio > self._costs.utilization_max_ratio:
+        if load.residents and utilization_ratio > self._costs.utilization_max_ratio:
             most = self._costs.utilization_max_ratio
             ratios = {"utilization_ratio": utilization_ratio, "utilization_max_ratio": most}
             return Reason(code="UTILIZATION_TOO_HIGH", numbers=ratios, gpu_ids=(gpu.gpu_id,))
         return None
 
-    def _memory_left(self, entry: GpuView) -> int:
-        allowed = int(entry.gpu.memory_bytes * self._costs.memory_max_ratio)
-        return allowed - self._ledger.memory_used_bytes(entry.gpu.gpu_id)
+    def _memory_left(self, gpu: Gpu, used_bytes: int) -> int:
+        return int(gpu.memory_bytes * self._costs.memory_max_ratio) - used_bytes
 
-    def _resident(self, request: JobRequest, entry: GpuView) -> Resident | None:
+    def _resident(self, request: JobRequest, gpu: Gpu) -> Resident | None:
         sub_batch = samples_per_gpu(request, request.gpus)
-        prediction = self._view.predictions.job(request.key, entry.gpu.device)
-        reserved = reserved_bytes(request, prediction, sub_batch, entry.gpu)
+        reserved = reserved_bytes(request, self._view.predictions.job(request.key, gpu.device), sub_batch, gpu)
         if reserved is None:
             return None
         return Resident(request=request, sub_batch=sub_batch, memory_reserved_bytes=reserved)
@@ -230,92 +261,48 @@ class LeastCostRound:
         prediction = self._view.predictions.job(resident.request.key, device)
         return prediction.utilization_ratio if prediction is not None else 1.0
 
-    def _choose(self, request: JobRequest, options: Mapping[str, _Option]) -> tuple[str, ...] | None:
-        """Take the cheapest GPUs of one kind (line 16), inside the smallest group that locality asks for."""
-        for groups in self._group_levels(request, options):
-            found: list[tuple[float, list[tuple[float, str, int, str]]]] = []
-            for group in groups:
-                cheapest = sorted(option.order for option in group)[: request.gpus]
-                if len(cheapest) == request.gpus and self._hosts_fit(request, cheapest):
-                    found.append((sum(option[0] for option in cheapest), cheapest))
-            if found:
-                return tuple(option[3] for option in min(found)[1])
-        return None
-
-    def _group_levels(
-        self, request: JobRequest, options: Mapping[str, _Option]
-    ) -> Iterator[Sequence[Sequence[_Option]]]:
-        """Yield groups of GPUs to look into: by node, by rack, all (4.2.3); always of one kind."""
-        nodes_max = self._view.nodes_per_job_max
-        is_local = request.gpus >= self._costs.locality_gpus
-        if is_local or nodes_max == 1:
-            yield self._grouped(options, lambda entry: entry.node_id)
-        if nodes_max == 1:
-            return
-        if is_local:
-            yield self._grouped(options, lambda entry: self._view.nodes[entry.node_id].rack_id)
-        yield self._grouped(options, lambda entry: "")
-
-    def _grouped(self, options: Mapping[str, _Option], place_of: _PlaceOf) -> list[list[_Option]]:
-        groups: dict[tuple[str, Kind], list[_Option]] = {}
-        for gpu_id, option in options.items():
-            entry = self._view.gpus[gpu_id]
-            kind = kind_of(entry.gpu)
-            groups.setdefault((place_of(entry), kind), []).append(option)
-        return list(groups.values())
-
-    def _hosts_fit(self, request: JobRequest, chosen: Sequence[tuple[float, str, int, str]]) -> bool:
-        node_ids = [node_id for _, node_id, _, _ in chosen]
-        distinct = dict.fromkeys(node_ids)
-        if self._view.nodes_per_job_max and len(distinct) > self._view.nodes_per_job_max:
-            return False
-        return all(
-            self._ledger.host_fits(
-                self._view.nodes[node_id], request, gpus_here=node_ids.count(node_id), gpus=request.gpus
-            )
-            for node_id in distinct
-        )
-
-    def _wait_reason(
-        self, request: JobRequest, options: Mapping[str, _Option], obstacles: Mapping[str, Reason]
-    ) -> Reason:
+    def _wait_reason(self, request: JobRequest, costs: Costs) -> Reason:
         """Return the reason that was nearest to a start."""
-        if options and request.gpus > len(options):
-            return Reason(code="NO_FREE_GPU", numbers={"gpus_needed": request.gpus, "gpus_free": len(options)})
-        if options:
-            on_one_node = max(map(len, self._grouped(options, lambda entry: entry.node_id)))
-            if on_one_node < request.gpus:
-                return Reason(code="NO_FREE_GPU", numbers={"gpus_needed": request.gpus, "gpus_free": on_one_node})
+        found = int(np.isfinite(costs).sum())
+        if found:
+            most = self._cheapest.most_on_one_node(costs) if request.gpus <= found else found
+            if most < request.gpus:
+                return Reason(code="NO_FREE_GPU", numbers={"gpus_needed": request.gpus, "gpus_free": most})
             return host_reason(request)
-        if not obstacles:
-            return self._full
-        return nearest_obstacle(obstacles.values())
+        obstacles = [one for one in map(partial(self._option, request), self._alike()) if isinstance(one, Reason)]
+        return nearest_obstacle(obstacles) if obstacles else self._full
+
+    def _alike(self) -> Iterator[GpuView]:
+        """Yield the first GPU of every load class that is left: what refuses a job there refuses it on all of them."""
+        for position in np.unique(self._columns.class_of, return_index=True)[1]:
+            yield self._view.gpus[self._columns.gpu_ids[position]]
 
     def _start(
-        self,
-        request: JobRequest,
-        gpu_ids: tuple[str, ...],
-        options: Mapping[str, _Option],
-        candidates: tuple[Candidate, ...],
+        self, request: JobRequest, chosen: Sequence[int], cost: float, candidates: tuple[Candidate, ...]
     ) -> Start:
-        resident, cost = options[gpu_ids[0]].resident, sum(options[gpu_id].cost for gpu_id in gpu_ids)
+        columns = self._columns
+        gpu_ids = tuple(columns.gpu_ids[position] for position in chosen)
+        gpu = self._view.gpus[gpu_ids[0]].gpu
+        resident = self._resident(request, gpu)
+        if resident is None:
+            raise AssertionError(f"{request.job_id} was priced on {gpu_ids[0]} without fitting it")
         reason = start_reason(self._ledger, resident, gpu_ids, {"cost": cost})
         assignments = ranked(gpu_ids)
         self._ledger.place(resident, assignments)
-        for gpu_id in gpu_ids:
-            if not self._is_open(gpu_id):
-                self._open_gpus.pop(gpu_id, None)
+        columns.place(resident, chosen)
+        self._open_count -= sum(not self._is_open(columns.classes[columns.class_of[position]]) for position in chosen)
         return Start(
             job_id=request.job_id,
             reason=reason,
             assignments=assignments,
-            sub_batch=samples_per_gpu(request, request.gpus),
+            sub_batch=resident.sub_batch,
             candidates=candidates,
         )
 
-    def _table(
-        self, options: Mapping[str, _Option], obstacles: Mapping[str, Reason], chosen: Sequence[str]
-    ) -> tuple[Candidate, ...]:
+    def _table(self, request: JobRequest, chosen: Sequence[str]) -> tuple[Candidate, ...]:
+        """Return every GPU as it looks to the job, those that could take it first."""
+        looks = [self._option(request, entry) for entry in self._view.gpus.values()]
+        options = sorted((one for one in looks if isinstance(one, _Option)), key=lambda option: option.order)
         feasible = [
             Candidate(
                 gpu_id=option.gpu_id,
@@ -324,7 +311,10 @@ class LeastCostRound:
                 cost=option.cost,
                 chosen=option.gpu_id in chosen,
             )
-            for option in sorted(options.values(), key=lambda option: option.order)
+            for option in options
         ]
-        rest = [Candidate(gpu_id=gpu_id, feasible=False, reason=reason) for gpu_id, reason in obstacles.items()]
+        refused = zip(self._view.gpus, looks, strict=True)
+        rest = [
+            Candidate(gpu_id=gpu_id, feasible=False, reason=one) for gpu_id, one in refused if isinstance(one, Reason)
+        ]
         return (*feasible, *rest)
