@@ -67,6 +67,7 @@ class Takeovers:
         self._promised: set[str] = set()
         self._failed_ms: dict[object, float] = {}
         self._leaving = {job_id for job_id, job in self._view.running.items() if job.is_stopping}
+        self._on_node = _jobs_by_node(self._view)
         self._rests_ms = ranks or {job_id: self._rest_ms(job) for job_id, job in self._view.running.items()}
 
     def promise(self, takeover: Takeover) -> None:
@@ -155,7 +156,8 @@ class Takeovers:
         )
 
     def _host_fits(self, request: JobRequest, node_id: str, here: Sequence[_Offer]) -> bool:
-        gone = self._leaving.union(*(offer.holders for offer in here))
+        taken = {job_id for offer in here for job_id in offer.holders}
+        gone = [job_id for job_id in self._on_node.get(node_id, ()) if job_id in taken or job_id in self._leaving]
         freed = [self._host_part(self._view.running[job_id], node_id) for job_id in gone]
         room = HostUse(
             cpu_cores=sum(part.cpu_cores for part in freed),
@@ -172,3 +174,13 @@ class Takeovers:
     def _cost(self, takeover: Takeover) -> tuple[int, float, int, tuple[str, ...]]:
         rests = [self._rests_ms[job_id] or 0.0 for job_id in takeover.victims]
         return len(rests), -sum(rests), len(takeover.releasing_gpu_ids), takeover.gpu_ids
+
+
+def _jobs_by_node(view: SchedulingView) -> dict[str, list[str]]:
+    """Return the running jobs on every node, in start order."""
+    found: dict[str, list[str]] = {}
+    for job_id, job in view.running.items():
+        entries = (view.gpus.get(part.gpu_id) for part in job.assignments)
+        for node_id in dict.fromkeys(entry.node_id for entry in entries if entry is not None):
+            found.setdefault(node_id, []).append(job_id)
+    return found
