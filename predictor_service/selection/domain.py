@@ -86,6 +86,8 @@ def learn_domain(features: FeatureArray, groups: Sequence[frozenset[str]]) -> Tr
 
 def _nearest(rows: FloatArray, known: FloatArray) -> FloatArray:
     """Distance of each row to the nearest known one, divided by the square root of the number of columns."""
-    squares = (rows**2).sum(axis=1)[:, None] + (known**2).sum(axis=1)[None, :] - 2.0 * rows @ known.T
-    nearest: FloatArray = np.sqrt(np.maximum(squares.min(axis=1), 0.0) / rows.shape[1])
+    squares = rows @ (-2.0 * known.T)  # one large matrix, changed in place: this is most of a question about pairs
+    squares += (known**2).sum(axis=1)
+    least = squares.min(axis=1) + (rows**2).sum(axis=1)
+    nearest: FloatArray = np.sqrt(np.maximum(least, 0.0) / rows.shape[1])
     return nearest
