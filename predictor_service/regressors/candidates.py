@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from sklearn.ensemble import RandomForestRegressor
+from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.svm import SVR
@@ -66,6 +66,12 @@ def _random_forest(seed: int) -> Regressor:
     )
 
 
+def _extra_trees(seed: int) -> Regressor:
+    return ScikitRegressor(
+        ExtraTreesRegressor(n_estimators=60, min_samples_leaf=2, max_features=0.5, random_state=seed, n_jobs=1)
+    )
+
+
 def _boosted_trees(seed: int) -> Regressor:
     return BoostedTrees(seed=seed)
 
@@ -80,6 +86,7 @@ CANDIDATES: Final[Mapping[str, CandidateBuilder]] = {
     "ridge_with_interactions": _ridge_with_interactions,
     "smooth_process": _smooth_process,
     "random_forest": _random_forest,
+    "extra_trees": _extra_trees,
     "boosted_trees": _boosted_trees,
 }
 """In order of preference among equals; simpler first within each family."""
