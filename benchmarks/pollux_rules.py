@@ -21,23 +21,24 @@ from cotenant_simulator.pollux_rules.simulation import run_pollux_rules
 REPEATS = 5
 VARIABLE = "COTENANT_SHARED_DATA"
 COMMANDS = {
-    "cotenant_simulate": ("-m", "cotenant.cli.main", "simulate"),
-    "program_alone": ("-m", "cotenant_simulator", "simulate"),
+    "cotenant_simulate": (str(Path(sys.executable).with_name("cotenant")), "simulate"),
+    "program_alone": (sys.executable, "-m", "cotenant_simulator", "simulate"),
 }
 
 
 def children_cpu_s(command: Sequence[str]) -> float:
-    """CPU time of a process and of all that it waits for, seconds."""
+    """CPU time of a process and of all that it waits for, seconds; it must print a run in which jobs finished."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert json.loads(printed)["policies"][0]["jobs_finished"] > 0
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def process_cpu_s(name: str, workload: Path, policy: str) -> list[float]:
     """CPU seconds of five runs."""
-    flags = ("--engine-rules", "pollux", "--policies", policy, "--cluster", "16x4")
-    command = (sys.executable, *COMMANDS[name], str(workload), *flags)
+    flags = ("--engine-rules", "pollux", "--policies", policy, "--cluster", "16x4", "-o", "json")
+    command = (*COMMANDS[name], str(workload), *flags)
     return [children_cpu_s(command) for _ in range(REPEATS)]
 
 
