@@ -15,6 +15,7 @@ from predictor_service.importers.catalogue import IMPORTERS, import_set
 from predictor_service.importers.imported_set import write_set
 from predictor_service.importers.timm_features import FILE_NAME
 from predictor_service.importers.timm_table import ChildTracer, build_table, check_installed, read_wanted, trace_model
+from predictor_service.importers.zoo_features import describe_folder
 from predictor_service.settings import default_datasets_dir
 
 _PATH: Final = click.Path(path_type=Path)
@@ -70,15 +71,28 @@ def list_command(output: str) -> None:
 
 
 @datasets.command("features")
-@click.option("--timm", "wanted", type=_PATH, required=True, help="NAME [SIDE] a line, or a public set's folder.")
-@click.option("-o", "--output", type=_PATH, required=True, help="Folder of the table; rows that it has are kept.")
-@click.option("--timeout-s", type=click.FloatRange(1, 3600), default=120, show_default=True, help="For one model.")
-def features_command(wanted: Path, output: Path, timeout_s: float) -> None:
-    """Trace timm models for what a training step computes and keeps; needs torch and timm, and no GPU."""
-    check_installed()
-    tracer = ChildTracer(timeout_s, trace_model)
-    added, failed = build_table(read_wanted(wanted), output, tracer, lambda text: click.echo(text, err=True))
-    click.echo(f"{added:,} models traced, {failed:,} failed", err=True)
+@click.option(
+    "--timm", "wanted", type=_PATH, help="NAME [SIDE] a line, or the folder of a public set that names models."
+)
+@click.option(
+    "--graphs", type=_PATH, help="Folder of ARCHITECTURE.onnx files, as cotenant_profiler export writes them."
+)
+@click.option("-o", "--output", type=_PATH, required=True, help="Folder of the table.")
+@click.option("--timeout-s", type=click.FloatRange(1, 3600), default=120, show_default=True, help="For one timm model.")
+def features_command(wanted: Path | None, graphs: Path | None, output: Path, timeout_s: float) -> None:
+    """Make a table of what models compute and keep: traced from timm (needs torch and timm, no GPU), or from graphs.
+
+    A table of timm models keeps the rows that it has.
+    """
+    if (wanted is None) == (graphs is None):
+        raise click.UsageError("give either --timm or --graphs")
+    if graphs is not None:
+        click.echo(f"{describe_folder(graphs, output):,} graphs described", err=True)
+    if wanted is not None:
+        check_installed()
+        tracer = ChildTracer(timeout_s, trace_model)
+        added, failed = build_table(read_wanted(wanted), output, tracer, lambda text: click.echo(text, err=True))
+        click.echo(f"{added:,} models traced, {failed:,} failed", err=True)
     click.echo(output / FILE_NAME)
 
 

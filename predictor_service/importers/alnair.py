@@ -15,10 +15,18 @@ from cotenant.profile_schema import PairRow, SoloRow
 from predictor_service.importers.imported_set import ImportedSet, features_json, job_key, solo_row
 from predictor_service.importers.model_families import model_family
 from predictor_service.importers.published_table import PublishedRow, read_table
+from predictor_service.importers.zoo_features import ZooFeatures
 
 _DEVICE: Final = "alnair-unnamed-gpu"
 _CAMPAIGN: Final = "mps_slides"
 _MICROSECONDS_PER_STEP_MS: Final = 10 * 1e3
+# Times say that CIFAR-10 images keep their 32 x 32 in ResNet-50 and are enlarged for Inception. The LSTM is unknown.
+_ARCHITECTURES: Final = {
+    ("InceptionV3", "CIFAR-10"): "inception3",
+    ("InceptionV3", "ImageNet"): "inception3",
+    ("ResNet-50", "CIFAR-10"): "resnet50_cifar",
+    ("ResNet-50", "ImageNet"): "resnet50",
+}
 _SOLO_COLUMNS: Final = "model dataset batch_size gpu_util_pct us_per_10_steps"
 _PAIR_COLUMNS: Final = (
     "victim_model victim_dataset victim_batch victim_solo_util_pct victim_solo_us_per_10_steps other_model "
@@ -53,7 +61,10 @@ def _solo(row: PublishedRow) -> SoloRow:
         step_ms_mean=row.number("us_per_10_steps", above=0) / _MICROSECONDS_PER_STEP_MS,
         utilization_ratio=row.number("gpu_util_pct", maximum=100) / 100,
         quality_flags=("time_unit_suspect", "utilization_read_by_eye"),
-        features_json=features_json({"model": model, "dataset": dataset, "batch_size": batch}),
+        features_json=features_json(
+            {"model": model, "dataset": dataset, "batch_size": batch},
+            ZooFeatures.load().of(_ARCHITECTURES.get((model, dataset))),
+        ),
     )
 
 

@@ -22,6 +22,7 @@ from typing import Final
 from cotenant.profile_schema import PairRow, SoloRow
 from predictor_service.importers.imported_set import ImportedSet, features_json, job_key, solo_row
 from predictor_service.importers.published_table import PublishedRow, read_table
+from predictor_service.importers.zoo_features import ZooFeatures
 
 _DEVICES: Final = {"K80": "Tesla K80", "P100": "Tesla P100-PCIE-16GB", "V100": "Tesla V100-SXM2-16GB"}
 _FAMILIES: Final = {
@@ -32,6 +33,15 @@ _FAMILIES: Final = {
     "Recommendation": "autoencoder",
     "A3C": "actor_critic",
     "CycleGAN": "gan",
+}
+_ARCHITECTURES: Final = {
+    "ResNet-18": "resnet18_cifar",
+    "ResNet-50": "resnet50",
+    "Transformer": "transformer_translation",
+    "LM": "lstm_wikitext",
+    "Recommendation": "rating_autoencoder",
+    "A3C": "a3c",
+    "CycleGAN": "cyclegan",
 }
 _INPUT_SHAPES: Final = {"ResNet-18": "3x32x32", "ResNet-50": "3x224x224"}
 _SOLO_COLUMNS: Final = "campaign gpu consolidated model batch_size n_gpus steps_per_s ran"
@@ -86,7 +96,7 @@ def _solo(row: PublishedRow) -> SoloRow:
         step_ms_mean=1e3 / row.number("steps_per_s", above=0) if ran else None,
         status=status,
         quality_flags=tuple(flags),
-        features_json=features_json({"model": model, "batch_size": row.optional_number("batch_size")}),
+        features_json=_features(model, row.optional_number("batch_size")),
     )
 
 
@@ -129,8 +139,13 @@ def _unpublished_solo(row: PublishedRow, side: str) -> SoloRow:
         input_shape=_INPUT_SHAPES.get(model),
         status="failed",
         quality_flags=(*flags, "solo_not_published"),
-        features_json=features_json({"model": model, "batch_size": row.optional_number(f"{side}_batch")}),
+        features_json=_features(model, row.optional_number(f"{side}_batch")),
     )
+
+
+def _features(model: str, batch: float | None) -> str | None:
+    """The models are those that the set names; their graphs come from our own zoo."""
+    return features_json({"model": model, "batch_size": batch}, ZooFeatures.load().of(_ARCHITECTURES[model]))
 
 
 def _key_of_side(row: PublishedRow, side: str) -> str:

@@ -15,8 +15,19 @@ from cotenant.profile_schema import SoloRow
 from predictor_service.importers.imported_set import MEBIBYTE, ImportedSet, features_json, job_key, solo_row
 from predictor_service.importers.model_families import model_family
 from predictor_service.importers.published_table import PublishedRow, read_table
+from predictor_service.importers.zoo_features import ZooFeatures
 
 _DEVICE: Final = "NVIDIA A100-SXM4-40GB"
+# The set says no more than these names; `embedding` could be anything.
+_ARCHITECTURES: Final = {
+    "bert": "bert_base",
+    "cyclegan": "cyclegan",
+    "deepspeech2": "deepspeech2",
+    "gnn": "gcn",
+    "mobilenet": "mobilenet_v2",
+    "resnet": "resnet50",
+    "transformer": "transformer_translation",
+}
 _SOLO_COLUMNS: Final = "model batch_size gpu_util_pct mem_util_pct gpu_mem_mib power_w"
 _SLICE_COLUMNS: Final = (
     "model batch_size mig_compute_slices mig_mem_gb median_iter_s mean_iter_s p95_iter_s n_iters slowdown_vs_7g"
@@ -74,5 +85,7 @@ def _job(row: PublishedRow) -> dict[str, object]:
         "architecture": model,
         "family": model_family(model),
         "batch": batch,
-        "features_json": features_json({"model": model, "batch_size": batch}),
+        "features_json": features_json(
+            {"model": model, "batch_size": batch}, ZooFeatures.load().of(_ARCHITECTURES.get(model))
+        ),
     }

@@ -14,13 +14,14 @@ from cotenant.profile_schema import LossCurveRow, SoloRow
 from predictor_service.importers.imported_set import ImportedSet, features_json, job_key, solo_row
 from predictor_service.importers.model_families import model_family
 from predictor_service.importers.published_table import PublishedRow, read_table
+from predictor_service.importers.zoo_features import ZooFeatures
 
 _DEVICE: Final = "Tesla T4"
 _TIME_COLUMNS: Final = "app source placement n_nodes n_gpus local_batch step_time_s sync_time_s samples_per_s"
 _CURVE_COLUMNS: Final = "app batch_size epoch progress iteration metric grad_sqr grad_var"
 # Application to architecture, and the largest value of its metric; None: the metric is a loss.
 _ARCHITECTURES: Final = {
-    "bert": "bert", "cifar10": "resnet18", "imagenet": "resnet50", "ncf": "neumf", "yolov3": "yolov3",
+    "bert": "bert_base", "cifar10": "resnet18_cifar", "imagenet": "resnet50", "ncf": "ncf", "yolov3": "yolov3",
     "deepspeech2": "deepspeech2",
 }  # fmt: skip
 _METRIC_MAXIMA: Final = {
@@ -62,7 +63,10 @@ def _solo(row: PublishedRow) -> SoloRow:
         nodes=nodes,
         step_ms_mean=1e3 * row.number("step_time_s", above=0),
         sync_ms_mean=1e3 * row.number("sync_time_s"),
-        features_json=features_json({"app": application, "local_batch": per_device, "placement": placement or None}),
+        features_json=features_json(
+            {"app": application, "local_batch": per_device, "placement": placement or None},
+            ZooFeatures.load().of(_ARCHITECTURES[application]),
+        ),
     )
 
 

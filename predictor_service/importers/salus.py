@@ -14,6 +14,7 @@ from cotenant.profile_schema import SoloRow
 from predictor_service.importers.imported_set import ImportedSet, features_json, job_key, solo_row
 from predictor_service.importers.model_families import model_family
 from predictor_service.importers.published_table import PublishedRow, read_table
+from predictor_service.importers.zoo_features import ZooFeatures
 
 _COLUMNS: Final = "model batch_size run_length wall_s peak_gpu_mem_mb iterations s_per_iteration"
 _MEGABYTE: Final = 1e6
@@ -45,5 +46,5 @@ def _row(row: PublishedRow) -> SoloRow:
         steps=row.integer("iterations", minimum=1),
         memory_peak_bytes=round(row.number("peak_gpu_mem_mb") * _MEGABYTE),
         quality_flags=("device_from_paper", *(("includes_start_up",) if short else ())),
-        features_json=features_json({"model": model, "batch_size": batch}),
+        features_json=features_json({"model": model, "batch_size": batch}, ZooFeatures.load().of(model)),
     )

@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from predictor_service.features.operator_families import OperatorFamily
+from predictor_service.importers.shape_memory import ShapeMemory
 
 PEAK_BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Batches at which the peak is tabulated; between them it is at most the straight line, because it is convex."""
@@ -127,6 +128,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.trace = _Trace()
         self.forward = True
+        self._shapes = ShapeMemory()
         self._owned = owned
         self._sizes: dict[int, int] = {}
         self._references: dict[int, weakref.ref[Any]] = {}
@@ -134,7 +136,7 @@ class _Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         """Runs one operator and follows what it creates; the signature is PyTorch's."""
-        output = func(*args, **(kwargs or {}))
+        output = self._shapes.run(func, args, kwargs or {})
         created_bytes = sum(self._follow(item) for item in tree_leaves(output) if isinstance(item, torch.Tensor))
         self.trace.live_bytes.append(self._total_bytes)
         if not self.forward:

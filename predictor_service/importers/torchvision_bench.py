@@ -1,7 +1,7 @@
 """pytorch-gpu-benchmark: step time of torchvision models, 12 images of 224 x 224 per GPU, one to four GPUs.
 
-A campaign is a folder of the source: one machine, one go; the two runs on an RTX 2080 Ti stay apart. Our features come
-from the timm model of the same design, where there is one.
+A campaign is a folder of the source: one machine, one go; the two runs on an RTX 2080 Ti stay apart. Our zoo has the
+models under the same names.
 """
 
 from __future__ import annotations
@@ -14,19 +14,12 @@ from cotenant.profile_schema import SoloRow
 from predictor_service.importers.imported_set import ImportedSet, features_json, job_key, solo_row
 from predictor_service.importers.model_families import model_family
 from predictor_service.importers.published_table import PublishedRow, read_table
-from predictor_service.importers.timm_features import TimmFeatures
+from predictor_service.importers.zoo_features import ZooFeatures
 
 _COLUMNS: Final = "folder gpu n_gpus precision mode model batch_per_gpu median_ms mean_ms std_ms n"
 _PRECISIONS: Final = {"half": "fp16", "float": "fp32", "double": "fp64"}
 _MODES: Final = {"train": "train", "inference": "infer"}
 _SIDE: Final = 224
-# Names of torchvision for designs that timm calls otherwise; the remaining common names are equal.
-_TIMM_NAMES: Final = {
-    "mobilenet_v2": "mobilenetv2_100",
-    "mnasnet0_5": "mnasnet_050",
-    "mnasnet0_75": "mnasnet_075",
-    "mnasnet1_0": "mnasnet_100",
-}
 
 
 def import_torchvision_bench(folder: Path) -> ImportedSet:
@@ -35,11 +28,10 @@ def import_torchvision_bench(folder: Path) -> ImportedSet:
     Raises:
         TrainingDataError: A file is not what the set's README describes; names file, line and column.
     """
-    features = TimmFeatures.load()
-    return ImportedSet(solo=[_row(row, features) for row in read_table(folder, "step_times.csv", _COLUMNS)])
+    return ImportedSet(solo=[_row(row) for row in read_table(folder, "step_times.csv", _COLUMNS)])
 
 
-def _row(row: PublishedRow, features: TimmFeatures) -> SoloRow:
+def _row(row: PublishedRow) -> SoloRow:
     model, mode = row.text("model"), _MODES[row.choice("mode", tuple(_MODES))]
     gpus, per_device = row.integer("n_gpus", minimum=1), row.integer("batch_per_gpu", minimum=1)
     precision = _PRECISIONS[row.choice("precision", tuple(_PRECISIONS))]
@@ -61,7 +53,5 @@ def _row(row: PublishedRow, features: TimmFeatures) -> SoloRow:
         step_ms_mean=row.number("mean_ms", above=0),
         step_ms_p50=row.number("median_ms", above=0),
         steps=row.integer("n", minimum=1),
-        features_json=features_json(
-            {"model": model, "batch_per_gpu": per_device}, features.at_size(_TIMM_NAMES.get(model, model), _SIDE)
-        ),
+        features_json=features_json({"model": model, "batch_per_gpu": per_device}, ZooFeatures.load().of(model)),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from cotenant_profiler.zoo.registry import find
 from torch import Tensor, nn
 
 from predictor_service.features.graph_description import describe_graph
+from predictor_service.importers.shape_memory import ShapeMemory
 from predictor_service.importers.step_tracing import PEAK_BATCHES, trace_step
 
 STANDIN = Path(__file__).parents[3] / "datasets" / "cpu_standin"
@@ -139,3 +141,37 @@ def test_the_trace_agrees_with_the_graph_to_the_byte(architecture: str) -> None:
     assert features["parameters"] == graph.stored.parameters
     assert features["forward_macs_per_sample"] == graph.scalars["forward_macs"].per_sample
     assert kept == graph.scalars["activation_bytes_saved"].per_sample
+
+
+def test_remembering_shapes_changes_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def block() -> nn.Module:
+        with torch.device("meta"):
+            return nn.Sequential(
+                nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.SiLU(), nn.Dropout(0.1), nn.MaxPool2d(1)
+            )
+
+    def features() -> dict[str, float]:
+        torch.manual_seed(0)
+        return traced(block(), block(), nn.Flatten(), on_meta(nn.Linear, 512, 4), nn.Softmax(1), shape=(8, 8, 8))
+
+    remembered = features()
+    runs: list[object] = []
+
+    def run_always(_: ShapeMemory, func: Any, args: Any, kwargs: Any) -> Any:
+        runs.append(func)
+        return func(*args, **kwargs)
+
+    monkeypatch.setattr(ShapeMemory, "run", run_always)
+    assert remembered == features()
+    assert runs
+
+
+def test_views_and_in_place_operators_are_never_remembered() -> None:
+    memory, tensor = ShapeMemory(), torch.empty(4, 4, device="meta")
+    for _ in range(2):
+        view = memory.run(torch.ops.aten.view.default, (tensor, [16]), {})
+        assert view.untyped_storage()._cdata == tensor.untyped_storage()._cdata
+        assert memory.run(torch.ops.aten.relu_.default, (tensor,), {}) is tensor
+    first, second = (memory.run(torch.ops.aten.relu.default, (tensor,), {}) for _ in range(2))
+    assert first.shape == second.shape
+    assert first.untyped_storage()._cdata != second.untyped_storage()._cdata

@@ -1,0 +1,62 @@
+"""The architectures that sets name bring the figures of their graphs, read as a user's graph is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from predictor_service.commands.datasets import datasets
+from predictor_service.errors import TrainingDataError
+from predictor_service.features.graph_description import describe_graph
+from predictor_service.importers import alnair, gavel, miso, pollux
+from predictor_service.importers.imported_set import features_json
+from predictor_service.importers.zoo_features import ZooFeatures, described_features
+from tests.support.measured_dataset import dense_network
+
+
+def test_the_table_says_what_the_graph_says(tmp_path: Path) -> None:
+    content = dense_network([16, 8, 4])
+    (tmp_path / "small.onnx").write_bytes(content)
+    run = CliRunner().invoke(
+        datasets, ["features", "--graphs", str(tmp_path), "-o", str(tmp_path / "out")], catch_exceptions=False
+    )
+    assert run.stdout == f"{tmp_path / 'out' / 'features.csv'}\n"
+    found = ZooFeatures.load(tmp_path / "out").of("small")
+    assert found == described_features(describe_graph(content))
+    assert found["forward_macs_per_sample"] == 16 * 8 + 8 * 4
+    assert found["saved_for_backward_bytes_per_sample"] == 4 * (8 + 4)
+    assert (found["matrix_multiply_nodes"], found["activation_nodes"], found["depth"]) == (2, 2, 2)
+    assert ZooFeatures.load(tmp_path / "out").of("large") is None
+    assert ZooFeatures.load(tmp_path / "out").of(None) is None
+
+
+def test_features_fit_into_a_cell() -> None:
+    named = json.loads(features_json({}, described_features(describe_graph(dense_network([16, 8])))) or "")
+    assert all(name.startswith("graph.") for name in named)
+
+
+def test_without_a_table_nothing_is_known(tmp_path: Path) -> None:
+    assert ZooFeatures.load(tmp_path).of("resnet50") is None
+
+
+@pytest.mark.parametrize("named", [gavel, alnair, miso, pollux], ids=lambda module: module.__name__.split(".")[-1])
+def test_every_architecture_that_a_set_is_mapped_to_has_features(named: object) -> None:
+    table = ZooFeatures.load()
+    architectures: dict[object, str] = named._ARCHITECTURES  # type: ignore[attr-defined]
+    assert [name for name in architectures.values() if table.of(name) is None] == []
+
+
+def test_a_folder_without_graphs_or_with_a_bad_one_is_refused(tmp_path: Path) -> None:
+    arguments = ["features", "--graphs", str(tmp_path), "-o", str(tmp_path / "out")]
+    with pytest.raises(TrainingDataError, match=r"has no \.onnx file; export the zoo there first"):
+        CliRunner().invoke(datasets, arguments, catch_exceptions=False)
+    (tmp_path / "broken.onnx").write_bytes(b"no graph")
+    with pytest.raises(TrainingDataError, match=r"broken\.onnx: .*; export it again or take it away"):
+        CliRunner().invoke(datasets, arguments, catch_exceptions=False)
+
+
+def test_the_command_wants_one_source() -> None:
+    assert "give either --timm or --graphs" in CliRunner().invoke(datasets, ["features", "-o", "out"]).stderr
