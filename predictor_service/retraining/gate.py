@@ -5,8 +5,9 @@ are taken in the scale in which a target is learned, so that large jobs do not o
 
 The rule. For every target of every device type that is served, ours / theirs of the mean absolute error over the
 common rows may exceed 1 by no more than the noise margin: two standard errors of that ratio when families are
-resampled, at least 2 % and at most 10 %. A version that lacks a served target, or that shares fewer than half of the
-rows that the served one was judged on, is refused too, because then nothing shows that it is not worse.
+resampled, at least 2 % and at most 10 %. Half a per cent of the measured value is always allowed. A version that lacks
+a served target, or that shares fewer than half of the rows that the served one was judged on, is refused too, because
+then nothing shows that it is not worse.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from predictor_service.registry.held_out import HeldOut, HeldOutRows
 MARGIN_MIN: Final = 0.02
 MARGIN_MAX: Final = 0.10
 COMMON_ROWS_RATIO_MIN: Final = 0.5
-NEGLIGIBLE_ERROR: Final = 1e-6
-"""Errors below this, in the learned scale, are all as good as none."""
+MEASURING_NOISE: Final = 0.005
+"""A larger error by less than this, in the learned scale, is below what repeating a measurement changes."""
 _INTERVAL_PER_STANDARD_ERROR: Final = 2 * 1.96
 _STANDARD_ERRORS: Final = 2.0
 _ERROR: Final = "error"
@@ -111,7 +112,7 @@ def _compare_target(
     objection = ""
     if len(common) < COMMON_ROWS_RATIO_MIN * len(champion.row_ids):
         objection = f"only {len(common)} of {len(champion.row_ids)} rows are among the new data"
-    elif challenger_error > champion_error * (1 + margin) + NEGLIGIBLE_ERROR:
+    elif challenger_error > max(champion_error * (1 + margin), champion_error + MEASURING_NOISE):
         worse = challenger_error / champion_error - 1 if champion_error > 0 else float("inf")
         objection = f"error {worse:+.1%} on the same {len(common)} rows, more than the margin of {margin:.1%}"
     return TargetComparison(

@@ -44,9 +44,14 @@ def test_worse_within_noise_is_no_objection_and_the_margin_says_why() -> None:
 
 
 def test_worse_by_a_steady_few_per_cent_is_an_objection_because_it_is_no_noise() -> None:
-    found = compare(rows(0.1), rows(0.104))
+    found = compare(rows(0.3), rows(0.312))
     assert found.margin_ratio == pytest.approx(0.02)
     assert "+4.0%" in found.objection
+
+
+def test_worse_by_less_than_measuring_again_would_change_is_no_objection() -> None:
+    assert compare(rows(0.01), rows(0.014)).objection == ""
+    assert compare(rows(0.01), rows(0.016)).objection
 
 
 def test_worse_by_more_than_the_largest_margin_is_an_objection_however_noisy() -> None:
