@@ -1,0 +1,205 @@
+"""Small random instances that a heuristic and its exact ruler both solve, and what either solution is worth."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scheduler_service.core.decisions import Start, unfolded
+from scheduler_service.core.records import Share
+from scheduler_service.core.view import SchedulingView
+from scheduler_service.exact.best_sharing import SharingJob
+from scheduler_service.exact.fewest_gpus import PackedJob
+from scheduler_service.exact.least_cost_placement import ExactPlacement, LoadedGpu, PricedJob
+from scheduler_service.policies.horus import DEFAULT_CURVE
+from scheduler_service.policies.least_cost import CostModel
+from scheduler_service.policies.opportunistic_memory import Demand
+from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingRules
+from scheduler_service.policies.pair_sharing import RunningBeside, shared_sum_ms, waiting_sum_ms
+from scheduler_service.policies.sjf_bsbf import SjfBsbf
+from tests.support.packing import Instance
+from tests.support.scheduling import GIB, all_pairs, job, memory, node, pair, pending, prediction, running, store, view
+
+OJPP_RULES = PackingRules(
+    best=Best.LEAST_INTERFERENCE,
+    memory=MemoryModel.ONE_SURGE,
+    compute_requirement="sm_activity",
+    tau_max=0.1,
+    theta_max=0.2,
+    theta_diff=0.1,
+)
+HORUS_COSTS = CostModel(
+    weight_memory=0.5,
+    weight_utilization=0.5,
+    max_jobs_per_gpu=2,
+    memory_max_ratio=1.0,
+    utilization_max_ratio=2.0,
+    locality_gpus=8,
+    curves={},
+    default_curve=DEFAULT_CURVE,
+)
+
+
+def packed_jobs(instance: Instance) -> list[PackedJob]:
+    """Return the jobs of a packing instance as the ruler reads them."""
+    return [
+        PackedJob(
+            name=one.name,
+            workers=one.workers,
+            demand=Demand(
+                compute_ratio=one.alpha, base_ratio=one.gamma, surge_ratio=one.delta, surge_probability_ratio=one.p
+            ),
+        )
+        for one in instance.jobs
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HorusInstance:
+    """Equal devices of 8 GiB on one node, some of them in use, and jobs that all consent."""
+
+    gpus: tuple[LoadedGpu, ...]
+    jobs: tuple[PricedJob, ...]
+
+    @classmethod
+    def drawn(cls, seed: int) -> HorusInstance:
+        """Draw one."""
+        luck = random.Random(seed)
+        gpus = tuple(
+            LoadedGpu(
+                gpu_id=f"n0.{index}",
+                memory_bytes=8 * GIB,
+                memory_used_bytes=(used := luck.choice((0, 0, 2, 4))) * GIB,
+                utilization_ratio=luck.choice((0.2, 0.5, 0.8)) if used else 0.0,
+                jobs=int(used > 0),
+            )
+            for index in range(luck.randint(2, 4))
+        )
+        jobs = tuple(
+            PricedJob(
+                name=f"j{index}",
+                gpus=luck.choice((1, 1, 1, 2)),
+                memory_bytes=luck.choice((1, 2, 3, 5)) * GIB,
+                utilization_ratio=luck.choice((0.1, 0.3, 0.6, 0.9)),
+            )
+            for index in range(luck.randint(2, 5))
+        )
+        return cls(gpus=gpus, jobs=jobs)
+
+    def view(self) -> SchedulingView:
+        """Return the instance as a policy sees it."""
+        held = [gpu for gpu in self.gpus if gpu.jobs]
+        sizes = {f"key-{one.name}": (one.memory_bytes, one.utilization_ratio) for one in self.jobs}
+        sizes |= {f"key-r{gpu.gpu_id}": (gpu.memory_used_bytes, gpu.utilization_ratio) for gpu in held}
+        known = store(
+            [
+                prediction(key, memory=memory(size / GIB), utilization_ratio=utilization)
+                for key, (size, utilization) in sizes.items()
+            ],
+            all_pairs(list(sizes), 0.0),
+        )
+        return view(
+            nodes=[node("n0", len(self.gpus))],
+            waiting=[
+                pending(job(one.name, gpus=one.gpus, batch=one.gpus, share=Share.ANY), index)
+                for index, one in enumerate(self.jobs)
+            ],
+            holding=[running(job(f"r{gpu.gpu_id}", share=Share.ANY), [gpu.gpu_id]) for gpu in held],
+            predictions=known,
+        )
+
+    def worth(self, placed: Mapping[str, Sequence[str]]) -> ExactPlacement:
+        """Return what a placement costs at its final loads."""
+        total = 0.0
+        for gpu in self.gpus:
+            here = [one for one in self.jobs if gpu.gpu_id in placed.get(one.name, ())]
+            used = gpu.memory_used_bytes + sum(one.memory_bytes for one in here)
+            utilization = gpu.utilization_ratio + sum(one.utilization_ratio for one in here)
+            cost = HORUS_COSTS.cost(memory_ratio=used / gpu.memory_bytes, utilization_ratio=utilization, device="")
+            total += len(here) * cost
+        return ExactPlacement(placed={name: tuple(gpu_ids) for name, gpu_ids in placed.items()}, cost=total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingInstance:
+    """One running job per GPU, and new jobs; memory never matters, so that only times do.
+
+    Attributes:
+        rests: Seconds that the running job of each GPU still needs.
+        jobs: Seconds that each new job needs, and its GPUs.
+        slowdowns: (victim, other) -> ratio.
+    """
+
+    rests: tuple[int, ...]
+    jobs: tuple[tuple[int, int], ...]
+    slowdowns: Mapping[tuple[str, str], float]
+
+    @classmethod
+    def drawn(cls, seed: int) -> SharingInstance:
+        """Draw one."""
+        luck = random.Random(seed)
+        rests = tuple(luck.randrange(10, 500) for _ in range(luck.randint(2, 5)))
+        jobs = tuple((luck.randrange(10, 500), luck.choice((1, 1, 2))) for _ in range(luck.randint(1, 4)))
+        names = [*(f"r{index}" for index in range(len(rests))), *(f"j{index}" for index in range(len(jobs)))]
+        drawn = {(one, two): luck.choice((0.0, 0.2, 0.6, 1.5)) for one in names for two in names if one != two}
+        return cls(rests=rests, jobs=jobs, slowdowns=drawn)
+
+    def view(self) -> SchedulingView:
+        """Return the instance as a policy sees it: every step takes a second."""
+        names = [*(f"r{index}" for index in range(len(self.rests))), *(f"j{index}" for index in range(len(self.jobs)))]
+        known = store(
+            [
+                prediction(f"key-{name}", memory=memory(0.5), step_ms={(gpus, 1): 1_000.0 for gpus in (1, 2)})
+                for name in names
+            ],
+            [pair(f"key-{one}", f"key-{two}", ratio) for (one, two), ratio in self.slowdowns.items()],
+        )
+        consent = {"share": Share.ANY, "max_slowdown_ratio": 9.0}
+        return view(
+            nodes=[node("n0", len(self.rests))],
+            waiting=[
+                pending(job(f"j{index}", gpus=gpus, batch=gpus, steps_total=seconds, **consent), index)
+                for index, (seconds, gpus) in enumerate(self.jobs)
+            ],
+            holding=[
+                running(job(f"r{index}", steps_total=seconds, **consent), [f"n0.{index}"])
+                for index, seconds in enumerate(self.rests)
+            ],
+            predictions=known,
+        )
+
+    def sharing_jobs(self) -> list[SharingJob]:
+        """Return the new jobs as the ruler reads them."""
+        return [
+            SharingJob(
+                name=f"j{index}",
+                gpus=gpus,
+                rests_ms={1: seconds * 1_000.0},
+                beside={(f"n0.{there}", 1): self._beside(index, there) for there in range(len(self.rests))},
+                partner_of={f"n0.{there}": f"r{there}" for there in range(len(self.rests))},
+            )
+            for index, (seconds, gpus) in enumerate(self.jobs)
+        ]
+
+    def _beside(self, index: int, there: int) -> RunningBeside:
+        return RunningBeside(
+            rest_ms=self.rests[there] * 1_000.0,
+            slowdown_ratio=self.slowdowns[f"r{there}", f"j{index}"],
+            newcomer_slowdown_ratio=self.slowdowns[f"j{index}", f"r{there}"],
+        )
+
+    def gain_ms(self, shares: Mapping[str, Sequence[str]]) -> float:
+        """Return what these jobs gain by sharing against waiting for their partners."""
+        total = 0.0
+        for name, gpu_ids in shares.items():
+            index = int(name[1:])
+            rest_ms = self.jobs[index][0] * 1_000.0
+            beside = [self._beside(index, int(gpu_id.split(".")[1])) for gpu_id in gpu_ids]
+            total += waiting_sum_ms(rest_ms, beside) - shared_sum_ms(rest_ms, beside)
+        return total
+
+    def heuristic(self) -> dict[str, list[str]]:
+        """Return who shares under sjf_bsbf."""
+        decisions = unfolded(SjfBsbf().decide(self.view()))
+        return {one.job_id: [part.gpu_id for part in one.assignments] for one in decisions if isinstance(one, Start)}
