@@ -1,8 +1,8 @@
 """Operators on the meta device, run once for equal shapes: the blocks of a network repeat, and its layers are Python.
 
-Only operators that make new tensors are remembered, by what their schema says and by what they did the first time;
-views, in-place operators and everything unusual run as they are. Tracing gets two to three times faster by it and no
-figure changes.
+Only operators that make new meta tensors are remembered, by what their schema says and by what they did the first
+time; views, in-place operators, those on tensors that hold numbers, and everything unusual run as they are. Tracing
+gets two to three times faster by it and no figure changes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ class ShapeMemory:
 
 
 def _key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:  # noqa: ANN401 (any operator)
-    """None for operators that change or look at what they are given, and for arguments that cannot be compared."""
+    """None for operators that change or view what they are given, that see numbers, or that cannot be compared."""
+    tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, torch.Tensor)]
+    if not all(item.is_meta for item in tensors):
+        return None
     if func._schema.is_mutable or any(value.alias_info is not None for value in func._schema.returns):
         return None
     key = (func, *(_signature(item) for item in args), *((name, _signature(item)) for name, item in kwargs.items()))
@@ -82,6 +85,8 @@ def _plans(output: Any, inputs: object) -> tuple[bool, tuple[_Plan | None, ...]]
     if not all(item is None or isinstance(item, torch.Tensor) for item in tensors):
         return None
     made = [item for item in tensors if item is not None]
+    if not all(item.is_meta for item in made):
+        return None
     given = {item.untyped_storage()._cdata for item in tree_leaves(inputs) if isinstance(item, torch.Tensor)}
     storages = {item.untyped_storage()._cdata for item in made}
     whole = all(item.untyped_storage().nbytes() == item.nbytes for item in made)

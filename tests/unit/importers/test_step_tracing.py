@@ -166,6 +166,15 @@ def test_remembering_shapes_changes_no_figure(monkeypatch: pytest.MonkeyPatch) -
     assert runs
 
 
+def test_operators_on_numbers_are_never_remembered() -> None:
+    memory, numbers = ShapeMemory(), torch.arange(4)
+    for added in (1, 2):
+        assert memory.run(torch.ops.aten.add.Scalar, (numbers, added), {}).tolist() == [
+            added + item for item in range(4)
+        ]
+        assert memory.run(torch.ops.aten.arange.default, (4,), {}).tolist() == [0, 1, 2, 3]
+
+
 def test_views_and_in_place_operators_are_never_remembered() -> None:
     memory, tensor = ShapeMemory(), torch.empty(4, 4, device="meta")
     for _ in range(2):
