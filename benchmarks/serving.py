@@ -1,9 +1,9 @@
 """Server CPU of predictions beside a raw gRPC echo of the same run, as JSON.
 
 Each figure is the best of five rounds; no two requests of a round are equal, so no answer is ever reused. "warm" means
-that the graph is known: `predict_job_warm` varies batch and optimizer of a job as a scheduler does that tries
-sub-batches, `predict_job_warm_new_settings` also varies the input wait, so that every request is a job never asked
-about. CPU seconds are those of the server's process; `pairs_end_to_end` adds those of the client that reads the answer.
+that the graph is known: `predict_job_warm` varies batch, optimizer, precision and mode as a scheduler does that tries
+what fits, `predict_job_warm_new_settings` also varies the input wait, so that every request is a job never asked about.
+CPU seconds are those of the server's process; `pairs_end_to_end` adds those of the client that reads the answer.
 """
 
 from __future__ import annotations
@@ -156,8 +156,15 @@ def job_request(number: int, wait_ratio: float = 0.0, **source: str | bytes) -> 
 
 
 def settings_of(number: int, wait_ratio: float = 0.0) -> dict[str, Any]:
-    """Returns settings that repeat after 16,372 numbers."""
-    return {"batch_size": 1 + number % 4093, "optimizer": 1 + number % 4, "input_wait_ratio": wait_ratio}
+    """Returns settings that repeat after 16,288 numbers."""
+    way, batch = divmod(number, 509)
+    return {
+        "batch_size": 1 + batch,
+        "optimizer": 1 + way % 4,
+        "precision": 1 + way // 4 % 4,
+        "mode": 1 + way // 16 % 2,
+        "input_wait_ratio": wait_ratio,
+    }
 
 
 def ask_pairs(stub: Stub, request: messages.PredictPairsRequest) -> npt.NDArray[np.float32]:

@@ -13,6 +13,7 @@ residual times the safety factor of the bounds.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -105,5 +106,9 @@ def _add(fits: FloatArray, job: MemoryBelief, cell_bytes: float) -> FloatArray:
 
 
 def _chance_above(job: MemoryBelief, limit_bytes: float) -> float:
-    sizes, chances = _outcomes(job)
-    return float(chances[sizes > limit_bytes].sum())
+    """Counted by bisection: this is asked for every job that does not fit."""
+    residuals, margin = job.bounds.residuals, math.log(limit_bytes / job.value_bytes)
+    beyond = 1.0 / (job.bounds.groups + 1)
+    above = len(residuals) - bisect_right(residuals, margin)
+    largest = residuals[-1] * SAFETY_FACTOR if residuals[-1] > 0 else residuals[-1]
+    return above * (1.0 - beyond) / len(residuals) + (beyond if largest > margin else 0.0)
