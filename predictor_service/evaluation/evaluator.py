@@ -25,6 +25,7 @@ from predictor_service.registry.served_version import ServedVersion
 
 ROWS_MIN: Final = 2
 _RESAMPLED_GROUPS_MIN: Final = 5
+_MOST: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,10 @@ def _evaluate_without_folds(question: EvaluationQuestion, tell: Tell) -> Evaluat
         test = _keep_answerable(stored, test, excluded)
         _tell_seen(stored.version, test, tell)
     _check_rows(test, excluded, 1, path)
-    method = stored or METHODS[question.target]("family")
+    unseen = "family" if train is None else _unseen_level(train, test)
+    if stored is None:
+        tell(f"rows to predict differ from those to learn from by {unseen}: the method chooses for that")
+    method = stored or METHODS[question.target](unseen)
     rounds = [Round(train, test, np.arange(len(test)))]
     level = _coarsest_level(test)
     predictions = predict_rounds(rounds, method, level, question.seed, tell)
@@ -231,6 +235,16 @@ def _drop_repeated(train: Problem, test: Problem, excluded: Counter[str], tell: 
     if seen:
         tell(f"{seen} of {len(test)} rows to predict have a job that is among the rows to learn from")
     return test
+
+
+def _unseen_level(train: Problem, test: Problem) -> str:
+    """The coarsest level at which most rows to predict have a group that is not among the rows to learn from."""
+    for level in ("device", "family", "architecture", "job"):
+        known = frozenset[str]().union(*train.groups(level))
+        unseen = sum(not names <= known for names in test.groups(level))
+        if unseen > _MOST * len(test):
+            return level
+    return "random_pair"
 
 
 def _coarsest_level(problem: Problem) -> str:

@@ -94,6 +94,21 @@ def test_two_files_can_be_given_and_a_row_of_both_is_no_test(tmp_path: Path) -> 
     assert scored.excluded["also among the rows to learn from"] == 8
 
 
+@pytest.mark.parametrize(
+    ("learned", "unseen"), [(slice(0, 32), "family"), (slice(0, 48, 2), "job"), (slice(0, 48), "random_pair")]
+)
+def test_a_method_chooses_for_what_the_rows_to_predict_really_lack(tmp_path: Path, learned: slice, unseen: str) -> None:
+    rows = solo_rows(architectures=2)
+    train = write_profiles(tmp_path / "train", rows[learned])
+    repeated = [dataclasses.replace(row, run_id=f"again-{row.run_id}") for row in rows[33::2]]
+    told: list[str] = []
+    question = EvaluationQuestion(
+        target="memory", fold_rule="none", train=train, test=write_profiles(tmp_path / "test", repeated)
+    )
+    evaluate(question, told.append)
+    assert any(f"by {unseen}:" in line for line in told)
+
+
 def problem_of(rows: list[SoloRow], target: str = "memory") -> Problem:
     return read_problem(MeasuredProfiles(name="x", solo=tuple(rows), pairs=()), target, DEVICE).problem
 
