@@ -50,7 +50,8 @@ def _score(task: Task, problem: Problem, seed: int) -> dict[str, object]:
     started = time.process_time()
     predictions = _predict(task, problem, seed)
     evaluation = _evaluate(task, problem, predictions, seed, SIZE_DECILE)
-    by_family = _evaluate(task, problem, predictions, seed, "family" if task.level != "device" else "device")
+    families = {job.family for job in problem.jobs}
+    by_group = _evaluate(task, problem, predictions, seed, "family" if len(families) > 1 else task.level)
     baseline = evaluation.baselines[BASELINE]
     assert baseline is not None  # it applies to every target
     return {
@@ -66,7 +67,7 @@ def _score(task: Task, problem: Problem, seed: int) -> dict[str, object]:
         },
         "bars": {bar.metric: _bar(bar.limit, bar.of_baseline, bar.metric, evaluation) for bar in task.bars},
         "coverage_by_size_decile": _coverage(evaluation),
-        "coverage_by_group": _coverage(by_family),
+        "coverage_by_group": _coverage(by_group),
         "candidates": {
             each.name: _rounded({"inner_mae": each.inner_mae, "outer_mae": each.outer_mae})
             for each in evaluation.candidates
