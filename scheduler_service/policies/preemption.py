@@ -66,9 +66,10 @@ class Takeovers:
         self._aging_ms = aging_ms
         self._promised: set[str] = set()
         self._failed_ms: dict[object, float] = {}
-        self._leaving = {job_id for job_id, job in self._view.running.items() if job.is_stopping}
+        self._running = dict(self._view.running)
+        self._leaving = {job_id for job_id, job in self._running.items() if job.is_stopping}
         self._on_node = _jobs_by_node(self._view)
-        self._rests_ms = ranks or {job_id: self._rest_ms(job) for job_id, job in self._view.running.items()}
+        self._rests_ms = ranks or {job_id: self._rest_ms(job) for job_id, job in self._running.items()}
 
     def promise(self, takeover: Takeover) -> None:
         """Keep these GPUs for the job, and count its victims as leaving."""
@@ -158,7 +159,7 @@ class Takeovers:
     def _host_fits(self, request: JobRequest, node_id: str, here: Sequence[_Offer]) -> bool:
         taken = {job_id for offer in here for job_id in offer.holders}
         gone = [job_id for job_id in self._on_node.get(node_id, ()) if job_id in taken or job_id in self._leaving]
-        freed = [self._host_part(self._view.running[job_id], node_id) for job_id in gone]
+        freed = [self._host_part(self._running[job_id], node_id) for job_id in gone]
         room = HostUse(
             cpu_cores=sum(part.cpu_cores for part in freed),
             host_memory_bytes=sum(part.host_memory_bytes for part in freed),
