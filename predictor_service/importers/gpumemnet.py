@@ -9,21 +9,28 @@ Faults of the set, and what happens to them:
 
 - status OOM_CRASH: out_of_memory; its memory is where the device ended, flagged memory_censored.
 - SUCCESSFUL with at most 1,000 MiB: rejected, memory_implausible, because less than a context was seen.
-- Layers are an empty list in 65 cnn rows, which then have no features of ours: flagged layers_not_published.
+- Layers are an empty list in 65 cnn rows, which then have no features of ours: flagged layers_not_published. A layer
+  that our arithmetic cannot explain, of which the published rows have none, costs the features and not the row: flagged
+  layers_not_understood.
 - timm rows that are not clean: rejected, near_device_memory or less_than_smaller_batch.
 - Utilization is empty in half of the cnn rows: null.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from cotenant.profile_schema import SoloRow
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.importers.imported_set import MEBIBYTE, Features, ImportedSet, features_json, job_key, solo_row
-from predictor_service.importers.layer_list import count_work, graph_features, parse_layers, step_features
+from predictor_service.importers.layer_list import (
+    UnexplainedLayerError,
+    count_work,
+    graph_features,
+    parse_layers,
+    step_features,
+)
 from predictor_service.importers.model_families import model_family
 from predictor_service.importers.published_table import PublishedRow, has_table, read_table
 from predictor_service.importers.timm_features import TimmFeatures, features_at_batch
@@ -31,8 +38,6 @@ from predictor_service.importers.timm_features import TimmFeatures, features_at_
 _DEVICE: Final = "NVIDIA A100-SXM4-40GB"
 _PLAUSIBLE_MEMORY_MIB: Final = 1000
 _ADAM_SLOTS: Final = 2
-_CNN_ARCHITECTURES: Final = ("bottleneck", "dense", "gradual", "hourglass", "pyramid", "residual", "uniform")
-_MLP_ARCHITECTURES: Final = ("bottleneck", "gradual", "pyramid", "uniform")
 _MEASURED: Final = "max_gpu_mem_mib gpu_util_pct gract smact smocc fp32a"
 _CNN_FEATURES: Final = (
     "depth activation activations params batch_size n_conv2d n_batchnorm2d n_dropout n_avgpool n_linear arch "
@@ -73,29 +78,29 @@ def _cnn(row: PublishedRow) -> SoloRow:
         status, flags = "out_of_memory", [*flags, "memory_censored"]
     elif row.number("max_gpu_mem_mib") <= _PLAUSIBLE_MEMORY_MIB:
         status, flags = "rejected", [*flags, "memory_implausible"]
-    if row.text("layers") == "[]":
-        flags.append("layers_not_published")
     channels, side = row.integer("input_channels", minimum=1), row.integer("input_size", minimum=1)
+    graph, doubts = _layer_features(row, channels, side)
     return _generated(
         row,
         "cnn",
-        architecture=f"cnn_{row.choice('arch', _CNN_ARCHITECTURES)}",
+        architecture=f"cnn_{row.text('arch')}",
         input_shape=f"{channels}x{side}x{side}",
         status=status,
-        quality_flags=tuple(flags),
-        features_json=features_json(_published(row, _CNN_FEATURES), _layer_features(row, channels, side)),
+        quality_flags=(*flags, *doubts),
+        features_json=features_json(_published(row, _CNN_FEATURES), graph),
     )
 
 
 def _mlp(row: PublishedRow) -> SoloRow:
     inputs = row.integer("input_size", minimum=1)
+    graph, doubts = _layer_features(row, inputs, 1)
     return _generated(
         row,
         "mlp",
-        architecture=f"mlp_{row.choice('arch', _MLP_ARCHITECTURES)}",
+        architecture=f"mlp_{row.text('arch')}",
         input_shape=str(inputs),
-        quality_flags=("memory_includes_context",),
-        features_json=features_json(_published(row, _MLP_FEATURES), _layer_features(row, inputs, 1)),
+        quality_flags=("memory_includes_context", *doubts),
+        features_json=features_json(_published(row, _MLP_FEATURES), graph),
     )
 
 
@@ -182,12 +187,17 @@ def _published(row: PublishedRow, columns: str) -> Features:
     return features
 
 
-def _layer_features(row: PublishedRow, channels: int, side: int) -> Mapping[str, float]:
+def _layer_features(row: PublishedRow, channels: int, side: int) -> tuple[Features, tuple[str, ...]]:
+    """Features of the published layers, and the flag that says why there are none."""
+    batch, device = row.integer("batch_size", minimum=1), DEVICE_TYPES[_DEVICE]
     if row.text("layers") == "[]":
-        return step_features([], row.integer("batch_size", minimum=1), DEVICE_TYPES[_DEVICE])
+        return step_features([], batch, device), ("layers_not_published",)
     try:
-        work = count_work(parse_layers(row.text("layers")), channels, side)
-        simulated = step_features(work, row.integer("batch_size", minimum=1), DEVICE_TYPES[_DEVICE])
-        return {**graph_features(work), **simulated}
+        layers = parse_layers(row.text("layers"))
     except ValueError as error:
         raise row.refusal("layers", str(error)) from None
+    try:
+        work = count_work(layers, channels, side)
+    except UnexplainedLayerError:
+        return {}, ("layers_not_understood",)
+    return {**graph_features(work), **step_features(work, batch, device)}, ()

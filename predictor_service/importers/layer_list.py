@@ -41,6 +41,10 @@ _KEEPS_OUTPUT: Final = frozenset({"ReLU", "Tanh", "Sigmoid", "Softmax", "softmax
 _KEEPS_NOTHING: Final = frozenset({"Identity", "dropout"})
 
 
+class UnexplainedLayerError(ValueError):
+    """The list is well formed, but what a layer does does not follow from it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """One layer as published.
@@ -81,7 +85,7 @@ def parse_layers(text: str) -> list[Layer]:
     """Reads the published cell.
 
     Raises:
-        ValueError: It is not a list of (type, elements, parameters) with known types; says which layer.
+        ValueError: It is not a list of (type, elements, parameters); says which layer.
     """
     try:
         published = ast.literal_eval(text)
@@ -94,9 +98,9 @@ def parse_layers(text: str) -> list[Layer]:
 
 def _layer(place: int, entry: object) -> Layer:
     match entry:
-        case (str(kind), int(elements), int(parameters)) if kind in _FAMILY_OF and elements > 0 and parameters >= 0:
+        case (str(kind), int(elements), int(parameters)) if elements > 0 and parameters >= 0:
             return Layer(kind, elements, parameters)
-    raise ValueError(f"layer {place} is {entry!r}, not (known type, output elements, parameters)")
+    raise ValueError(f"layer {place} is {entry!r}, not (type, output elements, parameters)")
 
 
 def count_work(layers: Sequence[Layer], input_channels: int, input_side: int) -> list[Work]:
@@ -108,8 +112,11 @@ def count_work(layers: Sequence[Layer], input_channels: int, input_side: int) ->
         input_side: Height and width of the image; 1 for features.
 
     Raises:
-        ValueError: A convolution has no channels and kernel that explain its parameters.
+        UnexplainedLayerError: A layer is of an unknown type, or a convolution that no channels and kernel explain.
     """
+    unknown = sorted({layer.kind for layer in layers} - set(_FAMILY_OF))
+    if unknown:
+        raise UnexplainedLayerError(f"layers of unknown types: {', '.join(unknown)}")
     work: list[Work] = []
     elements, channels, side, previous_inputs = input_channels * input_side**2, input_channels, input_side, 0
     seen = {input_channels}
@@ -143,7 +150,9 @@ def _resolve(layers: Sequence[Layer], place: int, side: int, inputs_allowed: set
         for kernel in _KERNELS:
             if fan_in % kernel**2 == 0 and fan_in // kernel**2 in inputs_allowed:
                 return candidate, channels, fan_in // kernel**2, kernel
-    raise ValueError(f"layer {place}, {layer.elements} elements and {layer.parameters} parameters, fits no convolution")
+    raise UnexplainedLayerError(
+        f"layer {place}, {layer.elements} elements and {layer.parameters} parameters, fits no convolution"
+    )
 
 
 def _sides(side: int) -> Iterator[int]:

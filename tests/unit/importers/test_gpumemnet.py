@@ -64,6 +64,7 @@ def test_features_hold_no_measurement(tmp_path: Path) -> None:
         (cnn_row(status="OOM_CRASH", memory="40000"), "out_of_memory", "memory_censored"),
         (cnn_row(memory="1000"), "rejected", "memory_implausible"),
         (cnn_row(layers="[]"), "ok", "layers_not_published"),
+        (cnn_row(layers="\"[('conv2d', 64, 41)]\""), "ok", "layers_not_understood"),
         (cnn_row(util=""), "ok", "memory_includes_context"),
     ],
 )
@@ -92,7 +93,7 @@ def test_a_timm_row_is_used_when_it_is_clean(tmp_path: Path, flags: str, status:
     ("row", "message"),
     [
         (cnn_row(layers="nonsense"), "line 2, column layers: is not a list of layers"),
-        (cnn_row(layers="\"[('conv2d', 64, 41)]\""), "line 2, column layers: layer 0, 64 elements and 41 parameters"),
+        (cnn_row(layers="\"[('conv2d', -64, 40)]\""), "line 2, column layers: layer 0 is"),
         (cnn_row(util="150"), "line 2, column gpu_util_pct: 150 is above 100"),
         (cnn_row(status="LOST"), "line 2, column status: 'LOST' is none of SUCCESSFUL, OOM_CRASH"),
         (cnn_row(memory=""), "line 2, column max_gpu_mem_mib: is empty"),

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from predictor_service.importers.layer_list import Layer, count_work, graph_features, parse_layers
+from predictor_service.importers.layer_list import (
+    Layer,
+    UnexplainedLayerError,
+    count_work,
+    graph_features,
+    parse_layers,
+)
 
 # 3 channels of 8 x 8; 3x3 to 4 channels; 3x3 with stride 2 to 5 channels of 4 x 4; head of 10.
 SMALL = [
@@ -61,8 +67,13 @@ def test_dense_layers_have_no_side() -> None:
 
 
 def test_a_convolution_that_nothing_explains_is_refused() -> None:
-    with pytest.raises(ValueError, match="layer 0, 64 elements and 41 parameters, fits no convolution"):
+    with pytest.raises(UnexplainedLayerError, match="layer 0, 64 elements and 41 parameters, fits no convolution"):
         count_work([Layer("conv2d", 64, 41)], 1, 4)
+
+
+def test_a_layer_of_an_unknown_type_is_refused_by_name() -> None:
+    with pytest.raises(UnexplainedLayerError, match="layers of unknown types: conv9d, warp"):
+        count_work([Layer("warp", 3, 4), Layer("conv9d", 3, 4)], 1, 4)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +82,6 @@ def test_a_convolution_that_nothing_explains_is_refused() -> None:
         ("[('conv2d', 3, 4)", "is not a list of layers"),
         ("{}", "is not a list of 1 to"),
         ("[]", "is not a list of 1 to"),
-        ("[('conv9d', 3, 4)]", "layer 0 is"),
         ("[('linear', 0, 4)]", "layer 0 is"),
         ("[('linear', 3.5, 4)]", "layer 0 is"),
         ("__import__('os')", "is not a list of layers"),
