@@ -84,19 +84,28 @@ class Packing:
         return self._filled(places, counts)
 
     def _repacked(self, counts: Sequence[int]) -> list[Allocation]:
-        """Place also those anew that fill less than a node, so that whole nodes come free."""
+        """Place also those anew that fill less than a node, and give up places that span more nodes than need be."""
         places = [
-            claim.allocation if claim.gpus_held == count >= self._cluster.gpus_per_node else ()
+            claim.allocation
+            if claim.gpus_held == count >= self._cluster.gpus_per_node and self._is_tight(claim)
+            else ()
             for claim, count in zip(self._claims, counts, strict=True)
         ]
-        return self._filled(places, counts)
+        return self._filled(places, counts, are_loose_kept=False)
 
-    def _filled(self, places: list[Allocation], counts: Sequence[int]) -> list[Allocation]:
+    def _is_tight(self, claim: Claim) -> bool:
+        return len(claim.allocation) == -(-claim.gpus_held // self._cluster.gpus_per_node)
+
+    def _filled(
+        self, places: list[Allocation], counts: Sequence[int], *, are_loose_kept: bool = True
+    ) -> list[Allocation]:
         """Give the jobs without a place their count, or as near as can be had, the largest first."""
         room = _Room(self._cluster, places)
         missing = [position for position, count in enumerate(counts) if count and not places[position]]
         for position in sorted(missing, key=lambda position: (-counts[position], position)):
-            places[position] = self._cheapest(self._claims[position], room, counts[position])
+            claim = self._claims[position]
+            held = claim.allocation if are_loose_kept or self._is_tight(claim) else ()
+            places[position] = self._cheapest(claim, held, room, counts[position])
             room.take(places[position])
         return places
 
@@ -109,7 +118,7 @@ class Packing:
             for position in sorted(range(len(places)), key=lambda position: (-costs[position], position)):
                 claim = self._claims[position]
                 room.give_back(places[position])
-                found = self._cheapest(claim, room, len(claim.near_costs) - 1)
+                found = self._cheapest(claim, claim.allocation, room, len(claim.near_costs) - 1)
                 if claim.cost(found) < costs[position] - _GAIN_MIN:
                     places[position] = found
                     has_changed = True
@@ -118,16 +127,17 @@ class Packing:
                 break
         return places
 
-    def _cheapest(self, claim: Claim, room: _Room, gpus_max: int) -> Allocation:
+    def _cheapest(self, claim: Claim, held: Allocation, room: _Room, gpus_max: int) -> Allocation:
+        """Return the cheapest place of so many GPUs at most; `held` is a place to be preferred while it is free."""
         best: Allocation = ()
         best_cost = claim.cost(best)
-        for gpus in range(min(gpus_max, room.count()), 0, -1):
-            bound = min(claim.near_costs[gpus], claim.far_costs[gpus]) if gpus < len(claim.near_costs) else best_cost
-            if bound >= best_cost and gpus != claim.gpus_held:
-                continue
-            place = room.find(gpus, claim.allocation)
-            if place and claim.cost(place) < best_cost:
-                best, best_cost = place, claim.cost(place)
+        if held and claim.gpus_held <= gpus_max and room.has(held) and claim.keep_cost < best_cost:
+            best, best_cost = held, claim.keep_cost
+        for gpus in range(min(gpus_max, room.count(), len(claim.near_costs) - 1), 0, -1):
+            if min(claim.near_costs[gpus], claim.far_costs[gpus]) < best_cost:
+                place = room.find(gpus)
+                if place and claim.cost(place) < best_cost:
+                    best, best_cost = place, claim.cost(place)
         return best
 
 
@@ -156,30 +166,32 @@ class _Room:
             if len(place) > 1:
                 self._spanning[node] += sign
 
-    def find(self, gpus: int, held: Allocation) -> Allocation:
-        """Return a place for so many GPUs, the one that is held if it will do; empty = there is none."""
-        if held and _gpus(held) == gpus and self._has_room(held):
-            return held
+    def has(self, place: Allocation) -> bool:
+        """Say whether exactly this place is free."""
+        fits = all(self._free[node] >= gpus for node, gpus in place)
+        return fits and (len(place) == 1 or not any(self._spanning[node] for node, _ in place))
+
+    def find(self, gpus: int) -> Allocation:
+        """Return a place for so many GPUs; empty = there is none."""
         fitting = [node for node, free in enumerate(self._free) if free >= gpus] if gpus <= self._gpus_per_node else []
         if fitting:
             return ((min(fitting, key=lambda node: (self._free[node], not self._spanning[node], node)), gpus),)
         return self._spread(gpus)
 
-    def _has_room(self, place: Allocation) -> bool:
-        fits = all(self._free[node] >= gpus for node, gpus in place)
-        return fits and (len(place) == 1 or not any(self._spanning[node] for node, _ in place))
-
     def _spread(self, gpus: int) -> Allocation:
-        """Return the fewest nodes that suffice and hold no other spanning job."""
-        usable = [node for node, free in enumerate(self._free) if free and not self._spanning[node]]
+        """Return the fewest nodes that suffice and hold no other spanning job; the rest goes where it fits best."""
+        usable = {node: free for node, free in enumerate(self._free) if free and not self._spanning[node]}
         chosen = []
-        for node in sorted(usable, key=lambda node: (-self._free[node], node)):
-            part = min(self._free[node], gpus)
+        while gpus and usable:
+            suffices = [node for node, free in usable.items() if free >= gpus]
+            if suffices:
+                node = min(suffices, key=lambda one: (usable[one], one))
+            else:
+                node = max(usable, key=lambda one: (usable[one], -one))
+            part = min(usable.pop(node), gpus)
             chosen.append((node, part))
             gpus -= part
-            if gpus == 0:
-                return tuple(sorted(chosen))
-        return ()
+        return tuple(sorted(chosen)) if gpus == 0 else ()
 
 
 def _gpus(place: Allocation) -> int:
