@@ -137,10 +137,9 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         return prediction_pb2.RecordOutcomesResponse(recorded=recorded, unknown_prediction_ids=unknown)
 
     def _learn(self, outcomes: Sequence[tuple[str, Mapping[str, object]]]) -> None:
-        """Measured pairs teach at once."""
-        pairs = [(prediction_id, outcome) for prediction_id, outcome in outcomes if "slowdown_ratio" in outcome]
-        entries = self._journal.find([prediction_id for prediction_id, _ in pairs])
-        self._predictor.learn_outcomes((entries[name], outcome) for name, outcome in pairs if name in entries)
+        """What was measured teaches at once."""
+        entries = self._journal.find([prediction_id for prediction_id, _ in outcomes])
+        self._predictor.learn_outcomes((entries[name], outcome) for name, outcome in outcomes if name in entries)
 
     def _list_devices(self, request: prediction_pb2.ListDevicesRequest) -> prediction_pb2.ListDevicesResponse:
         if not 0 <= request.page_size <= PAGE_SIZE_MAX:

@@ -16,6 +16,7 @@ from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.kept_estimators import ESTIMATORS_MAX, KeptEstimators
 from predictor_service.inference.measured_graph import MeasuredGraph
+from predictor_service.inference.observed_jobs import ObservedJobs, weigh_observed
 from predictor_service.inference.observed_pairs import ObservedPairs
 from predictor_service.inference.pair_estimator import estimate_pairs
 from predictor_service.inference.records import (
@@ -52,20 +53,16 @@ class Predictor:
         graphs: Knows graphs by content.
         versions: Hands out the models.
         estimators_max: Jobs whose curves are kept; 0 = compute every answer anew.
-        observed: What was measured of pairs; None = an empty table.
     """
 
     def __init__(
-        self,
-        graphs: GraphLibrary,
-        versions: ServedVersionSource,
-        estimators_max: int = ESTIMATORS_MAX,
-        observed: ObservedPairs | None = None,
+        self, graphs: GraphLibrary, versions: ServedVersionSource, estimators_max: int = ESTIMATORS_MAX
     ) -> None:
         self._graphs = graphs
         self._versions = versions
         self._estimators = KeptEstimators(estimators_max)
-        self._observed = observed if observed is not None else ObservedPairs()
+        self._observed = ObservedPairs()
+        self._observed_jobs = ObservedJobs()
 
     def predict_job(self, question: JobQuestion) -> JobAnswer:
         """Predicts one job on one device type.
@@ -83,6 +80,10 @@ class Predictor:
         if question.explain:
             memory, step = estimator.explain(memory, MEMORY, batch), estimator.explain(step, STEP, batch)
             utilization = estimator.explain(utilization, UTILIZATION, batch)
+        job_key = question.settings.key(description.graph_sha256)
+        seen = self._observed_jobs.find(device.name, job_key)
+        if seen is not None:
+            utilization, memory, step = weigh_observed(seen, utilization=utilization, memory=memory, step=step)
         fits = (memory.upper_99 or memory.upper) <= device.memory_bytes
         oom_risk = None if fits else estimator.oom_risk(batch, device.memory_bytes)
         return JobAnswer(
@@ -100,7 +101,7 @@ class Predictor:
             graph=description,
             device_memory_bytes=device.memory_bytes,
             warnings=tuple(_notices(description, memory.level, memory.in_domain and step.in_domain, oom_risk)),
-            job_key=question.settings.key(description.graph_sha256),
+            job_key=job_key,
         )
 
     def predict_pairs(self, question: PairsQuestion) -> PairsAnswer:
@@ -117,18 +118,23 @@ class Predictor:
             return self._estimators.find(graph, job.settings, device, version, question.confidence)
 
         model = self._targets(version, device).get(SLOWDOWN.name)
+        question = dataclasses.replace(
+            question, jobs=tuple(self._observed_jobs.complete(device.name, job) for job in question.jobs)
+        )
         measured = self._observed.among(device.name, [job.key for job in question.jobs])
         answer = estimate_pairs(question, device, model, estimator_of, measured)
         name = version.version if version else _NO_VERSION
         return dataclasses.replace(answer, prediction_id=str(uuid.uuid4()), model_version=name)
 
     def learn_outcomes(self, joined: Iterable[tuple[PredictionEntry, Mapping[str, Any]]]) -> None:
-        """Learns from measured slowdowns of pairs at once; other outcomes wait for a retraining.
+        """Learns what was measured of jobs and pairs at once; models wait for a retraining.
 
         Args:
             joined: Outcomes beside their predictions, oldest first.
         """
+        joined = list(joined)
         self._observed.learn(joined)
+        self._observed_jobs.learn(joined)
 
     def keep_graph(self, data: bytes) -> tuple[str, GraphDescription | None, Sequence[Notice]]:
         """Keeps a graph under its hash.

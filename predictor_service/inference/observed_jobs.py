@@ -1,0 +1,189 @@
+"""What was measured of jobs alone on each device type, so that a job that ran here is answered by what it did.
+
+A measured step time or utilization is weighed against the prediction by their variances: one short look moves the
+answer part of the way, several settle it. Measured memory only ever raises what is promised: a peak that was not
+reached yet may still come.
+
+The table is rebuilt from the outcome journal when the service starts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, Final
+
+from predictor_service.inference.observed_pairs import WINDOW_MS_MIN, Observation
+from predictor_service.inference.records import Estimate, Level, PairJob
+from predictor_service.outcome_journal import PredictionEntry
+
+JOBS_MAX: Final = 10_000
+"""Jobs of all device types."""
+_MEMORY_MARGIN: Final = 1.02
+_VARIANCE_MIN: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedJob:
+    """What is known of one job alone; None where it was not measured.
+
+    Attributes:
+        log_step_ms: Of the logarithm of the step time.
+        utilization_ratio: Of the utilization.
+        memory_peak_bytes: Largest peak seen.
+    """
+
+    log_step_ms: Observation | None = None
+    utilization_ratio: Observation | None = None
+    memory_peak_bytes: int | None = None
+
+    def with_outcome(self, outcome: Mapping[str, Any]) -> ObservedJob:
+        """Folds one outcome in; values outside their possible range are left out."""
+        step_ms, share = _number(outcome, "step_ms_mean"), _number(outcome, "utilization_ratio")
+        peak_bytes = int(_number(outcome, "memory_peak_bytes") or 0)
+        return ObservedJob(
+            log_step_ms=_fold(self.log_step_ms, math.log(step_ms) if step_ms else None),
+            utilization_ratio=_fold(self.utilization_ratio, share if share is not None and share <= 1.0 else None),
+            memory_peak_bytes=max(self.memory_peak_bytes or 0, peak_bytes) or None,
+        )
+
+
+def _number(outcome: Mapping[str, Any], name: str) -> float | None:
+    """A finite value of at least 0, or None."""
+    value = outcome.get(name)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) and value >= 0 else None
+
+
+def _fold(past: Observation | None, value: float | None) -> Observation | None:
+    if value is None:
+        return past
+    return Observation(count=1.0, mean=value) if past is None else past.with_sample(value)
+
+
+class ObservedJobs:
+    """The table; safe for many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: OrderedDict[tuple[str, str], ObservedJob] = OrderedDict()
+
+    def learn(self, joined: Iterable[tuple[PredictionEntry, Mapping[str, Any]]]) -> None:
+        """Folds in outcomes of single jobs; what is flagged or too short is not.
+
+        Args:
+            joined: Outcomes beside their predictions, oldest first.
+        """
+        for entry, outcome in joined:
+            key = entry.content.get("job_key")
+            if entry.kind != "job" or not key or outcome.get("quality_flags"):
+                continue
+            if outcome.get("window_ms", 0) < WINDOW_MS_MIN:
+                continue
+            with self._lock:
+                place = (_canonical(entry.device), str(key))
+                self._jobs[place] = self._jobs.pop(place, ObservedJob()).with_outcome(outcome)
+                if len(self._jobs) > JOBS_MAX:
+                    self._jobs.popitem(last=False)
+
+    def find(self, device: str, key: str) -> ObservedJob | None:
+        """What is known of a job on a device type."""
+        return self._jobs.get((_canonical(device), key))
+
+    def complete(self, device: str, job: PairJob) -> PairJob:
+        """Returns a job of a question with what was measured of it where the question does not say."""
+        seen = self.find(device, job.key) if self._jobs and not job.is_known else None
+        if seen is None:
+            return job
+        step, share = seen.log_step_ms, seen.utilization_ratio
+        return dataclasses.replace(
+            job,
+            known_step_ms=job.known_step_ms or (math.exp(step.mean) if step else None),
+            known_utilization_ratio=(
+                share.mean if job.known_utilization_ratio is None and share else job.known_utilization_ratio
+            ),
+            known_memory_bytes=job.known_memory_bytes or seen.memory_peak_bytes,
+        )
+
+
+def weigh_observed(
+    seen: ObservedJob, *, utilization: Estimate, memory: Estimate, step: Estimate
+) -> tuple[Estimate, Estimate, Estimate]:
+    """Weighs the predictions of a job against what was measured of it.
+
+    Returns:
+        Utilization, memory and step time; what was measured has the level observed and no explanation, because it
+        is no answer of the model.
+    """
+    return (
+        _observed_share(utilization, seen.utilization_ratio) if seen.utilization_ratio else utilization,
+        _observed_memory(memory, seen.memory_peak_bytes) if seen.memory_peak_bytes else memory,
+        _observed_step(step, seen.log_step_ms) if seen.log_step_ms else step,
+    )
+
+
+def _observed_step(estimate: Estimate, seen: Observation) -> Estimate:
+    """Weighs a predicted step time against measured ones; bounds are those of the next window."""
+    scaled = dataclasses.replace(
+        estimate, value=math.log(estimate.value), lower=_log(estimate.lower), upper=_log(estimate.upper)
+    )
+    weighed = _weigh(scaled, seen)
+    return dataclasses.replace(
+        weighed, value=math.exp(weighed.value), lower=math.exp(weighed.lower), upper=math.exp(weighed.upper)
+    )
+
+
+def _observed_share(estimate: Estimate, seen: Observation) -> Estimate:
+    """Weighs a predicted utilization against measured ones; bounds are those of the next window."""
+    weighed = _weigh(estimate, seen)
+    return dataclasses.replace(
+        weighed, value=_share(weighed.value), lower=_share(weighed.lower), upper=_share(weighed.upper)
+    )
+
+
+def _observed_memory(estimate: Estimate, peak_bytes: int) -> Estimate:
+    """Raises a predicted memory to what was measured, never below what was promised."""
+    upper_99 = max(estimate.upper_99 or estimate.upper, peak_bytes * _MEMORY_MARGIN)
+    return dataclasses.replace(
+        estimate,
+        value=float(peak_bytes),
+        lower=min(estimate.lower, float(peak_bytes)),
+        upper=max(estimate.upper, float(peak_bytes)),
+        upper_99=upper_99,
+        level=Level.OBSERVED,
+        in_domain=True,
+        explanation=(),
+    )
+
+
+def _weigh(estimate: Estimate, seen: Observation) -> Estimate:
+    deviations = NormalDist().inv_cdf(0.5 + estimate.confidence / 2)
+    prior = max(((estimate.upper - estimate.lower) / (2 * deviations)) ** 2, _VARIANCE_MIN)
+    trust = prior / (prior + seen.mean_variance)
+    value = estimate.value + trust * (seen.mean - estimate.value)
+    reach = deviations * math.sqrt(trust * seen.mean_variance + seen.variance)
+    return dataclasses.replace(
+        estimate,
+        value=value,
+        lower=value - reach,
+        upper=value + reach,
+        level=Level.OBSERVED,
+        in_domain=True,
+        explanation=(),
+    )
+
+
+def _log(value: float) -> float:
+    return math.log(max(value, 1e-9))
+
+
+def _share(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
+
+
+def _canonical(device: str) -> str:
+    return device.strip().lower()

@@ -1,0 +1,91 @@
+"""A job that was measured here is answered by what it did."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from predictor_service.features.job_settings import JobSettings
+from predictor_service.inference.observed_jobs import ObservedJobs, weigh_observed
+from predictor_service.inference.records import Contribution, Estimate, Level, PairJob
+from predictor_service.outcome_journal import PredictionEntry
+
+_ENTRY = PredictionEntry(
+    prediction_id="p", at_ms=0, kind="job", device="CPU-standin", model_version="v", content={"job_key": "key"}
+)
+_OUTCOME: dict[str, object] = {"step_ms_mean": 20.0, "utilization_ratio": 0.5, "memory_peak_bytes": 2_000, "window_ms": 30_000}
+
+
+def _estimate(value: float, lower: float, upper: float, upper_99: float | None = None) -> Estimate:
+    return Estimate(
+        value=value, lower=lower, upper=upper, confidence=0.9, level=Level.GRAPH, in_domain=False, upper_99=upper_99,
+        explanation=(Contribution(feature="f", feature_value=1.0, contribution=1.0),),
+    )  # fmt: skip
+
+
+_SHARE = _estimate(0.9, 0.6, 1.0)
+_MEMORY = _estimate(1_000.0, 800.0, 1_200.0, upper_99=1_500.0)
+_STEP = _estimate(10.0, 5.0, 20.0)
+
+
+def _table(*outcomes: dict[str, object]) -> ObservedJobs:
+    table = ObservedJobs()
+    table.learn([(_ENTRY, outcome) for outcome in outcomes])
+    return table
+
+
+def test_a_measured_job_is_answered_between_its_prediction_and_what_was_measured() -> None:
+    seen = _table(_OUTCOME).find("cpu-standin", "key")
+    assert seen is not None
+    utilization, memory, step = weigh_observed(seen, utilization=_SHARE, memory=_MEMORY, step=_STEP)
+    assert 0.5 < utilization.value < 0.9
+    assert 10.0 < step.value < 20.0
+    assert memory.value == 2_000
+    assert {each.level for each in (utilization, memory, step)} == {Level.OBSERVED}
+    assert not any(each.explanation for each in (utilization, memory, step))
+
+
+def test_many_outcomes_settle_the_answer() -> None:
+    seen = _table(*[_OUTCOME] * 20).find("cpu-standin", "key")
+    assert seen is not None
+    utilization, _, step = weigh_observed(seen, utilization=_SHARE, memory=_MEMORY, step=_STEP)
+    assert step.value == pytest.approx(20.0, rel=0.02)
+    assert step.lower < 20.0 < step.upper < _STEP.upper * 1.2
+    assert utilization.value == pytest.approx(0.5, abs=0.02)
+
+
+def test_measured_memory_never_lowers_what_is_promised() -> None:
+    seen = _table({"memory_peak_bytes": 100, "window_ms": 30_000}).find("cpu-standin", "key")
+    assert seen is not None
+    _, memory, step = weigh_observed(seen, utilization=_SHARE, memory=_MEMORY, step=_STEP)
+    assert memory.upper_99 == _MEMORY.upper_99
+    assert step is _STEP
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        {**_OUTCOME, "quality_flags": ["speed_changed"]},
+        {**_OUTCOME, "window_ms": 10},
+    ],
+)
+def test_doubtful_outcomes_are_left_out(outcome: dict[str, object]) -> None:
+    assert _table(outcome).find("cpu-standin", "key") is None
+
+
+def test_values_outside_their_range_are_left_out_and_the_others_kept() -> None:
+    outcome = {"step_ms_mean": math.nan, "utilization_ratio": 1.5, "memory_peak_bytes": 7, "window_ms": 30_000}
+    seen = _table(outcome).find("cpu-standin", "key")
+    assert seen is not None
+    assert (seen.log_step_ms, seen.utilization_ratio, seen.memory_peak_bytes) == (None, None, 7)
+
+
+def test_a_job_of_a_pair_question_is_completed_by_what_was_measured_of_it() -> None:
+    job = PairJob(job_id="key", settings=JobSettings(batch_size=8), known_step_ms=11.0)
+    completed = _table(_OUTCOME).complete("cpu-standin", job)
+    assert completed.is_known
+    assert (completed.known_step_ms, completed.known_utilization_ratio) == (11.0, 0.5)
+    assert _table().complete("cpu-standin", job) == job
+    assert _table(_OUTCOME).complete("cpu-standin", dataclasses.replace(job, job_id="another")).is_known is False
