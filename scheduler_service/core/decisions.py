@@ -93,18 +93,18 @@ class Queued(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldRest(Decision):
-    """The same hold for all pending jobs from one on: its cost does not depend on how many there are.
+    """The same hold for all other pending jobs: its cost does not depend on how many there are.
 
     Attributes:
         job_id: Empty.
         queue: The view's pending jobs.
-        first: Position of the first of them that waits; every one before it has its own decision.
+        decided: Those among them that have a decision of their own.
         until_ms: As in `Hold`.
     """
 
     job_id: str = ""
     queue: Sequence[Queued]
-    first: int
+    decided: frozenset[str] = frozenset()
     until_ms: int = 0
 
 
@@ -112,8 +112,9 @@ def unfolded(decisions: Iterable[Decision]) -> Iterator[Decision]:
     """Yield one decision per job, in order, with holds for many jobs replaced by one for each."""
     for decision in decisions:
         if isinstance(decision, HoldRest):
-            for job in decision.queue[decision.first :]:
-                yield Hold(job_id=job.request.job_id, reason=decision.reason, until_ms=decision.until_ms)
+            for job in decision.queue:
+                if job.request.job_id not in decision.decided:
+                    yield Hold(job_id=job.request.job_id, reason=decision.reason, until_ms=decision.until_ms)
             continue
         if isinstance(decision, HoldMany):
             for job_id in decision.job_ids:

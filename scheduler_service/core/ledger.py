@@ -66,6 +66,8 @@ class Ledger:
             gpus: All its GPUs.
             freed: What jobs that will have left by then still occupy.
         """
+        if not request.cpu_cores and not request.host_memory_bytes:
+            return True
         freed = freed or HostUse()
         used = self._host_used(node.node_id)
         need = host_share(request, gpus_here, gpus)

@@ -92,10 +92,8 @@ def _is_clean(check: _Check, holds: HoldMany) -> bool:
 
 
 def _is_true_rest(check: _Check, rest: HoldRest) -> bool:
-    """The jobs before it, and nobody else, are decided about."""
-    queue = check.view.pending
-    is_of_view = not check.has_rest and len(rest.queue) == len(queue) and 0 <= rest.first == len(check.decided)
-    return is_of_view and all(queue[place].request.job_id in check.decided for place in range(rest.first))
+    """It comes last, is about this queue, and leaves out exactly those that are decided about."""
+    return not check.has_rest and len(rest.queue) == len(check.view.pending) and rest.decided == check.decided
 
 
 def _check_one(check: _Check, decision: Decision) -> None:

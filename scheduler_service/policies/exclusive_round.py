@@ -76,6 +76,12 @@ class ExclusiveRound:
             self._failed[shape_of(request)] = reason
         return Hold(job_id=request.job_id, reason=reason, candidates=self.candidates())
 
+    def closed(self) -> Reason | None:
+        """Return why nobody can start any more, or None while a GPU is free."""
+        if self.ledger.free_count() or not self._view.gpus:
+            return None
+        return Reason(code="CLUSTER_FULL", numbers={"gpus_in_cluster": len(self._view.gpus)})
+
     def take(self, gpu_ids: Iterable[str]) -> None:
         """Remove GPUs from the free ones, for somebody who was or will be placed otherwise; others are ignored."""
         for gpu_id in gpu_ids:

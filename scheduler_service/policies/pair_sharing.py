@@ -70,6 +70,16 @@ def shared_sum_ms(rest_ms: float, partners: Sequence[RunningBeside]) -> float:
     return newcomer_ms + sum(_partner_end_ms(partner, newcomer_ms) for partner in partners)
 
 
+def shared_pair_sum_ms(rest_ms: float, partner_rest_ms: float, slowdown_ratio: float, partner_ratio: float) -> float:
+    """Return `shared_sum_ms` beside one running job, whose slowdown ratio comes last."""
+    alone_from_ms, newcomer_ms = partner_rest_ms * (1 + partner_ratio), rest_ms * (1 + slowdown_ratio)
+    if newcomer_ms > alone_from_ms:
+        return alone_from_ms + (rest_ms - alone_from_ms / (1 + slowdown_ratio)) + alone_from_ms
+    if alone_from_ms <= newcomer_ms:
+        return newcomer_ms + alone_from_ms
+    return newcomer_ms + (newcomer_ms + partner_rest_ms - newcomer_ms / (1 + partner_ratio))
+
+
 def _partner_end_ms(partner: RunningBeside, newcomer_ms: float) -> float:
     if partner.end_if_shared_throughout_ms <= newcomer_ms:
         return partner.end_if_shared_throughout_ms

@@ -7,11 +7,11 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from math import inf
 
 from scheduler_service.core.capacity import samples_per_gpu
-from scheduler_service.core.decisions import Decision, Hold, HoldMany
+from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest
 from scheduler_service.core.errors import PolicyParameterError
 from scheduler_service.core.records import JobPrediction, JobRequest, Reason
 from scheduler_service.core.view import PendingJob, SchedulingView
@@ -126,21 +126,32 @@ def decide_shortest_first(
     aging_ms: int,
     decide: Callable[[PendingJob], Decision],
     is_impossible: Callable[[JobRequest], bool],
+    closed: Callable[[], Reason | None] = lambda: None,
 ) -> list[Decision]:
     """Decide about every pending job, shortest first; holds for one and the same reason become one.
 
-    An aged job that waits lets nobody pass, unless it could not start on the empty cluster either.
+    An aged job that waits lets nobody pass, unless it could not start on the empty cluster either. Once nobody can
+    start any more, the rest of the queue is not looked at, unless somebody wants to know why.
 
     Args:
         view: The cluster.
         aging_ms: See `has_aged`.
         decide: Decides about one job.
         is_impossible: Says whether a job could never start.
+        closed: Says why nobody can start any more, or None while somebody may.
     """
+    may_close = not aging_ms and not view.explain
+    reason = closed() if may_close else None
+    if reason is not None and view.pending:
+        return [HoldRest(queue=view.pending, reason=reason)]
     decisions: list[Decision] = []
     waiting: dict[int, tuple[Reason, list[str]]] = {}
     jobs = shortest_first(view, aging_ms)
     for position, job in enumerate(jobs):
+        reason = closed() if may_close else None
+        if reason is not None:
+            decided = frozenset(one.request.job_id for one in jobs[:position])
+            return [*decisions, *_folded(waiting), HoldRest(queue=view.pending, decided=decided, reason=reason)]
         decision = decide(job)
         if isinstance(decision, Hold) and not decision.candidates:
             waiting.setdefault(id(decision.reason), (decision.reason, []))[1].append(job.request.job_id)
@@ -152,4 +163,8 @@ def decide_shortest_first(
             reason = Reason(code="BEHIND_AGED_JOB", numbers=numbers, job_ids=(job.request.job_id,))
             waiting[id(reason)] = (reason, [later.request.job_id for later in jobs[position + 1 :]])
             break
-    return [*decisions, *(HoldMany(job_ids=tuple(ids), reason=reason) for reason, ids in waiting.values())]
+    return [*decisions, *_folded(waiting)]
+
+
+def _folded(waiting: Mapping[int, tuple[Reason, list[str]]]) -> Iterator[HoldMany]:
+    return (HoldMany(job_ids=tuple(ids), reason=reason) for reason, ids in waiting.values())

@@ -100,6 +100,7 @@ class SharingRound:
         self._failed: dict[object, Reason] = {}
         self._weighed: set[object] = set()
         self._open = dict.fromkeys(gpu_id for gpu_id in view.gpus if self._is_open(gpu_id))
+        self._spots: dict[str, Spot] = {}
         self._full = Reason(code="CLUSTER_FULL", numbers={"gpus_in_cluster": len(view.gpus)})
         self._too_many = Reason(code="TOO_MANY_WEIGHED", numbers={"jobs_weighed_max": weighed_jobs_max})
 
@@ -120,6 +121,10 @@ class SharingRound:
             self._failed[shape] = decision.reason
         return decision
 
+    def closed(self) -> Reason | None:
+        """Return why nobody can start any more, or None while a GPU has a place."""
+        return None if self._open or not self._view.gpus else self._full
+
     def _hold(self, job: PendingJob, reason: Reason) -> Hold:
         candidates = self._table(*self._look(job), None) if self._view.explain else ()
         return Hold(job_id=job.request.job_id, reason=reason, candidates=candidates)
@@ -133,6 +138,7 @@ class SharingRound:
         """A GPU that was free until now has a second place to offer, so that who failed may succeed."""
         self._started[job.request.job_id] = job
         for assignment in start.assignments:
+            self._spots.pop(assignment.gpu_id, None)
             if not self._is_open(assignment.gpu_id):
                 self._open.pop(assignment.gpu_id, None)
             else:
@@ -177,6 +183,9 @@ class SharingRound:
 
     def _offer(self, job: PendingJob, entry: GpuView) -> Offer | Reason:
         request, gpu_id = job.request, entry.gpu.gpu_id
+        known = self._spots.get(gpu_id)
+        if known is not None and self._host_fits(request, entry.node_id, 1):
+            return self._rule.offer(job, known)
         if entry.is_releasing:
             return Reason(code="GPU_RELEASING", gpu_ids=(gpu_id,))
         residents = self._ledger.residents(gpu_id)
@@ -187,7 +196,8 @@ class SharingRound:
         if not self._host_fits(request, entry.node_id, 1):
             return host_reason(request)
         if residents:
-            return self._rule.offer(job, self._spot(entry, residents[0]))
+            self._spots[gpu_id] = spot = self._spot(entry, residents[0])
+            return self._rule.offer(job, spot)
         if not fits_alone(self._view, request, entry.gpu):
             return self._too_large(request, entry.gpu)
         return Offer(entry=entry, sub_batch=samples_per_gpu(request, request.gpus))

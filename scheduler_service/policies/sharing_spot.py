@@ -36,6 +36,21 @@ class Spot:
     memory_free_bytes: int
     predictions: Predictions
 
+    @property
+    def shape(self) -> object:
+        """What admission and slowdowns depend on; spots of one shape give every job the same answers."""
+        gpu, resident = self.entry.gpu, self.partner.resident
+        request = resident.request
+        return (
+            gpu.device,
+            gpu.memory_bytes,
+            self.memory_free_bytes,
+            request.key,
+            request.share,
+            request.max_slowdown_ratio,
+            resident.sub_batch,
+        )
+
     def admit(self, request: JobRequest, sub_batch: int) -> Resident | Reason:
         """Return the job as a resident here, or why it may not join: memory, or somebody's consent."""
         gpu = self.entry.gpu

@@ -31,20 +31,28 @@ Cost:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 
 from scheduler_service.core.capacity import Resident, samples_per_gpu
 from scheduler_service.core.decisions import Decision
-from scheduler_service.core.records import Reason
+from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.view import PendingJob, SchedulingView
-from scheduler_service.policies.pair_sharing import RunningBeside, shared_sum_ms, sub_batches_of, waiting_sum_ms
-from scheduler_service.policies.placement import nearest_obstacle
+from scheduler_service.policies.pair_sharing import (
+    RunningBeside,
+    shared_pair_sum_ms,
+    shared_sum_ms,
+    sub_batches_of,
+    waiting_sum_ms,
+)
+from scheduler_service.policies.placement import nearest_obstacle, shape_of
 from scheduler_service.policies.remaining_time import (
     AGING_DESCRIPTION,
     WEIGHED_JOBS_DESCRIPTION,
     decide_shortest_first,
     require_not_negative,
     require_positive,
+    step_ms_of,
 )
 from scheduler_service.policies.sharing_round import Offer, SharingRound
 from scheduler_service.policies.sharing_spot import Spot
@@ -70,16 +78,52 @@ class SjfBsbf:
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job."""
-        rule = _BestBenefit(recheck_gang=self.recheck_gang)
+        rule = _BestBenefit(recheck_gang=self.recheck_gang, is_explaining=view.explain)
         round_ = SharingRound(view, rule, weighed_jobs_max=self.weighed_jobs_max)
-        return decide_shortest_first(view, self.aging_ms, round_.decide, round_.free.is_impossible)
+        return decide_shortest_first(view, self.aging_ms, round_.decide, round_.free.is_impossible, round_.closed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _BestBenefit:
-    """Weighs a second place by Theorem 1."""
+class _Option:
+    """One sub-batch that a job may use beside a partner: the time of its optimizer step, the slowdowns of both."""
 
-    recheck_gang: bool
+    sub_batch: int
+    step_ms: float
+    slowdown_ratio: float
+    partner_slowdown_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """What a job may do beside every partner of one shape.
+
+    Attributes:
+        full_step_ms: One optimizer step with the whole batch at once; None = unknown.
+        possible: The sub-batches that may join, largest first.
+        nearest: Why the others may not: the reason that was nearest to a start, and whom it was about.
+    """
+
+    full_step_ms: float | None
+    possible: tuple[_Option, ...]
+    nearest: Reason | None
+    job_id: str
+    partner_id: str
+
+
+class _BestBenefit:
+    """Weighs a second place by Theorem 1; for one call of decide, since it keeps what spots of one shape share.
+
+    Args:
+        recheck_gang: As the policy's.
+        is_explaining: Every GPU gets the reason with its own numbers; otherwise only the first GPU by name does.
+    """
+
+    def __init__(self, *, recheck_gang: bool, is_explaining: bool) -> None:
+        self.recheck_gang = recheck_gang
+        self._is_explaining = is_explaining
+        self._options: dict[object, _Options] = {}
+        self._partner_rests_ms: dict[tuple[str, str], float | None] = {}
+        self._not_worth: dict[str, Reason] = {}
 
     def length(self, job: PendingJob) -> int:
         """Return the steps that are left: jobs of other lengths are weighed anew."""
@@ -87,26 +131,46 @@ class _BestBenefit:
 
     def offer(self, job: PendingJob, spot: Spot) -> Offer | Reason:
         """Return the sub-batch with the least sum of ends, if that is less than waiting gives (Algorithm 2)."""
-        samples = samples_per_gpu(job.request, job.request.gpus)
-        partner_rest_ms, full_rest_ms = spot.partner_rest_ms(), _rest_ms(job, spot, samples)
-        if partner_rest_ms is None or full_rest_ms is None:
-            unknown = spot.partner.job_id if partner_rest_ms is None else job.request.job_id
+        request = job.request
+        options, partner_rest_ms = self._options_of(request, spot), self._partner_rest_ms(spot)
+        if partner_rest_ms is None or options.full_step_ms is None or request.steps_total <= 0:
+            unknown = spot.partner.job_id if partner_rest_ms is None else request.job_id
             return Reason(code="REMAINING_TIME_UNKNOWN", job_ids=(unknown,), gpu_ids=(spot.entry.gpu.gpu_id,))
-        offers: list[Offer] = []
-        obstacles: list[Reason] = []
-        for sub_batch in sub_batches_of(samples):
-            resident = spot.admit(job.request, sub_batch)
-            rest_ms = _rest_ms(job, spot, sub_batch)
-            if isinstance(resident, Reason):
-                obstacles.append(resident)
-            elif rest_ms is not None:
-                sum_ms = shared_sum_ms(rest_ms, [_beside(spot, resident, partner_rest_ms)])
-                offers.append(Offer(entry=spot.entry, sub_batch=sub_batch, spot=spot, cost_ms=sum_ms))
-        if not offers:
-            return nearest_obstacle(obstacles)
-        best = min(offers, key=lambda offer: (offer.cost_ms, -offer.sub_batch))
-        waiting_ms = full_rest_ms + 2 * partner_rest_ms
-        return best if best.cost_ms < waiting_ms else _not_worth(best.cost_ms, waiting_ms, [spot])
+        if options.nearest is not None and not options.possible:
+            return _about(options, request.job_id, spot)
+        left = max(self.length(job), 0)
+        best, best_ms = options.possible[0], inf
+        for option in options.possible:
+            sum_ms = shared_pair_sum_ms(
+                left * option.step_ms, partner_rest_ms, option.slowdown_ratio, option.partner_slowdown_ratio
+            )
+            if sum_ms < best_ms:
+                best, best_ms = option, sum_ms
+        waiting_ms = left * options.full_step_ms + 2 * partner_rest_ms
+        if best_ms < waiting_ms:
+            return Offer(entry=spot.entry, sub_batch=best.sub_batch, spot=spot, cost_ms=best_ms)
+        return self._refusal(request.job_id, best_ms, waiting_ms, spot)
+
+    def _partner_rest_ms(self, spot: Spot) -> float | None:
+        place = (spot.entry.gpu.gpu_id, spot.partner.job_id)
+        if place not in self._partner_rests_ms:
+            self._partner_rests_ms[place] = spot.partner_rest_ms()
+        return self._partner_rests_ms[place]
+
+    def _refusal(self, job_id: str, shared_ms: float, waiting_ms: float, spot: Spot) -> Reason:
+        """Say that sharing is not worth it; of many such reasons only that of the first GPU is ever shown."""
+        known = self._not_worth.get(job_id)
+        if known is not None and known.gpu_ids < (spot.entry.gpu.gpu_id,) and not self._is_explaining:
+            return known
+        self._not_worth[job_id] = reason = _not_worth(shared_ms, waiting_ms, [spot])
+        return reason
+
+    def _options_of(self, request: JobRequest, spot: Spot) -> _Options:
+        shape = (shape_of(request), spot.shape)
+        known = self._options.get(shape)
+        if known is None:
+            self._options[shape] = known = _options(request, spot)
+        return known
 
     def objection(self, job: PendingJob, spots: Sequence[Spot], sub_batch: int) -> Reason | None:
         """Compare sharing of the whole gang with waiting for all its partners."""
@@ -119,6 +183,38 @@ class _BestBenefit:
             return Reason(code="REMAINING_TIME_UNKNOWN", job_ids=(job.request.job_id,))
         shared_ms, waiting_ms = shared_sum_ms(rest_ms, partners), waiting_sum_ms(full_rest_ms, partners)
         return None if shared_ms < waiting_ms else _not_worth(shared_ms, waiting_ms, spots)
+
+
+def _options(request: JobRequest, spot: Spot) -> _Options:
+    possible: list[_Option] = []
+    obstacles: list[Reason] = []
+    prediction = spot.predictions.job(request.key, spot.entry.gpu.device)
+    for sub_batch in sub_batches_of(samples_per_gpu(request, request.gpus)):
+        resident = spot.admit(request, sub_batch)
+        step_ms = step_ms_of(request, prediction, gpus=request.gpus, sub_batch=sub_batch)
+        if isinstance(resident, Reason):
+            obstacles.append(resident)
+        elif step_ms is not None:
+            own, partners = spot.slowdowns(resident)
+            possible.append(
+                _Option(sub_batch=sub_batch, step_ms=step_ms, slowdown_ratio=own, partner_slowdown_ratio=partners)
+            )
+    return _Options(
+        full_step_ms=step_ms_of(request, prediction, gpus=request.gpus),
+        possible=tuple(possible),
+        nearest=nearest_obstacle(obstacles) if obstacles else None,
+        job_id=request.job_id,
+        partner_id=spot.partner.job_id,
+    )
+
+
+def _about(options: _Options, job_id: str, spot: Spot) -> Reason:
+    """Return the obstacle of a shape as one of this job on this GPU."""
+    reason = options.nearest
+    assert reason is not None
+    names = {options.job_id: job_id, options.partner_id: spot.partner.job_id}
+    job_ids = tuple(names.get(name, name) for name in reason.job_ids)
+    return replace(reason, job_ids=job_ids, gpu_ids=(spot.entry.gpu.gpu_id,))
 
 
 def _rest_ms(job: PendingJob, spot: Spot, sub_batch: int) -> float | None:

@@ -32,7 +32,10 @@ def behind(first: PendingJob, others: Sequence[PendingJob]) -> list[Decision]:
 def rest_behind(queue: Sequence[PendingJob], position: int) -> list[Decision]:
     """Return the same for a queue in submission order whose job at this position waits."""
     count = len(queue) - position - 1
-    return [HoldRest(queue=queue, first=position + 1, reason=_behind(queue[position], count))] if count else []
+    if not count:
+        return []
+    decided = frozenset(queue[place].request.job_id for place in range(position + 1))
+    return [HoldRest(queue=queue, decided=decided, reason=_behind(queue[position], count))]
 
 
 def _behind(first: PendingJob, count: int) -> Reason:
