@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_service.core.decisions import Start, unfolded
 from scheduler_service.policies.ojpp import Ojpp
-from tests.support.packing import Instance, Limits, Packed, placement_of, violations
+from tests.support.packing import Instance, Limits, Packed, placement_of, random_instance, violations
 
 ratios = st.sampled_from([0.0, 0.05, 0.1, 0.25, 0.4, 0.6, 0.9])
 packed_jobs = st.lists(
@@ -59,3 +60,15 @@ def test_ojpp_keeps_every_constraint_on_every_gpu_and_job_it_touches(
     limits = Limits(tau_max=policy.tau_max, theta_max=policy.theta_max, theta_diff=policy.theta_diff)
     assert forbidden.isdisjoint(violations(instance, placement, limits))
     assert all(len(set(placement[name])) == instance.named(name).workers for name in started)
+
+
+@pytest.mark.endurance
+@pytest.mark.timeout(1_800)
+def test_ojpp_keeps_every_constraint_in_100_000_random_placements() -> None:
+    limits, placed, seed = Limits(tau_max=0.1, theta_max=0.2, theta_diff=0.1), 0, 0
+    while placed < 100_000:
+        instance = random_instance(seed, jobs_max=12, workers_max=3, gpus=12)
+        placement = placement_of(instance, Ojpp().decide(instance.view()))
+        assert violations(instance, placement, limits) == [], f"instance {seed}"
+        placed += sum(map(len, placement.values()))
+        seed += 1
