@@ -42,12 +42,15 @@ class PublishedRow:
         """
         return self.cells[name] or self._refuse(name, "is empty")
 
-    def number(self, name: str, *, above: float | None = None, maximum: float = _LARGEST_NUMBER) -> float:
+    def number(
+        self, name: str, *, minimum: float = 0, above: float | None = None, maximum: float = _LARGEST_NUMBER
+    ) -> float:
         """A finite number.
 
         Args:
             name: Column.
-            above: The number must be greater; None = at least 0.
+            minimum: The number must not be less.
+            above: The number must be greater; None = no such bound.
             maximum: The number must not be greater.
 
         Raises:
@@ -62,8 +65,10 @@ class PublishedRow:
             self._refuse(
                 name, f"{text} is not finite" if maximum == _LARGEST_NUMBER else f"{text} is above {maximum:g}"
             )
-        if value < 0 or (above is not None and value <= above):
-            self._refuse(name, f"{text} is not {'at least 0' if above is None else f'above {above:g}'}")
+        if above is not None and value <= above:
+            self._refuse(name, f"{text} is not above {above:g}")
+        if value < minimum:
+            self._refuse(name, f"{text} is not at least {minimum:g}")
         return value
 
     def optional_number(self, name: str, *, maximum: float = _LARGEST_NUMBER) -> float | None:

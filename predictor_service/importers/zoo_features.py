@@ -7,6 +7,7 @@ datasets features --graphs`. They are read as a user's job is, by `describe_grap
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -55,7 +56,9 @@ def _load(folder: Path) -> ZooFeatures:
     rows = read_columns(folder, FILE_NAME, _KEY_COLUMNS) if (folder / FILE_NAME).is_file() else ()
     return ZooFeatures(
         {
-            row.text("architecture"): {name: row.number(name) for name in row.cells if name not in _KEY_COLUMNS}
+            row.text("architecture"): {
+                name: row.number(name, minimum=-math.inf) for name in row.cells if name not in _KEY_COLUMNS
+            }
             for row in rows
         }
     )
