@@ -27,7 +27,8 @@ from predictor_service.learning.slowdown_pairs import PairRows
 
 ROWS_MAX: Final = 800
 """The work grows with the third power of the rows; more are thinned out by seed."""
-_STEPS_MAX: Final = 40
+_STEPS_MAX: Final = 15
+"""With the prior more steps change no answer by more than a hundredth."""
 _PRIOR: Final = 0.3
 _GAP_MIN: Final = 0.01
 _EXPONENT_MAX: Final = 5.0

@@ -23,7 +23,7 @@ ONNX_OPSET: Final = 17
 ONNX_IR_VERSION: Final = 8
 ROWS_MAX: Final = 400
 """The work grows with the third power of the rows; more are thinned out by seed."""
-_STEPS_MAX: Final = 25
+_STEPS_MAX: Final = 15
 _PRIOR: Final = 0.3
 _JITTER: Final = 1e-5
 _CONSTANT: Final = 4.0

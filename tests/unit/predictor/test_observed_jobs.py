@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 
 import pytest
 
@@ -15,7 +16,12 @@ from predictor_service.outcome_journal import PredictionEntry
 _ENTRY = PredictionEntry(
     prediction_id="p", at_ms=0, kind="job", device="CPU-standin", model_version="v", content={"job_key": "key"}
 )
-_OUTCOME: dict[str, object] = {"step_ms_mean": 20.0, "utilization_ratio": 0.5, "memory_peak_bytes": 2_000, "window_ms": 30_000}
+_OUTCOME: dict[str, object] = {
+    "step_ms_mean": 20.0,
+    "utilization_ratio": 0.5,
+    "memory_peak_bytes": 2_000,
+    "window_ms": 30_000,
+}
 
 
 def _estimate(value: float, lower: float, upper: float, upper_99: float | None = None) -> Estimate:
@@ -30,7 +36,7 @@ _MEMORY = _estimate(1_000.0, 800.0, 1_200.0, upper_99=1_500.0)
 _STEP = _estimate(10.0, 5.0, 20.0)
 
 
-def _table(*outcomes: dict[str, object]) -> ObservedJobs:
+def _table(*outcomes: Mapping[str, object]) -> ObservedJobs:
     table = ObservedJobs()
     table.learn([(_ENTRY, outcome) for outcome in outcomes])
     return table
