@@ -89,7 +89,7 @@ def _with_servers(decision: Decision, servers: Mapping[str, int]) -> Decision:
     return replace(decision, reason=replace(decision.reason, numbers=numbers))
 
 
-def servers_of(request: JobRequest) -> bool:
+def needs_servers(request: JobRequest) -> bool:
     """Say whether a job needs parameter servers."""
     return request.server_demand is not None
 
@@ -128,7 +128,7 @@ class _JobTable:
     def _precedence(self, job: PendingJob | RunningJob, rests: Mapping[tuple[int, int], float]) -> tuple[object, ...]:
         """Who runs keeps its first GPUs; then the shortest first."""
         least = self._round.counts[job.request.job_id][0]
-        rest_ms = rests.get((least, int(servers_of(job.request))), inf)
+        rest_ms = rests.get((least, int(needs_servers(job.request))), inf)
         return isinstance(job, PendingJob), rest_ms, job.submitted_at_ms, job.request.job_id
 
     def _rests(self, job: PendingJob | RunningJob) -> dict[tuple[int, int], float]:
@@ -139,7 +139,7 @@ class _JobTable:
             prediction = self._view.predictions.job(request.key, device)
             if prediction is None:
                 continue
-            if servers_of(request):
+            if needs_servers(request):
                 left = max(request.steps_total - job.steps_done, 0)
                 rests = {tasks: left * step_ms for tasks, step_ms in prediction.task_step_ms.items()}
             else:
@@ -177,7 +177,7 @@ class _JobTable:
             worker_counts=np.array([one + [0] * (widest - len(one)) for one in counts], dtype=np.int64).reshape(
                 -1, widest
             ),
-            has_servers=np.array([servers_of(job.request) for job in self._jobs], dtype=np.bool_),
+            has_servers=np.array([needs_servers(job.request) for job in self._jobs], dtype=np.bool_),
         )
 
 
