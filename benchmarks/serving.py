@@ -151,6 +151,7 @@ def job_request(number: int, wait_ratio: float = 0.0, **source: str | bytes) -> 
     return messages.PredictJobRequest(
         settings=settings_of(number, wait_ratio),  # type: ignore[arg-type]
         device="cpu-standin",
+        device_memory_bytes=1 << 36,
         **source,  # type: ignore[arg-type]
     )
 

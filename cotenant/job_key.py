@@ -28,6 +28,9 @@ def job_key(graph_sha256: str, settings: Mapping[str, object]) -> str:
     for name, value in settings.items():
         if not value:  # most fields of most jobs
             continue
+        if type(value) is int:
+            canonical[name] = value
+            continue
         plain = _without_prefix(name, value)
         if plain not in (None, 0, 0.0, "", "0", "unspecified", {}):
             canonical[name] = _number_or_text(plain)

@@ -60,11 +60,17 @@ class JobSettings:
 
     def key(self, graph_sha256: str) -> str:
         """The key of the job that runs this graph with these settings."""
-        names = ("batch_size", "mode", "precision", "optimizer", "input_wait_ratio", "host_memory_bytes")
-        settings = {name: getattr(self, name) for name in names}
-        settings["dimension_bindings"] = dict(self.dimension_bindings)
-        settings["disk_read_bytes_per_s"] = self.disk_read_bytes_per_s
-        settings["network_bytes_per_s"] = self.network_bytes_per_s
+        settings: dict[str, object] = {
+            "batch_size": self.batch_size,
+            "mode": self.mode,
+            "precision": self.precision,
+            "optimizer": self.optimizer,
+            "input_wait_ratio": self.input_wait_ratio,
+            "host_memory_bytes": self.host_memory_bytes,
+            "dimension_bindings": dict(self.dimension_bindings),
+            "disk_read_bytes_per_s": self.disk_read_bytes_per_s,
+            "network_bytes_per_s": self.network_bytes_per_s,
+        }
         return job_key(graph_sha256, settings)
 
 

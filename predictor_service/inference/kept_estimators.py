@@ -80,5 +80,6 @@ def _key(graph: MeasuredGraph, settings: JobSettings, device: DeviceType, confid
         settings.disk_read_bytes_per_s,
         settings.network_bytes_per_s,
         device.name,
+        device.memory_bytes,
         confidence,
     )

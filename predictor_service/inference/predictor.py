@@ -6,6 +6,7 @@ import dataclasses
 import math
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from predictor_service.errors import InvalidRequestError, UnboundDimensionError, UnknownDeviceError
@@ -183,7 +184,7 @@ class Predictor:
         device = self._device(question.device)
         if not question.device_memory_bytes:
             return device
-        return dataclasses.replace(device, memory_bytes=question.device_memory_bytes)
+        return _with_memory(device.name, question.device_memory_bytes)
 
     def check_pairs(self, question: PairsQuestion) -> DeviceType:
         """Checks everything of a question that needs no graph; see `check_job`."""
@@ -226,6 +227,12 @@ class Predictor:
 
     def _targets(self, version: ServedVersion | None, device: DeviceType) -> Mapping[str, ServedTarget]:
         return version.devices.get(device.name, {}) if version else {}
+
+
+@lru_cache(maxsize=256)
+def _with_memory(device_name: str, memory_bytes: int) -> DeviceType:
+    """A device type with other memory than the usual one; the sizes that a cluster has are few."""
+    return dataclasses.replace(DEVICE_TYPES[device_name], memory_bytes=memory_bytes)
 
 
 def _sub_batch(estimator: JobEstimator, batch: int, size: int) -> SubBatchEstimate:

@@ -35,6 +35,7 @@ def questions() -> list[JobQuestion]:
             explain=batch == 33,
             find_largest_batch=batch == 5,
             sub_batches=(1, batch),
+            device_memory_bytes=1 << 34 if batch == 64 else 0,
         )
         for index, family in enumerate(FAMILIES)
         for batch in (32, 33, 7, 64, 1000, 5, 1)
@@ -62,6 +63,7 @@ def test_settings_that_matter_are_told_apart_and_the_batch_is_not() -> None:
     for change in ({"optimizer": "adam"}, {"mode": "infer"}, {"precision": "bf16"}, {"host_memory_bytes": 1 << 30}):
         assert kept.find(graph, dataclasses.replace(base, **change), device, version, 0.9) is not first
     assert kept.find(graph, base, device, version, 0.8) is not first
+    assert kept.find(graph, base, dataclasses.replace(device, memory_bytes=1), version, 0.9) is not first
     assert kept.find(graph, base, device, None, 0.9) is not first
 
 
