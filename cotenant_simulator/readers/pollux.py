@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 
 from cotenant_simulator.errors import TraceError
@@ -30,20 +31,22 @@ def read_pollux(path: Path, consent: Consent) -> Trace:
         TraceError: A line is wrong, or the profiles lack an application.
     """
     profiles = path.resolve().parents[2] / "profiles"
-    for name in ("work.csv", "placements.csv", "scalability.csv"):
+    for name in ("applications.csv", "work.csv", "placements.csv", "scalability.csv"):
         if not (profiles / name).is_file():
             raise TraceError(profiles / name, "is missing; the workload's profiles tell how long its jobs run")
     steps, times = _steps(profiles / "work.csv"), _step_times(profiles)
+    bounds = _bounds(profiles / "applications.csv")
     kinds: dict[tuple[str, str], Kind] = {}
     jobs: list[tuple[Row, TraceJob]] = []
     for row in read_rows(path, ("job_id", "submit_time_s", "application", "num_gpus", "batch_size")):
         application, gpus = row.text("application"), row.integer("num_gpus", least=1, most=GPUS_MAX)
         batch = row.integer("batch_size", least=1, most=10**9)
-        if application not in steps:
+        if application not in steps or application not in bounds:
             raise row.error(f"application {application!r} has no profile; there are {', '.join(sorted(steps))}")
         key = f"{application}/batch {batch}/{gpus} GPUs"
         if (key, EVERY_DEVICE) not in kinds:
-            step_ms = _step_ms(row, times.get((application, gpus), ()), batch, gpus)
+            passes = _passes(bounds[application], batch, gpus)
+            step_ms = _step_ms(row, times.get((application, gpus), ()), batch / gpus, passes)
             kinds[key, EVERY_DEVICE] = Kind(step_ms_by_gpus={gpus: step_ms}, batch=batch, memory_bytes=JOB_MEMORY_BYTES)
         total = max(round(_between(steps[application], batch)), 1)
         request = consent.request(row.text("job_id"), key=key, gpus=gpus, batch=batch, steps_total=total)
@@ -81,13 +84,27 @@ def _point(row: Row) -> Point:
     return row.number("local_batch_size"), row.number("step_time_s"), row.number("sync_time_s")
 
 
-def _step_ms(row: Row, points: Sequence[Point], batch: int, gpus: int) -> float:
-    """Return the time of one optimizer step in ms: as few passes as the measured sizes allow, the last one waits."""
+def _bounds(path: Path) -> dict[str, tuple[float, float]]:
+    """Return the batch that each application begins with, and the most samples that a GPU takes in one pass."""
+    columns = ("application", "init_batch_size", "max_local_batch_size")
+    return {
+        row.text("application"): (row.number("init_batch_size"), row.number("max_local_batch_size", least=1))
+        for row in read_rows(path, columns)
+    }
+
+
+def _passes(bounds: tuple[float, float], batch: int, gpus: int) -> int:
+    """Return the passes of one optimizer step: as few as the bound allows, two for one GPU beyond the first batch."""
+    first_batch, most_samples = bounds
+    passes = max(ceil(batch / gpus / most_samples), 1)
+    return max(passes, 2) if gpus == 1 and batch > first_batch else passes
+
+
+def _step_ms(row: Row, points: Sequence[Point], samples: float, passes: int) -> float:
+    """Return the time of one optimizer step in ms; only the last pass waits for the other GPUs."""
     if not points:
-        raise row.error(f"no step time was measured for {row.text('application')} on {gpus} GPUs")
-    samples = batch / gpus
-    passes = max(-(-samples // points[-1][0]), 1.0)
-    local = samples / passes
+        raise row.error(f"no step time was measured for {row.text('application')} on {row.text('num_gpus')} GPUs")
+    local = ceil(samples / passes)
     step_s = _between([(size, step) for size, step, _ in points], local)
     sync_s = _between([(size, sync) for size, _, sync in points], local)
     return 1_000 * (step_s + (passes - 1) * max(step_s - sync_s, 0.0))

@@ -17,6 +17,7 @@ from cotenant_simulator.truth.trace import GIB
 from scheduler_service.core import commands, events
 from scheduler_service.core.codec import encode_event
 from scheduler_service.core.records import Share
+from tests.support.shared_data import shared_data
 from tests.support.simulated_runs import drawn, ends_s, run
 
 MURI = (
@@ -90,6 +91,7 @@ def test_pollux_jobs_do_the_steps_of_their_batch(tmp_path: Path) -> None:
     profiles, folder = tmp_path / "profiles", tmp_path / "workloads" / "load-1.0"
     profiles.mkdir()
     folder.mkdir(parents=True)
+    (profiles / "applications.csv").write_text("application,init_batch_size,max_local_batch_size\nx,8,2\n")
     (profiles / "work.csv").write_text("application,batch_size,epochs_to_finish,iterations_to_finish\nx,8,2,100\n")
     times = "local_batch_size,step_time_s,sync_time_s\n"
     (profiles / "placements.csv").write_text(f"application,placement,{times}x,2,2,0.4,0.1\nx,11,2,9,0\n")
@@ -135,6 +137,29 @@ def test_a_bad_trace_is_refused_with_place_and_remedy(case: str, tmp_path: Path)
 
 def test_every_format_has_a_test_here() -> None:
     assert set(GOOD) | {"gavel", "pollux"} == set(FORMATS)
+
+
+SHARED = {
+    "alibaba-gpu-2023/openb_pod_list_default.csv": ("alibaba-gpu-2023", 6_203),
+    "elasticflow-itp/cluster01.csv": ("elasticflow-itp", 1_595),
+    "gavel/jobs_max_min_fairness.csv": ("gavel", 96),
+    "muri/trace3.csv": ("muri", 992),
+    "philly/philly_jobs.csv": ("philly", 82_247),
+    "pollux/workloads/load-1.5/workload-6.csv": ("pollux", 240),
+    "tiresias/60_job.csv": ("tiresias", 60),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_the_public_traces_are_read_whole(name: str) -> None:
+    trace = read_trace(shared_data("traces", *name.split("/")), Consent())
+    assert (trace.format, len(trace.jobs)) == SHARED[name]
+
+
+def test_jobs_that_never_wait_take_what_the_tiresias_simulator_says() -> None:
+    trace = read_trace(shared_data("traces", "tiresias", "60_job.csv"), Consent())
+    stays = [(job.finished_at_ms - job.submitted_at_ms) / 1_000 for job in run(trace, cluster="16x8").jobs]
+    assert round(sum(stays) / len(stays), 1) == 178.4
 
 
 @pytest.mark.parametrize(
