@@ -45,7 +45,7 @@ def gantt(spans: Sequence[Span], gpu_ids: Sequence[str], *, from_ms: int, until_
         parts.append(f'<text x="{x:.1f}" y="{height - 20}" text-anchor="middle">{number(hours)}</text>')
     parts.append(f'<text x="{WIDTH / 2:.0f}" y="{height - 4}" text-anchor="middle">time (h)</text>')
     left_out = _left_out(len(wanted) - len(bars), len(gpu_ids) - len(shown))
-    svg = f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="GPUs over time">{"".join(parts)}</svg>'
+    svg = f'<svg viewBox="0 -6 {WIDTH} {height + 6}" role="img" aria-label="GPUs over time">{"".join(parts)}</svg>'
     return svg + left_out
 
 

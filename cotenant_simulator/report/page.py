@@ -21,7 +21,7 @@ _STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;color:#222;max-width:860px;margin:24px auto;padding:0 16px}
 h1{font-size:22px;margin-bottom:2px}h2{font-size:17px;margin:28px 0 6px}
 svg{width:100%;height:auto;background:#fff;font:11px system-ui,sans-serif;fill:#333}
-.grid{stroke:#e4e4e4}table{border-collapse:collapse;width:100%;font-size:13px}
+.grid{stroke:#e4e4e4}table{border-collapse:collapse;margin-top:10px;width:100%;font-size:13px}
 th,td{padding:3px 8px;text-align:right;border-bottom:1px solid #e4e4e4}
 th:first-child,td:first-child{text-align:left}.note{color:#666;font-size:13px;margin:2px 0}
 .legend{margin:0}.key{margin-right:14px;white-space:nowrap}
@@ -58,6 +58,8 @@ def page(report: Mapping[str, Any], results: Sequence[RunResult], cluster: Clust
         _completion(results),
         "<h2>GPUs that hold a job</h2>",
         _over_time(results, lambda moment: moment.held_gpus, "GPUs", cluster.gpus),
+        "<h2>GPUs that compute: the true utilization of all, at most 1 each</h2>",
+        _over_time(results, lambda moment: moment.utilization, "GPUs", cluster.gpus),
         "<h2>Jobs that wait</h2>",
         _over_time(results, lambda moment: moment.waiting_jobs, "jobs", 1.0),
         *(_difference(one, two) for one, two in pairwise(results)),

@@ -128,7 +128,7 @@ def test_the_page_holds_everything_and_fetches_nothing(workload: Path, tmp_path:
     done = simulate(workload, "--cluster", "2x2", "--policies", "fifo,sjf_bsbf", "--report", file, "--timings", timings)
     assert done.returncode == 0, done.stderr
     text = file.read_text()
-    assert text.count("<svg") == 6
+    assert text.count("<svg") == 7
     assert "sjf_bsbf against fifo, job by job" in text
     assert not re.search(r"""(?:src|href|@import|url\()\s*=?\s*["']?(?:https?:|//)""", text)
     assert "<script" not in text
