@@ -16,6 +16,7 @@ from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
 from scheduler_service.core.records import Gpu, JobRequest, Reason
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.policies.exclusive_round import ExclusiveRound
+from scheduler_service.policies.pair_columns import PairColumns
 from scheduler_service.policies.placement import (
     Kind,
     alone_reason,
@@ -52,8 +53,16 @@ class Offer:
         return self.spot is None, self.cost_ms, self.entry.node_id, self.entry.gpu.index, self.entry.gpu.gpu_id
 
 
+GPUS_IN_COLUMNS_MIN = 64
+"""With fewer GPUs that have a place, looking at each costs less than building columns."""
+
+
 class SharingRule(Protocol):
     """What distinguishes the policies: whether and how a job takes the second place on a GPU."""
+
+    @property
+    def weighs_pairs(self) -> bool:
+        """The place with the least sum of both ends is wanted, not the first that consents."""
 
     def length(self, job: PendingJob) -> int:
         """Return what else than its request decides about a job; 0 = nothing."""
@@ -96,7 +105,8 @@ class SharingRound:
         self._rule = rule
         self._weighed_jobs_max = weighed_jobs_max
         self._ledger = self.free.ledger
-        self._started: dict[str, PendingJob] = {}
+        self._started: dict[str, tuple[PendingJob, Start]] = {}
+        self._pairs: PairColumns | None = None
         self._failed: dict[object, Reason] = {}
         self._weighed: set[object] = set()
         self._open = dict.fromkeys(gpu_id for gpu_id in view.gpus if self._is_open(gpu_id))
@@ -126,7 +136,7 @@ class SharingRound:
         return None if self._open or not self._view.gpus else self._full
 
     def _hold(self, job: PendingJob, reason: Reason) -> Hold:
-        candidates = self._table(*self._look(job), None) if self._view.explain else ()
+        candidates = self._table(*self._look(job, self._view.gpus), None) if self._view.explain else ()
         return Hold(job_id=job.request.job_id, reason=reason, candidates=candidates)
 
     def _is_open(self, gpu_id: str) -> bool:
@@ -136,7 +146,9 @@ class SharingRound:
 
     def _note(self, job: PendingJob, start: Start) -> None:
         """A GPU that was free until now has a second place to offer, so that who failed may succeed."""
-        self._started[job.request.job_id] = job
+        self._started[job.request.job_id] = job, start
+        if self._pairs is not None:
+            self._note_in_columns(self._pairs, job, start)
         for assignment in start.assignments:
             self._spots.pop(assignment.gpu_id, None)
             if not self._is_open(assignment.gpu_id):
@@ -149,14 +161,18 @@ class SharingRound:
         obstacle = self.free.impossible(request) or self._limit(shape)
         if obstacle is not None:
             return self._hold(job, obstacle)
-        offers, obstacles = self._look(job)
-        gangs, refusals = self._gangs(request, offers)
-        for gang in gangs:
-            objection = self._rule.objection(job, gang.spots, gang.sub_batch)
-            if objection is None:
-                self._weighed.discard(shape)
-                return self._start(job, gang, self._table(offers, obstacles, gang))
-            refusals.append(objection)
+        offers: list[Offer] = []
+        obstacles: dict[str, Reason] = {}
+        refusals: list[Reason] = []
+        for gpu_ids in self._looks(job):
+            offers, obstacles = self._look(job, gpu_ids)
+            gangs, refusals = self._gangs(request, offers)
+            for gang in gangs:
+                objection = self._rule.objection(job, gang.spots, gang.sub_batch)
+                if objection is None:
+                    self._weighed.discard(shape)
+                    return self._start(job, gang, self._table(offers, obstacles, gang))
+                refusals.append(objection)
         reason = nearest_obstacle(refusals or obstacles.values())
         return Hold(job_id=request.job_id, reason=reason, candidates=self._table(offers, obstacles, None))
 
@@ -169,11 +185,33 @@ class SharingRound:
         self._weighed.add(shape)
         return None
 
-    def _look(self, job: PendingJob) -> tuple[list[Offer], dict[str, Reason]]:
-        """Ask for every GPU whether the job could have it (lines 12-15)."""
+    def _looks(self, job: PendingJob) -> Iterator[Iterable[str]]:
+        """Yield the GPUs to look at: on a large cluster first those that columns show to be the best, then all of them.
+
+        Where columns show none that is worth it, one GPU of each load class is enough to tell why.
+        """
+        if self._view.explain or not self._rule.weighs_pairs or len(self._open) < GPUS_IN_COLUMNS_MIN:
+            yield self._view.gpus if self._view.explain else self._open
+            return
+        if self._pairs is None:
+            self._pairs = PairColumns(self._view)
+            for before, start in self._started.values():
+                self._note_in_columns(self._pairs, before, start)
+        shortlist = self._pairs.shortlist(job)
+        yield shortlist or self._pairs.alike()
+        if shortlist:
+            yield self._open
+
+    def _note_in_columns(self, pairs: PairColumns, job: PendingJob, start: Start) -> None:
+        gpu_ids = [assignment.gpu_id for assignment in start.assignments]
+        there = self._ledger.residents(gpu_ids[0])
+        pairs.start(job, next(one for one in there if one.request.job_id == start.job_id), gpu_ids)
+
+    def _look(self, job: PendingJob, gpu_ids: Iterable[str]) -> tuple[list[Offer], dict[str, Reason]]:
+        """Ask for GPUs whether the job could have them (lines 12-15)."""
         offers: list[Offer] = []
         obstacles: dict[str, Reason] = {}
-        for gpu_id in self._view.gpus if self._view.explain else self._open:
+        for gpu_id in gpu_ids:
             found = self._offer(job, self._view.gpus[gpu_id])
             if isinstance(found, Reason):
                 obstacles[gpu_id] = found
@@ -206,7 +244,7 @@ class SharingRound:
         job_id = resident.request.job_id
         running, started = self._view.running.get(job_id), self._started.get(job_id)
         gpus = len(running.assignments) if running is not None else resident.request.gpus
-        known = running or started
+        known = running or (started[0] if started is not None else None)
         return Spot(
             entry=entry,
             partner=Partner(resident=resident, steps_done=known.steps_done if known is not None else 0, gpus=gpus),

@@ -24,13 +24,13 @@ Where we differ:
     prediction it is not considered. Optional aging.
 
 Cost:
-    Sorting the queue; each different job that finds too few free GPUs costs log2(batch) looks at every GPU with one
-    job (section V-B4), for at most `weighed_jobs_max` jobs per round, the shortest.
+    Sorting the queue; each different job that finds too few free GPUs costs log2(batch) looks (section V-B4) at every
+    load class of GPUs and one expression over all GPUs, for at most `weighed_jobs_max` jobs per round, the shortest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -118,10 +118,13 @@ class _BestBenefit:
         is_explaining: Every GPU gets the reason with its own numbers; otherwise only the first GPU by name does.
     """
 
+    weighs_pairs = True
+
     def __init__(self, *, recheck_gang: bool, is_explaining: bool) -> None:
         self.recheck_gang = recheck_gang
         self._is_explaining = is_explaining
         self._options: dict[object, _Options] = {}
+        self._own_steps_ms: dict[object, Mapping[int, float | None]] = {}
         self._partner_rests_ms: dict[tuple[str, str], float | None] = {}
         self._not_worth: dict[str, Reason] = {}
 
@@ -169,7 +172,19 @@ class _BestBenefit:
         shape = (shape_of(request), spot.shape)
         known = self._options.get(shape)
         if known is None:
-            self._options[shape] = known = _options(request, spot)
+            self._options[shape] = known = _options(request, spot, self._steps_ms(request, spot))
+        return known
+
+    def _steps_ms(self, request: JobRequest, spot: Spot) -> Mapping[int, float | None]:
+        """Return the time of an optimizer step by sub-batch: it depends on the kind of GPU, not on the partner."""
+        place = (shape_of(request), spot.entry.gpu.device)
+        known = self._own_steps_ms.get(place)
+        if known is None:
+            prediction = spot.predictions.job(request.key, spot.entry.gpu.device)
+            known = self._own_steps_ms[place] = {
+                sub_batch: step_ms_of(request, prediction, gpus=request.gpus, sub_batch=sub_batch)
+                for sub_batch in sub_batches_of(samples_per_gpu(request, request.gpus))
+            }
         return known
 
     def objection(self, job: PendingJob, spots: Sequence[Spot], sub_batch: int) -> Reason | None:
@@ -185,13 +200,11 @@ class _BestBenefit:
         return None if shared_ms < waiting_ms else _not_worth(shared_ms, waiting_ms, spots)
 
 
-def _options(request: JobRequest, spot: Spot) -> _Options:
+def _options(request: JobRequest, spot: Spot, steps_ms: Mapping[int, float | None]) -> _Options:
     possible: list[_Option] = []
     obstacles: list[Reason] = []
-    prediction = spot.predictions.job(request.key, spot.entry.gpu.device)
-    for sub_batch in sub_batches_of(samples_per_gpu(request, request.gpus)):
+    for sub_batch, step_ms in steps_ms.items():
         resident = spot.admit(request, sub_batch)
-        step_ms = step_ms_of(request, prediction, gpus=request.gpus, sub_batch=sub_batch)
         if isinstance(resident, Reason):
             obstacles.append(resident)
         elif step_ms is not None:
@@ -200,7 +213,7 @@ def _options(request: JobRequest, spot: Spot) -> _Options:
                 _Option(sub_batch=sub_batch, step_ms=step_ms, slowdown_ratio=own, partner_slowdown_ratio=partners)
             )
     return _Options(
-        full_step_ms=step_ms_of(request, prediction, gpus=request.gpus),
+        full_step_ms=steps_ms[samples_per_gpu(request, request.gpus)],
         possible=tuple(possible),
         nearest=nearest_obstacle(obstacles) if obstacles else None,
         job_id=request.job_id,

@@ -61,6 +61,8 @@ class SjfFfs:
 class _FirstFit:
     """Any GPU where the full batch may join is as good as any other."""
 
+    weighs_pairs = False
+
     def length(self, job: PendingJob) -> int:
         return 0
 
