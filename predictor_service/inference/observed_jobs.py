@@ -162,7 +162,9 @@ def _observed_memory(estimate: Estimate, peak_bytes: int) -> Estimate:
 
 def _weigh(estimate: Estimate, seen: Observation) -> Estimate:
     deviations = NormalDist().inv_cdf(0.5 + estimate.confidence / 2)
-    prior = max(((estimate.upper - estimate.lower) / (2 * deviations)) ** 2, _VARIANCE_MIN)
+    promised = (estimate.upper - estimate.lower) / (2 * deviations)
+    # A prediction that is off by more than it promised is not trusted by its promise.
+    prior = max(promised**2, (seen.mean - estimate.value) ** 2, _VARIANCE_MIN)
     trust = prior / (prior + seen.mean_variance)
     value = estimate.value + trust * (seen.mean - estimate.value)
     reach = deviations * math.sqrt(trust * seen.mean_variance + seen.variance)

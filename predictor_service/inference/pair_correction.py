@@ -2,8 +2,9 @@
 
 What a prediction of ln(1 + slowdown) misses is taken as the sum of four parts: one of the whole device, one of the
 victim, one of the other job, one of the pair alone, each with a quarter of the variance that the prediction's own
-interval promises. Measured pairs then correct, in one linear step, themselves most, pairs with one of their jobs less,
-and all others least. A pair measured often ends at what was measured; one measured once is shrunk to its prediction.
+interval promises, or of what the measured pairs show where that is more. Measured pairs then correct, in one linear
+step, themselves most, pairs with one of their jobs less, and all others least. A pair measured often ends at what was
+measured; one measured once is shrunk to its prediction.
 
 Source: Rasmussen and Williams, "Gaussian Processes for Machine Learning" (2006), equations 2.23 and 2.24.
 """
@@ -25,7 +26,7 @@ IndexArray = npt.NDArray[np.intp]
 MEASURED_MAX: Final = 400
 """The work grows with the third power; of more, those with the largest counts are used."""
 _PARTS: Final = 4
-_PRIOR_VARIANCE_MIN: Final = 1e-4
+_PRIOR_VARIANCE_MIN: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,11 +60,11 @@ def correct_pairs(
     victim, other = (np.array([pair[side] for pair in chosen], dtype=np.intp) for side in (0, 1))
     if not chosen:
         return Correction(shift=np.zeros_like(predicted), victim=victim, other=other, deviation=np.zeros(0))
-    part = max(prior_variance, _PRIOR_VARIANCE_MIN) / _PARTS
-    same_victim, same_other = victim[:, None] == victim[None, :], other[:, None] == other[None, :]
-    covariance = part * (1.0 + same_victim + same_other + (same_victim & same_other))
     noise = np.array([observed[pair].mean_variance for pair in chosen])
     missed = np.array([observed[pair].mean for pair in chosen]) - predicted[victim, other]
+    part = max(prior_variance, float(np.mean(missed**2)), _PRIOR_VARIANCE_MIN) / _PARTS
+    same_victim, same_other = victim[:, None] == victim[None, :], other[:, None] == other[None, :]
+    covariance = part * (1.0 + same_victim + same_other + (same_victim & same_other))
     inverse = np.linalg.inv(covariance + np.diag(noise))
     weights = part * (inverse @ missed)
     jobs = len(predicted)
