@@ -1,0 +1,30 @@
+"""What a model is trained on is what it is asked with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from predictor_service.features.devices import DEVICE_TYPES
+from predictor_service.inference.batch_curve import JobSamples
+from predictor_service.inference.measured_graph import MeasuredGraph
+from predictor_service.retraining.datasets import read_dataset
+from predictor_service.retraining.solo_table import collect_examples
+from predictor_service.selection.targets import MEMORY, STEP, UTILIZATION
+from tests.support.measured_dataset import DEVICE, job_settings, write_dataset
+
+
+def test_training_and_serving_build_equal_vectors_and_anchors(tmp_path: Path) -> None:
+    write_dataset(tmp_path)
+    dataset, device = read_dataset(tmp_path), DEVICE_TYPES[DEVICE]
+    examples, _ = collect_examples([dataset], device)
+    assert examples
+    for example in examples:
+        row = example.row
+        graph = MeasuredGraph(dataset.graphs[row.graph_sha256 or ""])
+        served = JobSamples(graph, job_settings(row.family, row.batch), device).at(row.batch)
+        assert np.array_equal(served.values, example.features.values)
+        assert example.anchor(MEMORY) == served.analytical_memory_bytes
+        assert example.anchor(STEP) == served.roofline_ms
+        assert example.anchor(UTILIZATION) == served.utilization_ceiling_ratio
