@@ -6,9 +6,11 @@ import dataclasses
 
 import numpy as np
 
+from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.learning.problem import JobFacts, Problem
 
 GIBIBYTE = 1 << 30
+A100 = "NVIDIA A100-SXM4-40GB"
 
 
 def memory_problem(architectures: int = 24, seed: int = 0, size: float = 1.0) -> Problem:
@@ -54,16 +56,43 @@ def utilization_problem(architectures: int = 12, seed: int = 0) -> Problem:
     return _problem("utilization", "ratio", jobs, np.clip(measured, 0.0, 1.0))
 
 
+def step_problem(device: str, architectures: int = 16, seed: int = 0) -> Problem:
+    """Step times of which each device reaches the same share of its own peaks."""
+    random = np.random.default_rng(seed)
+    peaks = DEVICE_TYPES[device]
+    jobs, measured = [], []
+    for number in range(architectures):
+        macs, kept = float(10 ** random.uniform(8, 10)), float(10 ** random.uniform(6, 8))
+        for batch in (8, 64):
+            facts = {"parameters": 1e7, "forward_macs_per_sample": macs, "allocated_bytes_per_sample": kept}
+            jobs.append(_job(f"net{number}", f"family{number % 3}", batch, facts, device))
+            arithmetic_ms = 6e3 * macs * batch / peaks.peak("fp32")
+            traffic_ms = 2e3 * kept * batch / peaks.memory_bytes_per_s
+            measured.append(2.0 + 2.0 * arithmetic_ms + 1.5 * traffic_ms)
+    return _problem("step_time", "ms", jobs, np.array(measured))
+
+
+def joined(first: Problem, second: Problem) -> Problem:
+    """The rows of both."""
+    return dataclasses.replace(
+        first,
+        measured=np.concatenate([first.measured, second.measured]),
+        row_ids=(*first.row_ids, *second.row_ids),
+        jobs=(*first.jobs, *second.jobs),
+        others=(*first.others, *second.others),
+    )
+
+
 def without_graphs(problem: Problem, every: int) -> Problem:
     """The same rows, every n-th of a job whose graph is not known."""
     jobs = [dataclasses.replace(job, graph={}) if place % every == 0 else job for place, job in enumerate(problem.jobs)]
     return dataclasses.replace(problem, jobs=tuple(jobs))
 
 
-def _job(architecture: str, family: str, batch: int, facts: dict[str, float]) -> JobFacts:
+def _job(architecture: str, family: str, batch: int, facts: dict[str, float], device: str = A100) -> JobFacts:
     return JobFacts(
         job_key=f"{architecture}-{batch}", architecture=architecture, family=family, batch=batch, sub_batch=batch,
-        device="NVIDIA A100-SXM4-40GB", optimizer="adam", precision="fp32", input_wait_ratio=0.0, gpus=1, graph=facts,
+        device=device, optimizer="adam", precision="fp32", input_wait_ratio=0.0, gpus=1, graph=facts,
     )  # fmt: skip
 
 

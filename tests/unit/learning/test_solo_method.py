@@ -10,7 +10,7 @@ import pytest
 from predictor_service.learning.problem import Problem
 from predictor_service.learning.solo_method import FittedSolo, SoloMethod, inner_folds
 from predictor_service.learning.solo_physics import fit_physics
-from tests.support.solo_problems import memory_problem, utilization_problem, without_graphs
+from tests.support.solo_problems import joined, memory_problem, step_problem, utilization_problem, without_graphs
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +106,10 @@ def test_shares_stay_shares() -> None:
     for values in (forecast.value, forecast.lower_90, forecast.upper_99):
         assert values.min() >= 0.0
         assert values.max() <= 1.0
+
+
+def test_a_device_that_was_never_measured_is_answered_from_its_peaks() -> None:
+    problem = joined(step_problem("NVIDIA A100-SXM4-40GB"), step_problem("Tesla V100-SXM2-16GB", seed=1))
+    unseen = step_problem("Tesla T4", seed=2)
+    forecast = SoloMethod("architecture").fit(problem, seed=0).predict(unseen)
+    assert np.median(np.abs(forecast.value / unseen.measured - 1.0)) < 0.2
