@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any, Final
 PREDICTIONS_MAX: Final = 200_000
 OUTCOMES_MAX: Final = 200_000
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
+_logger = logging.getLogger(__name__)
 BUFFERED_MAX: Final = 128
 """Predictions that may wait in memory to be written together: one transaction for all costs a tenth of one for each."""
 _TRIM_EVERY: Final = 1_000
@@ -155,14 +157,17 @@ class OutcomeJournal:
         if not self._buffered:
             return
         rows, self._buffered = self._buffered, []  # let go first: a full disk must not fill the memory too
-        with self._connection:
-            self._connection.execute("BEGIN")
-            self._connection.executemany(
-                "INSERT INTO predictions (prediction_id, at_ms, kind, device, model_version, content) "
-                "VALUES (?, ?, ?, ?, ?, ?)",
-                rows,
-            )
-        self._trim(len(rows))
+        try:
+            with self._connection:
+                self._connection.execute("BEGIN")
+                self._connection.executemany(
+                    "INSERT INTO predictions (prediction_id, at_ms, kind, device, model_version, content) "
+                    "VALUES (?, ?, ?, ?, ?, ?)",
+                    rows,
+                )
+            self._trim(len(rows))
+        except sqlite3.Error as error:  # predictions go on without their journal
+            _logger.error("predictions were not written down", extra={"count": len(rows), "reason": str(error)})
 
     def _is_known(self, prediction_id: str) -> bool:
         found = self._connection.execute("SELECT 1 FROM predictions WHERE prediction_id = ?", (prediction_id,))
