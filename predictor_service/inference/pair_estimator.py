@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import NormalDist
 from typing import Final
@@ -24,6 +25,7 @@ _FALLBACK_UPPER_FACTOR: Final = 2.0
 _FALLBACK_DEVIATION: Final = 0.35
 """Of ln(1 + slowdown) about fair turns where nothing was trained: a factor of 1.4 either way."""
 _COMMON_CONFIDENCE: Final = 0.9
+_STATED_COUNT: Final = 5.0
 
 
 def estimate_pairs(
@@ -74,7 +76,7 @@ def estimate_pairs(
         level=level.reshape(shape),
         in_domain=in_domain.reshape(shape),
     )
-    _fold_in_measured(answer, question, _error_variance(model), measured or {})
+    _fold_in_measured(answer, question, _error_variance(model), {**(measured or {}), **_stated(question)})
     _override_observed(answer, question)
     return answer
 
@@ -134,6 +136,15 @@ def _bounded(
         upper=np.where(both_known, close.upper, wide.upper),
         upper_99=np.where(both_known, close.upper_99, wide.upper_99),
     )
+
+
+def _stated(question: PairsQuestion) -> dict[Pair, Observation]:
+    """What the caller measured: an average of several windows."""
+    key_of = {job.job_id: job.key for job in question.jobs}
+    return {
+        (key_of[victim], key_of[other]): Observation(count=_STATED_COUNT, mean=math.log1p(max(slowdown_ratio, -0.5)))
+        for (victim, other), slowdown_ratio in question.observed.items()
+    }
 
 
 def _error_variance(model: ServedTarget | None) -> float:

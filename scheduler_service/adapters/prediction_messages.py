@@ -65,10 +65,16 @@ def _memory_point(estimate: resources_pb2.Estimate) -> MemoryPoint:
 
 def pairs_question(command: RequestPairPredictions) -> prediction_pb2.PredictPairsRequest:
     """Ask how the members slow each other down; their keys serve as job ids."""
+    keys = {member.key for member in command.members}
     return prediction_pb2.PredictPairsRequest(
         request_id=str(uuid.uuid4()),
         device=command.device,
         jobs=[_job_reference(member) for member in command.members],
+        observed=[
+            prediction_pb2.ObservedPair(victim_job_id=victim, other_job_id=other, slowdown_ratio=slowdown_ratio)
+            for victim, other, slowdown_ratio in command.observed
+            if victim in keys and other in keys and slowdown_ratio > -1
+        ],
     )
 
 

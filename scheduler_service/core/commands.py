@@ -44,11 +44,13 @@ class RequestPairPredictions(Command):
     Attributes:
         members: All keys in question.
         new_keys: Only pairs with one of these are wanted; the others are known already.
+        observed: (victim key, other key, slowdown) of pairs that were measured here; they tell of the wanted ones too.
     """
 
     device: str
     members: tuple[PairMember, ...]
     new_keys: tuple[str, ...] = ()
+    observed: tuple[tuple[str, str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,8 +49,15 @@ def ask_about_pairs(state: ClusterState, key: str, device: str, step: Step) -> N
 
 
 def _ask_about_pairs_with(state: ClusterState, key: str, device: str, others: Sequence[str], step: Step) -> None:
-    members = tuple(_member(state, member, device) for member in dict.fromkeys((key, *others)))
-    step.commands.append(RequestPairPredictions(device=device, members=members, new_keys=(key,)))
+    keys = tuple(dict.fromkeys((key, *others)))
+    step.commands.append(
+        RequestPairPredictions(
+            device=device,
+            members=tuple(_member(state, member, device) for member in keys),
+            new_keys=(key,),
+            observed=state.predictions.observed_among(keys, device),
+        )
+    )
 
 
 def _unknown_partners(state: ClusterState, key: str, device: str) -> list[str]:

@@ -5,7 +5,7 @@ Bounded: of the keys that no living job uses, the least recently used leave firs
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import MappingProxyType
@@ -17,6 +17,9 @@ PAST_WEIGHT_RATIO = 0.9
 
 LOOKS_PER_CALL_MAX = 16
 """Keys looked at while making room, so that the cost of a submission stays bounded."""
+
+OBSERVED_PER_QUESTION_MAX = 2_000
+"""Measured pairs that travel with a question about pairs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +203,17 @@ class PredictionStore:
         observed = self._observed.setdefault(victim_key, {})
         observed[other_key, device] = moving_average(observed.get((other_key, device)), slowdown_ratio)
         self._victims_of.setdefault(other_key, {})[victim_key] = None
+
+    def observed_among(self, keys: Sequence[str], device: str) -> tuple[tuple[str, str, float], ...]:
+        """Return (victim key, other key, slowdown) of the measured pairs of some keys; bounded."""
+        named = frozenset(keys)
+        found = (
+            (victim, other, slowdown_ratio)
+            for victim in keys
+            for (other, device_of_pair), slowdown_ratio in self._observed.get(victim, {}).items()
+            if device_of_pair == device and other in named
+        )
+        return tuple(islice(found, OBSERVED_PER_QUESTION_MAX))
 
     def observe_solo(self, key: str, device: str, *, gpus: int, sub_batch: int, steps: int, window_ms: int) -> None:
         """Add one window measured alone."""

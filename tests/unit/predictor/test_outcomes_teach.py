@@ -70,3 +70,18 @@ def test_a_measured_job_is_answered_at_the_level_observed(tmp_path: Path) -> Non
     assert after.step_ms.level == _OBSERVED
     assert after.step_ms.value == pytest.approx(3.0 * before.step_ms.value, rel=0.1)
     assert after.memory_bytes == before.memory_bytes
+
+
+def test_a_pair_that_the_caller_measured_tells_of_pairs_that_share_a_job(tmp_path: Path) -> None:
+    predictor = open_predictor(tmp_path / "graphs")
+    hashes = [predictor.keep_graph(content)[0] for content in _GRAPHS]
+    question = _pairs(hashes)
+    with running_server(tmp_path, predictor) as channel:
+        stub = stub_of(channel)
+        before = stub.PredictPairs(question)
+        question.observed.append(messages.ObservedPair(victim_job_id="job0", other_job_id="job1", slowdown_ratio=3.0))
+        after = stub.PredictPairs(question)
+    assert after.slowdown_ratio[1] == pytest.approx(3.0)
+    assert after.level[1] == _OBSERVED
+    assert after.slowdown_ratio[0] > before.slowdown_ratio[0]
+    assert after.level[0] == before.level[0]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
+from scheduler_service.adapters.prediction_messages import pairs_question
 from scheduler_service.adapters.predictor_client import (
     PAIR_MEMBERS_MAX,
     PredictorClient,
@@ -22,6 +23,7 @@ from scheduler_service.core.events import (
     PredictionArrived,
     PredictionFailed,
 )
+from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import Level
 from tests.support.fake_predictor import FakePredictor
 
@@ -105,6 +107,20 @@ def test_failed_pairs_name_the_new_keys(predictor: FakePredictor) -> None:
     event = ask(predictor.address, RequestPairPredictions(device="d", members=members(2), new_keys=("k1",)))
     assert isinstance(event, PairPredictionsFailed)
     assert event.keys == ("k1",)
+
+
+def test_measured_pairs_travel_with_the_question_that_names_both_jobs() -> None:
+    observed = (("k0", "k1", 0.25), ("k0", "gone", 0.5), ("k1", "k0", -1.0))
+    command = RequestPairPredictions(device="d", members=members(2), new_keys=("k0",), observed=observed)
+    sent = pairs_question(command).observed
+    assert [(pair.victim_job_id, pair.other_job_id, pair.slowdown_ratio) for pair in sent] == [("k0", "k1", 0.25)]
+
+
+def test_the_store_names_the_measured_pairs_of_some_keys_on_one_device() -> None:
+    store = PredictionStore()
+    for victim, other, device in (("a", "b", "d"), ("a", "c", "d"), ("b", "a", "e")):
+        store.observe_pair(victim, other, device, 0.5)
+    assert store.observed_among(("a", "b"), "d") == (("a", "b", 0.5),)
 
 
 @pytest.mark.parametrize(("new", "total"), [(1, 2_000), (3, 250), (250, 250), (120, 130), (1, 1)])
