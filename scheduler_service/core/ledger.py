@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from scheduler_service.core.capacity import Resident
 from scheduler_service.core.records import Assignment, JobRequest, Node
+from scheduler_service.core.running_now import RunningNow
 from scheduler_service.core.view import GpuView, HostUse, RunningJob, SchedulingView
 
 
@@ -18,6 +19,8 @@ class Ledger:
 
     def __init__(self, view: SchedulingView) -> None:
         self.view = view
+        # Residents are asked for often, and nothing about them changes with time.
+        self._running = view.running.reported if isinstance(view.running, RunningNow) else view.running
         self._placed: dict[str, list[Resident]] = {}
         self._host_placed: dict[str, HostUse] = {}
         self._taken_free: dict[str, None] = {}
@@ -25,7 +28,7 @@ class Ledger:
 
     def residents(self, gpu_id: str) -> tuple[Resident, ...]:
         """Return the jobs on a GPU, those of this round last."""
-        running = self.view.running
+        running = self._running
         there = (running[job_id] for job_id in self.view.gpus[gpu_id].job_ids)
         before = tuple(
             Resident(request=job.request, sub_batch=job.sub_batch, memory_reserved_bytes=job.memory_reserved_bytes)

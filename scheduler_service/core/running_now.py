@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields
+from operator import attrgetter
 
 from scheduler_service.core.view import RunningJob
 
@@ -14,22 +15,29 @@ class RunningNow(Mapping[str, RunningJob]):
     Args:
         reported: The jobs as their newest reports show them.
         now_ms: This instant.
+
+    Attributes:
+        reported: The same, for who wants to know only what no time changes.
     """
 
     def __init__(self, reported: Mapping[str, RunningJob], now_ms: int) -> None:
-        self._reported, self._now_ms = reported, now_ms
+        self.reported, self._now_ms = reported, now_ms
+        self._continued: dict[str, RunningJob] = {}
 
     def __getitem__(self, job_id: str) -> RunningJob:
-        return continued(self._reported[job_id], self._now_ms)
+        known = self._continued.get(job_id)
+        if known is None:
+            self._continued[job_id] = known = continued(self.reported[job_id], self._now_ms)
+        return known
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._reported)
+        return iter(self.reported)
 
     def __len__(self) -> int:
-        return len(self._reported)
+        return len(self.reported)
 
     def __contains__(self, job_id: object) -> bool:
-        return job_id in self._reported
+        return job_id in self.reported
 
 
 def continued(job: RunningJob, now_ms: int) -> RunningJob:
@@ -39,9 +47,12 @@ def continued(job: RunningJob, now_ms: int) -> RunningJob:
         return job
     steps = int(passed_ms / job.step_ms) if job.step_ms > 0 and not job.is_stopping else 0
     most = max(job.request.steps_total - 1, job.steps_done) if job.request.steps_total else job.steps_done + steps
-    return replace(
-        job,
-        steps_done=min(job.steps_done + steps, most),
-        attained_gpu_ms=job.attained_gpu_ms + passed_ms * len(job.assignments),
-        accrued_at_ms=now_ms,
-    )
+    values = dict(zip(_FIELDS, _read(job), strict=True))
+    values["steps_done"] = min(job.steps_done + steps, most)
+    values["attained_gpu_ms"] += passed_ms * len(job.assignments)
+    values["accrued_at_ms"] = now_ms
+    return RunningJob(**values)
+
+
+_FIELDS = tuple(one.name for one in fields(RunningJob))
+_read = attrgetter(*_FIELDS)  # several times faster than dataclasses.replace on a record this wide
