@@ -2,8 +2,8 @@
 
 Source:
     The rule that at most one spanning job lies on a node is that of the Pollux artifact (petuum/adaptdl, branch
-    osdi21-artifact), simulator/pollux.py. Counts suppose that every place can be had; where it cannot, several packings
-    are tried and the cheapest is taken.
+    osdi21-artifact), simulator/pollux.py. Counts suppose that every place can be had; where it cannot, the
+    cheapest smaller one is taken.
 """
 
 from __future__ import annotations
@@ -65,15 +65,12 @@ class Packing:
         self._claims = claims
 
     def place(self, counts: Sequence[int]) -> list[Allocation]:
-        """Return the cheapest places found: counts as chosen, small jobs moved together, or hardly a change."""
-        tried = [self._improved(places) for places in (self._kept(counts), self._repacked(counts), self._unchanged())]
-        return min(tried, key=self._total)
+        """Return the cheapest places found, from the counts as chosen or from what everybody holds."""
+        starts = (self._kept(counts), [claim.allocation for claim in self._claims])
+        return min((self._improved(places) for places in starts), key=self._total)
 
     def _total(self, places: Sequence[Allocation]) -> float:
         return sum(claim.cost(place) for claim, place in zip(self._claims, places, strict=True))
-
-    def _unchanged(self) -> list[Allocation]:
-        return [claim.allocation for claim in self._claims]
 
     def _kept(self, counts: Sequence[int]) -> list[Allocation]:
         """Place those whose count changes around those whose count does not."""
@@ -83,29 +80,12 @@ class Packing:
         ]
         return self._filled(places, counts)
 
-    def _repacked(self, counts: Sequence[int]) -> list[Allocation]:
-        """Place also those anew that fill less than a node, and give up places that span more nodes than need be."""
-        places = [
-            claim.allocation
-            if claim.gpus_held == count >= self._cluster.gpus_per_node and self._is_tight(claim)
-            else ()
-            for claim, count in zip(self._claims, counts, strict=True)
-        ]
-        return self._filled(places, counts, are_loose_kept=False)
-
-    def _is_tight(self, claim: Claim) -> bool:
-        return len(claim.allocation) == -(-claim.gpus_held // self._cluster.gpus_per_node)
-
-    def _filled(
-        self, places: list[Allocation], counts: Sequence[int], *, are_loose_kept: bool = True
-    ) -> list[Allocation]:
+    def _filled(self, places: list[Allocation], counts: Sequence[int]) -> list[Allocation]:
         """Give the jobs without a place their count, or as near as can be had, the largest first."""
         room = _Room(self._cluster, places)
         missing = [position for position, count in enumerate(counts) if count and not places[position]]
         for position in sorted(missing, key=lambda position: (-counts[position], position)):
-            claim = self._claims[position]
-            held = claim.allocation if are_loose_kept or self._is_tight(claim) else ()
-            places[position] = self._cheapest(claim, held, room, counts[position])
+            places[position] = self._cheapest(self._claims[position], room, counts[position])
             room.take(places[position])
         return places
 
@@ -118,7 +98,7 @@ class Packing:
             for position in sorted(range(len(places)), key=lambda position: (-costs[position], position)):
                 claim = self._claims[position]
                 room.give_back(places[position])
-                found = self._cheapest(claim, claim.allocation, room, len(claim.near_costs) - 1)
+                found = self._cheapest(claim, room, len(claim.near_costs) - 1)
                 if claim.cost(found) < costs[position] - _GAIN_MIN:
                     places[position] = found
                     has_changed = True
@@ -127,10 +107,11 @@ class Packing:
                 break
         return places
 
-    def _cheapest(self, claim: Claim, held: Allocation, room: _Room, gpus_max: int) -> Allocation:
-        """Return the cheapest place of so many GPUs at most; `held` is a place to be preferred while it is free."""
+    def _cheapest(self, claim: Claim, room: _Room, gpus_max: int) -> Allocation:
+        """Return the cheapest place of so many GPUs at most; what the job holds is one while it is free."""
         best: Allocation = ()
         best_cost = claim.cost(best)
+        held = claim.allocation
         if held and claim.gpus_held <= gpus_max and room.has(held) and claim.keep_cost < best_cost:
             best, best_cost = held, claim.keep_cost
         for gpus in range(min(gpus_max, room.count(), len(claim.near_costs) - 1), 0, -1):
