@@ -10,7 +10,7 @@ from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.kept_estimators import KeptEstimators
 from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.inference.predictor import Predictor
-from predictor_service.inference.records import JobAnswer, JobQuestion
+from predictor_service.inference.records import JobAnswer, JobQuestion, PairJob, PairsQuestion
 from predictor_service.registry.version_holder import VersionHolder
 from tests.support.measured_dataset import DEVICE, FAMILIES, graphs
 from tests.support.predictor_service import InProcessDescriber, trained_store
@@ -51,6 +51,21 @@ def test_a_kept_estimator_answers_exactly_as_a_new_one() -> None:
     forgetting = Predictor(GraphLibrary(InProcessDescriber(), None), holder(), estimators_max=0)
     for question in questions() * 2:
         assert without_id(keeping.predict_job(question)) == without_id(forgetting.predict_job(question))
+
+
+def test_pairs_of_graphs_are_the_same_with_and_without_kept_estimators() -> None:
+    keeping = Predictor(GraphLibrary(InProcessDescriber(), None), holder())
+    forgetting = Predictor(GraphLibrary(InProcessDescriber(), None), holder(), estimators_max=0)
+    jobs = []
+    for index, family in enumerate(FAMILIES):
+        hashes = [predictor.keep_graph(GRAPHS[family])[0] for predictor in (keeping, forgetting)]
+        settings = JobSettings(batch_size=10 + 7 * index, optimizer=OPTIMIZERS[index % 4])
+        jobs.append(PairJob(job_id=family, settings=settings, graph_sha256=hashes[0]))
+    question = PairsQuestion(device=DEVICE, jobs=jobs)
+    for _ in range(2):
+        kept, new = keeping.predict_pairs(question), forgetting.predict_pairs(question)
+        for name in ("slowdown_ratio", "lower", "upper", "level", "in_domain"):
+            assert (getattr(kept, name) == getattr(new, name)).all()
 
 
 def test_settings_that_matter_are_told_apart_and_the_batch_is_not() -> None:
