@@ -8,7 +8,7 @@ from typing import Final
 
 from cotenant.v1 import prediction_pb2, resources_pb2
 from predictor_service.convergence.curve_forms import POINTS_MIN
-from predictor_service.convergence.loss_series import LossSeries, prepare_losses
+from predictor_service.convergence.loss_series import POINTS_MAX, LossSeries, prepare_losses
 from predictor_service.convergence.training_end import FormPrediction, Goal, TrainingEnd, predict_end
 from predictor_service.convergence.training_speed import (
     SAMPLES_MAX,
@@ -25,6 +25,7 @@ from predictor_service.inference.records import DEFAULT_CONFIDENCE
 
 PATIENCE_DEFAULT: Final = 3
 PATIENCE_MAX: Final = 1_000
+RATE_DROPS_MAX: Final = 1_000
 _SYNCHRONIES: Final = {1: Synchrony.ASYNCHRONOUS, 2: Synchrony.SYNCHRONOUS, 3: Synchrony.ALL_REDUCE}
 _REMAINING_STEPS_MAX: Final = 1e15
 
@@ -38,6 +39,8 @@ def fit_loss_curve(request: prediction_pb2.FitLossCurveRequest) -> prediction_pb
     confidence = request.confidence or DEFAULT_CONFIDENCE
     if not 0.5 <= confidence <= 0.999:
         raise _invalid("confidence", f"{confidence:g} is outside 0.5 to 0.999", "leave it out for 0.9")
+    for field, count_max in (("points", POINTS_MAX), ("prior_points", POINTS_MAX), ("rate_drops", RATE_DROPS_MAX)):
+        _check_count(field, len(getattr(request, field)), count_max)
     if request.metric not in (0, 1, 2):
         raise _invalid("metric", f"unknown value {request.metric}", "use a newer server")
     series = _series(request)
@@ -65,8 +68,8 @@ def fit_speed_model(request: prediction_pb2.FitSpeedModelRequest) -> prediction_
     """
     if request.synchrony not in _SYNCHRONIES:
         raise _invalid("synchrony", "it is not set", "say ASYNCHRONOUS, SYNCHRONOUS or ALL_REDUCE")
-    if len(request.asked) > SAMPLES_MAX:
-        raise _invalid("asked", f"{len(request.asked)} questions", f"send at most {SAMPLES_MAX}")
+    _check_count("asked", len(request.asked), SAMPLES_MAX)
+    _check_count("samples", len(request.samples), SAMPLES_MAX)
     steps = request.steps_remaining
     if not 0 <= steps <= _REMAINING_STEPS_MAX:
         raise _invalid("steps_remaining", f"{steps:g} is outside 0 to {_REMAINING_STEPS_MAX:g}", "send what remains")
@@ -153,6 +156,12 @@ def _speed(
         steps_per_s=steps_per_s,
         remaining_ms=remaining_ms(steps, steps_per_s) if steps else None,
     )
+
+
+def _check_count(field: str, count: int, count_max: int) -> None:
+    """Refuses long lists before a line of Python runs for each of their entries."""
+    if count > count_max:
+        raise _invalid(field, f"{count} entries", f"send at most {count_max}")
 
 
 def _invalid(field: str, message: str, remedy: str) -> InvalidRequestError:

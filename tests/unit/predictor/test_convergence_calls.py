@@ -72,6 +72,8 @@ def test_speeds_are_predicted_with_the_time_that_remains(stub: prediction_pb2_gr
         ({"confidence": 2.0, "convergence_threshold": 0.1}, "confidence"),
         ({"metric": 7, "convergence_threshold": 0.1}, "metric"),
         ({"metric": 2, "target_value": 0.5}, "accuracy"),
+        ({"rate_drops": [1.0] * 1001, "convergence_threshold": 0.1}, "rate_drops"),
+        ({"points": CURVE * 5001, "convergence_threshold": 0.1}, "at most"),
         ({"epoch_length": -1.0, "convergence_threshold": 0.1}, "epoch_length"),
     ],
 )
