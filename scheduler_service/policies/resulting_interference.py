@@ -8,6 +8,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Protocol
 
 from scheduler_service.core.capacity import Resident, expected_slowdown_ratio
 from scheduler_service.core.ledger import Ledger
@@ -23,25 +24,48 @@ def slowdowns_on(gpu: Gpu, residents: Sequence[Resident], predictions: Predictio
     ]
 
 
+class SlowdownColumns(Protocol):
+    """Whoever keeps the slowdown of every job on every GPU."""
+
+    def difference_ratio(self, job_id: str, newcomer: Resident, gpu_ids: Collection[str]) -> float | None:
+        """Return how far the slowdowns of a job's workers lie apart with a newcomer on these GPUs; None = unknown."""
+
+
 class WorkerBalance:
     """How differently the workers of one job are slowed down (Eq. 8).
 
     Args:
         ledger: Where everybody is, kept up to date by its owner.
+
+    Attributes:
+        columns: Tells slowdowns faster than the ledger, where there is any.
     """
 
     def __init__(self, ledger: Ledger) -> None:
+        self.columns: SlowdownColumns | None = None
         self._ledger = ledger
         self._gpu_ids = {
             job_id: tuple(part.gpu_id for part in job.assignments if part.gpu_id in ledger.view.gpus)
             for job_id, job in ledger.view.running.items()
             if len(job.assignments) > 1
         }
+        self._wide_jobs: dict[str, list[str]] = {}
+        for job_id, gpu_ids in self._gpu_ids.items():
+            self._note_wide(job_id, gpu_ids)
 
     def add(self, job_id: str, gpu_ids: Sequence[str]) -> None:
         """Remember where a job's workers are."""
         if len(gpu_ids) > 1:
             self._gpu_ids[job_id] = tuple(gpu_ids)
+            self._note_wide(job_id, gpu_ids)
+
+    def _note_wide(self, job_id: str, gpu_ids: Sequence[str]) -> None:
+        for gpu_id in gpu_ids:
+            self._wide_jobs.setdefault(gpu_id, []).append(job_id)
+
+    def wide_jobs_on(self, gpu_id: str) -> Sequence[str]:
+        """Return the jobs on a GPU that have others too: those whose balance a newcomer may disturb."""
+        return self._wide_jobs.get(gpu_id, ())
 
     def difference_ratio(self, job_id: str, newcomer: Resident, newcomer_gpu_ids: Collection[str]) -> float:
         """Return how far the slowdowns of a job's workers lie apart when a newcomer has these GPUs too; 0 = not at all.
@@ -51,6 +75,10 @@ class WorkerBalance:
             newcomer: The job that would come.
             newcomer_gpu_ids: Where it would be.
         """
+        if self.columns is not None:
+            known = self.columns.difference_ratio(job_id, newcomer, newcomer_gpu_ids)
+            if known is not None:
+                return known
         slowdowns = [
             self._slowdown_ratio(job_id, gpu_id, (newcomer,) if gpu_id in newcomer_gpu_ids else ())
             for gpu_id in self._gpu_ids.get(job_id, ())

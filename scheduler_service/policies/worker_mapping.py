@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from scheduler_service.core.capacity import Resident
 from scheduler_service.core.ledger import Ledger
@@ -58,15 +59,14 @@ class Offer:
     """
 
     worker: Resident
-    devices: tuple[Device, ...]
+    devices: Sequence[Device]
     unused: Device | None
     free: Mapping[str, Sequence[str]]
 
     @property
     def width(self) -> int:
         """Devices that could take a worker each, as far as one look tells."""
-        unused = {gpu_id for gpu_ids in self.free.values() for gpu_id in gpu_ids}
-        return len(unused | {device.gpu_id for device in self.devices})
+        return sum(map(len, self.free.values())) + sum(not device.is_new for device in self.devices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,18 +126,22 @@ class WorkerMapper:
         own = [device.own_slowdown_ratio, *(before.own_slowdown_ratio for before in chosen), *others]
         job_id, gpu_id = worker.request.job_id, device.gpu_id
         obstacle = self._rules.balance_obstacle(gpu_id, job_id, max(own) - min(own))
+        if obstacle is not None:
+            return obstacle
         gpu_ids = {gpu_id, *(before.gpu_id for before in chosen)}
-        for touched in self._ledger.residents(gpu_id):
-            touched_id = touched.request.job_id
+        for touched_id in self._balance.wide_jobs_on(gpu_id):
             difference = self._balance.difference_ratio(touched_id, worker, gpu_ids)
-            obstacle = obstacle or self._rules.balance_obstacle(gpu_id, touched_id, difference)
-        return obstacle
+            obstacle = self._rules.balance_obstacle(gpu_id, touched_id, difference)
+            if obstacle is not None:
+                return obstacle
+        return None
 
     def _map_first(self, offer: Offer) -> WorkerMapping | None:
         return self._spread(offer, with_new=False) if len(offer.devices) >= offer.worker.request.gpus else None
 
     def _map_with_new(self, offer: Offer) -> WorkerMapping | None:
-        return self._spread(offer, with_new=True) if offer.width >= offer.worker.request.gpus else None
+        gpus = offer.worker.request.gpus
+        return self._spread(offer, with_new=True) if len(offer.devices) >= gpus or offer.width >= gpus else None
 
     def _map_new_only(self, offer: Offer) -> WorkerMapping | None:
         if offer.unused is None:
@@ -149,11 +153,15 @@ class WorkerMapper:
 
     def _spread(self, offer: Offer, *, with_new: bool) -> WorkerMapping | None:
         chosen: list[Device] = []
+        refused: dict[str, str] = {}
         while len(chosen) < offer.worker.request.gpus:
-            device = next(self._joining(offer, chosen, with_new=with_new), None)
+            device = next(self._joining(offer, chosen, refused, with_new=with_new), None)
             if device is None:
                 return None
             chosen.append(device)
+            # Who was out of balance on a refused device may not be any more, now that another worker is beside it too.
+            touched = set(self._balance.wide_jobs_on(device.gpu_id))
+            refused = {gpu_id: job_id for gpu_id, job_id in refused.items() if job_id not in touched}
         return WorkerMapping(
             worker=offer.worker,
             gpu_ids=tuple(device.gpu_id for device in chosen),
@@ -161,15 +169,21 @@ class WorkerMapper:
             scores=tuple(device.score for device in chosen),
         )
 
-    def _joining(self, offer: Offer, chosen: Sequence[Device], *, with_new: bool) -> Iterator[Device]:
-        """Yield the devices that the next worker can take, best first."""
+    def _joining(
+        self, offer: Offer, chosen: Sequence[Device], refused: dict[str, str], *, with_new: bool
+    ) -> Iterator[Device]:
+        """Yield the devices that the next worker can take, best first; `refused` keeps for whom Eq. 8 broke where."""
         taken = {device.gpu_id for device in chosen}
         slowdown_of_new = (0.0,) if with_new else ()
         for device in offer.devices:
-            if device.gpu_id in taken or not self._has_room(offer.worker, device.node_id, chosen):
+            gpu_id = device.gpu_id
+            if gpu_id in taken or gpu_id in refused or not self._has_room(offer.worker, device.node_id, chosen):
                 continue
-            if self.balance_obstacle(offer.worker, device, chosen, slowdown_of_new) is None:
+            obstacle = self.balance_obstacle(offer.worker, device, chosen, slowdown_of_new)
+            if obstacle is None:
                 yield device
+            else:
+                refused[gpu_id] = obstacle.job_ids[0]
         if with_new:
             yield from self._new_devices(offer, chosen)
 
@@ -179,7 +193,8 @@ class WorkerMapper:
             return
         taken = {device.gpu_id for device in chosen}
         used = {device.node_id for device in chosen}
-        for node_id in sorted(offer.free, key=lambda node_id: (node_id not in used, node_id)):
+        # The free devices come in the order of their nodes.
+        for node_id in chain(sorted(used & offer.free.keys()), (one for one in offer.free if one not in used)):
             gpu_id = next((gpu_id for gpu_id in offer.free[node_id] if gpu_id not in taken), None)
             if gpu_id is not None and self._has_room(offer.worker, node_id, chosen):
                 index = self._ledger.view.gpus[gpu_id].gpu.index
@@ -187,9 +202,11 @@ class WorkerMapper:
 
     def _has_room(self, worker: Resident, node_id: str, chosen: Sequence[Device]) -> bool:
         """Say whether the node's host and the limit of nodes admit one more worker."""
-        view = self._ledger.view
+        view, request = self._ledger.view, worker.request
+        if not view.nodes_per_job_max and not request.cpu_cores and not request.host_memory_bytes:
+            return True
         node_ids = [device.node_id for device in chosen]
         if view.nodes_per_job_max and len({*node_ids, node_id}) > view.nodes_per_job_max:
             return False
-        here, gpus = node_ids.count(node_id) + 1, worker.request.gpus
-        return self._ledger.host_fits(view.nodes[node_id], worker.request, gpus_here=here, gpus=gpus)
+        here = node_ids.count(node_id) + 1
+        return self._ledger.host_fits(view.nodes[node_id], request, gpus_here=here, gpus=request.gpus)

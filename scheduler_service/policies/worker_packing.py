@@ -23,6 +23,7 @@ from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu, JobRequest, Reason
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.policies.opportunistic_memory import Demand, demand_of
+from scheduler_service.policies.packing_columns import PackingColumns
 from scheduler_service.policies.packing_orders import DemandOf, by_arrival
 from scheduler_service.policies.packing_rules import ROUNDING_DIGITS, Best, PackingRules
 from scheduler_service.policies.placement import (
@@ -41,6 +42,8 @@ from scheduler_service.policies.resulting_interference import WorkerBalance, slo
 from scheduler_service.policies.worker_mapping import Device, Offer, WorkerMapper, WorkerMapping
 
 Order = Callable[[Sequence[PendingJob], DemandOf], Sequence[PendingJob]]
+GPUS_IN_COLUMNS_MIN = 64
+"""On smaller clusters looking at each GPU costs less than building columns."""
 _WHOLE_DEVICE = Demand(compute_ratio=1.0, base_ratio=1.0)
 
 
@@ -88,9 +91,24 @@ class PackingRound:
         self._free = free_by_kind_and_node(view)
         self._in_use: dict[Kind, dict[str, None]] = {}
         self._update_in_use(gpu_id for gpu_id, entry in view.gpus.items() if entry.job_ids)
+        self._packing = self._columns()
+        self._balance.columns = self._packing
         self._full = full_reason(view)
         self._failed: dict[object, Reason] = {}
         self._demands: dict[object, Demand] = {}
+
+    def _columns(self) -> PackingColumns | None:
+        """Return the columns of a large cluster with GPUs of one kind; elsewhere each GPU is looked at."""
+        is_large = len(self._view.gpus) >= GPUS_IN_COLUMNS_MIN and self._view.nodes_per_job_max == 0
+        if (
+            not is_large
+            or self._view.explain
+            or len(self._inventory.gpus) > 1
+            or not self._rules.prefers_devices_in_use
+        ):
+            return None
+        (gpu,) = self._inventory.gpus.values()
+        return PackingColumns(self._ledger, gpu, self._rules, lambda worker: self._demand(worker, gpu))
 
     def has_room(self) -> bool:
         """Say whether any GPU could take any job."""
@@ -116,8 +134,11 @@ class PackingRound:
         mapping: WorkerMapping | None = None
         if reason is None:
             obstacles: list[Reason] = []
-            offers = [offer for kind in self._inventory.gpus for offer in self._offers(request, kind, obstacles)]
+            offers = self._offers_from_columns(request)
             mapping = self._mapper.map_job(offers)
+            if mapping is None:
+                offers = [offer for kind in self._inventory.gpus for offer in self._offers(request, kind, obstacles)]
+                mapping = self._mapper.map_job(offers) if self._packing is None else None
             reason = self._wait_reason(request, offers, obstacles) if mapping is None else None
         candidates = self._table(request, mapping) if self._view.explain else ()
         if mapping is not None:
@@ -164,9 +185,28 @@ class PackingRound:
             for node_id, there in by_node.items()
         ]
 
+    def _offers_from_columns(self, request: JobRequest) -> list[Offer]:
+        """Return what the GPUs offer where there are columns; empty = each has to be looked at."""
+        packing = self._packing
+        if packing is None or not packing.is_usable:
+            self._packing = self._balance.columns = None
+            return []
+        (gpu,) = self._inventory.gpus.values()
+        worker = self._worker_or_obstacle(request, gpu)
+        if isinstance(worker, Reason):
+            return []
+        devices = packing.devices(worker)
+        if devices is None:
+            self._packing = self._balance.columns = None
+            return []
+        free = self._free_with_room(worker, kind_of(gpu), [])
+        return [self._offer(worker, devices, free)]
+
     def _free_with_room(self, worker: Resident, kind: Kind, obstacles: list[Reason]) -> dict[str, list[str]]:
         """Return the unused devices of a kind on nodes whose hosts have room for a worker."""
         request = worker.request
+        if not request.cpu_cores and not request.host_memory_bytes:
+            return self._free.get(kind, {})
         found: dict[str, list[str]] = {}
         for node_id, gpu_ids in self._free.get(kind, {}).items():
             if self._ledger.host_fits(self._view.nodes[node_id], request, gpus_here=1, gpus=request.gpus):
@@ -178,7 +218,7 @@ class PackingRound:
     def _offer(self, worker: Resident, devices: Sequence[Device], free: dict[str, list[str]]) -> Offer:
         first = next((self._device(worker, self._view.gpus[gpu_ids[0]]) for gpu_ids in free.values()), None)
         unused = first if isinstance(first, Device) else None
-        return Offer(worker=worker, devices=tuple(devices), unused=unused, free=free)
+        return Offer(worker=worker, devices=devices, unused=unused, free=free)
 
     def _worker_or_obstacle(self, request: JobRequest, gpu: Gpu) -> Resident | Reason:
         """Return a worker that fits an empty device of this kind, or why there is none."""
@@ -272,11 +312,15 @@ class PackingRound:
         reason = start_reason(self._ledger, worker, mapping.gpu_ids, {})
         self._ledger.place(worker, assignments)
         self._balance.add(worker.request.job_id, mapping.gpu_ids)
+        if self._packing is not None:
+            self._packing.place(worker, mapping.gpu_ids)
         for gpu_id in mapping.gpu_ids:
             entry = self._view.gpus[gpu_id]
-            on_node = self._free.get(kind_of(entry.gpu), {}).get(entry.node_id, [])
-            if gpu_id in on_node:
-                on_node.remove(gpu_id)
+            free = self._free.get(kind_of(entry.gpu), {})
+            if gpu_id in free.get(entry.node_id, ()):
+                free[entry.node_id].remove(gpu_id)
+                if not free[entry.node_id]:
+                    del free[entry.node_id]
         self._update_in_use(mapping.gpu_ids)
         return Start(
             job_id=worker.request.job_id,
