@@ -24,10 +24,11 @@ Where we differ:
     a slowdown of 0 counts from the first worker on, so that those never break Eq. 8. A worker too large for an empty
     GPU makes its job wait with a reason, which the paper does not check.
     The order is the one of the text, sorted once: taking the front job never changes the order of the rest. The printed
-    Algorithm 3 takes the largest job before it sorts (listing_order).
+    Algorithm 3 takes the largest job before it sorts (listing_order). No order is always good; `orders` tries several
+    in every round and keeps the plan that places most workers on fewest new GPUs.
 
 Cost:
-    One sort; one look at every GPU in use per different shape of job, and one at the workers of every job touched.
+    One sort; per job one expression over all GPUs, and one look at the workers of every job touched.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from scheduler_service.core.decisions import Decision
+from scheduler_service.core.decisions import Decision, Start
+from scheduler_service.core.errors import PolicyParameterError
 from scheduler_service.core.view import SchedulingView
-from scheduler_service.policies.packing_orders import as_listed, by_gregariousness
+from scheduler_service.policies.packing_orders import as_listed, by_gregariousness, by_loneliness, by_resources
 from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingRules
 from scheduler_service.policies.worker_packing import pack
 
@@ -64,13 +66,25 @@ class Ojpp:
         metadata={"description": "order as printed in Algorithm 3: the largest job before all others"},
     )
 
+    orders: int = field(
+        default=1,
+        metadata={
+            "description": "orders tried per round; the one that fills fewest GPUs is taken: 1 = the paper's, 2 = also "
+            "its reverse, 3 = also the largest first"
+        },
+    )
+
     def __post_init__(self) -> None:
         """Refuse values without a meaning."""
         _ = self._rules()
+        if not 1 <= self.orders <= 3:
+            raise PolicyParameterError(f"orders must be 1, 2 or 3, but is {self.orders}")
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job."""
-        return pack(view, self._rules(), as_listed if self.listing_order else by_gregariousness)
+        first = as_listed if self.listing_order else by_gregariousness
+        orders = (first, by_loneliness, by_resources)[: self.orders]
+        return min((pack(view, self._rules(), order) for order in orders), key=lambda plan: _worth(view, plan))
 
     def _rules(self) -> PackingRules:
         return PackingRules(
@@ -81,3 +95,9 @@ class Ojpp:
             theta_max=self.theta_max,
             theta_diff=self.theta_diff,
         )
+
+
+def _worth(view: SchedulingView, plan: Sequence[Decision]) -> tuple[int, int]:
+    """Return how good a plan is, lower being better: most workers placed, then fewest GPUs that were free."""
+    taken = [part.gpu_id for one in plan if isinstance(one, Start) for part in one.assignments]
+    return -len(taken), len(view.free_gpu_ids & set(taken))

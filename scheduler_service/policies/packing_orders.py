@@ -43,6 +43,11 @@ def by_gregariousness(jobs: Sequence[PendingJob], demand_of: DemandOf) -> list[P
     return sorted(jobs, key=key)
 
 
+def by_loneliness(jobs: Sequence[PendingJob], demand_of: DemandOf) -> list[PendingJob]:
+    """Return the least easygoing jobs first: what fits nobody gets its devices while there are any."""
+    return by_gregariousness(jobs, demand_of)[::-1]
+
+
 def as_listed(jobs: Sequence[PendingJob], demand_of: DemandOf) -> list[PendingJob]:
     """Return the order of Algorithm 3 as printed: line 3 takes the largest job before line 4 first sorts."""
     if not jobs:

@@ -12,7 +12,7 @@ from scheduler_service.policies.ojpp_greedy import OjppGreedy
 from tests.support.packing import Instance, Limits, placement_of, random_instance, violations
 
 LIMITS = Limits(tau_max=0.1, theta_max=0.2, theta_diff=0.1)
-POLICIES: tuple[Policy, ...] = (Ojpp(), Ojpp(listing_order=True), OjppGreedy())
+POLICIES: tuple[Policy, ...] = (Ojpp(), Ojpp(listing_order=True), Ojpp(orders=3), OjppGreedy())
 
 
 def fewest_gpus(instance: Instance) -> int | None:

@@ -20,7 +20,7 @@ from scheduler_service.policies.opportunistic_memory import (
     demand_of,
 )
 from scheduler_service.policies.packing_orders import as_listed, by_gregariousness, by_resources
-from tests.support.packing import Instance, Packed, placement_of
+from tests.support.packing import Instance, Packed, placement_of, random_instance
 from tests.support.scheduling import GIB, gpu, job, memory, pending, prediction, store
 
 TRIPLE = MemoryTriple(gamma_ratio=0.3, delta_ratio=0.62, high_state_ratio=0.2)
@@ -200,3 +200,16 @@ def test_algorithm_2_a_worker_too_large_for_an_empty_device_waits_with_a_reason_
     assert {one.job_id: one.reason.code for one in decisions} == {"huge": "PEAK_EXCEEDS_GPU", "small": "STARTS_ALONE"}
     (held,) = (one for one in decisions if one.job_id == "huge")
     assert held.reason.numbers == {"needed_bytes": int(1.1 * 8 * GIB), "gpu_memory_bytes": 8 * GIB}
+
+
+def test_several_orders_never_fill_more_gpus_than_the_papers_alone() -> None:
+    better = 0
+    for seed in range(60):
+        instance = random_instance(seed, jobs_max=7, workers_max=3, gpus=21)
+        used = [
+            len({gpu for gpus in placement_of(instance, policy.decide(instance.view())).values() for gpu in gpus})
+            for policy in (Ojpp(), Ojpp(orders=3))
+        ]
+        assert used[1] <= used[0]
+        better += used[1] < used[0]
+    assert better > 0
