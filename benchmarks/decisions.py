@@ -21,7 +21,7 @@ from scheduler_service.core.view import SchedulingView
 from scheduler_service.policy_registry import make_policy
 
 FACTORS = (1, 2, 4, 8)
-SLOWEST_S = 20.0
+SLOWEST_S = 5.0
 """A size that takes longer than this is the last one of its curve."""
 
 

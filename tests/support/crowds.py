@@ -58,9 +58,8 @@ def crowded_view(seed: int, *, shuffled: bool = False, explain: bool = False, no
         )
         for index in range(luck.randrange(12))
     ]
-    if shuffled:
-        for facts in (nodes, holding, waiting):
-            random.Random(seed + 1).shuffle(facts)
+    for facts in (nodes, holding, waiting) if shuffled else ():
+        random.Random(seed + 1).shuffle(facts)
     return view(
         nodes=nodes,
         waiting=waiting,
