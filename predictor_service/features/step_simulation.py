@@ -31,6 +31,13 @@ _STEP_HOST_MS: Final = 0.3
 # One host process that makes, copies and collates samples; round figures of ordinary loaders.
 _INPUT_BYTES_PER_MS: Final = 2e6
 _SAMPLE_HOST_MS: Final = 0.005
+# Tiles of matrix libraries, and how far they cut the inner size of a product that has too few tiles.
+_TILE: Final = 128
+_INNER_CUT: Final = 256
+_SHORTEST_KERNEL_MS: Final = 0.0025
+# Costs of one call on the host in launches of the device: compiled, plain, and with a slow interpreter.
+_LAUNCH_COSTS: Final = (0.8, 1.5, 2.5)
+_LOADERS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,6 +48,7 @@ class ForwardWork:
         flops: Operations, shape (operators,).
         traffic_bytes: Read and written, shape (operators,).
         is_product: Whether an operator is a convolution or a matrix product, shape (operators,).
+        product_sizes: Rows, columns and inner size of each product, shape (operators, 3); 0 for other operators.
         parameters: Trained numbers.
         input_bytes: Size of the input of the whole batch.
         batch: Samples per step.
@@ -49,6 +57,7 @@ class ForwardWork:
     flops: FloatArray
     traffic_bytes: FloatArray
     is_product: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    product_sizes: FloatArray
     parameters: float
     input_bytes: float
     batch: int
@@ -76,6 +85,7 @@ def simulate_step(work: ForwardWork, device: DeviceType, precision: str) -> Mapp
         simulated_compute_bound_ratio  share of busy time bound by arithmetic
         simulated_longest_kernel_ms, simulated_median_kernel_ms
         simulated_flops, simulated_traffic_bytes  of the whole step
+        simulated_tiled_...            the same by tiles instead of peaks, see `_tile_products`
     """
     flops, traffic_bytes = _kernels(work)
     flops_ms = flops * (1e3 / device.peak(precision))
@@ -99,7 +109,53 @@ def simulate_step(work: ForwardWork, device: DeviceType, precision: str) -> Mapp
         "simulated_median_kernel_ms": float(np.median(kernel_ms)),
         "simulated_flops": float(flops.sum()),
         "simulated_traffic_bytes": float(traffic_bytes.sum()),
+        **_simulate_tiled(work, device, precision, input_ms),
     }
+
+
+def _simulate_tiled(work: ForwardWork, device: DeviceType, precision: str, input_ms: float) -> dict[str, float]:
+    """The step when products are as long as their tiles need, at three costs of a launch."""
+    products_ms = _tile_products(work, device, precision)
+    others = work.traffic_bytes[~work.is_product]
+    others_ms = np.concatenate([others, _BACKWARD_TRAFFIC * others]) * (1e3 / device.memory_bytes_per_s)
+    optimizer_ms = _OPTIMIZER_BYTES_PER_PARAMETER * work.parameters * 1e3 / device.memory_bytes_per_s
+    kernel_ms = np.concatenate([products_ms, others_ms, np.array([optimizer_ms])])
+    busy_ms = float(np.maximum(kernel_ms, _SHORTEST_KERNEL_MS).sum())
+    ratios = {}
+    for launches in _LAUNCH_COSTS:
+        host_ms = launches * device.launch_ms * len(kernel_ms) + _STEP_HOST_MS
+        name = f"simulated_tiled_busy_ratio_{launches:g}_launches"
+        ratios[name] = busy_ms / max(busy_ms, host_ms, input_ms / _LOADERS)
+        ratios[f"{name}_serial"] = busy_ms / (busy_ms + host_ms + input_ms)
+    return {
+        "simulated_tiled_busy_ms": busy_ms,
+        "simulated_tiled_products_ms": float(products_ms.sum()),
+        "simulated_tiled_longest_product_ms": float(products_ms.max(initial=0.0)),
+        "simulated_tiled_median_product_ms": float(np.median(products_ms)) if len(products_ms) else 0.0,
+        "simulated_tiled_busy_per_kernel_log": _log_ratio(busy_ms, len(kernel_ms)),
+        "simulated_tiled_busy_per_input_log": _log_ratio(busy_ms, max(input_ms, 1e-9)),
+        **ratios,
+    }
+
+
+def _tile_products(work: ForwardWork, device: DeviceType, precision: str) -> FloatArray:
+    """Milliseconds of the three products of each product of the forward pass.
+
+    A product is cut into square tiles, one multiprocessor computes one at a time, and a wave is as long as its last
+    tile: small products leave multiprocessors idle however fast these are. Where tiles are fewer than multiprocessors
+    the inner size is cut as well. Shape (3 * products,).
+    """
+    rows, columns, inner = np.maximum(work.product_sizes[work.is_product], 1.0).T
+    rates = device.peak(precision) / device.multiprocessors
+    parts = []
+    for m, n, k in ((rows, columns, inner), (rows, inner, columns), (inner, columns, rows)):
+        tiles = np.ceil(m / _TILE) * np.ceil(n / _TILE)
+        cuts = np.clip(np.minimum(device.multiprocessors // tiles, k // _INNER_CUT), 1, None)
+        waves = np.ceil(tiles * cuts / device.multiprocessors)
+        arithmetic_ms = waves * (2e3 * _TILE**2) * (k / cuts) / rates
+        traffic_ms = _WEIGHT_BYTES * (m * n + m * k + n * k) * (1e3 / device.memory_bytes_per_s)
+        parts.append(np.maximum(arithmetic_ms, traffic_ms))
+    return np.concatenate(parts)
 
 
 STEP_PART_NAMES: Final = ("fixed", "arithmetic", "traffic", "launches", "weights")

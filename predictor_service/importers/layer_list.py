@@ -207,10 +207,12 @@ def step_features(work: Sequence[Work], batch: int, device: DeviceType) -> Mappi
     macs = np.array([item.macs for item in work], dtype=np.float64)
     elements = np.array([item.input_elements + item.layer.elements for item in work], dtype=np.float64)
     parameters = np.array([item.layer.parameters for item in work], dtype=np.float64)
+    sizes = [(batch * item.side**2, item.channels, item.macs / item.layer.elements) for item in work]
     forward = ForwardWork(
         flops=2.0 * batch * macs,
         traffic_bytes=_ELEMENT_BYTES * (batch * elements + parameters),
         is_product=macs > 0,
+        product_sizes=np.array(sizes, dtype=np.float64).reshape(len(work), 3),
         parameters=float(parameters.sum()),
         input_bytes=float(_ELEMENT_BYTES * batch * work[0].input_elements) if work else 0.0,
         batch=batch,

@@ -61,7 +61,8 @@ class ConformalBounds:
             largest = float(ascending[-1])
             return largest * SAFETY_FACTOR if largest > 0 else largest
         count = self._count(confidence)
-        level = math.ceil((count + 1) * confidence) / count
+        # One unseen group more shares the weight evenly: it may lie anywhere, so its part is taken from the top.
+        level = (count + 1) * confidence / count
         return float(ascending[min(len(ascending) - 1, math.ceil(level * len(ascending)) - 1)])
 
 

@@ -27,7 +27,9 @@ _TREES: Final = 60
 _FOLDS_MAX: Final = 4
 _OUTLIER_QUANTILE: Final = 0.98
 _SPREAD_MIN_RATIO: Final = 0.35
-"""No spread is below this share of the median one: a few lucky rows do not make a promise."""
+"""No spread is below this share of the median residual: a few lucky rows do not make a promise."""
+_SPREAD_MAX_QUANTILE: Final = 0.95
+"""No spread is above this quantile of the learned ones: in logarithms a wide one times a high quantile explodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,11 +40,13 @@ class LocalBounds:
         scores: Residuals divided by their spread.
         spread: Predicts the size of residuals from the columns; None = the same everywhere.
         lowest: Smallest spread, above 0.
+        highest: Largest spread, at least `lowest`.
     """
 
     scores: ConformalBounds
     spread: Any  # an estimator of scikit-learn, which has no types, or None
     lowest: float
+    highest: float
 
     def interval(self, table: FloatArray, confidence: float) -> FloatArray:
         """Half the width of the central interval of every row, shape (rows,), in the residuals' scale."""
@@ -53,7 +57,7 @@ class LocalBounds:
         return self._spread(table) * self.scores.upper_offset(confidence)
 
     def _spread(self, table: FloatArray) -> FloatArray:
-        return _predict_spread(self.spread, table, self.lowest)
+        return np.minimum(_predict_spread(self.spread, table, self.lowest), self.highest)
 
 
 def learn_bounds(table: FloatArray, residuals: FloatArray, groups: Sequence[frozenset[str]], seed: int) -> LocalBounds:
@@ -69,15 +73,19 @@ def learn_bounds(table: FloatArray, residuals: FloatArray, groups: Sequence[froz
     size = np.abs(residuals)
     folds = grouped_folds(groups, folds_max=_FOLDS_MAX)
     if len(residuals) < _ROWS_MIN or not folds or not size.any():
-        return LocalBounds(scores=calibrate(residuals, count), spread=None, lowest=1.0)
+        return LocalBounds(scores=calibrate(residuals, count), spread=None, lowest=1.0, highest=1.0)
     capped = np.minimum(size, np.quantile(size, _OUTLIER_QUANTILE))
     lowest = max(_SPREAD_MIN_RATIO * float(np.median(capped)), 1e-12)
-    scores = np.zeros(len(residuals))
+    held_out = np.zeros(len(residuals))
     for fold in folds:
-        spread = _fit_spread(table, capped, fold.train, seed)
-        scores[fold.test] = residuals[fold.test] / _predict_spread(spread, table[fold.test], lowest)
-    whole = _fit_spread(table, capped, np.arange(len(size)), seed)
-    return LocalBounds(scores=calibrate(scores, count), spread=whole, lowest=lowest)
+        held_out[fold.test] = _predict_spread(_fit_spread(table, capped, fold.train, seed), table[fold.test], lowest)
+    highest = max(lowest, float(np.quantile(held_out, _SPREAD_MAX_QUANTILE)))
+    return LocalBounds(
+        scores=calibrate(residuals / np.minimum(held_out, highest), count),
+        spread=_fit_spread(table, capped, np.arange(len(size)), seed),
+        lowest=lowest,
+        highest=highest,
+    )
 
 
 def _fit_spread(table: FloatArray, size: FloatArray, rows: IndexArray, seed: int) -> Any:  # noqa: ANN401 (no types)

@@ -20,6 +20,7 @@ def work_of(batch: int, operators: int = 4, flops_per_sample: float = 1e9) -> Fo
         flops=np.array([batch * flops_per_sample * (place % 2 == 0) for place in range(operators)]),
         traffic_bytes=np.full(operators, batch * 1e6),
         is_product=np.array([place % 2 == 0 for place in range(operators)], dtype=np.bool_),
+        product_sizes=np.full((operators, 3), (float(batch), 256.0, flops_per_sample / 512.0)),
         parameters=1e6,
         input_bytes=batch * 6e5,
         batch=batch,
@@ -43,7 +44,8 @@ def test_short_kernels_leave_the_device_waiting_for_the_host() -> None:
 
 def test_a_network_without_layers_still_has_figures() -> None:
     nothing = ForwardWork(
-        flops=np.zeros(0), traffic_bytes=np.zeros(0), is_product=np.zeros(0, dtype=np.bool_), parameters=0.0,
+        flops=np.zeros(0), traffic_bytes=np.zeros(0), is_product=np.zeros(0, dtype=np.bool_),
+        product_sizes=np.zeros((0, 3)), parameters=0.0,
         input_bytes=0.0, batch=1,
     )  # fmt: skip
     simulated = simulate_step(nothing, A100, "fp32")
@@ -59,8 +61,19 @@ def test_a_slower_device_is_busy_longer() -> None:
 @settings(max_examples=50, deadline=None)
 @given(batch=st.integers(1, 512), flops=st.floats(0, 1e12))
 @pytest.mark.parametrize(
-    "name", ["simulated_busy_ms", "simulated_launched_ms", "simulated_input_ms", "simulated_flops"]
+    "name",
+    ["simulated_busy_ms", "simulated_launched_ms", "simulated_input_ms", "simulated_flops"],
 )
 def test_no_time_falls_as_the_batch_grows(name: str, batch: int, flops: float) -> None:
     smaller, larger = (simulate_step(work_of(size, 4, flops), A100, "fp32")[name] for size in (batch, batch + 1))
     assert smaller <= larger
+
+
+def test_a_product_too_small_for_all_multiprocessors_is_slower_than_its_arithmetic() -> None:
+    small, large = (
+        simulate_step(work_of(batch, operators=1, flops_per_sample=512.0 * 4096), A100, "fp32")
+        for batch in (32, 32 * 1024)
+    )
+    at_peak = [figures["simulated_flops"] / A100.peak("fp32") * 1e3 for figures in (small, large)]
+    assert small["simulated_tiled_products_ms"] > 3 * at_peak[0]
+    assert large["simulated_tiled_products_ms"] < 1.3 * at_peak[1]

@@ -1,0 +1,41 @@
+"""Intervals that are wide where residuals are large."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from predictor_service.regressors.interface import FloatArray
+from predictor_service.selection.local_bounds import learn_bounds
+
+GROUPS = 60
+
+
+def rows(seed: int, per_group: int = 10) -> tuple[FloatArray, FloatArray, list[frozenset[str]]]:
+    """Residuals whose size grows with the first column, grouped."""
+    random = np.random.default_rng(seed)
+    table = random.uniform(0.0, 1.0, (GROUPS * per_group, 3))
+    residuals = random.normal(0.0, 0.02 + 0.4 * table[:, 0])
+    return table, residuals, [frozenset({f"g{row // per_group}"}) for row in range(len(table))]
+
+
+def test_bounds_are_wide_where_residuals_are_large_and_cover_on_either_side() -> None:
+    bounds = learn_bounds(*rows(0), seed=0)
+    table, residuals, _ = rows(1)
+    half_width = bounds.interval(table, 0.9)
+    calm, wild = table[:, 0] < 0.3, table[:, 0] > 0.7
+    assert half_width[calm].mean() < 0.6 * half_width[wild].mean()
+    for side in (calm, wild):
+        assert (np.abs(residuals[side]) <= half_width[side]).mean() > 0.8
+
+
+def test_few_rows_have_one_spread() -> None:
+    table, residuals, groups = rows(0, per_group=1)
+    bounds = learn_bounds(table[:20], residuals[:20], groups[:20], seed=0)
+    assert len(set(bounds.interval(table, 0.9).tolist())) == 1
+
+
+def test_a_model_without_errors_still_has_a_finite_bound() -> None:
+    table, residuals, groups = rows(0)
+    bounds = learn_bounds(table, np.zeros_like(residuals), groups, seed=0)
+    assert bounds.upper(table, 0.99) == pytest.approx(0.0)
