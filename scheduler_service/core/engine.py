@@ -15,11 +15,12 @@ from scheduler_service.core import engine_snapshot, events, job_events, node_eve
 from scheduler_service.core.attempts import launch, launch_commands, stop, stop_commands
 from scheduler_service.core.commands import Command, WakeAt
 from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest, Migrate, Reshape, Start, Stop, unfolded
-from scheduler_service.core.job_records import RejectedDecision
+from scheduler_service.core.job_records import RejectedDecision, with_history
 from scheduler_service.core.kept_columns import KeptColumns
 from scheduler_service.core.moves import order_move
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
 from scheduler_service.core.prediction_requests import ask_about_pairs, refresh_hold, reissue_questions
+from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.running_now import RunningNow
 from scheduler_service.core.state import ClusterState
@@ -154,6 +155,11 @@ class SchedulerEngine:
         return check_plan(view, pending, decisions)
 
     def _record_rejection(self, job_id: str, reason: Reason, detail: str) -> None:
+        """Keep a decision that was dropped; a running job tells it in its story, once in a row."""
+        job = self._state.jobs.get(job_id)
+        message = f"{detail}: {describe_reason(reason)}"[:500]
+        if job is not None and job.holds_gpus and (not job.history or job.history[-1].message != message):
+            self._state.put_job(with_history(job, at_ms=self._state.now_ms, kind="refused", message=message))
         self._state.rejected.append(
             RejectedDecision(
                 at_ms=self._state.now_ms,

@@ -199,6 +199,10 @@ def test_where_nobody_can_move_jobs_that_is_said() -> None:
     moving = Moving(can_move=False)
     assert moving.wish(migrate("n1.1")) == []
     assert moving.rejected == ["MOVES_NOT_SUPPORTED"]
+    told = moving.job.history[-1]
+    assert (told.kind, "nobody can carry out here" in told.message) == ("refused", True)
+    moving.wish(migrate("n1.1"))
+    assert [line.kind for line in moving.job.history].count("refused") == 1
     assert moving.job.phase is Phase.RUNNING
 
 
