@@ -47,6 +47,7 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
         started_at_ms=state.now_ms,
         first_started_at_ms=job.first_started_at_ms or state.now_ms,
         accrued_at_ms=state.now_ms,
+        neighbours_since_ms=state.now_ms,
         windows_seen=0,
         solo_window_ms=0,
         was_shared=False,
@@ -59,7 +60,9 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
     state.next_fence += 1
     gpus = ", ".join(job.gpu_ids)
     state.put_job(with_history(job, at_ms=state.now_ms, kind="launch", message=f"attempt {job.attempt} on {gpus}"))
-    note_new_neighbourhood(state, (job.job_id, *state.neighbours(job)))
+    neighbours = state.neighbours(job)
+    if neighbours:
+        note_new_neighbourhood(state, (job.job_id, *neighbours))
     step.commands += launch_commands(state, state.jobs[job.job_id])
 
 

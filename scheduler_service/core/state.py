@@ -370,6 +370,8 @@ class ClusterState:
         cpu_cores, host_memory_bytes = 0.0, 0
         for job_id in self.jobs_on_node(node_id):
             job = self._jobs[job_id]
+            if not job.request.cpu_cores and not job.request.host_memory_bytes:
+                continue
             parts = [self._host_part(job, job.assignments, node_id)]
             if job.target is not None:
                 parts.append(self._host_part(job, job.target.assignments, node_id))
