@@ -126,4 +126,5 @@ class AdaptivePrediction:
 
 
 def _fill(table: FloatArray, middle: FloatArray) -> FloatArray:
-    return np.where(np.isfinite(table), table, middle)
+    """Without any column one of zeros stands in: the regressors want at least one."""
+    return np.where(np.isfinite(table), table, middle) if table.shape[1] else np.zeros((len(table), 1))

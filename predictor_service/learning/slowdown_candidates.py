@@ -129,10 +129,12 @@ class PairColumns:
     def table(self, problem: Problem) -> FloatArray:
         """Returns shape (rows, columns), finite."""
         rows = build_pair_rows(problem, self.scale)
-        table = np.hstack([rows.line_columns(), _step_ratio(rows, self.scale)])
-        if self.raw is None:
-            return table
-        return np.hstack([table, _fill(self.raw.table(problem), self.middle)])
+        parts = [rows.line_columns(), _step_ratio(rows, self.scale)]
+        if self.raw is not None:
+            parts.append(_fill(self.raw.table(problem), self.middle))
+        table = np.hstack(parts)
+        # Where nothing tells pairs apart, one column of zeros stands for the pair: regressors want at least one.
+        return table if table.shape[1] else np.zeros((len(problem), 1))
 
 
 def learn_pair_columns(problem: Problem, level: str, *, with_raw: bool) -> PairColumns:

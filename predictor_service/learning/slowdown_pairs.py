@@ -47,6 +47,7 @@ class JobScale:
         spread: Standard deviation of each, above 0.
         low: Smallest scaled value of each.
         high: Largest scaled value of each.
+        share: Mean utilization of the training jobs, standing in where a job's is not known; NaN where most lack it.
     """
 
     names: tuple[str, ...]
@@ -54,6 +55,7 @@ class JobScale:
     spread: FloatArray
     low: FloatArray
     high: FloatArray
+    share: float
 
     def keep(self, names: Sequence[str]) -> JobScale:
         """Returns the scale of some columns only; names that are no columns are left out."""
@@ -64,6 +66,7 @@ class JobScale:
             spread=self.spread[places],
             low=self.low[places],
             high=self.high[places],
+            share=self.share,
         )
 
     def place(self, jobs: Sequence[JobFacts]) -> FloatArray:
@@ -90,6 +93,7 @@ def learn_job_scale(jobs: Sequence[JobFacts]) -> JobScale:
     chosen = {name: values for name, values in known.items() if 2 * len(values) > len(jobs) and np.ptp(values) > _SAME}
     middle = np.array([values.mean() for values in chosen.values()])
     spread = np.array([values.std() for values in chosen.values()])
+    shares = known[UTILIZATION]
     low, high = (np.array([edge(values) for values in chosen.values()]) for edge in (np.min, np.max))
     return JobScale(
         names=tuple(chosen),
@@ -97,6 +101,7 @@ def learn_job_scale(jobs: Sequence[JobFacts]) -> JobScale:
         spread=spread,
         low=(low - middle) / spread - _EDGE_MARGIN,
         high=(high - middle) / spread + _EDGE_MARGIN,
+        share=float(shares.mean()) if 2 * len(shares) > len(jobs) else np.nan,
     )
 
 
@@ -111,7 +116,7 @@ class JobSet:
         keys: Names of the jobs.
         families: Of each.
         columns: Scaled, shape (jobs, columns).
-        utilization_ratio: Of each alone, NaN where unknown, shape (jobs,).
+        utilization_ratio: Of each alone, NaN for all where most training jobs lack it, shape (jobs,).
     """
 
     keys: tuple[str, ...]
@@ -172,12 +177,14 @@ def collect_jobs(problem: Problem) -> list[JobFacts]:
 
 def build_job_set(jobs: Sequence[JobFacts], scale: JobScale) -> JobSet:
     """Describes distinct jobs by a learned scale."""
-    shares = [job.solo.utilization_ratio for job in jobs]
+    shares = [scale.share if job.solo.utilization_ratio is None else job.solo.utilization_ratio for job in jobs]
     return JobSet(
         keys=tuple(name_job(job) for job in jobs),
         families=tuple(job.family for job in jobs),
         columns=scale.place(jobs),
-        utilization_ratio=np.array([np.nan if share is None else share for share in shares], dtype=np.float64),
+        utilization_ratio=np.array(shares, dtype=np.float64)
+        if np.isfinite(scale.share)
+        else np.full(len(jobs), np.nan),
     )
 
 

@@ -10,7 +10,8 @@ import pytest
 from predictor_service.errors import TrainingDataError
 from predictor_service.evaluation.scoring import Round, plan_rounds
 from predictor_service.features.slowdown_composition import COMPOSITIONS, compose_slowdowns
-from predictor_service.learning.problem import JobFacts, Problem
+from predictor_service.learning.problem import JobFacts, Problem, SoloFigures
+from predictor_service.learning.slowdown_aip import AdaptivePrediction
 from predictor_service.learning.slowdown_folds import inner_folds, observe_pairs
 from predictor_service.learning.slowdown_method import SlowdownMethod
 from tests.support.turn_taking_world import turn_taking_problem
@@ -87,6 +88,43 @@ def test_too_few_rows_are_answered_by_their_mean() -> None:
     fitted = SlowdownMethod("family").fit(problem, seed=0)
     assert fitted.selected == "mean"
     assert fitted.predict(_hidden(problem)).value == pytest.approx(problem.measured.mean())
+
+
+def _without_figures(job: JobFacts) -> JobFacts:
+    return dataclasses.replace(job, solo=SoloFigures(), batch=1, sub_batch=1)
+
+
+def _odd_problem(kind: str) -> Problem:
+    problem = turn_taking_problem(jobs=5)
+    if kind == "nothing known of the jobs":
+        return dataclasses.replace(
+            problem,
+            jobs=tuple(_without_figures(job) for job in problem.jobs),
+            others=tuple((_without_figures(other),) for (other,) in problem.others),
+        )
+    if kind == "one pair over and over":
+        return problem.subset([1] * 20)
+    factor = {"all equal": 0.0, "one wild value": 1.0}[kind]
+    measured = factor * problem.measured
+    measured[3] = 1e4 * factor
+    return dataclasses.replace(problem, measured=measured)
+
+
+@pytest.mark.parametrize("method", [SlowdownMethod, AdaptivePrediction])
+@pytest.mark.parametrize("kind", ["nothing known of the jobs", "one pair over and over", "all equal", "one wild value"])
+def test_odd_rows_are_answered_with_finite_numbers(method: type, kind: str) -> None:
+    forecast = method("family").fit(_odd_problem(kind), 0).predict(_hidden(turn_taking_problem(jobs=3)))
+    for name in ("value", "lower_90", "upper_90", "upper_99"):
+        assert np.isfinite(getattr(forecast, name)).all()
+
+
+def test_aip_chooses_among_the_four_of_the_paper() -> None:
+    train, test = _first_round(turn_taking_problem(jobs=8), "random_pair")
+    fitted = AdaptivePrediction("random_pair").fit(train, 0)
+    names = {"linear_regression", "support_vector_regression", "decision_tree", "nearest_neighbours"}
+    assert {candidate.name for candidate in fitted.candidates} == names
+    assert fitted.selected == min(fitted.candidates, key=lambda candidate: candidate.inner_mae).name
+    assert np.array_equal(fitted.predict(_hidden(test)).value, fitted.predict_each(_hidden(test))[fitted.selected])
 
 
 @pytest.mark.parametrize("level", ["random_pair", "job", "architecture", "family"])
