@@ -37,12 +37,15 @@ class LocalBounds:
     """Learned spread and the residuals in units of it.
 
     Attributes:
+        plain: The residuals as they are. Where groups are too few for a quantile, the largest times the safety factor
+            bounds every row: in units of the spread it would explode.
         scores: Residuals divided by their spread.
         spread: Predicts the size of residuals from the columns; None = the same everywhere.
         lowest: Smallest spread, above 0.
         highest: Largest spread, at least `lowest`.
     """
 
+    plain: ConformalBounds
     scores: ConformalBounds
     spread: Any  # an estimator of scikit-learn, which has no types, or None
     lowest: float
@@ -50,11 +53,13 @@ class LocalBounds:
 
     def interval(self, table: FloatArray, confidence: float) -> FloatArray:
         """Half the width of the central interval of every row, shape (rows,), in the residuals' scale."""
-        return self._spread(table) * self.scores.half_width(confidence)
+        local = self._spread(table) * self.scores.half_width(confidence)
+        return local if self.scores.is_supported(confidence) else np.minimum(local, self.plain.half_width(confidence))
 
     def upper(self, table: FloatArray, confidence: float) -> FloatArray:
         """What is added to a prediction so that this share of measured values stays below, shape (rows,)."""
-        return self._spread(table) * self.scores.upper_offset(confidence)
+        local = self._spread(table) * self.scores.upper_offset(confidence)
+        return local if self.scores.is_supported(confidence) else np.minimum(local, self.plain.upper_offset(confidence))
 
     def _spread(self, table: FloatArray) -> FloatArray:
         return np.minimum(_predict_spread(self.spread, table, self.lowest), self.highest)
@@ -70,10 +75,11 @@ def learn_bounds(table: FloatArray, residuals: FloatArray, groups: Sequence[froz
         seed: Of the trees.
     """
     count = len(frozenset[str]().union(*groups))
+    plain = calibrate(residuals, count)
     size = np.abs(residuals)
     folds = grouped_folds(groups, folds_max=_FOLDS_MAX)
     if len(residuals) < _ROWS_MIN or not folds or not size.any():
-        return LocalBounds(scores=calibrate(residuals, count), spread=None, lowest=1.0, highest=1.0)
+        return LocalBounds(plain=plain, scores=plain, spread=None, lowest=1.0, highest=1.0)
     capped = np.minimum(size, np.quantile(size, _OUTLIER_QUANTILE))
     lowest = max(_SPREAD_MIN_RATIO * float(np.median(capped)), 1e-12)
     held_out = np.zeros(len(residuals))
@@ -81,6 +87,7 @@ def learn_bounds(table: FloatArray, residuals: FloatArray, groups: Sequence[froz
         held_out[fold.test] = _predict_spread(_fit_spread(table, capped, fold.train, seed), table[fold.test], lowest)
     highest = max(lowest, float(np.quantile(held_out, _SPREAD_MAX_QUANTILE)))
     return LocalBounds(
+        plain=plain,
         scores=calibrate(residuals / np.minimum(held_out, highest), count),
         spread=_fit_spread(table, capped, np.arange(len(size)), seed),
         lowest=lowest,

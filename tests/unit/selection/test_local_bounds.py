@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from predictor_service.regressors.interface import FloatArray
+from predictor_service.selection.conformal import SAFETY_FACTOR
 from predictor_service.selection.local_bounds import learn_bounds
 
 GROUPS = 60
@@ -39,3 +40,11 @@ def test_a_model_without_errors_still_has_a_finite_bound() -> None:
     table, residuals, groups = rows(0)
     bounds = learn_bounds(table, np.zeros_like(residuals), groups, seed=0)
     assert bounds.upper(table, 0.99) == pytest.approx(0.0)
+
+
+def test_with_too_few_groups_no_bound_is_wider_than_the_largest_residual_with_its_margin() -> None:
+    table, residuals, groups = rows(0)
+    bounds = learn_bounds(table, residuals, groups, seed=0)
+    upper = bounds.upper(table, 0.99)
+    assert upper.max() <= residuals.max() * SAFETY_FACTOR + 1e-9
+    assert upper.min() < upper.max()
