@@ -1,6 +1,6 @@
 """What wrong predictions cost: mean completion time against injected errors, per policy, with the regret against none.
 
-    python -m benchmarks.wrong_predictions [--jobs 160] [--seeds 5]
+    python -m benchmarks.wrong_predictions [--jobs 100] [--seeds 3]
 
 Prints JSON. The workload is drawn from the seed (`WORKLOAD`), the same for every policy and every error of that seed;
 an error E multiplies each predicted step time, slowdown, memory and utilization of a job by 1 + E or 1 - E (Optimus,
@@ -74,7 +74,7 @@ def measure(policy: str, *, jobs: int, seeds: int) -> dict[str, object]:
     return {"oracle_jct_mean_s": round(fmean(oracle), 1), "errors": rows}
 
 
-def main(jobs: int = 160, seeds: int = 5, policies: list[str] | None = None) -> dict[str, object]:
+def main(jobs: int = 100, seeds: int = 3, policies: list[str] | None = None) -> dict[str, object]:
     """Measure the named policies, or all."""
     chosen = policies or [name for name in POLICIES if name not in BLIND]
     figures = {name: measure(name, jobs=jobs, seeds=seeds) for name in chosen}
@@ -83,8 +83,8 @@ def main(jobs: int = 160, seeds: int = 5, policies: list[str] | None = None) -> 
 
 def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=160)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=100)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--policies", nargs="*", choices=sorted(POLICIES))
     arguments = parser.parse_args()
     print(json.dumps(main(arguments.jobs, arguments.seeds, arguments.policies), indent=2))
