@@ -1,0 +1,21 @@
+"""The interference benchmark tests nobody on what was trained on, and gives every method the same rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from benchmarks.interference_rounds import REFERENCES, predict_held_out
+from tests.support.turn_taking_world import turn_taking_problem
+
+
+def test_observed_pairs_are_trained_on_and_not_tested() -> None:
+    problem = turn_taking_problem(jobs=8, families=4)
+    plain = predict_held_out(problem, "family", 0)
+    observed = predict_held_out(problem, "family", 0, shots=1)
+    # Every job is new once; it runs beside one known job, and both directions are measured.
+    assert len(plain.measured) - len(observed.measured) == 2 * 8
+    assert set(REFERENCES) <= set(plain.values)
+    assert {f"{name} without" for name in REFERENCES} <= set(observed.values)
+    assert all(values.shape == observed.measured.shape for values in observed.values.values())
+    errors = {name: np.abs(values - plain.measured).mean() for name, values in plain.values.items()}
+    assert errors["ours"] < 0.5 * errors["mean"]
