@@ -140,6 +140,8 @@ def _bounded(
 
 def _stated(question: PairsQuestion) -> dict[Pair, Observation]:
     """What the caller measured: an average of several windows."""
+    if not question.observed:
+        return {}
     key_of = {job.job_id: job.key for job in question.jobs}
     return {
         (key_of[victim], key_of[other]): Observation(count=_STATED_COUNT, mean=math.log1p(max(slowdown_ratio, -0.5)))
@@ -163,10 +165,10 @@ def _fold_in_measured(
     answer: PairsAnswer, question: PairsQuestion, error_variance: float, measured: Mapping[Pair, Observation]
 ) -> None:
     """Corrects all pairs by the measured ones; bounds of measured pairs are those of their next window."""
+    if not measured:
+        return
     place = {job.key: index for index, job in enumerate(question.jobs)}
     seen = {(place[victim], place[other]): each for (victim, other), each in measured.items()}
-    if not seen:
-        return
     predicted = np.log1p(answer.slowdown_ratio.astype(np.float64))
     correction = correct_pairs(predicted, error_variance, seen)
     for matrix in (answer.slowdown_ratio, answer.lower, answer.upper):
