@@ -1,0 +1,149 @@
+"""The workloads of OJPP's section 5, drawn from `workloads/ojpp.toml`, and what a placement of one is worth."""
+
+from __future__ import annotations
+
+import random
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from scheduler_service.exact.integer_program import IntegerProgram, Row
+from scheduler_service.policies.opportunistic_memory import collision_probability
+from tests.support.packing import Instance, Packed, Placement
+
+FILE = Path(__file__).parent / "workloads" / "ojpp.toml"
+Matrix = Mapping[tuple[str, str], float]
+"""Slowdown of the first type beside the second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Jobs of known types with the matrix that is true of them.
+
+    Attributes:
+        types: By name of the job.
+        matrix: Of the types.
+        instance: The jobs as the packing policies see them, with a device for every worker.
+    """
+
+    types: Mapping[str, str]
+    matrix: Matrix
+    instance: Instance
+
+    @property
+    def workers(self) -> int:
+        """Workers of all jobs, which is the number of GPUs that they have when each is alone."""
+        return sum(one.workers for one in self.instance.jobs)
+
+    def seen_with(self, matrix: Matrix) -> Instance:
+        """Return the instance of somebody who believes another matrix."""
+        return Instance(
+            jobs=self.instance.jobs, gpus=self.instance.gpus, slowdowns=spread_over_jobs(self.types, matrix)
+        )
+
+
+def draw_workload(kind: str, seed: int, *, lonely: bool = False, workers: int | None = None) -> Workload:
+    """Draw one workload; the matrix has luck of its own, so that all kinds of one seed meet the same.
+
+    Args:
+        kind: One of [workloads] in the file.
+        seed: Of types, numbers of workers and the numbers of the matrix that the text does not state.
+        lonely: With the matrix under which nobody can share with ResNet.
+        workers: Of every job; None = drawn.
+    """
+    plan = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    matrix = _draw_matrix(plan, random.Random(f"matrix {seed}"), lonely=lonely)
+    luck = random.Random(f"{kind} {seed}")
+    types = {f"j{number:02d}": luck.choice(plan["workloads"][kind]) for number in range(plan["jobs"])}
+    jobs = tuple(
+        _packed(plan, name, type_name, luck.randint(*plan["workers"]) if workers is None else workers)
+        for name, type_name in types.items()
+    )
+    return workload_of(jobs, types, matrix)
+
+
+def workload_of(jobs: Sequence[Packed], types: Mapping[str, str], matrix: Matrix) -> Workload:
+    """Return jobs with the matrix of their types, and a device for every worker."""
+    gpus = sum(one.workers for one in jobs)
+    instance = Instance(jobs=tuple(jobs), gpus=gpus, slowdowns=spread_over_jobs(types, matrix))
+    return Workload(types=types, matrix=matrix, instance=instance)
+
+
+def spread_over_jobs(types: Mapping[str, str], matrix: Matrix) -> dict[tuple[str, str], float]:
+    """Return the slowdowns of jobs from those of their types."""
+    return {(one, two): matrix[types[one], types[two]] for one, two in product(types, types)}
+
+
+def gpus_saved_ratio(workload: Workload, placement: Placement) -> float:
+    """Return 1 - GPUs used / workers."""
+    return 1.0 - len({gpu for gpus in placement.values() for gpu in gpus}) / workload.workers
+
+
+def slowdowns_of(workload: Workload, placement: Placement) -> dict[str, float]:
+    """Return the slowdown of every job, which is that of its slowest worker; among several it is the sum of pairs."""
+    on_gpu: dict[str, list[str]] = {}
+    for name, gpus in placement.items():
+        for gpu in gpus:
+            on_gpu.setdefault(gpu, []).append(name)
+    return {
+        name: max(workload.instance.slowdown(name, [one for one in on_gpu[gpu] if one != name]) for gpu in gpus)
+        for name, gpus in placement.items()
+    }
+
+
+def performance_ratio(slowdowns: Mapping[str, float]) -> float:
+    """Return the mean over jobs of time alone / time shared."""
+    return fmean(1.0 / (1.0 + slowdown) for slowdown in slowdowns.values())
+
+
+def saved_at_most_ratio(workload: Workload, *, tau_max: float, theta_max: float) -> float | None:
+    """Return an upper bound on the saved GPUs where no three workers may share one; None where three may.
+
+    Pairs of workers of different jobs that keep Eq. 5 and 7; balance and memory are not asked, so that no placement
+    saves more.
+    """
+    jobs = workload.instance.jobs
+    surges = sorted(one.p for one in jobs)
+    if collision_probability(surges[:3]) <= tau_max + 1e-9:
+        return None
+    program = IntegerProgram()
+    rows: dict[str, dict[int, float]] = {one.name: {} for one in jobs}
+    for one, two in combinations(jobs, 2):
+        worst = max(workload.instance.slowdown(one.name, [two.name]), workload.instance.slowdown(two.name, [one.name]))
+        if one.p * two.p <= tau_max + 1e-9 and worst <= theta_max + 1e-9:
+            pattern = program.add(-1.0, limit=min(one.workers, two.workers))
+            rows[one.name][pattern] = rows[two.name][pattern] = 1.0
+    program.rows = [Row(factors=rows[one.name], least=0.0, most=one.workers) for one in jobs if rows[one.name]]
+    return _pairs_of(program) / workload.workers
+
+
+def _pairs_of(program: IntegerProgram) -> float:
+    if not program.prices:
+        return 0.0
+    uses = program.solve()
+    return 0.0 if uses is None else float(sum(uses))
+
+
+def _packed(plan: Mapping[str, Any], name: str, type_name: str, workers: int) -> Packed:
+    memory = plan["memory"]
+    return Packed(
+        name=name,
+        workers=workers,
+        gamma=memory["gamma_ratio"],
+        delta=memory["delta_ratio"],
+        p=memory["p_high" if plan["types"][type_name]["collision"] == "high" else "p_low"],
+    )
+
+
+def _draw_matrix(plan: Mapping[str, Any], luck: random.Random, *, lonely: bool) -> Matrix:
+    bounds = {**plan["slowdowns"], **(plan["lonely"] if lonely else {})}
+    drawn = {
+        (victim, other): luck.uniform(*bounds.get(victim, bounds["others"]))
+        for victim, other in product(plan["types"], plan["types"])
+    }
+    stated = {(victim, other): ratio for victim, row in bounds["stated"].items() for other, ratio in row.items()}
+    return {**drawn, **stated}

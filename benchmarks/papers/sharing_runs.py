@@ -1,0 +1,147 @@
+"""Runs of the SJF-BSBF tables: the workloads, what sharing costs there, and what is measured of each run."""
+
+from __future__ import annotations
+
+import csv
+import re
+import tomllib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
+
+from cotenant_simulator.readers.generated import draw
+from cotenant_simulator.readers.pollux import read_pollux
+from cotenant_simulator.readers.requests import Consent
+from cotenant_simulator.run.records import JobResult, RunSettings
+from cotenant_simulator.run.simulation import Simulation
+from cotenant_simulator.truth.cluster import read_cluster
+from cotenant_simulator.truth.kinds import EVERY_DEVICE
+from cotenant_simulator.truth.predictions import NoErrors, TruthPredictor
+from cotenant_simulator.truth.trace import Trace
+from scheduler_service.core.records import Share
+
+WORKLOADS = Path(__file__).parent / "workloads"
+ANYBODY = Consent(share=Share.ANY, max_slowdown_ratio=1e6)
+"""The paper asks no owner."""
+HOUR_MS = 3_600_000
+SMALL_GPUS_MAX = 4
+STAND_INS = {
+    "bert": "Transformer",
+    "cifar10": "ResNet-18",
+    "deepspeech2": "LM",
+    "imagenet": "ResNet-50",
+    "ncf": "Recommendation",
+    "yolov3": "CycleGAN",
+}
+"""Which of Gavel's measured models stands for which application of Pollux."""
+Ratios = Mapping[tuple[str, str], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one run left.
+
+    Attributes:
+        jct_h: Mean completion time of all jobs.
+        large_jct_h: Of jobs on more than 4 GPUs.
+        small_jct_h: Of the others.
+        queueing_h: Mean time without GPUs.
+        makespan_s: First submission to last end.
+        half_thousand_share: Share of the jobs that end within 500 s.
+    """
+
+    jct_h: float
+    large_jct_h: float
+    small_jct_h: float
+    queueing_h: float
+    makespan_s: float
+    half_thousand_share: float
+
+
+def committed_mix(name: str, seed: int, *, jobs: int | None = None) -> Trace:
+    """Draw a committed workload; another number of jobs comes in the same time."""
+    path = WORKLOADS / f"{name}.toml"
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    if jobs is not None:
+        arrival = {**data["arrival"], "mean_s": data["arrival"]["mean_s"] * data["jobs"] / jobs}
+        data = {**data, "jobs": jobs, "arrival": arrival}
+    return draw(path, data, ANYBODY, seed=seed)
+
+
+def pollux_workload(shared: Path, load: str, number: int) -> Trace:
+    """Read one of Pollux' own workloads."""
+    return read_pollux(shared / "traces" / "pollux" / "workloads" / load / f"workload-{number}.csv", ANYBODY)
+
+
+def with_slowdown(trace: Trace, xi: float) -> Trace:
+    """Return the workload with the same interference ratio for every pair (Fig. 6b)."""
+    return replace(trace, truth=replace(trace.truth, slowdown_ratio=xi - 1.0))
+
+
+def with_measured_slowdowns(trace: Trace, ratios: Ratios) -> Trace:
+    """Return the workload with the interference that was measured between the applications' stand-ins."""
+    keys = [key for key, device in trace.truth.kinds if device == EVERY_DEVICE]
+    slowdowns = {
+        (victim, other, EVERY_DEVICE): ratios[_application(victim), _application(other)]
+        for victim in keys
+        for other in keys
+    }
+    return replace(trace, truth=replace(trace.truth, slowdowns=slowdowns))
+
+
+def measured_slowdowns(shared: Path) -> dict[tuple[str, str], float]:
+    """Return the median slowdown ratio of every pair of applications, by victim and other.
+
+    Gavel's pairs on one V100, over all batches; pairs that do not fit are left out, since memory is no obstacle in the
+    committed mix. A pair that nobody measured gets the median of its victim.
+    """
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    with (shared / "traces" / "gavel" / "throughput_colocated.csv").open(encoding="utf-8", newline="") as file:
+        for cells in csv.DictReader(file):
+            if cells["gpu_type"] != "v100" or cells["num_gpus_a"] != "1" or not cells["slowdown_a"]:
+                continue
+            found[cells["model_a"], cells["model_b"]].append(max(float(cells["slowdown_a"]) - 1.0, 0.0))
+            found[cells["model_b"], cells["model_a"]].append(max(float(cells["slowdown_b"]) - 1.0, 0.0))
+    pairs = {pair: median(ratios) for pair, ratios in found.items()}
+    ratios = {}
+    for victim, model in STAND_INS.items():
+        others = median(pairs[pair] for pair in pairs if pair[0] == model and pair[1] in STAND_INS.values())
+        for other, beside in STAND_INS.items():
+            ratios[victim, other] = pairs.get((model, beside), others)
+    return ratios
+
+
+def run(trace: Trace, policy: str, *, seed: int, cluster: str = "16x4") -> Outcome:
+    """Run a workload under a policy that knows the truth.
+
+    Raises:
+        RuntimeError: A job did not finish; a mean over the others would say nothing.
+    """
+    predictor = TruthPredictor(trace.truth, NoErrors())
+    settings = RunSettings(policy=policy, seed=seed)
+    result = Simulation(trace, read_cluster(cluster, device=trace.device), predictor, settings).run()
+    if result.unfinished:
+        raise RuntimeError(f"{result.unfinished} jobs did not finish under {policy}; give them a cluster they fit on")
+    jobs = result.jobs
+    return Outcome(
+        jct_h=_mean_stay_h(jobs),
+        large_jct_h=_mean_stay_h([job for job in jobs if job.gpus > SMALL_GPUS_MAX]),
+        small_jct_h=_mean_stay_h([job for job in jobs if job.gpus <= SMALL_GPUS_MAX]),
+        queueing_h=fmean(_stay_ms(job) - job.held_ms for job in jobs) / HOUR_MS,
+        makespan_s=(result.ended_at_ms - result.began_at_ms) / 1_000,
+        half_thousand_share=fmean(_stay_ms(job) <= 500_000 for job in jobs),
+    )
+
+
+def _stay_ms(job: JobResult) -> int:
+    return job.finished_at_ms - job.submitted_at_ms
+
+
+def _mean_stay_h(jobs: Sequence[JobResult]) -> float:
+    return fmean(_stay_ms(job) for job in jobs) / HOUR_MS if jobs else 0.0
+
+
+def _application(key: str) -> str:
+    return re.split("[ /]", key, maxsplit=1)[0]
