@@ -159,8 +159,6 @@ def _signature(load: LoadClass) -> object:
     jobs = [
         (
             one.request.key,
-            one.request.gpus,
-            one.request.batch,
             one.request.share.value,
             one.request.max_slowdown_ratio,
             one.request.memory_request_bytes,

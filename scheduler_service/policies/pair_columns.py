@@ -41,7 +41,7 @@ class PairColumns:
         self._view = view
         self._columns: GpuColumns = columns_of(view).for_one_round()
         self._rests_ms = np.full(len(self._columns.gpu_ids), inf)
-        self._steps_ms: dict[int, float] = {}
+        self._steps_ms: dict[tuple[int, int, int], float] = {}
         self._answers: dict[object, dict[int, Column]] = {}
         self._own_steps_ms: dict[object, float | None] = {}
         for job in view.running.values():
@@ -91,14 +91,16 @@ class PairColumns:
         if first is None or job.request.steps_total <= 0:
             return
         number = int(self._columns.class_of[first])
-        step_ms = self._steps_ms.get(number, -1.0)
+        # The class says which job it is; how its batch is spread over GPUs is its own.
+        spread = number, job.request.gpus, job.request.batch
+        step_ms = self._steps_ms.get(spread, -1.0)
         if step_ms < 0 or len(job.assignments) > 1:
             device = self._columns.classes[number].gpu.device
             prediction = self._view.predictions.job(job.request.key, device)
             found = step_ms_of(job.request, prediction, gpus=len(job.assignments), sub_batch=job.sub_batch)
             step_ms = inf if found is None else found
             if len(job.assignments) == 1 and len(self._columns.classes[number].residents) == 1:
-                self._steps_ms[number] = step_ms
+                self._steps_ms[spread] = step_ms
         rest_ms = max(job.request.steps_total - job.steps_done, 0) * step_ms
         if len(job.assignments) == 1:
             self._rests_ms[first] = rest_ms
