@@ -11,11 +11,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from scheduler_service.exact.integer_program import IntegerProgram, Row
+from cotenant_simulator.readers.measured_jobs import read_measured_jobs
+from scheduler_service.exact.integer_program import IntegerProgram
 from scheduler_service.policies.opportunistic_memory import collision_probability
 from tests.support.packing import Instance, Packed, Placement
 
 FILE = Path(__file__).parent / "workloads" / "ojpp.toml"
+MEASURED = Path(__file__).parents[2] / "datasets" / "cpu_standin"
 Matrix = Mapping[tuple[str, str], float]
 """Slowdown of the first type beside the second."""
 
@@ -39,11 +41,9 @@ class Workload:
         """Workers of all jobs, which is the number of GPUs that they have when each is alone."""
         return sum(one.workers for one in self.instance.jobs)
 
-    def seen_with(self, matrix: Matrix) -> Instance:
-        """Return the instance of somebody who believes another matrix."""
-        return Instance(
-            jobs=self.instance.jobs, gpus=self.instance.gpus, slowdowns=spread_over_jobs(self.types, matrix)
-        )
+    def believing(self, matrix: Matrix) -> Workload:
+        """Return the same jobs with another matrix."""
+        return workload_of(self.instance.jobs, self.types, matrix)
 
 
 def draw_workload(kind: str, seed: int, *, lonely: bool = False, workers: int | None = None) -> Workload:
@@ -63,6 +63,35 @@ def draw_workload(kind: str, seed: int, *, lonely: bool = False, workers: int | 
         _packed(plan, name, type_name, luck.randint(*plan["workers"]) if workers is None else workers)
         for name, type_name in types.items()
     )
+    return workload_of(jobs, types, matrix)
+
+
+def measured_workload(seed: int, folder: Path = MEASURED) -> Workload:
+    """Draw as many jobs of the measured kinds, with the memory of low collision, for the text measured no other.
+
+    A pair that was measured one way round only is as slow the other way; one never measured is as slow as the slowest.
+    """
+    plan = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    found = read_measured_jobs(folder).slowdowns
+    ratios = {(victim, other): ratio for (victim, other, _), ratio in found.items()}
+    kinds = sorted({key for pair in ratios for key in pair})
+    matrix = {
+        (victim, other): ratios.get((victim, other), ratios.get((other, victim), max(ratios.values())))
+        for victim, other in product(kinds, kinds)
+    }
+    luck = random.Random(f"measured {seed}")
+    types = {f"j{number:02d}": luck.choice(kinds) for number in range(plan["jobs"])}
+    memory = plan["memory"]
+    jobs = [
+        Packed(
+            name=name,
+            workers=luck.randint(*plan["workers"]),
+            gamma=memory["gamma_ratio"],
+            delta=memory["delta_ratio"],
+            p=memory["p_low"],
+        )
+        for name in types
+    ]
     return workload_of(jobs, types, matrix)
 
 
@@ -117,15 +146,9 @@ def saved_at_most_ratio(workload: Workload, *, tau_max: float, theta_max: float)
         if one.p * two.p <= tau_max + 1e-9 and worst <= theta_max + 1e-9:
             pattern = program.add(-1.0, limit=min(one.workers, two.workers))
             rows[one.name][pattern] = rows[two.name][pattern] = 1.0
-    program.rows = [Row(factors=rows[one.name], least=0.0, most=one.workers) for one in jobs if rows[one.name]]
-    return _pairs_of(program) / workload.workers
-
-
-def _pairs_of(program: IntegerProgram) -> float:
-    if not program.prices:
-        return 0.0
-    uses = program.solve()
-    return 0.0 if uses is None else float(sum(uses))
+    for one in jobs:
+        program.require(rows[one.name], most=one.workers)
+    return sum(program.solve() or []) / workload.workers
 
 
 def _packed(plan: Mapping[str, Any], name: str, type_name: str, workers: int) -> Packed:
