@@ -14,6 +14,7 @@ from typing import Any
 from cotenant_simulator.readers.measured_jobs import read_measured_jobs
 from scheduler_service.exact.integer_program import IntegerProgram
 from scheduler_service.policies.opportunistic_memory import collision_probability
+from scheduler_service.policies.packing_rules import ROUNDING_RATIO
 from tests.support.packing import Instance, Packed, Placement
 
 FILE = Path(__file__).parent / "workloads" / "ojpp.toml"
@@ -46,21 +47,22 @@ class Workload:
         return workload_of(self.instance.jobs, self.types, matrix)
 
 
-def draw_workload(kind: str, seed: int, *, lonely: bool = False, workers: int | None = None) -> Workload:
+def draw_workload(kind: str, seed: int, *, lonely: bool = False, workers_max: int | None = None) -> Workload:
     """Draw one workload; the matrix has luck of its own, so that all kinds of one seed meet the same.
 
     Args:
         kind: One of [workloads] in the file.
         seed: Of types, numbers of workers and the numbers of the matrix that the text does not state.
         lonely: With the matrix under which nobody can share with ResNet.
-        workers: Of every job; None = drawn.
+        workers_max: Of a job, where it is not the file's.
     """
     plan = tomllib.loads(FILE.read_text(encoding="utf-8"))
     matrix = _draw_matrix(plan, random.Random(f"matrix {seed}"), lonely=lonely)
     luck = random.Random(f"{kind} {seed}")
+    least, most = plan["workers"]
     types = {f"j{number:02d}": luck.choice(plan["workloads"][kind]) for number in range(plan["jobs"])}
     jobs = tuple(
-        _packed(plan, name, type_name, luck.randint(*plan["workers"]) if workers is None else workers)
+        _packed(plan, name, type_name, luck.randint(least, most if workers_max is None else workers_max))
         for name, type_name in types.items()
     )
     return workload_of(jobs, types, matrix)
@@ -137,13 +139,13 @@ def saved_at_most_ratio(workload: Workload, *, tau_max: float, theta_max: float)
     """
     jobs = workload.instance.jobs
     surges = sorted(one.p for one in jobs)
-    if collision_probability(surges[:3]) <= tau_max + 1e-9:
+    if len(jobs) > 2 and collision_probability(surges[:3]) <= tau_max + ROUNDING_RATIO:
         return None
     program = IntegerProgram()
     rows: dict[str, dict[int, float]] = {one.name: {} for one in jobs}
     for one, two in combinations(jobs, 2):
         worst = max(workload.instance.slowdown(one.name, [two.name]), workload.instance.slowdown(two.name, [one.name]))
-        if one.p * two.p <= tau_max + 1e-9 and worst <= theta_max + 1e-9:
+        if one.p * two.p <= tau_max + ROUNDING_RATIO and worst <= theta_max + ROUNDING_RATIO:
             pattern = program.add(-1.0, limit=min(one.workers, two.workers))
             rows[one.name][pattern] = rows[two.name][pattern] = 1.0
     for one in jobs:
