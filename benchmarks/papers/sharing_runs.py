@@ -113,14 +113,16 @@ def measured_slowdowns(shared: Path) -> dict[tuple[str, str], float]:
     return ratios
 
 
-def run(trace: Trace, policy: str, *, seed: int, cluster: str = "16x4") -> Outcome:
+def run(
+    trace: Trace, policy: str, *, seed: int, cluster: str = "16x4", parameters: Mapping[str, object] | None = None
+) -> Outcome:
     """Run a workload under a policy that knows the truth.
 
     Raises:
         RuntimeError: A job did not finish; a mean over the others would say nothing.
     """
     predictor = TruthPredictor(trace.truth, NoErrors())
-    settings = RunSettings(policy=policy, seed=seed)
+    settings = RunSettings(policy=policy, parameters=parameters or {}, seed=seed)
     result = Simulation(trace, read_cluster(cluster, device=trace.device), predictor, settings).run()
     if result.unfinished:
         raise RuntimeError(f"{result.unfinished} jobs did not finish under {policy}; give them a cluster they fit on")
