@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ class LiveCluster:
     def submit(self, name: str, *, command: list[str], steps: int, **fields: object) -> str:
         """Submit a job that shares whatever it is predicted to lose; return its id."""
         values = {"graph_sha256": GRAPHS["one"], "share": "SHARE_MODE_ANY", "max_slowdown_ratio": 5.0, **fields}
-        whole = {"working_directory": str(REPOSITORY), "settings": {"batch_size": 8}, **values}
+        whole: dict[str, Any] = {"working_directory": str(REPOSITORY), "settings": {"batch_size": 8}, **values}
         return self.client.submit(name=name, command=[sys.executable, *command], steps_total=steps, **whole).job_id
 
     def witness(self, name: str, *, steps: int, step_ms: int = 40, **fields: object) -> str:

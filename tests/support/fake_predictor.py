@@ -106,6 +106,16 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
     ) -> prediction_pb2.ListDevicesResponse:
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "the scheduler asks for no devices")
 
+    def FitLossCurve(  # noqa: N802
+        self, request: prediction_pb2.FitLossCurveRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.FitLossCurveResponse:
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "the scheduler fits no curves")
+
+    def FitSpeedModel(  # noqa: N802
+        self, request: prediction_pb2.FitSpeedModelRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.FitSpeedModelResponse:
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "the scheduler fits no speeds")
+
     def _fail(self, context: grpc.ServicerContext) -> None:
         code = self.failure()
         if code is not None:
