@@ -207,6 +207,16 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
         self.graphs[sha256] = data
         return prediction_pb2.UploadGraphResponse(graph_sha256=sha256, stored_bytes=len(data))
 
+    def FitLossCurve(
+        self, request: prediction_pb2.FitLossCurveRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.FitLossCurveResponse:
+        return prediction_pb2.FitLossCurveResponse()
+
+    def FitSpeedModel(
+        self, request: prediction_pb2.FitSpeedModelRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.FitSpeedModelResponse:
+        return prediction_pb2.FitSpeedModelResponse()
+
 
 @contextmanager
 def serving(*servicers: FakeScheduler | FakePredictor) -> Iterator[str]:
