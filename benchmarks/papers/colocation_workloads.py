@@ -44,7 +44,7 @@ def cluster_of(settings: Mapping[str, Any]) -> Cluster:
     return replace(cluster, nodes=nodes)
 
 
-def testbed_trace(settings: Mapping[str, Any], pattern: str, seed: int) -> Trace:
+def draw_testbed(settings: Mapping[str, Any], pattern: str, seed: int) -> Trace:
     """Draw W-Small or W-Large; both have the same arrivals, utilizations and memories in one seed."""
     arrival, length, at_s, jobs = Random(f"{seed}/arrival"), Random(f"{seed}/length"), 0.0, []
     for _ in range(settings["jobs"]):
@@ -54,7 +54,7 @@ def testbed_trace(settings: Mapping[str, Any], pattern: str, seed: int) -> Trace
     return _trace(settings, jobs, seed)
 
 
-def philly_trace(settings: Mapping[str, Any], path: Path, seed: int) -> Trace:
+def draw_philly(settings: Mapping[str, Any], path: Path, seed: int) -> Trace:
     """Draw jobs of Philly; they keep their order of submission and the relative gaps between them."""
     eligible = [
         job for job in _philly_jobs(path) if job[1] >= settings["duration_min_s"] and job[2] <= settings["gpus_max"]

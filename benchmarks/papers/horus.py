@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
-from benchmarks.papers.colocation_workloads import cluster_of, philly_trace, settings_of, testbed_trace
+from benchmarks.papers.colocation_workloads import cluster_of, draw_philly, draw_testbed, settings_of
 from benchmarks.papers.seeds import Row, as_order_row, as_row
 from benchmarks.papers.targets import Target, read_targets
 from cotenant_simulator.run.records import RunSettings
@@ -59,7 +59,7 @@ def testbed(seeds: int) -> list[Row]:
     """Table 6, Figs. 7 and 8: 100 jobs on 12 GPUs, two patterns."""
     settings, rows = settings_of("testbed"), []
     for pattern in PATTERNS:
-        traces = [testbed_trace(settings, pattern, seed) for seed in range(seeds)]
+        traces = [draw_testbed(settings, pattern, seed) for seed in range(seeds)]
         found = _sweep(traces, cluster_of(settings), TESTBED, pattern)
         makespans = {policy: [one.makespan_min for one in outcomes] for policy, outcomes in found.items()}
         for policy in TESTBED:
@@ -73,7 +73,7 @@ def testbed(seeds: int) -> list[Row]:
 def simulation(seeds: int) -> list[Row]:
     """Table 7 and Fig. 9: 398 jobs of Philly."""
     settings, path = settings_of("simulation"), _philly()
-    traces = [philly_trace(settings, path, seed) for seed in range(seeds)]
+    traces = [draw_philly(settings, path, seed) for seed in range(seeds)]
     found = _sweep(traces, cluster_of(settings), SIMULATED, "398 jobs")
     makespans = {policy: [one.makespan_min for one in outcomes] for policy, outcomes in found.items()}
     waits = {policy: [one.first_wait_median_min for one in outcomes] for policy, outcomes in found.items()}
