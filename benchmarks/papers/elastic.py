@@ -130,7 +130,10 @@ def run(trace: Trace, policy: str, *, seed: int) -> Outcome:
 
 def main(seeds: int = 20) -> dict[str, object]:
     """Run every policy on every seed."""
-    curves = read_curves(Path(os.environ["COTENANT_SHARED_DATA"]) / "traces" / "pollux" / "profiles")
+    shared = os.environ.get("COTENANT_SHARED_DATA")
+    if not shared:
+        raise SystemExit("COTENANT_SHARED_DATA is not set; set it to the folder that holds traces/pollux/profiles")
+    curves = read_curves(Path(shared) / "traces" / "pollux" / "profiles")
     workloads = [draw_workload(seed, curves) for seed in range(seeds)]
     found: dict[str, list[Outcome]] = {}
     for policy in POLICIES:
