@@ -61,6 +61,8 @@ POLICIES: Mapping[str, Policy] = {
     "ojpp_greedy": OjppGreedy(compute_requirement="zero"),
     "ojpp": OJPP,
     "ojpp_two_orders": Ojpp(compute_requirement="zero", orders=2),
+    "ojpp_three_orders": Ojpp(compute_requirement="zero", orders=3),
+    "ojpp_three_orders_without_balance": Ojpp(compute_requirement="zero", orders=3, theta_diff=100.0),
 }
 KINDS = ("mixed", "c_high", "i_high", "average")
 PREDICTION_ERROR_RATIO = 0.07

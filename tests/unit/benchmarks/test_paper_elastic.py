@@ -50,7 +50,7 @@ def test_reductions_are_relative_to_the_other_policy() -> None:
         "termination_elastic": [outcome(1.25)],
         "kubernetes_default": [outcome(2.0)],
     }
-    rows = {str(row["setting"]): row for row in elastic.rows_of(found)}
-    assert rows["jct_reduction, elastic below: kubernetes_default, %"]["ours"] == 50.0
-    assert rows["makespan_reduction, elastic below: termination_elastic, %"]["ours"] == 20.0
-    assert rows["mean wait before the first GPUs, h"]["ratio"] == 1.0
+    rows = {str(row["setting"]): row for row in elastic.rows_of(found, "text")}
+    assert rows["costs of text: jct_reduction, elastic below: kubernetes_default, %"]["ours"] == 50.0
+    assert rows["costs of text: makespan_reduction, elastic below: termination_elastic, %"]["ours"] == 20.0
+    assert rows["costs of text: mean wait before the first GPUs, h"]["ratio"] == 1.0
