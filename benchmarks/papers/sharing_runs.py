@@ -50,6 +50,7 @@ class Outcome:
         queueing_h: Mean time without GPUs.
         makespan_s: First submission to last end.
         half_thousand_share: Share of the jobs that end within 500 s.
+        work_ratio: Time that the jobs' work takes alone on their GPUs, over the GPU time with at least one job.
     """
 
     jct_h: float
@@ -58,6 +59,7 @@ class Outcome:
     queueing_h: float
     makespan_s: float
     half_thousand_share: float
+    work_ratio: float
 
 
 def committed_mix(name: str, seed: int, *, jobs: int | None = None) -> Trace:
@@ -134,6 +136,7 @@ def run(
         queueing_h=fmean(_stay_ms(job) - job.held_ms for job in jobs) / HOUR_MS,
         makespan_s=(result.ended_at_ms - result.began_at_ms) / 1_000,
         half_thousand_share=fmean(_stay_ms(job) <= 500_000 for job in jobs),
+        work_ratio=sum(job.gpus * job.alone_ms for job in jobs) / result.gpu_ms_held,
     )
 
 

@@ -49,8 +49,9 @@ def interference(seeds: int) -> list[Row]:
     """Fig. 6b and the bar: one interference ratio for all pairs of the committed mix."""
     paper = {target.setting.partition(",")[0]: target.values["sjf_bsbf"] for target in _targets("Fig. 6b, VI-C")}
     traces = [committed_mix(MIX, seed) for seed in range(seeds)]
-    tiresias = [run(trace, "tiresias", seed=seed).jct_h for seed, trace in enumerate(traces)]
-    rows = []
+    alone = {name: [one.jct_h for one in outcomes] for name, outcomes in _sweep(traces, EXCLUSIVE, "alone").items()}
+    tiresias = alone["tiresias"]
+    rows = [as_row("Table III", "any xi, sjf over tiresias", 0.828, _ratios(alone["sjf"], tiresias))]
     for xi in XIS:
         found = _sweep([with_slowdown(trace, xi) for trace in traces], (*SHARING, LITERAL), f"xi {xi}")
         ratios = _ratios([one.jct_h for one in found["sjf_bsbf"]], [one.jct_h for one in found["sjf_ffs"]])
@@ -62,6 +63,8 @@ def interference(seeds: int) -> list[Row]:
         )
         literal = _ratios([one.jct_h for one in found[LITERAL]], [one.jct_h for one in found["sjf_ffs"]])
         rows.append(as_row("Fig. 6b", f"xi {xi}, {LITERAL} over sjf_ffs", printed, literal))
+        work = [one.work_ratio for one in found["sjf_bsbf"]]
+        rows.append(as_row("", f"xi {xi}, sjf_bsbf, work alone over GPU time held", None, work))
         against = _ratios([one.jct_h for one in found["sjf_bsbf"]], tiresias)
         rows.append(
             as_row("Table II, VI-B", f"xi {xi}, sjf_bsbf over tiresias", 0.73, against)
