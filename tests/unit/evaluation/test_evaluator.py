@@ -14,12 +14,12 @@ from predictor_service.evaluation import evaluator
 from predictor_service.evaluation.evaluator import EvaluationQuestion, evaluate
 from predictor_service.evaluation.report import Evaluation, as_json, as_table
 from predictor_service.evaluation.scoring import plan_rounds, predict_rounds
-from predictor_service.learning.plain_method import FittedPlainMethod, PlainMethod
 from predictor_service.learning.problem import TARGETS, Forecast, Problem
 from predictor_service.learning.problem_reader import read_problem
 from predictor_service.learning.profile_files import MeasuredProfiles
 from tests.support.invented_profiles import DEVICE, FAMILIES, pair_rows, solo_row, solo_rows, write_profiles
 from tests.support.measured_dataset import write_dataset
+from tests.support.plain_method import FittedPlainMethod, PlainMethod
 from tests.support.predictor_service import trained_store
 
 KEYS = (

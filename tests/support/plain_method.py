@@ -30,26 +30,26 @@ ROWS_MIN: Final = 12
 _LEVELS_FINER: Final = ("family", "architecture", "job", "random_pair")
 
 
-def _boosted(seed: int) -> Any:  # noqa: ANN401 (the library has no types)
+def _boosted(seed: int) -> Any:
     return xgboost.XGBRegressor(
         n_estimators=300, max_depth=4, learning_rate=0.06, subsample=0.8, colsample_bytree=0.7, min_child_weight=2,
         random_state=seed, n_jobs=1,
     )  # fmt: skip
 
 
-def _trees(seed: int) -> Any:  # noqa: ANN401 (as above)
+def _trees(seed: int) -> Any:
     return ExtraTreesRegressor(n_estimators=120, min_samples_leaf=2, random_state=seed, n_jobs=1)
 
 
-def _ridge(seed: int) -> Any:  # noqa: ANN401 (as above)
+def _ridge(seed: int) -> Any:
     return make_pipeline(StandardScaler(), RidgeCV(alphas=(0.1, 1.0, 10.0, 100.0)))
 
 
-def _neighbours(seed: int) -> Any:  # noqa: ANN401 (as above)
+def _neighbours(seed: int) -> Any:
     return make_pipeline(StandardScaler(), KNeighborsRegressor(n_neighbors=3, weights="distance"))
 
 
-def _mean(seed: int) -> Any:  # noqa: ANN401 (as above)
+def _mean(seed: int) -> Any:
     return DummyRegressor()
 
 
