@@ -22,7 +22,7 @@ from benchmarks.papers.ojpp_workload import (
     gpus_saved_ratio,
     measured_workload,
     performance_ratio,
-    saved_at_most_ratio,
+    saved_at_best_ratio,
     slowdowns_of,
 )
 from benchmarks.papers.seeds import Row, as_order_row, as_row
@@ -118,10 +118,11 @@ def _frontier_rows(label: str, setting: str, workloads: Sequence[Workload], poli
         _printed("Table 5", setting, "gpus_saved", "ojpp"),
         [one.saved_percent for one in found],
     )
-    bounds = [saved_at_most_ratio(one, tau_max=policy.tau_max, theta_max=policy.theta_max) for one in workloads]
-    known = [100 * bound for bound in bounds if bound is not None]
-    if len(known) == len(bounds):
-        saved["no_placement_saves_more_than"] = round(fmean(known), 2)
+    best = [
+        saved_at_best_ratio(one, tau_max=policy.tau_max, theta_max=policy.theta_max, theta_diff=policy.theta_diff)
+        for one in workloads
+    ]
+    saved["fewest_gpus_save"] = round(100 * fmean(best), 2)
     if label == f"mixed, {BAR_SETTING}":
         performance |= _held(performance, PERFORMANCE_MIN_PERCENT)
         saved |= _held(saved, SAVED_MIN_PERCENT)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import random
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import combinations, product
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from cotenant_simulator.readers.measured_jobs import read_measured_jobs
-from scheduler_service.exact.integer_program import IntegerProgram
-from scheduler_service.policies.opportunistic_memory import collision_probability
-from scheduler_service.policies.packing_rules import ROUNDING_RATIO
+from scheduler_service.exact.fewest_gpus import fewest_gpus
+from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingRules
 from tests.support.packing import Instance, Packed, Placement
+from tests.support.ruler_instances import packed_jobs
 
 FILE = Path(__file__).parent / "workloads" / "ojpp.toml"
 MEASURED = Path(__file__).parents[2] / "datasets" / "cpu_standin"
@@ -131,26 +131,21 @@ def performance_ratio(slowdowns: Mapping[str, float]) -> float:
     return fmean(1.0 / (1.0 + slowdown) for slowdown in slowdowns.values())
 
 
-def saved_at_most_ratio(workload: Workload, *, tau_max: float, theta_max: float) -> float | None:
-    """Return an upper bound on the saved GPUs where no three workers may share one; None where three may.
-
-    Pairs of workers of different jobs that keep Eq. 5 and 7; balance and memory are not asked, so that no placement
-    saves more.
-    """
-    jobs = workload.instance.jobs
-    surges = sorted(one.p for one in jobs)
-    if len(jobs) > 2 and collision_probability(surges[:3]) <= tau_max + ROUNDING_RATIO:
-        return None
-    program = IntegerProgram()
-    rows: dict[str, dict[int, float]] = {one.name: {} for one in jobs}
-    for one, two in combinations(jobs, 2):
-        worst = max(workload.instance.slowdown(one.name, [two.name]), workload.instance.slowdown(two.name, [one.name]))
-        if one.p * two.p <= tau_max + ROUNDING_RATIO and worst <= theta_max + ROUNDING_RATIO:
-            pattern = program.add(-1.0, limit=min(one.workers, two.workers))
-            rows[one.name][pattern] = rows[two.name][pattern] = 1.0
-    for one in jobs:
-        program.require(rows[one.name], most=one.workers)
-    return sum(program.solve() or []) / workload.workers
+def saved_at_best_ratio(workload: Workload, *, tau_max: float, theta_max: float, theta_diff: float) -> float:
+    """Return what the placement on fewest GPUs saves that keeps all of OJPP's limits, compute not counted."""
+    rules = PackingRules(
+        best=Best.LEAST_INTERFERENCE,
+        memory=MemoryModel.ONE_SURGE,
+        compute_requirement="zero",
+        tau_max=tau_max,
+        theta_max=theta_max,
+        theta_diff=theta_diff,
+    )
+    jobs = [replace(job, demand=replace(job.demand, compute_ratio=0.0)) for job in packed_jobs(workload.instance)]
+    gpus = fewest_gpus(jobs, workload.instance.slowdowns, rules)
+    if gpus is None:
+        raise AssertionError("a worker fits no device")
+    return 1.0 - gpus / workload.workers
 
 
 def _packed(plan: Mapping[str, Any], name: str, type_name: str, workers: int) -> Packed:

@@ -42,7 +42,8 @@ class _Pattern:
 def fewest_gpus(jobs: Sequence[PackedJob], slowdowns: Slowdowns, rules: PackingRules) -> int | None:
     """Return the fewest devices for all workers of all jobs; None = some job fits no device.
 
-    The number of patterns is exponential in the number of jobs: meant for a dozen at most.
+    The number of patterns is exponential in the number of jobs on one device: meant for a dozen jobs, or for twenty of
+    which few can share.
     """
     patterns = list(_feasible_patterns(jobs, slowdowns, rules))
     most = sum(job.workers for job in jobs)
@@ -62,13 +63,19 @@ def fewest_gpus(jobs: Sequence[PackedJob], slowdowns: Slowdowns, rules: PackingR
 
 
 def _feasible_patterns(jobs: Sequence[PackedJob], slowdowns: Slowdowns, rules: PackingRules) -> Iterator[_Pattern]:
-    for size in range(1, len(jobs) + 1):
-        for together in combinations(jobs, size):
+    """Yield every set of jobs that may share a device, grown job by job: a broken limit stays broken in larger sets."""
+    grown: list[tuple[int, ...]] = [()]
+    while grown:
+        candidates = [(*places, new) for places in grown for new in range(places[-1] + 1 if places else 0, len(jobs))]
+        grown = []
+        for places in candidates:
+            together = [jobs[place] for place in places]
             if rules.demand_obstacle("", [job.demand for job in together]) is not None:
                 continue
             names = [job.name for job in together]
             suffered = {one: sum(slowdowns.get((one, other), 0.0) for other in names if other != one) for one in names}
             if rules.slowdown_obstacle("", names, list(suffered.values())) is None:
+                grown.append(places)
                 yield _Pattern(slowdowns=suffered)
 
 
