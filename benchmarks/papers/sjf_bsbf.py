@@ -48,10 +48,18 @@ _SIZES = {"all": "jct_h", "large": "large_jct_h", "small": "small_jct_h"}
 def interference(seeds: int) -> list[Row]:
     """Fig. 6b and the bar: one interference ratio for all pairs of the committed mix."""
     paper = {target.setting.partition(",")[0]: target.values["sjf_bsbf"] for target in _targets("Fig. 6b, VI-C")}
+    (preemptive,) = (target.values["sjf_bsbf"] for target in _targets("Table II, VI-B"))
     traces = [committed_mix(MIX, seed) for seed in range(seeds)]
     alone = {name: [one.jct_h for one in outcomes] for name, outcomes in _sweep(traces, EXCLUSIVE, "alone").items()}
     tiresias = alone["tiresias"]
-    rows = [as_row("Table III", "any xi, sjf over tiresias", 0.828, _ratios(alone["sjf"], tiresias))]
+    rows = [
+        as_row(
+            "Table III",
+            "any xi, sjf over tiresias",
+            _printed_ratio("Table III", "tiresias", policy="sjf"),
+            _ratios(alone["sjf"], tiresias),
+        )
+    ]
     for xi in XIS:
         found = _sweep([with_slowdown(trace, xi) for trace in traces], (*SHARING, LITERAL), f"xi {xi}")
         ratios = _ratios([one.jct_h for one in found["sjf_bsbf"]], [one.jct_h for one in found["sjf_ffs"]])
@@ -67,7 +75,7 @@ def interference(seeds: int) -> list[Row]:
         rows.append(as_row("", f"xi {xi}, sjf_bsbf, work alone over GPU time held", None, work))
         against = _ratios([one.jct_h for one in found["sjf_bsbf"]], tiresias)
         rows.append(
-            as_row("Table II, VI-B", f"xi {xi}, sjf_bsbf over tiresias", 0.73, against)
+            as_row("Table II, VI-B", f"xi {xi}, sjf_bsbf over tiresias", preemptive, against)
             | _held(fmean(against), (0.0, TIRESIAS_RATIO_MAX))
         )
     return rows
@@ -109,7 +117,7 @@ def pollux(seeds: int) -> list[Row]:
                 published = [_published_pollux_h(shared, number) for number in numbers]
                 against = _ratios([one.jct_h for one in found["sjf_bsbf"]], published)
                 setting = f"{load}, {label}, sjf_bsbf over published pollux"
-                rows.append(as_row("Table III", setting, 1.01 / 1.04, against))
+                rows.append(as_row("Table III", setting, _printed_ratio("Table III", "pollux"), against))
     return rows
 
 
@@ -126,7 +134,9 @@ def physical(seeds: int) -> list[Row]:
             is_stay = target.quantity == "jct_mean"
             values = [one.jct_h * 3_600 if is_stay else one.makespan_s for one in found[policy]]
             rows.append(as_row("Table II", f"{target.quantity}, {policy}, s", target.values[policy], values))
-    return rows + _relations("Table II", "30 jobs, xi 1.5", found, tiresias_paper=_tiresias_ratio("Table II"))
+    return rows + _relations(
+        "Table II", "30 jobs, xi 1.5", found, tiresias_paper=_printed_ratio("Table II", "tiresias")
+    )
 
 
 PARTS: Mapping[str, Callable[[int], list[Row]]] = {
@@ -151,7 +161,7 @@ def _table(place: str, setting: str, found: Mapping[str, Sequence[Outcome]]) -> 
         for policy in POLICIES:
             values = [getattr(one, size) for one in found[policy]]
             rows.append(as_row(place, f"{target.setting}, {policy}, h", target.values[policy], values))
-    return rows + _relations(place, setting, found, tiresias_paper=_tiresias_ratio(place))
+    return rows + _relations(place, setting, found, tiresias_paper=_printed_ratio(place, "tiresias"))
 
 
 def _relations(
@@ -162,7 +172,7 @@ def _relations(
     first_fit = _ratios(stays["sjf_bsbf"], stays["sjf_ffs"])
     preemptive = _ratios(stays["sjf_bsbf"], stays["tiresias"])
     return [
-        as_row(place, f"{setting}, sjf_bsbf over sjf_ffs", _first_fit_ratio(place), first_fit),
+        as_row(place, f"{setting}, sjf_bsbf over sjf_ffs", _printed_ratio(place, "sjf_ffs"), first_fit),
         as_row(place, f"{setting}, sjf_bsbf over tiresias", tiresias_paper, preemptive)
         | _held(fmean(preemptive), (0.0, TIRESIAS_RATIO_MAX)),
     ]
@@ -183,19 +193,11 @@ def _targets(place: str) -> list[Target]:
     return [target for target in read_targets("sjf-bsbf") if target.place == place]
 
 
-def _first_fit_ratio(place: str) -> float | None:
-    return _printed_ratio(place, "sjf_ffs")
-
-
-def _tiresias_ratio(place: str) -> float | None:
-    return _printed_ratio(place, "tiresias")
-
-
-def _printed_ratio(place: str, other: str) -> float | None:
-    """Return the ratio of sjf_bsbf's mean completion time of all jobs to another policy's in a printed table."""
+def _printed_ratio(place: str, other: str, *, policy: str = "sjf_bsbf") -> float | None:
+    """Return the ratio of two policies' mean completion times of all jobs in a printed table."""
     for target in _targets(place):
         if target.quantity == "jct_mean" and not target.setting.endswith(("large", "small")):
-            own, others = target.values["sjf_bsbf"], target.values.get(other)
+            own, others = target.values[policy], target.values.get(other)
             if isinstance(own, float) and isinstance(others, float):
                 return round(own / others, 4)
     return None
