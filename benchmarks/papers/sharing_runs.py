@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,13 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
+from benchmarks.papers.seeds import interval_of
 from cotenant_simulator.readers.generated import draw
 from cotenant_simulator.readers.pollux import read_pollux
 from cotenant_simulator.readers.requests import Consent
-from cotenant_simulator.run.records import JobResult, RunSettings
+from cotenant_simulator.run.records import Charges, JobResult, RunSettings
 from cotenant_simulator.run.simulation import Simulation
 from cotenant_simulator.truth.cluster import read_cluster
-from cotenant_simulator.truth.kinds import EVERY_DEVICE
+from cotenant_simulator.truth.kinds import EVERY_DEVICE, Kind
 from cotenant_simulator.truth.predictions import NoErrors, TruthPredictor
 from cotenant_simulator.truth.trace import Trace
 from scheduler_service.core.records import Share
@@ -27,6 +29,9 @@ ANYBODY = Consent(share=Share.ANY, max_slowdown_ratio=1e6)
 """The paper asks no owner."""
 HOUR_MS = 3_600_000
 SMALL_GPUS_MAX = 4
+MIX = "sjf_bsbf_large12"
+XIS = (1.0, 1.25, 1.5, 1.75, 2.0)
+"""The interference ratios of Fig. 6b."""
 STAND_INS = {
     "bert": "Transformer",
     "cifar10": "ResNet-18",
@@ -36,6 +41,10 @@ STAND_INS = {
     "yolov3": "CycleGAN",
 }
 """Which of Gavel's measured models stands for which application of Pollux."""
+LITERAL = "sjf_bsbf, no recheck_gang"
+"""Algorithm 1 as printed: each GPU's pair is weighed, the gang as a whole is not."""
+VARIANTS: Mapping[str, tuple[str, Mapping[str, object]]] = {LITERAL: ("sjf_bsbf", {"recheck_gang": False})}
+"""Names of policies with other parameters than the defaults."""
 Ratios = Mapping[tuple[str, str], float]
 
 
@@ -51,6 +60,9 @@ class Outcome:
         makespan_s: First submission to last end.
         half_thousand_share: Share of the jobs that end within 500 s.
         work_ratio: Time that the jobs' work takes alone on their GPUs, over the GPU time with at least one job.
+        shared_ratio: GPU time with two jobs, over the GPU time with at least one.
+        shared_yield_ratio: Work alone that came out of each unit of GPU time with two jobs, if the other GPU time gave
+            its full worth; 2 / xi where both jobs are equally wide, 1 = sharing gained nothing; 0 = nobody shared.
     """
 
     jct_h: float
@@ -60,6 +72,8 @@ class Outcome:
     makespan_s: float
     half_thousand_share: float
     work_ratio: float
+    shared_ratio: float = 0.0
+    shared_yield_ratio: float = 0.0
 
 
 def committed_mix(name: str, seed: int, *, jobs: int | None = None) -> Trace:
@@ -115,8 +129,32 @@ def measured_slowdowns(shared: Path) -> dict[tuple[str, str], float]:
     return ratios
 
 
+def on_one_gpu(trace: Trace) -> Trace:
+    """Return the workload with the same arrivals and lengths, every job on one GPU: nobody is wider than anybody."""
+    kinds = {
+        place: replace(kind, step_ms_by_gpus={1: kind.step_ms(gpus=min(kind.step_ms_by_gpus))}, batch=_share(kind))
+        for place, kind in trace.truth.kinds.items()
+    }
+    jobs = [
+        replace(job, request=replace(job.request, gpus=1, allowed_gpus=(), batch=_share(trace.truth.kinds[place])))
+        for job in trace.jobs
+        for place in [(job.request.key, EVERY_DEVICE)]
+    ]
+    return replace(trace, jobs=jobs, truth=replace(trace.truth, kinds=kinds))
+
+
+def _share(kind: Kind) -> int:
+    return max(kind.batch // min(kind.step_ms_by_gpus), 1)
+
+
 def run(
-    trace: Trace, policy: str, *, seed: int, cluster: str = "16x4", parameters: Mapping[str, object] | None = None
+    trace: Trace,
+    policy: str,
+    *,
+    seed: int,
+    cluster: str = "16x4",
+    parameters: Mapping[str, object] | None = None,
+    charges: Charges | None = None,
 ) -> Outcome:
     """Run a workload under a policy that knows the truth.
 
@@ -124,11 +162,13 @@ def run(
         RuntimeError: A job did not finish; a mean over the others would say nothing.
     """
     predictor = TruthPredictor(trace.truth, NoErrors())
-    settings = RunSettings(policy=policy, parameters=parameters or {}, seed=seed)
+    settings = RunSettings(policy=policy, parameters=parameters or {}, seed=seed, charges=charges or Charges())
     result = Simulation(trace, read_cluster(cluster, device=trace.device), predictor, settings).run()
     if result.unfinished:
         raise RuntimeError(f"{result.unfinished} jobs did not finish under {policy}; give them a cluster they fit on")
     jobs = result.jobs
+    work_ms, held_ms = sum(job.gpus * job.alone_ms for job in jobs), result.gpu_ms_held
+    shared_ms = sum(job.gpus * job.held_ms for job in jobs) - held_ms
     return Outcome(
         jct_h=_mean_stay_h(jobs),
         large_jct_h=_mean_stay_h([job for job in jobs if job.gpus > SMALL_GPUS_MAX]),
@@ -136,8 +176,30 @@ def run(
         queueing_h=fmean(_stay_ms(job) - job.held_ms for job in jobs) / HOUR_MS,
         makespan_s=(result.ended_at_ms - result.began_at_ms) / 1_000,
         half_thousand_share=fmean(_stay_ms(job) <= 500_000 for job in jobs),
-        work_ratio=sum(job.gpus * job.alone_ms for job in jobs) / result.gpu_ms_held,
+        work_ratio=work_ms / held_ms,
+        shared_ratio=shared_ms / held_ms,
+        shared_yield_ratio=(work_ms - (held_ms - shared_ms)) / shared_ms if shared_ms > 0 else 0.0,
     )
+
+
+def sweep(
+    traces: Sequence[Trace], policies: Sequence[str], label: str, *, cluster: str = "16x4"
+) -> dict[str, list[Outcome]]:
+    """Run every policy, or variant of one, on every seed's workload."""
+    found = {}
+    for policy in policies:
+        name, parameters = VARIANTS.get(policy, (policy, {}))
+        found[policy] = [
+            run(trace, name, seed=seed, cluster=cluster, parameters=parameters) for seed, trace in enumerate(traces)
+        ]
+        low, high = interval_of([one.jct_h for one in found[policy]])
+        sys.stderr.write(f"{label} {policy}: {low:.3f} to {high:.3f} h\n")
+    return found
+
+
+def ratios_of(values: Sequence[Outcome], others: Sequence[Outcome]) -> list[float]:
+    """Return one policy's mean completion times over another's, seed by seed."""
+    return [value.jct_h / other.jct_h for value, other in zip(values, others, strict=True)]
 
 
 def _stay_ms(job: JobResult) -> int:

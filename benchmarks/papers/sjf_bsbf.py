@@ -1,6 +1,7 @@
 """Tables II to IV and Figs. 5 and 6 of the SJF-BSBF paper, run again.
 
-    python -m benchmarks.papers.sjf_bsbf [--seeds 20] [--parts interference table_3 table_4 loads pollux physical]
+    python -m benchmarks.papers.sjf_bsbf [--seeds 20]
+        [--parts interference table_3 table_4 loads pollux physical shared_time equal_widths tiresias]
 
 Prints JSON; needs the public data of COTENANT_SHARED_DATA for measured interference and Pollux' workloads. Every policy
 of a seed meets the same jobs; ratios are taken per seed. docs/papers.md says what stands in for what.
@@ -12,34 +13,33 @@ import argparse
 import csv
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.papers.seeds import Row, as_order_row, as_row, interval_of
+from benchmarks.papers.seeds import Row, as_order_row, as_row
+from benchmarks.papers.sharing_causes import equal_widths, shared_time, tiresias_variants
 from benchmarks.papers.sharing_runs import (
+    LITERAL,
+    MIX,
+    XIS,
     Outcome,
     Ratios,
     committed_mix,
     measured_slowdowns,
     pollux_workload,
     run,
+    sweep,
     with_measured_slowdowns,
     with_slowdown,
 )
 from benchmarks.papers.targets import Target, read_targets
 from cotenant_simulator.truth.trace import Trace
 
-MIX = "sjf_bsbf_large12"
-XIS = (1.0, 1.25, 1.5, 1.75, 2.0)
 MILD_XI_MAX = 1.25
 SHARING, EXCLUSIVE = ("sjf_ffs", "sjf_bsbf"), ("fifo", "sjf", "tiresias")
 POLICIES = (*EXCLUSIVE, *SHARING)
-LITERAL = "sjf_bsbf, no recheck_gang"
-"""Algorithm 1 as printed: each GPU's pair is weighed, the gang as a whole is not."""
-PARAMETERS: Mapping[str, tuple[str, Mapping[str, object]]] = {LITERAL: ("sjf_bsbf", {"recheck_gang": False})}
 POLLUX_WORKLOADS = 7
 TIRESIAS_RATIO_MAX, MILD_BAR, HARD_BAR = 0.75, (0.98, 1.02), (0.85, 0.93)
 _SIZES = {"all": "jct_h", "large": "large_jct_h", "small": "small_jct_h"}
@@ -50,7 +50,7 @@ def interference(seeds: int) -> list[Row]:
     paper = {target.setting.partition(",")[0]: target.values["sjf_bsbf"] for target in _targets("Fig. 6b, VI-C")}
     (preemptive,) = (target.values["sjf_bsbf"] for target in _targets("Table II, VI-B"))
     traces = [committed_mix(MIX, seed) for seed in range(seeds)]
-    alone = {name: [one.jct_h for one in outcomes] for name, outcomes in _sweep(traces, EXCLUSIVE, "alone").items()}
+    alone = {name: [one.jct_h for one in outcomes] for name, outcomes in sweep(traces, EXCLUSIVE, "alone").items()}
     tiresias = alone["tiresias"]
     rows = [
         as_row(
@@ -61,7 +61,7 @@ def interference(seeds: int) -> list[Row]:
         )
     ]
     for xi in XIS:
-        found = _sweep([with_slowdown(trace, xi) for trace in traces], (*SHARING, LITERAL), f"xi {xi}")
+        found = sweep([with_slowdown(trace, xi) for trace in traces], (*SHARING, LITERAL), f"xi {xi}")
         ratios = _ratios([one.jct_h for one in found["sjf_bsbf"]], [one.jct_h for one in found["sjf_ffs"]])
         is_mild = xi <= MILD_XI_MAX
         printed = paper["xi at most 1.25" if is_mild else "xi 1.5 to 2.0"]
@@ -83,13 +83,13 @@ def interference(seeds: int) -> list[Row]:
 
 def table_3(seeds: int) -> list[Row]:
     """Table III, Figs. 5a and 5b: the committed mix under measured interference."""
-    found = _sweep(_measured_mixes(seeds, 240, measured_slowdowns(_shared())), POLICIES, "240 jobs")
+    found = sweep(_measured_mixes(seeds, 240, measured_slowdowns(_shared())), POLICIES, "240 jobs")
     return _table("Table III", "240 jobs, measured interference", found) + _figure_5(found)
 
 
 def table_4(seeds: int) -> list[Row]:
     """Table IV: twice the jobs in the same eight hours."""
-    found = _sweep(_measured_mixes(seeds, 480, measured_slowdowns(_shared())), POLICIES, "480 jobs")
+    found = sweep(_measured_mixes(seeds, 480, measured_slowdowns(_shared())), POLICIES, "480 jobs")
     return _table("Table IV", "480 jobs, measured interference", found)
 
 
@@ -98,7 +98,7 @@ def loads(seeds: int) -> list[Row]:
     ratios, rows = measured_slowdowns(_shared()), []
     (printed,) = (target for target in _targets("Fig. 6a, VI-C") if target.setting == "480 jobs")
     for jobs in (120, 180, 240, 360, 480):
-        found = _sweep(_measured_mixes(seeds, jobs, ratios), POLICIES, f"{jobs} jobs")
+        found = sweep(_measured_mixes(seeds, jobs, ratios), POLICIES, f"{jobs} jobs")
         values = {policy: [one.jct_h for one in outcomes] for policy, outcomes in found.items()}
         rows.append(as_order_row("Fig. 6a", f"{jobs} jobs, mean completion time, h", printed.order, values))
     return rows
@@ -111,7 +111,7 @@ def pollux(seeds: int) -> list[Row]:
     for load in ("load-1.5", "load-realistic"):
         traces = [pollux_workload(shared, load, number) for number in numbers]
         for label, change in _interferences(ratios).items():
-            found = _sweep([change(trace) for trace in traces], (*SHARING, "tiresias"), f"{load} {label}")
+            found = sweep([change(trace) for trace in traces], (*SHARING, "tiresias"), f"{load} {label}")
             rows += _relations("VI-C", f"{load}, {label}", found, tiresias_paper=None)
             if load == "load-1.5":
                 published = [_published_pollux_h(shared, number) for number in numbers]
@@ -146,6 +146,9 @@ PARTS: Mapping[str, Callable[[int], list[Row]]] = {
     "loads": loads,
     "pollux": pollux,
     "physical": physical,
+    "shared_time": shared_time,
+    "equal_widths": equal_widths,
+    "tiresias": tiresias_variants,
 }
 
 
@@ -209,16 +212,6 @@ def _held(value: float, bar: tuple[float, float]) -> Row:
 
 def _ratios(values: Sequence[float], others: Sequence[float]) -> list[float]:
     return [value / other for value, other in zip(values, others, strict=True)]
-
-
-def _sweep(traces: Sequence[Trace], policies: Sequence[str], label: str) -> dict[str, list[Outcome]]:
-    found = {}
-    for policy in policies:
-        name, parameters = PARAMETERS.get(policy, (policy, {}))
-        found[policy] = [run(trace, name, seed=seed, parameters=parameters) for seed, trace in enumerate(traces)]
-        low, high = interval_of([one.jct_h for one in found[policy]])
-        sys.stderr.write(f"{label} {policy}: {low:.3f} to {high:.3f} h\n")
-    return found
 
 
 def _measured_mixes(seeds: int, jobs: int, ratios: Ratios) -> list[Trace]:

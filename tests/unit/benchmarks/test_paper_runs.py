@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -10,15 +11,18 @@ from benchmarks.papers.colocation_workloads import cluster_of, draw_philly, draw
 from benchmarks.papers.horus import PATTERNS
 from benchmarks.papers.seeds import as_order_row, as_row, interval_of
 from benchmarks.papers.sharing_runs import (
+    ANYBODY,
+    MIX,
     STAND_INS,
     WORKLOADS,
     committed_mix,
     measured_slowdowns,
+    on_one_gpu,
     run,
     with_measured_slowdowns,
     with_slowdown,
 )
-from benchmarks.papers.sjf_bsbf import MIX
+from cotenant_simulator.readers.generated import draw
 from cotenant_simulator.truth.kinds import EVERY_DEVICE
 from cotenant_simulator.truth.trace import GIB
 from tests.support.shared_data import shared_data
@@ -84,6 +88,28 @@ def test_a_run_tells_what_became_of_large_and_small_jobs() -> None:
     assert min(outcome.large_jct_h, outcome.small_jct_h) <= outcome.jct_h
     assert outcome.jct_h <= max(outcome.large_jct_h, outcome.small_jct_h)
     assert 0 < outcome.queueing_h < outcome.jct_h < outcome.makespan_s / 3_600
+
+
+def test_two_equal_jobs_on_one_gpu_yield_what_theorem_1_says_of_a_pair() -> None:
+    one = {"gpus": [1], "length": "fixed", "mean_s": 100.0}
+    pair = draw(Path("pair"), {"jobs": 2, "arrival": {"kind": "at_once"}, "classes": [one]}, ANYBODY, seed=0)
+    shared = run(with_slowdown(pair, 1.5), "sjf_ffs", seed=0, cluster="1x1")
+    assert shared.shared_ratio == pytest.approx(1.0)
+    assert shared.shared_yield_ratio == pytest.approx(2 / 1.5)
+    alone = run(pair, "sjf", seed=0, cluster="1x1")
+    assert (alone.shared_ratio, alone.shared_yield_ratio) == (0.0, 0.0)
+
+
+def test_jobs_on_one_gpu_keep_their_arrivals_and_lengths() -> None:
+    wide = committed_mix(MIX, 0)
+    narrow = on_one_gpu(wide)
+    assert [job.submitted_at_ms for job in wide.jobs] == [job.submitted_at_ms for job in narrow.jobs]
+    for before, after in zip(wide.jobs, narrow.jobs, strict=True):
+        kinds = [trace.truth.kinds[before.request.key, EVERY_DEVICE] for trace in (wide, narrow)]
+        assert after.request.gpus == 1
+        assert kinds[1].step_ms(gpus=1) == kinds[0].step_ms(gpus=before.request.gpus)
+        assert after.request.steps_total == before.request.steps_total
+        assert after.request.batch == before.request.batch // before.request.gpus
 
 
 def test_jobs_that_never_finish_are_no_mean() -> None:

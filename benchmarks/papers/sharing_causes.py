@@ -1,0 +1,101 @@
+"""Why the ratios of Fig. 6b are what they are: how much is shared, what it yields, gangs, the preemptive baseline."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from benchmarks.papers.seeds import Row, as_row
+from benchmarks.papers.sharing_runs import (
+    MIX,
+    XIS,
+    Outcome,
+    committed_mix,
+    on_one_gpu,
+    ratios_of,
+    run,
+    sweep,
+    with_slowdown,
+)
+from cotenant_simulator.run.records import Charges
+
+SHARING = ("sjf_ffs", "sjf_bsbf")
+EQUAL_CLUSTER = "7x2"
+"""The mix asks one GPU a job for 0.72 h every 120 s, 21.7 GPUs in all: 14 of them have the mix' load of 1.5."""
+COMPARED_XI = 1.5
+GPU_HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Variant:
+    """One reading of an exclusive policy."""
+
+    policy: str = "tiresias"
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    charges: Charges = field(default_factory=Charges)
+
+
+FREE_OF_CHARGE = Charges(restart_ms=0, checkpoint_ms=0)
+PREEMPTIVE: Mapping[str, _Variant] = {
+    "tiresias": _Variant(),
+    "tiresias, preemption costs nothing": _Variant(charges=FREE_OF_CHARGE),
+    "tiresias, who has waited as long as it ran goes first": _Variant(parameters={"promote_ratio": 1.0}),
+    "tiresias, first queue of 1 GPU-hour": _Variant(parameters={"queue_limit_gpu_ms": GPU_HOUR_MS}),
+    "srtf, preemption costs nothing": _Variant(policy="srtf", charges=FREE_OF_CHARGE),
+}
+
+
+def shared_time(seeds: int) -> list[Row]:
+    """How much GPU time is shared, and what a shared GPU gives: 2 / xi in a pair of equal width, less in gangs."""
+    traces = [committed_mix(MIX, seed) for seed in range(seeds)]
+    rows: list[Row] = []
+    for xi in XIS:
+        found = sweep([with_slowdown(trace, xi) for trace in traces], SHARING, f"xi {xi}")
+        for policy, outcomes in found.items():
+            rows += _shared_rows(f"xi {xi}, {policy}", outcomes)
+    return rows
+
+
+def equal_widths(seeds: int) -> list[Row]:
+    """Fig. 6b's ratios where every job takes one GPU, so that Theorem 1 sees all that sharing does to its pair."""
+    traces = [on_one_gpu(committed_mix(MIX, seed)) for seed in range(seeds)]
+    alone = sweep(traces, ("sjf", "tiresias"), "equal widths", cluster=EQUAL_CLUSTER)
+    rows = [as_row("", "equal widths, sjf over tiresias", None, ratios_of(alone["sjf"], alone["tiresias"]))]
+    for xi in XIS:
+        slowed = [with_slowdown(trace, xi) for trace in traces]
+        found = sweep(slowed, SHARING, f"equal widths, xi {xi}", cluster=EQUAL_CLUSTER)
+        for other, outcomes in (("sjf_ffs", found["sjf_ffs"]), ("tiresias", alone["tiresias"])):
+            setting = f"equal widths, xi {xi}, sjf_bsbf over {other}"
+            rows.append(as_row("", setting, None, ratios_of(found["sjf_bsbf"], outcomes)))
+        rows += _shared_rows(f"equal widths, xi {xi}, sjf_bsbf", found["sjf_bsbf"])
+    return rows
+
+
+def tiresias_variants(seeds: int) -> list[Row]:
+    """What sjf and sjf_bsbf are beside other readings of the baseline, and beside preemption that knows all lengths."""
+    traces = [committed_mix(MIX, seed) for seed in range(seeds)]
+    shared = [with_slowdown(trace, COMPARED_XI) for trace in traces]
+    own = sweep(traces, ("sjf",), "alone") | sweep(shared, ("sjf_bsbf",), f"xi {COMPARED_XI}")
+    rows: list[Row] = []
+    for name, variant in PREEMPTIVE.items():
+        others = [
+            run(trace, variant.policy, seed=seed, parameters=variant.parameters, charges=variant.charges)
+            for seed, trace in enumerate(traces)
+        ]
+        sys.stderr.write(f"{name}: {fmean(one.jct_h for one in others):.3f} h\n")
+        rows.append(as_row("", f"{name}, h", None, [one.jct_h for one in others]))
+        rows.append(as_row("", f"sjf over {name}", None, ratios_of(own["sjf"], others)))
+        rows.append(as_row("", f"xi {COMPARED_XI}, sjf_bsbf over {name}", None, ratios_of(own["sjf_bsbf"], others)))
+    return rows
+
+
+def _shared_rows(label: str, outcomes: Sequence[Outcome]) -> list[Row]:
+    return [
+        as_row(
+            "", f"{label}: share of the GPU time in use that has two jobs", None, [o.shared_ratio for o in outcomes]
+        ),
+        as_row("", f"{label}: work out of a shared GPU", None, [o.shared_yield_ratio for o in outcomes]),
+        as_row("Fig. 5b", f"{label}: time without GPUs, h", None, [o.queueing_h for o in outcomes]),
+    ]
