@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from google.protobuf import json_format
 
@@ -31,12 +31,13 @@ def job_question(command: RequestPrediction) -> prediction_pb2.PredictJobRequest
 
 
 def job_prediction(command: RequestPrediction, answer: prediction_pb2.PredictJobResponse) -> JobPrediction:
-    """Read the answer about one key; the full batch on one GPU is one of the points."""
+    """Read the answer about one key; the full batch on one GPU is one of the points, more GPUs follow from one."""
     batch = settings_message(command.settings).batch_size or 1
     memory = {point.sub_batch: _memory_point(point.memory_bytes) for point in answer.sub_batches}
     step_ms = {(1, point.sub_batch): point.step_ms.value for point in answer.sub_batches}
     memory[batch] = _memory_point(answer.memory_bytes)
     step_ms[1, batch] = answer.step_ms.value
+    step_ms |= _on_more_gpus(command.gpus, batch, step_ms)
     utilization = answer.utilization_ratio
     return JobPrediction(
         key=command.key,
@@ -54,6 +55,20 @@ def job_prediction(command: RequestPrediction, answer: prediction_pb2.PredictJob
         model_version=answer.model_version,
         prediction_id=answer.prediction_id,
     )
+
+
+def _on_more_gpus(
+    counts: Sequence[int], batch: int, step_ms: Mapping[tuple[int, int], float]
+) -> dict[tuple[int, int], float]:
+    """Return the times of one optimizer step on several GPUs, each of which makes one pass of its share of the batch.
+
+    Nobody is asked about several GPUs: a pass takes as long there as on one GPU, and exchanging gradients counts as
+    free, since nothing is known of what connects the GPUs. A share that was not predicted gives no answer.
+    """
+    shares = {gpus: -(-batch // gpus) for gpus in counts if gpus > 1}
+    return {
+        (gpus, share): step_ms[1, share] / -(-batch // share) for gpus, share in shares.items() if (1, share) in step_ms
+    }
 
 
 def _memory_point(estimate: resources_pb2.Estimate) -> MemoryPoint:

@@ -15,7 +15,12 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPrediction(Command):
-    """Ask the predictor about one key on one device type; the answer is an event."""
+    """Ask the predictor about one key on one device type; the answer is an event.
+
+    Attributes:
+        sub_batches: Samples per pass that a policy may choose.
+        gpus: Numbers of GPUs that the living jobs of the key may have.
+    """
 
     key: str
     device: str
@@ -23,6 +28,7 @@ class RequestPrediction(Command):
     graph_sha256: str
     settings: Mapping[str, object]
     sub_batches: tuple[int, ...] = ()
+    gpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +90,11 @@ class StopJob(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordOutcome(Command):
-    """Tell the predictor what a job really did."""
+    """Tell the predictor what a job really did, unless its owner or a node of `node_ids` keeps that private."""
 
     prediction_id: str
+    job_id: str = ""
+    node_ids: tuple[str, ...] = ()
     utilization_ratio: float | None = None
     memory_peak_bytes: int | None = None
     step_ms_mean: float | None = None

@@ -133,6 +133,7 @@ def _question(state: ClusterState, key: str, use: KeyUse, device: str) -> Reques
         graph_sha256=use.graph_sha256,
         settings=use.settings,
         sub_batches=sub_batches_of(use),
+        gpus=use.gpus,
     )
 
 

@@ -118,6 +118,7 @@ def _question(key: str, device: str, job: scheduling_pb2.SnapshotJob, devices: M
         graph_sha256=job.graph_sha256,
         settings=to_json(job.settings),
         sub_batches=tuple(sorted(sub_batches)),
+        gpus=request.allowed_gpus,
     )
 
 

@@ -19,9 +19,9 @@ Where we differ:
     job alone, which ties whenever a third job ends last, and break ties by enumeration order. Algorithm 1's range of
     removals misses valid ones: here a running job may go down to any smaller number of its list. Algorithm 2 always
     grows; here nobody grows for nothing. A job without a profile for a number of GPUs cannot have that number, and
-    without any profile it starts with the number it asked for and is never reshaped. Our agents cannot prepare a
-    job beside the one that makes room, so the new job waits for that checkpoint and stop, which is charged to it.
-    A job that waits lets nobody pass.
+    without any profile it starts with the number it asked for and is never reshaped. Where running jobs cannot be
+    moved nobody makes room or grows. Our agents cannot prepare a job beside the one that makes room, so the new job
+    waits for that checkpoint and stop, which is charged to it. A job that waits lets nobody pass.
 
 Cost:
     For every job that finds too few free GPUs O(counts x running jobs x their counts), as in the paper.
@@ -94,7 +94,7 @@ class Elastic:
             decisions.append(decision)
             if isinstance(decision, Hold) and not round_.is_impossible(job):
                 return [*round_.reshapes, *decisions, *behind(job, jobs[position + 1 :])]
-        if not any(isinstance(decision, Hold) for decision in decisions) and not view.deferred:
+        if view.can_move and not view.deferred and not any(isinstance(decision, Hold) for decision in decisions):
             round_.grow()
         return [*round_.reshapes, *decisions]
 
@@ -197,7 +197,7 @@ class _Round:
     def _plans_with_victim(self, job: PendingJob, kind: Kind, end_ms: int) -> Iterator[_Plan]:
         """Yield how the missing GPUs come from one running job (Algorithm 1 lines 22-30)."""
         free = self._free.get(kind, {})
-        for victim in self._elastic.values():
+        for victim in self._elastic.values() if self._view.can_move else ():
             if victim.kind != kind:
                 continue
             cost_ms = victim.cost_ms(self._policy.reshape_cost_ms)

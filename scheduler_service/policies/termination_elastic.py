@@ -16,7 +16,8 @@ Source:
 Where we differ:
     The paper adds GPUs one by one; here the next number in the job's list, which may be more than one further. Whom it
     lets grow is not said; here it is decided as under elastic. A job grows only when it has run for `settle_ms`, so
-    that it is never stopped while it starts. A job that waits lets nobody pass.
+    that it is never stopped while it starts, and only where running jobs can be moved. A job that waits lets nobody
+    pass.
 
 Cost:
     Sorting the queue and the free GPUs; one look at every running job while GPUs are idle.
@@ -62,7 +63,7 @@ class TerminationElastic:
             decisions.append(decision)
             if isinstance(decision, Hold) and not round_.is_impossible(least.request):
                 return [*decisions, *behind(job, jobs[position + 1 :])]
-        if decisions or view.deferred:
+        if decisions or view.deferred or not view.can_move:
             return decisions
         return self._growth(view)
 

@@ -175,3 +175,27 @@ def test_a_running_job_is_reshaped_and_goes_on_from_its_checkpoint(tmp_path: Pat
         assert all(start > 5 for start in starts[1:])
         steps = [int(line[2]) for line in lines if line[0] == "step"]
         assert sorted(set(steps)) == list(range(1, max(steps) + 1))
+
+
+def test_elastic_knows_what_more_gpus_would_give_and_reshapes_by_it(tmp_path: Path) -> None:
+    """A job starts on both GPUs, makes room for a second one, and has both again when that has ended."""
+    with (
+        FakePredictor() as predictor,
+        live_cluster(tmp_path, policy="fifo", predictor=predictor, gpus=2) as cluster,
+    ):
+        cluster.use("elastic", "reshape_cost_ms=1000", "start_cost_ms=1000")
+        first = cluster.witness("wide", steps=ENDLESS, allowed_gpus=[1, 2], share="SHARE_MODE_NEVER")
+        assert len(cluster.wait(first, "RUNNING").assignments) == 2
+        wait_until(lambda: cluster.client.get(first).steps_done > 5, what="some steps", timeout_s=PATIENCE_S)
+        second = cluster.witness("narrow", steps=20, share="SHARE_MODE_NEVER")
+        cluster.wait(second, "RUNNING")
+        assert len(cluster.client.get(first).assignments) == 1
+        cluster.wait(second, "FINISHED")
+        wait_until(lambda: len(cluster.client.get(first).assignments) == 2, what="growth", timeout_s=PATIENCE_S)
+        before = cluster.client.get(first).steps_done
+        wait_until(lambda: cluster.client.get(first).steps_done > before + 5, what="more steps", timeout_s=PATIENCE_S)
+        moved = cluster.client.get(first)
+        assert (moved.attempt >= 3, moved.restarts) == (True, 0)
+        starts = [int(line[2]) for line in cluster.journal(first) if line[0] == "start"]
+        assert all(start > 5 for start in starts[1:])
+        assert not [line for line in cluster.journal(first) if line[0] == "twice"]

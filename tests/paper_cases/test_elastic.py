@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from scheduler_service.core import commands, events
@@ -102,3 +103,19 @@ def test_the_engine_shrinks_the_running_job_and_starts_the_new_one_when_it_has_s
         ("new", 1),
     ]
     assert play.engine.state.jobs["old"].reshapes == 1
+
+
+def test_where_jobs_cannot_be_moved_nobody_makes_room_or_grows() -> None:
+    """A promise of room that nobody can make would hold the new job for ever."""
+    held = {"old": ({1: 900.0, 2: 500.0}, (0, 1))}
+    crowded = replace(elastic_view(gpus=2, held=held, waiting={"new": {1: 100.0}}), can_move=False)
+    (hold,) = unfolded(FREE.decide(crowded))
+    assert hold.reason.code == "NO_FREE_GPU"
+    idle = {"old": ({1: 900.0, 2: 500.0}, (0,))}
+    assert told(FREE, replace(elastic_view(gpus=2, held=idle, waiting={}), can_move=False)) == []
+
+
+def test_of_the_free_gpus_and_those_of_others_only_the_free_ones_count_where_nobody_moves() -> None:
+    held = {"old": ({1: 900.0, 2: 500.0}, (0, 1))}
+    seen = replace(elastic_view(gpus=3, held=held, waiting={"new": {1: 100.0, 2: 60.0}}), can_move=False)
+    assert told(FREE, seen) == [("start", "new", 1)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from scheduler_service.core.decisions import Decision, Reshape, Start, unfolded
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.termination_elastic import TerminationElastic
@@ -45,3 +47,8 @@ def test_a_job_grows_only_when_it_has_run_for_a_minute() -> None:
     held = {"job": ({1: 900.0, 2: 500.0}, (0,))}
     assert told(elastic_view(gpus=2, held=held, waiting={}, now_ms=59_999)) == []
     assert told(elastic_view(gpus=2, held=held, waiting={}, now_ms=60_000)) == [("reshape", "job", 2)]
+
+
+def test_where_jobs_cannot_be_moved_nobody_grows() -> None:
+    held = {"job": ({1: 900.0, 2: 500.0}, (0,))}
+    assert told(replace(elastic_view(gpus=2, held=held, waiting={}), can_move=False)) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -135,3 +136,10 @@ def test_large_questions_are_split_without_losing_a_pair(new: int, total: int) -
         asked |= {frozenset((one, other)) for one in keys for other in keys}
     wanted = {frozenset((one, member.key)) for one in new_keys for member in everyone}
     assert wanted <= asked
+
+
+def test_more_gpus_are_known_from_one_and_only_where_their_share_was_predicted(predictor: FakePredictor) -> None:
+    """Two GPUs make one pass of 16 samples where one GPU makes two; nobody predicted the 8 samples of four GPUs."""
+    event = ask(predictor.address, replace(QUESTION, gpus=(1, 2, 4)))
+    assert isinstance(event, PredictionArrived)
+    assert event.prediction.step_ms == {(1, 16): 50.0, (1, 32): 50.0, (2, 16): 25.0}
