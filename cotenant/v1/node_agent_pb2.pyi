@@ -4,6 +4,7 @@ isort:skip_file
 The only conversation between a scheduler and its node agents."""
 
 from collections import abc as _abc
+from cotenant.v1 import resources_pb2 as _resources_pb2
 from cotenant.v1 import scheduling_pb2 as _scheduling_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -148,12 +149,15 @@ class Hello(_message.Message):
     GPUS_FIELD_NUMBER: _builtins.int
     ENFORCEMENTS_FIELD_NUMBER: _builtins.int
     ATTEMPTS_FIELD_NUMBER: _builtins.int
+    NO_PROFILES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     boot_id: _builtins.str
     agent_version: _builtins.str
     rack_id: _builtins.str
     cpu_cores: _builtins.float
     host_memory_bytes: _builtins.int
+    no_profiles: _builtins.bool
+    """Nothing that is measured on this node may be kept by anybody."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentGpu]: ...
     @_builtins.property
@@ -174,10 +178,11 @@ class Hello(_message.Message):
         gpus: _abc.Iterable[Global___AgentGpu] | None = ...,
         enforcements: _abc.Iterable[_builtins.str] | None = ...,
         attempts: _abc.Iterable[Global___AttemptStatus] | None = ...,
+        no_profiles: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "attempts", b"attempts", "boot_id", b"boot_id", "cpu_cores", b"cpu_cores", "enforcements", b"enforcements", "gpus", b"gpus", "host_memory_bytes", b"host_memory_bytes", "node_id", b"node_id", "rack_id", b"rack_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "attempts", b"attempts", "boot_id", b"boot_id", "cpu_cores", b"cpu_cores", "enforcements", b"enforcements", "gpus", b"gpus", "host_memory_bytes", b"host_memory_bytes", "no_profiles", b"no_profiles", "node_id", b"node_id", "rack_id", b"rack_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -288,21 +293,27 @@ class Heartbeat(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     GPUS_FIELD_NUMBER: _builtins.int
+    STRETCHES_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     @_builtins.property
     def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptObservation]: ...
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuObservation]: ...
+    @_builtins.property
+    def stretches(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.MeasuredStretch]:
+        """At most 20, oldest first; sent again until a heartbeat that carried them is acknowledged."""
+
     def __init__(
         self,
         *,
         sequence: _builtins.int = ...,
         attempts: _abc.Iterable[Global___AttemptObservation] | None = ...,
         gpus: _abc.Iterable[Global___GpuObservation] | None = ...,
+        stretches: _abc.Iterable[_resources_pb2.MeasuredStretch] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "gpus", b"gpus", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "gpus", b"gpus", "sequence", b"sequence", "stretches", b"stretches"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

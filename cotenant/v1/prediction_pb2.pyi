@@ -415,6 +415,99 @@ class PredictPairsResponse(_message.Message):
 Global___PredictPairsResponse: _TypeAlias = PredictPairsResponse  # noqa: Y015
 
 @_typing.final
+class PredictMemoryRiskRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    DEVICE_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    CONFIDENCE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """As in PredictJobRequest."""
+    device: _builtins.str
+    """Device type by name."""
+    device_memory_bytes: _builtins.int
+    """Device memory, bytes; 0 = the known size of the device type."""
+    confidence: _builtins.float
+    """Coverage of the intervals; 0 = 0.9."""
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobRef]:
+        """At most 64 with different ids; a job under two ids counts twice. Of what is known of a job only its memory counts; it
+        then needs neither graph nor settings.
+        """
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        device: _builtins.str = ...,
+        device_memory_bytes: _builtins.int = ...,
+        jobs: _abc.Iterable[Global___JobRef] | None = ...,
+        confidence: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "device", b"device", "device_memory_bytes", b"device_memory_bytes", "jobs", b"jobs", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PredictMemoryRiskRequest: _TypeAlias = PredictMemoryRiskRequest  # noqa: Y015
+
+@_typing.final
+class PredictMemoryRiskResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEPENDENT_RISK_RATIO_FIELD_NUMBER: _builtins.int
+    UNION_BOUND_RISK_RATIO_FIELD_NUMBER: _builtins.int
+    BOUNDS_FIT_FIELD_NUMBER: _builtins.int
+    DEVICE_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    MODEL_VERSION_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    independent_risk_ratio: _builtins.float
+    """Chance from 0 to 1 that the jobs together need more than the device has, if errors of different jobs have nothing to do
+    with each other. Absent where the memory of a job was not learned from measurements.
+    """
+    union_bound_risk_ratio: _builtins.float
+    """At most this, however the errors hang together; what a placement that must not fail looks at."""
+    bounds_fit: _builtins.bool
+    """The 99 % bounds of all jobs together stay within the device."""
+    device_memory_bytes: _builtins.int
+    model_version: _builtins.str
+    @_builtins.property
+    def memory_bytes(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Estimate]:
+        """Of each job alone, in the order of the request; upper_99 is set."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Warning]: ...
+    def __init__(
+        self,
+        *,
+        independent_risk_ratio: _builtins.float | None = ...,
+        union_bound_risk_ratio: _builtins.float | None = ...,
+        bounds_fit: _builtins.bool = ...,
+        device_memory_bytes: _builtins.int = ...,
+        memory_bytes: _abc.Iterable[_resources_pb2.Estimate] | None = ...,
+        model_version: _builtins.str = ...,
+        warnings: _abc.Iterable[_resources_pb2.Warning] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_independent_risk_ratio", b"_independent_risk_ratio", "_union_bound_risk_ratio", b"_union_bound_risk_ratio", "independent_risk_ratio", b"independent_risk_ratio", "union_bound_risk_ratio", b"union_bound_risk_ratio"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_independent_risk_ratio", b"_independent_risk_ratio", "_union_bound_risk_ratio", b"_union_bound_risk_ratio", "bounds_fit", b"bounds_fit", "device_memory_bytes", b"device_memory_bytes", "independent_risk_ratio", b"independent_risk_ratio", "memory_bytes", b"memory_bytes", "model_version", b"model_version", "union_bound_risk_ratio", b"union_bound_risk_ratio", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__independent_risk_ratio: _TypeAlias = _typing.Literal["independent_risk_ratio"]  # noqa: Y015
+    _WhichOneofArgType__independent_risk_ratio: _TypeAlias = _typing.Literal["_independent_risk_ratio", b"_independent_risk_ratio"]  # noqa: Y015
+    _WhichOneofReturnType__union_bound_risk_ratio: _TypeAlias = _typing.Literal["union_bound_risk_ratio"]  # noqa: Y015
+    _WhichOneofArgType__union_bound_risk_ratio: _TypeAlias = _typing.Literal["_union_bound_risk_ratio", b"_union_bound_risk_ratio"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__independent_risk_ratio) -> _WhichOneofReturnType__independent_risk_ratio | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__union_bound_risk_ratio) -> _WhichOneofReturnType__union_bound_risk_ratio | None: ...
+
+Global___PredictMemoryRiskResponse: _TypeAlias = PredictMemoryRiskResponse  # noqa: Y015
+
+@_typing.final
 class UploadGraphRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -587,6 +680,82 @@ class RecordOutcomesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RecordOutcomesResponse: _TypeAlias = RecordOutcomesResponse  # noqa: Y015
+
+@_typing.final
+class RecordStretchesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    STRETCHES_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    @_builtins.property
+    def stretches(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.MeasuredStretch]:
+        """At most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        stretches: _abc.Iterable[_resources_pb2.MeasuredStretch] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "stretches", b"stretches"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordStretchesRequest: _TypeAlias = RecordStretchesRequest  # noqa: Y015
+
+@_typing.final
+class RefusedStretch(_message.Message):
+    """A stretch that is not kept; sending it again changes nothing."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STRETCH_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    stretch_id: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        stretch_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "stretch_id", b"stretch_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RefusedStretch: _TypeAlias = RefusedStretch  # noqa: Y015
+
+@_typing.final
+class RecordStretchesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECORDED_FIELD_NUMBER: _builtins.int
+    REPEATED_STRETCHES_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    recorded: _builtins.int
+    repeated_stretches: _builtins.int
+    """Kept before under the same id."""
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___RefusedStretch]: ...
+    def __init__(
+        self,
+        *,
+        recorded: _builtins.int = ...,
+        repeated_stretches: _builtins.int = ...,
+        refused: _abc.Iterable[Global___RefusedStretch] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["recorded", b"recorded", "refused", b"refused", "repeated_stretches", b"repeated_stretches"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordStretchesResponse: _TypeAlias = RecordStretchesResponse  # noqa: Y015
 
 @_typing.final
 class ListDevicesRequest(_message.Message):

@@ -45,6 +45,11 @@ class PredictionServiceStub:
                 request_serializer=cotenant_dot_v1_dot_prediction__pb2.PredictPairsRequest.SerializeToString,
                 response_deserializer=cotenant_dot_v1_dot_prediction__pb2.PredictPairsResponse.FromString,
                 _registered_method=True)
+        self.PredictMemoryRisk = channel.unary_unary(
+                '/cotenant.v1.PredictionService/PredictMemoryRisk',
+                request_serializer=cotenant_dot_v1_dot_prediction__pb2.PredictMemoryRiskRequest.SerializeToString,
+                response_deserializer=cotenant_dot_v1_dot_prediction__pb2.PredictMemoryRiskResponse.FromString,
+                _registered_method=True)
         self.UploadGraph = channel.stream_unary(
                 '/cotenant.v1.PredictionService/UploadGraph',
                 request_serializer=cotenant_dot_v1_dot_prediction__pb2.UploadGraphRequest.SerializeToString,
@@ -54,6 +59,11 @@ class PredictionServiceStub:
                 '/cotenant.v1.PredictionService/RecordOutcomes',
                 request_serializer=cotenant_dot_v1_dot_prediction__pb2.RecordOutcomesRequest.SerializeToString,
                 response_deserializer=cotenant_dot_v1_dot_prediction__pb2.RecordOutcomesResponse.FromString,
+                _registered_method=True)
+        self.RecordStretches = channel.unary_unary(
+                '/cotenant.v1.PredictionService/RecordStretches',
+                request_serializer=cotenant_dot_v1_dot_prediction__pb2.RecordStretchesRequest.SerializeToString,
+                response_deserializer=cotenant_dot_v1_dot_prediction__pb2.RecordStretchesResponse.FromString,
                 _registered_method=True)
         self.ListDevices = channel.unary_unary(
                 '/cotenant.v1.PredictionService/ListDevices',
@@ -90,6 +100,13 @@ class PredictionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PredictMemoryRisk(self, request, context):
+        """Predicts how likely the jobs of a list run out of one device's memory together.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def UploadGraph(self, request_iterator, context):
         """Stores a graph (weights stripped) under its content hash, so that later requests name the hash.
         """
@@ -99,6 +116,13 @@ class PredictionServiceServicer:
 
     def RecordOutcomes(self, request, context):
         """Joins measured values to earlier predictions.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RecordStretches(self, request, context):
+        """Keeps what agents measured of running jobs, as rows to learn from.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,6 +162,11 @@ def add_PredictionServiceServicer_to_server(servicer, server):
                     request_deserializer=cotenant_dot_v1_dot_prediction__pb2.PredictPairsRequest.FromString,
                     response_serializer=cotenant_dot_v1_dot_prediction__pb2.PredictPairsResponse.SerializeToString,
             ),
+            'PredictMemoryRisk': grpc.unary_unary_rpc_method_handler(
+                    servicer.PredictMemoryRisk,
+                    request_deserializer=cotenant_dot_v1_dot_prediction__pb2.PredictMemoryRiskRequest.FromString,
+                    response_serializer=cotenant_dot_v1_dot_prediction__pb2.PredictMemoryRiskResponse.SerializeToString,
+            ),
             'UploadGraph': grpc.stream_unary_rpc_method_handler(
                     servicer.UploadGraph,
                     request_deserializer=cotenant_dot_v1_dot_prediction__pb2.UploadGraphRequest.FromString,
@@ -147,6 +176,11 @@ def add_PredictionServiceServicer_to_server(servicer, server):
                     servicer.RecordOutcomes,
                     request_deserializer=cotenant_dot_v1_dot_prediction__pb2.RecordOutcomesRequest.FromString,
                     response_serializer=cotenant_dot_v1_dot_prediction__pb2.RecordOutcomesResponse.SerializeToString,
+            ),
+            'RecordStretches': grpc.unary_unary_rpc_method_handler(
+                    servicer.RecordStretches,
+                    request_deserializer=cotenant_dot_v1_dot_prediction__pb2.RecordStretchesRequest.FromString,
+                    response_serializer=cotenant_dot_v1_dot_prediction__pb2.RecordStretchesResponse.SerializeToString,
             ),
             'ListDevices': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDevices,
@@ -230,6 +264,33 @@ class PredictionService:
             _registered_method=True)
 
     @staticmethod
+    def PredictMemoryRisk(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cotenant.v1.PredictionService/PredictMemoryRisk',
+            cotenant_dot_v1_dot_prediction__pb2.PredictMemoryRiskRequest.SerializeToString,
+            cotenant_dot_v1_dot_prediction__pb2.PredictMemoryRiskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def UploadGraph(request_iterator,
             target,
             options=(),
@@ -273,6 +334,33 @@ class PredictionService:
             '/cotenant.v1.PredictionService/RecordOutcomes',
             cotenant_dot_v1_dot_prediction__pb2.RecordOutcomesRequest.SerializeToString,
             cotenant_dot_v1_dot_prediction__pb2.RecordOutcomesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RecordStretches(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cotenant.v1.PredictionService/RecordStretches',
+            cotenant_dot_v1_dot_prediction__pb2.RecordStretchesRequest.SerializeToString,
+            cotenant_dot_v1_dot_prediction__pb2.RecordStretchesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,10 +37,14 @@ class PredictionServiceStub:
     """Predicts one job on one type of device."""
     PredictPairs: _grpc.UnaryUnaryMultiCallable[_prediction_pb2.PredictPairsRequest, _prediction_pb2.PredictPairsResponse]
     """Predicts how much every job of a list slows down every other one on one device."""
+    PredictMemoryRisk: _grpc.UnaryUnaryMultiCallable[_prediction_pb2.PredictMemoryRiskRequest, _prediction_pb2.PredictMemoryRiskResponse]
+    """Predicts how likely the jobs of a list run out of one device's memory together."""
     UploadGraph: _grpc.StreamUnaryMultiCallable[_prediction_pb2.UploadGraphRequest, _prediction_pb2.UploadGraphResponse]
     """Stores a graph (weights stripped) under its content hash, so that later requests name the hash."""
     RecordOutcomes: _grpc.UnaryUnaryMultiCallable[_prediction_pb2.RecordOutcomesRequest, _prediction_pb2.RecordOutcomesResponse]
     """Joins measured values to earlier predictions."""
+    RecordStretches: _grpc.UnaryUnaryMultiCallable[_prediction_pb2.RecordStretchesRequest, _prediction_pb2.RecordStretchesResponse]
+    """Keeps what agents measured of running jobs, as rows to learn from."""
     ListDevices: _grpc.UnaryUnaryMultiCallable[_prediction_pb2.ListDevicesRequest, _prediction_pb2.ListDevicesResponse]
     """Lists the device types with a trained model or known peaks."""
     FitLossCurve: _grpc.UnaryUnaryMultiCallable[_prediction_pb2.FitLossCurveRequest, _prediction_pb2.FitLossCurveResponse]
@@ -57,10 +61,14 @@ class PredictionServiceAsyncStub(PredictionServiceStub):
     """Predicts one job on one type of device."""
     PredictPairs: _aio.UnaryUnaryMultiCallable[_prediction_pb2.PredictPairsRequest, _prediction_pb2.PredictPairsResponse]  # type: ignore[assignment]
     """Predicts how much every job of a list slows down every other one on one device."""
+    PredictMemoryRisk: _aio.UnaryUnaryMultiCallable[_prediction_pb2.PredictMemoryRiskRequest, _prediction_pb2.PredictMemoryRiskResponse]  # type: ignore[assignment]
+    """Predicts how likely the jobs of a list run out of one device's memory together."""
     UploadGraph: _aio.StreamUnaryMultiCallable[_prediction_pb2.UploadGraphRequest, _prediction_pb2.UploadGraphResponse]  # type: ignore[assignment]
     """Stores a graph (weights stripped) under its content hash, so that later requests name the hash."""
     RecordOutcomes: _aio.UnaryUnaryMultiCallable[_prediction_pb2.RecordOutcomesRequest, _prediction_pb2.RecordOutcomesResponse]  # type: ignore[assignment]
     """Joins measured values to earlier predictions."""
+    RecordStretches: _aio.UnaryUnaryMultiCallable[_prediction_pb2.RecordStretchesRequest, _prediction_pb2.RecordStretchesResponse]  # type: ignore[assignment]
+    """Keeps what agents measured of running jobs, as rows to learn from."""
     ListDevices: _aio.UnaryUnaryMultiCallable[_prediction_pb2.ListDevicesRequest, _prediction_pb2.ListDevicesResponse]  # type: ignore[assignment]
     """Lists the device types with a trained model or known peaks."""
     FitLossCurve: _aio.UnaryUnaryMultiCallable[_prediction_pb2.FitLossCurveRequest, _prediction_pb2.FitLossCurveResponse]  # type: ignore[assignment]
@@ -88,6 +96,14 @@ class PredictionServiceServicer(metaclass=_abc_1.ABCMeta):
         """Predicts how much every job of a list slows down every other one on one device."""
 
     @_abc_1.abstractmethod
+    def PredictMemoryRisk(
+        self,
+        request: _prediction_pb2.PredictMemoryRiskRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_prediction_pb2.PredictMemoryRiskResponse, _abc.Awaitable[_prediction_pb2.PredictMemoryRiskResponse]]:
+        """Predicts how likely the jobs of a list run out of one device's memory together."""
+
+    @_abc_1.abstractmethod
     def UploadGraph(
         self,
         request_iterator: _MaybeAsyncIterator[_prediction_pb2.UploadGraphRequest],
@@ -102,6 +118,14 @@ class PredictionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_prediction_pb2.RecordOutcomesResponse, _abc.Awaitable[_prediction_pb2.RecordOutcomesResponse]]:
         """Joins measured values to earlier predictions."""
+
+    @_abc_1.abstractmethod
+    def RecordStretches(
+        self,
+        request: _prediction_pb2.RecordStretchesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_prediction_pb2.RecordStretchesResponse, _abc.Awaitable[_prediction_pb2.RecordStretchesResponse]]:
+        """Keeps what agents measured of running jobs, as rows to learn from."""
 
     @_abc_1.abstractmethod
     def ListDevices(

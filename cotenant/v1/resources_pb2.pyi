@@ -392,3 +392,113 @@ class GraphSummary(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GraphSummary: _TypeAlias = GraphSummary  # noqa: Y015
+
+@_typing.final
+class MeasuredJob(_message.Message):
+    """What may be said of a job whose run was measured: no name, no user, no path, no command."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRAPH_SHA256_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    graph_sha256: _builtins.str
+    @_builtins.property
+    def settings(self) -> Global___JobSettings: ...
+    def __init__(
+        self,
+        *,
+        graph_sha256: _builtins.str = ...,
+        settings: Global___JobSettings | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph_sha256", b"graph_sha256", "settings", b"settings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MeasuredJob: _TypeAlias = MeasuredJob  # noqa: Y015
+
+@_typing.final
+class MeasuredStretch(_message.Message):
+    """A time in which one job ran its steps on one device, alone or beside the same other jobs throughout."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STRETCH_ID_FIELD_NUMBER: _builtins.int
+    CAMPAIGN_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
+    SUB_BATCH_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    WINDOW_MS_FIELD_NUMBER: _builtins.int
+    UTILIZATION_RATIO_FIELD_NUMBER: _builtins.int
+    SM_ACTIVITY_RATIO_FIELD_NUMBER: _builtins.int
+    MEMORY_PEAK_BYTES_FIELD_NUMBER: _builtins.int
+    POWER_WATTS_FIELD_NUMBER: _builtins.int
+    QUALITY_FLAGS_FIELD_NUMBER: _builtins.int
+    stretch_id: _builtins.str
+    """32 hexadecimal digits, chosen at random; a stretch that is sent again keeps its id."""
+    campaign: _builtins.str
+    """"collected_" and 8 hexadecimal digits: the machine that measured, by a name that tells nothing about it."""
+    device: _builtins.str
+    """Device type by name."""
+    sub_batch: _builtins.int
+    """Samples per micro-step; 0 = the batch."""
+    steps: _builtins.int
+    """Steps, and the time that they took."""
+    window_ms: _builtins.int
+    utilization_ratio: _builtins.float
+    """Unset, here and below: not measured; never read it as zero."""
+    sm_activity_ratio: _builtins.float
+    memory_peak_bytes: _builtins.int
+    power_watts: _builtins.float
+    @_builtins.property
+    def job(self) -> Global___MeasuredJob: ...
+    @_builtins.property
+    def others(self) -> _containers.RepeatedCompositeFieldContainer[Global___MeasuredJob]:
+        """The jobs on the same device meanwhile, at most 3; empty = it ran alone."""
+
+    @_builtins.property
+    def quality_flags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Reasons for doubt: unsteady | foreign_load."""
+
+    def __init__(
+        self,
+        *,
+        stretch_id: _builtins.str = ...,
+        campaign: _builtins.str = ...,
+        device: _builtins.str = ...,
+        job: Global___MeasuredJob | None = ...,
+        others: _abc.Iterable[Global___MeasuredJob] | None = ...,
+        sub_batch: _builtins.int = ...,
+        steps: _builtins.int = ...,
+        window_ms: _builtins.int = ...,
+        utilization_ratio: _builtins.float | None = ...,
+        sm_activity_ratio: _builtins.float | None = ...,
+        memory_peak_bytes: _builtins.int | None = ...,
+        power_watts: _builtins.float | None = ...,
+        quality_flags: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_memory_peak_bytes", b"_memory_peak_bytes", "_power_watts", b"_power_watts", "_sm_activity_ratio", b"_sm_activity_ratio", "_utilization_ratio", b"_utilization_ratio", "job", b"job", "memory_peak_bytes", b"memory_peak_bytes", "power_watts", b"power_watts", "sm_activity_ratio", b"sm_activity_ratio", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory_peak_bytes", b"_memory_peak_bytes", "_power_watts", b"_power_watts", "_sm_activity_ratio", b"_sm_activity_ratio", "_utilization_ratio", b"_utilization_ratio", "campaign", b"campaign", "device", b"device", "job", b"job", "memory_peak_bytes", b"memory_peak_bytes", "others", b"others", "power_watts", b"power_watts", "quality_flags", b"quality_flags", "sm_activity_ratio", b"sm_activity_ratio", "steps", b"steps", "stretch_id", b"stretch_id", "sub_batch", b"sub_batch", "utilization_ratio", b"utilization_ratio", "window_ms", b"window_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__memory_peak_bytes: _TypeAlias = _typing.Literal["memory_peak_bytes"]  # noqa: Y015
+    _WhichOneofArgType__memory_peak_bytes: _TypeAlias = _typing.Literal["_memory_peak_bytes", b"_memory_peak_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__power_watts: _TypeAlias = _typing.Literal["power_watts"]  # noqa: Y015
+    _WhichOneofArgType__power_watts: _TypeAlias = _typing.Literal["_power_watts", b"_power_watts"]  # noqa: Y015
+    _WhichOneofReturnType__sm_activity_ratio: _TypeAlias = _typing.Literal["sm_activity_ratio"]  # noqa: Y015
+    _WhichOneofArgType__sm_activity_ratio: _TypeAlias = _typing.Literal["_sm_activity_ratio", b"_sm_activity_ratio"]  # noqa: Y015
+    _WhichOneofReturnType__utilization_ratio: _TypeAlias = _typing.Literal["utilization_ratio"]  # noqa: Y015
+    _WhichOneofArgType__utilization_ratio: _TypeAlias = _typing.Literal["_utilization_ratio", b"_utilization_ratio"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_peak_bytes) -> _WhichOneofReturnType__memory_peak_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__power_watts) -> _WhichOneofReturnType__power_watts | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sm_activity_ratio) -> _WhichOneofReturnType__sm_activity_ratio | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization_ratio) -> _WhichOneofReturnType__utilization_ratio | None: ...
+
+Global___MeasuredStretch: _TypeAlias = MeasuredStretch  # noqa: Y015

@@ -32,6 +32,7 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
     job_questions: list[prediction_pb2.PredictJobRequest] = field(default_factory=list)
     pair_questions: list[prediction_pb2.PredictPairsRequest] = field(default_factory=list)
     outcomes: list[prediction_pb2.Outcome] = field(default_factory=list)
+    stretches: list[resources_pb2.MeasuredStretch] = field(default_factory=list)
     address: str = ""
 
     def __enter__(self) -> FakePredictor:
@@ -96,6 +97,13 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
         self.outcomes.extend(request.outcomes)
         return prediction_pb2.RecordOutcomesResponse(recorded=len(request.outcomes))
 
+    def RecordStretches(  # noqa: N802
+        self, request: prediction_pb2.RecordStretchesRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.RecordStretchesResponse:
+        self._fail(context)
+        self.stretches.extend(request.stretches)
+        return prediction_pb2.RecordStretchesResponse(recorded=len(request.stretches))
+
     def UploadGraph(  # noqa: N802
         self, request_iterator: Iterator[prediction_pb2.UploadGraphRequest], context: grpc.ServicerContext
     ) -> prediction_pb2.UploadGraphResponse:
@@ -105,6 +113,11 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
         self, request: prediction_pb2.ListDevicesRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.ListDevicesResponse:
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "the scheduler asks for no devices")
+
+    def PredictMemoryRisk(  # noqa: N802
+        self, request: prediction_pb2.PredictMemoryRiskRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.PredictMemoryRiskResponse:
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "the scheduler asks for no risk")
 
     def FitLossCurve(  # noqa: N802
         self, request: prediction_pb2.FitLossCurveRequest, context: grpc.ServicerContext

@@ -193,6 +193,11 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
     ) -> prediction_pb2.RecordOutcomesResponse:
         return prediction_pb2.RecordOutcomesResponse(recorded=len(request.outcomes))
 
+    def RecordStretches(
+        self, request: prediction_pb2.RecordStretchesRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.RecordStretchesResponse:
+        return prediction_pb2.RecordStretchesResponse(recorded=len(request.stretches))
+
     def ListDevices(
         self, request: prediction_pb2.ListDevicesRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.ListDevicesResponse:
@@ -207,14 +212,21 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
         self.graphs[sha256] = data
         return prediction_pb2.UploadGraphResponse(graph_sha256=sha256, stored_bytes=len(data))
 
+    def PredictMemoryRisk(
+        self, request: prediction_pb2.PredictMemoryRiskRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.PredictMemoryRiskResponse:
+        return prediction_pb2.PredictMemoryRiskResponse(bounds_fit=True)
+
     def FitLossCurve(
         self, request: prediction_pb2.FitLossCurveRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.FitLossCurveResponse:
+        self.seen.append(request)
         return prediction_pb2.FitLossCurveResponse()
 
     def FitSpeedModel(
         self, request: prediction_pb2.FitSpeedModelRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.FitSpeedModelResponse:
+        self.seen.append(request)
         return prediction_pb2.FitSpeedModelResponse()
 
 
