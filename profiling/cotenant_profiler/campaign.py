@@ -13,6 +13,7 @@ from cotenant_profiler.errors import InvalidCampaignError, UnknownArchitectureEr
 from cotenant_profiler.job_spec import JobSpec
 
 SCALES = ("small", "full", "all")
+SHARE_MODES = ("time_slicing", "mps")
 _METHOD_MINIMA = {
     "window_ms": 100,
     "attempts_max": 1,
@@ -82,6 +83,7 @@ class Campaign:
         groups: Further groups of jobs measured together.
         triples: How many groups of three core jobs the seed chooses.
         traces: Whether the memory of every core job is sampled over time.
+        share_mode: How jobs beside each other share the device: time_slicing, or mps where a probe proves it.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Campaign:
     groups: tuple[tuple[JobSpec, ...], ...] = ()
     triples: int = 0
     traces: bool = False
+    share_mode: str = "time_slicing"
 
 
 def read_campaign(path: Path) -> Campaign:
@@ -121,7 +124,19 @@ def parse_campaign(document: Mapping[str, Any]) -> Campaign:
     Raises:
         InvalidCampaignError: A key is unknown, missing or has a wrong value.
     """
-    known = {"name", "device", "seed", "method", "core_jobs", "solo", "pairs", "triples", "traces", "groups"}
+    known = {
+        "name",
+        "device",
+        "share_mode",
+        "seed",
+        "method",
+        "core_jobs",
+        "solo",
+        "pairs",
+        "triples",
+        "traces",
+        "groups",
+    }
     _refuse_unknown(document, known, "the campaign")
     core = {str(key): _job(value, f"core_jobs.{key}") for key, value in document.get("core_jobs", {}).items()}
     if not core:
@@ -146,6 +161,7 @@ def parse_campaign(document: Mapping[str, Any]) -> Campaign:
         groups=tuple(_group(names, core) for names in document.get("groups", [])),
         triples=_number(triples, "count", 0, minimum=0),
         traces=document.get("traces", False) is True,
+        share_mode=_share_mode(document.get("share_mode", "time_slicing")),
     )
 
 
@@ -167,6 +183,12 @@ def _number(table: Mapping[str, Any], key: str, default: int, *, minimum: int) -
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise InvalidCampaignError(f"{key} must be a whole number of at least {minimum}, not {value!r}")
     return value
+
+
+def _share_mode(value: object) -> str:
+    if value not in SHARE_MODES:
+        raise InvalidCampaignError(f"share_mode must be one of {', '.join(SHARE_MODES)}, not {value!r}")
+    return str(value)
 
 
 def _method(table: Mapping[str, Any]) -> Method:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -14,10 +15,12 @@ from cotenant_profiler import system_clock
 from cotenant_profiler.bench import Bench, Load, Measurement
 from cotenant_profiler.campaign import Campaign, Method
 from cotenant_profiler.drift import drift_ratio
-from cotenant_profiler.errors import InvalidCampaignError, OutOfMemoryError, WorkerError
+from cotenant_profiler.errors import InvalidCampaignError, OutOfMemoryError, ProfilerError, WorkerError
 from cotenant_profiler.job_spec import JobSpec
 from cotenant_profiler.journal import Journal, Record, open_journal
 from cotenant_profiler.measured_device import MeasuredDevice
+from cotenant_profiler.mps import MpsDaemon
+from cotenant_profiler.mps_probe import WorkersOnGpu, prove_mps
 from cotenant_profiler.nvidia_device import NvidiaDevice
 from cotenant_profiler.plan import Kind, Run, build_plan
 from cotenant_profiler.processor_weight import raised_weight
@@ -52,7 +55,7 @@ def run_campaign(
     """
     end_ns = None if deadline_ms is None else system_clock.now_ns() + deadline_ms * 1_000_000
     with (
-        open_device(campaign.device) as device,
+        shared_device(campaign) as device,
         raised_weight(raise_weight) as group,
         Bench(device, group) as bench,
     ):
@@ -80,8 +83,31 @@ def open_device(name: str) -> MeasuredDevice:
     raise InvalidCampaignError(f"device {name!r} is unknown; write cpu-standin, nvidia:0 or nvidia:GPU-<uuid>")
 
 
+@contextlib.contextmanager
+def shared_device(campaign: Campaign) -> Iterator[MeasuredDevice]:
+    """Open the device of a campaign, shared as the campaign says.
+
+    Raises:
+        InvalidCampaignError: The device is unknown or cannot be shared so.
+        ProfilerError: It cannot be used here, or the multi-process service does not do what it promises.
+    """
+    with contextlib.ExitStack() as stack:
+        device = stack.enter_context(open_device(campaign.device))
+        if campaign.share_mode == "mps":
+            if not isinstance(device, NvidiaDevice):
+                raise InvalidCampaignError(f"share_mode mps needs an NVIDIA GPU, and {campaign.device} is none")
+            daemon = stack.enter_context(MpsDaemon())
+            proof = prove_mps(WorkersOnGpu(device.place), daemon)
+            if not proof.works:
+                raise ProfilerError(f"the multi-process service does not share this GPU: {proof.facts()}")
+            device.share_by(daemon)
+        yield device
+
+
 def _header(campaign: Campaign, device: MeasuredDevice, held_by: str) -> dict[str, str]:
+    shared = {} if campaign.share_mode == "time_slicing" else {"share_mode": campaign.share_mode}
     return {
+        **shared,
         "campaign": campaign.name,
         "device": device.name if isinstance(device, NvidiaDevice) else campaign.device,
         "driver": device.driver,

@@ -22,6 +22,8 @@ from cotenant_profiler.dataset import write_dataset
 from cotenant_profiler.device_facts import describe_device
 from cotenant_profiler.errors import ProfilerError
 from cotenant_profiler.journal import Record, read_journal
+from cotenant_profiler.mps import MpsDaemon
+from cotenant_profiler.mps_probe import WorkersOnGpu, prove_mps
 from cotenant_profiler.plan import build_plan
 from cotenant_profiler.summary import Summary, summarize
 from cotenant_profiler.zoo.export import export_graph
@@ -82,10 +84,17 @@ def run(campaign: Path, out: Path, deadline_s: int | None, raise_weight: bool) -
 
 @main.command()
 @click.argument("device")
-def probe(device: str) -> None:
+@click.option(
+    "--mps", "with_mps", is_flag=True, help="Prove by small kernels whether the multi-process service shares."
+)
+def probe(device: str, with_mps: bool) -> None:
     """Say what can be measured on DEVICE (cpu-standin, nvidia:0, nvidia:GPU-<uuid>), as JSON."""
     with open_device(device) as opened:
-        click.echo(json.dumps(describe_device(opened), indent=2))
+        facts = describe_device(opened)
+        if with_mps:
+            with MpsDaemon() as daemon:
+                facts["mps"] = prove_mps(WorkersOnGpu(opened.place), daemon).facts()
+        click.echo(json.dumps(facts, indent=2))
 
 
 @main.command()

@@ -182,7 +182,7 @@ def _pair_row(sources: Sources, record: Record, index: int, flags: tuple[str, ..
         run_id=f"{record.run_id}-{record.attempt}",
         campaign=sources.journal.header["campaign"],
         device=sources.journal.header["device"],
-        share_mode="time_slicing",
+        share_mode=sources.journal.header.get("share_mode", "time_slicing"),
         victim_job_key=sources.job_key(victim),
         other_job_keys=tuple(sorted(sources.job_key(job) for job in others)),
         victim_step_ms_mean=_rounded(shared_ms),

@@ -96,10 +96,12 @@ def open_journal(folder: Path, header: dict[str, Any]) -> Journal:
         return Journal(path, header)
     _cut_torn_line(path)
     journal = read_journal(folder)
-    for key in ("campaign", "device", "framework"):
-        if journal.header.get(key) != header[key]:
+    for key in ("campaign", "device", "framework", "share_mode"):
+        if journal.header.get(key) != header.get(key):
             was = journal.header.get(key)
-            raise JournalError(f"{folder} holds results of {key} {was!r}, not {header[key]!r}; choose another --out")
+            raise JournalError(
+                f"{folder} holds results of {key} {was!r}, not {header.get(key)!r}; choose another --out"
+            )
     return journal
 
 

@@ -15,6 +15,7 @@ import pynvml
 from cotenant_profiler import system_clock
 from cotenant_profiler.errors import ProfilerError
 from cotenant_profiler.measured_device import DeviceWindow, EndOfWatch, WorkerPlace
+from cotenant_profiler.mps import MpsDaemon
 
 Value = TypeVar("Value")
 
@@ -43,6 +44,7 @@ class NvidiaDevice:
             )
             self._uuid = _text(pynvml.nvmlDeviceGetUUID(self._handle))
             self.name = _text(pynvml.nvmlDeviceGetName(self._handle))
+        self._daemon: MpsDaemon | None = None
         self.has_gpm = bool(_ask(lambda: pynvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice))
 
     @property
@@ -53,7 +55,12 @@ class NvidiaDevice:
     @property
     def place(self) -> WorkerPlace:
         """See `MeasuredDevice.place`; by UUID, because indices depend on who enumerates."""
-        return WorkerPlace(arguments=("--cuda",), environment={"CUDA_VISIBLE_DEVICES": self._uuid})
+        shared = {} if self._daemon is None else self._daemon.environment
+        return WorkerPlace(arguments=("--cuda",), environment={"CUDA_VISIBLE_DEVICES": self._uuid, **shared})
+
+    def share_by(self, daemon: MpsDaemon) -> None:
+        """Let all workers from now on be clients of an open multi-process service."""
+        self._daemon = daemon
 
     def watch(self, pids: Sequence[int]) -> EndOfWatch:
         """See `MeasuredDevice.watch`."""
@@ -105,7 +112,8 @@ class NvidiaDevice:
 
     def _foreign_ratio(self, pids: Sequence[int]) -> float:
         """1 when somebody else has a context on the GPU: what it did there is not known well enough to subtract."""
-        present = {int(item.pid) for item in self._processes()}
+        servers = frozenset() if self._daemon is None else self._daemon.server_pids()
+        present = {int(item.pid) for item in self._processes()} - servers
         hidden = present and not present & set(pids)
         foreign = len(present) > len(pids) if hidden else bool(present - set(pids))
         return 1.0 if foreign else 0.0

@@ -7,6 +7,8 @@ many measurements, because starting Python and importing torch costs more than a
     measure {job, wait_ms, start_ns, warm_in_ms, window_ms, tail_ms}   step through the window    -> figures
     memory {job, steps}    peak resident memory of the first job of this process                  -> {peak_bytes, ...}
     trace {job, wait_ms, samples, steps_min, duration_ms_max}   its memory at random instants     -> {samples}
+    spin {start_ns, window_ms, cycles}   kernels of one block, one after the other, on a GPU       -> {kernels}
+    hold {bytes}           take so much memory of a GPU and leave it again                        -> {}
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ class Worker:
             "measure": self._measure,
             "memory": self._measure_memory,
             "trace": self._trace_memory,
+            "spin": self._spin,
+            "hold": self._hold_memory,
         }
 
     def answer(self, command: Command) -> Command:
@@ -115,6 +119,28 @@ class Worker:
             duration_ms_max=command["duration_ms_max"],
         )
         return {"samples": [dataclasses.asdict(sample) for sample in samples]}
+
+    def _spin(self, command: Command) -> Command:
+        self._refuse_without_gpu()
+        end_ns = max(command["start_ns"], system_clock.now_ns()) + round(1e6 * command["window_ms"])
+        system_clock.sleep_until_ns(command["start_ns"])
+        kernels = 0
+        while kernels == 0 or system_clock.now_ns() < end_ns:
+            # One thread that counts cycles: the only kernel of PyTorch that takes time and no room.
+            torch.cuda._sleep(command["cycles"])  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize()
+            kernels += 1
+        return {"kernels": kernels}
+
+    def _hold_memory(self, command: Command) -> Command:
+        self._refuse_without_gpu()
+        torch.empty(command["bytes"], dtype=torch.uint8, device="cuda")
+        device_memory.give_back(self._device)
+        return {}
+
+    def _refuse_without_gpu(self) -> None:
+        if self._device != "cuda":
+            raise WorkerError("this is about a GPU, and the worker has none")
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from cotenant_agent.durable_files import write_json
 from tests.support.fake_scheduler import FakeScheduler
 
 GPU = "standin-node-a-0"
+STANDIN = ("--standin-cores", "0")
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 # Counts steps, answers stops with a checkpoint, and continues from one.
@@ -51,11 +52,11 @@ class Dialled(Protocol):
 class AgentProcess:
     """`python -m cotenant_agent run` in a process of its own."""
 
-    def __init__(self, state: Path, scheduler: Dialled, *flags: str) -> None:
+    def __init__(self, state: Path, scheduler: Dialled, *flags: str, devices: Sequence[str] = STANDIN) -> None:
         self.state = state
         self._log = state.parent / f"{state.name}.stderr"
         arguments = [
-            "--scheduler", scheduler.address, "--node-id", "node-a", "--state-dir", str(state), "--standin-cores", "0",
+            "--scheduler", scheduler.address, "--node-id", "node-a", "--state-dir", str(state), *devices,
             "--no-cgroups", "--sample-ms", "100", "--allow-directory", str(state.parent), *flags,
         ]  # fmt: skip
         with self._log.open("ab") as stream:
@@ -90,10 +91,12 @@ class AgentProcess:
 
 
 @contextlib.contextmanager
-def running_agent(state: Path, scheduler: FakeScheduler, *flags: str) -> Iterator[AgentProcess]:
+def running_agent(
+    state: Path, scheduler: FakeScheduler, *flags: str, devices: Sequence[str] = STANDIN
+) -> Iterator[AgentProcess]:
     """An agent that has said Hello; afterwards it and all its jobs are gone."""
     prepare_baseline(state)
-    agent = AgentProcess(state, scheduler, *flags)
+    agent = AgentProcess(state, scheduler, *flags, devices=devices)
     try:
         scheduler.wait_for_hello()
         yield agent

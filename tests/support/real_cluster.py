@@ -42,11 +42,11 @@ class RealCluster:
 
 
 @contextmanager
-def real_cluster(state_dir: Path, *flags: str) -> Iterator[RealCluster]:
-    """Starts `cotenant up` on free ports with one stand-in device, and interrupts it at the end."""
-    core = max(os.sched_getaffinity(0))
+def real_cluster(state_dir: Path, *flags: str, with_standin: bool = True) -> Iterator[RealCluster]:
+    """Starts `cotenant up` on free ports with one stand-in device or the real GPUs, and interrupts it at the end."""
+    standin = ["--standin-cores", str(max(os.sched_getaffinity(0)))] if with_standin else []
     command = [*COTENANT, "up", "--state-dir", str(state_dir), "--predictor-port", "0", "--scheduler-port", "0"]
-    command += ["--standin-cores", str(core), "--allow-directory", str(ROOT), *flags]
+    command += [*standin, "--allow-directory", str(ROOT), *flags]
     environment = {**os.environ, "XDG_CONFIG_HOME": str(state_dir / "config"), "COLUMNS": "80"}
     with (state_dir / "up.err").open("w") as errors:
         process = subprocess.Popen(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cotenant_profiler.campaign_run import open_device
 from cotenant_profiler.errors import InvalidCampaignError, ProfilerError
+from cotenant_profiler.mps import MpsDaemon
 from cotenant_profiler.nvidia_device import NvidiaDevice
 
 from tests.support.fake_driver import FakeDriver, build_library, load_library
@@ -84,3 +85,29 @@ def test_an_unknown_device_is_refused_with_the_known_ones(name: str) -> None:
 def test_a_gpu_that_is_not_there_is_refused_with_its_name(driver: FakeDriver) -> None:
     with pytest.raises(ProfilerError, match="GPU 7"):
         open_device("nvidia:7")
+
+
+class _Daemon(MpsDaemon):
+    """A service that runs as process 9, without a control program."""
+
+    def __init__(self) -> None:
+        pass
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"CUDA_MPS_PIPE_DIRECTORY": "pipe"}
+
+    def server_pids(self) -> frozenset[int]:
+        return frozenset({9})
+
+
+def test_clients_of_a_service_know_it_and_its_server_is_no_foreign_load(
+    driver: FakeDriver, device: NvidiaDevice
+) -> None:
+    driver.add_process("GPU-a", 9, used_bytes=1 << 30, percent=10)
+    device.share_by(_Daemon())
+    assert device.place.environment == {"CUDA_VISIBLE_DEVICES": "GPU-a", "CUDA_MPS_PIPE_DIRECTORY": "pipe"}
+    driver.add_process("GPU-a", 10, used_bytes=1 << 30, percent=10)
+    assert device.watch([10])().foreign_ratio == 0.0
+    driver.add_process("GPU-a", 77, used_bytes=1 << 30, percent=10)
+    assert device.watch([10])().foreign_ratio == 1.0
