@@ -8,6 +8,7 @@
     steps: 2000
     share: safe                     # never | safe | any
     max_slowdown: 0.2               # 0.2 = a step may take 20 % longer
+    collect_profiles: true          # false = nothing that is measured of this job is kept
 
 Unknown keys are refused with the nearest valid one.
 """
@@ -177,6 +178,7 @@ _READERS: Mapping[str, Reader] = {
     "checkpoint_ms": _whole("checkpoint_ms", "checkpoint_ms"),
     "progress_regex": _text("progress_regex"),
     "restart_limit": _whole("restart_limit", "restart_limit"),
+    "collect_profiles": lambda spec, value: setattr(spec, "no_profiles", not _truth("collect_profiles", value)),
 }
 
 
@@ -184,6 +186,12 @@ def _check_keys(content: Mapping[str, Any], valid: Mapping[str, Any] | tuple[str
     for key in content:
         if key not in valid:
             raise InputError(f"unknown {noun} {key!r}", remedy=did_you_mean(str(key), list(valid)))
+
+
+def _truth(key: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"{key} must be true or false, not {value!r}")
+    return value
 
 
 def _whole_number(key: str, value: object) -> int:

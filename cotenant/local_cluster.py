@@ -35,6 +35,7 @@ class AgentOptions:
         standin_memory_bytes: Memory of each stand-in device.
         allowed_directories: Where jobs may run.
         stop_jobs_on_exit: End the jobs with the agent instead of leaving them to their lease.
+        collect_profiles: Whether what its jobs do may be learned from.
     """
 
     node_id: str = "local"
@@ -42,6 +43,7 @@ class AgentOptions:
     standin_memory_bytes: int = 2 * 2**30
     allowed_directories: Sequence[Path] = ()
     stop_jobs_on_exit: bool = False
+    collect_profiles: bool = True
 
 
 @dataclass(slots=True)
@@ -235,6 +237,8 @@ class LocalCluster:
             arguments += ["--nvml"]
         if options.stop_jobs_on_exit:
             arguments += ["--stop-jobs-on-exit"]
+        if not options.collect_profiles:
+            arguments += ["--no-collect-profiles"]
         for directory in options.allowed_directories:
             arguments += ["--allow-directory", str(directory)]
         return Program(f"agent-{options.node_id}", "run-agent", arguments, self.state_dir)

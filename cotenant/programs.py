@@ -15,6 +15,7 @@ PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "predict": ("predictor_service", "predict"),
         "datasets": ("predictor_service", "datasets"),
+        "profiles": ("predictor_service", "profiles"),
         "evaluate": ("predictor_service", "evaluate"),
         "models": ("predictor_service", "models"),
         "retrain": ("predictor_service", "retrain"),

@@ -12,7 +12,15 @@ from cotenant_agent.exit_classes import classify, describe
 from cotenant_agent.log_reading import read_tail
 from cotenant_agent.processes import ProcessIdentity
 from cotenant_agent.progress import LogProgress, ProgressSocket, ProgressTrack, is_plausible, parse_report
-from cotenant_agent.records import AttemptEnd, AttemptKey, AttemptObservation, ExitFacts, JobUsage
+from cotenant_agent.records import (
+    AttemptEnd,
+    AttemptKey,
+    AttemptObservation,
+    ExitFacts,
+    JobUsage,
+    MeasuredJob,
+    Tenant,
+)
 from cotenant_agent.state_directory import AttemptDirectory
 from cotenant_agent.system_clock import steady_ns
 
@@ -39,6 +47,7 @@ class Attempt:
         )
         gpu_ids = spec.get("gpu_ids")
         self.gpu_ids = tuple(str(gpu_id) for gpu_id in gpu_ids) if isinstance(gpu_ids, list) else ()
+        self.tenant = Tenant(key=self.key, gpu_ids=self.gpu_ids, job=_measured_job(spec))
         self.memory_limit_bytes = read_integer(spec, "memory_limit_bytes")
         self.stop_grace_ms = read_integer(spec, "stop_grace_ms")
         self.started_ms = read_integer(spec, "requested_wall_ms")
@@ -193,3 +202,14 @@ class Attempt:
             pid=read_integer(record, f"{who}_pid"),
             start_ticks=read_integer(record, f"{who}_start_ticks"),
         )
+
+
+def _measured_job(spec: dict[str, object]) -> MeasuredJob | None:
+    record = spec.get("measured_job")
+    if not isinstance(record, dict) or not isinstance(record.get("settings"), dict):
+        return None
+    return MeasuredJob(
+        graph_sha256=read_text(record, "graph_sha256"),
+        settings=record["settings"],
+        sub_batch=read_integer(record, "sub_batch"),
+    )

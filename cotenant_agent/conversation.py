@@ -24,8 +24,10 @@ from cotenant_agent.protocol import (
     launch_from_message,
     observation_to_message,
     reading_to_message,
+    stretch_to_message,
 )
 from cotenant_agent.records import AttemptEnd, AttemptKey, GpuReading
+from cotenant_agent.stretches import StretchRecorder
 from cotenant_agent.structured_log import StructuredLog
 from cotenant_agent.system_clock import boot_ms
 
@@ -50,6 +52,7 @@ class Conversation:
         *,
         table: AttemptTable,
         read_gpus: Callable[[], tuple[GpuReading, ...]],
+        stretches: StretchRecorder,
         hello: Callable[[], messages.Hello],
         on_welcome: Callable[[], None],
         metrics: AgentMetrics,
@@ -57,6 +60,7 @@ class Conversation:
     ) -> None:
         self._table = table
         self._read_gpus = read_gpus
+        self._stretches = stretches
         self._hello = hello
         self._on_welcome = on_welcome
         self._metrics = metrics
@@ -66,6 +70,7 @@ class Conversation:
         self._commands: asyncio.Queue[messages.ConnectResponse] = asyncio.Queue(_COMMAND_LIMIT)
         self._log_reads: dict[str, asyncio.Task[None]] = {}
         self._sent_beats: dict[int, int] = {}
+        self._sent_stretches: dict[int, frozenset[str]] = {}
         self._heard_ms = boot_ms()
         self._welcomed = asyncio.Event()
 
@@ -116,7 +121,7 @@ class Conversation:
                 self._welcomed.set()
                 self._on_welcome()
             elif kind == "heartbeat_ack":
-                self._renew(message.heartbeat_ack)
+                self._take_ack(message.heartbeat_ack)
             elif kind == "attempt_end_stored":
                 self._table.mark_stored(key_from_message(message.attempt_end_stored.key))
             elif kind == "read_log":
@@ -124,7 +129,8 @@ class Conversation:
             elif kind is not None:
                 await self._commands.put(message)
 
-    def _renew(self, ack: messages.HeartbeatAck) -> None:
+    def _take_ack(self, ack: messages.HeartbeatAck) -> None:
+        self._stretches.mark_delivered(self._sent_stretches.pop(ack.sequence, frozenset()))
         sent_ms = self._sent_beats.get(ack.sequence)
         if sent_ms is not None:
             # Counted from when the heartbeat left: the scheduler's own count can only be later.
@@ -149,10 +155,17 @@ class Conversation:
 
     def _heartbeat(self, sequence: int) -> messages.Heartbeat:
         running = [item for item in self._table if item.state in (AttemptState.RUNNING, AttemptState.STOPPING)]
+        observations = [attempt.observe() for attempt in running]
+        readings = self._read_gpus()
+        self._stretches.add(observations, readings, boot_ms())
+        due = self._stretches.due()
+        self._sent_stretches[sequence] = frozenset(stretch.stretch_id for stretch in due)
+        self._sent_stretches.pop(sequence - _SENT_BEATS_KEPT, None)
         return messages.Heartbeat(
             sequence=sequence,
-            attempts=[observation_to_message(attempt.observe()) for attempt in running],
-            gpus=[reading_to_message(reading) for reading in self._read_gpus()],
+            attempts=[observation_to_message(observation) for observation in observations],
+            gpus=[reading_to_message(reading) for reading in readings],
+            stretches=[stretch_to_message(stretch) for stretch in due],
         )
 
     async def _obey(self) -> None:

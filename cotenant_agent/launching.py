@@ -6,7 +6,7 @@ import os
 import pwd
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cotenant_agent.allow_list import AllowList
@@ -143,6 +143,7 @@ class Launcher:
             "boot_id": self._boot_id,
             "requested_wall_ms": wall_ms(),
             "gpu_ids": list(request.gpu_ids),
+            "measured_job": None if request.measured_job is None else asdict(request.measured_job),
             "memory_limit_bytes": request.memory_limit_bytes,
             "stop_grace_ms": stop_grace_ms,
             "progress_regex": request.progress_regex,

@@ -24,7 +24,9 @@ from cotenant_agent.processes import read_boot_id
 from cotenant_agent.protocol import gpu_to_message, status_to_message
 from cotenant_agent.records import GpuReading
 from cotenant_agent.scheduler_link import LinkSettings, Pauses, open_channel
+from cotenant_agent.stretches import StretchRecorder
 from cotenant_agent.structured_log import StructuredLog
+from cotenant_agent.system_clock import boot_ms
 
 _TICK_S = 0.1
 _STOP_ALL_TICKS = 1200
@@ -53,6 +55,7 @@ class NodeAgent:
         link: LinkSettings,
         table: AttemptTable,
         inventory: GpuInventory,
+        stretches: StretchRecorder,
         metrics: AgentMetrics,
         log: StructuredLog,
     ) -> None:
@@ -60,6 +63,7 @@ class NodeAgent:
         self._link = link
         self._table = table
         self._inventory = inventory
+        self._stretches = stretches
         self._metrics = metrics
         self._log = log
         self._readings: tuple[GpuReading, ...] = ()
@@ -98,6 +102,7 @@ class NodeAgent:
             attempt.read_progress()
         started = self._table.find_started()
         ended = self._table.find_ended()
+        self._stretches.look([attempt.tenant for attempt in self._table if attempt.end is None], boot_ms())
         for end in ended:
             self._metrics.ends.labels(end.exit_class).inc()
         self._metrics.running.set(sum(attempt.end is None for attempt in self._table))
@@ -130,6 +135,7 @@ class NodeAgent:
         self._conversation = Conversation(
             table=self._table,
             read_gpus=lambda: self._readings,
+            stretches=self._stretches,
             hello=self._hello,
             on_welcome=self._on_welcome,
             metrics=self._metrics,
@@ -162,6 +168,7 @@ class NodeAgent:
             host_memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
             gpus=[gpu_to_message(gpu) for gpu in self._inventory.describe()],
             enforcements=self._rules.enforcements,
+            no_profiles=not self._stretches.collects,
             attempts=[status_to_message(attempt) for attempt in self._table],
         )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from google.protobuf import json_format
+
 from cotenant.v1 import node_agent_pb2 as messages
+from cotenant.v1 import resources_pb2
 from cotenant_agent.attempt import Attempt, AttemptState
 from cotenant_agent.records import (
     AttemptEnd,
@@ -11,6 +14,8 @@ from cotenant_agent.records import (
     GpuDescription,
     GpuReading,
     LaunchRequest,
+    MeasuredJob,
+    MeasuredStretch,
 )
 
 _STATES = {
@@ -52,6 +57,7 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
         host_memory_bytes=spec.host_memory_bytes,
         cpu_cores=spec.cpu_cores,
         progress_regex=spec.progress_regex,
+        measured_job=_measured_job(message),
     )
 
 
@@ -120,3 +126,36 @@ def status_to_message(attempt: Attempt) -> messages.AttemptStatus:
         steps_done=attempt.track.steps_done,
         exited=None if attempt.end is None else end_to_message(attempt.end),
     )
+
+
+def stretch_to_message(stretch: MeasuredStretch) -> resources_pb2.MeasuredStretch:
+    """What was measured of a job; what is unknown is unset."""
+    return resources_pb2.MeasuredStretch(
+        stretch_id=stretch.stretch_id,
+        campaign=stretch.campaign,
+        device=stretch.device,
+        job=_job_to_message(stretch.job),
+        others=[_job_to_message(job) for job in stretch.others],
+        sub_batch=stretch.job.sub_batch,
+        steps=stretch.steps,
+        window_ms=stretch.window_ms,
+        utilization_ratio=stretch.utilization_ratio,
+        sm_activity_ratio=stretch.sm_activity_ratio,
+        memory_peak_bytes=stretch.memory_peak_bytes,
+        power_watts=stretch.power_watts,
+        quality_flags=stretch.quality_flags,
+    )
+
+
+def _job_to_message(job: MeasuredJob) -> resources_pb2.MeasuredJob:
+    settings = json_format.ParseDict(dict(job.settings), resources_pb2.JobSettings(), ignore_unknown_fields=True)
+    return resources_pb2.MeasuredJob(graph_sha256=job.graph_sha256, settings=settings)
+
+
+def _measured_job(message: messages.LaunchJob) -> MeasuredJob | None:
+    """What may be said of a job; nothing when its owner does not want it, or nobody could learn from it."""
+    spec = message.spec
+    if spec.no_profiles or not spec.graph_sha256 or len(message.assignments) != 1 or spec.gpus > 1:
+        return None
+    settings = json_format.MessageToDict(spec.settings, preserving_proto_field_name=True)
+    return MeasuredJob(graph_sha256=spec.graph_sha256, settings=settings, sub_batch=message.sub_batch)

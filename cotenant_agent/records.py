@@ -30,6 +30,7 @@ class LaunchRequest:
         checkpoint_ms: how long the job needs for a checkpoint; 0 = unknown.
         host_memory_bytes: limit on host memory; 0 = none.
         cpu_cores: limit on CPU cores; 0 = none.
+        measured_job: what may be said of it where its run is measured; None = nothing.
     """
 
     key: AttemptKey
@@ -49,6 +50,7 @@ class LaunchRequest:
     host_memory_bytes: int = 0
     cpu_cores: float = 0.0
     progress_regex: str = ""
+    measured_job: MeasuredJob | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,3 +159,44 @@ class AttemptObservation:
     memory_bytes: int | None
     memory_peak_bytes: int
     checkpoint_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredJob:
+    """What may be said of a job whose run is measured: no name, no user, no path, no command.
+
+    Attributes:
+        settings: proto3 JSON of JobSettings.
+        sub_batch: samples per micro-step; 0 = the batch.
+    """
+
+    graph_sha256: str
+    settings: Mapping[str, object] = field(default_factory=dict)
+    sub_batch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """A living attempt as far as its neighbours care; `job` is None when nothing may be recorded of it."""
+
+    key: AttemptKey
+    gpu_ids: tuple[str, ...]
+    job: MeasuredJob | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStretch:
+    """Steps of one job, alone or beside the same others throughout; see the contract's message of that name."""
+
+    stretch_id: str
+    campaign: str
+    device: str
+    job: MeasuredJob
+    others: tuple[MeasuredJob, ...]
+    steps: int
+    window_ms: int
+    utilization_ratio: float | None
+    sm_activity_ratio: float | None
+    memory_peak_bytes: int | None
+    power_watts: float | None
+    quality_flags: tuple[str, ...]

@@ -44,6 +44,7 @@ class AgentSettings:
     log_limit_bytes: int = _described(8 << 20, "size of each of the two log files of a job")
     checkpoint_interval_ms: int = _described(60_000, "jobs with the helper checkpoint this often; 0 = never")
     sample_ms: int = _described(1_000, "time between two readings of the devices")
+    collect_profiles: bool = _described(True, "let others learn from how jobs run here; no names are told")
     tls_ca: str = _described("", "certificate that signs, or is, the scheduler's")
     tls_certificate: str = _described("", "this node's certificate")
     tls_key: str = _described("", "this node's key")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from cotenant_agent.allow_list import load_allow_list
 from cotenant_agent.attempt_table import AttemptTable
 from cotenant_agent.cgroups import ControlGroups, detect
+from cotenant_agent.durable_files import read_json, read_text, write_json
 from cotenant_agent.gpu_inventory import GpuInventory, SeveralInventories
 from cotenant_agent.launching import JobRules, Launcher
 from cotenant_agent.metrics import AgentMetrics
@@ -19,6 +21,7 @@ from cotenant_agent.scheduler_link import LinkSettings
 from cotenant_agent.settings import AgentSettings
 from cotenant_agent.standin_inventory import StandinInventory, measure_baseline
 from cotenant_agent.state_directory import StateDirectory
+from cotenant_agent.stretches import StretchRecorder
 from cotenant_agent.structured_log import StructuredLog
 
 
@@ -58,6 +61,12 @@ def build_agent(settings: AgentSettings, log: StructuredLog) -> Iterator[NodeAge
         table = AttemptTable(
             directory=directory, processes=processes, inventory=inventory, groups=groups, launcher=launcher, log=log
         )
+        stretches = StretchRecorder(
+            campaign=_campaign(directory.root),
+            devices={gpu.gpu_id: gpu.device for gpu in inventory.describe()},
+            make_id=lambda: uuid.uuid4().hex,
+            collects=settings.collect_profiles,
+        )
         metrics = AgentMetrics()
         if settings.metrics_port:
             metrics.serve(settings.metrics_port)
@@ -65,6 +74,7 @@ def build_agent(settings: AgentSettings, log: StructuredLog) -> Iterator[NodeAge
             rules=_agent_rules(settings, inventory, groups),
             link=_link_settings(settings),
             table=table,
+            stretches=stretches,
             inventory=inventory,
             metrics=metrics,
             log=log,
@@ -86,6 +96,16 @@ def _build_inventory(settings: AgentSettings, state: Path, processes: Processes)
             )
         )
     return inventories[0] if len(inventories) == 1 else SeveralInventories(inventories)
+
+
+def _campaign(root: Path) -> str:
+    """How this machine is called where profiles are kept: drawn once, so that it tells nothing about the machine."""
+    path = root / "profile_campaign.json"
+    campaign = read_text(read_json(path), "campaign")
+    if not campaign:
+        campaign = f"collected_{uuid.uuid4().hex[:8]}"
+        write_json(path, {"campaign": campaign})
+    return campaign
 
 
 def _agent_rules(settings: AgentSettings, inventory: GpuInventory, groups: ControlGroups) -> AgentRules:

@@ -25,6 +25,8 @@ PredictorError
     ├── OverloadedError             as many requests as this service accepts are waiting; try again
     ├── RetrainingBusyError         another retraining is under way; try again
     ├── DeadlineError               the caller's deadline passed before the answer was ready
+    ├── StoreFullError              the disk takes no more profiles; make room, what is kept stays
+    ├── StoreFormatError            the profile store was written by a newer program, or is none
     └── ModelError                  a stored model is damaged, of another feature version, or fails its golden vectors
 """
 
@@ -164,3 +166,13 @@ class DeadlineError(ServiceError):
 
 class ModelError(ServiceError):
     """A stored model is damaged, of another feature version, or fails its golden vectors."""
+
+
+class StoreFullError(ServiceError):
+    """The disk takes no more profiles."""
+
+    retry_after_ms = 30_000
+
+
+class StoreFormatError(ServiceError):
+    """The profile store was written by a newer program, or is none."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+FILE_NAME: Final = "journal.sqlite"
 PREDICTIONS_MAX: Final = 200_000
 OUTCOMES_MAX: Final = 200_000
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
@@ -146,6 +147,35 @@ class OutcomeJournal:
                 (newest,),
             ).fetchall()[::-1]
         return [(_entry(row), json.loads(row[6])) for row in rows]
+
+    def forget(
+        self, *, before_ms: int | None = None, job_key: str | None = None, device: str | None = None
+    ) -> tuple[int, int]:
+        """Deletes predictions that fulfil all conditions that are given, and their outcomes, from the file as well.
+
+        Args:
+            before_ms: Made earlier.
+            job_key: About this job, alone or among others.
+            device: For this device type.
+
+        Returns:
+            How many predictions and how many outcomes that were.
+        """
+        conditions = {"at_ms < ?": before_ms, "instr(content, ?) > 0": job_key, "device = ?": device}
+        given = {text: value for text, value in conditions.items() if value is not None}
+        chosen = f"FROM predictions WHERE {' AND '.join(given) or 'TRUE'}"
+        values = tuple(given.values())
+        with self._lock:
+            self._write_buffered()
+            self._connection.execute("PRAGMA secure_delete = ON")
+            with self._connection:
+                self._connection.execute("BEGIN")
+                outcomes = self._connection.execute(
+                    f"DELETE FROM outcomes WHERE prediction_id IN (SELECT prediction_id {chosen})", values
+                ).rowcount
+                predictions = self._connection.execute(f"DELETE {chosen}", values).rowcount
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return predictions, outcomes
 
     def close(self) -> None:
         """Closes the file."""

@@ -38,6 +38,8 @@ class Settings:
         metrics_address: HOST:PORT of /metrics and /healthz; empty = off.
         state_dir: Models, uploaded graphs and the journal.
         datasets: Folder of dataset folders to train on.
+        profiles_days: Days that profiles of running jobs are kept; 0 = none is kept.
+        profiles_rows_max: Profiles kept; the oldest leave.
         seed: Seed of training.
         threads: Calls served at the same time.
         extraction_workers: Graphs described at the same time.
@@ -55,6 +57,8 @@ class Settings:
     metrics_address: str = "127.0.0.1:7170"
     state_dir: Path = field(default_factory=default_state_dir)
     datasets: Path = field(default_factory=default_datasets_dir)
+    profiles_days: int = 90
+    profiles_rows_max: int = 100_000
     seed: int = 0
     threads: int = 32
     extraction_workers: int = 1

@@ -40,6 +40,7 @@ VERBS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "export-log": ("program_commands", "export_log", "Write the scheduler's event log as JSON lines."),
         "decide": ("program_commands", "decide", "Decide on a snapshot file of another cluster."),
         "datasets": ("program_commands", "datasets", "Import public measured sets, check dataset folders."),
+        "profiles": ("program_commands", "profiles", "List, export and forget what running jobs taught."),
         "simulate": ("program_commands", "simulate", "Run a workload under policies in simulated time."),
         "config": ("config_commands", "config", "Show settings and where they come from."),
         "completion": ("config_commands", "completion", "Print the completion script of a shell."),

@@ -29,6 +29,9 @@ decide = _pass_on("decide", "Decide on a snapshot file of another cluster (pytho
 datasets = _pass_on(
     "datasets", "Import public measured sets, check dataset folders (python -m predictor_service datasets)."
 )
+profiles = _pass_on(
+    "profiles", "List, export and forget what running jobs taught (python -m predictor_service profiles)."
+)
 evaluate = _pass_on("evaluate", "Score a model on measured rows (python -m predictor_service evaluate).")
 simulate = _pass_on("simulate", "Run a workload in simulated time (python -m cotenant_simulator simulate).")
 models = _pass_on("models", "List, show, promote, roll back model versions (python -m predictor_service models).")

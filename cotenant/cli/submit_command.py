@@ -56,6 +56,9 @@ _FLAGS = (
     click.option("--share", type=click.Choice(["never", "safe", "any"]), help="Sharing consent.  [default: safe]"),
     click.option("--max-slowdown", type=click.FloatRange(min=0), metavar="RATIO", help="0.2 = 20 % slower."),
     click.option("--memory", metavar="SIZE", help="Device memory to reserve.  [default: predicted 99 % bound]"),
+    click.option(
+        "--collect-profiles/--no-collect-profiles", default=None, help="Keep what is measured of it. [default: yes]"
+    ),
     click.option("--env", "environment", multiple=True, metavar="NAME=VALUE", help="Environment variable."),
     click.option("--workdir", "working_directory", help="Where the command runs.  [default: here]"),
 )
@@ -148,7 +151,9 @@ def _flags_as_content(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _SETTING_FLAGS = ("batch_size", "optimizer", "precision", "input_wait_ratio")
-_SPEC_FLAGS = ("name", "graph", "steps", "gpus", "share", "max_slowdown", "memory", "working_directory")
+_SPEC_FLAGS = (
+    "name", "graph", "steps", "gpus", "share", "max_slowdown", "memory", "collect_profiles", "working_directory",
+)  # fmt: skip
 _PATH_FLAGS = ("graph", "working_directory")
 
 

@@ -14,6 +14,7 @@ from predictor_service.commands.datasets import datasets
 from predictor_service.commands.evaluate import evaluate_command
 from predictor_service.commands.models import models
 from predictor_service.commands.predict import answer_as_json, answer_as_table, open_predictor, read_graph_file
+from predictor_service.commands.profiles import profiles
 from predictor_service.commands.retrain import retrain_command
 from predictor_service.commands.serve import serve
 from predictor_service.commands.train import train_command, train_once
@@ -51,6 +52,7 @@ def _state_flags(command: Callable[..., None]) -> Callable[..., None]:
 program.add_command(datasets)
 program.add_command(evaluate_command)
 program.add_command(models)
+program.add_command(profiles)
 program.add_command(retrain_command)
 program.add_command(train_command)
 

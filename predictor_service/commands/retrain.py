@@ -27,7 +27,7 @@ _NICENESS: Final = 5
 @click.command("retrain")
 @click.option("--state-dir", type=_PATH, help="Models, graphs, journal.")
 @click.option("--datasets", type=_PATH, help="Folder of dataset folders.")
-@click.option("--from-outcomes", is_flag=True, help="Learn from what jobs really did as well.")
+@click.option("--from-outcomes", is_flag=True, help="Learn from the profile store as well: what running jobs taught.")
 @click.option("--seed", type=int, help="Same data and seed give the same version.")
 @click.option("--why", default="retrained by command", help="For the history.")
 @click.option("--who", help="For the history; the account that runs this by default.")

@@ -23,12 +23,16 @@ from predictor_service.grpc_api.prediction_servicer import PredictionServicer
 from predictor_service.grpc_api.server import PredictionServer, ServerOptions, check_exposure
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.predictor import Predictor
+from predictor_service.outcome_journal import FILE_NAME as JOURNAL_FILE
 from predictor_service.outcome_journal import OutcomeJournal
+from predictor_service.profile_store.intake import open_profiles
+from predictor_service.profile_store.retention import Retention
 from predictor_service.registry.version_holder import VersionHolder
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.retraining.operations import RetrainingOperations
 from predictor_service.settings import Settings, split_address
 from predictor_service.structured_log import start_logging
+from predictor_service.system_clock import now_ms
 
 _logger = logging.getLogger(__name__)
 _TRAINING_TIMEOUT_S = 1800.0
@@ -73,8 +77,10 @@ def _run(settings: Settings, options: ServerOptions, stop: threading.Event, stac
             queue_limit=max(1, settings.threads // 2 - settings.extraction_workers),
         )
     )
-    journal = OutcomeJournal(settings.state_dir / "journal.sqlite")
+    journal = OutcomeJournal(settings.state_dir / JOURNAL_FILE)
     stack.callback(journal.close)
+    profiles = open_profiles(settings.state_dir, rows_max=settings.profiles_rows_max, days=settings.profiles_days)
+    stack.callback(profiles.close)
     predictor = Predictor(GraphLibrary(pool, settings.state_dir / "graphs"), versions)
     metrics = ServiceMetrics()
     line = CallLine(settings.threads)
@@ -82,7 +88,7 @@ def _run(settings: Settings, options: ServerOptions, stop: threading.Event, stac
     stack.callback(operations.close)
     desk = CallDesk(metrics, line)
     server = PredictionServer(
-        PredictionServicer(predictor, journal, desk), line, options, models=ModelServicer(operations, desk)
+        PredictionServicer(predictor, journal, desk, profiles), line, options, models=ModelServicer(operations, desk)
     )
     server.start()
     stack.callback(server.stop, settings.drain_s)
@@ -94,14 +100,17 @@ def _run(settings: Settings, options: ServerOptions, stop: threading.Event, stac
     drift = DriftMetrics(metrics.registry)
     upkeep = ModelUpkeep(settings, versions, journal, metrics=drift, operations=operations)
     upkeep.check_served()
-    _follow_versions(versions, journal, metrics, upkeep, stop)
+    retention = Retention(profiles, journal, settings.profiles_days)
+    _follow_versions(versions, journal, metrics, upkeep=upkeep, retention=retention, stop=stop)
 
 
 def _follow_versions(
     versions: VersionHolder,
     journal: OutcomeJournal,
     metrics: ServiceMetrics,
+    *,
     upkeep: ModelUpkeep,
+    retention: Retention,
     stop: threading.Event,
 ) -> None:
     """Swaps in whatever version is promoted, by this program or another, until told to stop; empties the buffer."""
@@ -109,6 +118,7 @@ def _follow_versions(
     while True:
         journal.flush()
         upkeep.watch_drift()
+        retention.look(now_ms())
         name = versions.reload()
         if name != served:
             metrics.model.clear()

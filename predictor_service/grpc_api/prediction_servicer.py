@@ -13,6 +13,7 @@ from predictor_service.errors import GraphLimitError, InvalidRequestError
 from predictor_service.features.graph_limits import DEFAULT_LIMITS
 from predictor_service.grpc_api.call_desk import CallDesk
 from predictor_service.grpc_api.convergence_answers import fit_loss_curve, fit_speed_model
+from predictor_service.grpc_api.stretch_answers import record_stretches
 from predictor_service.grpc_api.translate_answers import (
     device_message,
     job_response,
@@ -24,6 +25,8 @@ from predictor_service.grpc_api.translate_requests import job_question, pairs_qu
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import JobAnswer, JobQuestion, PairsAnswer, PairsQuestion
 from predictor_service.outcome_journal import OutcomeJournal, PredictionEntry
+from predictor_service.profile_store.intake import keep_outcomes
+from predictor_service.profile_store.store import ProfileStore
 from predictor_service.system_clock import now_ms
 
 UPLOAD_BYTES_MAX: Final = DEFAULT_LIMITS.graph_bytes
@@ -40,12 +43,14 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         predictor: The use case.
         journal: Joins predictions with outcomes.
         desk: Handles what all calls have in common.
+        profiles: Keeps what was measured of running jobs.
     """
 
-    def __init__(self, predictor: Predictor, journal: OutcomeJournal, desk: CallDesk) -> None:
+    def __init__(self, predictor: Predictor, journal: OutcomeJournal, desk: CallDesk, profiles: ProfileStore) -> None:
         self._predictor = predictor
         self._journal = journal
         self._desk = desk
+        self._profiles = profiles
         predictor.learn_outcomes(journal.joined(newest=_LEARNED_AT_START_MAX))
 
     def PredictJob(  # noqa: N802 (named by the contract)
@@ -71,6 +76,12 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
     ) -> prediction_pb2.RecordOutcomesResponse:
         """Joins measured values to earlier predictions."""
         return self._desk.answer(context, "RecordOutcomes", request, lambda: self._record(request))
+
+    def RecordStretches(  # noqa: N802 (named by the contract)
+        self, request: prediction_pb2.RecordStretchesRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.RecordStretchesResponse:
+        """Keeps what agents measured of running jobs."""
+        return self._desk.answer(context, "RecordStretches", request, lambda: record_stretches(request, self._profiles))
 
     def ListDevices(  # noqa: N802 (named by the contract)
         self, request: prediction_pb2.ListDevicesRequest, context: grpc.ServicerContext
@@ -137,9 +148,11 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         return prediction_pb2.RecordOutcomesResponse(recorded=recorded, unknown_prediction_ids=unknown)
 
     def _learn(self, outcomes: Sequence[tuple[str, Mapping[str, object]]]) -> None:
-        """What was measured teaches at once."""
+        """What was measured teaches at once, and is kept to be learned from."""
         entries = self._journal.find([prediction_id for prediction_id, _ in outcomes])
-        self._predictor.learn_outcomes((entries[name], outcome) for name, outcome in outcomes if name in entries)
+        joined = [(entries[name], outcome) for name, outcome in outcomes if name in entries]
+        self._predictor.learn_outcomes(joined)
+        keep_outcomes(self._profiles, joined, now_ms())
 
     def _list_devices(self, request: prediction_pb2.ListDevicesRequest) -> prediction_pb2.ListDevicesResponse:
         if not 0 <= request.page_size <= PAGE_SIZE_MAX:

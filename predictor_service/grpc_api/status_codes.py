@@ -43,6 +43,8 @@ STATUS_CODES: Final[Mapping[type[errors.PredictorError], grpc.StatusCode]] = {
     errors.RetrainingBusyError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.ModelError: grpc.StatusCode.INTERNAL,
+    errors.StoreFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.StoreFormatError: grpc.StatusCode.INTERNAL,
 }
 """Every class has its own entry; a test walks the tree."""
 

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from predictor_service.errors import ModelError, RetrainingBusyError, TrainingDataError
-from predictor_service.outcome_journal import OutcomeJournal
+from predictor_service.outcome_journal import FILE_NAME as JOURNAL_FILE
+from predictor_service.profile_store.intake import open_profiles
+from predictor_service.profile_store.store import FILE_NAME as PROFILES_FILE
 from predictor_service.registry.model_registry import ModelRegistry
 from predictor_service.retraining.batch_check import find_contradictions, find_repeated_runs
+from predictor_service.retraining.collected_rows import collect_profiles
 from predictor_service.retraining.datasets import Dataset, find_datasets, read_datasets
 from predictor_service.retraining.gate import TargetComparison, compare_held_out
-from predictor_service.retraining.outcome_rows import collect_outcomes
 from predictor_service.retraining.training import TrainedVersion, train_version
 
 LOCK_FILE: Final = ".retraining.lock"
@@ -38,7 +40,7 @@ class RetrainingPlan:
     Attributes:
         state_dir: Models, graphs and the journal.
         datasets: Folder of dataset folders.
-        from_outcomes: Whether accepted outcomes become rows.
+        from_outcomes: Whether what running jobs taught, the profile store, becomes rows.
         seed: Of every regressor.
         why: For the history.
     """
@@ -60,7 +62,7 @@ class RetrainingResult:
         served: The version that is served now.
         why: One sentence for each reason.
         comparisons: Target by target, where there was a served version to compare with.
-        left_out: Outcomes left out by reason.
+        left_out: Stretches of the profile store left out by reason.
     """
 
     outcome: RetrainingOutcome
@@ -170,20 +172,19 @@ def _collect(plan: RetrainingPlan, tell: Tell) -> tuple[list[Dataset], Mapping[s
     datasets = read_datasets(plan.datasets) if find_datasets(plan.datasets) or not plan.from_outcomes else []
     if not plan.from_outcomes:
         return datasets, {}
-    path = plan.state_dir / "journal.sqlite"
-    if not path.is_file():
+    if not any((plan.state_dir / name).is_file() for name in (PROFILES_FILE, JOURNAL_FILE)):
         raise TrainingDataError(
-            f"{plan.state_dir} has no journal", remedy="outcomes come from a service that ran there"
+            f"{plan.state_dir} has no profiles", remedy="they come from a service that ran there while jobs did"
         )
-    with closing(OutcomeJournal(path)) as journal:
-        collected = collect_outcomes(journal.joined(), plan.state_dir / "graphs", datasets)
-    for reason, count in collected.left_out.items():
-        tell(f"{count} outcomes left out: {reason}")
+    with closing(open_profiles(plan.state_dir)) as store:
+        collected = collect_profiles(store.read(), plan.state_dir / "graphs", datasets)
+    for reason, count in sorted(collected.left_out.items()):
+        tell(f"{count} stretches left out: {reason}")
     if collected.dataset is not None:
-        tell(f"{len(collected.dataset.solo)} jobs measured by outcomes")
+        tell(f"{len(collected.dataset.solo)} jobs and {len(collected.dataset.pairs)} pairs measured where they ran")
         datasets.append(collected.dataset)
     if not datasets:
-        raise TrainingDataError("no outcome can be learned from", remedy="give --datasets, or let jobs run longer")
+        raise TrainingDataError("no profile can be learned from", remedy="give --datasets, or let jobs run longer")
     return datasets, collected.left_out
 
 

@@ -21,11 +21,12 @@ LOG_BYTES_WAITING_MAX = 32 * 1024 * 1024
 
 @dataclass(slots=True, kw_only=True)
 class AgentSession:
-    """One connected agent; `closed` is set when its stream must end."""
+    """One connected agent; `closed` is set when its stream must end, `no_profiles` when it keeps what it measures."""
 
     node_id: str
     connected_at_ms: int
     last_heard_at_ms: int
+    no_profiles: bool = False
     outbound: asyncio.Queue[node_agent_pb2.ConnectResponse] = field(
         default_factory=lambda: asyncio.Queue(OUTBOUND_MESSAGES_MAX)
     )
@@ -67,12 +68,14 @@ class AgentSessions:
         """The present sessions by node id."""
         return self._sessions
 
-    def open(self, node_id: str, *, now_ms: int) -> AgentSession:
+    def open(self, node_id: str, *, now_ms: int, no_profiles: bool = False) -> AgentSession:
         """Start a session; an older one of the same node is closed."""
         previous = self._sessions.get(node_id)
         if previous is not None:
             previous.closed.set()
-        session = AgentSession(node_id=node_id, connected_at_ms=now_ms, last_heard_at_ms=now_ms)
+        session = AgentSession(
+            node_id=node_id, connected_at_ms=now_ms, last_heard_at_ms=now_ms, no_profiles=no_profiles
+        )
         self._sessions[node_id] = session
         return session
 

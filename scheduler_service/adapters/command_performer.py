@@ -49,10 +49,17 @@ class CommandPerformer:
             case RequestPrediction() | RequestPairPredictions():
                 self.predictor.request(command, self.deliver)
             case RecordOutcome():
-                self.predictor.record(command)
+                if self._may_tell(command):
+                    self.predictor.record(command)
             case _:
                 raise TypeError(f"nobody performs {type(command).__name__}")
 
     def _send(self, command: LaunchJob | StopJob, message: ConnectResponse) -> None:
         if not self.sessions.send(command.node_id, message):
             _log.info("node is away", extra={"node_id": command.node_id, "job_id": command.job_id})
+
+    def _may_tell(self, command: RecordOutcome) -> bool:
+        """Neither the owner of a job nor a node that it runs on keeps measurements private; who is away may."""
+        sessions = [self.sessions.connected.get(node_id) for node_id in command.node_ids]
+        is_open = all(session is not None and not session.no_profiles for session in sessions)
+        return is_open and not self.launch_of(command.job_id).get("no_profiles", False)

@@ -19,6 +19,7 @@ from scheduler_service.adapters.predictor_client import PredictorClient, open_ch
 from scheduler_service.adapters.progress_reports import ProgressReports
 from scheduler_service.adapters.recovery import Recovered, recover, snapshot_state
 from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.stretch_relay import StretchRelay
 from scheduler_service.adapters.structured_log import configure_logging
 from scheduler_service.adapters.system_clock import SystemClock
 from scheduler_service.core.engine import SchedulerEngine
@@ -76,9 +77,10 @@ class RunningScheduler:
         recovered = self._recover()
         clock = SystemClock(not_before_ms=recovered.last_at_ms)
         settings, sessions = self._settings, self._sessions
-        predictor = self._predictor = PredictorClient(
-            _predictor_channel(settings), deadline_s=settings.predictor_deadline_ms / 1000
-        )
+        deadline_s = settings.predictor_deadline_ms / 1000
+        channel = _predictor_channel(settings)
+        predictor = self._predictor = PredictorClient(channel, deadline_s=deadline_s)
+        stretches = StretchRelay(channel, deadline_s=deadline_s)
         loop = self._loop = self._make_loop(recovered, clock, sessions, predictor)
         watch_hub = self._watch_hub = WatchHub(state=lambda: loop.engine.state)
         metrics = Metrics(
@@ -88,7 +90,7 @@ class RunningScheduler:
             storage_failure=lambda: loop.storage_failure,
         )
         loop.observers = (metrics, watch_hub)
-        agents = self._make_agents(loop, sessions)
+        agents = self._make_agents(loop, sessions, stretches)
         self._tell_first_facts(loop, agents)
         loop.perform_all(loop.engine.reissue())
         cluster = Cluster(
@@ -97,6 +99,7 @@ class RunningScheduler:
         self._spawn(loop.run())
         if settings.predictor_address:
             self._spawn(predictor.send_outcomes())
+            self._spawn(stretches.run())
         self._spawn(_tick(loop, agents, watch_hub))
         if settings.metrics_address:
             self._metrics_server = MetricsServer(
@@ -139,7 +142,7 @@ class RunningScheduler:
         )
         return loop
 
-    def _make_agents(self, loop: LiveLoop, sessions: AgentSessions) -> NodeAgentServicer:
+    def _make_agents(self, loop: LiveLoop, sessions: AgentSessions, stretches: StretchRelay) -> NodeAgentServicer:
         settings = self._settings
         times = LeaseTimes(heartbeat_ms=settings.heartbeat_ms, lease_ms=settings.lease_ms, grace_ms=settings.grace_ms)
         leases = NodeLeases(
@@ -153,6 +156,7 @@ class RunningScheduler:
             sessions=sessions,
             leases=leases,
             progress=ProgressReports(interval_ms=settings.progress_interval_ms),
+            stretches=stretches,
             times=times,
             certificates_required=bool(settings.client_ca_file),
         )

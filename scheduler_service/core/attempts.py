@@ -141,6 +141,8 @@ def outcome_commands(state: ClusterState, job: JobRecord) -> list[RecordOutcome]
         return []
     outcome = RecordOutcome(
         prediction_id=prediction.prediction_id,
+        job_id=job.job_id,
+        node_ids=job.node_ids,
         utilization_ratio=job.utilization_ratio,
         memory_peak_bytes=job.memory_peak_bytes or None,
         step_ms_mean=job.solo_step_ms or None,

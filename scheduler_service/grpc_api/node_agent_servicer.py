@@ -13,6 +13,7 @@ from scheduler_service.adapters import agent_messages
 from scheduler_service.adapters.agent_sessions import AgentSession, AgentSessions
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.progress_reports import ProgressReports
+from scheduler_service.adapters.stretch_relay import StretchRelay
 from scheduler_service.core.events import NodeDisconnected, NodeLost
 from scheduler_service.errors import AgentProtocolError
 from scheduler_service.grpc_api.status_codes import Context
@@ -52,6 +53,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         sessions: AgentSessions,
         leases: NodeLeases,
         progress: ProgressReports,
+        stretches: StretchRelay,
         times: LeaseTimes,
         certificates_required: bool = False,
     ) -> None:
@@ -59,6 +61,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         self._sessions = sessions
         self._leases = leases
         self._progress = progress
+        self._stretches = stretches
         self._times = times
         self._certificates_required = certificates_required
         self._telling: set[asyncio.Future[None]] = set()
@@ -68,7 +71,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
     ) -> AsyncIterator[node_agent_pb2.ConnectResponse]:
         """Serve one agent until either side ends the stream."""
         hello = await self._first_message(request_iterator, context)
-        session = self._sessions.open(hello.node_id, now_ms=self._loop.clock.now_ms())
+        session = self._sessions.open(hello.node_id, now_ms=self._loop.clock.now_ms(), no_profiles=hello.no_profiles)
         session.send(node_agent_pb2.ConnectResponse(welcome=self._welcome()))
         receiving = asyncio.ensure_future(self._receive(session, hello, request_iterator))
         try:
@@ -178,6 +181,8 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             view = state.gpus.get(gpu.gpu_id)
             if view is not None and view.node_id == session.node_id and view.gpu.healthy != gpu.healthy:
                 self._loop.note(agent_messages.health_changed(gpu))
+        if not session.no_profiles:
+            self._stretches.note(heartbeat.stretches)
         ack = node_agent_pb2.HeartbeatAck(sequence=heartbeat.sequence, renewed=renewed)
         session.send(node_agent_pb2.ConnectResponse(heartbeat_ack=ack))
 

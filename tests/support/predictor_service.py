@@ -20,6 +20,7 @@ from predictor_service.grpc_api.server import PredictionServer, ServerOptions
 from predictor_service.inference.graph_library import GraphDescriber, GraphLibrary
 from predictor_service.inference.predictor import Predictor
 from predictor_service.outcome_journal import OutcomeJournal
+from predictor_service.profile_store.store import FILE_NAME, ProfileStore
 from predictor_service.registry.version_holder import VersionHolder
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.retraining.training import train
@@ -62,8 +63,9 @@ def listening_server(
 ) -> Iterator[str]:
     """Serves a predictor and yields its address."""
     journal, line = OutcomeJournal(folder / "journal.sqlite"), line or CallLine(threads=8)
+    profiles = ProfileStore(folder / FILE_NAME)
     desk = CallDesk(ServiceMetrics(), line)
-    servicer = PredictionServicer(predictor or open_predictor(folder / "graphs"), journal, desk)
+    servicer = PredictionServicer(predictor or open_predictor(folder / "graphs"), journal, desk, profiles)
     server = PredictionServer(servicer, line, options)
     server.start()
     try:
@@ -71,6 +73,7 @@ def listening_server(
     finally:
         server.stop(1.0)
         journal.close()
+        profiles.close()
 
 
 @contextmanager

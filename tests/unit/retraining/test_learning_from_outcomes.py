@@ -59,9 +59,9 @@ def test_outcomes_become_rows_of_the_next_version(tmp_path: Path, factor: float,
     shutil.copytree(trained_store()._versions.parent, state / "models")
     serve_and_record(state, factor)
     result, told = learn(state, tmp_path / "datasets")
-    assert "3 jobs measured by outcomes" in told
+    assert "3 jobs and 0 pairs measured where they ran" in told
     assert result.outcome is expected, result.why
     with closing(ModelRegistry(state / "models", "a test")) as registry:
-        assert set(registry.store.manifest(result.version).datasets) == {"invented", "outcomes"}
+        assert set(registry.store.manifest(result.version).datasets) == {"invented", "collected"}
     if expected is RetrainingOutcome.REFUSED:
         assert "step_ms: 3 of 3 new rows contradict" in "; ".join(result.why)

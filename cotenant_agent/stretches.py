@@ -1,0 +1,183 @@
+"""What running jobs teach others: stretches of steps alone or beside the same neighbours, told without any name.
+
+A stretch grows by the windows of the heartbeats. The first window of an attempt is its warm-up, and the first one after
+a change of neighbours mixes two situations: neither counts. A stretch ends when the neighbours change, when the job
+ends, or after five minutes. There is none of a job whose owner does not want it, of whoever runs beside such a job, and
+of a job that nobody could predict (no graph, several devices). Pure: clock and ids are handed in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+
+from cotenant_agent.records import AttemptKey, AttemptObservation, GpuReading, MeasuredJob, MeasuredStretch, Tenant
+
+STRETCH_MS_MIN = 1_000
+STRETCH_MS_MAX = 300_000
+STEPS_MIN = 5
+NEIGHBOURS_MAX = 3
+STRETCHES_PER_HOUR_MAX = 30
+"""Of one attempt: neighbours that come and go all the time teach no more than that."""
+STRETCHES_KEPT_MAX = 500
+STRETCHES_PER_BEAT_MAX = 20
+UNSTEADY_RATIO = 0.1
+"""Median deviation of the windows' step times, as a share of their median."""
+FOREIGN_LOAD_RATIO = 0.1
+"""Use of the device that none of its jobs accounts for."""
+_HOUR_MS = 3_600_000
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """The windows of a stretch that is still growing."""
+
+    windows: list[AttemptObservation] = field(default_factory=list)
+    readings: list[GpuReading] = field(default_factory=list)
+    foreign_ratios: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Tenancy:
+    """One living attempt.
+
+    Attributes:
+        others: What may be said of its neighbours; None = nothing may be recorded.
+        is_settled: A window has passed since the neighbours changed.
+        ended_ms: When its last stretches ended.
+    """
+
+    tenant: Tenant
+    neighbours: frozenset[AttemptKey]
+    others: tuple[MeasuredJob, ...] | None
+    is_settled: bool = False
+    gathered: _Gathered = field(default_factory=_Gathered)
+    ended_ms: deque[int] = field(default_factory=lambda: deque(maxlen=STRETCHES_PER_HOUR_MAX))
+
+
+class StretchRecorder:
+    """Gathers stretches and keeps them until the scheduler has them; the oldest leave when it is away for long.
+
+    Args:
+        campaign: By which this machine is known where profiles are kept.
+        devices: Device type by GPU.
+        make_id: Makes an id that nobody has had.
+        collects: False: nothing is ever recorded here.
+    """
+
+    def __init__(
+        self, *, campaign: str, devices: Mapping[str, str], make_id: Callable[[], str], collects: bool = True
+    ) -> None:
+        self._campaign = campaign
+        self._devices = devices
+        self._make_id = make_id
+        self.collects = collects
+        self._tenancies: dict[AttemptKey, _Tenancy] = {}
+        self._finished: deque[MeasuredStretch] = deque(maxlen=STRETCHES_KEPT_MAX)
+
+    def look(self, living: Sequence[Tenant], now_ms: int) -> None:
+        """Notes who is where; called often, so that whoever comes and goes between two heartbeats is seen."""
+        if not self.collects:
+            return
+        for key in self._tenancies.keys() - {tenant.key for tenant in living}:
+            self._finish(self._tenancies.pop(key), now_ms)
+        for tenant in living:
+            beside = [other for other in living if other is not tenant and set(other.gpu_ids) & set(tenant.gpu_ids)]
+            neighbours = frozenset(other.key for other in beside)
+            known = self._tenancies.get(tenant.key)
+            if known is None:
+                self._tenancies[tenant.key] = _Tenancy(tenant, neighbours, _describe(tenant, beside))
+            elif known.neighbours != neighbours:
+                self._finish(known, now_ms)
+                known.neighbours, known.others, known.is_settled = neighbours, _describe(tenant, beside), False
+
+    def add(self, observations: Iterable[AttemptObservation], readings: Iterable[GpuReading], now_ms: int) -> None:
+        """Takes the windows of one heartbeat in."""
+        windows = {item.key: item for item in observations if item.key in self._tenancies and item.window_steps > 0}
+        by_gpu = {reading.gpu_id: reading for reading in readings}
+        for key, window in windows.items():
+            tenancy = self._tenancies[key]
+            # What a neighbour does before its first step is no training.
+            if tenancy.is_settled and all(self._tenancies[other].is_settled for other in tenancy.neighbours):
+                self._grow(tenancy, window, by_gpu.get(tenancy.tenant.gpu_ids[0] if tenancy.tenant.gpu_ids else ""))
+        for key in windows:
+            tenancy = self._tenancies[key]
+            tenancy.is_settled = True
+            if sum(item.window_ms for item in tenancy.gathered.windows) >= STRETCH_MS_MAX:
+                self._finish(tenancy, now_ms)
+
+    def due(self) -> list[MeasuredStretch]:
+        """What to send with the next heartbeat, oldest first."""
+        return list(self._finished)[:STRETCHES_PER_BEAT_MAX]
+
+    def mark_delivered(self, stretch_ids: Collection[str]) -> None:
+        """The scheduler has these."""
+        left = [stretch for stretch in self._finished if stretch.stretch_id not in stretch_ids]
+        self._finished = deque(left, maxlen=STRETCHES_KEPT_MAX)
+
+    def _grow(self, tenancy: _Tenancy, window: AttemptObservation, reading: GpuReading | None) -> None:
+        if tenancy.others is None:
+            return
+        tenancy.gathered.windows.append(window)
+        if reading is None:
+            return
+        tenancy.gathered.readings.append(reading)
+        if reading.utilization_ratio is not None and window.utilization_ratio is not None and not tenancy.neighbours:
+            tenancy.gathered.foreign_ratios.append(reading.utilization_ratio - window.utilization_ratio)
+
+    def _finish(self, tenancy: _Tenancy, now_ms: int) -> None:
+        """Ends the present stretch; what is too short, or one too many within the hour, is dropped."""
+        gathered, tenancy.gathered = tenancy.gathered, _Gathered()
+        steps = sum(item.window_steps for item in gathered.windows)
+        window_ms = sum(item.window_ms for item in gathered.windows)
+        job, others, ended_ms = tenancy.tenant.job, tenancy.others, tenancy.ended_ms
+        if job is None or others is None or steps < STEPS_MIN or window_ms < STRETCH_MS_MIN:
+            return
+        if len(ended_ms) == STRETCHES_PER_HOUR_MAX and now_ms - ended_ms[0] < _HOUR_MS:
+            return
+        ended_ms.append(now_ms)
+        is_alone = not others
+        self._finished.append(
+            MeasuredStretch(
+                stretch_id=self._make_id(),
+                campaign=self._campaign,
+                device=self._devices.get(tenancy.tenant.gpu_ids[0], ""),
+                job=job,
+                others=others,
+                steps=steps,
+                window_ms=window_ms,
+                utilization_ratio=_mean([item.utilization_ratio for item in gathered.windows]),
+                sm_activity_ratio=_mean([item.sm_activity_ratio for item in gathered.readings]) if is_alone else None,
+                memory_peak_bytes=max(item.memory_peak_bytes for item in gathered.windows) or None,
+                power_watts=_mean([item.power_watts for item in gathered.readings]) if is_alone else None,
+                quality_flags=_doubts(gathered),
+            )
+        )
+
+
+def _describe(tenant: Tenant, beside: Sequence[Tenant]) -> tuple[MeasuredJob, ...] | None:
+    """What may be said of the neighbours; None when one of them, or the tenant itself, may not be spoken of."""
+    jobs = [other.job for other in beside if other.job is not None]
+    if tenant.job is None or len(jobs) < len(beside) or len(beside) > NEIGHBOURS_MAX:
+        return None
+    return tuple(jobs)
+
+
+def _doubts(gathered: _Gathered) -> tuple[str, ...]:
+    step_ms = [item.window_ms / item.window_steps for item in gathered.windows]
+    typical_ms = median(step_ms)
+    spread_ms = median(abs(value - typical_ms) for value in step_ms)
+    flags = {
+        "foreign_load": bool(gathered.foreign_ratios) and fmean(gathered.foreign_ratios) > FOREIGN_LOAD_RATIO,
+        "unsteady": spread_ms > UNSTEADY_RATIO * typical_ms,
+    }
+    return tuple(name for name, is_set in flags.items() if is_set)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean of what was measured; None when something was not."""
+    known = list(values)
+    measured = [value for value in known if value is not None]
+    return fmean(measured) if measured and len(measured) == len(known) else None

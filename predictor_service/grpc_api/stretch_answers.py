@@ -1,0 +1,74 @@
+"""RecordStretches: translate, keep what may be kept, say why the rest is not."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cotenant.v1 import prediction_pb2, resources_pb2
+from predictor_service.errors import CallerError, InvalidRequestError
+from predictor_service.features.devices import find_device_type
+from predictor_service.grpc_api.translate_requests import job_settings
+from predictor_service.profile_store.store import ProfileStore
+from predictor_service.profile_store.stretch import MeasuredJob, Stretch
+from predictor_service.system_clock import now_ms
+
+STRETCHES_MAX: Final = 1_000
+_ID_CHARACTERS_MAX: Final = 64
+
+
+def record_stretches(
+    request: prediction_pb2.RecordStretchesRequest, store: ProfileStore
+) -> prediction_pb2.RecordStretchesResponse:
+    """Answers one request.
+
+    Raises:
+        InvalidRequestError: More than 1,000 stretches.
+        StoreFullError: The disk takes no more; nothing of the request is kept, so it may be sent again.
+    """
+    if len(request.stretches) > STRETCHES_MAX:
+        raise InvalidRequestError(
+            f"{len(request.stretches)} stretches",
+            remedy=f"send at most {STRETCHES_MAX}",
+            details={"field": "stretches"},
+        )
+    stretches, refused = [], list[tuple[str, str]]()
+    for message in request.stretches:
+        try:
+            stretches.append(_stretch(message))
+        except CallerError as error:
+            refused.append((message.stretch_id, f"its settings are refused ({type(error).__name__})"))
+    added = store.add(stretches, now_ms())
+    for _, reason in refused:
+        store.count_refused(reason)
+    return prediction_pb2.RecordStretchesResponse(
+        recorded=added.recorded,
+        repeated_stretches=added.repeated,
+        refused=[
+            prediction_pb2.RefusedStretch(stretch_id=stretch_id[:_ID_CHARACTERS_MAX], reason=reason)
+            for stretch_id, reason in (*refused, *added.refused)
+        ],
+    )
+
+
+def _stretch(message: resources_pb2.MeasuredStretch) -> Stretch:
+    job = _job(message.job)
+    device = find_device_type(message.device)
+    return Stretch(
+        stretch_id=message.stretch_id,
+        campaign=message.campaign,
+        device=device.name if device else "",
+        job=job,
+        others=tuple(_job(other) for other in message.others),
+        sub_batch=message.sub_batch or job.settings.batch_size,
+        steps=message.steps,
+        window_ms=message.window_ms,
+        utilization_ratio=message.utilization_ratio if message.HasField("utilization_ratio") else None,
+        sm_activity_ratio=message.sm_activity_ratio if message.HasField("sm_activity_ratio") else None,
+        memory_peak_bytes=message.memory_peak_bytes if message.HasField("memory_peak_bytes") else None,
+        power_watts=message.power_watts if message.HasField("power_watts") else None,
+        quality_flags=tuple(sorted(message.quality_flags)),
+    )
+
+
+def _job(message: resources_pb2.MeasuredJob) -> MeasuredJob:
+    return MeasuredJob(graph_sha256=message.graph_sha256, settings=job_settings(message.settings))

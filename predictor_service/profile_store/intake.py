@@ -1,0 +1,102 @@
+"""How measurements come into the profile store: from agents as stretches, from anybody as outcomes of predictions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+from predictor_service.errors import CallerError, StoreFullError
+from predictor_service.features.devices import find_device_type
+from predictor_service.features.job_settings import JobSettings
+from predictor_service.outcome_journal import FILE_NAME as JOURNAL_FILE
+from predictor_service.outcome_journal import OutcomeJournal, PredictionEntry
+from predictor_service.profile_store.store import DAYS_KEPT, FILE_NAME, ROWS_MAX, ProfileStore
+from predictor_service.profile_store.stretch import MeasuredJob, Source, Stretch
+
+OUTCOME_CAMPAIGN: Final = "outcomes"
+STEP_MS_MIN: Final = 1e-3
+_SETTINGS: Final = ("batch_size", "mode", "precision", "optimizer", "input_wait_ratio")
+_logger = logging.getLogger(__name__)
+
+
+def open_profiles(state_dir: Path, *, rows_max: int = ROWS_MAX, days: int = DAYS_KEPT) -> ProfileStore:
+    """Opens the store of a state folder; a new one begins with the outcomes that are known already.
+
+    Raises:
+        StoreFormatError: It was written by a newer program, or is no store.
+        StoreFullError: It cannot be opened or made.
+    """
+    is_new = not (state_dir / FILE_NAME).is_file()
+    store = ProfileStore(state_dir / FILE_NAME, rows_max=rows_max, days=days)
+    journal = state_dir / JOURNAL_FILE
+    if is_new and journal.is_file():
+        with closing(OutcomeJournal(journal)) as opened:
+            joined = opened.joined()
+            keep_outcomes(store, joined, max((entry.at_ms for entry, _ in joined), default=0))
+    return store
+
+
+def keep_outcomes(store: ProfileStore, joined: Iterable[tuple[PredictionEntry, Mapping[str, Any]]], at_ms: int) -> None:
+    """Keeps the outcomes from which something can be learned. A full disk is logged: the outcomes are told elsewhere.
+
+    Args:
+        store: Where they go.
+        joined: Outcomes beside their predictions.
+        at_ms: Now.
+    """
+    stretches = []
+    try:
+        for entry, outcome in joined:
+            found = stretch_of_outcome(entry, outcome)
+            if isinstance(found, Stretch):
+                stretches.append(found)
+            else:
+                store.count_refused(f"outcome: {found}")
+        if stretches:
+            store.add(stretches, at_ms)
+    except StoreFullError as error:
+        _logger.error("outcomes are not kept as profiles", extra={"count": len(stretches), "reason": str(error)})
+
+
+def stretch_of_outcome(entry: PredictionEntry, outcome: Mapping[str, Any]) -> Stretch | str:
+    """Returns what an outcome measured of a job alone, or why it measured nothing that can be kept."""
+    content = entry.content
+    settings, bindings = content.get("settings"), content.get("bindings", {})
+    if entry.kind != "job":
+        return "of a pair"
+    if not isinstance(settings, list) or len(settings) != len(_SETTINGS) or not isinstance(bindings, Mapping):
+        return "its prediction was kept without settings"
+    if outcome.get("quality_flags"):
+        return "flagged"
+    step_ms, window_ms = outcome.get("step_ms_mean"), outcome.get("window_ms", 0)
+    if not step_ms or not math.isfinite(step_ms) or step_ms < STEP_MS_MIN:
+        return "without a step time"
+    try:
+        plain = JobSettings(**dict(zip(_SETTINGS, settings, strict=True)), dimension_bindings=dict(bindings))
+    except (CallerError, TypeError) as error:
+        return f"its settings are refused ({type(error).__name__})"
+    job = MeasuredJob(graph_sha256=str(content.get("graph_sha256", "")), settings=plain)
+    if job.key != content.get("job_key"):
+        return "its prediction was kept without all settings"
+    device = find_device_type(entry.device)
+    steps = max(1, round(window_ms / step_ms))
+    digest = hashlib.sha256(json.dumps([entry.prediction_id, sorted(outcome.items())], default=str).encode())
+    return Stretch(
+        stretch_id=digest.hexdigest()[:32],
+        campaign=OUTCOME_CAMPAIGN,
+        device=device.name if device else "",
+        job=job,
+        sub_batch=plain.batch_size,
+        steps=steps,
+        window_ms=round(steps * step_ms),
+        utilization_ratio=outcome.get("utilization_ratio"),
+        sm_activity_ratio=outcome.get("sm_activity_ratio"),
+        memory_peak_bytes=outcome.get("memory_peak_bytes"),
+        source=Source.OUTCOME,
+    )

@@ -1,0 +1,174 @@
+"""Stretches as rows of the profile schema: a stretch alone is a solo row, one beside others a row of pairs.
+
+What a job does alone is the median of its stretches alone on the same machine, at the same sub-batch and without a
+doubt; a slowdown is measured against nothing else, so machines are never mixed inside one. A job of a pair that never
+ran alone there has a solo row of status failed, so that a set of rows names all of its jobs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from cotenant.profile_schema import SCHEMA_VERSION, PairRow, SoloRow
+from predictor_service.profile_store.stretch import MeasuredJob, Stretch
+
+NEVER_ALONE: Final = "beside others only: never measured alone on its machine"
+NEVER_ALONE_FLAG: Final = "never_alone"
+ODD_SLOWDOWN: Final = "a slowdown that no neighbour explains"
+SLOWDOWN_MIN: Final = -0.5
+SLOWDOWN_MAX: Final = 100.0
+UNSTATED: Final = "unstated"
+Names = Mapping[str, tuple[str, str]]
+"""Architecture and family by graph hash."""
+
+
+@dataclass(slots=True)
+class ProfileRows:
+    """Rows, and how many stretches became none, by reason."""
+
+    solo: list[SoloRow] = field(default_factory=list)
+    pairs: list[PairRow] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+_Place = tuple[str, str, str, int]
+
+
+def make_rows(stretches: Iterable[Stretch], names: Names | None = None) -> ProfileRows:
+    """Makes rows, in the order of the stretches.
+
+    Args:
+        stretches: What was measured.
+        names: Of graphs that somebody knows; any other one is named by its hash, as a family of its own.
+    """
+    kept = list(stretches)
+    rows = ProfileRows()
+    alone_ms = _times_alone(kept)
+    repeats = Counter[tuple[str, ...]]()
+    for stretch in kept:
+        if not stretch.others:
+            rows.solo.append(_solo_row(stretch, names or {}))
+            continue
+        solo_step_ms = alone_ms.get(_place(stretch))
+        if solo_step_ms is None:
+            rows.left_out[NEVER_ALONE] += 1
+        elif not SLOWDOWN_MIN <= stretch.step_ms / solo_step_ms - 1 <= SLOWDOWN_MAX:
+            rows.left_out[ODD_SLOWDOWN] += 1
+        else:
+            rows.pairs.append(_pair_row(stretch, solo_step_ms, repeats))
+    rows.solo += _rows_never_alone(kept, rows, names or {})
+    return rows
+
+
+def _times_alone(stretches: Iterable[Stretch]) -> dict[_Place, float]:
+    times = defaultdict[_Place, list[float]](list)
+    for stretch in stretches:
+        if not stretch.others and not stretch.quality_flags:
+            times[_place(stretch)].append(stretch.step_ms)
+    return {place: median(values) for place, values in times.items()}
+
+
+def _place(stretch: Stretch) -> _Place:
+    return stretch.campaign, stretch.device, stretch.job.key, stretch.sub_batch
+
+
+def _rows_never_alone(stretches: Iterable[Stretch], rows: ProfileRows, names: Names) -> list[SoloRow]:
+    known = {(row.campaign, row.device, row.job_key) for row in rows.solo}
+    wanted = {(row.campaign, row.device, key) for row in rows.pairs for key in row.other_job_keys} - known
+    missing: dict[tuple[str, str, str], SoloRow] = {}
+    for stretch in stretches:
+        for job in stretch.others if wanted else ():
+            place = (stretch.campaign, stretch.device, job.key)
+            if place in wanted and place not in missing:
+                missing[place] = _job_row(stretch, job, f"{NEVER_ALONE_FLAG}_{len(missing)}", names)
+    return list(missing.values())
+
+
+def _solo_row(stretch: Stretch, names: Names) -> SoloRow:
+    return dataclasses.replace(
+        _job_row(stretch, stretch.job, stretch.stretch_id, names),
+        sub_batch=stretch.sub_batch,
+        step_ms_mean=stretch.step_ms,
+        steps=stretch.steps,
+        utilization_ratio=stretch.utilization_ratio,
+        sm_activity_ratio=stretch.sm_activity_ratio,
+        memory_peak_bytes=stretch.memory_peak_bytes,
+        # What a process holds of a device counts its context as well.
+        memory_context_bytes=None if stretch.memory_peak_bytes is None else 0,
+        power_watts=stretch.power_watts,
+        status="ok",
+        quality_flags=(f"from_{stretch.source.value}", *stretch.quality_flags),
+    )
+
+
+def _job_row(stretch: Stretch, job: MeasuredJob, run_id: str, names: Names) -> SoloRow:
+    """A job of which nothing was measured alone."""
+    settings = job.settings
+    architecture, family = names.get(job.graph_sha256, (f"graph_{job.graph_sha256[:12]}",) * 2)
+    return SoloRow(
+        schema_version=SCHEMA_VERSION,
+        run_id=run_id,
+        campaign=stretch.campaign,
+        mode=settings.mode,
+        device=stretch.device,
+        host_memory_bytes=settings.host_memory_bytes,
+        disk_read_bytes_per_s=settings.disk_read_bytes_per_s,
+        network_bytes_per_s=settings.network_bytes_per_s,
+        driver=UNSTATED,
+        framework=UNSTATED,
+        share_mode="exclusive",
+        job_key=job.key,
+        graph_sha256=job.graph_sha256,
+        architecture=architecture,
+        family=family,
+        batch=settings.batch_size,
+        input_shape=None,
+        precision=settings.precision,
+        optimizer="none" if settings.mode == "infer" else settings.optimizer,
+        input_wait_ratio=settings.input_wait_ratio,
+        gpus=1,
+        nodes=1,
+        workers=None,
+        servers=None,
+        sub_batch=settings.batch_size,
+        sync_ms_mean=None,
+        step_ms_mean=None,
+        step_ms_p50=None,
+        step_ms_p95=None,
+        steps=0,
+        utilization_ratio=None,
+        sm_activity_ratio=None,
+        dram_activity_ratio=None,
+        memory_peak_bytes=None,
+        memory_reserved_bytes=None,
+        memory_context_bytes=None,
+        power_watts=None,
+        status="failed",
+        quality_flags=(NEVER_ALONE_FLAG,),
+        features_json=None,
+    )
+
+
+def _pair_row(stretch: Stretch, solo_step_ms: float, repeats: Counter[tuple[str, ...]]) -> PairRow:
+    others = tuple(sorted(job.key for job in stretch.others))
+    who = (stretch.campaign, stretch.device, stretch.job.key, *others)
+    repeats[who] += 1
+    return PairRow(
+        run_id=stretch.stretch_id,
+        campaign=stretch.campaign,
+        device=stretch.device,
+        share_mode="time_slicing",
+        victim_job_key=stretch.job.key,
+        other_job_keys=others,
+        victim_step_ms_mean=stretch.step_ms,
+        victim_solo_step_ms_mean=solo_step_ms,
+        slowdown_ratio=stretch.step_ms / solo_step_ms - 1,
+        repeat=repeats[who] - 1,
+        status="ok",
+        quality_flags=(f"from_{stretch.source.value}", *stretch.quality_flags),
+    )

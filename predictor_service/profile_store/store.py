@@ -1,0 +1,295 @@
+"""The profile store: stretches in one SQLite file, bounded by rows, by days, and by rows of one job in an hour."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from predictor_service.errors import StoreFormatError, StoreFullError
+from predictor_service.profile_store.stretch import StoredStretch, Stretch, decode, encode, find_fault
+
+FILE_NAME: Final = "profiles.sqlite"
+ROWS_MAX: Final = 100_000
+DAYS_KEPT: Final = 90
+ROWS_PER_JOB_HOUR_MAX: Final = 60
+DAY_MS: Final = 86_400_000
+HOUR_MS: Final = 3_600_000
+_BUSY_TIMEOUT_S: Final = 10.0
+# Each one makes the format of its place, from 1, out of the one before. What was released is never changed.
+_MIGRATIONS: Final = (
+    """
+    CREATE TABLE stretches (
+      number INTEGER PRIMARY KEY, stretch_id TEXT NOT NULL UNIQUE, at_ms INTEGER NOT NULL, device TEXT NOT NULL,
+      job_key TEXT NOT NULL, content TEXT NOT NULL);
+    CREATE INDEX stretches_by_job ON stretches (job_key, at_ms);
+    """,
+    """
+    CREATE TABLE refusals (reason TEXT PRIMARY KEY, stretches INTEGER NOT NULL);
+    CREATE INDEX stretches_by_time ON stretches (at_ms);
+    """,
+)
+FORMAT_VERSION: Final = len(_MIGRATIONS)
+# The disk, not the file: what is there stays good.
+_DISK_ERRORS: Final = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_BUSY,
+    }
+)
+KEEPS_NONE: Final = "this predictor keeps none"
+TOO_MANY: Final = f"more than {ROWS_PER_JOB_HOUR_MAX} of one job within an hour"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Added:
+    """What became of stretches that were handed in.
+
+    Attributes:
+        recorded: Now kept.
+        repeated: Kept before under the same id.
+        refused: Id and reason of each that is not kept.
+    """
+
+    recorded: int
+    repeated: int
+    refused: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStatus:
+    """What a store holds.
+
+    Attributes:
+        stretches: Kept now.
+        jobs: Different jobs among them.
+        oldest_ms: When the oldest arrived; 0 = none.
+        newest_ms: When the newest arrived; 0 = none.
+        file_bytes: Size of the file.
+        refused: Stretches refused since the store was made, by reason.
+    """
+
+    stretches: int
+    jobs: int
+    oldest_ms: int
+    newest_ms: int
+    file_bytes: int
+    refused: dict[str, int]
+
+
+class ProfileStore:
+    """Stretches on disk; safe for many threads and processes.
+
+    What is added is on disk, all or nothing, when the call returns. Deleted content is overwritten.
+
+    Args:
+        path: The file; made when absent.
+        rows_max: Stretches kept; the oldest leave.
+        days: Days that they are kept; 0 = nothing is kept at all.
+
+    Raises:
+        StoreFormatError: The file was written by a newer program, or is no store.
+        StoreFullError: The disk or its owner does not let it be opened.
+    """
+
+    def __init__(self, path: Path, *, rows_max: int = ROWS_MAX, days: int = DAYS_KEPT) -> None:
+        self._path = path
+        self._rows_max = rows_max
+        self._days = days
+        self._lock = threading.Lock()
+        self._connection = _connect(path)
+        try:
+            self._migrate()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def add(self, stretches: Sequence[Stretch], at_ms: int) -> Added:
+        """Keeps stretches, all of one call or none.
+
+        Args:
+            stretches: What was measured.
+            at_ms: Now.
+
+        Raises:
+            StoreFullError: The disk takes no more; nothing of this call is kept, and nothing else is lost.
+        """
+        if not self._days:
+            return Added(recorded=0, repeated=0, refused=[(item.stretch_id, KEEPS_NONE) for item in stretches])
+        refused: list[tuple[str, str]] = []
+        recorded = repeated = 0
+        with self._writing() as connection:
+            for stretch in stretches:
+                fault = find_fault(stretch)
+                if not fault and _is_kept(connection, stretch.stretch_id):
+                    repeated += 1
+                    continue
+                fault = fault or ("" if _has_room(connection, stretch.job.key, at_ms) else TOO_MANY)
+                if fault:
+                    refused.append((stretch.stretch_id, fault))
+                else:
+                    _insert(connection, stretch, at_ms)
+                    recorded += 1
+            _count(connection, Counter(reason for _, reason in refused))
+            self._shrink(connection, at_ms)
+        return Added(recorded=recorded, repeated=repeated, refused=refused)
+
+    def count_refused(self, reason: str, stretches: int = 1) -> None:
+        """Counts what was refused before it became a stretch.
+
+        Raises:
+            StoreFullError: The disk takes no more.
+        """
+        with self._writing() as connection:
+            _count(connection, Counter({reason: stretches}))
+
+    def read(self) -> list[StoredStretch]:
+        """Everything, oldest first; what this program cannot read comes with its fault."""
+        with self._lock:
+            rows = self._connection.execute("SELECT stretch_id, content FROM stretches ORDER BY number").fetchall()
+        return [decode(stretch_id, content) for stretch_id, content in rows]
+
+    def forget(self, *, before_ms: int | None = None, job_key: str | None = None, device: str | None = None) -> int:
+        """Deletes what fulfils all conditions that are given, from the file as well.
+
+        Args:
+            before_ms: Arrived earlier.
+            job_key: Of this job.
+            device: Measured on this device type.
+
+        Returns:
+            How many stretches that were.
+
+        Raises:
+            StoreFullError: The disk takes no more.
+        """
+        conditions = {"at_ms < ?": before_ms, "job_key = ?": job_key, "device = ?": device}
+        given = {text: value for text, value in conditions.items() if value is not None}
+        where = " AND ".join(given) or "TRUE"
+        with self._writing() as connection:
+            deleted = connection.execute(f"DELETE FROM stretches WHERE {where}", tuple(given.values())).rowcount
+        with self._lock:
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return deleted
+
+    def prune(self, at_ms: int) -> None:
+        """Lets go of what is too old or too much.
+
+        Raises:
+            StoreFullError: The disk takes no more.
+        """
+        with self._writing() as connection:
+            self._shrink(connection, at_ms)
+
+    def status(self) -> StoreStatus:
+        """Counts what is there."""
+        with self._lock:
+            stretches, jobs, oldest_ms, newest_ms = self._connection.execute(
+                "SELECT count(*), count(DISTINCT job_key), ifnull(min(at_ms), 0), ifnull(max(at_ms), 0) FROM stretches"
+            ).fetchone()
+            refused = dict(self._connection.execute("SELECT reason, stretches FROM refusals ORDER BY reason"))
+        return StoreStatus(
+            stretches=stretches,
+            jobs=jobs,
+            oldest_ms=oldest_ms,
+            newest_ms=newest_ms,
+            file_bytes=self._path.stat().st_size,
+            refused=refused,
+        )
+
+    def close(self) -> None:
+        """Closes the file."""
+        with self._lock:
+            self._connection.close()
+
+    def _migrate(self) -> None:
+        """Brings the file to the present format, step by step; a step is there whole or not at all."""
+        with self._writing() as connection:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version > FORMAT_VERSION:
+                raise StoreFormatError(
+                    f"{self._path} has format {version}, this program knows up to {FORMAT_VERSION}",
+                    remedy="use the newer program, or move the file away; a new one is made",
+                )
+            for step in _MIGRATIONS[version:]:
+                for statement in step.split(";"):
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+
+    def _shrink(self, connection: sqlite3.Connection, at_ms: int) -> None:
+        connection.execute("DELETE FROM stretches WHERE at_ms < ?", (at_ms - self._days * DAY_MS,))
+        connection.execute(
+            "DELETE FROM stretches WHERE number IN "
+            "(SELECT number FROM stretches ORDER BY number DESC LIMIT -1 OFFSET ?)",
+            (self._rows_max,),
+        )
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: kept whole, or as if it had never begun."""
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException as error:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error):
+                    raise _storage_error(error, self._path) from error
+                raise
+
+
+def _is_kept(connection: sqlite3.Connection, stretch_id: str) -> bool:
+    return connection.execute("SELECT 1 FROM stretches WHERE stretch_id = ?", (stretch_id,)).fetchone() is not None
+
+
+def _has_room(connection: sqlite3.Connection, job_key: str, at_ms: int) -> bool:
+    (count,) = connection.execute(
+        "SELECT count(*) FROM stretches WHERE job_key = ? AND at_ms > ?", (job_key, at_ms - HOUR_MS)
+    ).fetchone()
+    return bool(count < ROWS_PER_JOB_HOUR_MAX)
+
+
+def _insert(connection: sqlite3.Connection, stretch: Stretch, at_ms: int) -> None:
+    connection.execute(
+        "INSERT INTO stretches (stretch_id, at_ms, device, job_key, content) VALUES (?, ?, ?, ?, ?)",
+        (stretch.stretch_id, at_ms, stretch.device, stretch.job.key, encode(stretch)),
+    )
+
+
+def _count(connection: sqlite3.Connection, refused: Counter[str]) -> None:
+    connection.executemany(
+        "INSERT INTO refusals (reason, stretches) VALUES (?, ?) "
+        "ON CONFLICT (reason) DO UPDATE SET stretches = stretches + excluded.stretches",
+        list(refused.items()),
+    )
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    try:
+        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
+    except sqlite3.Error as error:
+        raise _storage_error(error, path) from error
+    try:
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
+            connection.execute(f"PRAGMA {pragma}")
+    except sqlite3.Error as error:
+        connection.close()
+        raise _storage_error(error, path) from error
+    return connection
+
+
+def _storage_error(error: sqlite3.Error, path: Path) -> StoreFullError | StoreFormatError:
+    # Errors of this program, e.g. a closed connection, have no code.
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DISK_ERRORS:
+        return StoreFullError(f"profiles are not kept: {error}", remedy=f"check room and rights of {path.parent}")
+    return StoreFormatError(f"{path} is no profile store ({error})", remedy="move the file away; a new one is made")

@@ -1,0 +1,200 @@
+"""A stretch: steps of one job on one device, alone or beside the same others throughout, and whether it may be kept.
+
+Every text in it is a hash, a name out of a list, or of a form that leaves no room for a user, a path or a command.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, Final
+
+from predictor_service.errors import CallerError
+from predictor_service.features.devices import find_device_type
+from predictor_service.features.job_settings import JobSettings
+
+OTHERS_MAX: Final = 3
+STEPS_MAX: Final = 1_000_000_000
+WINDOW_MS_MIN: Final = 1_000
+WINDOW_MS_MAX: Final = 24 * 3_600_000
+STEP_MS_MAX: Final = 3_600_000.0
+POWER_WATTS_MAX: Final = 10_000.0
+MEMORY_FACTOR_MAX: Final = 4
+"""Device memory of a job, as a multiple of what its device type usually has."""
+BINDINGS_MAX: Final = 32
+BINDING_MAX: Final = 1_000_000_000
+QUALITY_FLAGS: Final = ("foreign_load", "unsteady")
+_STRETCH_ID: Final = re.compile(r"[0-9a-f]{32}")
+_CAMPAIGN: Final = re.compile(r"collected_[0-9a-f]{8}|outcomes")
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+# A symbolic dimension is named in the graph; a name of this form holds neither a path nor a sentence.
+_DIMENSION: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,31}")
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+class Source(StrEnum):
+    """Who measured."""
+
+    AGENT = "agent"
+    OUTCOME = "outcome"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredJob:
+    """A job as far as it may be told."""
+
+    graph_sha256: str
+    settings: JobSettings
+
+    @property
+    def key(self) -> str:
+        """The key that equal jobs share."""
+        return self.settings.key(self.graph_sha256)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """What was measured; None = not measured.
+
+    Attributes:
+        stretch_id: 32 hexadecimal digits; equal for what is sent twice.
+        campaign: The machine that measured, by a name that tells nothing about it.
+        device: Device type.
+        others: Jobs on the same device meanwhile; none = alone.
+        sub_batch: Samples per micro-step.
+        window_ms: Time that the steps took.
+        quality_flags: Reasons for doubt, of `QUALITY_FLAGS`.
+    """
+
+    stretch_id: str
+    campaign: str
+    device: str
+    job: MeasuredJob
+    others: tuple[MeasuredJob, ...] = ()
+    sub_batch: int
+    steps: int
+    window_ms: int
+    utilization_ratio: float | None = None
+    sm_activity_ratio: float | None = None
+    memory_peak_bytes: int | None = None
+    power_watts: float | None = None
+    quality_flags: tuple[str, ...] = ()
+    source: Source = Source.AGENT
+
+    @property
+    def step_ms(self) -> float:
+        """Mean time of one step."""
+        return self.window_ms / self.steps
+
+
+def find_fault(stretch: Stretch) -> str:
+    """Says why a stretch is not kept; empty when it is. One of a few sentences, so that they can be counted."""
+    names = (
+        (_STRETCH_ID, stretch.stretch_id),
+        (_CAMPAIGN, stretch.campaign),
+        *((_SHA256, job.graph_sha256) for job in (stretch.job, *stretch.others)),
+    )
+    if any(not pattern.fullmatch(text) for pattern, text in names):
+        return "an id, a campaign or a graph's hash is not of its form"
+    if any(_has_odd_bindings(job.settings) for job in (stretch.job, *stretch.others)):
+        return "a dimension binding is not of the form that is kept"
+    if len(stretch.others) > OTHERS_MAX:
+        return f"more than {OTHERS_MAX} jobs beside it"
+    if not set(stretch.quality_flags) <= set(QUALITY_FLAGS):
+        return f"a quality flag is none of {', '.join(QUALITY_FLAGS)}"
+    return _find_number_fault(stretch)
+
+
+def _find_number_fault(stretch: Stretch) -> str:
+    device = find_device_type(stretch.device)
+    if device is None:
+        return "its device type is unknown here"
+    if not 1 <= stretch.steps <= STEPS_MAX or not WINDOW_MS_MIN <= stretch.window_ms <= WINDOW_MS_MAX:
+        return "its steps or their time are outside what a stretch can be"
+    if stretch.step_ms > STEP_MS_MAX:
+        return f"a step of more than {STEP_MS_MAX / 1000:g} s"
+    if not 1 <= stretch.sub_batch <= stretch.job.settings.batch_size:
+        return "its sub-batch is not between 1 and its batch"
+    if not (_is_within(stretch.utilization_ratio, 1.0) and _is_within(stretch.sm_activity_ratio, 1.0)):
+        return "a utilization or activity outside 0 to 1"
+    if not _is_within(stretch.memory_peak_bytes, MEMORY_FACTOR_MAX * device.memory_bytes):
+        return f"more than {MEMORY_FACTOR_MAX} times the memory of its device type"
+    return "" if _is_within(stretch.power_watts, POWER_WATTS_MAX) else f"not between 0 and {POWER_WATTS_MAX:g} W"
+
+
+def _is_within(value: float | None, maximum: float) -> bool:
+    return value is None or (math.isfinite(value) and 0 <= value <= maximum)
+
+
+def _has_odd_bindings(settings: JobSettings) -> bool:
+    bindings = settings.dimension_bindings
+    return len(bindings) > BINDINGS_MAX or any(
+        not _DIMENSION.fullmatch(name) or not 1 <= size <= BINDING_MAX for name, size in bindings.items()
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredStretch:
+    """A stretch as it was read back.
+
+    Attributes:
+        stretch: None when this program cannot read it; `fault` says why.
+        unknown: Names of fields that this program does not know; they stay in the store.
+    """
+
+    stretch: Stretch | None
+    unknown: frozenset[str] = field(default_factory=frozenset)
+    fault: str = ""
+
+
+def encode(stretch: Stretch) -> str:
+    """Writes a stretch without its id as JSON; what was not measured is left out."""
+    content = {name: getattr(stretch, name) for name in _PLAIN if getattr(stretch, name) not in (None, ())}
+    others = {"others": [_encode_job(job) for job in stretch.others]} if stretch.others else {}
+    return _ENCODER.encode({**content, **others, "job": _encode_job(stretch.job)})
+
+
+def decode(stretch_id: str, text: str) -> StoredStretch:
+    """Reads what `encode` wrote, in this version or another one."""
+    try:
+        content = json.loads(text)
+        unknown = frozenset(content) - _KNOWN
+        values = {name: value for name, value in content.items() if name in _PLAIN}
+        stretch = Stretch(
+            stretch_id=stretch_id,
+            **{
+                **values,
+                "job": _decode_job(content["job"]),
+                "others": tuple(_decode_job(job) for job in content.get("others", ())),
+                "quality_flags": tuple(content.get("quality_flags", ())),
+                "source": Source(content.get("source", Source.AGENT)),
+            },
+        )
+        fault = find_fault(stretch)
+    except (KeyError, TypeError, ValueError, AttributeError, CallerError) as error:
+        return StoredStretch(stretch=None, fault=f"written by another version ({type(error).__name__})")
+    unknown |= {f"job.{name}" for name in frozenset(content["job"]["settings"]) - _SETTINGS}
+    return StoredStretch(stretch=stretch, unknown=unknown, fault=fault)
+
+
+def _encode_job(job: MeasuredJob) -> Mapping[str, object]:
+    settings = {name: getattr(job.settings, name) for name in _SETTINGS_ORDER}
+    bindings = dict(job.settings.dimension_bindings)
+    kept = {name: value for name, value in {**settings, "dimension_bindings": bindings}.items() if value not in _EMPTY}
+    return {"graph_sha256": job.graph_sha256, "settings": kept}
+
+
+def _decode_job(content: Mapping[str, Any]) -> MeasuredJob:
+    settings = {name: value for name, value in content["settings"].items() if name in _SETTINGS}
+    return MeasuredJob(graph_sha256=content["graph_sha256"], settings=JobSettings(**settings))
+
+
+_EMPTY: Final[tuple[object, ...]] = (None, {})
+_SETTINGS_ORDER: Final = tuple(item.name for item in fields(JobSettings))
+_SETTINGS: Final = frozenset(_SETTINGS_ORDER)
+_KNOWN: Final = frozenset(item.name for item in fields(Stretch)) - {"stretch_id"}
+_PLAIN: Final = tuple(item.name for item in fields(Stretch) if item.name not in ("stretch_id", "job", "others"))

@@ -1,0 +1,178 @@
+"""What running jobs taught becomes training rows: one for each job alone and one for each pair, of medians.
+
+Learned from are stretches without a doubt, of undivided batches, in which a job was measured over at least ten seconds
+altogether, and whose graph this service still keeps. Where an agent measured a job, what others told of it counts no
+more: it is the same job measured twice. A graph that a data set knows keeps that set's architecture and family; any
+other graph is a family of its own, so that it is held out alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final, TypeVar
+
+from cotenant.profile_schema import PairRow, SoloRow
+from predictor_service.errors import GraphError, GraphLimitError
+from predictor_service.features.graph_description import GraphDescription, describe_graph
+from predictor_service.features.graph_limits import DEFAULT_LIMITS
+from predictor_service.profile_store.rows import Names, make_rows
+from predictor_service.profile_store.stretch import Source, StoredStretch, Stretch
+from predictor_service.retraining.datasets import Dataset
+
+NAME: Final = "collected"
+MEASURED_MS_MIN: Final = 10_000
+TOO_SHORT: Final = f"measured over less than {MEASURED_MS_MIN // 1000} s altogether"
+Row = TypeVar("Row", SoloRow, PairRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectedProfiles:
+    """What became of the stretches.
+
+    Attributes:
+        dataset: None when nothing can be learned from them.
+        left_out: Stretches left out by reason.
+    """
+
+    dataset: Dataset | None
+    left_out: Mapping[str, int]
+
+
+def collect_profiles(
+    stored: Iterable[StoredStretch], graphs_folder: Path, known: Sequence[Dataset]
+) -> CollectedProfiles:
+    """Turns stretches into a data set.
+
+    Args:
+        stored: As the store keeps them.
+        graphs_folder: Where the service keeps graphs by hash.
+        known: Data sets that name architectures and families of graphs.
+    """
+    left_out = Counter[str]()
+    graphs = _Graphs(graphs_folder)
+    usable = list(_usable(stored, graphs, left_out))
+    rows = make_rows(usable, _names(known))
+    left_out += rows.left_out
+    windows_ms = {stretch.stretch_id: stretch.window_ms for stretch in usable}
+    measured = [row for row in rows.solo if row.status == "ok"]
+    solo = [_median_solo(members) for members in _long_enough(measured, windows_ms, left_out)]
+    if not solo:
+        return CollectedProfiles(dataset=None, left_out=dict(left_out))
+    pairs = [_median_pair(members) for members in _long_enough(rows.pairs, windows_ms, left_out)]
+    digest = hashlib.sha256("\n".join(repr(row) for row in (*solo, *pairs)).encode()).hexdigest()
+    dataset = Dataset(name=NAME, solo=tuple(solo), pairs=tuple(pairs), graphs=graphs.described, sha256=digest)
+    return CollectedProfiles(dataset=dataset, left_out=dict(left_out))
+
+
+class _Graphs:
+    """Describes kept graphs, each with the bindings of the first job that ran it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.described: dict[str, GraphDescription] = {}
+        self._folder = folder
+        self._bindings: dict[str, Mapping[str, int]] = {}
+
+    def find_fault(self, stretch: Stretch) -> str:
+        """Says why nothing can be learned about the graph of a stretch; empty when something can."""
+        graph_sha256, bindings = stretch.job.graph_sha256, stretch.job.settings.dimension_bindings
+        if self._bindings.setdefault(graph_sha256, bindings) != bindings:
+            return "its graph was bound in another way first"
+        try:
+            if graph_sha256 not in self.described:
+                self.described[graph_sha256] = self._describe(graph_sha256, bindings)
+        except (GraphError, OSError):
+            return "its graph is not kept any more, or cannot be described"
+        return ""
+
+    def _describe(self, graph_sha256: str, bindings: Mapping[str, int]) -> GraphDescription:
+        path = self._folder / f"{graph_sha256}.onnx"
+        if path.stat().st_size > DEFAULT_LIMITS.graph_bytes:
+            raise GraphLimitError(f"{path.name} is too large", remedy="send it without its weights")
+        return describe_graph(path.read_bytes(), bindings)
+
+
+def _usable(stored: Iterable[StoredStretch], graphs: _Graphs, left_out: Counter[str]) -> Iterator[Stretch]:
+    kept = list(stored)
+    by_agents = {
+        (item.stretch.device, item.stretch.job.key)
+        for item in kept
+        if item.stretch is not None and item.stretch.source is Source.AGENT
+    }
+    for item in kept:
+        stretch = item.stretch
+        if stretch is None or item.fault:
+            left_out[item.fault] += 1
+        elif reason := _refuse(stretch, by_agents) or graphs.find_fault(stretch):
+            left_out[reason] += 1
+        else:
+            yield stretch
+
+
+def _refuse(stretch: Stretch, by_agents: Collection[tuple[str, str]]) -> str:
+    """Why a stretch teaches nothing; empty when it does."""
+    if stretch.quality_flags:
+        return "flagged: " + ", ".join(sorted(stretch.quality_flags))
+    if stretch.sub_batch != stretch.job.settings.batch_size:
+        return "its batch was divided"
+    if stretch.source is Source.OUTCOME and (stretch.device, stretch.job.key) in by_agents:
+        return "an agent measured the same job"
+    return ""
+
+
+def _names(known: Sequence[Dataset]) -> Names:
+    return {
+        row.graph_sha256: (row.architecture, row.family)
+        for dataset in known
+        for row in dataset.solo
+        if row.graph_sha256
+    }
+
+
+def _long_enough(rows: Iterable[Row], windows_ms: Mapping[str, int], left_out: Counter[str]) -> Iterator[list[Row]]:
+    """Rows of the same jobs on the same device type, whatever the machine, where they were measured for long enough."""
+    groups = defaultdict[tuple[str, ...], list[Row]](list)
+    for row in rows:
+        groups[_who(row)].append(row)
+    for _, members in sorted(groups.items(), key=lambda item: item[0]):
+        if sum(windows_ms[row.run_id] for row in members) >= MEASURED_MS_MIN:
+            yield members
+        else:
+            left_out[TOO_SHORT] += len(members)
+
+
+def _who(row: SoloRow | PairRow) -> tuple[str, ...]:
+    if isinstance(row, SoloRow):
+        return row.device, row.job_key
+    return row.device, row.victim_job_key, *row.other_job_keys
+
+
+def _median_solo(members: Sequence[SoloRow]) -> SoloRow:
+    memory_bytes = _median(row.memory_peak_bytes for row in members)
+    return dataclasses.replace(
+        members[0],
+        campaign=NAME,
+        steps=sum(row.steps for row in members),
+        step_ms_mean=_median(row.step_ms_mean for row in members),
+        utilization_ratio=_median(row.utilization_ratio for row in members),
+        sm_activity_ratio=_median(row.sm_activity_ratio for row in members),
+        memory_peak_bytes=None if memory_bytes is None else int(memory_bytes),
+        memory_context_bytes=None if memory_bytes is None else 0,
+        power_watts=_median(row.power_watts for row in members),
+    )
+
+
+def _median_pair(members: Sequence[PairRow]) -> PairRow:
+    """The row in the middle, whole: its times and its slowdown belong together."""
+    ordered = sorted(members, key=lambda row: (row.slowdown_ratio or 0.0, row.run_id))
+    return dataclasses.replace(ordered[(len(ordered) - 1) // 2], campaign=NAME, repeat=0)
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(median(known)) if known else None

@@ -1,0 +1,51 @@
+"""Stretches as agents measure them, and a folder of graphs as a service keeps them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from predictor_service.features.job_settings import JobSettings
+from predictor_service.profile_store.stretch import MeasuredJob, Stretch
+from tests.support.measured_dataset import dense_network
+
+CAMPAIGN = "collected_0123abcd"
+NOW_MS = 1_790_000_000_000
+
+
+def job(number: int = 0, **settings: Any) -> MeasuredJob:
+    """A job of its own graph."""
+    graph_sha256 = hashlib.sha256(str(number).encode()).hexdigest()
+    return MeasuredJob(graph_sha256=graph_sha256, settings=JobSettings(**{"batch_size": 16, **settings}))
+
+
+def stretch(number: int = 0, /, **changes: Any) -> Stretch:
+    """A stretch of 4,000 steps of 5 ms alone, with an id of its own."""
+    plain = Stretch(
+        stretch_id=f"{number:032x}",
+        campaign=CAMPAIGN,
+        device="cpu-standin",
+        job=job(),
+        sub_batch=16,
+        steps=4_000,
+        window_ms=20_000,
+        utilization_ratio=0.7,
+        memory_peak_bytes=50_000_000,
+    )
+    return replace(plain, **changes)
+
+
+def keep_graph(folder: Path, *widths: int) -> str:
+    """Keeps a network under its hash; returns the hash."""
+    content = dense_network(list(widths))
+    sha256 = hashlib.sha256(content).hexdigest()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{sha256}.onnx").write_bytes(content)
+    return sha256
+
+
+def kept_job(folder: Path, *widths: int, **settings: Any) -> MeasuredJob:
+    """A job whose graph is kept in the folder."""
+    return MeasuredJob(graph_sha256=keep_graph(folder, *widths), settings=JobSettings(**{"batch_size": 16, **settings}))

@@ -1,0 +1,70 @@
+"""What an agent keeps of a job in order to speak of it: nothing where its owner, or its shape, forbids it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2
+from cotenant_agent.attempt import Attempt
+from cotenant_agent.protocol import launch_from_message
+from cotenant_agent.records import MeasuredJob
+from cotenant_agent.settings import load_settings
+from cotenant_agent.state_directory import AttemptDirectory
+
+SETTINGS = {"batch_size": "16", "optimizer": "OPTIMIZER_ADAM"}
+
+
+def launched(assigned: int = 1, **changes: Any) -> MeasuredJob | None:
+    fields: dict[str, Any] = {"graph_sha256": "ab" * 32, "name": "thesis", "command": ["python", "train.py"]}
+    spec = scheduling_pb2.JobSpec(
+        **{**fields, **changes},
+        settings=resources_pb2.JobSettings(batch_size=16, optimizer=resources_pb2.OPTIMIZER_ADAM),
+    )
+    assignments = [scheduling_pb2.Assignment(gpu_id=f"gpu-{rank}", rank=rank) for rank in range(assigned)]
+    launch = node_agent_pb2.LaunchJob(spec=spec, assignments=assignments, sub_batch=8)
+    return launch_from_message(launch).measured_job
+
+
+def test_graph_settings_and_sub_batch_are_all_that_is_told() -> None:
+    assert launched() == MeasuredJob(graph_sha256="ab" * 32, settings=SETTINGS, sub_batch=8)
+
+
+@pytest.mark.parametrize(
+    ("assigned", "changes"), [(1, {"no_profiles": True}), (1, {"graph_sha256": ""}), (2, {}), (1, {"gpus": 2}), (0, {})]
+)
+def test_nothing_is_told_of_private_unpredicted_or_wide_jobs(assigned: int, changes: dict[str, Any]) -> None:
+    assert launched(assigned, **changes) is None
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (
+            asdict(MeasuredJob(graph_sha256="cd", settings=SETTINGS, sub_batch=4)),
+            MeasuredJob(graph_sha256="cd", settings=SETTINGS, sub_batch=4),
+        ),
+        (None, None),
+        ("no record", None),
+        ({"graph_sha256": "cd"}, None),
+    ],
+)
+def test_a_next_agent_reads_it_from_the_job_directory(
+    tmp_path: Path, record: object, expected: MeasuredJob | None
+) -> None:
+    spec = json.loads(json.dumps({"job_id": "j", "attempt": 1, "fence": 1, "gpu_ids": ["g"], "measured_job": record}))
+    directory = AttemptDirectory(tmp_path / "j.1")
+    directory.path.mkdir()
+    attempt = Attempt(directory, spec, tmp_path, tmp_path)
+    assert attempt.tenant.job == expected
+    assert (attempt.tenant.key.job_id, attempt.tenant.gpu_ids) == ("j", ("g",))
+
+
+@pytest.mark.parametrize(("flags", "expected"), [({}, True), ({"collect_profiles": False}, False)])
+def test_a_node_collects_unless_it_is_told_not_to(flags: dict[str, object], expected: bool) -> None:
+    settings = load_settings({"state_dir": "s", "nvml": True, **flags}, {})
+    assert settings.collect_profiles is expected

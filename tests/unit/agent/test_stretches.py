@@ -1,0 +1,213 @@
+"""Which steps of running jobs become stretches, and which never do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+import pytest
+
+from cotenant_agent.records import AttemptKey, AttemptObservation, GpuReading, MeasuredJob, Tenant
+from cotenant_agent.stretches import (
+    STRETCH_MS_MAX,
+    STRETCHES_KEPT_MAX,
+    STRETCHES_PER_BEAT_MAX,
+    STRETCHES_PER_HOUR_MAX,
+    StretchRecorder,
+)
+
+BEAT_MS = 2_000
+GRAPH = "a" * 64
+
+
+class Node:
+    """A recorder with a clock, and heartbeats of two seconds in which every tenant does its steps."""
+
+    def __init__(self, *, collects: bool = True) -> None:
+        ids = count()
+        self.recorder = StretchRecorder(
+            campaign="collected_0123abcd",
+            devices={"gpu-0": "cpu-standin", "gpu-1": "cpu-standin"},
+            make_id=lambda: f"{next(ids):032x}",
+            collects=collects,
+        )
+        self.now_ms = 0
+        self.living: Sequence[Tenant] = ()
+
+    def look(self, *living: Tenant) -> None:
+        self.living = living
+        self.recorder.look(living, self.now_ms)
+
+    def beat(self, times: int = 1, step_ms: int = 100, busy_ratio: float = 0.5, steps: int | None = None) -> None:
+        for _ in range(times):
+            self.now_ms += BEAT_MS
+            windows = [
+                observation(tenant.key, BEAT_MS // step_ms if steps is None else steps) for tenant in self.living
+            ]
+            readings = [GpuReading(gpu_id="gpu-0", utilization_ratio=busy_ratio, power_watts=60.0)]
+            self.recorder.add(windows, readings, self.now_ms)
+
+
+def tenant(name: str, gpu_id: str = "gpu-0", *, is_private: bool = False) -> Tenant:
+    job = None if is_private else MeasuredJob(graph_sha256=GRAPH, settings={"batch_size": "16"})
+    return Tenant(key=AttemptKey(job_id=name, attempt=1, fence=1), gpu_ids=(gpu_id,), job=job)
+
+
+def observation(key: AttemptKey, steps: int) -> AttemptObservation:
+    return AttemptObservation(
+        key=key,
+        steps_done=0,
+        epoch=0,
+        loss=None,
+        window_steps=steps,
+        window_ms=BEAT_MS if steps else 0,
+        utilization_ratio=0.5,
+        memory_bytes=1,
+        memory_peak_bytes=1_000,
+        checkpoint_step=-1,
+    )
+
+
+def test_a_job_alone_becomes_a_stretch_without_its_warm_up() -> None:
+    node = Node()
+    node.look(tenant("a"))
+    node.beat(4)
+    node.look()
+    (found,) = node.recorder.due()
+    assert (found.steps, found.window_ms) == (60, 6_000)
+    assert found.others == ()
+    assert (found.utilization_ratio, found.power_watts, found.memory_peak_bytes) == (0.5, 60.0, 1_000)
+    assert found.quality_flags == ()
+
+
+def test_a_change_of_neighbours_ends_a_stretch_and_spoils_the_window_in_which_it_falls() -> None:
+    node = Node()
+    node.look(tenant("a"))
+    node.beat(3)
+    node.look(tenant("a"), tenant("b"))
+    node.beat(1, step_ms=200)
+    node.beat(2, step_ms=200)
+    node.look(tenant("a"))
+    alone, shared_a, shared_b = node.recorder.due()
+    assert (alone.steps, alone.window_ms, alone.others) == (40, 4_000, ())
+    for shared in (shared_a, shared_b):
+        assert (shared.steps, shared.window_ms) == (20, 4_000)
+        assert [job.graph_sha256 for job in shared.others] == [GRAPH]
+        assert shared.power_watts is None
+
+
+def test_whoever_comes_and_goes_between_two_heartbeats_spoils_that_window() -> None:
+    node = Node()
+    node.look(tenant("a"))
+    node.beat(2)
+    node.look(tenant("a"), tenant("b"))
+    node.look(tenant("a"))
+    node.beat(1, step_ms=500)
+    node.beat(1)
+    node.look()
+    assert [(item.steps, item.window_ms) for item in node.recorder.due()] == [(20, 2_000), (20, 2_000)]
+
+
+def test_a_neighbour_that_has_not_stepped_yet_is_no_neighbour_to_measure_beside() -> None:
+    node = Node()
+    node.look(tenant("a"), tenant("b"))
+    for _ in range(4):
+        node.now_ms += BEAT_MS
+        node.recorder.add([observation(node.living[0].key, 20), observation(node.living[1].key, 0)], [], node.now_ms)
+    node.look()
+    assert node.recorder.due() == []
+
+
+def test_jobs_on_different_devices_are_alone() -> None:
+    node = Node()
+    node.look(tenant("a"), tenant("b", "gpu-1"))
+    node.beat(3)
+    node.look()
+    assert [item.others for item in node.recorder.due()] == [(), ()]
+
+
+def test_nothing_is_recorded_of_a_private_job_nor_of_who_runs_beside_it() -> None:
+    node = Node()
+    node.look(tenant("a"), tenant("b", is_private=True))
+    node.beat(5)
+    node.look(tenant("b", is_private=True))
+    node.beat(5)
+    node.look()
+    assert node.recorder.due() == []
+
+
+def test_a_node_that_keeps_its_measurements_records_nothing() -> None:
+    node = Node(collects=False)
+    node.look(tenant("a"))
+    node.beat(10)
+    node.look()
+    assert node.recorder.due() == []
+
+
+@pytest.mark.parametrize(("beats", "steps"), [(1, 20), (3, 1)])
+def test_what_is_too_short_is_dropped(beats: int, steps: int) -> None:
+    node = Node()
+    node.look(tenant("a"))
+    node.beat(beats, steps=steps)
+    node.look()
+    assert node.recorder.due() == []
+
+
+def test_a_long_run_becomes_several_stretches() -> None:
+    node = Node()
+    node.look(tenant("a"))
+    node.beat(1 + 2 * STRETCH_MS_MAX // BEAT_MS)
+    assert [item.window_ms for item in node.recorder.due()] == [STRETCH_MS_MAX] * 2
+
+
+def test_an_attempt_gives_a_bounded_number_of_stretches_an_hour() -> None:
+    node = Node()
+    for _ in range(2 * STRETCHES_PER_HOUR_MAX):
+        node.look(tenant("a"))
+        node.beat(3)
+        node.look(tenant("a"), tenant("b", is_private=True))
+    delivered = take_all(node.recorder)
+    assert len(delivered) == STRETCHES_PER_HOUR_MAX
+    node.now_ms += 3_600_000
+    node.look(tenant("a"))
+    node.beat(3)
+    node.look()
+    assert len(node.recorder.due()) == 1
+
+
+def take_all(recorder: StretchRecorder) -> list[str]:
+    delivered: list[str] = []
+    while due := recorder.due():
+        assert len(due) <= STRETCHES_PER_BEAT_MAX
+        recorder.mark_delivered([item.stretch_id for item in due])
+        delivered += [item.stretch_id for item in due]
+    return delivered
+
+
+def test_what_was_not_delivered_is_due_again_and_the_oldest_leave_when_there_are_too_many() -> None:
+    node = Node()
+    for number in range(STRETCHES_KEPT_MAX + 5):
+        node.look(tenant(f"job-{number}"))
+        node.beat(3)
+    node.look()
+    assert node.recorder.due() == node.recorder.due()
+    delivered = take_all(node.recorder)
+    assert len(delivered) == STRETCHES_KEPT_MAX
+    assert delivered[0] == f"{5:032x}"
+
+
+def test_step_times_that_jump_about_are_flagged() -> None:
+    node = Node()
+    node.look(tenant("a"))
+    for step_ms in (100, 100, 200, 100, 250, 400):
+        node.beat(1, step_ms=step_ms)
+    node.look()
+    assert node.recorder.due()[0].quality_flags == ("unsteady",)
+
+
+def test_use_of_the_device_that_no_job_accounts_for_is_flagged() -> None:
+    node = Node()
+    node.look(tenant("a"))
+    node.beat(4, busy_ratio=0.9)
+    node.look()
+    assert node.recorder.due()[0].quality_flags == ("foreign_load",)

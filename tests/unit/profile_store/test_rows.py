@@ -1,0 +1,100 @@
+"""Stretches become rows that the profile schema accepts; what has no row is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cotenant.profile_schema import PairRow, SoloRow, check_row, read_rows
+from predictor_service.errors import InvalidRequestError
+from predictor_service.learning.profile_files import read_profiles
+from predictor_service.profile_store.export import BOUND, export_folder, export_table
+from predictor_service.profile_store.rows import NEVER_ALONE, NEVER_ALONE_FLAG, ODD_SLOWDOWN, make_rows
+from predictor_service.profile_store.stretch import Stretch
+from tests.support.stretches import job, kept_job, stretch
+
+VICTIM, OTHER = job(1), job(2, mode="infer")
+
+
+def beside(number: int, window_ms: int = 25_000) -> Stretch:
+    return stretch(number, job=VICTIM, others=(OTHER,), window_ms=window_ms)
+
+
+def test_a_stretch_alone_is_a_solo_row() -> None:
+    rows = make_rows([stretch(1, sm_activity_ratio=0.4, power_watts=50.0)], {job().graph_sha256: ("vgg11", "vgg")})
+    (row,) = rows.solo
+    check_row(row)
+    assert (row.step_ms_mean, row.steps, row.utilization_ratio, row.sm_activity_ratio) == (5.0, 4_000, 0.7, 0.4)
+    assert (row.architecture, row.family, row.quality_flags) == ("vgg11", "vgg", ("from_agent",))
+    assert (row.memory_peak_bytes, row.memory_context_bytes, row.power_watts) == (50_000_000, 0, 50.0)
+
+
+def test_a_stretch_beside_others_is_a_row_of_pairs_against_the_same_machine_alone() -> None:
+    alone = [stretch(number, job=VICTIM, window_ms=window) for number, window in enumerate((16_000, 20_000, 90_000))]
+    elsewhere = stretch(7, job=VICTIM, window_ms=1_000_000, campaign="collected_ffffffff")
+    rows = make_rows([*alone, elsewhere, beside(10), beside(11)])
+    for solo in rows.solo:
+        check_row(solo)
+    for pair in rows.pairs:
+        check_row(pair)
+    assert [row.slowdown_ratio for row in rows.pairs] == [pytest.approx(0.25)] * 2
+    assert [row.repeat for row in rows.pairs] == [0, 1]
+    assert rows.pairs[0].other_job_keys == (OTHER.key,)
+
+
+def test_a_job_that_never_ran_alone_still_has_a_row_that_says_so() -> None:
+    rows = make_rows([stretch(1, job=VICTIM), beside(2), beside(3)])
+    (missing,) = [row for row in rows.solo if row.status != "ok"]
+    check_row(missing)
+    assert (missing.job_key, missing.status, missing.quality_flags) == (OTHER.key, "failed", (NEVER_ALONE_FLAG,))
+
+
+def test_times_in_doubt_are_no_measure_of_a_slowdown() -> None:
+    rows = make_rows([stretch(1, job=VICTIM, quality_flags=("foreign_load",)), beside(2)])
+    assert rows.pairs == []
+    assert rows.left_out == {NEVER_ALONE: 1}
+
+
+def test_another_sub_batch_is_no_measure_of_a_slowdown() -> None:
+    rows = make_rows([stretch(1, job=VICTIM, sub_batch=8), beside(2)])
+    assert rows.left_out == {NEVER_ALONE: 1}
+
+
+@pytest.mark.parametrize("window_ms", [2_000, 20_000_000])
+def test_a_slowdown_that_no_neighbour_explains_has_no_row(window_ms: int) -> None:
+    rows = make_rows([stretch(1, job=VICTIM), beside(2, window_ms)])
+    assert (rows.pairs, rows.left_out) == ([], {ODD_SLOWDOWN: 1})
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("kind", ["solo", "pairs"])
+def test_an_exported_table_reads_back_as_it_was(tmp_path: Path, suffix: str, kind: str) -> None:
+    stretches = [stretch(1, job=VICTIM), stretch(2, job=OTHER, utilization_ratio=None), beside(3)]
+    path = tmp_path / f"{kind}.{suffix}"
+    export_table(stretches, path, kind)
+    rows = make_rows(stretches)
+    if kind == "solo":
+        assert read_rows(path, SoloRow) == rows.solo
+    else:
+        assert read_rows(path, PairRow) == rows.pairs
+
+
+def test_an_exported_folder_is_a_data_set_with_its_graphs(tmp_path: Path) -> None:
+    known = kept_job(tmp_path / "graphs", 64, 48, 10)
+    bound = kept_job(tmp_path / "graphs", 32, 10, dimension_bindings={"tokens": 4})
+    stretches = [stretch(1, job=known), stretch(2), stretch(3, job=known, others=(job(),)), stretch(4, job=bound)]
+    exported = export_folder(stretches, tmp_path / "set", tmp_path / "graphs")
+    assert (exported.solo, exported.pairs, exported.graphs) == (2, 1, 1)
+    assert exported.left_out == {BOUND: 1}
+    profiles = read_profiles(tmp_path / "set")
+    assert set(profiles.graphs) == {known.graph_sha256}
+    assert export_folder(stretches, tmp_path / "set", tmp_path / "graphs") == exported
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "thesis.tex").write_text("dear")
+    with pytest.raises(InvalidRequestError, match=r"thesis\.tex"):
+        export_folder([stretch(1)], tmp_path / "set", tmp_path / "graphs")
+    assert [path.name for path in (tmp_path / "set").iterdir() if path.is_file()] == ["thesis.tex"]

@@ -1,0 +1,169 @@
+"""What running jobs taught becomes training rows; what teaches nothing is counted with its reason."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cotenant.profile_schema import check_row
+from predictor_service.outcome_journal import PredictionEntry
+from predictor_service.profile_store.intake import stretch_of_outcome
+from predictor_service.profile_store.stretch import MeasuredJob, Source, StoredStretch, Stretch
+from predictor_service.retraining.collected_rows import NAME, TOO_SHORT, CollectedProfiles, collect_profiles
+from predictor_service.retraining.datasets import read_dataset
+from tests.support.measured_dataset import write_dataset
+from tests.support.stretches import job, kept_job, stretch
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("graphs")
+
+
+@pytest.fixture(scope="module")
+def known(graphs: Path) -> MeasuredJob:
+    return kept_job(graphs, 64, 48, 10, optimizer="adam")
+
+
+@pytest.fixture(scope="module")
+def other(graphs: Path) -> MeasuredJob:
+    return kept_job(graphs, 32, 32, 10)
+
+
+def collect(graphs: Path, *stretches: Stretch) -> CollectedProfiles:
+    return collect_profiles([StoredStretch(stretch=item) for item in stretches], graphs, [])
+
+
+def test_stretches_of_one_job_become_one_row_with_their_medians(graphs: Path, known: MeasuredJob) -> None:
+    times = (20_000, 24_000, 200_000)
+    collected = collect(graphs, *(stretch(number, job=known, window_ms=ms) for number, ms in enumerate(times)))
+    assert collected.dataset is not None
+    (row,) = collected.dataset.solo
+    check_row(row)
+    assert (row.step_ms_mean, row.steps, row.campaign) == (6.0, 12_000, NAME)
+    assert (row.batch, row.optimizer, row.device) == (16, "adam", "cpu-standin")
+    assert row.job_key == known.key
+    assert collected.dataset.graphs[known.graph_sha256].nodes > 0
+
+
+def test_pairs_become_one_row_with_their_median(graphs: Path, known: MeasuredJob, other: MeasuredJob) -> None:
+    alone = [stretch(1, job=known), stretch(2, job=other)]
+    beside = [
+        stretch(number, job=known, others=(other,), window_ms=ms)
+        for number, ms in ((3, 22_000), (4, 24_000), (5, 90_000))
+    ]
+    collected = collect(graphs, *alone, *beside)
+    assert collected.dataset is not None
+    (pair,) = collected.dataset.pairs
+    check_row(pair)
+    assert (pair.victim_job_key, pair.other_job_keys) == (known.key, (other.key,))
+    assert pair.slowdown_ratio == pytest.approx(0.2)
+
+
+def test_two_short_looks_at_a_job_are_a_long_one(graphs: Path, known: MeasuredJob) -> None:
+    short = [stretch(number, job=known, steps=1_200, window_ms=6_000) for number in (1, 2)]
+    assert collect(graphs, *short).dataset is not None
+    assert collect(graphs, short[0]).left_out == {TOO_SHORT: 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"quality_flags": ("unsteady", "foreign_load")}, "flagged: foreign_load, unsteady"),
+        ({"sub_batch": 4}, "its batch was divided"),
+        ({"job": job(0)}, "not kept any more"),
+    ],
+)
+def test_what_teaches_nothing_is_left_out_and_named(
+    graphs: Path, known: MeasuredJob, changes: dict[str, Any], reason: str
+) -> None:
+    collected = collect(graphs, stretch(1, **{"job": known, **changes}))
+    assert collected.dataset is None
+    assert any(reason in name for name in collected.left_out)
+
+
+def test_one_graph_is_learned_with_one_binding(graphs: Path, known: MeasuredJob) -> None:
+    rebound = kept_job(graphs, 64, 48, 10, optimizer="adam", dimension_bindings={"tokens": 3})
+    collected = collect(graphs, stretch(1, job=known), stretch(2, job=rebound))
+    assert collected.left_out == {"its graph was bound in another way first": 1}
+
+
+def test_what_the_store_could_not_read_is_counted(graphs: Path) -> None:
+    collected = collect_profiles([StoredStretch(stretch=None, fault="written by another version")], graphs, [])
+    assert collected.left_out == {"written by another version": 1}
+
+
+def test_outcomes_count_where_no_agent_measured_the_job(graphs: Path, known: MeasuredJob, other: MeasuredJob) -> None:
+    told = stretch(1, job=known, source=Source.OUTCOME, window_ms=80_000)
+    told_only = stretch(2, job=other, source=Source.OUTCOME)
+    collected = collect(graphs, told, told_only, stretch(3, job=known))
+    assert collected.dataset is not None
+    assert {row.job_key: row.step_ms_mean for row in collected.dataset.solo} == {known.key: 5.0, other.key: 5.0}
+    assert collected.left_out == {"an agent measured the same job": 1}
+
+
+def test_a_graph_that_a_data_set_knows_keeps_its_family_and_another_one_is_its_own(
+    graphs: Path, known: MeasuredJob, tmp_path: Path
+) -> None:
+    write_dataset(tmp_path / "set")
+    dataset = read_dataset(tmp_path / "set")
+    row = dataset.solo[0]
+    assert row.graph_sha256 is not None
+    shutil.copy(tmp_path / "set" / "graphs" / f"{row.graph_sha256}.onnx", graphs)
+    named = MeasuredJob(graph_sha256=row.graph_sha256, settings=known.settings)
+    stored = [StoredStretch(stretch=stretch(1, job=named)), StoredStretch(stretch=stretch(2, job=known))]
+    collected = collect_profiles(stored, graphs, [dataset])
+    assert collected.dataset is not None
+    assert {item.family for item in collected.dataset.solo} == {f"graph_{known.graph_sha256[:12]}", row.family}
+
+
+GOOD = {"step_ms_mean": 6.0, "utilization_ratio": 0.7, "memory_peak_bytes": 2000, "window_ms": 20_000}
+
+
+def entry(measured: MeasuredJob, /, **content: Any) -> PredictionEntry:
+    settings = measured.settings
+    fields: dict[str, Any] = {
+        "job_key": measured.key,
+        "graph_sha256": measured.graph_sha256,
+        "settings": [settings.batch_size, settings.mode, settings.precision, settings.optimizer, 0.0],
+        "bindings": {},
+    }
+    return PredictionEntry(
+        prediction_id="p",
+        at_ms=1,
+        kind=content.pop("kind", "job"),
+        device="cpu-standin",
+        model_version="v1",
+        content={**fields, **content},
+    )
+
+
+def test_an_outcome_of_a_job_alone_is_a_stretch(known: MeasuredJob) -> None:
+    found = stretch_of_outcome(entry(known), GOOD)
+    assert isinstance(found, Stretch)
+    assert (found.step_ms, found.job, found.source) == (6.0, known, Source.OUTCOME)
+    assert found == stretch_of_outcome(entry(known), dict(reversed(GOOD.items())))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "content", "reason"),
+    [
+        ({"quality_flags": ["noisy"]}, {}, "flagged"),
+        ({"step_ms_mean": 0.0}, {}, "without a step time"),
+        ({"step_ms_mean": float("nan")}, {}, "without a step time"),
+        ({"step_ms_mean": 1e-300}, {}, "without a step time"),
+        ({}, {"settings": None}, "without settings"),
+        ({}, {"settings": [0, "train", "fp32", "sgd", 0.0]}, "InvalidBatchError"),
+        ({}, {"job_key": "another"}, "without all settings"),
+        ({}, {"kind": "pairs"}, "of a pair"),
+    ],
+)
+def test_an_outcome_that_measured_nothing_to_keep_says_why(
+    known: MeasuredJob, outcome: dict[str, Any], content: dict[str, Any], reason: str
+) -> None:
+    found = stretch_of_outcome(entry(known, **content), {**GOOD, **outcome})
+    assert isinstance(found, str)
+    assert reason in found

@@ -1,0 +1,39 @@
+"""An outcome is told to the predictor only where neither the job's owner nor one of its nodes keeps it private."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.command_performer import CommandPerformer
+from scheduler_service.adapters.predictor_client import PredictorClient
+from scheduler_service.core.commands import RecordOutcome
+
+
+@pytest.mark.parametrize(
+    ("launch", "node_ids", "is_told"),
+    [
+        ({}, ("open",), True),
+        ({"no_profiles": False}, ("open", "open-too"), True),
+        ({"no_profiles": True}, ("open",), False),
+        ({}, ("private",), False),
+        ({}, ("open", "private"), False),
+        ({}, ("away",), False),
+    ],
+)
+def test_who_wants_no_profiles_is_not_told_of(
+    launch: Mapping[str, Any], node_ids: tuple[str, ...], is_told: bool
+) -> None:
+    sessions = AgentSessions()
+    for node_id in ("open", "open-too"):
+        sessions.open(node_id, now_ms=0)
+    sessions.open("private", now_ms=0, no_profiles=True)
+    predictor = PredictorClient(None, deadline_s=1)
+    performer = CommandPerformer(
+        sessions=sessions, predictor=predictor, launch_of=lambda job_id: launch, deliver=lambda event: None
+    )
+    performer.perform(RecordOutcome(prediction_id="p", job_id="job-1", node_ids=node_ids))
+    assert bool(predictor._outcomes) is is_told
