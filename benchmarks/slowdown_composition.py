@@ -2,27 +2,86 @@
 
 Reads every data set of this repository and those in COTENANT_CROWD_DATA (folders or files in our schema, joined by the
 path separator). For each row with several jobs beside the victim, the measured slowdowns beside each of them alone are
-composed in every way known and compared with what was measured. Says so where no set has such rows.
+composed in every way known and compared with what was measured; ways that learn a number learn it from the crowds of
+other jobs. Says so where no set has such rows.
 """
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
+from predictor_service.evaluation.metrics import measure_points
+from predictor_service.evaluation.resampling import bootstrap, bootstrap_ratios
 from predictor_service.features.slowdown_composition import COMPOSITIONS, DEFAULT_COMPOSITION, compose_slowdowns
-from predictor_service.learning.problem import Problem
+from predictor_service.features.turn_taking import compose_turns, take_fair_turns
+from predictor_service.learning.problem import BoolArray, FloatArray, JobFacts, Problem
 from predictor_service.learning.problem_reader import list_devices, read_problem
 from predictor_service.learning.profile_files import read_profiles
-from predictor_service.learning.slowdown_method import pair_up
 from predictor_service.learning.slowdown_pairs import name_job
 
 _OWN_SETS: Final = Path(__file__).resolve().parents[1] / "datasets"
+_TARGET: Final = "slowdown"
+_DIGITS: Final = 4
+StringArray = npt.NDArray[np.str_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Crowd:
+    """A victim beside several jobs, with what was measured of its pairs and of its jobs alone.
+
+    Attributes:
+        members: What its rows have in common: all of its jobs.
+        measured: Slowdown of the victim beside all others.
+        pairs: Slowdown of each job beside each other one alone, the victim first; the diagonal is 0.
+        shares: Utilization of each job alone.
+    """
+
+    members: str
+    measured: float
+    pairs: FloatArray
+    shares: FloatArray
+
+    @property
+    def beside(self) -> FloatArray:
+        """Slowdowns of the victim beside each other job alone."""
+        return self.pairs[0, 1:]
+
+
+def _composed(how: str) -> Callable[[Crowd], float]:
+    def way(crowd: Crowd) -> float:
+        return float(compose_slowdowns(crowd.beside, np.zeros(len(crowd.beside), dtype=np.intp), 1, how)[0])
+
+    return way
+
+
+def _power(crowd: Crowd, exponent: float) -> float:
+    """Between the worst neighbour (a large exponent) and more than the sum (one below 1)."""
+    return float(np.sum(np.maximum(crowd.beside, 0.0) ** exponent) ** (1.0 / exponent))
+
+
+WAYS: Final[Mapping[str, Callable[[Crowd], float]]] = {
+    **{how: _composed(how) for how in COMPOSITIONS},
+    "turns": lambda crowd: float(compose_turns(crowd.shares, crowd.pairs)[0]),
+    "fair_turns, utilization alone": lambda crowd: float(take_fair_turns(crowd.shares)[0]),
+    "capacity, utilization alone": lambda crowd: max(float(crowd.shares.sum()) - 1.0, 0.0),
+}
+"""Ways that learn nothing."""
+LEARNED: Final[Mapping[str, tuple[Callable[[Crowd, float], float], FloatArray]]] = {
+    "sum, learned factor": (lambda crowd, factor: factor * float(crowd.beside.sum()), np.linspace(0.5, 2.0, 61)),
+    "turns, learned factor": (lambda crowd, factor: factor * WAYS["turns"](crowd), np.linspace(0.5, 2.0, 61)),
+    "learned power": (_power, np.linspace(0.6, 4.0, 69)),
+}
+"""Ways with one number, and the numbers that are tried."""
+CHOSEN: Final = "chosen on other crowds"
+_LEARNING_CROWDS_MIN: Final = 3
 
 
 def main() -> dict[str, object]:
@@ -32,9 +91,9 @@ def main() -> dict[str, object]:
     figures: dict[str, object] = {}
     for path in [*own, *extra]:
         profiles = read_profiles(path)
-        for device in list_devices(profiles, "slowdown"):
+        for device in list_devices(profiles, _TARGET):
             figures[f"{profiles.name}, {device}"] = compare_compositions(
-                read_problem(profiles, "slowdown", device).problem
+                read_problem(profiles, _TARGET, device).problem
             )
     return {"default": DEFAULT_COMPOSITION, "sets": figures}
 
@@ -46,29 +105,104 @@ def compare_compositions(problem: Problem) -> Mapping[str, object]:
         problem: Rows of pairs and of crowds.
 
     Returns:
-        Number of crowds whose every pair was measured too, and by way the mean absolute error of the slowdown and of
-        the shared time as a share of it.
+        Number of rows with a crowd whose every pair was measured too, and of distinct crowds; by way the mean absolute
+        error of the slowdown with its 95 % interval over crowds, its ratio to the sum's, and the error of the shared
+        time as a share of it.
     """
+    crowds = list(_read_crowds(problem))
+    figures: dict[str, object] = {"rows": len(crowds), "crowds": len({crowd.members for crowd in crowds})}
+    if not crowds:
+        return figures
+    measured = np.array([crowd.measured for crowd in crowds])
+    members = np.array([crowd.members for crowd in crowds])
+    values = {name: np.array([way(crowd) for crowd in crowds]) for name, way in WAYS.items()}
+    if len(np.unique(members)) >= _LEARNING_CROWDS_MIN:
+        tables = {
+            name: np.array([[way(crowd, float(number)) for number in numbers] for crowd in crowds])
+            for name, (way, numbers) in LEARNED.items()
+        }
+        every = np.ones(len(crowds), dtype=bool)
+        chosen = _choose(values, tables, measured, members)
+        values.update({name: _learn(table, measured, members, every) for name, table in tables.items()})
+        values[CHOSEN] = chosen
+    groups = [frozenset({crowd.members}) for crowd in crowds]
+    baseline = measure_points(_TARGET, values["sum"], measured)
+    for name, predicted in values.items():
+        errors = measure_points(_TARGET, predicted, measured)
+        off = np.abs(predicted - measured)
+        figures[name] = {
+            "mae": round(float(off.mean()), _DIGITS),
+            "mae_95": _rounded(bootstrap(errors, groups, seed=0)["mae"]),
+            "ratio_to_sum_95": _rounded(bootstrap_ratios(errors, baseline, groups, seed=0)["mae"]),
+            "bias": round(float((predicted - measured).mean()), _DIGITS),
+            "shared_time_error_ratio": round(float((off / (1.0 + measured)).mean()), _DIGITS),
+        }
+    return figures
+
+
+def _rounded(ends: tuple[float, float] | None) -> list[float] | None:
+    return None if ends is None else [round(end, _DIGITS) for end in ends]
+
+
+def _read_crowds(problem: Problem) -> Iterator[Crowd]:
+    """Rows with several jobs beside the victim, where every pair among them was measured and every job alone."""
     alone: dict[tuple[str, str], list[float]] = defaultdict(list)
     for job, others, measured in zip(problem.jobs, problem.others, problem.measured, strict=True):
         if len(others) == 1:
             alone[name_job(job), name_job(others[0])].append(float(measured))
-    usable = [
-        row
-        for row, (job, others) in enumerate(zip(problem.jobs, problem.others, strict=True))
-        if len(others) > 1 and all((name_job(job), name_job(other)) in alone for other in others)
-    ]
-    crowds = problem.subset(usable)
-    pairs, row_of_pair = pair_up(crowds)
-    slowdowns = np.array([
-        np.mean(alone[name_job(job), name_job(others[0])])
-        for job, others in zip(pairs.jobs, pairs.others, strict=True)
-    ])  # fmt: skip
-    figures: dict[str, object] = {"crowds": len(crowds)}
-    for how in COMPOSITIONS if len(crowds) else ():
-        error = np.abs(compose_slowdowns(slowdowns, row_of_pair, len(crowds), how) - crowds.measured)
-        figures[how] = {
-            "mae": round(float(error.mean()), 4),
-            "shared_time_error_ratio": round(float((error / (1.0 + crowds.measured)).mean()), 4),
-        }
-    return figures
+    for job, others, measured in zip(problem.jobs, problem.others, problem.measured, strict=True):
+        jobs = (job, *others)
+        shares = [each.solo.utilization_ratio for each in jobs]
+        pairs = _pairs_among(jobs, alone)
+        if len(others) > 1 and pairs is not None and None not in shares:
+            yield Crowd(
+                members="|".join(sorted(name_job(each) for each in jobs)),
+                measured=float(measured),
+                pairs=pairs,
+                shares=np.array(shares, dtype=np.float64),
+            )
+
+
+def _pairs_among(jobs: Sequence[JobFacts], alone: Mapping[tuple[str, str], Sequence[float]]) -> FloatArray | None:
+    names = [name_job(job) for job in jobs]
+    pairs = np.zeros((len(jobs), len(jobs)))
+    for victim, other in zip(*np.nonzero(~np.eye(len(jobs), dtype=bool)), strict=True):
+        measured = alone.get((names[victim], names[other]))
+        if not measured:
+            return None
+        pairs[victim, other] = float(np.mean(measured))
+    return pairs
+
+
+def _learn(table: FloatArray, measured: FloatArray, members: StringArray, rows: BoolArray) -> FloatArray:
+    """Answers of some rows, each by the number that fits the other crowds among them best; NaN for other rows.
+
+    Args:
+        table: Answer of each row by each number that is tried, shape (rows, numbers).
+        measured: Shape (rows,).
+        members: Crowd of each row.
+        rows: Which rows take part, of at least two crowds.
+    """
+    errors = np.abs(table - measured[:, None])
+    answers = np.full(len(members), np.nan)
+    for name in np.unique(members[rows]):
+        mine = rows & (members == name)
+        best = int(errors[rows & ~mine].mean(axis=0).argmin())
+        answers[mine] = table[mine, best]
+    return answers
+
+
+def _choose(
+    fixed: Mapping[str, FloatArray], tables: Mapping[str, FloatArray], measured: FloatArray, members: StringArray
+) -> FloatArray:
+    """Every crowd's answer by the way that errs least on the other crowds; what learns is judged by folds of those."""
+    every = np.ones(len(members), dtype=bool)
+    learned = {name: _learn(table, measured, members, every) for name, table in tables.items()}
+    answers = np.full(len(members), np.nan)
+    for name in np.unique(members):
+        mine = members == name
+        inner = {**fixed, **{each: _learn(table, measured, members, ~mine) for each, table in tables.items()}}
+        errors = {each: float(np.abs(values - measured)[~mine].mean()) for each, values in inner.items()}
+        best = min(errors, key=lambda each: errors[each])
+        answers[mine] = {**fixed, **learned}[best][mine]
+    return answers

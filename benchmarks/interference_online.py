@@ -1,0 +1,253 @@
+"""How soon slowdowns are predicted right on a device type that nobody measured, by the outcomes that agents report.
+
+The predictor has no model of the device, so that it starts from the graphs alone (our own jobs) or from what jobs do
+alone (alnair, where COTENANT_SHARED_DATA is set): fair turns. Co-locations are drawn one after the other; each gives
+one outcome per job, its measured slowdown with the noise of a window. Errors are those of all measured pairs, of the
+pairs that were not observed yet, and of the same pairs if an observation taught nothing beyond itself, after some
+numbers of outcomes; means over COTENANT_BENCHMARK_SEEDS (default 10) orders. Takes a minute.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from predictor_service.features.graph_description import GraphDescription
+from predictor_service.features.job_settings import JobSettings
+from predictor_service.importers.alnair import import_alnair
+from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.predictor import Predictor
+from predictor_service.inference.records import PairJob, PairsAnswer, PairsQuestion
+from predictor_service.learning.problem import BoolArray, FloatArray, JobFacts
+from predictor_service.learning.problem_reader import read_problem
+from predictor_service.learning.profile_files import MeasuredProfiles, read_profiles
+from predictor_service.learning.slowdown_pairs import name_job
+from predictor_service.outcome_journal import PredictionEntry
+from predictor_service.registry.served_version import ServedVersion
+
+COUNTS: Final = (0, 10, 30, 100)
+DEVICE: Final = "NVIDIA L4"
+"""A device type of the catalogue that no data set measures."""
+WINDOW_NOISE: Final = 0.05
+"""Standard deviation of ln(1 + slowdown) between windows of one pair."""
+_WINDOW_MS: Final = 10_000
+_MEMORY_BYTES: Final = 1 << 30
+_DIGITS: Final = 4
+_OWN_SET: Final = Path(__file__).resolve().parents[1] / "datasets" / "cpu_standin"
+Outcome = tuple[int, int]
+"""(victim, other) by index."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class World:
+    """Jobs and what they really do to one another.
+
+    Attributes:
+        jobs: As they are asked about.
+        truth: Slowdown of victim by other, NaN where it was not measured, shape (jobs, jobs).
+        graphs: Descriptions by hash; empty where the jobs are known alone.
+    """
+
+    jobs: Sequence[PairJob]
+    truth: FloatArray
+    graphs: Mapping[str, GraphDescription]
+
+
+class _NoVersion:
+    """Nothing was ever trained."""
+
+    def current(self) -> ServedVersion | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadGraphs:
+    """Graphs that were described when the data set was read; their bytes are their hashes."""
+
+    graphs: Mapping[str, GraphDescription]
+
+    def describe(self, data: bytes, bindings: Mapping[str, int] | None = None) -> GraphDescription:
+        return self.graphs[data.decode("ascii")]
+
+
+def main() -> dict[str, object]:
+    """Streams outcomes in every world."""
+    root = os.environ.get("COTENANT_SHARED_DATA", "")
+    seeds = range(int(os.environ.get("COTENANT_BENCHMARK_SEEDS", "10")))
+    worlds = {"cpu_standin, graphs alone": read_own_world(_OWN_SET)}
+    if root:
+        worlds["alnair, known alone"] = read_alnair_world(Path(root) / "alnair")
+    figures: dict[str, object] = {name: stream_outcomes(world, seeds) for name, world in worlds.items()}
+    figures["left_out"] = [] if root else ["alnair: COTENANT_SHARED_DATA is not set"]
+    return figures
+
+
+def read_own_world(folder: Path) -> World:
+    """Our own measured pairs; of the jobs nothing is known but graphs and settings."""
+    profiles = read_profiles(folder)
+    facts, truth = _read_truth(profiles)
+    graph_of = {row.job_key: row.graph_sha256 or "" for row in profiles.solo}
+    jobs = [
+        PairJob(job_id=f"job{place}", settings=_settings(job), graph_sha256=graph_of[job.job_key])
+        for place, job in enumerate(facts)
+    ]
+    return World(jobs=jobs, truth=truth, graphs=profiles.graphs)
+
+
+def read_alnair_world(folder: Path) -> World:
+    """Measured pairs under MPS, with step time and utilization alone known; memory was not published and is made up."""
+    imported = import_alnair(folder)
+    facts, truth = _read_truth(MeasuredProfiles(name="alnair", solo=tuple(imported.solo), pairs=tuple(imported.pairs)))
+    jobs = [
+        PairJob(
+            job_id=f"job{place}",
+            settings=JobSettings(batch_size=job.batch),
+            known_step_ms=job.solo.step_ms,
+            known_utilization_ratio=job.solo.utilization_ratio,
+            known_memory_bytes=_MEMORY_BYTES,
+        )
+        for place, job in enumerate(facts)
+    ]
+    return World(jobs=jobs, truth=truth, graphs={})
+
+
+def _read_truth(profiles: MeasuredProfiles) -> tuple[list[JobFacts], FloatArray]:
+    """Distinct jobs of measured pairs, and the mean slowdown of each ordered pair."""
+    device = sorted({row.device for row in profiles.pairs})[0]
+    problem = read_problem(profiles, "slowdown", device).problem
+    pairs = [
+        (job, others[0], float(measured))
+        for job, others, measured in zip(problem.jobs, problem.others, problem.measured, strict=True)
+        if len(others) == 1
+    ]
+    facts = {name_job(job): job for victim, other, _ in pairs for job in (victim, other)}
+    place = {name: index for index, name in enumerate(sorted(facts))}
+    total, count = np.zeros((len(place), len(place))), np.zeros((len(place), len(place)))
+    for victim, other, measured in pairs:
+        at = place[name_job(victim)], place[name_job(other)]
+        total[at] += measured
+        count[at] += 1.0
+    truth = np.where(count > 0, total / np.maximum(count, 1.0), np.nan)
+    return [facts[name] for name in sorted(facts)], truth
+
+
+def _settings(job: JobFacts) -> JobSettings:
+    mode = job.labels["mode"]
+    return JobSettings(
+        batch_size=job.batch,
+        mode=mode,
+        precision=job.precision,
+        optimizer="sgd" if mode == "infer" else job.optimizer,
+        input_wait_ratio=job.input_wait_ratio,
+    )
+
+
+def stream_outcomes(world: World, seeds: Sequence[int]) -> dict[str, object]:
+    """Streams outcomes in several orders.
+
+    Args:
+        world: Who slows down whom.
+        seeds: One order each.
+
+    Returns:
+        Jobs, ordered pairs and, by number of outcomes, errors and intervals as means over the orders.
+    """
+    library = GraphLibrary(_ReadGraphs(world.graphs), None)
+    for name in sorted(world.graphs):
+        library.describe(name.encode("ascii"), {})
+    orders = [list(_stream(Predictor(library, _NoVersion()), world, seed)) for seed in seeds]
+    names = orders[0][0]
+    return {
+        "jobs": len(world.jobs),
+        "pairs": int(np.isfinite(world.truth).sum()),
+        "after_outcomes": {
+            str(count): {name: _mean([order[place][name] for order in orders]) for name in names}
+            for place, count in enumerate(COUNTS)
+        },
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    """Over the orders that say anything: once every pair was observed, there is no error of the others."""
+    known = [value for value in values if np.isfinite(value)]
+    return round(float(np.mean(known)), _DIGITS) if known else None
+
+
+def _stream(predictor: Predictor, world: World, seed: int) -> Iterator[dict[str, float]]:
+    """Yields figures at each of `COUNTS`."""
+    question = PairsQuestion(device=DEVICE, jobs=world.jobs)
+    prior = predictor.predict_pairs(question)
+    random = np.random.default_rng(seed)
+    outcomes = _draw_outcomes(world, random)
+    seen: dict[Outcome, list[float]] = {}
+    for count in COUNTS:
+        while sum(len(values) for values in seen.values()) < count:
+            victim, other = next(outcomes)
+            noise = WINDOW_NOISE * random.standard_normal()
+            slowdown_ratio = float((1.0 + world.truth[victim, other]) * np.exp(noise) - 1.0)
+            seen.setdefault((victim, other), []).append(slowdown_ratio)
+            predictor.learn_outcomes([_outcome(prior, world, (victim, other), slowdown_ratio)])
+        yield _score(world, prior, predictor.predict_pairs(question), seen)
+
+
+def _draw_outcomes(world: World, random: np.random.Generator) -> Iterator[Outcome]:
+    """Co-locations in a drawn order, again and again; both jobs of each report."""
+    known = np.isfinite(world.truth)
+    pairs = np.argwhere(np.triu(known | known.T))
+    while True:
+        for first, second in random.permutation(pairs):
+            for victim, other in dict.fromkeys(((int(first), int(second)), (int(second), int(first)))):
+                if known[victim, other]:
+                    yield victim, other
+
+
+def _outcome(
+    answer: PairsAnswer, world: World, pair: Outcome, slowdown_ratio: float
+) -> tuple[PredictionEntry, Mapping[str, object]]:
+    """What an agent reports of one window, beside the prediction that it answers."""
+    entry = PredictionEntry(
+        prediction_id=answer.prediction_id,
+        at_ms=0,
+        kind="pairs",
+        device=DEVICE,
+        model_version=answer.model_version,
+        content={"job_ids": [job.job_id for job in world.jobs], "job_keys": [job.key for job in world.jobs]},
+    )
+    victim, other = (world.jobs[place].job_id for place in pair)
+    return entry, {
+        "slowdown_ratio": slowdown_ratio,
+        "victim_job_id": victim,
+        "other_job_id": other,
+        "window_ms": _WINDOW_MS,
+    }
+
+
+def _score(
+    world: World, prior: PairsAnswer, answer: PairsAnswer, seen: Mapping[Outcome, Sequence[float]]
+) -> dict[str, float]:
+    known = np.isfinite(world.truth)
+    unseen = known.copy()
+    overridden = prior.slowdown_ratio.astype(np.float64)
+    for pair, values in seen.items():
+        unseen[pair] = False
+        overridden[pair] = np.mean(values)
+    inside = (answer.lower <= world.truth) & (world.truth <= answer.upper)
+    return {
+        "observed_share": float(1.0 - unseen.sum() / known.sum()),
+        "mae": _error(answer.slowdown_ratio, world.truth, known),
+        "mae_unobserved": _error(answer.slowdown_ratio, world.truth, unseen),
+        "mae_if_only_overridden": _error(overridden, world.truth, known),
+        "mae_unobserved_of_the_start": _error(prior.slowdown_ratio, world.truth, unseen),
+        "coverage_90_ratio": float(inside[known].mean()),
+        "coverage_90_unobserved_ratio": float(inside[unseen].mean()) if unseen.any() else np.nan,
+        "width_90_mean": float((answer.upper - answer.lower)[known].mean()),
+    }
+
+
+def _error(predicted: np.ndarray[tuple[int, ...], np.dtype[np.floating]], truth: FloatArray, rows: BoolArray) -> float:
+    return float(np.abs(predicted - truth)[rows].mean()) if rows.any() else np.nan
