@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from predictor_service.evaluation.metrics import measure_points
 from predictor_service.evaluation.resampling import bootstrap, bootstrap_ratios
-from predictor_service.features.slowdown_composition import COMPOSITIONS, DEFAULT_COMPOSITION, compose_slowdowns
-from predictor_service.features.turn_taking import compose_turns, take_fair_turns
+from predictor_service.features.slowdown_composition import COMPOSITIONS, compose_slowdowns
+from predictor_service.features.turn_taking import compose_turns, exceed_sum, take_fair_turns
 from predictor_service.learning.problem import BoolArray, FloatArray, JobFacts, Problem
 from predictor_service.learning.problem_reader import list_devices, read_problem
 from predictor_service.learning.profile_files import read_profiles
@@ -67,8 +67,10 @@ def _power(crowd: Crowd, exponent: float) -> float:
     return float(np.sum(np.maximum(crowd.beside, 0.0) ** exponent) ** (1.0 / exponent))
 
 
+SERVED: Final = "sum and longer turns"
 WAYS: Final[Mapping[str, Callable[[Crowd], float]]] = {
     **{how: _composed(how) for how in COMPOSITIONS},
+    SERVED: lambda crowd: float(crowd.beside.sum() + exceed_sum(crowd.shares)[0]),
     "turns": lambda crowd: float(compose_turns(crowd.shares, crowd.pairs)[0]),
     "fair_turns, utilization alone": lambda crowd: float(take_fair_turns(crowd.shares)[0]),
     "capacity, utilization alone": lambda crowd: max(float(crowd.shares.sum()) - 1.0, 0.0),
@@ -95,7 +97,7 @@ def main() -> dict[str, object]:
             figures[f"{profiles.name}, {device}"] = compare_compositions(
                 read_problem(profiles, _TARGET, device).problem
             )
-    return {"default": DEFAULT_COMPOSITION, "sets": figures}
+    return {"served": SERVED, "sets": figures}
 
 
 def compare_compositions(problem: Problem) -> Mapping[str, object]:

@@ -72,3 +72,22 @@ def take_fair_turns(utilization_ratio: FloatArray) -> FloatArray:
     return compose_turns(
         utilization_ratio, np.outer(utilization_ratio, np.maximum(utilization_ratio, _UTILIZATION_MIN))
     )
+
+
+def exceed_sum(utilization_ratio: FloatArray) -> FloatArray:
+    """By how much fair turns of a whole crowd slow each job down beyond the sum of its pairs.
+
+    What a neighbour costs beyond its turns (caches that it empties, memory that it reads) it costs once, whoever else
+    is there; measured pairs therefore add up, and only the turns get longer.
+
+    Args:
+        utilization_ratio: Of each job alone, 0 to 1, shape (jobs,), at most `CROWD_MAX` of them.
+
+    Returns:
+        What to add to the sum of slowdowns beside each other job alone, at least 0, shape (jobs,).
+
+    Raises:
+        ValueError: More jobs than `CROWD_MAX`.
+    """
+    of_pairs = utilization_ratio * (utilization_ratio.sum() - utilization_ratio)
+    return np.asarray(np.maximum(take_fair_turns(utilization_ratio) - of_pairs, 0.0))

@@ -9,7 +9,6 @@ A victim beside several jobs is predicted beside each of them, and the slowdowns
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +16,6 @@ from typing import Final
 import numpy as np
 
 from predictor_service.errors import TrainingDataError
-from predictor_service.features.slowdown_composition import compose_slowdowns
 from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
 from predictor_service.learning.problem import CandidateResult, FloatArray, Forecast, IndexArray, Problem
 from predictor_service.learning.slowdown_candidates import (
@@ -31,6 +29,7 @@ from predictor_service.learning.slowdown_candidates import (
     learn_mean,
     learn_pair_columns,
 )
+from predictor_service.learning.slowdown_crowds import compose_crowds, pair_up
 from predictor_service.learning.slowdown_folds import inner_folds
 from predictor_service.learning.slowdown_process import ROWS_MAX
 from predictor_service.selection.conformal import ConformalBounds, calibrate
@@ -85,7 +84,7 @@ class FittedSlowdown:
     def predict(self, problem: Problem) -> Forecast:
         """Predicts every row with an interval; see `problem.FittedMethod`."""
         pairs, row_of_pair = pair_up(problem)
-        value = compose_slowdowns(self.models[self.selected].predict(pairs), row_of_pair, len(problem))
+        value = compose_crowds(problem, self.models[self.selected].predict(pairs), row_of_pair)
         learned = to_learned_scale(TARGET, value)
         half_width = self.bounds.half_width(0.9)
         return Forecast(
@@ -99,25 +98,10 @@ class FittedSlowdown:
     def predict_each(self, problem: Problem) -> Mapping[str, FloatArray]:
         """Predictions of every candidate by name, for the scored table of an evaluation."""
         pairs, row_of_pair = pair_up(problem)
-        return {
-            name: compose_slowdowns(model.predict(pairs), row_of_pair, len(problem))
-            for name, model in self.models.items()
-        }
+        return {name: compose_crowds(problem, model.predict(pairs), row_of_pair) for name, model in self.models.items()}
 
     def _pairs_in_domain(self, pairs: Problem) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         return self.domain.contains(self.columns.table(pairs).astype(np.float32))
-
-
-def pair_up(problem: Problem) -> tuple[Problem, IndexArray]:
-    """Splits rows of several jobs beside the victim into one row per job beside it.
-
-    Returns:
-        The rows and, for each, the place of the row that it came from.
-    """
-    places = [row for row, others in enumerate(problem.others) for _ in others]
-    pairs = problem.subset(places)
-    others = tuple((other,) for beside in problem.others for other in beside)
-    return dataclasses.replace(pairs, others=others), np.array(places, dtype=np.intp)
 
 
 def _every(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from predictor_service.features.pair_features import SoloFigures, fair_share_slowdowns
-from predictor_service.features.turn_taking import CROWD_MAX, compose_turns, take_fair_turns
+from predictor_service.features.turn_taking import CROWD_MAX, compose_turns, exceed_sum, take_fair_turns
 
 
 def test_two_jobs_suffer_as_the_pair_model_anchors_them() -> None:
@@ -42,6 +42,15 @@ def test_fair_turns_are_those_of_a_simulated_queue() -> None:
     shares = (0.4, 0.7, 0.9)
     measured = _simulate(shares, cycles=40_000, seed=1)
     assert take_fair_turns(np.array(shares)) == pytest.approx(measured, rel=0.05)
+
+
+def test_nothing_exceeds_the_sum_for_two_jobs_nor_for_jobs_that_compute_all_the_time() -> None:
+    assert exceed_sum(np.array([0.3, 0.8])) == pytest.approx(np.zeros(2))
+    assert exceed_sum(np.ones(4)) == pytest.approx(np.zeros(4))
+
+
+def test_turns_of_jobs_that_wait_exceed_the_sum_of_their_pairs() -> None:
+    assert (exceed_sum(np.array([0.4, 0.7, 0.9])) > 0.02).all()
 
 
 def test_more_jobs_than_can_be_computed_are_refused() -> None:

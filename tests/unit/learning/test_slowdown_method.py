@@ -10,6 +10,7 @@ import pytest
 from predictor_service.errors import TrainingDataError
 from predictor_service.evaluation.scoring import Round, plan_rounds
 from predictor_service.features.slowdown_composition import COMPOSITIONS, compose_slowdowns
+from predictor_service.features.turn_taking import exceed_sum
 from predictor_service.learning.problem import JobFacts, Problem, SoloFigures
 from predictor_service.learning.slowdown_aip import AdaptivePrediction
 from predictor_service.learning.slowdown_folds import inner_folds, observe_pairs
@@ -68,12 +69,35 @@ def test_names_of_jobs_are_no_feature() -> None:
     assert values[0] == pytest.approx(values[1], rel=1e-3)
 
 
+def _crowd(problem: Problem, share_mode: str, utilization_ratio: float) -> Problem:
+    """The first victim beside two jobs."""
+
+    def changed(job: JobFacts) -> JobFacts:
+        solo = dataclasses.replace(job.solo, utilization_ratio=utilization_ratio)
+        return dataclasses.replace(job, labels={**job.labels, "share_mode": share_mode}, solo=solo)
+
+    crowd = _hidden(problem.subset([1]))
+    others = (changed(problem.others[1][0]), changed(problem.others[2][0]))
+    return dataclasses.replace(crowd, jobs=(changed(crowd.jobs[0]),), others=(others,))
+
+
 def test_a_victim_beside_two_jobs_suffers_the_sum_of_both() -> None:
     problem = turn_taking_problem(jobs=6)
     fitted = SlowdownMethod("random_pair").fit(problem, seed=0)
     alone = fitted.predict(_hidden(problem.subset([1, 2])))
-    crowd = dataclasses.replace(_hidden(problem.subset([1])), others=((problem.others[1][0], problem.others[2][0]),))
-    assert fitted.predict(crowd).value == pytest.approx([alone.value.sum()])
+    assert fitted.predict(_crowd(problem, "mps", 1.0)).value == pytest.approx([alone.value.sum()])
+
+
+def test_turns_get_longer_in_a_crowd_only_where_jobs_take_turns_and_wait() -> None:
+    problem = turn_taking_problem(jobs=6)
+    fitted = SlowdownMethod("random_pair").fit(problem, seed=0)
+    value = {
+        (mode, share): float(fitted.predict(_crowd(problem, mode, share)).value[0])
+        for mode in ("mps", "time_slicing")
+        for share in (0.6, 1.0)
+    }
+    assert value["time_slicing", 1.0] == pytest.approx(value["mps", 1.0])
+    assert value["time_slicing", 0.6] - value["mps", 0.6] == pytest.approx(float(exceed_sum(np.full(3, 0.6))[0]))
 
 
 def test_rows_without_a_single_pair_are_refused_with_a_remedy() -> None:
