@@ -1,9 +1,11 @@
 """Server CPU of predictions beside a raw gRPC echo of the same run, as JSON.
 
-Each figure is the best of five rounds; no two requests of a round are equal, so no answer is ever reused. "warm" means
-that the graph is known: `predict_job_warm` varies batch, optimizer, precision and mode as a scheduler does that tries
-what fits, `predict_job_warm_new_settings` also varies the input wait, so that every request is a job never asked about.
-CPU seconds are those of the server's process; `pairs_end_to_end` adds those of the client that reads the answer.
+Each figure is the best of five. "warm" means that the graph is known. `predict_job_warm` varies batch, optimizer,
+precision and mode as a scheduler does that tries what fits, and no two requests are equal, so no answer is ever reused;
+`predict_job_warm_new_settings` also varies the input wait, so that every request is a job never asked about.
+`predict_job_repeated` asks about sixteen jobs again and again: its answers are reused. `messages_only` is the floor:
+gRPC, reading the question and writing an answer, with nothing between them. CPU seconds are those of the server's
+process; `pairs_end_to_end` adds those of the client that reads the answer.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import numpy.typing as npt
 
 from cotenant.graph_file import strip_weights
 from cotenant.v1 import prediction_pb2 as messages
-from cotenant.v1 import prediction_pb2_grpc
+from cotenant.v1 import prediction_pb2_grpc, resources_pb2
 from tests.support.onnx_graphs import resnet50
 
 ROUNDS = 5
@@ -35,6 +37,9 @@ REQUESTS = 2000
 PAIR_REQUESTS = 20
 IN_FLIGHT = 32
 ECHO_BYTES = 1024
+ECHO_SERVICE = "benchmark.Echo"
+UNASKED = 0.00005
+"""An input wait that the sequential rounds do not use, so that no question in flight was ever asked before."""
 START_S = 180.0
 TARGETS = {
     "predict_job_warm": 1.0,
@@ -44,10 +49,33 @@ TARGETS = {
 }
 GRAPH = strip_weights(resnet50().SerializeToString())
 CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+ESTIMATE: Any = {
+    "value": 0.51,
+    "lower": 0.41,
+    "upper": 0.81,
+    "confidence": 0.9,
+    "upper_99": 0.9,
+    "level": 3,
+    "in_domain": True,
+}
+ANSWER = messages.PredictJobResponse(
+    prediction_id="p" * 45,
+    model_version="v" * 16,
+    utilization_ratio=ESTIMATE,
+    memory_bytes=ESTIMATE,
+    step_ms=ESTIMATE,
+    fits=True,
+    graph=resources_pb2.GraphSummary(
+        graph_sha256="g" * 64, parameters=25_557_032, forward_macs_per_sample=1 << 32, nodes=126
+    ),
+    device_memory_bytes=1 << 36,
+    job_key="k" * 64,
+)
 
 Process = subprocess.Popen[bytes]
 Stub = prediction_pb2_grpc.PredictionServiceStub
 EchoCall: TypeAlias = "grpc.UnaryUnaryMultiCallable[bytes, bytes]"
+MessageCall: TypeAlias = "grpc.UnaryUnaryMultiCallable[messages.PredictJobRequest, messages.PredictJobResponse]"
 
 
 def main() -> dict[str, Any]:
@@ -68,14 +96,13 @@ def measure(folder: Path) -> dict[str, Any]:
     try:
         with grpc.insecure_channel(address) as channel, grpc.insecure_channel(echo_address) as echo_channel:
             stub = prediction_pb2_grpc.PredictionServiceStub(channel)
-            call: EchoCall = echo_channel.unary_unary("/benchmark.Echo/Echo")
             return {
                 "unit": "ms of server CPU per request",
                 "target": TARGETS,
                 **measure_jobs(predictor, stub),
                 **measure_pairs(predictor, stub),
-                "echo_1_kib": best(echo, lambda _: call(bytes(ECHO_BYTES)), REQUESTS),
-                **compare_in_flight(predictor, stub, echo, call),
+                "echo_1_kib": measure_echo(echo, echo_channel),
+                **compare_in_flight(predictor, stub, echo, echo_channel),
             }
     finally:
         for process in (predictor, echo):
@@ -102,6 +129,12 @@ def measure_jobs(process: Process, stub: Stub) -> dict[str, float]:
     }
 
 
+def measure_echo(process: Process, channel: grpc.Channel) -> float:
+    """Measures echoes one after the other."""
+    call: EchoCall = channel.unary_unary(f"/{ECHO_SERVICE}/Echo")
+    return best(process, lambda _: call(bytes(ECHO_BYTES)), REQUESTS)
+
+
 def measure_pairs(process: Process, stub: Stub) -> dict[str, float]:
     """Measures pairs of 200 jobs: all known, and all to be predicted from a graph first."""
     sha256 = upload(stub)
@@ -118,26 +151,42 @@ def measure_pairs(process: Process, stub: Stub) -> dict[str, float]:
     }
 
 
-def compare_in_flight(process: Process, stub: Stub, echo: Process, call: EchoCall) -> dict[str, float]:
-    """Measures warm predictions and echoes in turn, `IN_FLIGHT` always under way, so that both see the same machine."""
+def compare_in_flight(process: Process, stub: Stub, echo: Process, channel: grpc.Channel) -> dict[str, float]:
+    """Measures predictions and echoes in turn, `IN_FLIGHT` always under way, so that all see the same machine."""
     sha256 = upload(stub)
-    rounds = []
+    plain: EchoCall = channel.unary_unary(f"/{ECHO_SERVICE}/Echo")
+    messages_only: MessageCall = channel.unary_unary(
+        f"/{ECHO_SERVICE}/Messages",
+        messages.PredictJobRequest.SerializeToString,
+        messages.PredictJobResponse.FromString,
+    )
+    asked: dict[str, tuple[Process, Callable[[int], grpc.Future[Any]]]] = {
+        "predict_job_warm": (process, lambda n: stub.PredictJob.future(job_request(n, UNASKED, graph_sha256=sha256))),
+        "predict_job_warm_new_settings": (
+            process,
+            lambda n: stub.PredictJob.future(job_request(n, UNASKED + (n % 9973) / 10_000, graph_sha256=sha256)),
+        ),
+        "predict_job_repeated": (process, lambda n: stub.PredictJob.future(job_request(n % 16, graph_sha256=sha256))),
+        "messages_only": (echo, lambda n: messages_only.future(job_request(n, graph_sha256=sha256))),
+        "echo_1_kib": (echo, lambda _: plain.future(bytes(ECHO_BYTES))),
+    }
+    cpu_ms: dict[str, list[float]] = {name: [] for name in asked}
+    rates: dict[str, list[float]] = {name: [] for name in asked}
     for turn in range(ROUNDS):
-        numbers = range(turn * REQUESTS, (turn + 1) * REQUESTS)
-        rounds.append(
-            (
-                in_flight(process, lambda n: stub.PredictJob.future(job_request(n, graph_sha256=sha256)), numbers),
-                in_flight(echo, lambda _: call.future(bytes(ECHO_BYTES)), numbers),
-            )
-        )
-    predict, plain = zip(*rounds, strict=True)
+        for name, (server, ask) in asked.items():
+            took_ms, rate = in_flight(server, ask, range(turn * REQUESTS, (turn + 1) * REQUESTS))
+            cpu_ms[name].append(took_ms)
+            rates[name].append(rate)
     return {
-        "predict_job_warm_in_flight": min(cpu_ms for cpu_ms, _ in predict),
-        "echo_1_kib_in_flight": min(cpu_ms for cpu_ms, _ in plain),
-        "predict_job_requests_per_s": max(rate for _, rate in predict),
-        "echo_1_kib_requests_per_s": max(rate for _, rate in plain),
-        "throughput_to_echo_ratio": round(max(rate for _, rate in predict) / max(rate for _, rate in plain), 4),
-        "throughput_to_echo_cpu_ratio": round(min(plain)[0] / min(predict)[0], 4),
+        **{f"{name}_in_flight": min(figures) for name, figures in cpu_ms.items()},
+        **{f"{name}_requests_per_s": max(figures) for name, figures in rates.items()},
+        **{
+            f"{name}_throughput_to_echo_ratio": round(max(rates[name]) / max(rates["echo_1_kib"]), 4)
+            for name in asked
+            if name != "echo_1_kib"
+        },
+        "throughput_to_echo_ratio": round(max(rates["predict_job_warm"]) / max(rates["echo_1_kib"]), 4),
+        "throughput_to_echo_cpu_ratio": round(min(cpu_ms["echo_1_kib"]) / min(cpu_ms["predict_job_warm"]), 4),
     }
 
 
@@ -254,10 +303,17 @@ def start(command: list[str], ready: Path) -> tuple[Process, str]:
 
 
 def serve_echo(ready: Path) -> None:
-    """Serves the echo until ended."""
-    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(lambda request, context: request)
+    """Serves the echo, and the floor of any prediction, until ended."""
+    handlers = {
+        "Echo": grpc.unary_unary_rpc_method_handler(lambda request, context: request),
+        "Messages": grpc.unary_unary_rpc_method_handler(
+            lambda request, context: ANSWER,
+            messages.PredictJobRequest.FromString,
+            messages.PredictJobResponse.SerializeToString,
+        ),
+    }
     server = grpc.server(ThreadPoolExecutor(32))
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("benchmark.Echo", {"Echo": handler}),))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(ECHO_SERVICE, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     partial = ready.with_suffix(".partial")

@@ -37,7 +37,10 @@ _REPEATABLE = {
     "cotenant.v1.SchedulingService": (
         "SubmitJob", "GetJob", "ListJobs", "CancelJob", "ExplainJob", "ListNodes", "ListPolicies", "Decide",
     ),
-    "cotenant.v1.PredictionService": ("PredictJob", "PredictPairs", "RecordOutcomes", "ListDevices"),
+    "cotenant.v1.PredictionService": (
+        "PredictJob", "PredictPairs", "PredictMemoryRisk", "RecordOutcomes", "ListDevices", "FitLossCurve",
+        "FitSpeedModel",
+    ),
 }  # fmt: skip
 
 Answer = TypeVar("Answer")
@@ -265,6 +268,23 @@ class PredictorClient:
         """Predicts how much every job slows down every other one on one device."""
         request.request_id = request.request_id or str(uuid.uuid4())
         return self._ask(lambda timeout: self._stub.PredictPairs(request, timeout=timeout))
+
+    def predict_memory_risk(
+        self, request: prediction_pb2.PredictMemoryRiskRequest
+    ) -> prediction_pb2.PredictMemoryRiskResponse:
+        """Predicts how likely jobs run out of one device's memory together."""
+        request.request_id = request.request_id or str(uuid.uuid4())
+        return self._ask(lambda timeout: self._stub.PredictMemoryRisk(request, timeout=timeout))
+
+    def fit_loss_curve(self, request: prediction_pb2.FitLossCurveRequest) -> prediction_pb2.FitLossCurveResponse:
+        """Predicts from a job's own curve when its training ends."""
+        request.request_id = request.request_id or str(uuid.uuid4())
+        return self._ask(lambda timeout: self._stub.FitLossCurve(request, timeout=timeout))
+
+    def fit_speed_model(self, request: prediction_pb2.FitSpeedModelRequest) -> prediction_pb2.FitSpeedModelResponse:
+        """Predicts from short runs how fast a job steps on other resources."""
+        request.request_id = request.request_id or str(uuid.uuid4())
+        return self._ask(lambda timeout: self._stub.FitSpeedModel(request, timeout=timeout))
 
     def list_devices(self) -> list[prediction_pb2.Device]:
         """Returns the device types with a trained model or known peaks."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _DEFAULTS = {"mode": "train", "precision": "fp32", "optimizer": "sgd"}
 _ENUM_PREFIXES = {"mode": "RUN_MODE_", "precision": "PRECISION_", "optimizer": "OPTIMIZER_"}
+_OPEN_BATCH = '"batch_size":-1'
 
 
 def job_key(graph_sha256: str, settings: Mapping[str, object]) -> str:
@@ -24,6 +25,23 @@ def job_key(graph_sha256: str, settings: Mapping[str, object]) -> str:
             network_bytes_per_s. The proto3 JSON form is understood too ("64", "OPTIMIZER_ADAM"). A field that is
             absent, None, zero, empty or unspecified counts as its default, so an old client and a new one agree.
     """
+    return hashlib.sha256(_canonical_text(graph_sha256, settings).encode()).hexdigest()
+
+
+def job_keys(graph_sha256: str, settings: Mapping[str, object]) -> Callable[[int], str]:
+    """Return a function from a batch, at least 1, to the key of the job that differs from this one in its batch only.
+
+    Args:
+        graph_sha256: As for `job_key`.
+        settings: As for `job_key`; its batch_size is not looked at.
+    """
+    # The batch is the first of the settings by name, and quotes inside of the hash before it are escaped.
+    text = _canonical_text(graph_sha256, {**settings, "batch_size": -1})
+    before, _, after = text.partition(_OPEN_BATCH)
+    return lambda batch: hashlib.sha256(f'{before}"batch_size":{batch}{after}'.encode()).hexdigest()
+
+
+def _canonical_text(graph_sha256: str, settings: Mapping[str, object]) -> str:
     canonical: dict[str, object] = dict(_DEFAULTS)
     for name, value in settings.items():
         if not value:  # most fields of most jobs
@@ -34,8 +52,7 @@ def job_key(graph_sha256: str, settings: Mapping[str, object]) -> str:
         plain = _without_prefix(name, value)
         if plain not in (None, 0, 0.0, "", "0", "unspecified", {}):
             canonical[name] = _number_or_text(plain)
-    content = _ENCODER.encode([graph_sha256, canonical])
-    return hashlib.sha256(content.encode()).hexdigest()
+    return _ENCODER.encode([graph_sha256, canonical])
 
 
 def _without_prefix(name: str, value: object) -> object:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from cotenant.job_key import job_key
+from cotenant.job_key import job_key, job_keys
 from predictor_service.errors import InvalidBatchError, InvalidSettingError
 
 BATCH_MAX: Final = 1_000_000
@@ -60,7 +60,14 @@ class JobSettings:
 
     def key(self, graph_sha256: str) -> str:
         """The key of the job that runs this graph with these settings."""
-        settings: dict[str, object] = {
+        return job_key(graph_sha256, self._for_key())
+
+    def keys(self, graph_sha256: str) -> Callable[[int], str]:
+        """The keys of the jobs that differ from this one in their batch only, by batch."""
+        return job_keys(graph_sha256, self._for_key())
+
+    def _for_key(self) -> dict[str, object]:
+        return {
             "batch_size": self.batch_size,
             "mode": self.mode,
             "precision": self.precision,
@@ -71,7 +78,6 @@ class JobSettings:
             "disk_read_bytes_per_s": self.disk_read_bytes_per_s,
             "network_bytes_per_s": self.network_bytes_per_s,
         }
-        return job_key(graph_sha256, settings)
 
 
 def check_batch(batch: int, name: str) -> None:

@@ -54,7 +54,7 @@ class CallDesk:
             produce: Makes the answer.
         """
         started_ms = monotonic_ms()
-        self._metrics.under_way.inc()
+        self._metrics.requests.begin()
         code = grpc.StatusCode.OK
         try:
             return self._admit(context, method, request, produce)
@@ -69,7 +69,6 @@ class CallDesk:
             _logger.exception("unexpected error", extra={"method": method})
             _abort(context, ServiceError("the predictor failed inside", remedy="see its log"))
         finally:
-            self._metrics.under_way.dec()
             self._note(method, code, monotonic_ms() - started_ms)
 
     def _admit(
@@ -85,7 +84,7 @@ class CallDesk:
         return self._repeated.answer(method, getattr(request, "request_id", ""), request, wait_s, produce)
 
     def _note(self, method: str, code: grpc.StatusCode, duration_ms: int) -> None:
-        self._metrics.count(method, code.name, duration_ms)
+        self._metrics.requests.end(method, code.name, duration_ms)
         if code is grpc.StatusCode.OK:
             self._line.note_duration(duration_ms)
         # A line for every answer would cost a tenth of it and hide what matters: metrics count the ordinary ones.

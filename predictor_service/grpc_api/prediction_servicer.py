@@ -13,17 +13,18 @@ from predictor_service.errors import GraphLimitError, InvalidRequestError
 from predictor_service.features.graph_limits import DEFAULT_LIMITS
 from predictor_service.grpc_api.call_desk import CallDesk
 from predictor_service.grpc_api.convergence_answers import fit_loss_curve, fit_speed_model
+from predictor_service.grpc_api.job_answers import JobAnswers
 from predictor_service.grpc_api.stretch_answers import record_stretches
 from predictor_service.grpc_api.translate_answers import (
     device_message,
-    job_response,
     outcome_content,
     pairs_response,
+    risk_response,
     upload_response,
 )
-from predictor_service.grpc_api.translate_requests import job_question, pairs_question
+from predictor_service.grpc_api.translate_requests import job_question, pairs_question, risk_question
 from predictor_service.inference.predictor import Predictor
-from predictor_service.inference.records import JobAnswer, JobQuestion, PairsAnswer, PairsQuestion
+from predictor_service.inference.records import PairsAnswer, PairsQuestion
 from predictor_service.outcome_journal import OutcomeJournal, PredictionEntry
 from predictor_service.profile_store.intake import keep_outcomes
 from predictor_service.profile_store.store import ProfileStore
@@ -51,6 +52,7 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         self._journal = journal
         self._desk = desk
         self._profiles = profiles
+        self._jobs = JobAnswers(predictor, journal)
         predictor.learn_outcomes(journal.joined(newest=_LEARNED_AT_START_MAX))
 
     def PredictJob(  # noqa: N802 (named by the contract)
@@ -64,6 +66,17 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
     ) -> prediction_pb2.PredictPairsResponse:
         """Predicts how much every job of a list slows down every other one."""
         return self._desk.answer(context, "PredictPairs", request, lambda: self._predict_pairs(request))
+
+    def PredictMemoryRisk(  # noqa: N802 (named by the contract)
+        self, request: prediction_pb2.PredictMemoryRiskRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.PredictMemoryRiskResponse:
+        """Predicts how likely jobs run out of memory together."""
+        return self._desk.answer(
+            context,
+            "PredictMemoryRisk",
+            request,
+            lambda: risk_response(self._predictor.predict_memory_risk(risk_question(request))),
+        )
 
     def UploadGraph(  # noqa: N802 (named by the contract)
         self, request_iterator: Iterator[prediction_pb2.UploadGraphRequest], context: grpc.ServicerContext
@@ -102,13 +115,10 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         return self._desk.answer(context, "FitSpeedModel", request, lambda: fit_speed_model(request))
 
     def _predict_job(self, request: prediction_pb2.PredictJobRequest) -> prediction_pb2.PredictJobResponse:
-        question = job_question(request)
         if request.validate_only:
-            self._predictor.check_job(question)
+            self._predictor.check_job(job_question(request))
             return prediction_pb2.PredictJobResponse()
-        answer = self._predictor.predict_job(question)
-        self._journal.remember(_job_entry(answer, question))
-        return job_response(answer)
+        return self._jobs.answer(request)
 
     def _predict_pairs(self, request: prediction_pb2.PredictPairsRequest) -> prediction_pb2.PredictPairsResponse:
         question = pairs_question(request)
@@ -168,35 +178,6 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
             devices=[device_message(device, trained) for device, trained in page],
             next_page_token=page[-1][0].name if len(page) < len(devices) else "",
         )
-
-
-def _job_entry(answer: JobAnswer, question: JobQuestion) -> PredictionEntry:
-    """What was promised, for the drift monitor, and what the job is, so that its outcome can become a training row."""
-    settings = question.settings
-    utilization, memory, step = answer.utilization_ratio, answer.memory_bytes, answer.step_ms
-    return PredictionEntry(
-        prediction_id=answer.prediction_id,
-        at_ms=now_ms(),
-        kind="job",
-        device=question.device,
-        model_version=answer.model_version,
-        content={
-            "job_key": answer.job_key,
-            "utilization_ratio": utilization.value,
-            "memory_bytes": memory.value,
-            "memory_upper_99_bytes": memory.upper_99,
-            "step_ms": step.value,
-            "intervals": [
-                [utilization.lower, utilization.upper], [memory.lower, memory.upper], [step.lower, step.upper]
-            ],
-            "confidence": question.confidence,
-            "graph_sha256": answer.graph.graph_sha256,
-            "settings": [
-                settings.batch_size, settings.mode, settings.precision, settings.optimizer, settings.input_wait_ratio
-            ],
-            "bindings": dict(settings.dimension_bindings),
-        },
-    )  # fmt: skip
 
 
 def _pairs_entry(answer: PairsAnswer, question: PairsQuestion) -> PredictionEntry:

@@ -8,11 +8,18 @@ from typing import cast
 from cotenant.v1 import prediction_pb2, resources_pb2
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.graph_description import GraphDescription
-from predictor_service.inference.records import Estimate, JobAnswer, Notice, PairsAnswer
+from predictor_service.inference.records import Estimate, JobAnswer, Notice, PairsAnswer, RiskAnswer
 
 
-def job_response(answer: JobAnswer) -> prediction_pb2.PredictJobResponse:
-    """Writes the answer about one job."""
+def job_response(
+    answer: JobAnswer, graph: resources_pb2.GraphSummary | None = None
+) -> prediction_pb2.PredictJobResponse:
+    """Writes the answer about one job.
+
+    Args:
+        answer: The answer.
+        graph: What `graph_summary` writes of its graph, where that was written before.
+    """
     return prediction_pb2.PredictJobResponse(
         prediction_id=answer.prediction_id,
         model_version=answer.model_version,
@@ -32,10 +39,23 @@ def job_response(answer: JobAnswer) -> prediction_pb2.PredictJobResponse:
             )
             for item in answer.sub_batches
         ],
-        graph=graph_summary(answer.graph),
+        graph=graph or graph_summary(answer.graph),
         device_memory_bytes=answer.device_memory_bytes,
         warnings=warnings(answer.warnings),
         job_key=answer.job_key,
+    )
+
+
+def risk_response(answer: RiskAnswer) -> prediction_pb2.PredictMemoryRiskResponse:
+    """Writes the answer about the memory of several jobs."""
+    return prediction_pb2.PredictMemoryRiskResponse(
+        independent_risk_ratio=answer.independent_ratio,
+        union_bound_risk_ratio=answer.union_bound_ratio,
+        bounds_fit=answer.bounds_fit,
+        device_memory_bytes=answer.device_memory_bytes,
+        memory_bytes=[_estimate(estimate) for estimate in answer.memory_bytes],
+        model_version=answer.model_version,
+        warnings=warnings(answer.warnings),
     )
 
 
@@ -104,18 +124,15 @@ def warnings(notices: Sequence[Notice]) -> list[resources_pb2.Warning]:
 
 
 def _estimate(estimate: Estimate) -> resources_pb2.Estimate:
-    return resources_pb2.Estimate(
+    message = resources_pb2.Estimate(
         value=estimate.value,
         lower=estimate.lower,
         upper=estimate.upper,
         confidence=estimate.confidence,
         upper_99=estimate.upper_99,
-        level=resources_pb2.EstimateLevel.ValueType(int(estimate.level)),
+        level=cast("resources_pb2.EstimateLevel.ValueType", estimate.level),
         in_domain=estimate.in_domain,
-        explanation=[
-            resources_pb2.Contribution(
-                feature=item.feature, feature_value=item.feature_value, contribution=item.contribution
-            )
-            for item in estimate.explanation
-        ],
     )
+    for item in estimate.explanation:
+        message.explanation.add(feature=item.feature, feature_value=item.feature_value, contribution=item.contribution)
+    return message

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cotenant.v1 import prediction_pb2, resources_pb2
 from predictor_service.errors import InvalidRequestError
 from predictor_service.features.job_settings import JobSettings
-from predictor_service.inference.records import DEFAULT_CONFIDENCE, JobQuestion, PairJob, PairsQuestion
+from predictor_service.inference.records import DEFAULT_CONFIDENCE, JobQuestion, PairJob, PairsQuestion, RiskQuestion
 
 _MODES = {0: "train", 1: "train", 2: "infer"}
 _PRECISIONS = {0: "fp32", 1: "fp32", 2: "tf32", 3: "bf16", 4: "fp16"}
@@ -45,6 +45,20 @@ def pairs_question(request: prediction_pb2.PredictPairsRequest) -> PairsQuestion
     )
 
 
+def risk_question(request: prediction_pb2.PredictMemoryRiskRequest) -> RiskQuestion:
+    """Reads a PredictMemoryRisk request.
+
+    Raises:
+        InvalidRequestError: A setting is outside its range.
+    """
+    return RiskQuestion(
+        device=request.device,
+        jobs=tuple(_pair_job(job) for job in request.jobs),
+        device_memory_bytes=request.device_memory_bytes,
+        confidence=request.confidence or DEFAULT_CONFIDENCE,
+    )
+
+
 def job_settings(message: resources_pb2.JobSettings) -> JobSettings:
     """Reads the settings of a job.
 
@@ -73,9 +87,11 @@ def _choice(field: str, number: int, names: dict[int, str]) -> str:
 
 
 def _pair_job(job: prediction_pb2.JobRef) -> PairJob:
+    has_settings = job.HasField("settings") or bool(job.graph_sha256)
     return PairJob(
         job_id=job.job_id,
-        settings=job_settings(job.settings),
+        # A job without a graph is known by its figures; settings then say nothing.
+        settings=job_settings(job.settings) if has_settings else JobSettings(batch_size=1),
         graph_sha256=job.graph_sha256,
         known_step_ms=job.known_step_ms if job.HasField("known_step_ms") else None,
         known_utilization_ratio=job.known_utilization_ratio if job.HasField("known_utilization_ratio") else None,

@@ -87,11 +87,18 @@ class JobEstimator:
 
     def oom_risk(self, batch: int, device_memory_bytes: float) -> float | None:
         """Chance that the job alone exceeds a device, 0 to 1; None without a trained model."""
+        belief = self.memory_belief(batch)
+        return estimate_oom_risk([belief], device_memory_bytes).union_bound if belief else None
+
+    def memory_belief(self, batch: int) -> MemoryBelief | None:
+        """What is believed of the job's memory; None without a trained model."""
         model = self._models.get(MEMORY.name)
         if model is None:
             return None
-        belief = MemoryBelief(value_bytes=self.memory(batch).value, bounds=model.record.bounds)
-        return estimate_oom_risk([belief], device_memory_bytes).union_bound
+        columns = model.select(self._samples.at(nearest_grid_point(batch)).values[None, :])
+        return MemoryBelief(
+            value_bytes=self.memory(batch).value, bounds=model.scores, spread=float(model.spread(columns)[0])
+        )
 
     def explain(self, estimate: Estimate, target: Target, batch: int) -> Estimate:
         """Adds the largest contributions of inputs; they add up to the estimate."""

@@ -24,7 +24,7 @@ from predictor_service.outcome_journal import PredictionEntry
 
 JOBS_MAX: Final = 10_000
 """Jobs of all device types."""
-_MEMORY_MARGIN: Final = 1.02
+MEMORY_MARGIN: Final = 1.02
 _VARIANCE_MIN: Final = 1e-6
 
 
@@ -121,7 +121,7 @@ def weigh_observed(
     """
     return (
         _observed_share(utilization, seen.utilization_ratio) if seen.utilization_ratio else utilization,
-        _observed_memory(memory, seen.memory_peak_bytes) if seen.memory_peak_bytes else memory,
+        weigh_observed_memory(memory, seen.memory_peak_bytes) if seen.memory_peak_bytes else memory,
         _observed_step(step, seen.log_step_ms) if seen.log_step_ms else step,
     )
 
@@ -145,9 +145,9 @@ def _observed_share(estimate: Estimate, seen: Observation) -> Estimate:
     )
 
 
-def _observed_memory(estimate: Estimate, peak_bytes: int) -> Estimate:
+def weigh_observed_memory(estimate: Estimate, peak_bytes: int) -> Estimate:
     """Raises a predicted memory to what was measured, never below what was promised."""
-    upper_99 = max(estimate.upper_99 or estimate.upper, peak_bytes * _MEMORY_MARGIN)
+    upper_99 = max(estimate.upper_99 or estimate.upper, peak_bytes * MEMORY_MARGIN)
     return dataclasses.replace(
         estimate,
         value=float(peak_bytes),

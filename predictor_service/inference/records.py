@@ -162,3 +162,43 @@ class PairsAnswer:
     upper: npt.NDArray[np.float32]
     level: npt.NDArray[np.int32]
     in_domain: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RiskQuestion:
+    """How likely jobs run out of one device's memory together.
+
+    Attributes:
+        device: Device type by name.
+        jobs: At most 64, with different ids; of what is known of them only the memory counts.
+        device_memory_bytes: 0 = the known size of the device type.
+        confidence: Coverage of the intervals.
+    """
+
+    device: str
+    jobs: Sequence[PairJob]
+    device_memory_bytes: int = 0
+    confidence: float = DEFAULT_CONFIDENCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RiskAnswer:
+    """Chances from 0 to 1, see `oom_risk`; None where the memory of a job was not learned from measurements.
+
+    Attributes:
+        model_version: What answered.
+        independent_ratio: Chance if the errors of different jobs have nothing to do with each other.
+        union_bound_ratio: At most this, however they hang together.
+        bounds_fit: Whether the 99 % bounds of all jobs together stay within the device.
+        device_memory_bytes: What they share.
+        memory_bytes: Of each job, in the order of the question.
+        warnings: What the caller should know.
+    """
+
+    model_version: str
+    independent_ratio: float | None
+    union_bound_ratio: float | None
+    bounds_fit: bool
+    device_memory_bytes: int
+    memory_bytes: Sequence[Estimate]
+    warnings: Sequence[Notice]

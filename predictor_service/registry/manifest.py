@@ -14,8 +14,8 @@ from predictor_service.errors import ModelError
 from predictor_service.selection.conformal import ConformalBounds
 from predictor_service.selection.domain import TrainingDomain
 
-SCHEMA: Final = "cotenant.model_version/2"
-LEARNING_VERSION: Final = 4
+SCHEMA: Final = "cotenant.model_version/3"
+LEARNING_VERSION: Final = 5
 """Raise it with every change of anchors, folds, candidates' settings or intervals: models learned by older rules are
 named when the service starts, and learned anew."""
 
@@ -50,6 +50,27 @@ class GoldenVectors:
     outputs: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpreadRecord:
+    """How far errors spread, learned from held-out residuals: widths of intervals are quantiles times it.
+
+    Attributes:
+        scores: Residuals divided by their spread.
+        lowest: Smallest spread that is answered, above 0.
+        highest: Largest spread that is answered.
+        file_name: ONNX file inside the version's folder.
+        file_sha256: Its hash.
+        golden: Replayed before the version is served.
+    """
+
+    scores: ConformalBounds
+    lowest: float
+    highest: float
+    file_name: str
+    file_sha256: str
+    golden: GoldenVectors
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TargetRecord:
     """One trained target of one device type.
@@ -70,6 +91,7 @@ class TargetRecord:
         golden: Replayed before the model is served.
         value_low: Smallest training value in the target's own scale; answers below are raised to it.
         value_high: Largest training value in the target's own scale; answers above are lowered to it.
+        spread: How far errors of different jobs spread; None = `bounds` hold for every job alike.
     """
 
     target: str
@@ -87,6 +109,7 @@ class TargetRecord:
     golden: GoldenVectors
     value_low: float
     value_high: float
+    spread: SpreadRecord | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -203,6 +226,7 @@ def _record_to_json(record: TargetRecord) -> dict[str, Any]:
             "distance_max": record.domain.distance_max,
         },
         "golden": asdict(record.golden),
+        "spread": asdict(record.spread) if record.spread else None,
     }
 
 
@@ -221,11 +245,19 @@ def _record_from_json(read: Mapping[str, Any]) -> TargetRecord:
             **{name: np.array(domain[name], dtype=np.float64) for name in ("low", "high", "scale", "rows")},
             distance_max=domain["distance_max"],
         ),
-        golden=GoldenVectors(
-            inputs=tuple(tuple(row) for row in read["golden"]["inputs"]), outputs=tuple(read["golden"]["outputs"])
-        ),
+        golden=_golden_from_json(read["golden"]),
+        spread=_spread_from_json(read["spread"]) if read["spread"] else None,
     )
 
 
 def _bounds_from_json(read: Mapping[str, Any]) -> ConformalBounds:
     return ConformalBounds(residuals=tuple(read["residuals"]), rows=read["rows"], groups=read["groups"])
+
+
+def _golden_from_json(read: Mapping[str, Any]) -> GoldenVectors:
+    return GoldenVectors(inputs=tuple(tuple(row) for row in read["inputs"]), outputs=tuple(read["outputs"]))
+
+
+def _spread_from_json(read: Mapping[str, Any]) -> SpreadRecord:
+    plain = {name: read[name] for name in ("lowest", "highest", "file_name", "file_sha256")}
+    return SpreadRecord(**plain, scores=_bounds_from_json(read["scores"]), golden=_golden_from_json(read["golden"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from predictor_service.registry.manifest import Manifest, TargetRecord
+from predictor_service.registry.manifest import Manifest, SpreadRecord, TargetRecord
 from predictor_service.selection.conformal import SAFETY_FACTOR, ConformalBounds
 
 _CLEAR_LEAD = 0.05
@@ -46,6 +46,8 @@ def _target_lines(device: str, record: TargetRecord) -> Iterator[str]:
     yield f"mean |predicted - measured| / measured {record.mape_ratio:.1%} on families not seen."
     yield _why_it_won(record)
     yield _bounds_line("Interval", record.bounds)
+    if record.spread is not None:
+        yield _spread_line(record.spread)
     if record.graph_bounds is not None:
         yield _bounds_line("With the jobs alone predicted as well: interval", record.graph_bounds)
     yield ""
@@ -83,3 +85,8 @@ def _bounds_line(title: str, bounds: ConformalBounds) -> str:
     widths = f"{title} of 90 %: +- {bounds.half_width(0.9):.3f} in its own scale; 99 % bound + "
     counts = f"{bounds.upper_offset(0.99):.3f} ({bounds.rows} residuals, {bounds.groups} families"
     return widths + counts + "".join(f"; {note}" for note in notes) + ")."
+
+
+def _spread_line(spread: SpreadRecord) -> str:
+    narrow, wide = (spread.scores.half_width(0.9) * edge for edge in (spread.lowest, spread.highest))
+    return f"They follow what was learned of the size of errors: 90 % from +- {narrow:.3f} to +- {wide:.3f} by job."

@@ -35,14 +35,21 @@ class ServedTarget:
     Args:
         record: Its entry in the manifest.
         model: Its loaded model.
+        spread: The loaded model of the spread that the record names; None = errors are as large everywhere.
     """
 
-    def __init__(self, record: TargetRecord, model: OnnxModel) -> None:
+    def __init__(self, record: TargetRecord, model: OnnxModel, spread: OnnxModel | None = None) -> None:
         self.record = record
         self.target: Target = TARGETS[record.target]
         self._model = model
+        self._spread = spread
         self._offsets: dict[tuple[int, float], tuple[ConformalBounds, float, float]] = {}
         self._indices = np.array([FEATURE_INDEX.get(name, -1) for name in record.columns], dtype=np.intp)
+
+    @property
+    def scores(self) -> ConformalBounds:
+        """Residuals in units of `spread`."""
+        return self.record.spread.scores if self.record.spread else self.record.bounds
 
     def select(self, features: FloatArray) -> FeatureArray:
         """Picks this target's columns from job vectors, shape (rows, len(FEATURES))."""
@@ -57,6 +64,13 @@ class ServedTarget:
         """
         return self.target.decode(self._predict_clipped(columns), anchor)
 
+    def spread(self, columns: FeatureArray) -> FloatArray:
+        """How far errors spread at every row beside elsewhere, above 0, shape (rows,)."""
+        record = self.record.spread
+        if record is None or self._spread is None:
+            return np.ones(len(columns))
+        return np.clip(self._spread.predict(columns), record.lowest, record.highest)
+
     def _predict_clipped(self, columns: FeatureArray) -> FloatArray:
         return np.clip(self._model.predict(columns), self.record.value_low, self.record.value_high)
 
@@ -69,11 +83,12 @@ class ServedTarget:
             columns: Shape (rows, columns) in the order of the record.
             anchor: What physics says, shape (rows,).
             confidence: Nominal coverage of the interval.
-            bounds: Other residuals than those of the record.
+            bounds: Other residuals than those of the record; they hold for every row alike.
         """
-        bounds = bounds or self.record.bounds
         raw = self._predict_clipped(columns)
-        half_width, upper_99_offset = self._widths(bounds, confidence)
+        half_width, upper_99_offset = (
+            self._quantiles(bounds, confidence) if bounds else self._reach(columns, confidence)
+        )
         return Bounded(
             value=self.target.decode(raw, anchor),
             lower=self.target.decode(raw - half_width, anchor),
@@ -81,7 +96,21 @@ class ServedTarget:
             upper_99=self.target.decode(raw + upper_99_offset, anchor),
         )
 
-    def _widths(self, bounds: ConformalBounds, confidence: float) -> tuple[float, float]:
+    def _reach(self, columns: FeatureArray, confidence: float) -> tuple[float | FloatArray, float | FloatArray]:
+        """Half width and 99 % offset, of every row where errors are not as large everywhere; see `LocalBounds`."""
+        plain = self._quantiles(self.record.bounds, confidence)
+        record = self.record.spread
+        if record is None:
+            return plain
+        spread, scores = self.spread(columns), self._quantiles(record.scores, confidence)
+        half_width, upper_99_offset = spread * scores[0], spread * scores[1]
+        if not record.scores.is_supported(confidence):
+            half_width = np.minimum(half_width, plain[0])
+        if not record.scores.is_supported(0.99):
+            upper_99_offset = np.minimum(upper_99_offset, plain[1])
+        return half_width, upper_99_offset
+
+    def _quantiles(self, bounds: ConformalBounds, confidence: float) -> tuple[float, float]:
         """Half width and 99 % offset, kept: sorting residuals again costs more than asking the model."""
         key = (id(bounds), confidence)  # by identity: hashing a thousand residuals would cost as much again
         kept = self._offsets.get(key)

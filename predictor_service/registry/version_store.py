@@ -18,7 +18,7 @@ from pathlib import Path
 from predictor_service.errors import ModelError, UnknownVersionError
 from predictor_service.features.job_features import FEATURE_VERSION
 from predictor_service.registry.held_out import HELD_OUT_FILE, HeldOut, held_out_from_json
-from predictor_service.registry.manifest import Manifest
+from predictor_service.registry.manifest import GoldenVectors, Manifest
 from predictor_service.registry.onnx_model import OnnxModel, check_agreement
 from predictor_service.registry.served_version import ServedTarget, ServedVersion
 
@@ -148,17 +148,29 @@ class VersionStore:
         return self._versions / name
 
     def _load_target(self, manifest: Manifest, device: str, target: str) -> ServedTarget:
-        record = manifest.targets[device][target]
-        path = self._versions / manifest.version / Path(record.file_name).name
+        record, what = manifest.targets[device][target], f"{target} for {device}"
+        model = self._load_model(manifest, record.file_name, record.file_sha256, record.golden, what)
+        spread = record.spread
+        if spread is None:
+            return ServedTarget(record, model)
+        what = f"the spread of {what}"
+        return ServedTarget(
+            record, model, self._load_model(manifest, spread.file_name, spread.file_sha256, spread.golden, what)
+        )
+
+    def _load_model(
+        self, manifest: Manifest, file_name: str, file_sha256: str, golden: GoldenVectors, what: str
+    ) -> OnnxModel:
+        path = self._versions / manifest.version / Path(file_name).name
         try:
             content = path.read_bytes() if path.stat().st_size <= _MODEL_BYTES_MAX else b""
         except OSError as error:
             raise ModelError(f"{path.name} cannot be read ({error})", remedy="train again") from error
-        if hashlib.sha256(content).hexdigest() != record.file_sha256:
+        if hashlib.sha256(content).hexdigest() != file_sha256:
             raise ModelError(f"{path.name} of version {manifest.version} is damaged", remedy="train again")
         model = OnnxModel(content)
-        check_agreement(model, record.golden, f"{target} for {device}")
-        return ServedTarget(record, model)
+        check_agreement(model, golden, what)
+        return model
 
 
 def _write_durably(path: Path, content: bytes) -> None:

@@ -40,8 +40,17 @@ class ScikitRegressor:
 
     def to_onnx(self) -> bytes:
         """Returns the fitted pipeline as an ONNX file."""
-        inputs = [("features", FloatTensorType([None, self._columns]))]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the converter warns of its own dependencies
-            model = to_onnx(self._pipeline, initial_types=inputs, target_opset=ONNX_OPSET)
-        return serialize_with_canonical_names(model)
+        return convert_scikit(self._pipeline, self._columns)
+
+
+def convert_scikit(fitted: Any, columns: int) -> bytes:  # noqa: ANN401 (the library has no types)
+    """Returns a fitted estimator of scikit-learn as an ONNX file with input `features`.
+
+    Args:
+        fitted: A regressor or a pipeline that ends in one.
+        columns: That it was fitted on.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the converter warns of its own dependencies
+        model = to_onnx(fitted, initial_types=[("features", FloatTensorType([None, columns]))], target_opset=ONNX_OPSET)
+    return serialize_with_canonical_names(model)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from predictor_service.errors import ModelError
-from predictor_service.registry.manifest import GoldenVectors, ScoredCandidate, TargetRecord
+from predictor_service.registry.manifest import GoldenVectors, ScoredCandidate, SpreadRecord, TargetRecord
 from predictor_service.registry.onnx_model import OnnxModel, check_agreement
 from predictor_service.regressors.candidates import CANDIDATES
 from predictor_service.regressors.interface import FeatureArray, FloatArray
+from predictor_service.regressors.scikit import convert_scikit
 from predictor_service.selection.conformal import ConformalBounds, calibrate
 from predictor_service.selection.domain import learn_domain
 from predictor_service.selection.folds import Fold, grouped_folds
+from predictor_service.selection.local_bounds import learn_bounds
 from predictor_service.selection.scoring import CandidateScore, score_candidates
-from predictor_service.selection.targets import Target
+from predictor_service.selection.targets import SLOWDOWN, Target
 
 ROWS_MIN = 6
 GOLDEN_MAX = 32
@@ -52,13 +54,13 @@ class FittedTarget:
 
     Attributes:
         record: For the manifest.
-        content: The ONNX file.
+        files: ONNX files by name, as the record names them.
         score: How the winner did on held-out groups, with the models of each fold.
         folds: The folds.
     """
 
     record: TargetRecord
-    content: bytes
+    files: Mapping[str, bytes]
     score: CandidateScore
     folds: tuple[Fold, ...]
 
@@ -100,7 +102,11 @@ def fit_target(task: FittingTask) -> FittedTarget:
             refusals[score.name] = str(refusal)
             continue
         record = _record(task, score, content, golden, _table(task, scores, refusals))
-        return FittedTarget(record=record, content=content, score=score, folds=tuple(folds))
+        files, spread = {record.file_name: content}, _spread(task, score)
+        if spread is not None:
+            record = replace(record, spread=spread[0])
+            files[spread[0].file_name] = spread[1]
+        return FittedTarget(record=record, files=files, score=score, folds=tuple(folds))
     raise NotLearnable(f"no candidate can be served: {refusals}")
 
 
@@ -113,20 +119,58 @@ def calibrate_on(task: FittingTask, score: CandidateScore) -> ConformalBounds:
 def _convert(name: str, task: FittingTask, encoded: FloatArray) -> tuple[bytes, GoldenVectors]:
     """Refits on all rows and converts; the converted model must answer as the original does."""
     model = CANDIDATES[name](task.seed).fit(task.columns, encoded)
-    step = max(1, -(-len(task.columns) // GOLDEN_MAX))
-    inputs = task.columns[::step]
-    golden = GoldenVectors(
+    golden = _golden(task.columns, model.predict)
+    return _proven(model.to_onnx, golden, name), golden
+
+
+def _golden(columns: FeatureArray, predict: Callable[[FeatureArray], FloatArray]) -> GoldenVectors:
+    """Some rows and what the original says of them."""
+    inputs = columns[:: max(1, -(-len(columns) // GOLDEN_MAX))]
+    return GoldenVectors(
         inputs=tuple(tuple(float(value) for value in row) for row in inputs),
-        outputs=tuple(float(value) for value in model.predict(inputs)),
+        outputs=tuple(float(value) for value in predict(inputs)),
     )
+
+
+def _proven(convert: Callable[[], bytes], golden: GoldenVectors, name: str) -> bytes:
+    """The converted model, once it has answered as the original does."""
     try:
-        content = model.to_onnx()
+        content = convert()
         check_agreement(OnnxModel(content), golden, name)
     except ModelError as error:
         raise NotLearnable(error.message) from error
     except Exception as error:  # converters raise whatever their libraries raise
         raise NotLearnable(f"does not convert ({type(error).__name__})") from error
-    return content, golden
+    return content
+
+
+def _spread(task: FittingTask, score: CandidateScore) -> tuple[SpreadRecord, bytes] | None:
+    """What the winner's held-out errors teach of their size; None where that is no more than one quantile.
+
+    Slowdowns keep one: a question about pairs asks for forty thousand widths, and measured pairs narrow them anyway.
+    """
+    if task.target is SLOWDOWN:
+        return None
+    rows = score.held_out.row
+    residuals = task.target.encode(task.measured, task.anchor)[rows] - score.held_out.value
+    columns = task.columns[rows]
+    local = learn_bounds(columns.astype(np.float64), residuals, [task.groups[row] for row in rows.tolist()], task.seed)
+    if local.spread is None:
+        return None
+    golden = _golden(columns, lambda inputs: np.asarray(local.spread.predict(inputs), dtype=np.float64))
+    try:
+        content = _proven(lambda: convert_scikit(local.spread, columns.shape[1]), golden, "spread")
+    except NotLearnable:
+        return None
+    record = SpreadRecord(
+        scores=local.scores,
+        lowest=local.lowest,
+        highest=local.highest,
+        file_name=_file_name(task, "spread.onnx"),
+        file_sha256=hashlib.sha256(content).hexdigest(),
+        golden=golden,
+    )
+    return record, content
 
 
 def _table(
@@ -158,13 +202,12 @@ def _record(
     encoded = task.target.encode(task.measured, task.anchor)
     measured = np.abs(_size_of_measured(task)[score.held_out.row])
     mape = float(np.mean(np.abs(_residuals_in_unit(task, score)) / np.maximum(measured, 1e-9)))
-    safe_device = "".join(letter if letter.isalnum() else "_" for letter in task.device)
     return TargetRecord(
         target=task.target.name,
         columns=task.target.columns,
         winner=score.name,
         candidates=table,
-        file_name=f"{safe_device}.{task.target.name}.onnx",
+        file_name=_file_name(task, "onnx"),
         file_sha256=hashlib.sha256(content).hexdigest(),
         rows=len(task.measured),
         groups=_group_count(task),
@@ -185,3 +228,8 @@ def _size_of_measured(task: FittingTask) -> FloatArray:
 
 def _group_count(task: FittingTask) -> int:
     return len(frozenset[str]().union(*task.groups))
+
+
+def _file_name(task: FittingTask, ending: str) -> str:
+    safe_device = "".join(letter if letter.isalnum() else "_" for letter in task.device)
+    return f"{safe_device}.{task.target.name}.{ending}"

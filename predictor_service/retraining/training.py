@@ -49,7 +49,7 @@ class _Collected:
     def add(self, task: FittingTask, fitted: FittedTarget, job_keys: Sequence[tuple[str, ...]]) -> None:
         name = fitted.record.target
         self.targets.setdefault(task.device, {})[name] = fitted.record
-        self.files[fitted.record.file_name] = fitted.content
+        self.files.update(fitted.files)
         measured = task.measured.tolist()
         self.held_out.setdefault(task.device, {})[name] = HeldOutRows(
             row_ids=tuple(

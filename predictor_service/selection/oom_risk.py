@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -34,11 +34,24 @@ class MemoryBelief:
 
     Attributes:
         value_bytes: The prediction, above 0.
-        bounds: Residuals ln(measured / predicted) of held-out rows.
+        bounds: Residuals ln(measured / predicted) of held-out rows, in units of `spread`.
+        spread: How far errors of this job spread beside those of others, above 0.
+        lowest_bytes: It is not less, because so much was seen.
     """
 
     value_bytes: float
     bounds: ConformalBounds
+    spread: float = 1.0
+    lowest_bytes: float = 0.0
+
+    @property
+    def expected_bytes(self) -> float:
+        """The prediction, or what was seen where that is more."""
+        return max(self.value_bytes, self.lowest_bytes)
+
+    def at_least(self, memory_bytes: float) -> MemoryBelief:
+        """Returns the belief of who has seen the job take so much."""
+        return replace(self, lowest_bytes=memory_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +77,7 @@ def estimate_oom_risk(jobs: Sequence[MemoryBelief], device_memory_bytes: float) 
     Raises:
         ValueError: More jobs, or a size that is not above 0 and finite.
     """
-    sizes = [device_memory_bytes, *(job.value_bytes for job in jobs)]
+    sizes = [device_memory_bytes, *(job.expected_bytes for job in jobs)]
     if len(jobs) > JOBS_MAX or not all(math.isfinite(size) and size > 0 for size in sizes):
         raise ValueError(f"{len(jobs)} jobs (at most {JOBS_MAX}) of sizes {sizes}, all above 0 and finite")
     if not jobs:
@@ -78,8 +91,8 @@ def estimate_oom_risk(jobs: Sequence[MemoryBelief], device_memory_bytes: float) 
     fits[0] = 1.0
     for job in jobs:
         fits = _add(fits, job, cell_bytes)
-    total = sum(job.value_bytes for job in jobs)
-    escapes = sum(_chance_above(job, device_memory_bytes * job.value_bytes / total) for job in jobs)
+    total = sum(job.expected_bytes for job in jobs)
+    escapes = sum(_chance_above(job, device_memory_bytes * job.expected_bytes / total) for job in jobs)
     independent = min(1.0, max(0.0, 1.0 - float(fits.sum())))
     return OomRisk(independent=independent, union_bound=min(1.0, max(independent, escapes)))
 
@@ -90,7 +103,8 @@ def _outcomes(job: MemoryBelief) -> tuple[FloatArray, FloatArray]:
     beyond = 1.0 / (job.bounds.groups + 1)
     largest = float(residuals[-1]) * SAFETY_FACTOR if residuals[-1] > 0 else float(residuals[-1])
     chances = np.full(len(residuals), (1.0 - beyond) / len(residuals))
-    return job.value_bytes * np.exp(np.append(residuals, largest)), np.append(chances, beyond)
+    sizes = job.value_bytes * np.exp(job.spread * np.append(residuals, largest))
+    return np.maximum(sizes, job.lowest_bytes), np.append(chances, beyond)
 
 
 def _add(fits: FloatArray, job: MemoryBelief, cell_bytes: float) -> FloatArray:
@@ -107,7 +121,9 @@ def _add(fits: FloatArray, job: MemoryBelief, cell_bytes: float) -> FloatArray:
 
 def _chance_above(job: MemoryBelief, limit_bytes: float) -> float:
     """Counted by bisection: this is asked for every job that does not fit."""
-    residuals, margin = job.bounds.residuals, math.log(limit_bytes / job.value_bytes)
+    if job.lowest_bytes > limit_bytes:
+        return 1.0
+    residuals, margin = job.bounds.residuals, math.log(limit_bytes / job.value_bytes) / job.spread
     beyond = 1.0 / (job.bounds.groups + 1)
     above = len(residuals) - bisect_right(residuals, margin)
     largest = residuals[-1] * SAFETY_FACTOR if residuals[-1] > 0 else residuals[-1]

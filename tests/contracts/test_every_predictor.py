@@ -10,13 +10,22 @@ import pytest
 from cotenant.v1 import prediction_pb2 as messages
 from predictor_service.errors import PredictorError
 from predictor_service.grpc_api.status_codes import STATUS_CODES
-from predictor_service.grpc_api.translate_answers import job_response, pairs_response
-from predictor_service.grpc_api.translate_requests import job_question, pairs_question
+from predictor_service.grpc_api.translate_answers import job_response, pairs_response, risk_response
+from predictor_service.grpc_api.translate_requests import job_question, pairs_question, risk_question
+from predictor_service.inference.predictor import Predictor
 from tests.support.measured_dataset import graphs
 from tests.support.predictor_service import open_predictor, running_server, stub_of
 
 GRAPHS = graphs()
 Ask = Callable[[Any], Any]
+
+ASKED: dict[type, Callable[[Predictor, Any], Any]] = {
+    messages.PredictJobRequest: lambda p, question: job_response(p.predict_job(job_question(question))),
+    messages.PredictPairsRequest: lambda p, question: pairs_response(p.predict_pairs(pairs_question(question))),
+    messages.PredictMemoryRiskRequest: lambda p, question: risk_response(
+        p.predict_memory_risk(risk_question(question))
+    ),
+}
 
 
 @pytest.fixture(scope="module", params=["in_process", "grpc"])
@@ -26,23 +35,16 @@ def ask(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     for content in GRAPHS.values():
         predictor.keep_graph(content)
     if request.param == "in_process":
-        yield (
-            lambda question: (
-                job_response(predictor.predict_job(job_question(question)))
-                if isinstance(question, messages.PredictJobRequest)
-                else pairs_response(predictor.predict_pairs(pairs_question(question)))
-            )
-        )
+        yield lambda question: ASKED[type(question)](predictor, question)
         return
     with running_server(folder, predictor) as channel:
         stub = stub_of(channel)
-        yield (
-            lambda question: (
-                stub.PredictJob(question)
-                if isinstance(question, messages.PredictJobRequest)
-                else stub.PredictPairs(question)
-            )
-        )
+        calls: dict[type, Ask] = {
+            messages.PredictJobRequest: stub.PredictJob,
+            messages.PredictPairsRequest: stub.PredictPairs,
+            messages.PredictMemoryRiskRequest: stub.PredictMemoryRisk,
+        }
+        yield lambda question: calls[type(question)](question)
 
 
 def job_request(family: str = "medium", batch: int = 32, **fields: Any) -> messages.PredictJobRequest:
@@ -117,3 +119,42 @@ def test_an_observed_pair_overrides_the_prediction_of_that_order_only(ask: Ask) 
     answer = ask(pair_request(observed=observed))
     assert list(answer.level) == [2, 1, 2, 2]
     assert answer.slowdown_ratio[1] == pytest.approx(0.75)
+
+
+def risk_request(sha256: str, **fields: Any) -> messages.PredictMemoryRiskRequest:
+    jobs: Any = [
+        {"job_id": "a", "graph_sha256": sha256, "settings": {"batch_size": 32, "optimizer": "OPTIMIZER_ADAM"}},
+        {"job_id": "b", "known_memory_bytes": 300 << 20},
+    ]
+    return messages.PredictMemoryRiskRequest(device="cpu-standin", jobs=jobs, **fields)
+
+
+def test_both_give_the_same_risk_and_it_falls_as_the_device_grows(ask: Ask) -> None:
+    predictor = open_predictor()
+    sha256, _, _ = predictor.keep_graph(GRAPHS["wide"])
+    risks = []
+    for gibibytes in (0.25, 1.0, 64.0):
+        request = risk_request(sha256, device_memory_bytes=int(gibibytes * (1 << 30)))
+        expected, found = risk_response(predictor.predict_memory_risk(risk_question(request))), ask(request)
+        assert found == expected
+        risks.append(found.union_bound_risk_ratio)
+    assert risks[0] == 1.0
+    assert risks == sorted(risks, reverse=True)
+    assert risks[-1] == 0.0
+
+
+def test_a_set_with_a_job_that_is_only_counted_has_no_risk(ask: Ask) -> None:
+    sha256, _, _ = open_predictor().keep_graph(GRAPHS["wide"])
+    request = risk_request(sha256)
+    request.device = "NVIDIA H200"
+    answer = ask(request)
+    assert not answer.HasField("union_bound_risk_ratio")
+    assert answer.bounds_fit
+    assert [warning.code for warning in answer.warnings] == ["NO_TRAINED_MODEL"]
+
+
+@pytest.mark.parametrize(("fields", "words"), [({"device_memory_bytes": -1}, "below 0"), ({"confidence": 3.0}, "0.5")])
+def test_a_bad_question_about_a_set_is_refused(ask: Ask, fields: dict[str, Any], words: str) -> None:
+    with pytest.raises((PredictorError, grpc.RpcError)) as caught:
+        ask(risk_request("0" * 64, **fields))
+    assert words in str(caught.value)

@@ -17,6 +17,7 @@ from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
+from cotenant.client import PredictorClient
 from cotenant.v1 import prediction_pb2 as messages
 from cotenant.v1 import prediction_pb2_grpc
 from tests.support.grpc_errors import code_of, details_of, error_info_of
@@ -98,6 +99,25 @@ def test_it_trains_itself_and_answers_from_the_graph(service: Service) -> None:
         device.name for device in service.stub.ListDevices(messages.ListDevicesRequest()).devices if device.trained
     ]
     assert trained == ["cpu-standin"]
+
+
+def test_the_client_asks_how_likely_a_set_of_jobs_runs_out_of_memory(service: Service) -> None:
+    client = PredictorClient(service.channel)
+    sha256 = client.upload_graph(GRAPHS["wide"]).graph_sha256
+    job: Any = {"graph_sha256": sha256, "settings": {"batch_size": 32, "optimizer": "OPTIMIZER_ADAM"}}
+    jobs: Any = [{"job_id": str(copy), **job} for copy in range(3)]
+    alone = client.predict_memory_risk(messages.PredictMemoryRiskRequest(device="cpu-standin", jobs=jobs[:1]))
+    tight_bytes = int(3 * alone.memory_bytes[0].value)
+    risks = [
+        client.predict_memory_risk(
+            messages.PredictMemoryRiskRequest(device="cpu-standin", jobs=jobs[:count], device_memory_bytes=tight_bytes)
+        )
+        for count in (1, 2, 3)
+    ]
+    assert [answer.bounds_fit for answer in risks] == [True, True, False]
+    chances = [answer.union_bound_risk_ratio for answer in risks]
+    assert chances == sorted(chances)
+    assert chances[0] == 0.0 < chances[2] <= 1.0
 
 
 def test_the_health_service_says_serving(service: Service) -> None:

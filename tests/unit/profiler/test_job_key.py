@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf import json_format
 
-from cotenant.job_key import job_key
+from cotenant.job_key import job_key, job_keys
 from cotenant.v1 import resources_pb2
 
 SETTINGS = {"batch_size": 64, "optimizer": "adam", "input_wait_ratio": 0.5}
@@ -54,3 +54,21 @@ def test_the_json_form_of_the_contract_gives_the_same_key() -> None:
     )
     spelled = json_format.MessageToDict(message, preserving_proto_field_name=True)
     assert job_key("g", spelled) == job_key("g", {**SETTINGS, "dimension_bindings": {"time": 32}})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"batch_size": None},
+        {"optimizer": "sgd", "precision": "bf16", "mode": "infer"},
+        {"dimension_bindings": {"batch_size": -1, 'a"batch_size":-1': 2}},
+        {"host_memory_bytes": 1, "disk_read_bytes_per_s": 2.5},
+    ],
+)
+@pytest.mark.parametrize("graph", ["g", "", '"batch_size":-1'])
+def test_keys_by_batch_are_those_of_the_jobs_one_by_one(change: dict[str, object], graph: str) -> None:
+    settings = {**SETTINGS, **change}
+    key_at = job_keys(graph, settings)
+    for batch in (1, 64, 1_000_000):
+        assert key_at(batch) == job_key(graph, {**settings, "batch_size": batch})

@@ -1,0 +1,138 @@
+"""A question about one job with everything found out that does not depend on its batch.
+
+Schedulers try one job at many batches. Checks, graph, models and the job's key but for its batch are found once; what
+is left is reading curves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from predictor_service.errors import InvalidRequestError
+from predictor_service.features.devices import DeviceType
+from predictor_service.features.graph_description import GraphDescription
+from predictor_service.features.job_settings import check_batch
+from predictor_service.inference.job_estimator import JobEstimator
+from predictor_service.inference.observed_jobs import ObservedJobs, weigh_observed
+from predictor_service.inference.records import JobAnswer, JobQuestion, Level, Notice, SubBatchEstimate
+from predictor_service.registry.served_version import ServedVersion
+from predictor_service.selection.targets import MEMORY, STEP, UTILIZATION
+
+SUB_BATCHES_MAX: Final = 64
+NO_VERSION: Final = "none"
+
+
+class PreparedJob:
+    """Answers a question at any batch; safe for many threads.
+
+    Args:
+        question: Checked; its batch is not looked at.
+        device: Device type with the memory asked for.
+        graph: The job's graph.
+        estimator: Of the job.
+        version: Whose models the estimator asks; None = nothing was ever trained.
+    """
+
+    def __init__(
+        self,
+        question: JobQuestion,
+        device: DeviceType,
+        graph: GraphDescription,
+        estimator: JobEstimator,
+        version: ServedVersion | None,
+    ) -> None:
+        self.question = question
+        self.graph = graph
+        self.version = version
+        self._device = device
+        self._estimator = estimator
+        self._key_at = question.settings.keys(graph.graph_sha256)
+        self._graph_notices = tuple(Notice(code=warning.code, message=warning.message) for warning in graph.warnings)
+
+    def answer(self, batch: int, prediction_id: str, observed: ObservedJobs) -> JobAnswer:
+        """Predicts the job at one batch.
+
+        Args:
+            batch: Samples per step.
+            prediction_id: Of the answer.
+            observed: What was measured of jobs.
+
+        Raises:
+            InvalidBatchError: The batch is outside its range.
+            InvalidRequestError: A sub-batch is larger than the batch.
+        """
+        question, estimator, memory_bytes = self.question, self._estimator, self._device.memory_bytes
+        check_batch(batch, "batch_size")
+        check_sub_batches(question.sub_batches, batch)
+        memory, step, utilization = estimator.memory(batch), estimator.step(batch), estimator.utilization(batch)
+        if question.explain:
+            memory, step = estimator.explain(memory, MEMORY, batch), estimator.explain(step, STEP, batch)
+            utilization = estimator.explain(utilization, UTILIZATION, batch)
+        job_key = self._key_at(batch)
+        seen = observed.find(self._device.name, job_key)
+        if seen is not None:
+            utilization, memory, step = weigh_observed(seen, utilization=utilization, memory=memory, step=step)
+        fits = (memory.upper_99 or memory.upper) <= memory_bytes
+        oom_risk = None if fits else estimator.oom_risk(batch, memory_bytes)
+        return JobAnswer(
+            prediction_id=prediction_id,
+            model_version=self.version.version if self.version else NO_VERSION,
+            utilization_ratio=utilization,
+            sm_activity_ratio=estimator.sm_activity(batch),
+            memory_bytes=memory,
+            step_ms=step,
+            fits=fits,
+            largest_batch_that_fits=estimator.largest_batch(memory_bytes) if question.find_largest_batch else None,
+            sub_batches=tuple([_sub_batch(estimator, batch, size) for size in question.sub_batches]),
+            graph=self.graph,
+            device_memory_bytes=memory_bytes,
+            warnings=(
+                *self._graph_notices,
+                *_notices(memory.level, memory.in_domain and step.in_domain, oom_risk),
+            ),
+            job_key=job_key,
+        )
+
+
+def check_sub_batches(sizes: Sequence[int], batch: int) -> None:
+    """Refuses sub-batches that no step of this batch has.
+
+    Raises:
+        InvalidRequestError: Too many, or one is larger than the batch.
+        InvalidBatchError: One is outside the range of batches.
+    """
+    if len(sizes) > SUB_BATCHES_MAX:
+        raise _invalid(f"{len(sizes)} sub-batches, at most {SUB_BATCHES_MAX}")
+    for size in sizes:
+        check_batch(size, "sub_batches")
+        if size > batch:
+            raise _invalid(f"{size} is more than the batch of {batch}")
+
+
+def _invalid(message: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"sub_batches: {message}", remedy="send a value in the range that is named", details={"field": "sub_batches"}
+    )
+
+
+def _sub_batch(estimator: JobEstimator, batch: int, size: int) -> SubBatchEstimate:
+    """One optimizer step as several passes."""
+    passes = -(-batch // size)
+    return SubBatchEstimate(
+        sub_batch=size,
+        accumulation_steps=passes,
+        memory_bytes=estimator.memory(size),
+        step_ms=estimator.accumulated_step(size, passes),
+    )
+
+
+def _notices(level: Level, in_domain: bool, oom_risk: float | None) -> Iterator[Notice]:
+    if level is Level.FALLBACK:
+        yield Notice(
+            code="NO_TRAINED_MODEL", message="no measurements of this device type: counted from its peaks alone"
+        )
+    elif not in_domain:
+        yield Notice(code="OUT_OF_DOMAIN", message="unlike every job that was measured on this device type")
+    if oom_risk is not None:
+        yield Notice(code="MEMORY_RISK", message=f"runs out of device memory with a chance of up to {oom_risk:.0%}")

@@ -1,0 +1,173 @@
+"""What is known of earlier PredictJob requests saves work and changes no answer."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cotenant.v1 import prediction_pb2 as messages
+from predictor_service.errors import InvalidBatchError, InvalidRequestError
+from predictor_service.grpc_api import job_answers
+from predictor_service.grpc_api.job_answers import BATCHES_MAX, JobAnswers
+from predictor_service.grpc_api.translate_answers import job_response
+from predictor_service.grpc_api.translate_requests import job_question
+from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.predictor import Predictor
+from predictor_service.outcome_journal import OutcomeJournal
+from predictor_service.registry.served_version import ServedVersion
+from tests.support.measured_dataset import DEVICE, graphs
+from tests.support.predictor_service import InProcessDescriber, trained_store
+
+GRAPHS = graphs()
+
+
+class Versions:
+    """Hands out the version that the test put in."""
+
+    def __init__(self) -> None:
+        store = trained_store()
+        self.served: ServedVersion | None = store.load(store.names()[0])
+
+    def current(self) -> ServedVersion | None:
+        return self.served
+
+    def swap(self, name: str) -> None:
+        assert self.served is not None
+        manifest = dataclasses.replace(self.served.manifest, version=name)
+        self.served = dataclasses.replace(self.served, manifest=manifest)
+
+
+class Desk:
+    """Answers of one service with everything behind them."""
+
+    def __init__(self, folder: Path, questions_max: int = job_answers.QUESTIONS_MAX) -> None:
+        self.versions = Versions()
+        self.predictor = Predictor(GraphLibrary(InProcessDescriber(), folder / "graphs"), self.versions)
+        self.journal = OutcomeJournal(folder / "journal.sqlite")
+        self.answers = JobAnswers(self.predictor, self.journal, questions_max)
+        self.hashes = {family: self.predictor.keep_graph(content)[0] for family, content in GRAPHS.items()}
+
+    def request(self, family: str = "medium", batch: int = 32, **fields: Any) -> messages.PredictJobRequest:
+        settings: Any = {"batch_size": batch, "optimizer": "OPTIMIZER_ADAM", **fields.pop("settings", {})}
+        fields = {"device": DEVICE, "graph_sha256": self.hashes[family], **fields}
+        return messages.PredictJobRequest(settings=settings, **fields)
+
+    def ask(self, *arguments: Any, **fields: Any) -> messages.PredictJobResponse:
+        return self.answers.answer(self.request(*arguments, **fields))
+
+    def written(self) -> int:
+        return self.journal.remembered
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(tmp_path)
+    yield made
+    made.journal.close()
+
+
+CHANGES: list[dict[str, Any]] = [
+    {},
+    {"batch": 33},
+    {"batch": 7, "sub_batches": [1, 7]},
+    {"family": "deep"},
+    {"device": "NVIDIA H200"},
+    {"device_memory_bytes": 1 << 34},
+    {"confidence": 0.5},
+    {"explain": True},
+    {"find_largest_batch": True},
+    {"settings": {"optimizer": "OPTIMIZER_SGD"}},
+    {"settings": {"precision": "PRECISION_BF16"}},
+    {"settings": {"mode": "RUN_MODE_INFER"}},
+    {"settings": {"input_wait_ratio": 0.25}},
+    {"settings": {"host_memory_bytes": 1 << 33}},
+    {"settings": {"dimension_bindings": {"unused": 3}}},
+]
+
+
+def test_answers_are_those_of_a_predictor_that_keeps_nothing_in_any_order(desk: Desk, tmp_path: Path) -> None:
+    fresh = Predictor(GraphLibrary(InProcessDescriber(), tmp_path / "graphs"), desk.versions, estimators_max=0)
+    for change in [*CHANGES, *reversed(CHANGES), *CHANGES]:
+        expected = job_response(fresh.predict_job(job_question(desk.request(**change))))
+        found = desk.ask(**change)
+        expected.prediction_id = found.prediction_id
+        assert found == expected
+
+
+def test_the_same_question_gets_the_same_answer_whatever_its_id_and_is_written_down_once(desk: Desk) -> None:
+    first = desk.ask(request_id="a")
+    assert desk.ask(request_id="b") is first
+    assert desk.written() == 1
+    assert desk.ask(batch=64).prediction_id != first.prediction_id
+    assert desk.written() == 2
+    assert set(desk.journal.find([first.prediction_id])) == {first.prediction_id}
+
+
+def test_the_journal_has_the_batch_that_was_asked_not_the_one_that_was_asked_first(desk: Desk) -> None:
+    desk.ask(batch=8)
+    answer = desk.ask(batch=48)
+    content = desk.journal.find([answer.prediction_id])[answer.prediction_id].content
+    assert content["settings"] == [48, "train", "fp32", "adam", 0.0]
+    assert content["job_key"] == answer.job_key
+
+
+def test_no_answer_of_a_version_outlives_it(desk: Desk) -> None:
+    before = desk.ask()
+    desk.versions.swap("another")
+    after = desk.ask()
+    assert (after.model_version, after.prediction_id == before.prediction_id) == ("another", False)
+    assert desk.ask() is after
+
+
+def test_no_answer_outlives_what_was_measured_since(desk: Desk) -> None:
+    before = desk.ask()
+    entry = desk.journal.find([before.prediction_id])[before.prediction_id]
+    desk.predictor.learn_outcomes([(entry, {"step_ms_mean": 3 * before.step_ms.value, "window_ms": 60_000})])
+    after = desk.ask()
+    assert after.step_ms.level == 1
+    assert after.step_ms.value > 1.5 * before.step_ms.value
+
+
+def test_an_answer_is_made_anew_before_the_journal_forgets_it(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_answers, "_REUSED_WITHIN", 3)
+    first = desk.ask()
+    for batch in (1, 2, 3):
+        desk.ask(batch=batch)
+    assert desk.ask().prediction_id != first.prediction_id
+
+
+def test_only_some_answers_of_a_question_and_no_more_questions_than_allowed_are_kept(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, questions_max=1)
+    first = desk.ask(batch=1)
+    for batch in range(2, BATCHES_MAX + 1):
+        desk.ask(batch=batch)
+    assert desk.ask(batch=1) is first
+    desk.ask(batch=BATCHES_MAX + 1)
+    assert desk.ask(batch=1) is not first
+    kept = desk.ask(batch=5)
+    desk.ask("deep", 5)
+    assert desk.ask(batch=5) is not kept
+    desk.journal.close()
+
+
+def test_a_known_question_is_refused_at_a_bad_batch_as_a_new_one_would_be(desk: Desk) -> None:
+    assert desk.ask(sub_batches=[16]).fits
+    with pytest.raises(InvalidBatchError, match="batch_size is 0"):
+        desk.ask(batch=0, sub_batches=[16])
+    with pytest.raises(InvalidBatchError, match="batch_size is 2000000"):
+        desk.ask(batch=2_000_000, sub_batches=[16])
+    with pytest.raises(InvalidRequestError, match="16 is more than the batch of 8"):
+        desk.ask(batch=8, sub_batches=[16])
+    assert desk.ask(sub_batches=[16]).fits
+
+
+def test_a_graph_that_is_sent_along_is_answered_and_not_kept_as_a_question(desk: Desk) -> None:
+    request = desk.request()
+    request.onnx_graph = GRAPHS["wide"]
+    first = desk.answers.answer(request)
+    assert first.graph.graph_sha256 == desk.hashes["wide"]
+    assert desk.answers.answer(request).prediction_id != first.prediction_id
