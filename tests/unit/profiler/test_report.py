@@ -50,7 +50,7 @@ def test_campaigns_are_never_drawn_together(solo: list[SoloRow], pairs: list[Pai
     figures = gather_figures([*solo, *other], pairs)
     assert [(item.campaign, len(item.slowdown_ratio) > 0) for item in figures] == [
         ("another", False),
-        ("cpu_standin", True),
+        ("cpu_standin_large", True),
     ]
 
 
