@@ -47,17 +47,6 @@ PREEMPTIVE: Mapping[str, _Variant] = {
 }
 
 
-def shared_time(seeds: int) -> list[Row]:
-    """How much GPU time is shared, and what a shared GPU gives: 2 / xi in a pair of equal width, less in gangs."""
-    traces = [committed_mix(MIX, seed) for seed in range(seeds)]
-    rows: list[Row] = []
-    for xi in XIS:
-        found = sweep([with_slowdown(trace, xi) for trace in traces], SHARING, f"xi {xi}")
-        for policy, outcomes in found.items():
-            rows += _shared_rows(f"xi {xi}, {policy}", outcomes)
-    return rows
-
-
 def equal_widths(seeds: int) -> list[Row]:
     """Fig. 6b's ratios where every job takes one GPU, so that Theorem 1 sees all that sharing does to its pair."""
     traces = [on_one_gpu(committed_mix(MIX, seed)) for seed in range(seeds)]
@@ -69,7 +58,7 @@ def equal_widths(seeds: int) -> list[Row]:
         for other, outcomes in (("sjf_ffs", found["sjf_ffs"]), ("tiresias", alone["tiresias"])):
             setting = f"equal widths, xi {xi}, sjf_bsbf over {other}"
             rows.append(as_row("", setting, None, ratios_of(found["sjf_bsbf"], outcomes)))
-        rows += _shared_rows(f"equal widths, xi {xi}, sjf_bsbf", found["sjf_bsbf"])
+        rows += shared_rows(f"equal widths, xi {xi}, sjf_bsbf", found["sjf_bsbf"])
     return rows
 
 
@@ -91,7 +80,8 @@ def tiresias_variants(seeds: int) -> list[Row]:
     return rows
 
 
-def _shared_rows(label: str, outcomes: Sequence[Outcome]) -> list[Row]:
+def shared_rows(label: str, outcomes: Sequence[Outcome]) -> list[Row]:
+    """Return how much GPU time is shared, what shared GPUs give: 2 / xi for a pair of equal width, less for gangs."""
     return [
         as_row(
             "", f"{label}: share of the GPU time in use that has two jobs", None, [o.shared_ratio for o in outcomes]

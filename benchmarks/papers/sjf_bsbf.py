@@ -1,7 +1,7 @@
 """Tables II to IV and Figs. 5 and 6 of the SJF-BSBF paper, run again.
 
     python -m benchmarks.papers.sjf_bsbf [--seeds 20]
-        [--parts interference table_3 table_4 loads pollux physical shared_time equal_widths tiresias]
+        [--parts interference table_3 table_4 loads pollux physical equal_widths tiresias]
 
 Prints JSON; needs the public data of COTENANT_SHARED_DATA for measured interference and Pollux' workloads. Every policy
 of a seed meets the same jobs; ratios are taken per seed. docs/papers.md says what stands in for what.
@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.papers.seeds import Row, as_order_row, as_row
-from benchmarks.papers.sharing_causes import equal_widths, shared_time, tiresias_variants
+from benchmarks.papers.sharing_causes import equal_widths, shared_rows, tiresias_variants
 from benchmarks.papers.sharing_runs import (
     LITERAL,
     MIX,
@@ -71,6 +71,8 @@ def interference(seeds: int) -> list[Row]:
         )
         literal = _ratios([one.jct_h for one in found[LITERAL]], [one.jct_h for one in found["sjf_ffs"]])
         rows.append(as_row("Fig. 6b", f"xi {xi}, {LITERAL} over sjf_ffs", printed, literal))
+        for policy in SHARING:
+            rows += shared_rows(f"xi {xi}, {policy}", found[policy])
         work = [one.work_ratio for one in found["sjf_bsbf"]]
         rows.append(as_row("", f"xi {xi}, sjf_bsbf, work alone over GPU time held", None, work))
         against = _ratios([one.jct_h for one in found["sjf_bsbf"]], tiresias)
@@ -146,7 +148,6 @@ PARTS: Mapping[str, Callable[[int], list[Row]]] = {
     "loads": loads,
     "pollux": pollux,
     "physical": physical,
-    "shared_time": shared_time,
     "equal_widths": equal_widths,
     "tiresias": tiresias_variants,
 }
