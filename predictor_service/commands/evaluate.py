@@ -43,6 +43,14 @@ _LEVELS: Final = ("random_pair", "job", "architecture", "family", "device")
     type=click.Choice([*_LEVELS, "size_decile"]),
     help="Groups reported one by one; those that are held out by default.",
 )
+@click.option("--rows-max", type=click.IntRange(2), default=20_000, show_default=True, help="Of more, draw so many.")
+@click.option(
+    "--time-limit-s",
+    type=click.IntRange(1),
+    default=7_200,
+    show_default=True,
+    help="Begin no split later than this; the report counts the rows that were not predicted.",
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--state-dir", type=_PATH, help="Where --model current lies.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
@@ -50,10 +58,13 @@ _LEVELS: Final = ("random_pair", "job", "architecture", "family", "device")
 def evaluate_command(
     context: click.Context,
     /,
+    *,
     model: str,
     state_dir: Path | None,
     output: str,
     fold: str,
+    rows_max: int,
+    time_limit_s: int,
     **flags: Any,  # noqa: ANN401 (click hands over what was declared)
 ) -> None:
     """Score a model on DATA, a data-set folder or one CSV or Parquet file in the profile schema.
@@ -61,6 +72,7 @@ def evaluate_command(
     Baselines run on the same rows and splits. Progress goes to stderr, the report to stdout.
     """
     # Imported here: what learns takes seconds to load.
+    from predictor_service.evaluation.effort import Effort
     from predictor_service.evaluation.evaluator import EvaluationQuestion, evaluate
     from predictor_service.evaluation.report import as_json, as_table
 
@@ -68,7 +80,9 @@ def evaluate_command(
     settings = load_settings({"state_dir": state_dir}, os.environ, context.obj)
     version = _version(model, settings.state_dir)
     flags["group_by"] = flags["group_by"] or ""
-    question = EvaluationQuestion(fold_rule=fold, version=version, **flags)
+    question = EvaluationQuestion(
+        fold_rule=fold, version=version, effort=Effort(rows_max=rows_max, time_limit_s=time_limit_s), **flags
+    )
     evaluation = evaluate(question, lambda line: click.echo(line, err=True))
     click.echo(as_json(evaluation) if output == "json" else as_table(evaluation))
 

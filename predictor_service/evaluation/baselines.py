@@ -23,6 +23,7 @@ from predictor_service.learning.raw_columns import learn_columns
 
 TREES: Final = 150
 _RIDGE: Final = 1.0
+_LARGEST: Final = 3e38
 
 Baseline = Callable[[Problem, Problem, str, int], FloatArray | None]
 """From training rows, test rows, what is held out, and a seed to predictions; None where it does not apply."""
@@ -79,8 +80,13 @@ def _gradient_boosting(train: Problem, test: Problem, level: str, seed: int) -> 
     if not columns.names:
         return _mean(train, test, level, seed)
     model = xgboost.XGBRegressor(n_estimators=TREES, random_state=seed, n_jobs=1)
-    model.fit(columns.table(train), to_learned_scale(train.target, train.measured))
-    return from_learned_scale(train.target, np.asarray(model.predict(columns.table(test)), dtype=np.float64))
+    model.fit(_in_range(columns.table(train)), to_learned_scale(train.target, train.measured))
+    return from_learned_scale(train.target, np.asarray(model.predict(_in_range(columns.table(test))), dtype=np.float64))
+
+
+def _in_range(table: FloatArray) -> FloatArray:
+    """Within the range of 32-bit numbers, which is what xgboost computes in."""
+    return np.clip(table, -_LARGEST, _LARGEST)
 
 
 BASELINES: Final[Mapping[str, Baseline]] = {

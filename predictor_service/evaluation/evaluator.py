@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from predictor_service.errors import TrainingDataError
+from predictor_service.evaluation.effort import Effort
 from predictor_service.evaluation.leaks import remove_leaks
 from predictor_service.evaluation.report import Evaluation, evaluate_predictions
 from predictor_service.evaluation.scoring import Round, Tell, plan_rounds, predict_rounds
@@ -44,6 +45,7 @@ class EvaluationQuestion:
         group_by: Groups that are reported one by one; empty = those that are held out.
         seed: Of everything drawn.
         version: A stored version to score; None = learn anew.
+        effort: What it may cost.
     """
 
     target: str
@@ -57,6 +59,7 @@ class EvaluationQuestion:
     group_by: str = ""
     seed: int = 0
     version: ServedVersion | None = None
+    effort: Effort = field(default_factory=Effort)
 
 
 def evaluate(question: EvaluationQuestion, tell: Tell) -> Evaluation:
@@ -69,6 +72,7 @@ def evaluate(question: EvaluationQuestion, tell: Tell) -> Evaluation:
     Raises:
         TrainingDataError: The rows cannot be read, or not be scored by the rule asked for.
     """
+    is_over = question.effort.start()
     if question.fold_rule == NO_FOLDS:
         return _evaluate_without_folds(question, tell)
     if question.data is None or question.train or question.test:
@@ -81,11 +85,13 @@ def evaluate(question: EvaluationQuestion, tell: Tell) -> Evaluation:
     if stored is not None:
         problem = _keep_answerable(stored, problem, excluded)
         problem = _drop_seen(stored.version, problem, question.fold_rule, excluded)
+    problem = question.effort.thin(problem, question.seed, excluded)
     _check_rows(problem, excluded, ROWS_MIN, question.data)
     folds = question.folds or FOLDS_MAX[question.fold_rule]
     rounds = plan_rounds(problem, question.fold_rule, folds, question.seed)
     method = stored or METHODS[question.target](question.fold_rule)
-    predictions = predict_rounds(rounds, method, question.fold_rule, question.seed, tell)
+    predictions = predict_rounds(rounds, method, question.fold_rule, question.seed, tell, is_over)
+    question.effort.note_unpredicted(len(problem) - len(set(predictions.rows.tolist())), excluded)
     group_by = question.group_by or ("family" if question.fold_rule == "random_pair" else question.fold_rule)
     return evaluate_predictions(
         problem,
@@ -111,12 +117,17 @@ def _evaluate_without_folds(question: EvaluationQuestion, tell: Tell) -> Evaluat
     test, excluded = read.problem, Counter(read.excluded)
     train = None if question.train is None else _read(question, question.train, tell).problem
     if train is not None:
+        left_out = Counter[str]()
+        train = question.effort.thin(train, question.seed, left_out)
+        for reason, count in left_out.items():
+            tell(f"not learned from: {count} rows {reason}")
         _check_rows(train, Counter(), ROWS_MIN, question.train)
         test = _drop_repeated(train, test, excluded, tell)
     stored = _stored(question, test.device)
     if stored is not None:
         test = _keep_answerable(stored, test, excluded)
         _tell_seen(stored.version, test, tell)
+    test = question.effort.thin(test, question.seed, excluded)
     _check_rows(test, excluded, 1, path)
     unseen = "family" if train is None else _unseen_level(train, test)
     if stored is None:

@@ -7,6 +7,9 @@ well here and fails on the first job that was not measured before, so it is take
 from __future__ import annotations
 
 import dataclasses
+import math
+from array import array
+from collections import defaultdict
 from typing import Final
 
 import numpy as np
@@ -24,10 +27,8 @@ def remove_leaks(problem: Problem) -> tuple[Problem, tuple[str, ...]]:
     Returns:
         The problem without these numbers, and their names.
     """
-    names = sorted(
-        {name for job in problem.jobs for name in (*job.raw, *job.graph)},
-    )
-    leaks = tuple(name for name in names if _is_line(_values(problem, name), problem.measured))
+    columns = _columns(problem)
+    leaks = tuple(name for name in sorted(columns) if _is_line(*columns[name]))
     if not leaks:
         return problem, ()
     cleaned = dataclasses.replace(
@@ -38,15 +39,21 @@ def remove_leaks(problem: Problem) -> tuple[Problem, tuple[str, ...]]:
     return cleaned, leaks
 
 
-def _values(problem: Problem, name: str) -> FloatArray:
-    return np.array([job.raw.get(name, job.graph.get(name, np.nan)) for job in problem.jobs])
+def _columns(problem: Problem) -> dict[str, tuple[FloatArray, FloatArray]]:
+    """By name the finite published values and what was measured beside them; costs as much as there are cells."""
+    cells: dict[str, tuple[array[float], array[float]]] = defaultdict(lambda: (array("d"), array("d")))
+    for job, measured in zip(problem.jobs, problem.measured.tolist(), strict=True):
+        for name, value in {**job.graph, **job.raw}.items():
+            if math.isfinite(value):
+                cells[name][0].append(value)
+                cells[name][1].append(measured)
+    return {name: (np.array(values), np.array(beside)) for name, (values, beside) in cells.items()}
 
 
 def _is_line(values: FloatArray, measured: FloatArray) -> bool:
-    known = np.isfinite(values)
-    values, measured = values[known], measured[known]
     if len(np.unique(values)) < VALUES_MIN or len(np.unique(measured)) < VALUES_MIN:
         return False
+    values = values / np.abs(values).max()  # squares of the largest numbers would be infinite
     centred, target = values - values.mean(), measured - measured.mean()
     slope = float(centred @ target) / float(centred @ centred)
     return float(np.abs(target - slope * centred).max()) <= RELATIVE_ERROR_MAX * float(np.abs(target).max())

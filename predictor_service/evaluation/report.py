@@ -107,7 +107,7 @@ def evaluate_predictions(
         unit=problem.unit,
         device=problem.device,
         fold_rule=fold_rule,
-        groups=len(frozenset[str]().union(*row_groups)),
+        groups=len(frozenset[str]().union(*groups)),
         rows=len(set(rows.tolist())),
         excluded=excluded,
         selected=predictions.selected,

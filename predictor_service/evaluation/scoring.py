@@ -88,7 +88,14 @@ def plan_rounds(problem: Problem, level: str, folds: int, seed: int) -> list[Rou
     return [Round(problem.subset(split.train), problem.subset(split.test), split.test) for split in splits]
 
 
-def predict_rounds(rounds: Sequence[Round], method: Method, level: str, seed: int, tell: Tell) -> HeldOutPredictions:
+def predict_rounds(  # noqa: PLR0917 (the last two serve whoever waits)
+    rounds: Sequence[Round],
+    method: Method,
+    level: str,
+    seed: int,
+    tell: Tell,
+    is_over: Callable[[], bool] = lambda: False,
+) -> HeldOutPredictions:
     """Fits and predicts every round.
 
     Args:
@@ -97,12 +104,20 @@ def predict_rounds(rounds: Sequence[Round], method: Method, level: str, seed: in
         level: What is unseen, one of `problem.LEVELS`.
         seed: Of the method and the baselines.
         tell: Is told the progress.
+        is_over: Whether no further round may begin; the first one always does.
+
+    Returns:
+        Predictions for the rows of the rounds that were begun.
 
     Raises:
         TrainingDataError: The method or a baseline cannot learn from these rows.
     """
     collected = _Collected()
+    finished: list[Round] = []
     for number, part in enumerate(rounds, start=1):
+        if finished and is_over():
+            tell(f"out of time after {len(finished)} of {len(rounds)} rounds: the report is of their rows alone")
+            break
         train_rows = len(part.train) if part.train else 0
         tell(f"{number} of {len(rounds)}: {train_rows} rows to learn from, {len(part.test)} to predict")
         hidden = dataclasses.replace(part.test, measured=np.full(len(part.test), np.nan))
@@ -112,8 +127,9 @@ def predict_rounds(rounds: Sequence[Round], method: Method, level: str, seed: in
         for name, baseline in BASELINES.items():
             values = None if part.train is None else baseline(part.train, hidden, level, seed)
             collected.baselines[name].append(values)
+        finished.append(part)
     return HeldOutPredictions(
-        rows=np.concatenate([part.rows for part in rounds]),
+        rows=np.concatenate([part.rows for part in finished]),
         forecast=_join(collected.forecasts),
         baselines={name: _concatenate(parts) for name, parts in collected.baselines.items()},
         selected=collected.selected.most_common(1)[0][0],

@@ -21,6 +21,8 @@ BoolArray = npt.NDArray[np.bool_]
 RANGE_MARGIN: Final = 0.25
 """Share of a column's training range that an input may lie outside of it."""
 ROWS_MAX: Final = 512
+QUERIES_MAX: Final = 2_048
+"""Training rows, evenly spaced, whose distance to strangers is measured; each costs a pass over all rows."""
 _DISTANCE_QUANTILE: Final = 0.95
 
 
@@ -70,7 +72,8 @@ def learn_domain(features: FeatureArray, groups: Sequence[frozenset[str]]) -> Tr
     scale = np.where(deviation > 1e-9, deviation, 1.0)
     scaled = features.astype(np.float64) / scale
     distances = []
-    for index, members in enumerate(groups):
+    for index in range(0, len(groups), -(-len(groups) // QUERIES_MAX)):
+        members = groups[index]
         strangers = [row for row, other in enumerate(groups) if not members & other]
         if strangers:
             distances.append(float(_nearest(scaled[index : index + 1], scaled[strangers])[0]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -37,13 +38,16 @@ def grouped_folds(groups: Sequence[frozenset[str]], folds_max: int = FOLDS_MAX) 
     names = sorted(set().union(*groups)) if groups else []
     if len(names) < GROUPS_MIN:
         return []
-    sizes = {name: sum(name in members for members in groups) for name in names}
+    sizes = Counter(name for members in groups for name in members)
     parts: list[set[str]] = [set() for _ in range(min(folds_max, len(names)))]
+    loads = [0] * len(parts)
     for name in sorted(names, key=lambda name: (-sizes[name], name)):
-        min(parts, key=lambda part: sum(sizes[member] for member in part)).add(name)
+        place = loads.index(min(loads))
+        parts[place].add(name)
+        loads[place] += sizes[name]
     folds = []
     for part in parts:
-        held_out = np.array([bool(members & part) for members in groups])
+        held_out = np.array([not part.isdisjoint(members) for members in groups])
         if held_out.any() and not held_out.all():
             folds.append(Fold(np.flatnonzero(~held_out), np.flatnonzero(held_out)))
     return folds

@@ -1,0 +1,52 @@
+"""How much an evaluation may cost, so that a file of any size has an answer in bounded time, and an honest one.
+
+What was left out is counted in the report like any other row that was left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from predictor_service.learning.problem import Problem
+from predictor_service.system_clock import monotonic_ms
+
+ROWS_MAX: Final = 20_000
+TIME_LIMIT_S: Final = 7_200
+_MS_PER_S: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """Limits of one evaluation.
+
+    Attributes:
+        rows_max: Most rows that are scored, and most that are learned from; at least 2.
+        time_limit_s: No split is begun later than this after the start; the first one always is.
+    """
+
+    rows_max: int = ROWS_MAX
+    time_limit_s: int = TIME_LIMIT_S
+
+    def thin(self, problem: Problem, seed: int, excluded: Counter[str]) -> Problem:
+        """Draws rows evenly where there are too many, in their order; every group loses about the same share."""
+        beyond = len(problem) - self.rows_max
+        if beyond <= 0:
+            return problem
+        excluded[f"beyond --rows-max {self.rows_max}, drawn evenly by the seed"] += beyond
+        drawn = np.random.default_rng(seed).permutation(len(problem))[: self.rows_max]
+        return problem.subset(np.sort(drawn))
+
+    def start(self) -> Callable[[], bool]:
+        """Starts the clock; what is returned tells whether the time is over."""
+        deadline_ms = monotonic_ms() + self.time_limit_s * _MS_PER_S
+        return lambda: monotonic_ms() >= deadline_ms
+
+    def note_unpredicted(self, rows: int, excluded: Counter[str]) -> None:
+        """Counts rows whose split was not begun in time."""
+        if rows:
+            excluded[f"not predicted within --time-limit-s {self.time_limit_s}"] += rows
