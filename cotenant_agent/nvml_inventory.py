@@ -8,8 +8,8 @@ what is newer than the last), memory per process from the list of compute proces
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import pynvml
@@ -90,9 +90,10 @@ class NvmlInventory:
         memory: dict[str, dict[int, int | None] | None] = {}
         for device in self._devices:
             handle = self._handle(device)
-            gpus.append(_read_device(device, handle))
-            memory[device.gpu_id] = None if handle is None else _memory_by_process(handle)
             _read_process_utilization(device, handle)
+            own = {pid for job in jobs.values() if device.gpu_id in job.gpu_ids for pid in job.pids}
+            gpus.append(replace(_read_device(device, handle), foreign_ratio=_foreign_ratio(device, own)))
+            memory[device.gpu_id] = None if handle is None else _memory_by_process(handle)
         usages = {key: self._usage(job, memory) for key, job in jobs.items()}
         return InventoryReading(gpus=tuple(gpus), jobs=usages)
 
@@ -202,6 +203,11 @@ def _read_process_utilization(device: _Device, handle: Any | None) -> None:  # n
 def _utilization_of(device: _Device, pids: Sequence[int]) -> float | None:
     known = device.newest_processes
     return None if known is None else min(1.0, sum(known.get(pid, 0.0) for pid in pids))
+
+
+def _foreign_ratio(device: _Device, own: Collection[int]) -> float | None:
+    known = device.newest_processes
+    return None if known is None else min(1.0, sum(ratio for pid, ratio in known.items() if pid not in own))
 
 
 def _ask(question: Callable[[], Value]) -> Value | None:

@@ -67,7 +67,11 @@ class GpuDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """What one device showed since the last reading; None = the driver cannot say."""
+    """What one device showed since the last reading; None = the driver cannot say.
+
+    Attributes:
+        foreign_ratio: use of the device by processes of none of this node's jobs.
+    """
 
     gpu_id: str
     healthy: bool = True
@@ -76,6 +80,7 @@ class GpuReading:
     utilization_ratio: float | None = None
     sm_activity_ratio: float | None = None
     power_watts: float | None = None
+    foreign_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

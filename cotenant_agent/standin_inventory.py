@@ -117,14 +117,16 @@ class StandinInventory:
         self._job_marks = {key: mark for key, mark in self._job_marks.items() if key in jobs}
         gpus = []
         for gpu in self.describe():
-            used = [usages[key].memory_bytes for key, job in jobs.items() if gpu.gpu_id in job.gpu_ids]
+            here = [usages[key] for key, job in jobs.items() if gpu.gpu_id in job.gpu_ids]
+            busy_ratio = self._core_busy_ratio(self._core_of[gpu.gpu_id])
             gpus.append(
                 GpuReading(
                     gpu_id=gpu.gpu_id,
                     healthy=gpu.healthy,
                     fault=gpu.fault,
-                    memory_used_bytes=sum(value for value in used if value is not None),
-                    utilization_ratio=self._core_busy_ratio(self._core_of[gpu.gpu_id]),
+                    memory_used_bytes=sum(usage.memory_bytes or 0 for usage in here),
+                    utilization_ratio=busy_ratio,
+                    foreign_ratio=_foreign_ratio(busy_ratio, here),
                 )
             )
         return InventoryReading(gpus=tuple(gpus), jobs=usages)
@@ -155,6 +157,12 @@ class StandinInventory:
         if now is None or before is None or now[1] <= before[1]:
             return None
         return (now[0] - before[0]) / (now[1] - before[1])
+
+
+def _foreign_ratio(busy_ratio: float | None, usages: Sequence[JobUsage]) -> float | None:
+    """What a core did beyond its jobs."""
+    own = [usage.utilization_ratio for usage in usages if usage.utilization_ratio is not None]
+    return None if busy_ratio is None or len(own) < len(usages) else max(0.0, busy_ratio - sum(own))
 
 
 def measure_baseline(state_directory: Path, executable: str = sys.executable) -> int:

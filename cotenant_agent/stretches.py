@@ -26,7 +26,7 @@ STRETCHES_PER_BEAT_MAX = 20
 UNSTEADY_RATIO = 0.1
 """Median deviation of the windows' step times, as a share of their median."""
 FOREIGN_LOAD_RATIO = 0.1
-"""Use of the device that none of its jobs accounts for."""
+"""Use of the device by others than the jobs of this node."""
 _HOUR_MS = 3_600_000
 
 
@@ -36,7 +36,6 @@ class _Gathered:
 
     windows: list[AttemptObservation] = field(default_factory=list)
     readings: list[GpuReading] = field(default_factory=list)
-    foreign_ratios: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -121,11 +120,8 @@ class StretchRecorder:
         if tenancy.others is None:
             return
         tenancy.gathered.windows.append(window)
-        if reading is None:
-            return
-        tenancy.gathered.readings.append(reading)
-        if reading.utilization_ratio is not None and window.utilization_ratio is not None and not tenancy.neighbours:
-            tenancy.gathered.foreign_ratios.append(reading.utilization_ratio - window.utilization_ratio)
+        if reading is not None:
+            tenancy.gathered.readings.append(reading)
 
     def _finish(self, tenancy: _Tenancy, now_ms: int) -> None:
         """Ends the present stretch; what is too short, or one too many within the hour, is dropped."""
@@ -148,10 +144,10 @@ class StretchRecorder:
                 others=others,
                 steps=steps,
                 window_ms=window_ms,
-                utilization_ratio=_mean([item.utilization_ratio for item in gathered.windows]),
-                sm_activity_ratio=_mean([item.sm_activity_ratio for item in gathered.readings]) if is_alone else None,
+                utilization_ratio=_mean(item.utilization_ratio for item in gathered.windows),
+                sm_activity_ratio=_mean(item.sm_activity_ratio for item in gathered.readings) if is_alone else None,
                 memory_peak_bytes=max(item.memory_peak_bytes for item in gathered.windows) or None,
-                power_watts=_mean([item.power_watts for item in gathered.readings]) if is_alone else None,
+                power_watts=_mean(item.power_watts for item in gathered.readings) if is_alone else None,
                 quality_flags=_doubts(gathered),
             )
         )
@@ -170,14 +166,13 @@ def _doubts(gathered: _Gathered) -> tuple[str, ...]:
     typical_ms = median(step_ms)
     spread_ms = median(abs(value - typical_ms) for value in step_ms)
     flags = {
-        "foreign_load": bool(gathered.foreign_ratios) and fmean(gathered.foreign_ratios) > FOREIGN_LOAD_RATIO,
+        "foreign_load": (_mean(item.foreign_ratio for item in gathered.readings) or 0.0) > FOREIGN_LOAD_RATIO,
         "unsteady": spread_ms > UNSTEADY_RATIO * typical_ms,
     }
     return tuple(name for name, is_set in flags.items() if is_set)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """The mean of what was measured; None when something was not."""
-    known = list(values)
-    measured = [value for value in known if value is not None]
-    return fmean(measured) if measured and len(measured) == len(known) else None
+    """The mean of what was measured; None when nothing was."""
+    measured = [value for value in values if value is not None]
+    return fmean(measured) if measured else None

@@ -65,6 +65,16 @@ def test_a_jobs_use_is_the_sum_of_its_processes(driver: FakeDriver, inventory: N
     assert found.utilization_ratio == pytest.approx(0.6)
 
 
+def test_what_other_processes_do_on_a_gpu_is_foreign(driver: FakeDriver, inventory: NvmlInventory) -> None:
+    driver.add_process("GPU-a", 10, used_bytes=1, percent=40)
+    driver.add_process("GPU-a", 99, used_bytes=1, percent=30)
+    assert inventory.observe({KEY: JOB}).gpus[0].foreign_ratio == pytest.approx(0.3)
+    driver.advance()
+    assert inventory.observe({}).gpus[0].foreign_ratio == pytest.approx(0.7)
+    driver.withdraw("nvmlDeviceGetProcessUtilization")
+    assert inventory.observe({KEY: JOB}).gpus[0].foreign_ratio is None
+
+
 def test_no_new_sample_means_idle(driver: FakeDriver, inventory: NvmlInventory) -> None:
     driver.add_process("GPU-a", 10, used_bytes=1, percent=40)
     assert usage(inventory).utilization_ratio == pytest.approx(0.4)

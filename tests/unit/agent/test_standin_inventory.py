@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cotenant_agent.errors import DeviceError
-from cotenant_agent.records import AttemptKey, JobProcesses
-from cotenant_agent.standin_inventory import StandinInventory, measure_baseline
+from cotenant_agent.records import AttemptKey, JobProcesses, JobUsage
+from cotenant_agent.standin_inventory import StandinInventory, _foreign_ratio, measure_baseline
 from tests.support.fake_devices import FakeProcess, FakeProcesses
 
 KEY = AttemptKey(job_id="job", attempt=1, fence=1)
@@ -46,6 +46,17 @@ def test_utilization_never_passes_one() -> None:
     inventory.observe(job)
     processes.table[1].cpu_s = 1000.0
     assert inventory.observe(job).jobs[KEY].utilization_ratio == 1.0
+
+
+@pytest.mark.parametrize(
+    ("busy_ratio", "own", "expected"),
+    [(0.9, (0.5, 0.3), 0.1), (0.4, (0.5,), 0.0), (0.9, (None,), None), (None, (), None)],
+)
+def test_what_a_core_does_beyond_its_jobs_is_foreign(
+    busy_ratio: float | None, own: tuple[float | None, ...], expected: float | None
+) -> None:
+    found = _foreign_ratio(busy_ratio, [JobUsage(utilization_ratio=value) for value in own])
+    assert found == (None if expected is None else pytest.approx(expected))
 
 
 def test_a_job_is_pinned_and_gets_one_thread_per_core() -> None:

@@ -38,13 +38,13 @@ class Node:
         self.living = living
         self.recorder.look(living, self.now_ms)
 
-    def beat(self, times: int = 1, step_ms: int = 100, busy_ratio: float = 0.5, steps: int | None = None) -> None:
+    def beat(self, times: int = 1, step_ms: int = 100, foreign_ratio: float = 0.05, steps: int | None = None) -> None:
         for _ in range(times):
             self.now_ms += BEAT_MS
             windows = [
                 observation(tenant.key, BEAT_MS // step_ms if steps is None else steps) for tenant in self.living
             ]
-            readings = [GpuReading(gpu_id="gpu-0", utilization_ratio=busy_ratio, power_watts=60.0)]
+            readings = [GpuReading(gpu_id="gpu-0", foreign_ratio=foreign_ratio, power_watts=60.0)]
             self.recorder.add(windows, readings, self.now_ms)
 
 
@@ -205,9 +205,9 @@ def test_step_times_that_jump_about_are_flagged() -> None:
     assert node.recorder.due()[0].quality_flags == ("unsteady",)
 
 
-def test_use_of_the_device_that_no_job_accounts_for_is_flagged() -> None:
+def test_use_of_the_device_by_others_is_flagged() -> None:
     node = Node()
     node.look(tenant("a"))
-    node.beat(4, busy_ratio=0.9)
+    node.beat(4, foreign_ratio=0.4)
     node.look()
     assert node.recorder.due()[0].quality_flags == ("foreign_load",)
