@@ -3,6 +3,8 @@
 What a job does alone is the median of its stretches alone on the same machine, at the same sub-batch and without a
 doubt; a slowdown is measured against nothing else, so machines are never mixed inside one. A job of a pair that never
 ran alone there has a solo row of status failed, so that a set of rows names all of its jobs.
+
+Where an agent measured a job alone, what others told of it has no row: it is the same job measured twice.
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ from statistics import median
 from typing import Final
 
 from cotenant.profile_schema import SCHEMA_VERSION, PairRow, SoloRow
-from predictor_service.profile_store.stretch import MeasuredJob, Stretch
+from predictor_service.profile_store.stretch import MeasuredJob, Source, Stretch
 
 NEVER_ALONE: Final = "beside others only: never measured alone on its machine"
 NEVER_ALONE_FLAG: Final = "never_alone"
+TOLD_TWICE: Final = "an agent measured the same job"
 ODD_SLOWDOWN: Final = "a slowdown that no neighbour explains"
 SLOWDOWN_MIN: Final = -0.5
 SLOWDOWN_MAX: Final = 100.0
@@ -46,8 +49,8 @@ def make_rows(stretches: Iterable[Stretch], names: Names | None = None) -> Profi
         stretches: What was measured.
         names: Of graphs that somebody knows; any other one is named by its hash, as a family of its own.
     """
-    kept = list(stretches)
     rows = ProfileRows()
+    kept = drop_told_twice(stretches, rows.left_out)
     alone_ms = _times_alone(kept)
     repeats = Counter[tuple[str, ...]]()
     for stretch in kept:
@@ -63,6 +66,20 @@ def make_rows(stretches: Iterable[Stretch], names: Names | None = None) -> Profi
             rows.pairs.append(_pair_row(stretch, solo_step_ms, repeats))
     rows.solo += _rows_never_alone(kept, rows, names or {})
     return rows
+
+
+def drop_told_twice(stretches: Iterable[Stretch], left_out: Counter[str]) -> list[Stretch]:
+    """Returns the stretches without outcomes of jobs that an agent measured, and counts these."""
+    kept = list(stretches)
+    by_agents = {_job_on_device(item) for item in kept if item.source is Source.AGENT and not item.others}
+    told = [item for item in kept if item.source is Source.AGENT or _job_on_device(item) not in by_agents]
+    if len(told) < len(kept):
+        left_out[TOLD_TWICE] += len(kept) - len(told)
+    return told
+
+
+def _job_on_device(stretch: Stretch) -> tuple[str, str]:
+    return stretch.device, stretch.job.key
 
 
 def _times_alone(stretches: Iterable[Stretch]) -> dict[_Place, float]:

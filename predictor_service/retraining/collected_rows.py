@@ -1,9 +1,8 @@
 """What running jobs taught becomes training rows: one for each job alone and one for each pair, of medians.
 
 Learned from are stretches without a doubt, of undivided batches, in which a job was measured over at least ten seconds
-altogether, and whose graph this service still keeps. Where an agent measured a job, what others told of it counts no
-more: it is the same job measured twice. A graph that a data set knows keeps that set's architecture and family; any
-other graph is a family of its own, so that it is held out alone.
+altogether, and whose graph this service still keeps. A graph that a data set knows keeps that set's architecture and
+family; any other graph is a family of its own, so that it is held out alone.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -21,8 +20,8 @@ from cotenant.profile_schema import PairRow, SoloRow
 from predictor_service.errors import GraphError, GraphLimitError
 from predictor_service.features.graph_description import GraphDescription, describe_graph
 from predictor_service.features.graph_limits import DEFAULT_LIMITS
-from predictor_service.profile_store.rows import Names, make_rows
-from predictor_service.profile_store.stretch import Source, StoredStretch, Stretch
+from predictor_service.profile_store.rows import Names, drop_told_twice, make_rows
+from predictor_service.profile_store.stretch import StoredStretch, Stretch
 from predictor_service.retraining.datasets import Dataset
 
 NAME: Final = "collected"
@@ -98,31 +97,25 @@ class _Graphs:
 
 
 def _usable(stored: Iterable[StoredStretch], graphs: _Graphs, left_out: Counter[str]) -> Iterator[Stretch]:
-    kept = list(stored)
-    by_agents = {
-        (item.stretch.device, item.stretch.job.key)
-        for item in kept
-        if item.stretch is not None and item.stretch.source is Source.AGENT
-    }
-    for item in kept:
-        stretch = item.stretch
-        if stretch is None or item.fault:
+    readable = []
+    for item in stored:
+        if item.stretch is None or item.fault:
             left_out[item.fault] += 1
-        elif reason := _refuse(stretch, by_agents) or graphs.find_fault(stretch):
+        else:
+            readable.append(item.stretch)
+    for stretch in drop_told_twice(readable, left_out):
+        reason = _refuse(stretch) or graphs.find_fault(stretch)
+        if reason:
             left_out[reason] += 1
         else:
             yield stretch
 
 
-def _refuse(stretch: Stretch, by_agents: Collection[tuple[str, str]]) -> str:
+def _refuse(stretch: Stretch) -> str:
     """Why a stretch teaches nothing; empty when it does."""
     if stretch.quality_flags:
         return "flagged: " + ", ".join(sorted(stretch.quality_flags))
-    if stretch.sub_batch != stretch.job.settings.batch_size:
-        return "its batch was divided"
-    if stretch.source is Source.OUTCOME and (stretch.device, stretch.job.key) in by_agents:
-        return "an agent measured the same job"
-    return ""
+    return "its batch was divided" if stretch.sub_batch != stretch.job.settings.batch_size else ""
 
 
 def _names(known: Sequence[Dataset]) -> Names:

@@ -10,8 +10,8 @@ from cotenant.profile_schema import PairRow, SoloRow, check_row, read_rows
 from predictor_service.errors import InvalidRequestError
 from predictor_service.learning.profile_files import read_profiles
 from predictor_service.profile_store.export import BOUND, export_folder, export_table
-from predictor_service.profile_store.rows import NEVER_ALONE, NEVER_ALONE_FLAG, ODD_SLOWDOWN, make_rows
-from predictor_service.profile_store.stretch import Stretch
+from predictor_service.profile_store.rows import NEVER_ALONE, NEVER_ALONE_FLAG, ODD_SLOWDOWN, TOLD_TWICE, make_rows
+from predictor_service.profile_store.stretch import Source, Stretch
 from tests.support.stretches import job, kept_job, stretch
 
 VICTIM, OTHER = job(1), job(2, mode="infer")
@@ -48,6 +48,14 @@ def test_a_job_that_never_ran_alone_still_has_a_row_that_says_so() -> None:
     (missing,) = [row for row in rows.solo if row.status != "ok"]
     check_row(missing)
     assert (missing.job_key, missing.status, missing.quality_flags) == (OTHER.key, "failed", (NEVER_ALONE_FLAG,))
+
+
+def test_a_job_that_an_agent_measured_is_not_told_twice() -> None:
+    told = stretch(1, source=Source.OUTCOME, campaign="outcomes")
+    assert [row.run_id for row in make_rows([told]).solo] == [told.stretch_id]
+    rows = make_rows([told, stretch(2)])
+    assert [row.run_id for row in rows.solo] == [stretch(2).stretch_id]
+    assert rows.left_out == {TOLD_TWICE: 1}
 
 
 def test_times_in_doubt_are_no_measure_of_a_slowdown() -> None:
