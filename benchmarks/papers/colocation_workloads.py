@@ -14,6 +14,7 @@ from typing import Any
 
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.truth.cluster import Cluster, read_cluster
+from cotenant_simulator.truth.crowds import SummedUtilization
 from cotenant_simulator.truth.kinds import EVERY_DEVICE, Kind, Truth
 from cotenant_simulator.truth.trace import GIB, REFERENCE_DEVICE, Trace, TraceJob
 from scheduler_service.core.records import Share
@@ -42,6 +43,14 @@ def cluster_of(settings: Mapping[str, Any]) -> Cluster:
         for node in cluster.nodes
     ]
     return replace(cluster, nodes=nodes)
+
+
+def with_summed_crowds(trace: Trace, settings: Mapping[str, Any]) -> Trace:
+    """Return the same jobs where three and more on a GPU slow each other down by their summed utilization too.
+
+    Without it, each is slowed down by the sum of what it would be beside each other one alone.
+    """
+    return replace(trace, truth=replace(trace.truth, crowd=SummedUtilization(**settings["slowdown"])))
 
 
 def draw_testbed(settings: Mapping[str, Any], pattern: str, seed: int) -> Trace:
@@ -100,11 +109,9 @@ def _trace(settings: Mapping[str, Any], jobs: Sequence[Job], seed: int) -> Trace
 
 
 def _slowdowns(kinds: Mapping[tuple[str, str], Kind], settings: Mapping[str, Any]) -> dict[tuple[str, str, str], float]:
-    linear, quadratic = settings["slowdown"]["linear"], settings["slowdown"]["quadratic"]
-    found = {}
-    for (victim, _), one in kinds.items():
-        for (other, _), beside in kinds.items():
-            total = one.utilization_ratio + beside.utilization_ratio
-            is_over = total > 1.0 and quadratic > 0
-            found[victim, other, EVERY_DEVICE] = quadratic * total**2 if is_over else linear * total
-    return found
+    law = SummedUtilization(**settings["slowdown"])
+    return {
+        (victim, other, EVERY_DEVICE): law.slowdown_ratio(one.utilization_ratio + beside.utilization_ratio)
+        for (victim, _), one in kinds.items()
+        for (other, _), beside in kinds.items()
+    }

@@ -1,9 +1,10 @@
 """Tables 6 and 7 and Figs. 7 to 9 of the Horus paper, run again.
 
-    python -m benchmarks.papers.horus [--seeds 20] [--parts testbed simulation]
+    python -m benchmarks.papers.horus [--seeds 20] [--parts testbed simulation dense] [--crowds pairwise summed]
 
 Prints JSON; the simulation needs the public data of COTENANT_SHARED_DATA. Every policy of a seed meets the same jobs;
-ratios are taken per seed. docs/papers.md says what stands in for what.
+ratios are taken per seed. Three and more jobs on a GPU slow each other down by the sum of what pairs do (pairwise), or
+by their summed utilization, as pairs do (summed). docs/papers.md says what stands in for what.
 """
 
 from __future__ import annotations
@@ -16,8 +17,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
+from typing import Any
 
-from benchmarks.papers.colocation_workloads import cluster_of, draw_philly, draw_testbed, settings_of
+from benchmarks.papers.colocation_workloads import (
+    cluster_of,
+    draw_philly,
+    draw_testbed,
+    settings_of,
+    with_summed_crowds,
+)
 from benchmarks.papers.seeds import Row, as_order_row, as_row
 from benchmarks.papers.targets import Target, read_targets
 from cotenant_simulator.run.records import RunSettings
@@ -40,6 +48,7 @@ POLICIES: Mapping[str, tuple[str, Mapping[str, object]]] = {
 TESTBED = ("fifo", "obp", "pab", "horus", WIDE_HORUS)
 SIMULATED = ("fifo", "obp", "horus", "horus_f", "horus_f k=5")
 PATTERNS = ("W-Small", "W-Large")
+CROWDS = ("pairwise", "summed")
 REPORT_INTERVAL_MS = 10_000
 """pab watches step times, for which reports have to come."""
 
@@ -55,11 +64,11 @@ class Outcome:
     utilization_ratio: float
 
 
-def testbed(seeds: int) -> list[Row]:
+def testbed(seeds: int, crowds: str) -> list[Row]:
     """Table 6, Figs. 7 and 8: 100 jobs on 12 GPUs, two patterns."""
     settings, rows = settings_of("testbed"), []
     for pattern in PATTERNS:
-        traces = [draw_testbed(settings, pattern, seed) for seed in range(seeds)]
+        traces = [_with_crowds(draw_testbed(settings, pattern, seed), settings, crowds) for seed in range(seeds)]
         found = _sweep(traces, cluster_of(settings), TESTBED, pattern)
         makespans = {policy: [one.makespan_min for one in outcomes] for policy, outcomes in found.items()}
         for policy in TESTBED:
@@ -70,10 +79,10 @@ def testbed(seeds: int) -> list[Row]:
     return rows
 
 
-def simulation(seeds: int) -> list[Row]:
+def simulation(seeds: int, crowds: str, part: str = "simulation") -> list[Row]:
     """Table 7 and Fig. 9: 398 jobs of Philly."""
-    settings, path = settings_of("simulation"), _philly()
-    traces = [draw_philly(settings, path, seed) for seed in range(seeds)]
+    settings, path = settings_of(part), _philly()
+    traces = [_with_crowds(draw_philly(settings, path, seed), settings, crowds) for seed in range(seeds)]
     found = _sweep(traces, cluster_of(settings), SIMULATED, "398 jobs")
     makespans = {policy: [one.makespan_min for one in outcomes] for policy, outcomes in found.items()}
     waits = {policy: [one.first_wait_median_min for one in outcomes] for policy, outcomes in found.items()}
@@ -96,12 +105,18 @@ def simulation(seeds: int) -> list[Row]:
     return rows
 
 
-PARTS: Mapping[str, Callable[[int], list[Row]]] = {"testbed": testbed, "simulation": simulation}
+def dense(seeds: int, crowds: str) -> list[Row]:
+    """Table 7 and Fig. 9 with jobs that wait: the same on half of the GPUs."""
+    return [{**row, "setting": f"half of the GPUs, {row['setting']}"} for row in simulation(seeds, crowds, "dense")]
 
 
-def main(seeds: int = 20, parts: Sequence[str] = tuple(PARTS)) -> dict[str, object]:
+PARTS: Mapping[str, Callable[[int, str], list[Row]]] = {"testbed": testbed, "simulation": simulation, "dense": dense}
+
+
+def main(seeds: int = 20, parts: Sequence[str] = tuple(PARTS), crowds: Sequence[str] = CROWDS) -> dict[str, object]:
     """Run the named parts."""
-    return {"paper": "horus", "seeds": seeds, "rows": [row for part in parts for row in PARTS[part](seeds)]}
+    rows = [{"crowds": one, **row} for one in crowds for part in parts for row in PARTS[part](seeds, one)]
+    return {"paper": "horus", "seeds": seeds, "rows": rows}
 
 
 def run(trace: Trace, cluster: Cluster, name: str, *, seed: int) -> Outcome:
@@ -125,6 +140,10 @@ def run(trace: Trace, cluster: Cluster, name: str, *, seed: int) -> Outcome:
         first_wait_mean_min=fmean(waits_ms) / 60_000,
         utilization_ratio=result.gpu_ms_utilized / (result.gpus * span_ms),
     )
+
+
+def _with_crowds(trace: Trace, settings: Mapping[str, Any], crowds: str) -> Trace:
+    return with_summed_crowds(trace, settings) if crowds == "summed" else trace
 
 
 def _sweep(traces: Sequence[Trace], cluster: Cluster, policies: Sequence[str], label: str) -> dict[str, list[Outcome]]:
@@ -197,8 +216,9 @@ def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--parts", nargs="*", choices=sorted(PARTS), default=list(PARTS))
+    parser.add_argument("--crowds", nargs="*", choices=CROWDS, default=list(CROWDS))
     arguments = parser.parse_args()
-    print(json.dumps(main(max(arguments.seeds, 1), arguments.parts), indent=2))
+    print(json.dumps(main(max(arguments.seeds, 1), arguments.parts, arguments.crowds), indent=2))
 
 
 if __name__ == "__main__":

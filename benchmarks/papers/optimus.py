@@ -1,10 +1,11 @@
-"""Figs. 8, 11 and 14 to 17 of the Optimus paper, and its cost of changes, run again on the coefficients of its Table 2.
+"""Figs. 8, 11 and 14 to 17 of the Optimus paper, and its cost of changes, under the rules of the live engine.
 
-    python -m benchmarks.papers.optimus [--seeds 20] [--parts speeds comparison modes arrivals errors]
+    python -m benchmarks.papers.optimus [--seeds 20] [--parts speeds comparison network modes arrivals errors]
 
 Prints JSON. Nine elastic jobs of workloads/optimus.toml on the paper's 13 machines, policies asked every 20 minutes. A
-worker comes with one parameter server under every policy, since the simulated trainings have no servers of their own:
-what Optimus gains by choosing their number, and by placing tasks evenly, is not in these figures.
+worker comes with one parameter server under every policy, since agents start no servers of their own; only the part
+`network` lets steps depend on where they are. Numbers of servers, placement and the paper's own rounds:
+optimus_servers.py.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.papers.seeds import Row, as_order_row, as_row
+from benchmarks.papers.server_jobs import draw_jobs
 from benchmarks.papers.targets import Target, read_targets
 from cotenant_simulator.run.records import RunSettings
 from cotenant_simulator.run.simulation import Simulation
@@ -85,6 +87,27 @@ def draw_workload(seed: int, *, mode: str = "random", arrivals: str = "uniform")
     return Trace(format="optimus", jobs=jobs, truth=Truth(kinds=kinds))
 
 
+def draw_networked(seed: int) -> Trace:
+    """Draw the jobs of optimus_servers.toml: one server beside every worker, and what nodes exchange takes time.
+
+    Predicted is what steps take with every task on a node of its own.
+    """
+    plan = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    kinds: dict[tuple[str, str], Kind] = {}
+    jobs = []
+    for job in draw_jobs(seed):
+        counts = range(1, plan["workers_max"] + 1)
+        kinds[job.name, EVERY_DEVICE] = Kind(
+            step_ms_by_gpus={count: job.training.remote_step_ms(count, count) for count in counts},
+            servers=job.training,
+            batch=SPLITTABLE_BATCH,
+            fixed_memory_ratio=1.0,
+        )
+        request = _request(plan, job.name, steps=max(round(job.steps), 1))
+        jobs.append(TraceJob(submitted_at_ms=round(1_000 * job.submitted_s), request=request))
+    return Trace(format="optimus", jobs=jobs, truth=Truth(kinds=kinds))
+
+
 def run(trace: Trace, policy: str, *, seed: int, predictions: str = "oracle") -> Outcome:
     """Run the jobs under a policy.
 
@@ -130,6 +153,11 @@ def comparison(seeds: int) -> list[Row]:
     return [*rows, as_row("6.2", "optimus: time held without training, %", _value("6.2", "overhead"), overheads)]
 
 
+def network(seeds: int) -> list[Row]:
+    """Fig. 11 with servers and exchange between nodes in what is true, under the live rules."""
+    return _ratios("Fig. 11", "network", _sweep([draw_networked(seed) for seed in range(seeds)], "network"))
+
+
 def modes(seeds: int) -> list[Row]:
     """Fig. 15: all jobs trained one way."""
     rows = []
@@ -162,6 +190,7 @@ def errors(seeds: int) -> list[Row]:
 PARTS: Mapping[str, Callable[[int], list[Row]]] = {
     "speeds": speeds,
     "comparison": comparison,
+    "network": network,
     "modes": modes,
     "arrivals": arrivals,
     "errors": errors,

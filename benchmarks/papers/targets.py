@@ -67,6 +67,31 @@ def read_targets(paper: str | None = None, *, path: Path = FILE) -> list[Target]
     return [target for target in targets if paper is None or target.paper == paper]
 
 
+def find_values(paper: str, place: str, quantity: str) -> Mapping[str, Value]:
+    """Return what one place prints of a quantity, by policy.
+
+    Raises:
+        TargetError: It prints nothing of it.
+    """
+    return _find(paper, place, quantity, has_values=True).values
+
+
+def find_order(paper: str, place: str, quantity: str) -> Sequence[str]:
+    """Return the order that one place shows of a quantity, least first.
+
+    Raises:
+        TargetError: It shows none.
+    """
+    return _find(paper, place, quantity, has_values=False).order
+
+
+def _find(paper: str, place: str, quantity: str, *, has_values: bool) -> Target:
+    for target in read_targets(paper):
+        if (target.place, target.quantity, bool(target.values)) == (place, quantity, has_values):
+            return target
+    raise TargetError(f"{FILE.name} has no {quantity} at {place} of {paper}; add what the paper prints there")
+
+
 def _target(path: Path, number: int, table: Mapping[str, Any]) -> Target:
     where = f"{path.name}: [[target]] {number}"
     unknown = sorted(table.keys() - _KNOWN)

@@ -6,7 +6,7 @@ GPU the slowdowns by every other job that trains there add up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cotenant_simulator.errors import BrokenSimulationError
@@ -205,13 +205,13 @@ class Floor:
 
     def refresh_pace(self, attempt: Attempt) -> None:
         """Compute the pace beside those who train now; the work until now must be settled."""
-        attempt.pace = 1.0 + max((self._slowdown(attempt, gpu_id) for gpu_id in attempt.gpu_ids), default=0.0)
+        straggling = self.truth.straggling
+        attempt.pace = max(
+            ((1.0 + self._slowdown(attempt, gpu_id)) * straggling.get(gpu_id, 1.0) for gpu_id in attempt.gpu_ids),
+            default=1.0,
+        )
         attempt.turn += 1
 
     def _slowdown(self, attempt: Attempt, gpu_id: str) -> float:
-        here: Iterable[Attempt] = self._on_gpu[gpu_id]
-        return sum(
-            max(self.truth.true_slowdown_ratio(attempt.key, other.key, attempt.device), 0.0)
-            for other in here
-            if other is not attempt and other.is_training
-        )
+        others = [other.key for other in self._on_gpu[gpu_id] if other is not attempt and other.is_training]
+        return self.truth.slowdown_beside_ratio(attempt.key, others, attempt.device) if others else 0.0

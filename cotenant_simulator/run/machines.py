@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from cotenant_simulator.run.agenda import Rank
@@ -66,8 +67,9 @@ class Machines:
         kind = world.truth.kind(key, device)
         if kind is None or len(gpu_ids) not in kind.step_ms_by_gpus:
             return None
-        step_ms = kind.step_ms(
-            gpus=len(gpu_ids), passes=record.accumulation_steps, is_spread=self._is_spread(gpu_ids)
+        by_node = Counter(self._node_of[gpu_id] for gpu_id in gpu_ids)
+        step_ms = kind.placed_step_ms(
+            tuple(by_node.values()), passes=record.accumulation_steps, is_spread=self._is_spread(gpu_ids)
         ) / world.truth.speed(device)
         return Attempt(
             job_id=record.job_id,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+from cotenant_simulator.truth.crowds import SummedUtilization
+from cotenant_simulator.truth.parameter_servers import ServerTraining
 
 EVERY_DEVICE = ""
 """Stands for a device type of its own in tables that do not tell device types apart."""
@@ -23,6 +26,8 @@ class Kind:
         step_ms_by_gpus: Time of one optimizer step alone, the whole batch at once, by number of GPUs; on as few nodes
             as possible.
         spread_step_ms_by_gpus: The same on more nodes than needed; absent = no difference.
+        servers: Its parameter servers, one beside every worker; then steps take what the workers' nodes make of them,
+            and the two tables say only what is predicted. None = it has none.
         batch: Samples per optimizer step over all GPUs.
         fixed_step_ratio: Share of a step's time that every further pass of gradient accumulation costs again (alpha of
             the SJF-BSBF paper's Eq. 3 over the whole step), 0 to 1.
@@ -33,6 +38,7 @@ class Kind:
 
     step_ms_by_gpus: Mapping[int, float]
     spread_step_ms_by_gpus: Mapping[int, float] = field(default_factory=dict)
+    servers: ServerTraining | None = None
     batch: int = 1
     fixed_step_ratio: float = 0.1
     memory_bytes: int = 0
@@ -48,6 +54,16 @@ class Kind:
         whole = self.spread_step_ms_by_gpus.get(gpus) if is_spread else None
         whole = self.step_ms_by_gpus[gpus] if whole is None else whole
         return whole * (1.0 + self.fixed_step_ratio * (passes - 1))
+
+    def placed_step_ms(self, gpus_by_node: Sequence[int], *, passes: int = 1, is_spread: bool = False) -> float:
+        """Return the time of one optimizer step alone in ms, on so many GPUs of each of its nodes.
+
+        Raises:
+            KeyError: Nothing is known of this number of GPUs.
+        """
+        if self.servers is None:
+            return self.step_ms(gpus=sum(gpus_by_node), passes=passes, is_spread=is_spread)
+        return self.servers.paired_step_ms(gpus_by_node) * (1.0 + self.fixed_step_ratio * (passes - 1))
 
     def memory_at_bytes(self, sub_batch: int) -> int:
         """Return the memory on a GPU in bytes when it takes so many samples per pass."""
@@ -66,6 +82,8 @@ class Truth:
         slowdown_ratio: That of pairs that were not measured.
         predicts_unmeasured: Whether that ratio may be predicted too; otherwise unmeasured pairs are unknown.
         speeds: How much faster than the tables a device type is; absent = 1.
+        crowd: What three and more jobs on one GPU do to each other; None = the sum of what each pair does.
+        straggling: How many times longer everything takes on a GPU, by its id; absent = 1.
     """
 
     kinds: Mapping[tuple[str, str], Kind]
@@ -73,6 +91,8 @@ class Truth:
     slowdown_ratio: float = 0.5
     predicts_unmeasured: bool = True
     speeds: Mapping[str, float] = field(default_factory=dict)
+    crowd: SummedUtilization | None = None
+    straggling: Mapping[str, float] = field(default_factory=dict)
 
     def kind(self, key: str, device: str) -> Kind | None:
         """Return what is true of a key on a device type, or None where it cannot run there."""
@@ -93,6 +113,13 @@ class Truth:
         """Return how much the other key slows the victim down."""
         measured = self.measured_slowdown_ratio(victim_key, other_key, device)
         return self.slowdown_ratio if measured is None else measured
+
+    def slowdown_beside_ratio(self, victim_key: str, other_keys: Sequence[str], device: str) -> float:
+        """Return how much all others on its GPU slow the victim down together; nobody speeds it up."""
+        if self.crowd is not None and len(other_keys) > 1:
+            kinds = (self.kind(key, device) for key in (victim_key, *other_keys))
+            return self.crowd.slowdown_ratio(sum(kind.utilization_ratio for kind in kinds if kind is not None))
+        return sum(max(self.true_slowdown_ratio(victim_key, other, device), 0.0) for other in other_keys)
 
 
 def kind_name(key: str) -> str:

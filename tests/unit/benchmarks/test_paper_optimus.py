@@ -34,3 +34,10 @@ def test_what_the_paper_prints_is_found_for_every_figure() -> None:
     assert optimus._value("Fig. 11", "jct") == 2.39
     assert optimus._value("Fig. 17", "makespan_reduction") == 31
     assert list(optimus._order("Fig. 15")) == ["optimus", "drf"]
+
+
+def test_with_a_network_the_true_steps_are_those_of_the_nodes_and_the_predicted_ones_of_remote_tasks() -> None:
+    trace = optimus.draw_networked(0)
+    kind = trace.truth.kinds[trace.jobs[0].request.key, EVERY_DEVICE]
+    assert kind.placed_step_ms((3,)) < kind.placed_step_ms((1, 1, 1)) <= kind.step_ms(gpus=3)
+    assert optimus.run(trace, "optimus", seed=0).jct_h > 0

@@ -1,0 +1,90 @@
+"""Draws the jobs of workloads/optimus_servers.toml: what their steps take, when they come, how long they are."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import exp, log
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from cotenant_simulator.truth.parameter_servers import ServerTraining
+
+FILE = Path(__file__).parent / "workloads" / "optimus_servers.toml"
+MODES = ("asynchronous", "synchronous")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerJob:
+    """A training with parameter servers.
+
+    Attributes:
+        name: Its own.
+        submitted_s: When it comes.
+        steps: Steps until it has converged.
+        training: What its steps take.
+    """
+
+    name: str
+    submitted_s: float
+    steps: float
+    training: ServerTraining
+
+
+@cache
+def plan() -> Mapping[str, Any]:
+    """Return the committed file."""
+    return tomllib.loads(FILE.read_text(encoding="utf-8"))
+
+
+def draw_jobs(seed: int, *, mode: str = "random", arrivals: str = "uniform") -> list[ServerJob]:
+    """Draw the jobs, by submission; mode and arrivals leave everything else as it was.
+
+    Args:
+        seed: Of all luck.
+        mode: How jobs train: random, asynchronous or synchronous.
+        arrivals: uniform within the stated time, or poisson.
+    """
+    luck = {name: Random(f"{seed}/{name}") for name in ("arrival", "model", "mode", "speed", "length")}
+    models = sorted(plan()["parameters"])
+    low, high = plan()["hours_on_one_worker"]
+    found = []
+    for number, submitted_s in enumerate(_arrivals_s(luck["arrival"], arrivals)):
+        drawn = luck["mode"].choice(MODES)
+        training = training_of(luck["model"].choice(models), drawn if mode == "random" else mode, luck["speed"])
+        alone_s = 3_600 * exp(luck["length"].uniform(log(low), log(high)))
+        steps = alone_s * 1_000 / training.paired_step_ms([1])
+        found.append(ServerJob(name=f"job-{number}", submitted_s=submitted_s, steps=steps, training=training))
+    return found
+
+
+def training_of(model: str, mode: str, luck: Random | None = None) -> ServerTraining:
+    """Return what the steps of a model take: Table 2's computing, by luck longer or shorter, and its own exchange."""
+    table = plan()[mode]
+    factors = [plan()["coefficient_spread"] ** luck.uniform(-1.0, 1.0) if luck else 1.0 for _ in range(2)]
+    size_ratio = plan()["parameters"][model] / plan()["parameters_of_table_2"]
+    return ServerTraining(
+        is_synchronous=mode == "synchronous",
+        batch=plan()["batch"],
+        sample_ms=1_000 * table.get("sample_s", 0.0) * factors[0],
+        fixed_ms=1_000 * table["fixed_s"] * factors[1],
+        model_bytes=plan()["parameters"][model] * plan()["bytes_per_parameter"],
+        task_bytes_per_ms=plan()["link_bytes_per_s"] / plan()["containers_of_table_2"] / 1_000,
+        update_ms=1_000 * table["update_s"] * size_ratio,
+        per_worker_ms=1_000 * table["per_worker_s"],
+        per_server_ms=1_000 * table["per_server_s"],
+        concurrency_ratio=table.get("concurrency", 1.0),
+    )
+
+
+def _arrivals_s(luck: Random, arrivals: str) -> list[float]:
+    jobs = int(plan()["jobs"])
+    if arrivals == "uniform":
+        return sorted(luck.uniform(0.0, plan()["submitted_within_s"]) for _ in range(jobs))
+    times = [0.0]
+    while len(times) < jobs:
+        times.append(times[-1] + luck.expovariate(1.0 / plan()["poisson_mean_s"]))
+    return times

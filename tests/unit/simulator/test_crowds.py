@@ -1,0 +1,44 @@
+"""What three and more jobs on a GPU do to each other: the sum of pairs, or a law of summed utilization."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant_simulator.truth.crowds import SummedUtilization
+from cotenant_simulator.truth.kinds import EVERY_DEVICE, Truth
+from tests.support.simulated_runs import ends_s, kind, run, trace_job, trace_of
+
+LAW = SummedUtilization(linear=0.25, quadratic=0.25)
+
+
+def test_the_law_is_linear_up_to_all_of_a_gpu_and_quadratic_above() -> None:
+    assert LAW.slowdown_ratio(0.8) == pytest.approx(0.2)
+    assert LAW.slowdown_ratio(1.0) == pytest.approx(0.25)
+    assert LAW.slowdown_ratio(2.0) == pytest.approx(1.0)
+    assert SummedUtilization(linear=0.5).slowdown_ratio(3.0) == 1.5
+
+
+def test_a_pair_keeps_its_own_slowdown_and_a_crowd_follows_the_law() -> None:
+    kinds = {("a", EVERY_DEVICE): kind(utilization_ratio=0.7)}
+    truth = Truth(kinds=kinds, slowdown_ratio=0.49, crowd=LAW)
+    assert truth.slowdown_beside_ratio("a", ["a"], "gpu") == 0.49
+    assert truth.slowdown_beside_ratio("a", ["a"] * 3, "gpu") == pytest.approx(0.25 * 2.8**2)
+    pairwise = Truth(kinds=kinds, slowdown_ratio=0.49)
+    assert pairwise.slowdown_beside_ratio("a", ["a"] * 3, "gpu") == pytest.approx(3 * 0.49)
+
+
+@pytest.mark.parametrize("utilization", [0.3, 0.5, 0.7, 0.95, 1.0])
+def test_by_the_law_of_the_tables_no_crowd_computes_more_than_a_gpu_can(utilization: float) -> None:
+    """The sum of pairs lets four jobs of 70 % compute 113 % of the time."""
+    for jobs in range(2, 9):
+        total = jobs * utilization
+        assert total / (1.0 + LAW.slowdown_ratio(total)) <= 1.0
+
+
+def test_four_jobs_on_a_gpu_end_later_by_the_law_than_by_the_sum_of_pairs() -> None:
+    jobs = [trace_job(f"job-{number}", seconds=100) for number in range(4)]
+    kinds = {"kind": kind(utilization_ratio=0.7, memory_bytes=1)}
+    by_pairs = run(trace_of(*jobs, slowdown_ratio=0.49, kinds=kinds), policy="obp")
+    by_law = run(trace_of(*jobs, slowdown_ratio=0.49, kinds=kinds, crowd=LAW), policy="obp")
+    assert max(ends_s(by_pairs).values()) == pytest.approx(247.0)
+    assert max(ends_s(by_law).values()) == pytest.approx(296.0)
