@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -48,10 +49,12 @@ class Learned:
     Attributes:
         held_out: Slowdown ratios of the rows of all folds, one fold after the other.
         model: Fitted on all rows.
+        spread: Standard deviations of the same rows in the learned scale; None where the model knows none.
     """
 
     held_out: FloatArray
     model: PairModel
+    spread: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,12 +94,19 @@ def learn_mean(lesson: Lesson) -> Learned:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _ProcessModel:
+class ProcessModel:
+    """A fitted process and how jobs become its rows."""
+
     process: FittedProcess
     scale: JobScale
 
     def predict(self, problem: Problem) -> FloatArray:
+        """See `PairModel`."""
         return self.process.predict(build_pair_rows(problem, self.scale))
+
+    def spread(self, problem: Problem) -> FloatArray:
+        """Standard deviation of what is measured about what is predicted, in the learned scale, shape (rows,)."""
+        return self.process.spread(build_pair_rows(problem, self.scale))
 
 
 def process_candidate(form: ProcessForm) -> Candidate:
@@ -106,8 +116,11 @@ def process_candidate(form: ProcessForm) -> Candidate:
         scale = learn_job_scale(collect_jobs(lesson.problem))
         scale = scale if form.columns is None else scale.keep(form.columns)
         process = fit_process(form, build_pair_rows(lesson.problem, scale), lesson.problem.measured)
-        held_out = [process.leave_out(fold.test) for fold in lesson.folds]
-        return Learned(held_out=np.concatenate(held_out), model=_ProcessModel(process, scale))
+        return Learned(
+            held_out=np.concatenate([process.leave_out(fold.test) for fold in lesson.folds]),
+            model=ProcessModel(process, scale),
+            spread=np.concatenate([process.leave_out_spread(fold.test) for fold in lesson.folds]),
+        )
 
     return learn
 
@@ -239,6 +252,14 @@ def _forms() -> dict[str, ProcessForm]:
     return forms
 
 
+def _hiding_waits(forms: Mapping[str, ProcessForm]) -> dict[str, ProcessForm]:
+    return {
+        name.replace("_odds", "_waits"): dataclasses.replace(form, hides_waits=True)
+        for name, form in forms.items()
+        if name.endswith("_odds")
+    }
+
+
 CANDIDATES: Final[Mapping[str, Candidate]] = {
     "mean": learn_mean,
     **{name: process_candidate(form) for name, form in _forms().items()},
@@ -248,3 +269,19 @@ CANDIDATES: Final[Mapping[str, Candidate]] = {
     "boosted_trees": column_candidate(_boosted, with_raw=True),
 }
 """In order of preference among equals."""
+WAIT_CANDIDATES: Final[Mapping[str, Candidate]] = {
+    name: process_candidate(form) for name, form in _hiding_waits(_forms()).items()
+}
+"""They join where it is known how much of the time the jobs leave the device idle; elsewhere they would be copies."""
+
+
+def list_candidates(lesson: Lesson) -> Mapping[str, Candidate]:
+    """Everything that can learn this lesson."""
+    jobs = (job for row in zip(lesson.problem.jobs, lesson.problem.others, strict=True) for job in (row[0], *row[1]))
+    shares = [job.solo.utilization_ratio for job in jobs]
+    leave_idle = [share is not None and share < 1.0 - _IDLE_MIN for share in shares]
+    return {**CANDIDATES, **WAIT_CANDIDATES} if any(leave_idle) and None not in shares else CANDIDATES
+
+
+_IDLE_MIN: Final = 0.1
+"""The least shift of the forms in which effects add up."""

@@ -67,6 +67,11 @@ class PairKernel:
             result += np.exp(parameters[-1]) * (left.line_columns() @ right.line_columns().T)
         return result
 
+    def variance(self, parameters: FloatArray, rows: PairRows) -> FloatArray:
+        """Likeness of each pair with itself, shape (rows,)."""
+        result = np.full(len(rows), _CONSTANT + np.exp(self._weights(parameters)).sum())
+        return result + np.exp(parameters[-1]) * np.sum(rows.line_columns() ** 2, axis=1) if self.has_line else result
+
     def gradient(self, parameters: FloatArray, rows: PairRows, sensitivity: FloatArray) -> FloatArray:
         """Gradient of a function of the matrix of some rows with themselves.
 

@@ -18,27 +18,30 @@ import numpy as np
 from predictor_service.errors import TrainingDataError
 from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
 from predictor_service.learning.problem import CandidateResult, FloatArray, Forecast, IndexArray, Problem
+from predictor_service.learning.slowdown_bounds import PairBounds, learn_pair_bounds
 from predictor_service.learning.slowdown_candidates import (
-    CANDIDATES,
     TARGET,
     Candidate,
     Learned,
     Lesson,
     PairColumns,
     PairModel,
+    ProcessModel,
     learn_mean,
     learn_pair_columns,
+    list_candidates,
 )
 from predictor_service.learning.slowdown_crowds import compose_crowds, pair_up
 from predictor_service.learning.slowdown_folds import inner_folds
 from predictor_service.learning.slowdown_process import ROWS_MAX
-from predictor_service.selection.conformal import ConformalBounds, calibrate
 from predictor_service.selection.domain import TrainingDomain, learn_domain
 
 ROWS_MIN: Final = 12
 """Fewer rows carry no choice: the mean answers."""
 BLEND: Final = "blend"
 MEAN: Final = "mean"
+SPREAD_FORM: Final = "interacting_time"
+"""The process whose uncertainty scales the intervals: the richest one, learned in ln(1 + slowdown)."""
 _BLENDED_MAX: Final = 5
 _EXCESS_SCALE: Final = 0.2
 """A candidate that errs a fifth more than the best weighs 1/e of it."""
@@ -69,7 +72,7 @@ class FittedSlowdown:
         selected: Name of the winner.
         candidates: Scored table, best first.
         models: Every candidate, fitted on all rows.
-        bounds: Residuals of the winner on held-out rows, in ln(1 + slowdown).
+        bounds: What the winner's errors on held-out rows were like.
         columns: How pairs become rows of the domain.
         domain: Region of the training rows.
     """
@@ -77,7 +80,7 @@ class FittedSlowdown:
     selected: str
     candidates: Sequence[CandidateResult]
     models: Mapping[str, PairModel]
-    bounds: ConformalBounds
+    bounds: PairBounds
     columns: PairColumns
     domain: TrainingDomain
 
@@ -86,12 +89,13 @@ class FittedSlowdown:
         pairs, row_of_pair = pair_up(problem)
         value = compose_crowds(problem, self.models[self.selected].predict(pairs), row_of_pair)
         learned = to_learned_scale(TARGET, value)
-        half_width = self.bounds.half_width(0.9)
+        half_width = _widest(self.bounds.half_width(pairs, 0.9), row_of_pair, len(problem))
+        upper = _widest(self.bounds.upper_offset(pairs, 0.99), row_of_pair, len(problem))
         return Forecast(
             value=value,
             lower_90=from_learned_scale(TARGET, learned - half_width),
             upper_90=from_learned_scale(TARGET, learned + half_width),
-            upper_99=from_learned_scale(TARGET, learned + self.bounds.upper_offset(0.99)),
+            upper_99=from_learned_scale(TARGET, learned + np.maximum(upper, half_width)),
             in_domain=_every(self._pairs_in_domain(pairs), row_of_pair, len(problem)),
         )
 
@@ -102,6 +106,13 @@ class FittedSlowdown:
 
     def _pairs_in_domain(self, pairs: Problem) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         return self.domain.contains(self.columns.table(pairs).astype(np.float32))
+
+
+def _widest(widths: FloatArray, row_of_pair: IndexArray, rows: int) -> FloatArray:
+    """A crowd is as uncertain as the most uncertain of its pairs."""
+    result = np.zeros(rows)
+    np.maximum.at(result, row_of_pair, widths)
+    return result
 
 
 def _every(
@@ -146,7 +157,7 @@ class SlowdownMethod:
             selected=winner,
             candidates=results,
             models={name: each.model for name, each in learned.items()},
-            bounds=calibrate(residuals if len(residuals) else _spread_of(lesson.problem), _count(groups)),
+            bounds=_bounds(lesson, learned, residuals, _count(groups)),
             columns=columns,
             domain=learn_domain(table, groups),
         )
@@ -165,7 +176,7 @@ class SlowdownMethod:
 
 
 def _choice(lesson: Lesson) -> Mapping[str, Candidate]:
-    return CANDIDATES if lesson.folds else {MEAN: learn_mean}
+    return list_candidates(lesson) if lesson.folds else {MEAN: learn_mean}
 
 
 def _relative_errors(learned: Mapping[str, Learned], measured: FloatArray, sizes: Sequence[int]) -> Mapping[str, float]:
@@ -204,8 +215,15 @@ def _results(
     )
 
 
-def _spread_of(problem: Problem) -> FloatArray:
+def _bounds(lesson: Lesson, learned: Mapping[str, Learned], residuals: FloatArray, groups: int) -> PairBounds:
     """Without folds the rows' own spread about their mean stands in for the residuals."""
+    uncertain = learned.get(SPREAD_FORM)
+    if uncertain is None or not isinstance(uncertain.model, ProcessModel):
+        return learn_pair_bounds(residuals if len(residuals) else _spread_of(lesson.problem), groups)
+    return learn_pair_bounds(residuals, groups, uncertain.model, uncertain.spread)
+
+
+def _spread_of(problem: Problem) -> FloatArray:
     encoded = to_learned_scale(TARGET, problem.measured)
     return np.asarray(encoded - encoded.mean()) if len(encoded) else np.zeros(1)
 

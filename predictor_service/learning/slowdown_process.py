@@ -2,8 +2,9 @@
 
 Learned is ln(slowdown_ratio + shift). With a shift of 1 it is the logarithm of the shared time; with a small one
 nearly the logarithm of the odds of not running, in which a victim's sensitivity and an aggressor's effect add up where
-jobs take turns (s = w_other / w_victim). A measured time is off by the same share whatever its size, so the noise of a
-row is that share, seen through the logarithm.
+jobs take turns (s = w_other / w_victim). A victim that leaves the device idle for part of its step does not notice
+waits that are shorter: its shift may be that part, so that what is learned is the whole wait. A measured time is off by
+the same share whatever its size, so the noise of a row is that share, seen through the logarithm.
 
 The parameters maximise the likelihood with a weak prior. Rows that are left out, a whole group at a time, are predicted
 in closed form from the same inverse matrix; the few parameters still know those rows.
@@ -43,26 +44,34 @@ class ProcessForm:
     Attributes:
         parts: Of the kernel.
         columns: Names of the jobs' columns that it sees; None = all.
-        shift: Above 0, at most 1; see the module.
+        shift: Above 0, at most 1; the least one where it is each victim's own; see the module.
         has_line: Whether a straight line is part of it.
+        hides_waits: Whether a row's shift is the share of time in which its victim leaves the device idle.
     """
 
     parts: tuple[Part, ...]
     columns: tuple[str, ...] | None
     shift: float
     has_line: bool
+    hides_waits: bool = False
 
-    def encode(self, slowdown_ratio: FloatArray) -> FloatArray:
-        """Into the learned scale; same shape."""
-        return np.asarray(np.log(np.maximum(slowdown_ratio + self.shift, _GAP_MIN)))
+    def shifts(self, rows: PairRows) -> FloatArray:
+        """Shift of each row, shape (rows,)."""
+        idle = 1.0 - rows.jobs.utilization_ratio[rows.victim]
+        hidden = np.where(np.isfinite(idle), np.clip(idle, self.shift, 1.0), self.shift)
+        return hidden if self.hides_waits else np.full(len(rows), self.shift)
 
-    def decode(self, values: FloatArray) -> FloatArray:
-        """Back to slowdown ratios; same shape."""
-        return np.asarray(np.exp(np.minimum(values, _EXPONENT_MAX)) - self.shift)
+    def encode(self, slowdown_ratio: FloatArray, shift: FloatArray) -> FloatArray:
+        """Into the learned scale; all of shape (rows,)."""
+        return np.asarray(np.log(np.maximum(slowdown_ratio + shift, _GAP_MIN)))
 
-    def relative_noise(self, slowdown_ratio: FloatArray) -> FloatArray:
+    def decode(self, values: FloatArray, shift: FloatArray) -> FloatArray:
+        """Back to slowdown ratios; all of shape (rows,)."""
+        return np.asarray(np.exp(np.minimum(values, _EXPONENT_MAX)) - shift)
+
+    def relative_noise(self, slowdown_ratio: FloatArray, shift: FloatArray) -> FloatArray:
         """Variance of each row's noise against the median row's, shape (rows,)."""
-        stretch = (1.0 + slowdown_ratio) / np.maximum(slowdown_ratio + self.shift, _GAP_MIN)
+        stretch = (1.0 + slowdown_ratio) / np.maximum(slowdown_ratio + shift, _GAP_MIN)
         return np.asarray(np.maximum(stretch, _GAP_MIN) ** 2 / max(float(np.median(stretch)), _GAP_MIN) ** 2)
 
 
@@ -77,6 +86,7 @@ class FittedProcess:
         rows: Training rows.
         middle: Mean of the learned scale.
         residual: Training values less the mean, in the learned scale.
+        noise: Variance of the median row's noise.
         inverse: Inverse of the training rows' covariance, shape (rows, rows).
     """
 
@@ -86,6 +96,7 @@ class FittedProcess:
     rows: PairRows
     middle: float
     residual: FloatArray
+    noise: float
     inverse: FloatArray
 
     def predict(self, rows: PairRows) -> FloatArray:
@@ -94,13 +105,29 @@ class FittedProcess:
         parts = [
             self.kernel.matrix(self.parameters, rows.subset(chunk), self.rows) @ weights for chunk in _chunks(len(rows))
         ]
-        return self.form.decode(self.middle + np.concatenate(parts)) if parts else np.zeros(0)
+        return self.form.decode(self.middle + np.concatenate(parts), self.form.shifts(rows)) if parts else np.zeros(0)
 
     def leave_out(self, places: IndexArray) -> FloatArray:
         """Slowdown ratios of some training rows as if none of them had been seen, shape (places,)."""
         weights = self.inverse @ self.residual
         lifted = np.linalg.solve(self.inverse[np.ix_(places, places)], weights[places])
-        return self.form.decode(self.middle + self.residual[places] - lifted)
+        return self.form.decode(
+            self.middle + self.residual[places] - lifted, self.form.shifts(self.rows.subset(places))
+        )
+
+    def spread(self, rows: PairRows) -> FloatArray:
+        """Standard deviation of what is measured about what is predicted, in the learned scale, shape (rows,)."""
+        parts = [self._variance(rows.subset(chunk)) for chunk in _chunks(len(rows))]
+        return np.asarray(np.sqrt(np.concatenate(parts))) if parts else np.zeros(0)
+
+    def leave_out_spread(self, places: IndexArray) -> FloatArray:
+        """The same of some training rows as if none of them had been seen, shape (places,)."""
+        return np.asarray(np.sqrt(np.diag(np.linalg.inv(self.inverse[np.ix_(places, places)]))))
+
+    def _variance(self, rows: PairRows) -> FloatArray:
+        alike = self.kernel.matrix(self.parameters, rows, self.rows)
+        known = np.einsum("ij,ij->i", alike @ self.inverse, alike)
+        return np.asarray(np.maximum(self.kernel.variance(self.parameters, rows) - known, 0.0) + self.noise)
 
 
 def _chunks(count: int) -> list[IndexArray]:
@@ -116,28 +143,21 @@ def fit_process(form: ProcessForm, rows: PairRows, slowdown_ratio: FloatArray) -
         slowdown_ratio: Measured, shape (rows,).
     """
     kernel = PairKernel(parts=form.parts, columns=rows.jobs.columns.shape[1], has_line=form.has_line)
-    noise_shape = form.relative_noise(slowdown_ratio)
-    encoded = form.encode(slowdown_ratio)
+    shift = form.shifts(rows)
+    noise_shape = form.relative_noise(slowdown_ratio, shift)
+    encoded = form.encode(slowdown_ratio, shift)
     middle = float(np.average(encoded, weights=1.0 / noise_shape))
     likelihood = _Likelihood(kernel=kernel, rows=rows, residual=encoded - middle, noise_shape=noise_shape)
-    start, bounds = likelihood.start()
-    found = minimize(
-        likelihood.negative,
-        start,
-        args=(start,),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=bounds,
-        options={"maxiter": _STEPS_MAX},
-    )
+    point = likelihood.search()
     return FittedProcess(
         form=form,
         kernel=kernel,
-        parameters=found.x[:-1],
+        parameters=point[:-1],
         rows=rows,
         middle=middle,
         residual=likelihood.residual,
-        inverse=np.asarray(np.linalg.inv(likelihood.covariance(found.x)), dtype=np.float64),
+        noise=float(np.exp(point[-1]) + _JITTER),
+        inverse=np.asarray(np.linalg.inv(likelihood.covariance(point)), dtype=np.float64),
     )
 
 
@@ -149,6 +169,20 @@ class _Likelihood:
     rows: PairRows
     residual: FloatArray
     noise_shape: FloatArray
+
+    def search(self) -> FloatArray:
+        """The most likely parameters under the prior."""
+        start, bounds = self.start()
+        found = minimize(
+            self.negative,
+            start,
+            args=(start,),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=bounds,
+            options={"maxiter": _STEPS_MAX},
+        )
+        return np.asarray(found.x, dtype=np.float64)
 
     def start(self) -> tuple[FloatArray, list[tuple[float, float]]]:
         """Where the search starts, which is also where the prior pulls to, and its bounds."""

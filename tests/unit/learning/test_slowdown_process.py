@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from predictor_service.learning.problem import Problem
+from predictor_service.learning.problem import JobFacts, Problem
 from predictor_service.learning.slowdown_kernel import ANY, FAMILY, JOB, SMOOTH, PairKernel
 from predictor_service.learning.slowdown_pairs import PairRows, build_pair_rows, collect_jobs, learn_job_scale
 from predictor_service.learning.slowdown_process import ProcessForm, fit_process
@@ -15,6 +15,7 @@ from tests.support.turn_taking_world import turn_taking_problem
 
 _PARTS = ((JOB, ANY), (ANY, JOB), (SMOOTH, ANY), (ANY, SMOOTH), (SMOOTH, SMOOTH), (FAMILY, FAMILY), (JOB, SMOOTH))
 _FORM = ProcessForm(parts=_PARTS, columns=None, shift=0.1, has_line=True)
+_TIME = dataclasses.replace(_FORM, shift=1.0)
 
 
 def _rows(jobs: int = 6) -> tuple[Problem, PairRows]:
@@ -51,9 +52,7 @@ def test_rows_left_out_are_predicted_as_by_a_process_that_never_saw_them() -> No
     kept = np.setdiff1d(np.arange(len(rows)), left_out)
     matrix = np.linalg.inv(process.inverse)
     by_hand = matrix[np.ix_(left_out, kept)] @ np.linalg.solve(matrix[np.ix_(kept, kept)], process.residual[kept])
-    assert process.leave_out(left_out) == pytest.approx(
-        process.form.decode(np.asarray(process.middle + by_hand, dtype=np.float64)), rel=1e-6
-    )
+    assert process.leave_out(left_out) == pytest.approx(np.exp(process.middle + by_hand) - _FORM.shift, rel=1e-6)
 
 
 def test_a_job_never_seen_is_placed_by_its_step_time() -> None:
@@ -91,3 +90,72 @@ def test_a_job_beyond_all_training_jobs_is_taken_to_their_edge() -> None:
     scale = learn_job_scale(jobs)
     huge = dataclasses.replace(jobs[0], solo=dataclasses.replace(jobs[0].solo, step_ms=1e9))
     assert scale.place([huge])[0, scale.names.index("log_step_ms")] == scale.high[scale.names.index("log_step_ms")]
+
+
+def test_what_a_process_is_unsure_of_is_what_it_says_of_rows_left_out() -> None:
+    problem, rows = _rows()
+    process = fit_process(_TIME, rows, problem.measured)
+    left_out = np.arange(5)
+    kept = np.setdiff1d(np.arange(len(rows)), left_out)
+    matrix = np.linalg.inv(process.inverse)
+    known = matrix[np.ix_(left_out, kept)] @ np.linalg.solve(matrix[np.ix_(kept, kept)], matrix[np.ix_(kept, left_out)])
+    by_hand = np.sqrt(np.diag(matrix[np.ix_(left_out, left_out)] - known))
+    assert process.leave_out_spread(left_out) == pytest.approx(by_hand, rel=1e-6)
+
+
+def test_a_pair_of_unseen_jobs_is_less_certain_than_one_of_seen_jobs() -> None:
+    problem = turn_taking_problem(jobs=10)
+    seen = np.array(
+        [
+            max(job.job_key, others[0].job_key) < "job007"
+            for job, others in zip(problem.jobs, problem.others, strict=True)
+        ]
+    )
+    known = problem.subset(np.flatnonzero(seen))
+    scale = learn_job_scale(collect_jobs(known))
+    process = fit_process(_TIME, build_pair_rows(known, scale), known.measured)
+    spread = process.spread(build_pair_rows(problem, scale))
+    assert spread[~seen].mean() > 1.5 * spread[seen].mean()
+    assert (spread >= np.sqrt(process.noise) - 1e-12).all()
+
+
+@pytest.mark.parametrize("has_line", [True, False])
+def test_the_likeness_of_a_pair_with_itself_is_the_diagonal_of_the_matrix(has_line: bool) -> None:
+    _, rows = _rows()
+    kernel = PairKernel(parts=_PARTS, columns=rows.jobs.columns.shape[1], has_line=has_line)
+    at = np.random.default_rng(2).uniform(-1.0, 1.0, kernel.count)
+    assert kernel.variance(at, rows) == pytest.approx(np.diag(kernel.matrix(at, rows, rows)))
+
+
+def _hidden_waits(seed: int = 0) -> Problem:
+    """Every job makes others wait for as long as it likes; a victim does not notice what fits into its idle time."""
+    problem = turn_taking_problem(jobs=12)
+    random = np.random.default_rng(seed)
+    shares = dict(zip(sorted({job.job_key for job in problem.jobs}), random.uniform(0.2, 1.0, 12), strict=True))
+    waits = {key: float(wait) for key, wait in zip(shares, random.uniform(0.8, 3.0, 12), strict=True)}
+
+    def known(job: JobFacts) -> JobFacts:
+        return dataclasses.replace(job, solo=dataclasses.replace(job.solo, utilization_ratio=shares[job.job_key]))
+
+    rows = list(zip(problem.jobs, problem.others, strict=True))
+    measured = [waits[others[0].job_key] * shares[job.job_key] - (1.0 - shares[job.job_key]) for job, others in rows]
+    return dataclasses.replace(
+        problem,
+        measured=np.array(measured, dtype=np.float64),
+        jobs=tuple(known(job) for job, _ in rows),
+        others=tuple((known(others[0]),) for _, others in rows),
+    )
+
+
+def test_a_wait_that_idle_time_hides_is_learned_whole() -> None:
+    problem = _hidden_waits()
+    problem = problem.subset(np.flatnonzero(problem.measured > 0.0))
+    scale = learn_job_scale(collect_jobs(problem)).keep(())
+    rows = build_pair_rows(problem, scale)
+    held_out = np.arange(0, len(problem), 5)
+    errors = {}
+    for hides_waits in (False, True):
+        form = dataclasses.replace(_FORM, parts=((JOB, ANY), (ANY, JOB)), has_line=False, hides_waits=hides_waits)
+        process = fit_process(form, rows, problem.measured)
+        errors[hides_waits] = np.abs(process.leave_out(held_out) - problem.measured[held_out]).mean()
+    assert errors[True] < 0.5 * errors[False]
