@@ -22,7 +22,7 @@ from predictor_service.evaluation.scoring import Round, plan_rounds
 from predictor_service.evaluation.splits import FOLDS_MAX
 from predictor_service.importers.catalogue import import_set
 from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
-from predictor_service.learning.problem import FloatArray, Problem
+from predictor_service.learning.problem import BoolArray, FloatArray, Problem
 from predictor_service.learning.problem_reader import read_problem
 from predictor_service.learning.profile_files import MeasuredProfiles, read_profiles
 from predictor_service.learning.raw_columns import learn_columns
@@ -79,14 +79,31 @@ class HeldOut:
         values: Predictions by name of the method, each of shape (predictions,).
         groups: Groups of each prediction.
         selected: What ours chose, round by round.
-        intervals: Share of measured values inside ours: central 90 %, below the 99 % bound.
+        inside_90: Whether the measured value is in our central 90 % interval, shape (predictions,).
+        below_99: Whether it is below our 99 % bound, shape (predictions,).
+        width_90: Upper over lower end of our 90 % interval of the shared time, less 1, shape (predictions,).
     """
 
     measured: FloatArray
     values: Mapping[str, FloatArray]
     groups: Sequence[frozenset[str]]
     selected: Sequence[str]
-    intervals: tuple[float, float]
+    inside_90: BoolArray
+    below_99: BoolArray
+    width_90: FloatArray
+
+
+def join_parts(parts: Sequence[HeldOut]) -> HeldOut:
+    """Puts rounds or seeds one after the other."""
+    return HeldOut(
+        measured=np.concatenate([part.measured for part in parts]),
+        values={name: np.concatenate([part.values[name] for part in parts]) for name in parts[0].values},
+        groups=[group for part in parts for group in part.groups],
+        selected=[name for part in parts for name in part.selected],
+        inside_90=np.concatenate([part.inside_90 for part in parts]),
+        below_99=np.concatenate([part.below_99 for part in parts]),
+        width_90=np.concatenate([part.width_90 for part in parts]),
+    )
 
 
 def predict_held_out(problem: Problem, level: str, seed: int, *, shots: int = 0, with_aip: bool = False) -> HeldOut:
@@ -104,16 +121,7 @@ def predict_held_out(problem: Problem, level: str, seed: int, *, shots: int = 0,
         _predict_round(problem, each, level, seed, shots, with_aip=with_aip)
         for each in plan_rounds(problem, level, FOLDS_MAX[level], seed)
     ]
-    return HeldOut(
-        measured=np.concatenate([part.measured for part in parts]),
-        values={name: np.concatenate([part.values[name] for part in parts]) for name in parts[0].values},
-        groups=[group for part in parts for group in part.groups],
-        selected=[name for part in parts for name in part.selected],
-        intervals=(
-            float(np.mean([part.intervals[0] for part in parts])),
-            float(np.mean([part.intervals[1] for part in parts])),
-        ),
-    )
+    return join_parts(parts)
 
 
 def _predict_round(problem: Problem, round_: Round, level: str, seed: int, shots: int, *, with_aip: bool) -> HeldOut:
@@ -137,13 +145,14 @@ def _predict_round(problem: Problem, round_: Round, level: str, seed: int, shots
         fitted = AdaptivePrediction(level).fit(train, seed)
         values["aip"] = fitted.predict(hidden).value
         values.update({f"aip {name}": value for name, value in fitted.predict_each(hidden).items()})
-    inside = (forecast.lower_90 <= test.measured) & (test.measured <= forecast.upper_90)
     return HeldOut(
         measured=test.measured,
         values=values,
         groups=test.groups("job" if level == "random_pair" else level),
         selected=[ours.selected],
-        intervals=(float(inside.mean()), float((test.measured <= forecast.upper_99).mean())),
+        inside_90=(forecast.lower_90 <= test.measured) & (test.measured <= forecast.upper_90),
+        below_99=test.measured <= forecast.upper_99,
+        width_90=(1.0 + forecast.upper_90) / (1.0 + forecast.lower_90) - 1.0,
     )
 
 
