@@ -56,15 +56,8 @@ def judge_law(problem: Problem) -> dict[str, object]:
     figures["crowds"] = int(is_crowd.sum())
     if is_crowd.any():
         measured = problem.measured[is_crowd]
-        answers = {"law": _by_law(law, totals[is_crowd]), "sum_of_pairs": sums[is_crowd]}
-        for name, predicted in answers.items():
-            figures[name] = {
-                "mae": _mae(predicted, measured),
-                "bias": round(float((predicted - measured).mean()), DIGITS),
-            }
-        figures["measured_mean"] = round(float(measured.mean()), DIGITS)
-        computed = totals[is_crowd] / (1.0 + measured)
-        figures["computed_of_utilization"] = round(float(computed.mean()), DIGITS)
+        answers = {"measured": measured, "law": _by_law(law, totals[is_crowd]), "sum_of_pairs": sums[is_crowd]}
+        figures |= {name: _judge(answer, measured, totals[is_crowd]) for name, answer in answers.items()}
     return figures
 
 
@@ -84,6 +77,16 @@ def _through_origin(ground: FloatArray, values: FloatArray) -> float:
 
 def _by_law(law: SummedUtilization, totals: FloatArray) -> FloatArray:
     return np.array([law.slowdown_ratio(float(total)) for total in totals])
+
+
+def _judge(answer: FloatArray, measured: FloatArray, totals: FloatArray) -> dict[str, float]:
+    """Return how far an answer is off, and how busy it makes a GPU: utilization over the time that it takes."""
+    return {
+        "slowdown_mean": round(float(answer.mean()), DIGITS),
+        "mae": _mae(answer, measured),
+        "bias": round(float((answer - measured).mean()), DIGITS),
+        "busy_ratio_mean": round(float((totals / (1.0 + answer)).mean()), DIGITS),
+    }
 
 
 def _mae(predicted: FloatArray, measured: FloatArray) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from random import Random
@@ -13,6 +14,8 @@ from cotenant_simulator.truth.parameter_servers import NodeTasks, ServerTraining
 from predictor_service.convergence.training_speed import Resources, SpeedSample, Synchrony, fit_speed
 from scheduler_service.policies.optimus_allocation import Floats
 
+Counts = tuple[int, int]
+"""Workers and servers; a container each."""
 PRERUNS = 5
 """Section 6.1."""
 
@@ -22,8 +25,8 @@ class Beliefs:
     """How belief differs from truth.
 
     Attributes:
-        fits_speeds: Speeds are known from five short runs, fitted to Eq. 3 or 4; otherwise they are what they are with
-            every task on a node of its own.
+        fits_speeds: Speeds are known from five short runs and whatever is measured later, fitted to Eq. 3 or 4;
+            otherwise they are what they are with every task on a node of its own.
         steps_error_ratio: Believed steps are the true ones times 1 + or - this, by job.
         speed_error_ratio: Believed speeds are the true ones times 1 + or - this.
         errs_by_pair: Errors of speed are drawn for every pair of numbers anew; otherwise once for a job.
@@ -40,12 +43,20 @@ class Beliefs:
 
     def step_s(self, job: ServerJob, seed: int) -> Floats:
         """Return the believed time of a step by workers and servers; infinite for none of either."""
-        fitted = fitted_step_s(job.training, Random(f"{seed}/prerun/{job.name}")) if self.fits_speeds else None
-        table = remote_step_s(job.training) if fitted is None else fitted
+        table = (
+            fitted_step_s(job.training, self.preruns(job, seed)) if self.fits_speeds else remote_step_s(job.training)
+        )
         luck = Random(f"{seed}/speed/{job.name}")
         shape = table.shape if self.errs_by_pair else (1, 1)
         signs = np.array([luck.choice((-1.0, 1.0)) for _ in range(shape[0] * shape[1])]).reshape(shape)
         return np.asarray(table / (1.0 + signs * self.speed_error_ratio))
+
+    def preruns(self, job: ServerJob, seed: int) -> dict[Counts, float]:
+        """Return the time of a step by workers and servers as five runs on an empty cluster measure it, in s."""
+        if not self.fits_speeds:
+            return {}
+        chosen = Random(f"{seed}/prerun/{job.name}").sample(_pairs(), PRERUNS)
+        return {counts: job.training.step_ms(_alone(*counts)) / 1_000 for counts in chosen}
 
 
 @cache
@@ -57,15 +68,20 @@ def remote_step_s(training: ServerTraining) -> Floats:
     return table
 
 
-def fitted_step_s(training: ServerTraining, luck: Random) -> Floats:
-    """Return the same as Eq. 3 or 4 give it, fitted to five runs on an empty cluster (sections 3.2 and 6.1)."""
+def fitted_step_s(training: ServerTraining, measured_s: Mapping[Counts, float]) -> Floats:
+    """Return the same as Eq. 3 or 4 give it, fitted to what was measured (sections 3.2 and 6.1).
+
+    Args:
+        training: The job.
+        measured_s: Time of a step by workers and servers.
+    """
     synchrony = Synchrony.SYNCHRONOUS if training.is_synchronous else Synchrony.ASYNCHRONOUS
     samples = [
         SpeedSample(
             resources=Resources(workers=workers, servers=servers, batch=training.batch),
-            steps_per_s=1_000 / training.step_ms(_alone(workers, servers)),
+            steps_per_s=1 / step_s,
         )
-        for workers, servers in luck.sample(_pairs(), PRERUNS)
+        for (workers, servers), step_s in measured_s.items()
     ]
     model = fit_speed(samples, synchrony)
     table = _unknown()
@@ -80,7 +96,7 @@ def _unknown() -> Floats:
     return np.full((most + 1, most + 1), np.inf)
 
 
-def _pairs() -> list[tuple[int, int]]:
+def _pairs() -> list[Counts]:
     most = plan()["tasks_max"]
     return [(workers, servers) for workers in range(1, most + 1) for servers in range(1, most + 1)]
 

@@ -13,9 +13,9 @@ from math import inf
 from random import Random
 from statistics import fmean
 
-from benchmarks.papers.server_beliefs import Beliefs
+from benchmarks.papers.server_beliefs import Beliefs, Counts, fitted_step_s
 from benchmarks.papers.server_jobs import ServerJob, plan
-from benchmarks.papers.server_schemes import NONE, Counts, Places, Scheme, shrunk
+from benchmarks.papers.server_schemes import NONE, Places, Scheme, shrunk
 from cotenant_simulator.truth.parameter_servers import NodeTasks, ServerTraining
 from scheduler_service.policies.optimus_allocation import Floats
 from scheduler_service.policies.optimus_stragglers import asynchronous_stragglers, synchronous_stragglers
@@ -70,6 +70,7 @@ class ActiveJob:
     steps_left: float
     believed_steps_ratio: float
     believed_step_s: Floats
+    measured_s: dict[Counts, float] = field(default_factory=dict)
     places: Places = field(default_factory=dict)
     counts: Counts = NONE
     ratios: list[float] = field(default_factory=list)
@@ -141,6 +142,7 @@ def _begin(job: ServerJob, world: World) -> ActiveJob:
         steps_left=job.steps,
         believed_steps_ratio=world.beliefs.steps_ratio(job, world.seed),
         believed_step_s=world.beliefs.step_s(job, world.seed),
+        measured_s=world.beliefs.preruns(job, world.seed),
     )
 
 
@@ -155,7 +157,10 @@ def _advance_round(active: Sequence[ActiveJob], scheme: Scheme, world: World, nu
             one.ratios = [1.0] * one.counts[0]
         stretches = [(float(plan()["change_s"]), 0.0)] if one.name in changed and one.has_run else []
         one.has_run = True
-        _train(one, nodes, [*stretches, *_stretches(one, nodes, world, number)], number, sums)
+        _train(one, [*stretches, *_stretches(one, nodes, world, number)], number, sums)
+        if world.beliefs.fits_speeds:
+            one.measured_s[one.counts] = one.job.training.step_ms(nodes) / 1_000
+            one.believed_step_s = fitted_step_s(one.job.training, one.measured_s)
 
 
 def _place(active: Sequence[ActiveJob], scheme: Scheme) -> set[str]:
@@ -228,9 +233,7 @@ def stragglers_of(training: ServerTraining, nodes: Sequence[NodeTasks], ratios: 
     return asynchronous_stragglers([1_000 / (usual_ms * ratio + exchange_ms) for ratio in ratios])
 
 
-def _train(
-    one: ActiveJob, nodes: Sequence[NodeTasks], stretches: Sequence[tuple[float, float]], number: int, sums: Sums
-) -> None:
+def _train(one: ActiveJob, stretches: Sequence[tuple[float, float]], number: int, sums: Sums) -> None:
     interval_s, (workers, servers) = float(plan()["interval_s"]), one.counts
     computing_s = one.job.training.computing_ms(workers) / 1_000
     passed_s = 0.0

@@ -11,12 +11,11 @@ from typing import Protocol
 
 import numpy as np
 
+from benchmarks.papers.server_beliefs import Counts
 from benchmarks.papers.server_jobs import plan
 from scheduler_service.policies.optimus_allocation import Demands, Floats, Integers, allocate_tasks
 from scheduler_service.policies.optimus_placement import TaskGroup, place_evenly
 
-Counts = tuple[int, int]
-"""Workers and servers; a container each."""
 Places = Mapping[int, Counts]
 """By node."""
 NONE: Counts = (0, 0)

@@ -40,8 +40,8 @@ def test_a_crowd_of_the_world_of_the_law_is_foretold_by_pairs_and_not_by_their_s
     figures = judge_law(_world())
     assert figures["crowds"] == 1
     assert figures["quadratic"] == pytest.approx(1 / 3, abs=1e-4)
-    assert figures["law"] == {"mae": 0.0, "bias": 0.0}
-    assert figures["sum_of_pairs"] == {"mae": 0.12, "bias": -0.12}
+    assert figures["law"] == {"slowdown_mean": 1.08, "mae": 0.0, "bias": 0.0, "busy_ratio_mean": 0.8654}
+    assert figures["sum_of_pairs"] == {"slowdown_mean": 0.96, "mae": 0.12, "bias": -0.12, "busy_ratio_mean": 0.9184}
 
 
 def test_without_crowds_only_the_fit_to_pairs_is_told() -> None:
