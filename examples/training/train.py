@@ -95,8 +95,9 @@ def _place(tensor: Tensor, device: str, dtype: torch.dtype) -> Tensor:
     return tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device)
 
 
-def save_checkpoint(training: Training, folder: Path) -> None:
-    """Write a checkpoint and tell the cluster about it."""
+def save_checkpoint(training: Training, default_folder: str) -> None:
+    """Write a checkpoint, outside a cluster to `default_folder`, and tell the cluster about it."""
+    folder = job.checkpoint_directory(default_folder)
     written = checkpoint.save(folder, training.network, training.optimizer, training.step)
     job.checkpointed(written, training.step)
     if not job.inside_cluster():
@@ -105,7 +106,6 @@ def save_checkpoint(training: Training, folder: Path) -> None:
 
 def run(training: Training, options: argparse.Namespace) -> None:
     """Train until `--steps` steps are done or somebody asks to stop."""
-    folder = job.checkpoint_directory(options.checkpoint_dir)
     batch_size = job.global_batch(options.batch_size or training.task.batch_size)
     digits = 17 if options.dtype == "float64" else 9  # as many as tell every two numbers of the type apart
     while training.step < options.steps:
@@ -118,7 +118,7 @@ def run(training: Training, options: argparse.Namespace) -> None:
             print(f"step {training.step}/{options.steps} loss {loss:.{digits}g}", flush=True)
         stop = job.should_stop()
         if stop or job.should_checkpoint() or _is_due(training.step, options.checkpoint_every):
-            save_checkpoint(training, folder)
+            save_checkpoint(training, options.checkpoint_dir)
         if stop:
             job.leave()
 
