@@ -74,13 +74,16 @@ class StretchRecorder:
         self._make_id = make_id
         self.collects = collects
         self._tenancies: dict[AttemptKey, _Tenancy] = {}
+        self._seen: list[AttemptKey] = []
         self._finished: deque[MeasuredStretch] = deque(maxlen=STRETCHES_KEPT_MAX)
 
     def look(self, living: Sequence[Tenant], now_ms: int) -> None:
         """Notes who is where; called often, so that whoever comes and goes between two heartbeats is seen."""
-        if not self.collects:
+        keys = [tenant.key for tenant in living]
+        if not self.collects or keys == self._seen:
             return
-        for key in self._tenancies.keys() - {tenant.key for tenant in living}:
+        self._seen = keys
+        for key in sorted(self._tenancies.keys() - set(keys)):
             self._finish(self._tenancies.pop(key), now_ms)
         for tenant in living:
             beside = [other for other in living if other is not tenant and set(other.gpu_ids) & set(tenant.gpu_ids)]

@@ -1,0 +1,87 @@
+"""Whatever comes and goes: a stretch tells of steps that were done beside exactly its neighbours, of none twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cotenant_agent.records import AttemptKey, AttemptObservation, MeasuredJob, MeasuredStretch, Tenant
+from cotenant_agent.stretches import NEIGHBOURS_MAX, STEPS_MIN, STRETCH_MS_MIN, StretchRecorder
+
+NAMES = "abcdef"
+BEAT_MS = 500
+PRIVATE = "f"
+
+
+def tenant(name: str) -> Tenant:
+    """Jobs a, b, c and f share one device, d and e another one; f keeps to itself."""
+    job = None if name == PRIVATE else MeasuredJob(graph_sha256=name * 64)
+    return Tenant(key=AttemptKey(job_id=name, attempt=1, fence=1), gpu_ids=("g1" if name in "de" else "g0",), job=job)
+
+
+TENANTS = {name: tenant(name) for name in NAMES}
+LIVING = st.sets(st.sampled_from(NAMES)).map(sorted)
+EVENTS = st.lists(
+    st.one_of(LIVING, st.dictionaries(st.sampled_from(NAMES), st.integers(0, 30), min_size=1)), max_size=80
+)
+
+
+def window(name: str, steps: int) -> AttemptObservation:
+    return AttemptObservation(
+        key=TENANTS[name].key,
+        steps_done=0,
+        epoch=0,
+        loss=None,
+        window_steps=steps,
+        window_ms=BEAT_MS if steps else 0,
+        utilization_ratio=None,
+        memory_bytes=None,
+        memory_peak_bytes=0,
+        checkpoint_step=-1,
+    )
+
+
+def neighbours(name: str, living: list[str]) -> tuple[str, ...]:
+    here = TENANTS[name].gpu_ids
+    return tuple(other for other in living if other != name and TENANTS[other].gpu_ids == here)
+
+
+def take_all(recorder: StretchRecorder) -> Iterator[MeasuredStretch]:
+    while due := recorder.due():
+        yield from due
+        recorder.mark_delivered([stretch.stretch_id for stretch in due])
+
+
+@given(events=EVENTS)
+@settings(max_examples=150, deadline=None)
+def test_every_step_is_told_at_most_once_and_with_its_own_neighbours(
+    events: list[list[str] | dict[str, int]],
+) -> None:
+    ids = count()
+    recorder = StretchRecorder(
+        campaign="collected_00000000", devices={"g0": "one", "g1": "two"}, make_id=lambda: f"{next(ids):032x}"
+    )
+    living: list[str] = []
+    done = Counter[tuple[str, tuple[str, ...]]]()
+    for number, event in enumerate([*events, []]):
+        if isinstance(event, list):
+            living = event
+            recorder.look([TENANTS[name] for name in living], number)
+            continue
+        windows = [window(name, steps) for name, steps in event.items() if name in living]
+        done.update({(name, neighbours(name, living)): steps for name, steps in event.items() if name in living})
+        recorder.add(windows, [], number)
+    told = Counter[tuple[str, tuple[str, ...]]]()
+    for stretch in take_all(recorder):
+        others = tuple(sorted(job.graph_sha256[0] for job in stretch.others))
+        told[stretch.job.graph_sha256[0], others] += stretch.steps
+        assert stretch.device == ("two" if stretch.job.graph_sha256[0] in "de" else "one")
+        assert stretch.steps >= STEPS_MIN
+        assert stretch.window_ms >= STRETCH_MS_MIN
+        assert len(others) <= NEIGHBOURS_MAX
+    assert all(steps <= done[who] for who, steps in told.items())
+    assert not [who for who in told if PRIVATE in (who[0], *who[1])]
