@@ -38,12 +38,15 @@ class Correction:
         victim: Index of each measured pair's victim, shape (measured,).
         other: Index of each measured pair's other job, shape (measured,).
         deviation: Standard deviation of what is left of each measured pair, shape (measured,).
+        left: Least standard deviation of what is left of every pair that was not measured: its own part, and those of
+            its jobs that were not measured in their place, shape (jobs, jobs).
     """
 
     shift: FloatArray
     victim: IndexArray
     other: IndexArray
     deviation: FloatArray
+    left: FloatArray
 
 
 def correct_pairs(
@@ -59,7 +62,8 @@ def correct_pairs(
     chosen = sorted(sorted(observed, key=lambda pair: (-observed[pair].count, pair))[:MEASURED_MAX])
     victim, other = (np.array([pair[side] for pair in chosen], dtype=np.intp) for side in (0, 1))
     if not chosen:
-        return Correction(shift=np.zeros_like(predicted), victim=victim, other=other, deviation=np.zeros(0))
+        nothing = np.zeros_like(predicted)
+        return Correction(shift=nothing, victim=victim, other=other, deviation=np.zeros(0), left=nothing)
     noise = np.array([observed[pair].mean_variance for pair in chosen])
     missed = np.array([observed[pair].mean for pair in chosen]) - predicted[victim, other]
     part = max(prior_variance, float(np.mean(missed**2)), _PRIOR_VARIANCE_MIN) / _PARTS
@@ -71,5 +75,17 @@ def correct_pairs(
     of_victim, of_other = np.bincount(victim, weights, jobs), np.bincount(other, weights, jobs)
     shift = weights.sum() + of_victim[:, None] + of_other[None, :]
     shift[victim, other] += weights
-    left = np.diag(covariance) - np.einsum("ij,jk,ki->i", covariance, inverse, covariance)
-    return Correction(shift=shift, victim=victim, other=other, deviation=np.sqrt(np.maximum(left, 0.0)))
+    variance = np.diag(covariance) - np.einsum("ij,jk,ki->i", covariance, inverse, covariance)
+    return Correction(
+        shift=shift,
+        victim=victim,
+        other=other,
+        deviation=np.sqrt(np.maximum(variance, 0.0)),
+        left=np.sqrt(part * _parts_unseen(victim, other, jobs)),
+    )
+
+
+def _parts_unseen(victim: IndexArray, other: IndexArray, jobs: int) -> FloatArray:
+    """How many of the four parts of each pair no measured pair has, its own taken for one of them."""
+    as_victim, as_other = np.bincount(victim, minlength=jobs) == 0, np.bincount(other, minlength=jobs) == 0
+    return np.asarray(1.0 + as_victim[:, None] + as_other[None, :])

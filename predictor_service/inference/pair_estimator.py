@@ -173,12 +173,15 @@ def _fold_in_measured(
     correction = correct_pairs(predicted, error_variance, seen)
     for matrix in (answer.slowdown_ratio, answer.lower, answer.upper):
         matrix[:] = np.maximum(np.expm1(np.log1p(matrix.astype(np.float64)) + correction.shift), 0.0)
+    least = _deviations(question.confidence) * correction.left
+    value = np.log1p(answer.slowdown_ratio.astype(np.float64))
+    answer.lower[:] = np.minimum(answer.lower, np.maximum(np.expm1(value - least), 0.0))
+    answer.upper[:] = np.maximum(answer.upper, np.expm1(value + least))
     at = (correction.victim, correction.other)
     window = np.array([seen[pair].variance for pair in zip(*(axis.tolist() for axis in at), strict=True)])
     reach = _deviations(question.confidence) * np.sqrt(correction.deviation**2 + window)
-    value = np.log1p(answer.slowdown_ratio[at].astype(np.float64))
-    answer.lower[at] = np.maximum(np.expm1(value - reach), 0.0)
-    answer.upper[at] = np.expm1(value + reach)
+    answer.lower[at] = np.maximum(np.expm1(value[at] - reach), 0.0)
+    answer.upper[at] = np.expm1(value[at] + reach)
     answer.level[at] = Level.OBSERVED
     answer.in_domain[at] = True
 

@@ -61,6 +61,14 @@ def test_pairs_that_were_never_measured_learn_from_those_that_share_a_job() -> N
     assert 0.0 < shift[2, 0] < shift[0, 2] < shift[0, 1]
 
 
+def test_a_pair_is_left_uncertain_by_every_part_of_it_that_no_measured_pair_has() -> None:
+    left = correct_pairs(np.zeros((3, 3)), 0.4, {(0, 1): Observation(count=20.0, mean=0.1)}).left
+    assert left[0, 2] == left[2, 1] < left[2, 0]
+    assert left[2, 0] < math.sqrt(0.4)
+    doubted = correct_pairs(np.zeros((3, 3)), 0.4, {(0, 1): Observation(count=20.0, mean=2.0)}).left
+    assert (doubted > left).all()
+
+
 def test_outcomes_are_filed_under_the_keys_of_the_jobs() -> None:
     table = ObservedPairs()
     assert table.learn([(_ENTRY, _outcome())]) == 1
