@@ -1,7 +1,7 @@
 """Figs. 11 and 13 to 18 of the Optimus paper with parameter servers, a network and its own rounds of 20 minutes.
 
     python -m benchmarks.papers.optimus_servers [--seeds 20] [--parts comparison errors modes arrivals allocation
-                                                 placement stragglers]
+                                                 placement stragglers sensitivity]
 
 Prints JSON. Nine jobs of workloads/optimus_servers.toml on 60 containers of 13 nodes. Numbers and places are those of
 our policy's functions; every part runs twice, with a link for every container and with links that the containers of a
@@ -19,7 +19,7 @@ from statistics import fmean
 
 from benchmarks.papers.seeds import Row, as_order_row, as_row
 from benchmarks.papers.server_beliefs import Beliefs
-from benchmarks.papers.server_jobs import MODES, ServerJob, draw_jobs
+from benchmarks.papers.server_jobs import MODES, ServerJob, draw_jobs, vary_job
 from benchmarks.papers.server_rounds import Outcome, World, run
 from benchmarks.papers.server_schemes import scheme
 from benchmarks.papers.targets import Value, find_order, find_values
@@ -29,6 +29,14 @@ OTHERS = ("drf", "tetris")
 NAMES = (PAPER, *OTHERS)
 LINKS = {"own links": False, "shared links": True}
 QUANTITIES = {"jct": "jct_h", "makespan": "makespan_h"}
+VARIATIONS: Mapping[str, Mapping[str, float]] = {
+    "links of a quarter": {"bandwidth_ratio": 0.25},
+    "links four times as wide": {"bandwidth_ratio": 4.0},
+    "batch of 5": {"batch_ratio": 0.25},
+    "batch of 80": {"batch_ratio": 4.0},
+    "jobs three times as long": {"length_ratio": 3.0},
+    "jobs a third as long": {"length_ratio": 1 / 3},
+}
 ERRORS = (0.06, 0.15, 0.30, 0.45)
 FITTED = "optimus, speeds fitted"
 Found = Mapping[str, Sequence[Outcome]]
@@ -136,6 +144,20 @@ def stragglers(seeds: int) -> list[Row]:
     return rows
 
 
+def sensitivity(seeds: int) -> list[Row]:
+    """What the text does not print and Fig. 11 hangs on: links, batch, lengths of the jobs."""
+    rows = []
+    for label, worlds in _worlds(seeds):
+        for name, varied in VARIATIONS.items():
+            workloads = [[vary_job(job, **varied) for job in draw_jobs(seed)] for seed in range(seeds)]
+            pair = {one: (one, one) for one in (PAPER, "drf")}
+            found = _sweep(pair, workloads, worlds, f"{label}, {name}")
+            for quantity, field in QUANTITIES.items():
+                ratios = _over(found, "drf", PAPER, field)
+                rows.append(as_row("Fig. 11", f"{label}, {name}: {quantity} of drf over optimus", None, ratios))
+    return rows
+
+
 PARTS: Mapping[str, Callable[[int], list[Row]]] = {
     "comparison": comparison,
     "errors": errors,
@@ -144,6 +166,7 @@ PARTS: Mapping[str, Callable[[int], list[Row]]] = {
     "allocation": allocation,
     "placement": placement,
     "stragglers": stragglers,
+    "sensitivity": sensitivity,
 }
 
 

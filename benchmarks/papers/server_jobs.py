@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, log
 from pathlib import Path
@@ -59,6 +59,19 @@ def draw_jobs(seed: int, *, mode: str = "random", arrivals: str = "uniform") -> 
         steps = alone_s * 1_000 / training.paired_step_ms([1])
         found.append(ServerJob(name=f"job-{number}", submitted_s=submitted_s, steps=steps, training=training))
     return found
+
+
+def vary_job(
+    job: ServerJob, *, bandwidth_ratio: float = 1.0, batch_ratio: float = 1.0, length_ratio: float = 1.0
+) -> ServerJob:
+    """Return a job with other links, another batch or another length; on one pair it takes as long, times the last."""
+    training = replace(
+        job.training,
+        task_bytes_per_ms=job.training.task_bytes_per_ms * bandwidth_ratio,
+        batch=max(round(job.training.batch * batch_ratio), 1),
+    )
+    same_length = job.training.paired_step_ms([1]) / training.paired_step_ms([1])
+    return replace(job, steps=job.steps * same_length * length_ratio, training=training)
 
 
 def training_of(model: str, mode: str, luck: Random | None = None) -> ServerTraining:

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.papers import optimus_parameters, optimus_servers
 from benchmarks.papers.server_beliefs import Beliefs, fitted_step_s, remote_step_s
-from benchmarks.papers.server_jobs import ServerJob, draw_jobs, plan, training_of
+from benchmarks.papers.server_jobs import ServerJob, draw_jobs, plan, training_of, vary_job
 from benchmarks.papers.server_rounds import World, run, stragglers_of
 from benchmarks.papers.server_schemes import (
     ALLOCATIONS,
@@ -36,6 +36,15 @@ def test_modes_and_arrivals_leave_the_rest_as_it_was() -> None:
 def test_one_pair_on_one_node_needs_between_one_and_twelve_hours() -> None:
     for job in draw_jobs(2):
         assert 0.99 <= job.steps * job.training.paired_step_ms([1]) / 3_600_000 <= 12.01
+
+
+def test_a_varied_job_differs_in_what_was_varied_and_is_as_long_as_asked_alone() -> None:
+    job = draw_jobs(0)[0]
+    for changes, length_ratio in (({"batch_ratio": 4.0}, 1.0), ({"bandwidth_ratio": 0.25, "length_ratio": 3.0}, 3.0)):
+        varied = vary_job(job, **changes)
+        alone_ms = job.steps * job.training.paired_step_ms([1])
+        assert varied.steps * varied.training.paired_step_ms([1]) == pytest.approx(length_ratio * alone_ms)
+        assert varied.training != job.training
 
 
 def test_resnet_50_takes_what_table_2_says() -> None:
