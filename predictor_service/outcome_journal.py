@@ -177,6 +177,7 @@ class OutcomeJournal:
                     f"DELETE FROM outcomes WHERE prediction_id IN (SELECT prediction_id {chosen})", values
                 ).rowcount
                 predictions = self._connection.execute(f"DELETE {chosen}", values).rowcount
+            self._connection.execute("PRAGMA secure_delete = OFF")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return predictions, outcomes
 

@@ -115,7 +115,7 @@ class StartRetrainingRequest(_message.Message):
     request_id: _builtins.str
     """UUID chosen by the caller; same id and body = same answer, other body = ALREADY_EXISTS."""
     from_outcomes: _builtins.bool
-    """Learns from accepted outcomes as well."""
+    """Learns from the profile store as well: what running jobs taught."""
     seed: _builtins.int
     """The service's own seed when left out."""
     why: _builtins.str

@@ -10,7 +10,7 @@ from types import TracebackType
 
 import grpc
 
-from cotenant.v1 import node_agent_pb2, node_agent_pb2_grpc
+from cotenant.v1 import node_agent_pb2, node_agent_pb2_grpc, resources_pb2
 
 Key = tuple[str, int, int]
 GIB = 1024**3
@@ -34,6 +34,7 @@ class FakeAgent:
         steps_per_heartbeat: Work that every running attempt does between two heartbeats.
         launched: Every attempt ever started here, in order; a repeated order starts nothing.
         logs: What `ReadLog` answers with.
+        stretches: What every heartbeat carries.
     """
 
     address: str
@@ -51,6 +52,8 @@ class FakeAgent:
     ends_stored: set[Key] = field(default_factory=set)
     logs: bytes = b"hello from the job\n"
     errors: list[str] = field(default_factory=list)
+    stretches: list[resources_pb2.MeasuredStretch] = field(default_factory=list)
+    no_profiles: bool = False
     hellos: int = 0
     acks: int = 0
 
@@ -146,6 +149,7 @@ class FakeAgent:
             agent_version="fake",
             cpu_cores=8,
             host_memory_bytes=64 * GIB,
+            no_profiles=self.no_profiles,
             gpus=[
                 node_agent_pb2.AgentGpu(
                     gpu_id=f"{self.node_id}-gpu-{index}",
@@ -182,7 +186,11 @@ class FakeAgent:
                     )
                     for index in range(self.gpus)
                 ]
-                self._say(heartbeat=node_agent_pb2.Heartbeat(sequence=sequence, attempts=observations, gpus=gpus))
+                self._say(
+                    heartbeat=node_agent_pb2.Heartbeat(
+                        sequence=sequence, attempts=observations, gpus=gpus, stretches=self.stretches
+                    )
+                )
 
     def _observations(self) -> Iterator[node_agent_pb2.AttemptObservation]:
         for attempt in self.attempts.values():

@@ -1,0 +1,62 @@
+"""The real scheduler between agents that measure and a predictor that keeps: what is private stays where it is."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cotenant.v1 import resources_pb2, scheduling_pb2
+from tests.support.fake_agent import FakeAgent
+from tests.support.fake_predictor import FakePredictor
+from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
+
+
+def stretch(name: str) -> resources_pb2.MeasuredStretch:
+    return resources_pb2.MeasuredStretch(stretch_id=name, steps=10)
+
+
+def arguments(predictor: FakePredictor) -> tuple[str, ...]:
+    return ("--predictor-address", predictor.address, "--policy", "fifo", "--progress-interval-ms", "50")
+
+
+def has_measured_a_second(client: SchedulerClient, job_id: str) -> bool:
+    return client.get(job_id).steps_done > 120
+
+
+def test_stretches_of_open_nodes_arrive_and_of_private_ones_do_not(tmp_path: Path) -> None:
+    with (
+        FakePredictor() as predictor,
+        SchedulerProcess(tmp_path, arguments=arguments(predictor)) as process,
+        FakeAgent(process.address, node_id="private", stretches=[stretch("private")], no_profiles=True) as private,
+        FakeAgent(process.address, node_id="open", stretches=[stretch("open")]) as agent,
+    ):
+        wait_until(lambda: private.acks > 20 and agent.acks > 20, what="heartbeats of both nodes")
+        wait_until(lambda: predictor.stretches, what="a stretch")
+        assert {item.stretch_id for item in predictor.stretches} == {"open"}
+        assert agent.errors == private.errors == []
+
+
+def test_outcomes_are_told_of_open_jobs_and_not_of_private_ones(tmp_path: Path) -> None:
+    with (
+        FakePredictor() as predictor,
+        SchedulerProcess(tmp_path, arguments=arguments(predictor)) as process,
+        SchedulerClient(process.address) as client,
+        FakeAgent(process.address) as agent,
+    ):
+        told: list[str] = []
+        for number, is_private in enumerate((True, False), start=1):
+            settings = {"batch_size": 8 * number}
+            spec: dict[str, Any] = {
+                "graph_sha256": "ab" * 32,
+                "steps_total": 1_000,
+                "settings": settings,
+                "no_profiles": is_private,
+            }
+            job_id = client.submit(**spec).job_id
+            told += [item.prediction_id for item in client.wait_for_phase(job_id, "RUNNING").predictions]
+            wait_until(partial(has_measured_a_second, client, job_id), what="a second of clean windows")
+            agent.finish(agent.running()[0])
+            assert client.wait_for_phase(job_id, "FINISHED").phase == scheduling_pb2.JOB_PHASE_FINISHED
+        wait_until(lambda: predictor.outcomes, what="an outcome")
+        assert [item.prediction_id for item in predictor.outcomes] == told[1:]
