@@ -28,6 +28,7 @@ from predictor_service.learning.solo_method import SoloMethod
 BASELINE: Final = "gradient_boosting"
 _FOLDS: Final = 5
 _DIGITS: Final = 4
+_INTERVALS: Final = ("coverage_90_ratio", "coverage_99_ratio", "upper_99_over_actual_mean")
 
 
 def main() -> dict[str, object]:
@@ -116,7 +117,7 @@ def _coverage(evaluation: Evaluation) -> dict[str, object]:
     return {
         score.group: {
             "rows": score.rows,
-            **_rounded({name: score.metrics[name] for name in ("coverage_90_ratio", "coverage_99_ratio")}),
+            **_rounded({name: score.metrics[name] for name in _INTERVALS}),
         }
         for score in evaluation.per_group
     }

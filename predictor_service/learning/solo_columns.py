@@ -16,6 +16,7 @@ import numpy as np
 from predictor_service.features.batch_figures import figures_at
 from predictor_service.learning.problem import FloatArray, Problem
 from predictor_service.learning.raw_columns import RawColumns, learn_columns
+from predictor_service.learning.solo_physics import LOG_TARGETS
 
 _SIZE_RATIO_MIN: Final = 30.0
 _ANCHOR_CORRELATION_MIN: Final = 0.6
@@ -35,6 +36,11 @@ class SoloColumns:
     raw: RawColumns
     shares: tuple[int, ...]
     middle: FloatArray
+
+    @property
+    def published(self) -> tuple[int, ...]:
+        """Places of the columns that no graph figure is in."""
+        return tuple(place for place, name in enumerate(self.raw.names) if not name.startswith("graph."))
 
     def table(self, problem: Problem, anchor: FloatArray) -> FloatArray:
         """Returns shape (rows, columns), finite.
@@ -67,7 +73,8 @@ def learn_solo_columns(problem: Problem, level: str, anchor: FloatArray) -> Solo
     figures = raw.table(problem)
     middle = np.array([_median(column) for column in figures.T])
     filled = np.where(np.isfinite(figures), figures, middle)
-    return SoloColumns(raw=raw, shares=_sizes_like(filled, anchor), middle=middle)
+    shares = _sizes_like(filled, anchor) if problem.target in LOG_TARGETS else ()
+    return SoloColumns(raw=raw, shares=shares, middle=middle)
 
 
 def _median(column: FloatArray) -> float:

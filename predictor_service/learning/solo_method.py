@@ -13,14 +13,14 @@ from typing import Any, Final
 import numpy as np
 
 from predictor_service.learning.problem import CandidateResult, FloatArray, Forecast, Problem
-from predictor_service.learning.solo_candidates import CONSTANT, fit_candidates, predict_each
+from predictor_service.learning.solo_candidates import CANDIDATES, CONSTANT, fit_candidates, predict_each
 from predictor_service.learning.solo_columns import SoloColumns, at_batches, learn_solo_columns
 from predictor_service.learning.solo_physics import Physics, fit_physics
 from predictor_service.selection.domain import TrainingDomain, learn_domain
 from predictor_service.selection.folds import Fold, grouped_folds
 from predictor_service.selection.local_bounds import LocalBounds, learn_bounds
 
-INNER_FOLDS_MAX: Final = 3
+INNER_FOLDS_MAX: Final = 6
 _ROWS_MIN: Final = 12
 _COARSEST_FIRST: Final = ("family", "architecture", "job")
 
@@ -34,7 +34,7 @@ class FittedSolo:
         candidates: Scored table, best first.
         physics: The anchor.
         columns: How a problem becomes a table.
-        models: All candidates fitted on all rows.
+        models: All candidates fitted on all rows; the constant alone where rows carry no choice.
         seen: Training values in the learned scale.
         bounds: Of the winner.
         domain: Region of the training rows.
@@ -54,7 +54,7 @@ class FittedSolo:
         problem = at_batches(problem)
         anchor = self.physics.anchor(problem)
         table = self.columns.table(problem, anchor)
-        value = predict_each(self.models, table, self.seen)[self.selected]
+        value = predict_each(self.models, table, self.columns.published, self.seen)[self.selected]
         half_width = self.bounds.interval(table, 0.9)
         upper = value + np.maximum(self.bounds.upper(table, 0.99), half_width)
         return Forecast(
@@ -69,7 +69,8 @@ class FittedSolo:
         """Predictions of every candidate by name, for the scored table of an evaluation."""
         problem = at_batches(problem)
         anchor = self.physics.anchor(problem)
-        values = predict_each(self.models, self.columns.table(problem, anchor), self.seen)
+        table = self.columns.table(problem, anchor)
+        values = predict_each(self.models, table, self.columns.published, self.seen)
         return {name: self.physics.decode(value, anchor) for name, value in values.items()}
 
 
@@ -102,7 +103,7 @@ class SoloMethod:
             candidates=tuple(_result(name, held_out[name], problem.measured) for name in order),
             physics=physics,
             columns=columns,
-            models=fit_candidates(table, encoded, seed),
+            models=fit_candidates(table, encoded, seed, columns.published, CANDIDATES if folds else (CONSTANT,)),
             seen=encoded,
             bounds=learn_bounds(table, -errors[order[0]], groups, seed),
             domain=learn_domain(table.astype(np.float32), groups),
@@ -129,8 +130,9 @@ def _hold_out(problem: Problem, level: str, folds: Sequence[Fold], seed: int) ->
         anchor, test_anchor = physics.anchor(train), physics.anchor(test)
         columns = learn_solo_columns(train, level, anchor)
         encoded = physics.encode(train.measured, anchor)
-        models = fit_candidates(columns.table(train, anchor), encoded, seed)
-        for name, values in predict_each(models, columns.table(test, test_anchor), encoded).items():
+        models = fit_candidates(columns.table(train, anchor), encoded, seed, columns.published)
+        unseen = columns.table(test, test_anchor)
+        for name, values in predict_each(models, unseen, columns.published, encoded).items():
             held_out.setdefault(name, np.zeros(len(problem)))[fold.test] = physics.decode(values, test_anchor)
     return held_out
 

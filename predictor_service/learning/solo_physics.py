@@ -3,7 +3,7 @@
 memory      a sum of parts: context, weights with optimizer state, what backward needs, the widest tensors, the input
 step_time   a sum of parts: arithmetic and traffic at the device's peaks, launches, weights; or the simulated step, or
             the roofline of a graph, where these are known
-others      no anchor
+shares      of a step in which the device is busy: kernels against host and input, see `busy_share`
 
 Every part has a coefficient of at least 0, fitted to the training rows by relative error: libraries and allocators
 decide how much of each is really held or reached, and they differ between frameworks, not between jobs. Corrections
@@ -23,10 +23,11 @@ from scipy.optimize import nnls
 from predictor_service.features.analytical_memory import PART_NAMES, described_parts
 from predictor_service.features.devices import find_device_type
 from predictor_service.features.step_simulation import STEP_PART_NAMES, described_step_parts
+from predictor_service.learning.busy_share import fit_shares, read_shares, share_parts
 from predictor_service.learning.problem import FloatArray, JobFacts, Problem
 
 LOG_TARGETS: Final = frozenset({"memory", "step_time"})
-"""Targets that are learned as ln(measured / anchor); the others are shares and learned as they are."""
+"""Targets that are learned as ln(measured / anchor); the others are shares, learned as differences of arcsines."""
 _ROWS_PER_COEFFICIENT: Final = 4
 _RECKONED_MS: Final = ("roofline_ms", "simulated_launched_ms")
 _NO_PARTS: Final = np.zeros(0)
@@ -38,7 +39,7 @@ class Physics:
 
     Attributes:
         target: One of `problem.TARGETS`.
-        coefficients: Of the memory's parts; empty where nothing was fitted.
+        coefficients: Of the parts; empty where nothing was fitted.
         typical: Answer for rows whose facts are not known, in the target's unit.
     """
 
@@ -47,21 +48,27 @@ class Physics:
     typical: float
 
     def anchor(self, problem: Problem) -> FloatArray:
-        """What physics says of every row, in the target's unit, above 0; 1 for targets without physics."""
-        if self.target not in LOG_TARGETS:
-            return np.ones(len(problem))
-        values = _combine(_parts(problem), self.coefficients)
+        """What physics says of every row, in the target's unit, above 0."""
+        combine = _combine if self.target in LOG_TARGETS else _combine_shares
+        values = combine(_parts(problem), self.coefficients)
         return np.where(np.isfinite(values) & (values > 0), values, self.typical)
 
     def encode(self, measured: FloatArray, anchor: FloatArray) -> FloatArray:
         """From the target's unit to the learned scale; same shapes."""
-        return np.asarray(np.log(measured / anchor)) if self.target in LOG_TARGETS else measured
+        if self.target in LOG_TARGETS:
+            return np.asarray(np.log(measured / anchor))
+        return _arcsine(measured) - _arcsine(anchor)
 
     def decode(self, value: FloatArray, anchor: FloatArray) -> FloatArray:
         """From the learned scale to the target's unit, within its possible range; same shapes."""
         if self.target in LOG_TARGETS:
             return np.asarray(np.exp(np.clip(value, -_LOG_MAX, _LOG_MAX)) * anchor)
-        return np.asarray(np.clip(value, 0.0, 1.0))
+        return np.asarray(np.sin(np.clip(value + _arcsine(anchor), 0.0, np.pi / 2)) ** 2)
+
+
+def _arcsine(shares: FloatArray) -> FloatArray:
+    """The scale in which shares scatter alike from idle to busy, so that a correction of a small share is small."""
+    return np.asarray(np.arcsin(np.sqrt(np.clip(shares, 0.0, 1.0))))
 
 
 _LOG_MAX: Final = 12.0
@@ -71,8 +78,16 @@ def fit_physics(problem: Problem) -> Physics:
     """Fits the anchor to training rows."""
     positive = problem.measured[problem.measured > 0]
     typical = float(np.exp(np.log(positive).mean())) if len(positive) else 1.0
-    coefficients = _fit_parts(problem) if problem.target in LOG_TARGETS else _NO_PARTS
+    coefficients = (_fit_parts if problem.target in LOG_TARGETS else _fit_shares)(problem)
     return Physics(target=problem.target, coefficients=coefficients, typical=typical)
+
+
+def _combine_shares(parts: FloatArray, coefficients: FloatArray) -> FloatArray:
+    known = np.isfinite(parts).all(axis=1)
+    shares = np.full(len(parts), np.nan)
+    if len(coefficients) and known.any():
+        shares[known] = read_shares(parts[known], coefficients)
+    return shares
 
 
 def _combine(parts: FloatArray, coefficients: FloatArray) -> FloatArray:
@@ -84,7 +99,8 @@ def _combine(parts: FloatArray, coefficients: FloatArray) -> FloatArray:
 
 def _parts(problem: Problem) -> FloatArray:
     """Parts of every row, shape (rows, parts), in the target's unit; NaN where a row's graph is not known."""
-    rows = [_PARTS[problem.target](job) for job in problem.jobs]
+    read = _PARTS.get(problem.target, share_parts)
+    rows = [read(job) for job in problem.jobs]
     width = max((len(row) for row in rows if row is not None), default=1)
     return np.array([np.full(width, np.nan) if row is None else row for row in rows]).reshape(len(rows), width)
 
@@ -124,3 +140,10 @@ def _fit_parts(problem: Problem) -> FloatArray:
     scale = np.maximum(relative.max(axis=0), 1e-12)
     coefficients, _ = nnls(relative / scale, np.ones(int(known.sum())))
     return np.asarray(coefficients / scale)
+
+
+def _fit_shares(problem: Problem) -> FloatArray:
+    parts = _parts(problem)
+    known = np.isfinite(parts).all(axis=1)
+    fitted = fit_shares(parts[known], problem.measured[known]) if known.any() else None
+    return _NO_PARTS if fitted is None else fitted

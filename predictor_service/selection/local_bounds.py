@@ -22,14 +22,18 @@ from predictor_service.selection.conformal import ConformalBounds, calibrate
 from predictor_service.selection.folds import IndexArray, grouped_folds
 
 _ROWS_MIN: Final = 60
-_LEAF_ROWS: Final = 4
+_LEAF_ROWS: Final = (4, 16)
+"""Sizes of the leaves that compete."""
 _TREES: Final = 60
 _FOLDS_MAX: Final = 4
 _OUTLIER_QUANTILE: Final = 0.98
 _SPREAD_MIN_RATIO: Final = 0.35
 """No spread is below this share of the median residual: a few lucky rows do not make a promise."""
-_SPREAD_MAX_QUANTILE: Final = 0.95
-"""No spread is above this quantile of the learned ones: in logarithms a wide one times a high quantile explodes."""
+_SPREAD_MAX_QUANTILES: Final = (0.9, 0.95, 0.98, 1.0)
+"""No spread is above one of these quantiles of the learned ones: in logarithms a wide one times a high quantile
+explodes. The quantile that costs least competes for it."""
+_CHOSEN_FOR: Final = 0.99
+_EXPONENT_MAX: Final = 50.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,6 +72,9 @@ class LocalBounds:
 def learn_bounds(table: FloatArray, residuals: FloatArray, groups: Sequence[frozenset[str]], seed: int) -> LocalBounds:
     """Learns spread and quantiles from residuals of held-out rows.
 
+    Leaves and cap of the spread are those with which the upper bound costs least on these residuals. They are never
+    chosen on rows that judge the bound.
+
     Args:
         table: Columns of the rows, shape (rows, columns), finite.
         residuals: Measured minus predicted by models that had not seen the row's group, shape (rows,), at least one.
@@ -82,22 +89,46 @@ def learn_bounds(table: FloatArray, residuals: FloatArray, groups: Sequence[froz
         return LocalBounds(plain=plain, scores=plain, spread=None, lowest=1.0, highest=1.0)
     capped = np.minimum(size, np.quantile(size, _OUTLIER_QUANTILE))
     lowest = max(_SPREAD_MIN_RATIO * float(np.median(capped)), 1e-12)
-    held_out = np.zeros(len(residuals))
-    for fold in folds:
-        held_out[fold.test] = _predict_spread(_fit_spread(table, capped, fold.train, seed), table[fold.test], lowest)
-    highest = max(lowest, float(np.quantile(held_out, _SPREAD_MAX_QUANTILE)))
+    chosen: _Scaled | None = None
+    for leaf_rows in _LEAF_ROWS:
+        held_out = np.zeros(len(residuals))
+        for fold in folds:
+            spread = _fit_spread(table, capped, fold.train, leaf_rows, seed)
+            held_out[fold.test] = _predict_spread(spread, table[fold.test], lowest)
+        for quantile in _SPREAD_MAX_QUANTILES:
+            scaled = _scale(residuals, held_out, count, leaf_rows, max(lowest, float(np.quantile(held_out, quantile))))
+            chosen = scaled if chosen is None or scaled.cost < chosen.cost else chosen
+    assert chosen is not None  # there is at least one of each
     return LocalBounds(
         plain=plain,
-        scores=calibrate(residuals / np.minimum(held_out, highest), count),
-        spread=_fit_spread(table, capped, np.arange(len(size)), seed),
+        scores=chosen.scores,
+        spread=_fit_spread(table, capped, np.arange(len(size)), chosen.leaf_rows, seed),
         lowest=lowest,
-        highest=highest,
+        highest=chosen.highest,
     )
 
 
-def _fit_spread(table: FloatArray, size: FloatArray, rows: IndexArray, seed: int) -> Any:  # noqa: ANN401 (no types)
+@dataclass(frozen=True, slots=True)
+class _Scaled:
+    """One way to scale residuals: its quantiles, and what its upper bound costs."""
+
+    scores: ConformalBounds
+    leaf_rows: int
+    highest: float
+    cost: float
+
+
+def _scale(residuals: FloatArray, spread: FloatArray, groups: int, leaf_rows: int, highest: float) -> _Scaled:
+    """The cost is the mean of the bound over the measured value when residuals are logarithms, else nearly so."""
+    capped = np.minimum(spread, highest)
+    scores = calibrate(residuals / capped, groups)
+    beyond = np.clip(capped * scores.upper_offset(_CHOSEN_FOR) - residuals, -_EXPONENT_MAX, _EXPONENT_MAX)
+    return _Scaled(scores, leaf_rows, highest, float(np.exp(beyond).mean()))
+
+
+def _fit_spread(table: FloatArray, size: FloatArray, rows: IndexArray, leaf_rows: int, seed: int) -> Any:  # noqa: ANN401 (no types)
     trees = ExtraTreesRegressor(
-        n_estimators=_TREES, min_samples_leaf=_LEAF_ROWS, max_features=0.4, random_state=seed, n_jobs=1
+        n_estimators=_TREES, min_samples_leaf=leaf_rows, max_features=0.4, random_state=seed, n_jobs=1
     )
     return trees.fit(table[rows], size[rows])
 

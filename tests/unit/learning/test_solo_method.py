@@ -113,3 +113,17 @@ def test_a_device_that_was_never_measured_is_answered_from_its_peaks() -> None:
     unseen = step_problem("Tesla T4", seed=2)
     forecast = SoloMethod("architecture").fit(problem, seed=0).predict(unseen)
     assert np.median(np.abs(forecast.value / unseen.measured - 1.0)) < 0.2
+
+
+def test_where_figures_of_graphs_only_name_few_architectures_published_columns_answer_alone() -> None:
+    random = np.random.default_rng(7)
+    made = utilization_problem(architectures=6, seed=7)
+    jobs = [
+        dataclasses.replace(
+            job, raw={"batch_size": float(job.batch)}, graph={f"figure{place}": random.normal() for place in range(30)}
+        )
+        for job in made.jobs
+    ]
+    busy = np.array([{4: 0.2, 16: 0.4, 64: 0.6, 256: 0.8}[job.batch] for job in jobs])
+    problem = dataclasses.replace(made, jobs=tuple(jobs), measured=busy)
+    assert SoloMethod("architecture").fit(problem, seed=0).selected == "published_columns"

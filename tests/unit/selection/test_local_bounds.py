@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from predictor_service.regressors.interface import FloatArray
+from predictor_service.selection import local_bounds
 from predictor_service.selection.conformal import SAFETY_FACTOR
 from predictor_service.selection.local_bounds import learn_bounds
 
@@ -48,3 +49,17 @@ def test_with_too_few_groups_no_bound_is_wider_than_the_largest_residual_with_it
     upper = bounds.upper(table, 0.99)
     assert upper.max() <= residuals.max() * SAFETY_FACTOR + 1e-9
     assert upper.min() < upper.max()
+
+
+def test_the_cap_of_the_spread_is_the_one_whose_bound_costs_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(3)
+    table = random.uniform(0.0, 1.0, (600, 3))
+    residuals = (0.02 + 0.2 * table[:, 0]) * np.where(table[:, 1] > 0.97, random.standard_t(1.5, 600), 1.0)
+    groups = [frozenset({f"g{row // 4}"}) for row in range(600)]
+    costs = []
+    for caps in ((1.0,), (0.9, 0.95, 0.98, 1.0)):
+        monkeypatch.setattr(local_bounds, "_SPREAD_MAX_QUANTILES", caps)
+        upper = local_bounds.learn_bounds(table, residuals, groups, seed=0).upper(table, 0.99)
+        assert (residuals <= upper).mean() > 0.98
+        costs.append(float(np.exp(upper - residuals).mean()))
+    assert costs[1] <= costs[0]
