@@ -27,7 +27,9 @@ from tests.support.agent import prepare_baseline
 from tests.support.measured_dataset import dense_network
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+STEPS = 100_000
 STEP_MS = 20
+ENOUGH_STEPS = 200
 WAIT_S = 150
 ENDED = (scheduling_pb2.JOB_PHASE_FINISHED, scheduling_pb2.JOB_PHASE_FAILED, scheduling_pb2.JOB_PHASE_CANCELLED)
 
@@ -41,15 +43,15 @@ class Cluster:
     state: Path
     folder: Path
 
-    def submit(self, graph_sha256: str, *, steps: int, no_profiles: bool = False) -> str:
-        """Submits a job that shares with anybody; returns its id."""
+    def submit(self, graph_sha256: str, *, no_profiles: bool = False) -> str:
+        """Submits a long job that shares with anybody; returns its id."""
         spec = scheduling_pb2.JobSpec(
             name="thesis-of-alice",
-            command=[sys.executable, paced_training.__file__, str(steps), str(STEP_MS)],
+            command=[sys.executable, paced_training.__file__, str(STEPS), str(STEP_MS)],
             working_directory=str(self.folder),
             graph_sha256=graph_sha256,
             settings=resources_pb2.JobSettings(batch_size=16, input_wait_ratio=0.9),
-            steps_total=steps,
+            steps_total=STEPS,
             share=resources_pb2.SHARE_MODE_ANY,
             no_profiles=no_profiles,
         )
@@ -63,8 +65,15 @@ class Cluster:
             assert time.monotonic() < deadline, f"not within {WAIT_S} s: {what}; {jobs}"
             time.sleep(0.2)
 
-    def has_ended(self, job_id: str) -> bool:
-        return self.scheduler.get_job(job_id).phase in ENDED
+    def let_step(self, job_id: str) -> None:
+        """Waits while a job does some steps from now on."""
+        goal = self.scheduler.get_job(job_id).steps_done + ENOUGH_STEPS
+        self.wait_for(lambda: self.scheduler.get_job(job_id).steps_done >= goal, f"{job_id} steps")
+
+    def end(self, job_id: str) -> None:
+        """Cancels a job and waits for its end."""
+        self.scheduler.cancel_job(job_id)
+        self.wait_for(lambda: self.scheduler.get_job(job_id).phase in ENDED, f"{job_id} ends")
 
     def stretches(self) -> list[Stretch]:
         with closing(ProfileStore(self.state / FILE_NAME)) as store:
@@ -116,20 +125,22 @@ def test_rows_appear_where_no_campaign_ever_ran_and_read_back(tmp_path: Path, mo
             cluster.predictor.upload_graph(dense_network(widths)).graph_sha256
             for widths in ([64, 48, 10], [32, 32, 10], [16, 10])
         ]
-        first = cluster.submit(hashes[0], steps=500)
-        cluster.wait_for(lambda: cluster.scheduler.get_job(first).steps_done > 150, "some steps alone")
-        second = cluster.submit(hashes[1], steps=600)
-        cluster.wait_for(lambda: cluster.has_ended(first) and cluster.has_ended(second), "both ended")
-        private = cluster.submit(hashes[2], steps=300, no_profiles=True)
-        cluster.wait_for(lambda: cluster.has_ended(private), "the private one ended")
-        last = cluster.submit(hashes[1], steps=250)
-        cluster.wait_for(lambda: cluster.has_ended(last), "the last one ended")
+        first = cluster.submit(hashes[0])
+        cluster.let_step(first)
+        second = cluster.submit(hashes[1])
+        cluster.let_step(second)
+        cluster.end(first)
+        cluster.let_step(second)
+        cluster.end(second)
+        private = cluster.submit(hashes[2], no_profiles=True)
+        cluster.let_step(private)
+        cluster.end(private)
         cluster.wait_for(
             lambda: (
-                len([item for item in cluster.stretches() if not item.others]) >= 3
-                and any(item.others for item in cluster.stretches())
+                len({item.job.key for item in cluster.stretches() if not item.others}) == 2
+                and len({item.job.key for item in cluster.stretches() if item.others}) == 2
             ),
-            "stretches alone and beside each other",
+            "stretches of both alone and beside each other",
         )
         stretches, outcomes = cluster.stretches(), cluster.outcomes()
         private_key = cluster.scheduler.get_job(private).job_key
@@ -165,8 +176,9 @@ def export_and_read_back(tmp_path: Path, state: Path) -> None:
 def test_a_node_that_collects_nothing_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running_cluster(tmp_path, monkeypatch, collect_profiles=False) as cluster:
         graph_sha256 = cluster.predictor.upload_graph(dense_network([64, 48, 10])).graph_sha256
-        job_id = cluster.submit(graph_sha256, steps=250)
-        cluster.wait_for(lambda: cluster.has_ended(job_id), "the job ended")
+        job_id = cluster.submit(graph_sha256)
+        cluster.let_step(job_id)
+        cluster.end(job_id)
         time.sleep(2.5)  # both ways to the predictor are walked once a second
         assert cluster.scheduler.get_job(job_id).solo_step_ms > 0
         assert cluster.stretches() == []
