@@ -16,7 +16,7 @@ from scheduler_service.core.attempts import launch, launch_commands, stop, stop_
 from scheduler_service.core.commands import Command, WakeAt
 from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest, Migrate, Reshape, Start, Stop, unfolded
 from scheduler_service.core.job_records import RejectedDecision, with_history
-from scheduler_service.core.kept_columns import KeptColumns
+from scheduler_service.core.kept_columns import KeptColumns, KeptRests
 from scheduler_service.core.moves import order_move
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
 from scheduler_service.core.prediction_requests import ask_about_pairs, refresh_hold, reissue_questions
@@ -60,7 +60,7 @@ class SchedulerEngine:
         self._can_move = can_move
         self._state = ClusterState(seed=seed, ended_jobs_max=ended_jobs_max)
         self._state.policy, self._state.parameters = policy, dict(parameters or {})
-        self._columns = KeptColumns(self._state)
+        self._columns, self._rests = KeptColumns(self._state), KeptRests(self._state)
         self._wakes: list[int] = []
         self._backoffs: list[tuple[int, str]] = []
 
@@ -199,6 +199,10 @@ class SchedulerEngine:
             inventory=state.inventory,
             can_move=self._can_move,
             columns=self._columns.read,
+            lone_gpu_ids=state.lone_gpu_ids,
+            free_places=state.free_places,
+            rests=self._rests.read,
+            lengths=state.read_lengths,
         )
 
     def explain(self, job_id: str) -> Decision:
@@ -255,7 +259,7 @@ class SchedulerEngine:
             can_move=can_move,
         )
         engine._state = state
-        engine._columns = KeptColumns(state)
+        engine._columns, engine._rests = KeptColumns(state), KeptRests(state)
         engine._wakes = list(wakes)
         heapify(engine._wakes)
         engine._backoffs = sorted(
@@ -271,6 +275,7 @@ def _prediction_arrived(state: ClusterState, event: events.PredictionArrived, st
     if not state.predictions.knows(prediction.key):
         return
     state.predictions.put_job(prediction)
+    state.touch_running(prediction.key)
     ask_about_pairs(state, prediction.key, prediction.device, step)
     _show_jobs_of(state, prediction.key, step)
 

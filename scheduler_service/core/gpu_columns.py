@@ -58,6 +58,7 @@ class GpuColumns:
         classes: By number.
         cpu_free: CPU cores left, by node number; a node that states none has any amount.
         host_memory_free: Bytes of host memory left, by node number.
+        notes: What policies worked out about classes, each under a name of its own; it goes when the columns go.
     """
 
     def __init__(self, entries: Sequence[GpuView], nodes: Mapping[str, Node]) -> None:
@@ -74,6 +75,7 @@ class GpuColumns:
         self.class_of = np.zeros(len(gpu_ids), dtype=np.intp)
         self.classes: list[LoadClass] = []
         self._numbers: dict[object, int] = {}
+        self.notes: dict[object, object] = {}
         self.cpu_free = np.full(len(node_ids), inf)
         self.host_memory_free = np.full(len(node_ids), inf)
 
@@ -105,12 +107,13 @@ class GpuColumns:
         return (need.cpu_cores <= self.cpu_free + 1e-9) & (need.host_memory_bytes <= self.host_memory_free)
 
     def for_one_round(self) -> GpuColumns:
-        """Return a copy that a round may change."""
+        """Return a copy that a round may change; classes that the round invents stay known."""
         copy = GpuColumns.__new__(GpuColumns)
         copy.gpu_ids, copy.node_ids, copy.node_of = self.gpu_ids, self.node_ids, self.node_of
         copy.kind_of, copy.rack_of = self.kind_of, self.rack_of
         copy.position_of, copy.number_of, copy.slots = self.position_of, self.number_of, self.slots
-        copy.class_of, copy.classes, copy._numbers = self.class_of.copy(), list(self.classes), dict(self._numbers)
+        copy.classes, copy._numbers, copy.notes = self.classes, self._numbers, self.notes
+        copy.class_of = self.class_of.copy()
         copy.cpu_free, copy.host_memory_free = self.cpu_free.copy(), self.host_memory_free.copy()
         return copy
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any
 
-from scheduler_service.core.records import ENDED_PHASES, AfterStop, Assignment, JobRequest, Phase, Reason
+from scheduler_service.core.records import ENDED_PHASES, AfterStop, Assignment, JobRequest, Phase, Reason, Share
 from scheduler_service.core.view import PendingJob, RunningJob
 
 HISTORY_MAX = 200
@@ -240,4 +240,26 @@ def running_view(job: JobRecord) -> RunningJob:
         moving_to=job.target.assignments if job.target is not None else (),
         neighbours_since_ms=job.neighbours_since_ms,
         accrued_at_ms=job.accrued_at_ms,
+    )
+
+
+def occupies_alike(job: JobRecord, before: JobRecord) -> bool:
+    """Say whether a change of a job leaves all GPUs and hosts as they were."""
+    return (
+        before.assignments is job.assignments
+        and before.target is job.target
+        and before.holds_gpus is job.holds_gpus
+        and (before.phase is Phase.STOPPING) is (job.phase is Phase.STOPPING)
+    )
+
+
+def with_job(use: KeyUse | None, job: JobRecord) -> KeyUse:
+    """Return what living jobs share under a key once this one is among them."""
+    use = use or KeyUse(graph_sha256=job.graph_sha256, settings=job.settings)
+    return replace(
+        use,
+        jobs=use.jobs + 1,
+        batch=max(use.batch, job.request.batch),
+        gpus=tuple(sorted({*use.gpus, job.request.gpus, *job.request.allowed_gpus})),
+        may_share=use.may_share or job.request.share is not Share.NEVER,
     )

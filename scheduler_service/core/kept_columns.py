@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from scheduler_service.core.gpu_columns import GpuColumns, build_columns, load_of
 from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.rest_column import RestColumn, Rests
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.view import HostUse, SchedulingView
 
@@ -44,3 +47,28 @@ class KeptColumns:
                 node_ids.add(entry.node_id)
         for node_id in node_ids:
             columns.put_host(view, node_id, view.host_use.get(node_id) or HostUse())
+
+
+class KeptRests:
+    """The column of remaining times of one state, built when somebody reads it for the first time.
+
+    Args:
+        state: Notes the running jobs that events touch, and every change of nodes.
+    """
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._layout = -1
+        self._column: RestColumn | None = None
+
+    def read(self, view: SchedulingView, gpu_ids: Sequence[str]) -> Rests:
+        """Return the column as of a view of the state; GPUs at their positions."""
+        state, column = self._state, self._column
+        touched: Iterable[str] = state.touched_job_ids
+        if column is None or self._layout != state.layout:
+            self._layout, touched = state.layout, state.running
+            column = self._column = RestColumn({gpu_id: position for position, gpu_id in enumerate(gpu_ids)})
+        for job_id in touched:
+            column.put(view, state.running[job_id], goes_on=True)
+        state.touched_job_ids.clear()
+        return column.at(view.now_ms)

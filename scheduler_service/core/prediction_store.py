@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from types import MappingProxyType
 
+from scheduler_service.core.change_log import ChangeLog
 from scheduler_service.core.records import JobPrediction, Level, PairPrediction
 
 PAST_WEIGHT_RATIO = 0.9
@@ -73,6 +74,7 @@ class PredictionStore:
         self._outstanding_pairs: dict[tuple[str, str], None] = {}
         self._solo: dict[str, dict[tuple[str, int, int], SoloStep]] = {}
         self._unpredictable: dict[str, str] = {}
+        self.changes = ChangeLog()
 
     def job(self, key: str, device: str) -> JobPrediction | None:
         """Return the prediction of a key on a device type, or None."""
@@ -148,6 +150,7 @@ class PredictionStore:
                 self._forget(key)
 
     def _forget(self, key: str) -> None:
+        self.changes.note(key)
         for table in (self._recent, self._jobs, self._failures, self._outstanding, self._solo, self._unpredictable):
             table.pop(key, None)
         for victim in self._victims_of.pop(key, {}):
@@ -180,6 +183,7 @@ class PredictionStore:
         self._failures.get(prediction.key, {}).pop(prediction.device, None)
         self._unpredictable.pop(prediction.key, None)
         self._jobs.setdefault(prediction.key, {})[prediction.device] = prediction
+        self.changes.note(prediction.key)
 
     def put_failure(self, key: str, device: str, code: str) -> None:
         """Store that a question about a key failed."""
@@ -190,6 +194,7 @@ class PredictionStore:
 
     def put_pair(self, pair: PairPrediction) -> None:
         """Store an answer about a pair; both directions of a question arrive as two of these."""
+        self.changes.note(pair.victim_key, pair.other_key)
         by_pair = self._pairs.setdefault(pair.victim_key, {})
         by_pair.setdefault((pair.other_key, pair.device), {})[pair.sub_batch] = pair
         self._victims_of.setdefault(pair.other_key, {})[pair.victim_key] = None
@@ -200,6 +205,7 @@ class PredictionStore:
 
     def observe_pair(self, victim_key: str, other_key: str, device: str, slowdown_ratio: float) -> None:
         """Fold one measured slowdown into the moving average of its pair."""
+        self.changes.note(victim_key, other_key)
         observed = self._observed.setdefault(victim_key, {})
         observed[other_key, device] = moving_average(observed.get((other_key, device)), slowdown_ratio)
         self._victims_of.setdefault(other_key, {})[victim_key] = None

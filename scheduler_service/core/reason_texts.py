@@ -62,6 +62,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "if this job waits.",
     "REMAINING_TIME_UNKNOWN": "How long {jobs} will run is not predicted, so sharing cannot be weighed; submit it with "
     "a graph and steps_total.",
+    "TOO_FEW_PLACES": "{gpus_with_place} GPU(s) have room for another job now: too few for this job, or sharing them "
+    "does not pay; explain weighs each of them.",
     "TOO_MANY_WEIGHED": "Free GPUs do not suffice, and {jobs_weighed_max} shorter jobs found no running job to share "
     "with, so the round looked no further; the policy's weighed_jobs_max is that limit.",
     "STOPS_LONGER": "{jobs} gives up {gpus_needed} GPU(s), because this job needs only {remaining_ms}; it starts when "

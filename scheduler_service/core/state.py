@@ -8,25 +8,30 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import MappingProxyType
 
 from scheduler_service.core.decision_log import DecisionLog
 from scheduler_service.core.decisions import Hold
+from scheduler_service.core.host_use import host_use_of
 from scheduler_service.core.inventory import Inventory, count_gpus
 from scheduler_service.core.job_records import (
     Ghost,
     JobRecord,
     KeyUse,
     RejectedDecision,
+    occupies_alike,
     pending_view,
     running_view,
+    with_job,
 )
+from scheduler_service.core.length_queue import LengthQueue, build_lengths
+from scheduler_service.core.open_gpus import FreePlaces, OpenGpus
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.ready_queue import ReadyQueue
-from scheduler_service.core.records import ENDED_PHASES, Assignment, Node, Phase, Reason, Share
+from scheduler_service.core.records import ENDED_PHASES, Node, Phase, Reason
 from scheduler_service.core.view import GpuView, HostUse, PendingJob, RunningJob
 
 
@@ -55,7 +60,7 @@ class ClusterState:
         self._usable_nodes: dict[str, Node] = {}
         self._usable_gpus: dict[str, GpuView] = {}
         self._inventory: Inventory | None = None
-        self._free_gpu_ids: dict[str, None] = {}
+        self._open = OpenGpus()
         self._holders: dict[str, list[str]] = {}
         self._host_use: dict[str, HostUse] = {}
         self._ghosts: dict[tuple[str, int, int], Ghost] = {}
@@ -66,6 +71,8 @@ class ClusterState:
         self._running: dict[str, RunningJob] = {}
         self.layout = 0
         self.touched_gpu_ids: set[str] = set()
+        self.touched_job_ids: set[str] = set()
+        self.lengths: LengthQueue | None = None
         self._ready: list[tuple[int, str]] = []
         self._ready_jobs: dict[str, PendingJob] = {}
         self._holds: dict[str, Reason] = {}
@@ -98,7 +105,24 @@ class ClusterState:
     @property
     def free_gpu_ids(self) -> AbstractSet[str]:
         """Usable GPUs that hold nothing and release nothing."""
-        return self._free_gpu_ids.keys()
+        return self._open.free_ids
+
+    @property
+    def lone_gpu_ids(self) -> AbstractSet[str]:
+        """Usable GPUs that hold exactly one job and release nothing."""
+        return self._open.lone_ids
+
+    @property
+    def free_places(self) -> FreePlaces:
+        """The free GPUs by kind and node."""
+        return self._open.free_places
+
+    def read_lengths(self) -> LengthQueue:
+        """Return the ready jobs in the order of their remaining time; kept from the first reading on."""
+        if self.lengths is None:
+            devices = {view.gpu.device for view in self._usable_gpus.values()}
+            self.lengths = build_lengths(self._ready_jobs, devices, self.predictions)
+        return self.lengths
 
     @property
     def host_use(self) -> Mapping[str, HostUse]:
@@ -175,9 +199,10 @@ class ClusterState:
         if before is None or before.phase is not job.phase:
             self._move_phase(job, before)
         if job.phase is Phase.PENDING and job.job_id in self._ready_jobs:
-            self._ready_jobs[job.job_id] = pending_view(job)
+            self._show(job)
         if job.holds_gpus:
             self._running[job.job_id] = running_view(job)
+            self.touched_job_ids.add(job.job_id)
         self._update_occupancy(job, before)
 
     def _move_phase(self, job: JobRecord, before: JobRecord | None) -> None:
@@ -191,6 +216,7 @@ class ClusterState:
             self._make_ready(job)
         if not job.holds_gpus:
             self._running.pop(job.job_id, None)
+            self.touched_job_ids.discard(job.job_id)
         elif job.phase is Phase.STARTING:
             self._running.pop(job.job_id, None)  # a job that was moved is the newest again
         if job.has_ended:
@@ -202,14 +228,7 @@ class ClusterState:
         key = job.request.key
         if not key or not job.graph_sha256:
             return
-        use = self._living_keys.get(key) or KeyUse(graph_sha256=job.graph_sha256, settings=job.settings)
-        self._living_keys[key] = replace(
-            use,
-            jobs=use.jobs + 1,
-            batch=max(use.batch, job.request.batch),
-            gpus=tuple(sorted({*use.gpus, job.request.gpus, *job.request.allowed_gpus})),
-            may_share=use.may_share or job.request.share is not Share.NEVER,
-        )
+        self._living_keys[key] = with_job(self._living_keys.get(key), job)
 
     def _end_key_use(self, job: JobRecord, before: JobRecord | None) -> None:
         use = self._living_keys.get(job.request.key)
@@ -228,15 +247,22 @@ class ClusterState:
         self._holds.pop(job.job_id, None)
         self._make_unready(job)
 
+    def _show(self, job: JobRecord) -> None:
+        self._ready_jobs[job.job_id] = shown = pending_view(job)
+        if self.lengths is not None:
+            self.lengths.put(shown)
+
     def _make_ready(self, job: JobRecord) -> None:
         if job.job_id not in self._ready_jobs:
             insort(self._ready, (job.submitted_at_ms, job.job_id))
-        self._ready_jobs[job.job_id] = pending_view(job)
+        self._show(job)
         self.decisions.expect(job.job_id)
 
     def _make_unready(self, job: JobRecord) -> None:
         if self._ready_jobs.pop(job.job_id, None) is not None:
             del self._ready[bisect_left(self._ready, (job.submitted_at_ms, job.job_id))]
+        if self.lengths is not None:
+            self.lengths.remove(job.job_id)
 
     def set_hold(self, job_id: str, reason: Reason | None) -> None:
         """Hold a pending job back from the policy, or (None) show it again."""
@@ -261,7 +287,7 @@ class ClusterState:
         del self._jobs[oldest]
 
     def _update_occupancy(self, job: JobRecord, before: JobRecord | None) -> None:
-        if before is not None and _occupies_alike(job, before):
+        if before is not None and occupies_alike(job, before):
             return
         held_before = before.occupied_bytes if before is not None else {}
         held_now = job.occupied_bytes
@@ -272,6 +298,12 @@ class ClusterState:
         for gpu_id in held_now:
             insort(self._holders.setdefault(gpu_id, []), job.job_id, key=lambda job_id: self._jobs[job_id].fence)
         self._refresh_gpus(held_before | held_now)
+
+    def touch_running(self, key: str) -> None:
+        """Note that something else is predicted of a key than before."""
+        use = self._living_keys.get(key)
+        if use is not None and use.jobs > len(self._pending_by_key.get(key, ())):
+            self.touched_job_ids.update(name for name, job in self._running.items() if job.request.key == key)
 
     def put_ghost(self, ghost: Ghost) -> None:
         """Remember an attempt that must end although nobody wants it any more."""
@@ -330,9 +362,8 @@ class ClusterState:
             for gpu in sorted(node.gpus, key=lambda gpu: (gpu.index, gpu.gpu_id))
             if gpu.healthy
         }
-        self._free_gpu_ids = {
-            gpu_id: None for gpu_id, view in self._usable_gpus.items() if not view.job_ids and not view.is_releasing
-        }
+        self._open.rebuild(self._usable_gpus.values())
+        self.lengths = None
 
     def _refresh_gpus(self, gpu_ids: Iterable[str]) -> None:
         haunted = {gpu_id for ghost in self._ghosts.values() for gpu_id in ghost.gpu_ids}
@@ -346,9 +377,12 @@ class ClusterState:
             touched_nodes[view.node_id] = None
             if gpu_id in self._usable_gpus:
                 self._usable_gpus[gpu_id] = view
-                self._update_free(view)
+                self._open.put(view)
+                self.touched_job_ids.update(view.job_ids)
         for node_id in touched_nodes:
-            self._refresh_host_use(node_id)
+            here = {gpu.gpu_id for gpu in self._nodes[node_id].gpus}
+            jobs = (self._jobs[job_id] for job_id in self.jobs_on_node(node_id))
+            self._host_use[node_id] = host_use_of(jobs, here)
 
     def _occupied(self, view: GpuView, *, is_haunted: bool) -> GpuView:
         gpu_id = view.gpu.gpu_id
@@ -359,40 +393,3 @@ class ClusterState:
             memory_reserved_bytes=sum(job.bytes_on(gpu_id) for job in jobs),
             is_releasing=is_haunted or any(job.phase is Phase.STOPPING for job in jobs),
         )
-
-    def _update_free(self, view: GpuView) -> None:
-        if view.job_ids or view.is_releasing:
-            self._free_gpu_ids.pop(view.gpu.gpu_id, None)
-        else:
-            self._free_gpu_ids[view.gpu.gpu_id] = None
-
-    def _refresh_host_use(self, node_id: str) -> None:
-        cpu_cores, host_memory_bytes = 0.0, 0
-        for job_id in self.jobs_on_node(node_id):
-            job = self._jobs[job_id]
-            if not job.request.cpu_cores and not job.request.host_memory_bytes:
-                continue
-            parts = [self._host_part(job, job.assignments, node_id)]
-            if job.target is not None:
-                parts.append(self._host_part(job, job.target.assignments, node_id))
-            cpu_cores += max(part.cpu_cores for part in parts)
-            host_memory_bytes += max(part.host_memory_bytes for part in parts)
-        self._host_use[node_id] = HostUse(cpu_cores=cpu_cores, host_memory_bytes=host_memory_bytes)
-
-    def _host_part(self, job: JobRecord, assignments: Sequence[Assignment], node_id: str) -> HostUse:
-        here = sum(
-            1 for part in assignments if part.gpu_id in self._gpus and self._gpus[part.gpu_id].node_id == node_id
-        )
-        return HostUse(
-            cpu_cores=job.request.cpu_cores * here / len(assignments),
-            host_memory_bytes=job.request.host_memory_bytes * here // len(assignments),
-        )
-
-
-def _occupies_alike(job: JobRecord, before: JobRecord) -> bool:
-    return (
-        before.assignments is job.assignments
-        and before.target is job.target
-        and before.holds_gpus is job.holds_gpus
-        and (before.phase is Phase.STOPPING) is (job.phase is Phase.STOPPING)
-    )

@@ -13,6 +13,9 @@ from scheduler_service.core.records import Assignment, Gpu, JobPrediction, JobRe
 
 if TYPE_CHECKING:
     from scheduler_service.core.gpu_columns import GpuColumns
+    from scheduler_service.core.length_queue import LengthQueue
+    from scheduler_service.core.open_gpus import FreePlaces
+    from scheduler_service.core.rest_column import Rests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +109,10 @@ class SchedulingView:
         deferred: Pending jobs whose `not_before_ms` has not come; no policy decides about them.
         can_move: Running jobs may be migrated and reshaped here.
         columns: Gives the GPUs as columns where somebody keeps them up to date; read them by `columns_of`.
+        lone_gpu_ids: GPUs among `gpus` that hold one job and release nothing; in no order; None = not yet found.
+        free_places: The free GPUs by kind and node; None = not yet sorted.
+        rests: Gives the remaining times by GPU where somebody keeps them up to date; read them by `rests_of`.
+        lengths: Gives the pending jobs by remaining time where somebody keeps them so; None = nobody does.
     """
 
     now_ms: int
@@ -124,6 +131,10 @@ class SchedulingView:
     deferred: Sequence[PendingJob] = ()
     can_move: bool = True
     columns: Callable[[SchedulingView], GpuColumns] | None = None
+    lone_gpu_ids: AbstractSet[str] | None = None
+    free_places: FreePlaces | None = None
+    rests: Callable[[SchedulingView, Sequence[str]], Rests] | None = None
+    lengths: Callable[[], LengthQueue] | None = None
 
 
 class Policy(Protocol):

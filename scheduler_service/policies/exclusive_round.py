@@ -48,9 +48,29 @@ class ExclusiveRound:
         self.ledger = Ledger(view)
         self._view = view
         self._choose_gpus = choose
-        self._free = free_by_kind_and_node(view)
+        self._free_known: dict[Kind, dict[str, list[str]]] | None = None
         self._inventory: Inventory | None = None
         self._failed: dict[object, Reason] = {}
+        self._hopeless: set[object] = set()
+
+    @property
+    def _free(self) -> dict[Kind, dict[str, list[str]]]:
+        """The free GPUs, sorted when somebody asks for the first time."""
+        if self._free_known is None:
+            self._free_known = free_by_kind_and_node(self._view)
+        return self._free_known
+
+    def widest(self) -> int:
+        """Return how many free GPUs one job could get at most."""
+        if not self.ledger.free_count():
+            return 0
+        most = max if self._view.nodes_per_job_max == 1 else sum
+        counts = ([len(gpu_ids) for gpu_ids in nodes.values()] for nodes in self._free.values())
+        return max((most(here) for here in counts if here), default=0)
+
+    def has_failed(self, shape: object) -> bool:
+        """Say whether a job of this shape found no free GPUs."""
+        return shape in self._hopeless
 
     def decide(self, job: PendingJob) -> Decision:
         """Start a job on free GPUs, or say why not."""
@@ -59,12 +79,14 @@ class ExclusiveRound:
     def start(self, job: PendingJob) -> Start | None:
         """Start a job on free GPUs, or return None; an equal job failed before = it fails without a look."""
         request = job.request
-        if shape_of(request) in self._failed:
+        shape = shape_of(request)
+        if shape in self._hopeless:
             return None
         for kind in sorted(self._free, key=lambda kind: self._execution_order(request, kind)):
             gpu_ids = self._choose(request, kind)
             if gpu_ids is not None:
                 return self._start(request, gpu_ids)
+        self._hopeless.add(shape)
         return None
 
     def hold(self, job: PendingJob) -> Hold:

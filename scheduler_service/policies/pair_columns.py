@@ -10,24 +10,38 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_service.core.capacity import Resident, samples_per_gpu
-from scheduler_service.core.gpu_columns import GpuColumns, LoadClass, columns_of
-from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.view import GpuView, PendingJob, RunningJob, SchedulingView
-from scheduler_service.policies.pair_sharing import sub_batches_of
-from scheduler_service.policies.placement import shape_of
-from scheduler_service.policies.remaining_time import remaining_ms_of, step_ms_of
-from scheduler_service.policies.sharing_spot import Partner, Spot
+from scheduler_service.core.capacity import Resident
+from scheduler_service.core.gpu_columns import Positions, columns_of
+from scheduler_service.core.records import JobRequest
+from scheduler_service.core.rest_column import rests_of
+from scheduler_service.core.step_times import remaining_ms_of
+from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.policies.pair_answers import answers_of
+from scheduler_service.policies.pair_sharing import ROUNDING_RATIO
 
 NODES_WEIGHED = 4
 """Nodes whose GPUs are weighed again one by one; where a job may span nodes, as many GPUs per GPU wanted."""
 
 Column = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortlist:
+    """GPUs that deserve a closer look.
+
+    Attributes:
+        gpu_ids: Their ids; empty = no GPU is worth it.
+        is_whole: Every GPU where sharing pays is among them.
+    """
+
+    gpu_ids: list[str]
+    is_whole: bool
 
 
 class PairColumns:
@@ -39,17 +53,23 @@ class PairColumns:
 
     def __init__(self, view: SchedulingView) -> None:
         self._view = view
-        self._columns: GpuColumns = columns_of(view).for_one_round()
-        self._rests_ms = np.full(len(self._columns.gpu_ids), inf)
-        self._steps_ms: dict[tuple[int, int, int], float] = {}
-        self._answers: dict[object, dict[int, Column]] = {}
-        self._own_steps_ms: dict[object, float | None] = {}
-        for job in view.running.values():
-            self._note_rest(job)
+        self._columns = columns = columns_of(view).for_one_round()
+        self._answers = answers_of(view, columns)
+        self._rests_ms = rests_of(view, columns.gpu_ids)
+        self._is_free = np.zeros(len(columns.gpu_ids), dtype=np.bool_)
+        self._is_free[[columns.position_of[gpu_id] for gpu_id in view.free_gpu_ids]] = True
+        self._is_lone = np.zeros(len(columns.gpu_ids), dtype=np.bool_)
+        self._is_lone[[columns.position_of[gpu_id] for gpu_id in lone_gpu_ids(view)]] = True
+        self._settle()
+
+    @property
+    def is_one_kind(self) -> bool:
+        """All GPUs are alike."""
+        return not self._columns.kind_of.any()
 
     def start(self, job: PendingJob, resident: Resident, gpu_ids: Sequence[str]) -> None:
         """Note that a job has come to these GPUs; alone there, it is the one to share with from now on."""
-        positions = [self._columns.position_of[gpu_id] for gpu_id in gpu_ids]
+        positions = np.array([self._columns.position_of[gpu_id] for gpu_id in gpu_ids], dtype=np.intp)
         self._columns.place(resident, positions)
         device = self._view.gpus[gpu_ids[0]].gpu.device
         rest_ms = remaining_ms_of(
@@ -60,121 +80,95 @@ class PairColumns:
             sub_batch=resident.sub_batch,
         )
         self._rests_ms[positions] = inf if rest_ms is None else rest_ms
+        self._is_lone[positions] = self._is_free[positions]
+        self._is_free[positions] = False
+        self._settle()
 
-    def shortlist(self, job: PendingJob) -> list[str]:
+    def places(self, requests: Sequence[JobRequest], lefts: Sequence[int]) -> Positions:
+        """Return for jobs with so many steps left on how many GPUs each might share or be alone; never too few."""
+        rows = [self._answers.row_of(request) for request in requests]
+        bounds = self._answers.bounds(rows, self._numbers, self._columns.classes)
+        with np.errstate(invalid="ignore"):
+            least = np.array(lefts, dtype=np.float64)[:, None] * bounds
+        known = np.where(np.isfinite(self._lone_rests_ms), self._lone_rests_ms, -inf)
+        found: Positions = (known > least[:, self._class_places]).sum(axis=1) + np.count_nonzero(self._is_free)
+        return found
+
+    def shortlist(self, job: PendingJob) -> Shortlist:
         """Return the GPUs among which the best gang is: those of the best nodes, and of all of them where one may span.
 
-        GPUs that are free count as the last choice and cost nothing. Empty = no GPU is worth a closer look.
+        GPUs that are free count as the last choice and cost nothing.
         """
         costs, gpus = self._costs(job), job.request.gpus
-        columns = self._columns
-        is_free = np.array([not load.residents and not load.is_releasing for load in columns.classes])[columns.class_of]
-        if self._view.nodes_per_job_max != 1:
-            shared = np.argsort(costs, kind="stable")[: NODES_WEIGHED * gpus]
-            chosen = [*shared[np.isfinite(costs[shared])], *np.flatnonzero(is_free)[:gpus]]
-            return [columns.gpu_ids[position] for position in chosen]
-        padded, free = np.append(costs, inf)[columns.slots], np.append(is_free, False)[columns.slots]
-        cheapest = np.sort(padded, axis=1)[:, :gpus]
-        shared_count = np.isfinite(cheapest).sum(axis=1)
-        is_enough = (shared_count + free.sum(axis=1) >= gpus) & (shared_count > 0)
-        sums = np.where(is_enough, np.where(np.isfinite(cheapest), cheapest, 0.0).sum(axis=1), inf)
-        nodes = np.argsort(sums, kind="stable")[:NODES_WEIGHED]
-        slots = columns.slots[nodes[np.isfinite(sums[nodes])]].ravel()
-        return [columns.gpu_ids[position] for position in slots[slots >= 0]]
+        pays = int(np.isfinite(costs).sum())
+        if not pays and (self._view.nodes_per_job_max == 1 or np.count_nonzero(self._is_free) < gpus):
+            return Shortlist(gpu_ids=[], is_whole=True)
+        gpu_ids = self._columns.gpu_ids
+        if self._view.nodes_per_job_max == 1:
+            positions = self._best_nodes(costs, gpus)
+            return Shortlist(gpu_ids=[gpu_ids[position] for position in positions], is_whole=False)
+        best = np.argsort(costs, kind="stable")[: min(NODES_WEIGHED * gpus, pays)]
+        chosen = [*self._lone[best], *np.flatnonzero(self._is_free)[:gpus]]
+        is_whole = 0 < len(best) == pays
+        return Shortlist(gpu_ids=[gpu_ids[position] for position in chosen], is_whole=is_whole)
 
     def alike(self) -> list[str]:
         """Return the first GPU of every load class: what refuses a job there refuses it on the others too."""
         return [self._columns.gpu_ids[one] for one in np.unique(self._columns.class_of, return_index=True)[1]]
 
-    def _note_rest(self, job: RunningJob) -> None:
-        first = self._columns.position_of.get(job.assignments[0].gpu_id)
-        if first is None or job.request.steps_total <= 0:
-            return
-        number = int(self._columns.class_of[first])
-        # The class says which job it is; how its batch is spread over GPUs is its own.
-        spread = number, job.request.gpus, job.request.batch
-        step_ms = self._steps_ms.get(spread, -1.0)
-        if step_ms < 0 or len(job.assignments) > 1:
-            device = self._columns.classes[number].gpu.device
-            prediction = self._view.predictions.job(job.request.key, device)
-            found = step_ms_of(job.request, prediction, gpus=len(job.assignments), sub_batch=job.sub_batch)
-            step_ms = inf if found is None else found
-            if len(job.assignments) == 1 and len(self._columns.classes[number].residents) == 1:
-                self._steps_ms[spread] = step_ms
-        rest_ms = max(job.request.steps_total - job.steps_done, 0) * step_ms
-        if len(job.assignments) == 1:
-            self._rests_ms[first] = rest_ms
-            return
-        positions = [self._columns.position_of.get(part.gpu_id, -1) for part in job.assignments]
-        self._rests_ms[[position for position in positions if position >= 0]] = rest_ms
+    def _settle(self) -> None:
+        """Sort the GPUs with one job anew, by position."""
+        self._lone = np.flatnonzero(self._is_lone)
+        self._numbers, self._class_places = np.unique(self._columns.class_of[self._lone], return_inverse=True)
+        self._lone_rests_ms = self._rests_ms[self._lone]
+
+    def _best_nodes(self, costs: Column, gpus: int) -> Positions:
+        columns = self._columns
+        everywhere = np.full(len(columns.gpu_ids) + 1, inf)
+        everywhere[self._lone] = costs
+        cheapest = np.sort(everywhere[columns.slots], axis=1)[:, :gpus]
+        free_count = np.append(self._is_free, False)[columns.slots].sum(axis=1)
+        shared_count = np.isfinite(cheapest).sum(axis=1)
+        is_enough = (shared_count + free_count >= gpus) & (shared_count > 0)
+        sums = np.where(is_enough, np.where(np.isfinite(cheapest), cheapest, 0.0).sum(axis=1), inf)
+        nodes = np.argsort(sums, kind="stable")[:NODES_WEIGHED]
+        slots: Positions = columns.slots[nodes[np.isfinite(sums[nodes])]].ravel()
+        return slots[slots >= 0]
 
     def _costs(self, job: PendingJob) -> Column:
         """Return the least sum of ends over the sub-batches, where it beats waiting; infinite elsewhere."""
-        answers = self._answers_of(job.request)
-        left, classes = max(job.request.steps_total - job.steps_done, 0), self._columns.class_of
-        partner = self._rests_ms
-        best = np.full(len(partner), inf)
-        full: Column | None = None
-        for table in answers.values():
-            rest, own, other = left * table[0][classes], table[1][classes], table[2][classes]
-            full = left * table[3][classes] if full is None else full
-            with np.errstate(invalid="ignore"):
-                best = np.fmin(best, _shared_sums(rest, own, other, partner))
-        if full is None:
-            return best
+        row, classes = self._answers.row_of(job.request), self._columns.classes
+        answers = [self._answers.answer(row, int(number), classes) for number in self._numbers]
+        left, partner = max(job.request.steps_total - job.steps_done, 0), self._lone_rests_ms
+        best, places = np.full(len(partner), inf), self._class_places
         with np.errstate(invalid="ignore"):
-            is_worth = best < full + 2 * partner
+            for choice in range(max((len(answer.options) for answer in answers), default=0)):
+                options = [one.options[choice] if choice < len(one.options) else _NONE for one in answers]
+                step_ms, own, other = np.array(options).T
+                sums = _shared_sums(left * step_ms[places], own[places], other[places], partner)
+                best = np.fmin(best, sums)
+            full_ms = np.array([answer.full_step_ms for answer in answers])[places]
+            waiting = left * full_ms + 2 * partner
+            is_worth = best < waiting - ROUNDING_RATIO * waiting
         return np.where(is_worth & np.isfinite(partner), best, inf)
 
-    def _answers_of(self, request: JobRequest) -> dict[int, Column]:
-        """Return by sub-batch, for every class: time of a step, both slowdowns, time of a step at the full batch."""
-        known = self._answers.setdefault(shape_of(request), {})
-        samples, classes = samples_per_gpu(request, request.gpus), self._columns.classes
-        for sub_batch in sub_batches_of(samples):
-            table = known.get(sub_batch, np.full((4, 0), inf))
-            fresh = [self._answer(request, load, sub_batch, samples) for load in classes[table.shape[1] :]]
-            if fresh:
-                known[sub_batch] = np.concatenate((table, np.array(fresh).T), axis=1)
-        return known
 
-    def _own_step_ms(self, request: JobRequest, device: str, sub_batch: int) -> float | None:
-        place = (shape_of(request), device, sub_batch)
-        if place not in self._own_steps_ms:
-            prediction = self._view.predictions.job(request.key, device)
-            self._own_steps_ms[place] = step_ms_of(request, prediction, gpus=request.gpus, sub_batch=sub_batch)
-        return self._own_steps_ms[place]
+_NONE = (inf, 0.0, 0.0)
 
-    def _answer(self, request: JobRequest, load: LoadClass, sub_batch: int, samples: int) -> tuple[float, ...]:
-        refusal = (inf, 0.0, 0.0, inf)
-        if len(load.residents) != 1 or load.is_releasing:
-            return refusal
-        spot = Spot(
-            entry=GpuView(gpu=load.gpu, node_id=""),
-            partner=Partner(resident=load.residents[0], steps_done=0, gpus=1),
-            memory_free_bytes=load.gpu.memory_bytes - load.memory_used_bytes,
-            predictions=self._view.predictions,
-        )
-        resident = spot.admit(request, sub_batch)
-        step_ms = self._own_step_ms(request, load.gpu.device, sub_batch)
-        full_ms = self._own_step_ms(request, load.gpu.device, samples)
-        if full_ms is None:
-            return refusal
-        if isinstance(resident, Reason) or step_ms is None:
-            return inf, 0.0, 0.0, full_ms
-        own, other = spot.slowdowns(resident)
-        return step_ms, own, other, full_ms
+
+def lone_gpu_ids(view: SchedulingView) -> list[str]:
+    """Return the GPUs that hold one job and release nothing."""
+    if view.lone_gpu_ids is not None:
+        return list(view.lone_gpu_ids)
+    return [name for name, entry in view.gpus.items() if len(entry.job_ids) == 1 and not entry.is_releasing]
 
 
 def _shared_sums(rest: Column, own: Column, other: Column, partner: Column) -> Column:
-    """Return the sum of both ends if the new job starts now, as `pair_sharing.shared_sum_ms` for one partner each."""
-    partner_throughout = partner * (1 + other)
-    newcomer_throughout = rest * (1 + own)
-    newcomer = np.where(
-        newcomer_throughout <= partner_throughout,
-        newcomer_throughout,
-        partner_throughout + rest - partner_throughout / (1 + own),
+    """Return `pair_sharing.shared_pair_sum_ms` for one partner each, rounded alike."""
+    alone_from, newcomer = partner * (1 + other), rest * (1 + own)
+    outlives = alone_from + (rest - alone_from / (1 + own)) + alone_from
+    ends_first = newcomer + (newcomer + partner - newcomer / (1 + other))
+    sums: Column = np.where(
+        newcomer > alone_from, outlives, np.where(newcomer == alone_from, newcomer + alone_from, ends_first)
     )
-    ends_first = partner_throughout <= newcomer
-    partner_end = np.where(ends_first, partner_throughout, newcomer + partner - newcomer / (1 + other))
-    sums: Column = newcomer + partner_end
     return sums

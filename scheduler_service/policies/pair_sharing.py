@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+ROUNDING_RATIO = 1e-9
+"""Sums that differ by less are equal: with xi = 1.5 on both sides sharing and waiting tie, whoever is longer."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningBeside:
@@ -90,3 +93,8 @@ def waiting_sum_ms(full_batch_rest_ms: float, partners: Sequence[RunningBeside])
     """Return the same sum if the new job waits for the last of them and then runs alone, at its full batch."""
     rests = [partner.rest_ms for partner in partners]
     return sum(rests) + max(rests, default=0.0) + full_batch_rest_ms
+
+
+def is_worth_sharing(shared_ms: float, waiting_ms: float) -> bool:
+    """Say whether the sum of all ends is less when the new job starts now; a tie is none, however it was rounded."""
+    return shared_ms < waiting_ms - ROUNDING_RATIO * waiting_ms

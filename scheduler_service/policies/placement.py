@@ -11,6 +11,7 @@ from scheduler_service.core.inventory import Kind as Kind
 from scheduler_service.core.inventory import count_gpus
 from scheduler_service.core.inventory import kind_of as kind_of
 from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.length_queue import shape_of as shape_of
 from scheduler_service.core.records import Assignment, Gpu, JobRequest, Reason
 from scheduler_service.core.view import SchedulingView
 
@@ -44,6 +45,12 @@ def inventory_of(view: SchedulingView) -> Inventory:
 
 def free_by_kind_and_node(view: SchedulingView) -> dict[Kind, dict[str, list[str]]]:
     """Return the free GPUs by kind and node, in an order that does not depend on history."""
+    if view.free_places is not None:
+        kept = {kind: dict(sorted(nodes.items())) for kind, nodes in view.free_places.items() if nodes}
+        in_order = sorted(kept.items(), key=lambda item: next((node, here[0]) for node, here in item[1].items()))
+        return {
+            kind: {node: [gpu_id for _, gpu_id in here] for node, here in nodes.items()} for kind, nodes in in_order
+        }
     found: dict[Kind, dict[str, list[str]]] = {}
     for gpu_id in sorted(view.free_gpu_ids, key=lambda gpu_id: _position(view, gpu_id)):
         entry = view.gpus[gpu_id]
@@ -148,23 +155,6 @@ def host_reason(request: JobRequest) -> Reason:
     """Return that no host has room for a job."""
     numbers = {"cpu_cores": request.cpu_cores, "host_memory_bytes": request.host_memory_bytes}
     return Reason(code="HOST_DOES_NOT_FIT", numbers=numbers)
-
-
-def shape_of(request: JobRequest) -> object:
-    """Return what a placement depends on: of two equal jobs the second fails where the first did."""
-    return (
-        request.key,
-        request.gpus,
-        request.batch,
-        request.share,
-        request.max_slowdown_ratio,
-        request.cpu_cores,
-        request.host_memory_bytes,
-        request.memory_request_bytes,
-        request.memory_floor_bytes,
-        request.worker_demand,
-        request.server_demand,
-    )
 
 
 def nearest_obstacle(obstacles: Iterable[Reason]) -> Reason:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from math import inf
 
-from scheduler_service.core.capacity import samples_per_gpu
 from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest
 from scheduler_service.core.errors import PolicyParameterError
-from scheduler_service.core.records import JobPrediction, JobRequest, Reason
+from scheduler_service.core.records import JobRequest, Reason
+from scheduler_service.core.step_times import passes_of as passes_of
+from scheduler_service.core.step_times import remaining_ms_of as remaining_ms_of
+from scheduler_service.core.step_times import step_ms_of as step_ms_of
 from scheduler_service.core.view import PendingJob, SchedulingView
 
 AGING_DESCRIPTION = "jobs submitted so long ago go first and let nobody pass, in ms; 0 = never, long jobs may starve"
@@ -41,51 +43,6 @@ def require_not_negative(**parameters: float) -> None:
     for name, value in parameters.items():
         if value < 0:
             raise PolicyParameterError(f"{name} must not be negative, but is {value}")
-
-
-def passes_of(request: JobRequest, *, gpus: int, sub_batch: int) -> int:
-    """Return the passes of one optimizer step when every one of `gpus` GPUs takes `sub_batch` samples per pass."""
-    return -(-samples_per_gpu(request, gpus) // sub_batch)
-
-
-def step_ms_of(
-    request: JobRequest, prediction: JobPrediction | None, *, gpus: int, sub_batch: int | None = None
-) -> float | None:
-    """Return the predicted time of one optimizer step in ms, or None when nothing tells.
-
-    A pass of a predicted, larger sub-batch bounds that of a smaller one, as with memory. Where only one GPU is
-    predicted, each of `gpus` GPUs does its share of the passes; exchanging gradients then counts as free.
-
-    Args:
-        request: The job.
-        prediction: What is predicted on the device type.
-        gpus: GPUs of the job.
-        sub_batch: Samples per GPU and pass; None = all at once.
-    """
-    wanted = samples_per_gpu(request, gpus) if sub_batch is None else sub_batch
-    if prediction is None:
-        return None
-    pass_ms = [
-        (known, counted != gpus, step_ms / passes_of(request, gpus=counted, sub_batch=known))
-        for (counted, known), step_ms in prediction.step_ms.items()
-        if known >= wanted and counted in (1, gpus)
-    ]
-    return min(pass_ms)[2] * passes_of(request, gpus=gpus, sub_batch=wanted) if pass_ms else None
-
-
-def remaining_ms_of(
-    request: JobRequest,
-    prediction: JobPrediction | None,
-    *,
-    steps_done: int,
-    gpus: int,
-    sub_batch: int | None = None,
-) -> float | None:
-    """Return how long a job still runs alone in ms, or None when its steps or their time are unknown."""
-    step_ms = step_ms_of(request, prediction, gpus=gpus, sub_batch=sub_batch)
-    if step_ms is None or request.steps_total <= 0:
-        return None
-    return max(request.steps_total - steps_done, 0) * step_ms
 
 
 def has_aged(view: SchedulingView, submitted_at_ms: int, aging_ms: int) -> bool:

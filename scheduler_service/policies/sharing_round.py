@@ -7,8 +7,8 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from scheduler_service.core.capacity import Resident, expected_bytes, reserved_bytes, samples_per_gpu
@@ -16,7 +16,7 @@ from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
 from scheduler_service.core.records import Gpu, JobRequest, Reason
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.policies.exclusive_round import ExclusiveRound
-from scheduler_service.policies.pair_columns import PairColumns
+from scheduler_service.policies.pair_columns import PairColumns, Shortlist, lone_gpu_ids
 from scheduler_service.policies.placement import (
     Kind,
     alone_reason,
@@ -28,30 +28,8 @@ from scheduler_service.policies.placement import (
     shape_of,
 )
 from scheduler_service.policies.remaining_time import passes_of
+from scheduler_service.policies.sharing_offers import Gang, Offer, candidate_table, misfits
 from scheduler_service.policies.sharing_spot import JOBS_PER_GPU_MAX, Partner, Spot
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """One GPU that the job could have.
-
-    Attributes:
-        entry: The GPU.
-        sub_batch: Samples per pass that suit it best.
-        spot: The GPU with its job; None = it is free.
-        cost_ms: Sum of the ends of both jobs; lower is better. 0 where nothing is weighed.
-    """
-
-    entry: GpuView
-    sub_batch: int
-    spot: Spot | None = None
-    cost_ms: float = 0.0
-
-    @property
-    def order(self) -> tuple[bool, float, str, int, str]:
-        """Shared ones by cost, then the free ones; ties never depend on luck."""
-        return self.spot is None, self.cost_ms, self.entry.node_id, self.entry.gpu.index, self.entry.gpu.gpu_id
-
 
 GPUS_IN_COLUMNS_MIN = 64
 """With fewer GPUs that have a place, looking at each costs less than building columns."""
@@ -74,22 +52,6 @@ class SharingRule(Protocol):
         """Return why the job should not start on these GPUs together, or None."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Gang:
-    """As many GPUs as a job needs, and the one sub-batch of all its workers."""
-
-    offers: tuple[Offer, ...]
-    sub_batch: int
-
-    @property
-    def spots(self) -> list[Spot]:
-        return [offer.spot for offer in self.offers if offer.spot is not None]
-
-    @property
-    def order(self) -> tuple[float, tuple[str, ...]]:
-        return sum(offer.cost_ms for offer in self.offers), tuple(offer.entry.gpu.gpu_id for offer in self.offers)
-
-
 class SharingRound:
     """One call of decide: what earlier jobs took is gone for later ones, and they may be shared in their turn.
 
@@ -109,10 +71,42 @@ class SharingRound:
         self._pairs: PairColumns | None = None
         self._failed: dict[object, Reason] = {}
         self._weighed: set[object] = set()
-        self._open = dict.fromkeys(gpu_id for gpu_id in view.gpus if self._is_open(gpu_id))
+        self._open = dict.fromkeys((*view.free_gpu_ids, *lone_gpu_ids(view)))
         self._spots: dict[str, Spot] = {}
         self._full = Reason(code="CLUSTER_FULL", numbers={"gpus_in_cluster": len(view.gpus)})
         self._too_many = Reason(code="TOO_MANY_WEIGHED", numbers={"jobs_weighed_max": weighed_jobs_max})
+        self.is_limited = False
+        self.passed_over: Callable[[], int] = lambda: 0
+
+    @property
+    def pairs(self) -> PairColumns:
+        """The GPUs with one job as columns, built when somebody reads them for the first time."""
+        if self._pairs is None:
+            self._pairs = PairColumns(self._view)
+            for before, start in self._started.values():
+                self._note_in_columns(self._pairs, before, start)
+        return self._pairs
+
+    def has_failed(self, shape: object, length: int) -> bool:
+        """Say whether a job of this shape and length was looked at in vain, and nothing has come free for it since."""
+        return (shape, length) in self._failed
+
+    def has_weighed(self, shape: object, length: int) -> bool:
+        """Say whether a job of this shape and length counts among those that were weighed in vain."""
+        return (shape, length) in self._weighed
+
+    def widest(self) -> int:
+        """Return on how many GPUs one job could be at most."""
+        if self._view.nodes_per_job_max != 1:
+            return len(self._open)
+        on_node = Counter(self._view.gpus[gpu_id].node_id for gpu_id in self._open)
+        return max(on_node.values(), default=0)
+
+    def rest_reason(self) -> Reason:
+        """Return why those wait that nobody looked at."""
+        if self.is_limited:
+            return self._too_many
+        return self.closed() or Reason(code="TOO_FEW_PLACES", numbers={"gpus_with_place": len(self._open)})
 
     def decide(self, job: PendingJob) -> Decision:
         """Start a job alone, else beside others, or say why not; an equal job failed before = for the same reason."""
@@ -164,9 +158,9 @@ class SharingRound:
         offers: list[Offer] = []
         obstacles: dict[str, Reason] = {}
         refusals: list[Reason] = []
-        for gpu_ids in self._looks(job):
+        for gpu_ids in self._looks(job, refusals):
             offers, obstacles = self._look(job, gpu_ids)
-            gangs, refusals = self._gangs(request, offers)
+            gangs, refusals[:] = self._gangs(request, offers)
             for gang in gangs:
                 objection = self._rule.objection(job, gang.spots, gang.sub_batch)
                 if objection is None:
@@ -180,12 +174,15 @@ class SharingRound:
         """Return why nobody looks for second places (any more)."""
         if not self._open:
             return self._full
-        if shape not in self._weighed and len(self._weighed) >= self._weighed_jobs_max:
+        if self.is_limited:
+            return self._too_many
+        if shape not in self._weighed and len(self._weighed) + self.passed_over() >= self._weighed_jobs_max:
+            self.is_limited = True
             return self._too_many
         self._weighed.add(shape)
         return None
 
-    def _looks(self, job: PendingJob) -> Iterator[Iterable[str]]:
+    def _looks(self, job: PendingJob, refusals: Sequence[Reason]) -> Iterator[Iterable[str]]:
         """Yield the GPUs to look at: on a large cluster first those that columns show to be the best, then all of them.
 
         Where columns show none that is worth it, one GPU of each load class is enough to tell why.
@@ -193,14 +190,17 @@ class SharingRound:
         if self._view.explain or not self._rule.weighs_pairs or len(self._open) < GPUS_IN_COLUMNS_MIN:
             yield self._view.gpus if self._view.explain else self._open
             return
-        if self._pairs is None:
-            self._pairs = PairColumns(self._view)
-            for before, start in self._started.values():
-                self._note_in_columns(self._pairs, before, start)
-        shortlist = self._pairs.shortlist(job)
-        yield shortlist or self._pairs.alike()
-        if shortlist:
+        shortlist = self.pairs.shortlist(job)
+        yield shortlist.gpu_ids or self.pairs.alike()
+        if shortlist.gpu_ids and not self._is_settled(job.request, shortlist, refusals):
             yield self._open
+
+    def _is_settled(self, request: JobRequest, shortlist: Shortlist, refusals: Sequence[Reason]) -> bool:
+        """Say whether all GPUs together would offer the same gang as the best of them, or none again."""
+        if self._view.nodes_per_job_max or not self.pairs.is_one_kind or request.cpu_cores or request.host_memory_bytes:
+            return False
+        is_same_gang = bool(refusals) and all(reason.code == "SHARING_NOT_WORTH_IT" for reason in refusals)
+        return shortlist.is_whole or is_same_gang
 
     def _note_in_columns(self, pairs: PairColumns, job: PendingJob, start: Start) -> None:
         gpu_ids = [assignment.gpu_id for assignment in start.assignments]
@@ -261,11 +261,11 @@ class SharingRound:
     def _host_fits(self, request: JobRequest, node_id: str, gpus_here: int) -> bool:
         return self._ledger.host_fits(self._view.nodes[node_id], request, gpus_here=gpus_here, gpus=request.gpus)
 
-    def _gangs(self, request: JobRequest, offers: Sequence[Offer]) -> tuple[list[_Gang], list[Reason]]:
+    def _gangs(self, request: JobRequest, offers: Sequence[Offer]) -> tuple[list[Gang], list[Reason]]:
         """Return one gang per place that has one, the cheapest first (lines 16-18), and why other places have none."""
         most_first = sorted(self._groups(offers).values(), key=len, reverse=True)
         found = [self._gang(request, group) for group in most_first]
-        gangs = [one for one in found if isinstance(one, _Gang)]
+        gangs = [one for one in found if isinstance(one, Gang)]
         return sorted(gangs, key=lambda gang: gang.order), [one for one in found if isinstance(one, Reason)]
 
     def _groups(self, offers: Iterable[Offer]) -> Mapping[tuple[str, Kind], list[Offer]]:
@@ -276,7 +276,7 @@ class SharingRound:
             groups.setdefault((place, kind_of(offer.entry.gpu)), []).append(offer)
         return groups
 
-    def _gang(self, request: JobRequest, offers: Sequence[Offer]) -> _Gang | Reason:
+    def _gang(self, request: JobRequest, offers: Sequence[Offer]) -> Gang | Reason:
         """Take the first GPUs; where one does not take the others' smaller sub-batch, try without it."""
         left = list(offers)
         refusals: dict[str, Reason] = {}
@@ -285,11 +285,11 @@ class SharingRound:
             if chosen is None:
                 return host_reason(request)
             sub_batch = min(offer.sub_batch for offer in chosen)
-            misfits = dict(_misfits(request, chosen, sub_batch))
-            if not misfits:
-                return _Gang(offers=tuple(chosen), sub_batch=sub_batch)
-            refusals |= misfits
-            left = [offer for offer in left if offer.entry.gpu.gpu_id not in misfits]
+            refused = dict(misfits(request, chosen, sub_batch))
+            if not refused:
+                return Gang(offers=tuple(chosen), sub_batch=sub_batch)
+            refusals |= refused
+            left = [offer for offer in left if offer.entry.gpu.gpu_id not in refused]
         too_few = Reason(code="NO_FREE_GPU", numbers={"gpus_needed": request.gpus, "gpus_free": len(left)})
         return nearest_obstacle(refusals.values()) if refusals else too_few
 
@@ -309,7 +309,7 @@ class SharingRound:
                 return chosen
         return None
 
-    def _start(self, job: PendingJob, gang: _Gang, candidates: tuple[Candidate, ...]) -> Start:
+    def _start(self, job: PendingJob, gang: Gang, candidates: tuple[Candidate, ...]) -> Start:
         request, gpu = job.request, gang.offers[0].entry.gpu
         gpu_ids = tuple(offer.entry.gpu.gpu_id for offer in gang.offers)
         prediction = self._view.predictions.job(request.key, gpu.device)
@@ -327,7 +327,7 @@ class SharingRound:
             candidates=candidates,
         )
 
-    def _start_reason(self, resident: Resident, gang: _Gang, gpu_ids: tuple[str, ...]) -> Reason:
+    def _start_reason(self, resident: Resident, gang: Gang, gpu_ids: tuple[str, ...]) -> Reason:
         """Say beside whom, in how many passes, and what it costs both sides at worst."""
         request, spots = resident.request, gang.spots
         if not spots:
@@ -344,29 +344,8 @@ class SharingRound:
         return Reason(code=code, numbers=numbers, job_ids=partners, gpu_ids=gpu_ids)
 
     def _table(
-        self, offers: Sequence[Offer], obstacles: Mapping[str, Reason], gang: _Gang | None
+        self, offers: Sequence[Offer], obstacles: Mapping[str, Reason], gang: Gang | None
     ) -> tuple[Candidate, ...]:
         if not self._view.explain:
             return ()
-        chosen = {offer.entry.gpu.gpu_id for offer in gang.offers} if gang is not None else set()
-        return (*_feasible(offers, chosen), *_infeasible(obstacles))
-
-
-def _misfits(request: JobRequest, chosen: Sequence[Offer], sub_batch: int) -> Iterator[tuple[str, Reason]]:
-    for offer in chosen:
-        admitted = offer.spot.admit(request, sub_batch) if offer.spot is not None else None
-        if isinstance(admitted, Reason):
-            yield offer.entry.gpu.gpu_id, admitted
-
-
-def _feasible(offers: Sequence[Offer], chosen: set[str]) -> Iterator[Candidate]:
-    for offer in offers:
-        gpu_id = offer.entry.gpu.gpu_id
-        cost = offer.cost_ms if offer.spot is not None else None
-        reason = Reason(code="CANDIDATE", numbers={"sub_batch": offer.sub_batch}, gpu_ids=(gpu_id,))
-        yield Candidate(gpu_id=gpu_id, feasible=True, reason=reason, cost=cost, chosen=gpu_id in chosen)
-
-
-def _infeasible(obstacles: Mapping[str, Reason]) -> Iterator[Candidate]:
-    for gpu_id, reason in obstacles.items():
-        yield Candidate(gpu_id=gpu_id, feasible=False, reason=reason)
+        return candidate_table(offers, obstacles, gang)

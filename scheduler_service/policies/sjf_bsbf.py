@@ -38,8 +38,10 @@ from scheduler_service.core.capacity import Resident, samples_per_gpu
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.policies import sharing_queue
 from scheduler_service.policies.pair_sharing import (
     RunningBeside,
+    is_worth_sharing,
     shared_pair_sum_ms,
     shared_sum_ms,
     sub_batches_of,
@@ -54,7 +56,8 @@ from scheduler_service.policies.remaining_time import (
     require_positive,
     step_ms_of,
 )
-from scheduler_service.policies.sharing_round import Offer, SharingRound
+from scheduler_service.policies.sharing_offers import Offer
+from scheduler_service.policies.sharing_round import SharingRound
 from scheduler_service.policies.sharing_spot import Spot
 
 
@@ -80,6 +83,10 @@ class SjfBsbf:
         """Return one decision per pending job."""
         rule = _BestBenefit(recheck_gang=self.recheck_gang, is_explaining=view.explain)
         round_ = SharingRound(view, rule, weighed_jobs_max=self.weighed_jobs_max)
+        is_long = len(view.pending) >= sharing_queue.QUEUE_LONG_MIN
+        if is_long and view.lengths is not None and not view.explain and not self.aging_ms and round_.closed() is None:
+            queue_round = sharing_queue.QueueRound(view, view.lengths(), round_, weighed_jobs_max=self.weighed_jobs_max)
+            return queue_round.decide()
         return decide_shortest_first(view, self.aging_ms, round_.decide, round_.free.is_impossible, round_.closed)
 
 
@@ -130,7 +137,7 @@ class _BestBenefit:
 
     def length(self, job: PendingJob) -> int:
         """Return the steps that are left: jobs of other lengths are weighed anew."""
-        return job.request.steps_total - job.steps_done
+        return max(job.request.steps_total - job.steps_done, 0)
 
     def offer(self, job: PendingJob, spot: Spot) -> Offer | Reason:
         """Return the sub-batch with the least sum of ends, if that is less than waiting gives (Algorithm 2)."""
@@ -141,7 +148,7 @@ class _BestBenefit:
             return Reason(code="REMAINING_TIME_UNKNOWN", job_ids=(unknown,), gpu_ids=(spot.entry.gpu.gpu_id,))
         if options.nearest is not None and not options.possible:
             return _about(options, request.job_id, spot)
-        left = max(self.length(job), 0)
+        left = self.length(job)
         best, best_ms = options.possible[0], inf
         for option in options.possible:
             sum_ms = shared_pair_sum_ms(
@@ -150,7 +157,7 @@ class _BestBenefit:
             if sum_ms < best_ms:
                 best, best_ms = option, sum_ms
         waiting_ms = left * options.full_step_ms + 2 * partner_rest_ms
-        if best_ms < waiting_ms:
+        if is_worth_sharing(best_ms, waiting_ms):
             return Offer(entry=spot.entry, sub_batch=best.sub_batch, spot=spot, cost_ms=best_ms)
         return self._refusal(request.job_id, best_ms, waiting_ms, spot)
 
@@ -197,7 +204,7 @@ class _BestBenefit:
         if rest_ms is None or full_rest_ms is None:
             return Reason(code="REMAINING_TIME_UNKNOWN", job_ids=(job.request.job_id,))
         shared_ms, waiting_ms = shared_sum_ms(rest_ms, partners), waiting_sum_ms(full_rest_ms, partners)
-        return None if shared_ms < waiting_ms else _not_worth(shared_ms, waiting_ms, spots)
+        return None if is_worth_sharing(shared_ms, waiting_ms) else _not_worth(shared_ms, waiting_ms, spots)
 
 
 def _options(request: JobRequest, spot: Spot, steps_ms: Mapping[int, float | None]) -> _Options:

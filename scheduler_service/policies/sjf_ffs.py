@@ -36,7 +36,8 @@ from scheduler_service.policies.remaining_time import (
     require_not_negative,
     require_positive,
 )
-from scheduler_service.policies.sharing_round import Offer, SharingRound
+from scheduler_service.policies.sharing_offers import Offer
+from scheduler_service.policies.sharing_round import SharingRound
 from scheduler_service.policies.sharing_spot import Spot
 
 

@@ -1,0 +1,209 @@
+"""The jobs that may start now in the order of their remaining time, kept from event to event.
+
+Jobs that are alike but for their length are in one group: what no place is good enough for, none is for the longer ones
+of its group. A policy looks at the heads of groups, of which there are few, instead of at the whole queue.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import merge
+from math import inf
+
+from scheduler_service.core.records import JobRequest
+from scheduler_service.core.step_times import step_ms_of
+from scheduler_service.core.view import PendingJob, Predictions
+
+Turn = tuple[float, int, str]
+"""Where a job stands: its remaining time in ms alone on the fastest kind of GPU, its submission, its id."""
+
+
+def shape_of(request: JobRequest) -> object:
+    """Return what a placement depends on: of two equal jobs the second fails where the first did."""
+    return (
+        request.key,
+        request.gpus,
+        request.batch,
+        request.share,
+        request.max_slowdown_ratio,
+        request.cpu_cores,
+        request.host_memory_bytes,
+        request.memory_request_bytes,
+        request.memory_floor_bytes,
+        request.worker_demand,
+        request.server_demand,
+    )
+
+
+class LengthGroup:
+    """Jobs of one shape, by their steps left.
+
+    Args:
+        request: One of them.
+        step_ms: Of one optimizer step on the fastest kind of GPU; None = nobody knows, and all count as one length.
+
+    Attributes:
+        shape: What all of them have in common.
+        lengths: Steps left, each once, ascending.
+    """
+
+    __slots__ = ("_jobs", "head", "lengths", "request", "shape", "step_ms")
+
+    def __init__(self, request: JobRequest, step_ms: float | None) -> None:
+        self.request, self.step_ms, self.shape = request, step_ms, shape_of(request)
+        self.lengths: list[int] = []
+        self.head: Turn | None = None
+        self._jobs: dict[int, list[tuple[int, str]]] = {}
+
+    def rest_ms(self, length: int) -> float:
+        """Return the remaining time of a length."""
+        return inf if self.step_ms is None else length * self.step_ms
+
+    def put(self, length: int, submitted_at_ms: int, job_id: str) -> None:
+        """Add a job."""
+        if length not in self._jobs:
+            insort(self.lengths, length)
+        insort(self._jobs.setdefault(length, []), (submitted_at_ms, job_id))
+
+    def remove(self, length: int, submitted_at_ms: int, job_id: str) -> None:
+        """Take a job out."""
+        here = self._jobs[length]
+        del here[bisect_left(here, (submitted_at_ms, job_id))]
+        if not here:
+            del self._jobs[length]
+            del self.lengths[bisect_left(self.lengths, length)]
+
+    def first(self) -> Turn | None:
+        """Return who comes first, or None when nobody is left."""
+        if not self.lengths:
+            return None
+        length = self.lengths[0]
+        return (self.rest_ms(length), *self._jobs[length][0])
+
+    def next_after(self, turn: Turn | None, is_settled: Callable[[int], bool]) -> tuple[Turn, int] | None:
+        """Return who comes first after somebody, with its steps left; None = nobody.
+
+        Args:
+            turn: That somebody; None = from the beginning.
+            is_settled: Says which lengths are to be passed over.
+        """
+        place = bisect_left(self.lengths, turn[0], key=self.rest_ms) if turn is not None else 0
+        while place < len(self.lengths):
+            length = self.lengths[place]
+            place += 1
+            if is_settled(length):
+                continue
+            rest_ms, jobs = self.rest_ms(length), self._jobs[length]
+            later = bisect_right(jobs, turn[1:]) if turn is not None and rest_ms == turn[0] else 0
+            if later < len(jobs):
+                return (rest_ms, *jobs[later]), length
+        return None
+
+    def has_between(self, length: int, after: Turn, before: Turn) -> bool:
+        """Say whether a job of this length comes after one job of it, and before some other job."""
+        jobs = self._jobs[length]
+        place = bisect_right(jobs, after[1:])
+        return place < len(jobs) and (self.rest_ms(length), *jobs[place]) < before
+
+    def lengths_shorter(self, turn: Turn) -> int:
+        """Return how many lengths are shorter than this."""
+        return bisect_left(self.lengths, turn[0], key=self.rest_ms)
+
+    def lengths_before(self, turn: Turn) -> int:
+        """Return how many lengths have somebody who comes before this."""
+        count = self.lengths_shorter(turn)
+        if count < len(self.lengths):
+            length = self.lengths[count]
+            count += (self.rest_ms(length), *self._jobs[length][0]) < turn
+        return count
+
+
+class LengthQueue:
+    """Every job that may start now.
+
+    Args:
+        devices: The device types of the cluster; the remaining time is that on the fastest one.
+        predictions: What is known of step times.
+
+    Attributes:
+        heads: Who comes first in each group, ascending, by the GPUs that the group's jobs ask for.
+    """
+
+    def __init__(self, devices: Iterable[str], predictions: Predictions) -> None:
+        self._devices = sorted(set(devices))
+        self._predictions = predictions
+        self._groups: dict[object, LengthGroup] = {}
+        self._places: dict[str, tuple[object, int, int]] = {}
+        self.heads: dict[int, list[Turn]] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def put(self, job: PendingJob) -> None:
+        """Add a job, or put it where it belongs now."""
+        request = job.request
+        step_ms = self._step_ms(request)
+        length = max(request.steps_total - job.steps_done, 0) if step_ms else 0
+        name = (shape_of(request), step_ms)
+        place = (name, length, job.submitted_at_ms)
+        if self._places.get(request.job_id) == place:
+            return
+        self.remove(request.job_id)
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = LengthGroup(request, step_ms)
+        self._places[request.job_id] = place
+        group.put(length, job.submitted_at_ms, request.job_id)
+        self._note_head(group)
+
+    def remove(self, job_id: str) -> None:
+        """Take a job out; one that is not there stays away."""
+        place = self._places.pop(job_id, None)
+        if place is None:
+            return
+        name, length, submitted_at_ms = place
+        group = self._groups[name]
+        group.remove(length, submitted_at_ms, job_id)
+        self._note_head(group)
+        if group.head is None:
+            del self._groups[name]
+
+    def group_of(self, turn: Turn) -> LengthGroup:
+        """Return the group of a job."""
+        return self._groups[self._places[turn[2]][0]]
+
+    def groups(self, widths: Iterable[int]) -> Iterator[LengthGroup]:
+        """Yield the groups of jobs that ask for one of these numbers of GPUs, in the order of their heads."""
+        return map(self.group_of, merge(*(self.heads[gpus] for gpus in widths)))
+
+    def _step_ms(self, request: JobRequest) -> float | None:
+        """Return the step time on the fastest kind of GPU; nothing is known of a job without steps either."""
+        if request.steps_total <= 0:
+            return None
+        found = (
+            step_ms_of(request, self._predictions.job(request.key, device), gpus=request.gpus)
+            for device in self._devices
+        )
+        return min((step_ms for step_ms in found if step_ms is not None), default=None)
+
+    def _note_head(self, group: LengthGroup) -> None:
+        head, gpus = group.first(), group.request.gpus
+        if head == group.head:
+            return
+        heads = self.heads.setdefault(gpus, [])
+        if group.head is not None:
+            del heads[bisect_left(heads, group.head)]
+        if head is not None:
+            insort(heads, head)
+        elif not heads:
+            del self.heads[gpus]
+        group.head = head
+
+
+def build_lengths(jobs: Mapping[str, PendingJob], devices: Iterable[str], predictions: Predictions) -> LengthQueue:
+    """Return a queue of these jobs."""
+    queue = LengthQueue(devices, predictions)
+    for job in jobs.values():
+        queue.put(job)
+    return queue

@@ -1,0 +1,74 @@
+"""How long the one job on each GPU still runs alone, as a column that is kept up to date from event to event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_service.core.running_now import RunningNow
+from scheduler_service.core.step_times import step_ms_of
+from scheduler_service.core.view import RunningJob, SchedulingView
+
+Rests = NDArray[np.float64]
+"""Remaining time in ms alone, by position; infinite where nothing tells, and of no meaning beside two jobs or none."""
+
+
+class RestColumn:
+    """What the remaining time of the job on each GPU follows from at any instant.
+
+    Args:
+        position_of: The position of every GPU.
+    """
+
+    def __init__(self, position_of: Mapping[str, int]) -> None:
+        self._position_of = position_of
+        size = len(position_of)
+        self._steps_total, self._steps_done, self._accrued_at_ms = np.zeros(size), np.zeros(size), np.zeros(size)
+        self._pace_ms, self._step_ms = np.full(size, inf), np.full(size, inf)
+
+    def put(self, view: SchedulingView, job: RunningJob, *, goes_on: bool) -> None:
+        """Note a job on the GPUs that it has for itself.
+
+        Args:
+            view: Tells who is where, and what is predicted.
+            job: As it was last reported.
+            goes_on: It makes steps at its measured pace until the instant that the column is read for.
+        """
+        job_ids = (job.request.job_id,)
+        entries = ((part.gpu_id, view.gpus.get(part.gpu_id)) for part in job.assignments)
+        alone = [gpu_id for gpu_id, entry in entries if entry is not None and entry.job_ids == job_ids]
+        if not alone:
+            return
+        prediction = view.predictions.job(job.request.key, view.gpus[alone[0]].gpu.device)
+        step_ms = step_ms_of(job.request, prediction, gpus=len(job.assignments), sub_batch=job.sub_batch)
+        positions = [self._position_of[gpu_id] for gpu_id in alone]
+        self._steps_total[positions] = job.request.steps_total
+        self._steps_done[positions] = job.steps_done
+        self._accrued_at_ms[positions] = job.accrued_at_ms
+        self._pace_ms[positions] = job.step_ms if goes_on and job.step_ms > 0 and not job.is_stopping else inf
+        self._step_ms[positions] = inf if step_ms is None or job.request.steps_total <= 0 else step_ms
+
+    def at(self, now_ms: int) -> Rests:
+        """Return the remaining times at an instant: `running_now.continued` over all GPUs."""
+        total, before = self._steps_total, self._steps_done
+        steps = np.floor(np.maximum(now_ms - self._accrued_at_ms, 0.0) / self._pace_ms)
+        done = np.minimum(before + steps, np.maximum(total - 1, before))
+        left = np.maximum(total - done, 0.0)
+        with np.errstate(invalid="ignore"):
+            rests: Rests = np.where(np.isfinite(self._step_ms), left * self._step_ms, inf)
+        return rests
+
+
+def rests_of(view: SchedulingView, gpu_ids: Sequence[str]) -> Rests:
+    """Return the column that the engine keeps, or build it for a view that was made by hand."""
+    if view.rests is not None:
+        return view.rests(view, gpu_ids)
+    column = RestColumn({gpu_id: position for position, gpu_id in enumerate(gpu_ids)})
+    running = view.running
+    reported = running.reported if isinstance(running, RunningNow) else running
+    for job in reported.values():
+        column.put(view, job, goes_on=isinstance(running, RunningNow))
+    return column.at(view.now_ms)

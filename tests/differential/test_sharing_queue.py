@@ -1,0 +1,99 @@
+"""Runs of SJF-BSBF that pass over whom they can, against runs that look at every job and every GPU: equal orders."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from cotenant_simulator.truth.kinds import EVERY_DEVICE
+from cotenant_simulator.truth.trace import Trace
+from scheduler_service.core.commands import Command, LaunchJob, StopJob
+from scheduler_service.core.events import Event
+from scheduler_service.policies import sharing_queue, sharing_round
+from tests.support.simulated_runs import kind, simulation, trace_job, trace_of
+
+ALWAYS, NEVER = 0, 10**9
+
+Orders = list[tuple[int, str, tuple[str, ...], int]]
+"""When, who, on which GPUs, at which sub-batch."""
+
+
+def crowd(seed: int, *, jobs: int = 120) -> Trace:
+    """A queue that grows long: jobs of a few kinds and widths, some of equal length, some that share badly or never."""
+    luck = random.Random(seed)
+    kinds = {
+        f"kind-{name}": kind(
+            batch=luck.choice((1, 8)), step_ms_by_gpus=dict.fromkeys((1, 2, 4, 8), luck.choice((997.0, 1_000.0, 333.3)))
+        )
+        for name in range(4)
+    }
+    slowdowns = {
+        (victim, other, EVERY_DEVICE): luck.choice((0.0, 0.2, 0.5, 0.5, luck.uniform(0, 1.2)))
+        for victim in kinds
+        for other in kinds
+        if luck.random() < 0.7
+    }
+    found = []
+    for number in range(jobs):
+        key, gpus = luck.choice(list(kinds)), luck.choice((1, 1, 1, 2, 4, 8))
+        seconds = luck.choice((30, 30, 300, luck.randrange(1, 5_000)))
+        wishes = {"cpu_cores": 2.0} if luck.random() < 0.1 else {}
+        batch = gpus * (8 if kinds[key].batch == 8 else 1)
+        found.append(
+            trace_job(
+                f"j{number:03}",
+                at_s=luck.randrange(600),
+                seconds=seconds,
+                key=key,
+                gpus=gpus,
+                batch=batch,
+                max_slowdown_ratio=luck.choice((0.3, 1.0, 1.0)),
+                **wishes,
+            )
+        )
+    found.sort(key=lambda one: (one.submitted_at_ms, one.request.job_id))
+    return trace_of(*found, kinds=kinds, slowdowns=slowdowns)
+
+
+def orders(
+    trace: Trace, monkeypatch: pytest.MonkeyPatch, *, long_min: int, columns_min: int, nodes_max: int, weighed_max: int
+) -> Orders:
+    found: Orders = []
+
+    def note(event: Event, commands: list[Command]) -> None:
+        for order in commands:
+            if isinstance(order, LaunchJob):
+                gpu_ids = tuple(part.gpu_id for part in order.assignments)
+                found.append((event.at_ms, order.job_id, gpu_ids, order.sub_batch))
+            elif isinstance(order, StopJob):
+                found.append((event.at_ms, order.job_id, (), 0))
+
+    monkeypatch.setattr(sharing_queue, "QUEUE_LONG_MIN", long_min)
+    monkeypatch.setattr(sharing_round, "GPUS_IN_COLUMNS_MIN", columns_min)
+    run = simulation(
+        trace,
+        cluster="3x4",
+        policy="sjf_bsbf",
+        observe=note,
+        nodes_per_job_max=nodes_max,
+        parameters={"weighed_jobs_max": weighed_max},
+        report_interval_ms=20_000,
+    )
+    result = run.run()
+    assert result.rejected_decisions == 0
+    return found
+
+
+@pytest.mark.parametrize("nodes_max", [0, 1])
+@pytest.mark.parametrize("weighed_max", [4, 100])
+@pytest.mark.parametrize("seed", range(4))
+def test_passing_over_changes_no_order(
+    seed: int, weighed_max: int, nodes_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = crowd(seed)
+    wishes = {"nodes_max": nodes_max, "weighed_max": weighed_max}
+    plain = orders(trace, monkeypatch, long_min=NEVER, columns_min=NEVER, **wishes)
+    assert len(plain) > len(trace.jobs) // 2
+    assert orders(trace, monkeypatch, long_min=ALWAYS, columns_min=ALWAYS, **wishes) == plain
+    assert orders(trace, monkeypatch, long_min=ALWAYS, columns_min=NEVER, **wishes) == plain
