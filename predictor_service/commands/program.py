@@ -69,6 +69,8 @@ program.add_command(train_command)
 @click.option("--tls-key-file", type=_PATH)
 @click.option("--insecure", is_flag=True, default=None, help="Other addresses than loopback without TLS.")
 @click.option("--seed", type=int, help="Seed of the first training.")
+@click.option("--profiles-days", type=click.IntRange(0), help="Days that profiles of running jobs are kept; 0 = none.")
+@click.option("--profiles-rows-max", type=click.IntRange(1), help="Profiles kept; the oldest leave.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
 @click.pass_context
 def serve_command(context: click.Context, /, **flags: Any) -> None:  # noqa: ANN401 (click hands over what was declared)
