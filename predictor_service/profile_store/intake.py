@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from predictor_service.errors import CallerError, StoreFullError
+from predictor_service.errors import CallerError, InvalidRequestError, StoreFullError
 from predictor_service.features.devices import find_device_type
 from predictor_service.features.job_settings import JobSettings
 from predictor_service.outcome_journal import FILE_NAME as JOURNAL_FILE
@@ -28,10 +28,20 @@ _logger = logging.getLogger(__name__)
 def open_profiles(state_dir: Path, *, rows_max: int = ROWS_MAX, days: int = DAYS_KEPT) -> ProfileStore:
     """Opens the store of a state folder; a new one begins with the outcomes that are known already.
 
+    Args:
+        state_dir: Of the service.
+        rows_max: Stretches kept, at least 1.
+        days: Days that they are kept; 0 = none is.
+
     Raises:
+        InvalidRequestError: A bound is out of its range.
         StoreFormatError: It was written by a newer program, or is no store.
         StoreFullError: It cannot be opened or made.
     """
+    if rows_max < 1 or days < 0:
+        raise InvalidRequestError(
+            f"profiles_rows_max is {rows_max}, profiles_days is {days}", remedy="at least 1 row and 0 days are possible"
+        )
     is_new = not (state_dir / FILE_NAME).is_file()
     store = ProfileStore(state_dir / FILE_NAME, rows_max=rows_max, days=days)
     journal = state_dir / JOURNAL_FILE

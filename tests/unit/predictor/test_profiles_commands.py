@@ -126,6 +126,14 @@ def test_a_folder_without_a_store_is_refused_with_a_remedy(tmp_path: Path, argum
     assert done.exception.remedy
 
 
+@pytest.mark.parametrize("name", ["PROFILES_DAYS", "PROFILES_ROWS_MAX"])
+def test_a_bound_below_its_range_forgets_nothing(state: Path, name: str) -> None:
+    arguments = ["profiles", "status", "--state-dir", str(state)]
+    done = CliRunner().invoke(program, arguments, env={f"COTENANT_PREDICTOR_{name}": "-5"})
+    assert isinstance(done.exception, InvalidRequestError)
+    assert json.loads(run(state, "status", "-o", "json").stdout)["stretches"] == 4
+
+
 def test_the_first_use_of_a_store_takes_the_outcomes_that_are_known_already(tmp_path: Path) -> None:
     known = kept_job(tmp_path / "graphs", 64, 48, 10)
     content = {
