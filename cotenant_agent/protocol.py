@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from google.protobuf import json_format
 
 from cotenant.v1 import node_agent_pb2 as messages
@@ -148,7 +150,10 @@ def stretch_to_message(stretch: MeasuredStretch) -> resources_pb2.MeasuredStretc
 
 
 def _job_to_message(job: MeasuredJob) -> resources_pb2.MeasuredJob:
-    settings = json_format.ParseDict(dict(job.settings), resources_pb2.JobSettings(), ignore_unknown_fields=True)
+    settings = resources_pb2.JobSettings()
+    # They were read from a file: what cannot be told must not end the conversation, on which leases depend.
+    with contextlib.suppress(json_format.ParseError):
+        settings = json_format.ParseDict(dict(job.settings), settings, ignore_unknown_fields=True)
     return resources_pb2.MeasuredJob(graph_sha256=job.graph_sha256, settings=settings)
 
 

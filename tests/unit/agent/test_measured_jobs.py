@@ -11,8 +11,8 @@ import pytest
 
 from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2
 from cotenant_agent.attempt import Attempt
-from cotenant_agent.protocol import launch_from_message
-from cotenant_agent.records import MeasuredJob
+from cotenant_agent.protocol import launch_from_message, stretch_to_message
+from cotenant_agent.records import MeasuredJob, MeasuredStretch
 from cotenant_agent.settings import load_settings
 from cotenant_agent.state_directory import AttemptDirectory
 
@@ -62,6 +62,27 @@ def test_a_next_agent_reads_it_from_the_job_directory(
     attempt = Attempt(directory, spec, tmp_path, tmp_path)
     assert attempt.tenant.job == expected
     assert (attempt.tenant.key.job_id, attempt.tenant.gpu_ids) == ("j", ("g",))
+
+
+def test_settings_that_a_file_holds_wrongly_end_no_conversation() -> None:
+    job = MeasuredJob(graph_sha256="cd", settings={"batch_size": ["sixteen"]})
+    stretch = MeasuredStretch(
+        stretch_id="0" * 32,
+        campaign="collected_00000000",
+        device="cpu-standin",
+        job=job,
+        others=(job,),
+        steps=10,
+        window_ms=1_000,
+        utilization_ratio=None,
+        sm_activity_ratio=None,
+        memory_peak_bytes=None,
+        power_watts=None,
+        quality_flags=(),
+    )
+    message = stretch_to_message(stretch)
+    assert (message.job.graph_sha256, message.job.settings.batch_size, len(message.others)) == ("cd", 0, 1)
+    assert not message.HasField("utilization_ratio")
 
 
 @pytest.mark.parametrize(("flags", "expected"), [({}, True), ({"collect_profiles": False}, False)])
