@@ -217,10 +217,13 @@ def _results(
 
 def _bounds(lesson: Lesson, learned: Mapping[str, Learned], residuals: FloatArray, groups: int) -> PairBounds:
     """Without folds the rows' own spread about their mean stands in for the residuals."""
+    if not len(residuals):
+        return learn_pair_bounds(_spread_of(lesson.problem), (), groups)
+    sizes = [len(fold.test) for fold in lesson.folds]
     uncertain = learned.get(SPREAD_FORM)
     if uncertain is None or not isinstance(uncertain.model, ProcessModel):
-        return learn_pair_bounds(residuals if len(residuals) else _spread_of(lesson.problem), groups)
-    return learn_pair_bounds(residuals, groups, uncertain.model, uncertain.spread)
+        return learn_pair_bounds(residuals, sizes, groups)
+    return learn_pair_bounds(residuals, sizes, groups, uncertain.model, uncertain.spread)
 
 
 def _spread_of(problem: Problem) -> FloatArray:
