@@ -21,7 +21,7 @@ from benchmarks.papers.seeds import Row, as_order_row, as_row
 from benchmarks.papers.server_beliefs import Beliefs
 from benchmarks.papers.server_jobs import MODES, ServerJob, draw_jobs, vary_job
 from benchmarks.papers.server_rounds import Outcome, World, run
-from benchmarks.papers.server_schemes import scheme
+from benchmarks.papers.server_schemes import PAIRED, scheme
 from benchmarks.papers.targets import Value, find_order, find_values
 
 PAPER = "optimus"
@@ -59,9 +59,11 @@ def comparison(seeds: int) -> list[Row]:
             rows.append(as_order_row("Fig. 13", f"{label}: {quantity}", printed, _values(found, field)))
         fitted = [replace(world, beliefs=Beliefs(fits_speeds=True)) for world in worlds]
         found = {**found, **_sweep({FITTED: (PAPER, PAPER)}, workloads, fitted, f"Fig. 11 {label}")}
+        found |= _sweep({PAIRED: (PAIRED, PAPER)}, workloads, worlds, f"Fig. 11 {label}")
         for quantity, field in QUANTITIES.items():
-            ratios = _over(found, "drf", FITTED, field)
-            rows.append(as_row("Fig. 11", f"{label}: {quantity} of drf over {FITTED}", None, ratios))
+            for name in (FITTED, PAIRED):
+                ratios = _over(found, "drf", name, field)
+                rows.append(as_row("Fig. 11", f"{label}: {quantity} of drf over {name}", None, ratios))
     return rows
 
 

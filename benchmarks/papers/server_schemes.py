@@ -19,6 +19,7 @@ from scheduler_service.policies.optimus_placement import TaskGroup, place_evenly
 Places = Mapping[int, Counts]
 """By node."""
 NONE: Counts = (0, 0)
+PAIRED = "optimus, a server beside every worker"
 
 
 class Active(Protocol):
@@ -58,6 +59,15 @@ class Scheme:
 
 def allocate_by_gain(jobs: Sequence[Active], containers: int) -> dict[str, Counts]:
     """Algorithm 1: by marginal gain, after a worker and a server for everybody."""
+    return _by_gain(jobs, containers, is_paired=False)
+
+
+def allocate_pairs_by_gain(jobs: Sequence[Active], containers: int) -> dict[str, Counts]:
+    """Algorithm 1 with a server beside every worker, as under the live engine."""
+    return _by_gain(jobs, containers, is_paired=True)
+
+
+def _by_gain(jobs: Sequence[Active], containers: int, *, is_paired: bool) -> dict[str, Counts]:
     ordered = sorted(jobs, key=_shortest_first)
     most = plan()["tasks_max"]
     table = np.full((len(ordered), most + 2, most + 2), np.inf)
@@ -65,21 +75,22 @@ def allocate_by_gain(jobs: Sequence[Active], containers: int) -> dict[str, Count
         table[row, : most + 1, : most + 1] = job.rests_s
 
     def rest_of(rows: Integers, workers: Integers, servers: Integers) -> Floats:
-        return np.asarray(table[rows, workers, servers])
+        return np.asarray(table[rows, workers, workers if is_paired else servers])
 
     one, capacity = np.ones((len(ordered), 1)), np.array([float(containers)])
     counts = allocate_tasks(
         Demands(
             capacity=capacity,
             available=capacity,
-            worker=one,
+            worker=2 * one if is_paired else one,
             server=one,
             worker_counts=np.array([range(1, most + 1)] * len(ordered)),
-            has_servers=np.ones(len(ordered), dtype=np.bool_),
+            has_servers=np.full(len(ordered), not is_paired),
         ),
         rest_of,
     )
-    found = zip(counts.workers.tolist(), counts.servers.tolist(), strict=True)
+    servers = counts.workers if is_paired else counts.servers
+    found = zip(counts.workers.tolist(), servers.tolist(), strict=True)
     return {job.name: numbers for job, numbers in zip(ordered, found, strict=True)}
 
 
@@ -167,6 +178,7 @@ def _shortest_placed_first(job: Active, counts: Counts) -> tuple[object, ...]:
 
 ALLOCATIONS: Mapping[str, Allocate] = {
     "optimus": allocate_by_gain,
+    PAIRED: allocate_pairs_by_gain,
     "drf": allocate_fairly,
     "tetris": allocate_as_asked,
 }
