@@ -20,6 +20,8 @@ from cotenant_agent.records import (
     MeasuredStretch,
 )
 
+# Nobody keeps a stretch with more; heartbeats stay small.
+_BINDINGS_MAX = 32
 _STATES = {
     AttemptState.PREPARING: messages.ATTEMPT_STATE_PREPARING,
     AttemptState.RUNNING: messages.ATTEMPT_STATE_RUNNING,
@@ -160,7 +162,8 @@ def _job_to_message(job: MeasuredJob) -> resources_pb2.MeasuredJob:
 def _measured_job(message: messages.LaunchJob) -> MeasuredJob | None:
     """What may be said of a job; nothing when its owner does not want it, or nobody could learn from it."""
     spec = message.spec
-    if spec.no_profiles or not spec.graph_sha256 or len(message.assignments) != 1 or spec.gpus > 1:
+    is_wide = len(message.assignments) != 1 or spec.gpus > 1
+    if spec.no_profiles or not spec.graph_sha256 or is_wide or len(spec.settings.dimension_bindings) > _BINDINGS_MAX:
         return None
     settings = json_format.MessageToDict(spec.settings, preserving_proto_field_name=True)
     return MeasuredJob(graph_sha256=spec.graph_sha256, settings=settings, sub_batch=message.sub_batch)

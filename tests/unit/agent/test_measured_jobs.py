@@ -19,11 +19,15 @@ from cotenant_agent.state_directory import AttemptDirectory
 SETTINGS = {"batch_size": "16", "optimizer": "OPTIMIZER_ADAM"}
 
 
-def launched(assigned: int = 1, **changes: Any) -> MeasuredJob | None:
+def launched(assigned: int = 1, bindings: int = 0, **changes: Any) -> MeasuredJob | None:
     fields: dict[str, Any] = {"graph_sha256": "ab" * 32, "name": "thesis", "command": ["python", "train.py"]}
     spec = scheduling_pb2.JobSpec(
         **{**fields, **changes},
-        settings=resources_pb2.JobSettings(batch_size=16, optimizer=resources_pb2.OPTIMIZER_ADAM),
+        settings=resources_pb2.JobSettings(
+            batch_size=16,
+            optimizer=resources_pb2.OPTIMIZER_ADAM,
+            dimension_bindings={f"axis_{number}": 3 for number in range(bindings)},
+        ),
     )
     assignments = [scheduling_pb2.Assignment(gpu_id=f"gpu-{rank}", rank=rank) for rank in range(assigned)]
     launch = node_agent_pb2.LaunchJob(spec=spec, assignments=assignments, sub_batch=8)
@@ -35,7 +39,8 @@ def test_graph_settings_and_sub_batch_are_all_that_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("assigned", "changes"), [(1, {"no_profiles": True}), (1, {"graph_sha256": ""}), (2, {}), (1, {"gpus": 2}), (0, {})]
+    ("assigned", "changes"),
+    [(1, {"no_profiles": True}), (1, {"graph_sha256": ""}), (2, {}), (1, {"gpus": 2}), (0, {}), (1, {"bindings": 33})],
 )
 def test_nothing_is_told_of_private_unpredicted_or_wide_jobs(assigned: int, changes: dict[str, Any]) -> None:
     assert launched(assigned, **changes) is None
