@@ -18,6 +18,7 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 _logger = logging.getLogger(__name__)
 BUFFERED_MAX: Final = 128
 """Predictions that may wait in memory to be written together: one transaction for all costs a tenth of one for each."""
+_WAITING_MAX: Final = 8 * BUFFERED_MAX
 _TRIM_EVERY: Final = 1_000
 
 _SCHEMA: Final = """
@@ -68,7 +69,8 @@ class OutcomeJournal:
         self._since_trim = 0
         self.remembered = 0
         """Predictions handed over so far."""
-        self._buffered: list[tuple[object, ...]] = []
+        self._buffer_lock = threading.Lock()
+        self._buffered: list[PredictionEntry] = []
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = NORMAL")
@@ -76,19 +78,16 @@ class OutcomeJournal:
 
     def remember(self, entry: PredictionEntry) -> None:
         """Writes down a prediction, at the latest when it is looked for or at the next `flush`."""
-        row = (
-            entry.prediction_id,
-            entry.at_ms,
-            entry.kind,
-            entry.device,
-            entry.model_version,
-            _ENCODER.encode(entry.content),
-        )
-        with self._lock:
-            self._buffered.append(row)
+        with self._buffer_lock:
+            self._buffered.append(entry)
             self.remembered += 1
-            if len(self._buffered) >= BUFFERED_MAX:
+            waiting = len(self._buffered)
+        # Whoever writes already takes these along next time; nobody waits for a disk unless too many wait for it.
+        if waiting >= BUFFERED_MAX and self._lock.acquire(blocking=waiting >= _WAITING_MAX):
+            try:
                 self._write_buffered()
+            finally:
+                self._lock.release()
 
     def flush(self) -> None:
         """Writes down what waits in memory."""
@@ -188,21 +187,22 @@ class OutcomeJournal:
             self._connection.close()
 
     def _write_buffered(self) -> None:
-        if not self._buffered:
+        with self._buffer_lock:
+            entries, self._buffered = self._buffered, []  # let go first: a full disk must not fill the memory too
+        if not entries:
             return
-        rows, self._buffered = self._buffered, []  # let go first: a full disk must not fill the memory too
         try:
             with self._connection:
                 self._connection.execute("BEGIN")
                 # One statement for all: it lets other threads go on once, not once a row.
                 self._connection.execute(
                     "INSERT INTO predictions (prediction_id, at_ms, kind, device, model_version, content) VALUES "
-                    + ",".join(["(?, ?, ?, ?, ?, ?)"] * len(rows)),
-                    [value for row in rows for value in row],
+                    + ",".join(["(?, ?, ?, ?, ?, ?)"] * len(entries)),
+                    [value for entry in entries for value in _row(entry)],
                 )
-            self._trim(len(rows))
+            self._trim(len(entries))
         except sqlite3.Error as error:  # predictions go on without their journal
-            _logger.error("predictions were not written down", extra={"count": len(rows), "reason": str(error)})
+            _logger.error("predictions were not written down", extra={"count": len(entries), "reason": str(error)})
 
     def _is_known(self, prediction_id: str) -> bool:
         found = self._connection.execute("SELECT 1 FROM predictions WHERE prediction_id = ?", (prediction_id,))
@@ -217,6 +217,11 @@ class OutcomeJournal:
             self._connection.execute(
                 f"DELETE FROM {table} WHERE number <= (SELECT max(number) FROM {table}) - ?", (rows_max,)
             )
+
+
+def _row(entry: PredictionEntry) -> tuple[object, ...]:
+    content = _ENCODER.encode(entry.content)
+    return entry.prediction_id, entry.at_ms, entry.kind, entry.device, entry.model_version, content
 
 
 def _entry(row: Sequence[Any]) -> PredictionEntry:

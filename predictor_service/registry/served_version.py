@@ -12,7 +12,8 @@ import numpy.typing as npt
 from predictor_service.features.job_features import FEATURE_INDEX
 from predictor_service.registry.manifest import Manifest, TargetRecord
 from predictor_service.registry.onnx_model import FeatureArray, FloatArray, OnnxModel
-from predictor_service.selection.conformal import ConformalBounds
+from predictor_service.selection.conformal import ROW_CONFIDENCE_MAX, ConformalBounds
+from predictor_service.selection.group_stretch import stretch_for_groups
 from predictor_service.selection.targets import SLOWDOWN, SOLO_TARGETS, Target
 
 _OFFSETS_MAX: Final = 64
@@ -117,7 +118,10 @@ class ServedTarget:
         if kept is None or kept[0] is not bounds:
             if len(self._offsets) >= _OFFSETS_MAX:
                 self._offsets.clear()
-            kept = self._offsets[key] = (bounds, bounds.half_width(confidence), bounds.upper_offset(0.99))
+            half_width = bounds.half_width(confidence)
+            if confidence <= ROW_CONFIDENCE_MAX:  # beyond, the quantile itself counts groups
+                half_width *= stretch_for_groups(bounds.groups, confidence)
+            kept = self._offsets[key] = (bounds, half_width, bounds.upper_offset(0.99))
         return kept[1], kept[2]
 
     def contains(self, columns: FeatureArray) -> npt.NDArray[np.bool_]:

@@ -19,7 +19,8 @@ from predictor_service.regressors.interface import FloatArray
 SAFETY_FACTOR: Final = 1.25
 """Applied to the largest residual when there are too few for the confidence asked for."""
 STORED_MAX: Final = 1_000
-_ROW_CONFIDENCE_MAX: Final = 0.95
+ROW_CONFIDENCE_MAX: Final = 0.95
+"""Up to here rows are counted, beyond it groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class ConformalBounds:
         return math.ceil((count + 1) * confidence) <= count
 
     def _count(self, confidence: float) -> int:
-        return self.rows if confidence <= _ROW_CONFIDENCE_MAX else self.groups
+        return self.rows if confidence <= ROW_CONFIDENCE_MAX else self.groups
 
     def _quantile(self, ascending: FloatArray, confidence: float) -> float:
         if not self.is_supported(confidence):

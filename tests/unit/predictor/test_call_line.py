@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 
 import pytest
 
 from predictor_service.errors import OverloadedError
-from predictor_service.grpc_api.call_line import CallLine
+from predictor_service.grpc_api.call_line import CallLine, PlacedCall
 
 WAIT_S = 30.0
 
@@ -21,10 +21,27 @@ def line() -> Iterator[CallLine]:
     made.shutdown()
 
 
-def answer(line: CallLine, number: int, gate: threading.Event) -> int:
-    line.check_admitted()
-    gate.wait(WAIT_S)
-    return number
+def put(line: CallLine, call: Callable[[], int]) -> Future[int]:
+    """Puts a call in line; the future has what it returned or raised."""
+    result: Future[int] = Future()
+
+    def settle() -> None:
+        try:
+            result.set_result(call())
+        except OverloadedError as error:
+            result.set_exception(error)
+
+    line.submit(settle)
+    return result
+
+
+def answer(line: CallLine, number: int, gate: threading.Event) -> Callable[[], int]:
+    def call() -> int:
+        line.check_admitted()
+        gate.wait(WAIT_S)
+        return number
+
+    return call
 
 
 def fill(line: CallLine, gate: threading.Event) -> list[Future[int]]:
@@ -33,18 +50,18 @@ def fill(line: CallLine, gate: threading.Event) -> list[Future[int]]:
 
     def occupy(number: int) -> int:
         busy.wait(WAIT_S)
-        return answer(line, number, gate)
+        return answer(line, number, gate)()
 
-    under_way = [line.submit(occupy, number) for number in range(2)]
+    under_way = [put(line, lambda: occupy(0)), put(line, lambda: occupy(1))]
     busy.wait(WAIT_S)
-    waiting = [line.submit(answer, line, number, gate) for number in range(2, 5)]
+    waiting = [put(line, answer(line, number, gate)) for number in range(2, 5)]
     return [*under_way, *waiting]
 
 
 def test_who_finds_the_line_full_is_refused_at_once_and_the_others_are_answered(line: CallLine) -> None:
     gate = threading.Event()
     admitted = fill(line, gate)
-    refusals = [line.submit(answer, line, number, gate) for number in range(100)]
+    refusals = [put(line, answer(line, number, gate)) for number in range(100)]
     for refusal in refusals:  # answered although nothing else can move
         error = refusal.exception(WAIT_S)
         assert isinstance(error, OverloadedError)
@@ -58,14 +75,14 @@ def test_the_line_is_open_again_when_it_was_answered(line: CallLine) -> None:
     admitted = fill(line, gate)
     gate.set()
     wait(admitted, WAIT_S)
-    assert line.submit(answer, line, 7, gate).result(WAIT_S) == 7
+    assert put(line, answer(line, 7, gate)).result(WAIT_S) == 7
 
 
 def test_the_time_to_come_back_grows_with_what_calls_take(line: CallLine) -> None:
     def retry_ms() -> int:
         gate = threading.Event()
         admitted = fill(line, gate)
-        error = line.submit(answer, line, 0, gate).exception(WAIT_S)
+        error = put(line, answer(line, 0, gate)).exception(WAIT_S)
         gate.set()
         wait(admitted, WAIT_S)
         assert isinstance(error, OverloadedError)
@@ -75,3 +92,45 @@ def test_the_time_to_come_back_grows_with_what_calls_take(line: CallLine) -> Non
     for _ in range(200):
         line.note_duration(1_000.0)
     assert before < 1_000 < retry_ms() <= 5_000
+
+
+def test_who_asks_before_or_after_a_call_has_ended_is_told_once(line: CallLine) -> None:
+    gate, told = threading.Event(), threading.Semaphore(0)
+    placed = line.submit(gate.wait, WAIT_S)
+    placed.add_done_callback(lambda call: told.release())
+    gate.set()
+    assert told.acquire(timeout=WAIT_S)
+    placed.add_done_callback(lambda call: told.release())
+    assert told.acquire(timeout=WAIT_S)
+    assert not told.acquire(blocking=False)
+
+
+def test_two_threads_that_tell_at_once_tell_once() -> None:
+    for _ in range(300):
+        count: list[PlacedCall] = []
+        placed = PlacedCall(lambda: None, ())
+        runner = threading.Thread(target=placed.run)
+        runner.start()
+        placed.add_done_callback(count.append)
+        runner.join(WAIT_S)
+        assert len(count) == 1
+
+
+def test_a_call_that_raises_costs_no_thread(line: CallLine, caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise ValueError("told to")
+
+    ends = threading.Semaphore(0)
+    for _ in range(4):
+        line.submit(fail).add_done_callback(lambda call: ends.release())
+    assert all(ends.acquire(timeout=WAIT_S) for _ in range(4))
+    assert put(line, lambda: 5).result(WAIT_S) == 5
+    assert "a call raised" in caplog.text
+
+
+def test_what_stands_in_line_is_answered_before_the_threads_end() -> None:
+    line, gate = CallLine(threads=1, waiting_max=8), threading.Event()
+    calls = [put(line, answer(line, number, gate)) for number in range(5)]
+    gate.set()
+    line.shutdown()
+    assert [call.result(0) for call in calls] == list(range(5))

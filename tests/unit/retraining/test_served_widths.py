@@ -20,6 +20,7 @@ from predictor_service.regressors.interface import FeatureArray, FloatArray
 from predictor_service.retraining import fitting
 from predictor_service.retraining.fitting import FittedTarget, FittingTask, fit_target
 from predictor_service.selection.conformal import SAFETY_FACTOR
+from predictor_service.selection.group_stretch import stretch_for_groups
 from predictor_service.selection.local_bounds import learn_bounds
 from predictor_service.selection.targets import MEMORY, SLOWDOWN, Target
 
@@ -88,7 +89,8 @@ def test_the_widths_are_those_of_the_library_that_learned_them() -> None:
     )
     bounded = served(fitted).predict_bounded(columns, np.full(len(columns), 1.0), 0.9)
     half_width, upper = np.log(bounded.upper / bounded.value), np.log(bounded.upper_99 / bounded.value)
-    assert half_width == pytest.approx(native.interval(columns.astype(np.float64), 0.9), rel=1e-3)
+    expected = stretch_for_groups(FAMILIES, 0.9) * native.interval(columns.astype(np.float64), 0.9)
+    assert half_width == pytest.approx(expected, rel=1e-3)
     assert upper == pytest.approx(native.upper(columns.astype(np.float64), 0.99), rel=1e-3)
     assert upper.max() <= max(native.plain.residuals) * SAFETY_FACTOR + 1e-6
 
