@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from cotenant_simulator.readers.measured_jobs import read_measured_jobs
-from scheduler_service.exact.fewest_gpus import fewest_gpus
+from scheduler_service.exact.fewest_gpus import share_fewest
 from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingRules
 from tests.support.packing import Instance, Packed, Placement
 from tests.support.ruler_instances import packed_jobs
@@ -57,7 +57,7 @@ def draw_workload(kind: str, seed: int, *, lonely: bool = False, workers_max: in
         workers_max: Of a job, where it is not the file's.
     """
     plan = tomllib.loads(FILE.read_text(encoding="utf-8"))
-    matrix = _draw_matrix(plan, random.Random(f"matrix {seed}"), lonely=lonely)
+    matrix = draw_matrix(plan, random.Random(f"matrix {seed}"), lonely=lonely)
     luck = random.Random(f"{kind} {seed}")
     least, most = plan["workers"]
     types = {f"j{number:02d}": luck.choice(plan["workloads"][kind]) for number in range(plan["jobs"])}
@@ -131,8 +131,8 @@ def performance_ratio(slowdowns: Mapping[str, float]) -> float:
     return fmean(1.0 / (1.0 + slowdown) for slowdown in slowdowns.values())
 
 
-def saved_at_best_ratio(workload: Workload, *, tau_max: float, theta_max: float, theta_diff: float) -> float:
-    """Return what the placement on fewest GPUs saves that keeps all of OJPP's limits, compute not counted."""
+def placement_on_fewest(workload: Workload, *, tau_max: float, theta_max: float, theta_diff: float) -> Placement:
+    """Return one of the placements on fewest GPUs that keep all of OJPP's limits, compute not counted."""
     rules = PackingRules(
         best=Best.LEAST_INTERFERENCE,
         memory=MemoryModel.ONE_SURGE,
@@ -142,10 +142,14 @@ def saved_at_best_ratio(workload: Workload, *, tau_max: float, theta_max: float,
         theta_diff=theta_diff,
     )
     jobs = [replace(job, demand=replace(job.demand, compute_ratio=0.0)) for job in packed_jobs(workload.instance)]
-    gpus = fewest_gpus(jobs, workload.instance.slowdowns, rules)
-    if gpus is None:
+    shared = share_fewest(jobs, workload.instance.slowdowns, rules)
+    if shared is None:
         raise AssertionError("a worker fits no device")
-    return 1.0 - gpus / workload.workers
+    devices = [names for names, count in shared.items() for _ in range(count)]
+    return {
+        job.name: [f"g{number}" for number, names in enumerate(devices) if job.name in names]
+        for job in workload.instance.jobs
+    }
 
 
 def _packed(plan: Mapping[str, Any], name: str, type_name: str, workers: int) -> Packed:
@@ -159,7 +163,8 @@ def _packed(plan: Mapping[str, Any], name: str, type_name: str, workers: int) ->
     )
 
 
-def _draw_matrix(plan: Mapping[str, Any], luck: random.Random, *, lonely: bool) -> Matrix:
+def draw_matrix(plan: Mapping[str, Any], luck: random.Random, *, lonely: bool) -> Matrix:
+    """Draw the slowdowns of the types; with `lonely` nobody can share with ResNet."""
     bounds = {**plan["slowdowns"], **(plan["lonely"] if lonely else {})}
     drawn = {
         (victim, other): luck.uniform(*bounds.get(victim, bounds["others"]))

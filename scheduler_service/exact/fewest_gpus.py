@@ -40,7 +40,15 @@ class _Pattern:
 
 
 def fewest_gpus(jobs: Sequence[PackedJob], slowdowns: Slowdowns, rules: PackingRules) -> int | None:
-    """Return the fewest devices for all workers of all jobs; None = some job fits no device.
+    """Return the fewest devices for all workers of all jobs; None = some job fits no device."""
+    shared = share_fewest(jobs, slowdowns, rules)
+    return None if shared is None else sum(shared.values())
+
+
+def share_fewest(
+    jobs: Sequence[PackedJob], slowdowns: Slowdowns, rules: PackingRules
+) -> Mapping[tuple[str, ...], int] | None:
+    """Return which jobs share a device, and on how many devices, where these are fewest; None = some job fits none.
 
     The number of patterns is exponential in the number of jobs on one device: meant for a dozen jobs, or for twenty of
     which few can share.
@@ -59,7 +67,10 @@ def fewest_gpus(jobs: Sequence[PackedJob], slowdowns: Slowdowns, rules: PackingR
         if _unbalanced(patterns[first], patterns[second], rules):
             program.require({is_used[first]: 1.0, is_used[second]: 1.0}, most=1.0)
     uses = program.solve()
-    return None if uses is None else sum(uses[device] for device in devices)
+    if uses is None:
+        return None
+    pairs = zip(patterns, devices, strict=True)
+    return {tuple(one.slowdowns): uses[device] for one, device in pairs if uses[device]}
 
 
 def _feasible_patterns(jobs: Sequence[PackedJob], slowdowns: Slowdowns, rules: PackingRules) -> Iterator[_Pattern]:

@@ -34,9 +34,9 @@ from scheduler_service.core.view import GpuView, RunningJob, SchedulingView
 from scheduler_service.policies.adjustment import Arrangement
 from scheduler_service.policies.packing_orders import by_gregariousness
 from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingRules
+from scheduler_service.policies.packing_search import search_plan
 from scheduler_service.policies.placement import ranked
 from scheduler_service.policies.remaining_time import remaining_ms_of, require_not_negative, require_positive
-from scheduler_service.policies.worker_packing import pack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,10 @@ class Ojpap:
     )
     theta_diff: float = field(
         default=0.1, metadata={"description": "largest difference between the slowdowns of one job's workers"}
+    )
+    looks_max: int = field(
+        default=2_000,
+        metadata={"description": "jobs and GPUs that all plans of a round may look at together; 0 = the paper's plan"},
     )
     cost_max_ms: int = field(
         default=0, metadata={"description": "what all moves of a plan may cost, in ms; 0 = by cost_share_ratio"}
@@ -75,6 +79,7 @@ class Ojpap:
         _ = self._rules()
         require_positive(interval_ms=self.interval_ms)
         require_not_negative(
+            looks_max=self.looks_max,
             cost_max_ms=self.cost_max_ms,
             cost_share_ratio=self.cost_share_ratio,
             migration_cost_ms=self.migration_cost_ms,
@@ -83,7 +88,7 @@ class Ojpap:
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return migrations, then one decision per pending job."""
-        decisions = pack(view, self._rules(), by_gregariousness)
+        decisions = search_plan(view, self._rules(), by_gregariousness, self.looks_max)
         if any(isinstance(decision, Start) for decision in decisions):
             return decisions
         if not any(self._suffers(view, entry) for entry in view.gpus.values()):

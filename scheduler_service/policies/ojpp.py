@@ -23,12 +23,15 @@ Where we differ:
     the one that is left fullest is taken. A job's workers are on different GPUs of one kind; if they take new GPUs too,
     a slowdown of 0 counts from the first worker on, so that those never break Eq. 8. A worker too large for an empty
     GPU makes its job wait with a reason, which the paper does not check.
-    The order is the one of the text, sorted once: taking the front job never changes the order of the rest. The printed
-    Algorithm 3 takes the largest job before it sorts (listing_order). No order is always good; `orders` tries several
-    in every round and keeps the plan that places most workers on fewest new GPUs.
+    The paper's order is the one of the text, sorted once: taking the front job never changes the order of the rest. The
+    printed Algorithm 3 takes the largest job before it sorts (listing_order). The paper makes one plan and looks at one
+    device at a time (looks_max = 0). We compare plans, the widest jobs first, the paper's, some by lot, as many as
+    looks_max allows, and keep the one that places most workers on fewest new GPUs. In ours a job may join several
+    devices at once where one alone would unbalance a job there, and its own workers may all be slowed down.
 
 Cost:
-    One sort; per job one expression over all GPUs, and one look at the workers of every job touched.
+    A plan: one sort; per job one expression over all GPUs, and one look at the workers of every job touched. More than
+    one plan only where queue and cluster together are smaller than half of looks_max.
 """
 
 from __future__ import annotations
@@ -36,12 +39,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from scheduler_service.core.decisions import Decision, Start
-from scheduler_service.core.errors import PolicyParameterError
+from scheduler_service.core.decisions import Decision
 from scheduler_service.core.view import SchedulingView
-from scheduler_service.policies.packing_orders import as_listed, by_gregariousness, by_loneliness, by_resources
+from scheduler_service.policies.packing_orders import as_listed, by_gregariousness
 from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingRules
-from scheduler_service.policies.worker_packing import pack
+from scheduler_service.policies.packing_search import search_plan
+from scheduler_service.policies.remaining_time import require_not_negative
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,26 +68,23 @@ class Ojpp:
         default=False,
         metadata={"description": "order as printed in Algorithm 3: the largest job before all others"},
     )
-
-    orders: int = field(
-        default=1,
+    looks_max: int = field(
+        default=2_000,
         metadata={
-            "description": "orders tried per round; the one that fills fewest GPUs is taken: 1 = the paper's, 2 = also "
-            "its reverse, 3 = also the largest first"
+            "description": "jobs and GPUs that all plans of a round may look at together, the best plan being taken: "
+            "0 = the paper's one plan, 1 = one plan of ours"
         },
     )
 
     def __post_init__(self) -> None:
         """Refuse values without a meaning."""
         _ = self._rules()
-        if not 1 <= self.orders <= 3:
-            raise PolicyParameterError(f"orders must be 1, 2 or 3, but is {self.orders}")
+        require_not_negative(looks_max=self.looks_max)
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job."""
-        first = as_listed if self.listing_order else by_gregariousness
-        orders = (first, by_loneliness, by_resources)[: self.orders]
-        return min((pack(view, self._rules(), order) for order in orders), key=lambda plan: _worth(view, plan))
+        order = as_listed if self.listing_order else by_gregariousness
+        return search_plan(view, self._rules(), order, self.looks_max)
 
     def _rules(self) -> PackingRules:
         return PackingRules(
@@ -95,9 +95,3 @@ class Ojpp:
             theta_max=self.theta_max,
             theta_diff=self.theta_diff,
         )
-
-
-def _worth(view: SchedulingView, plan: Sequence[Decision]) -> tuple[int, int]:
-    """Return how good a plan is, lower being better: most workers placed, then fewest GPUs that were free."""
-    taken = [part.gpu_id for one in plan if isinstance(one, Start) for part in one.assignments]
-    return -len(taken), len(view.free_gpu_ids & set(taken))

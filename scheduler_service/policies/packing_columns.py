@@ -21,9 +21,9 @@ from scheduler_service.core.capacity import Resident, expected_slowdown_ratio
 from scheduler_service.core.gpu_columns import columns_of
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu, Share
+from scheduler_service.policies.device_offer import Device
 from scheduler_service.policies.opportunistic_memory import Demand
 from scheduler_service.policies.packing_rules import ROUNDING_DIGITS, ROUNDING_RATIO, Best, MemoryModel, PackingRules
-from scheduler_service.policies.worker_mapping import Device
 
 TYPES_MAX = 300
 """Different workers in a round beyond which their pairs are too many for a table."""
@@ -132,21 +132,23 @@ class PackingColumns:
             lambda rank: self._device(int(valid[order[rank]]), float(score[order[rank]]), float(tie[order[rank]]), own),
         )
 
-    def difference_ratio(self, job_id: str, newcomer: Resident, gpu_ids: Collection[str]) -> float | None:
-        """Return how far the slowdowns of a job's workers lie apart when a newcomer has these GPUs too.
+    def slowdowns_of(
+        self, job_id: str, newcomer: Resident, gpu_ids: Collection[str]
+    ) -> Sequence[tuple[str, float]] | None:
+        """Return the slowdown of each worker of a job by GPU, when a newcomer has these GPUs too.
 
         None = the table of pairs is too small for the newcomer.
         """
-        kind, places = self._type_of(newcomer), self._places_of.get(job_id, ())
-        if kind is None or len(places) < 2:
-            return None if kind is None else 0.0
+        kind = self._type_of(newcomer)
+        if kind is None:
+            return None
         found = []
-        for gpu_id, position, place in places:
+        for gpu_id, position, place in self._places_of.get(job_id, ()):
             ratio = self._slowed_lists[position][place]
             if gpu_id in gpu_ids:
                 ratio += self._pairs.item(self._there_lists[position][place], kind)
-            found.append(ratio)
-        return max(found) - min(found)
+            found.append((gpu_id, ratio))
+        return found
 
     def _slowdowns(self, worker: Resident, kind: int) -> tuple[NDArray[np.bool_], Column, Column]:
         """Return who may come as far as consent and Eq. 7 say, its own slowdown and the worst one on each GPU."""

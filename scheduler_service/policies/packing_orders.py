@@ -44,8 +44,13 @@ def by_gregariousness(jobs: Sequence[PendingJob], demand_of: DemandOf) -> list[P
 
 
 def by_loneliness(jobs: Sequence[PendingJob], demand_of: DemandOf) -> list[PendingJob]:
-    """Return the least easygoing jobs first: what fits nobody gets its devices while there are any."""
-    return by_gregariousness(jobs, demand_of)[::-1]
+    """Return the least easygoing jobs first, of equal ones the widest: they get devices while partners are left."""
+    return sorted(jobs, key=lambda job: (-_surge(demand_of, job), -job.request.gpus, *_arrival(job)))
+
+
+def by_width(jobs: Sequence[PendingJob], demand_of: DemandOf | None = None) -> list[PendingJob]:
+    """Return the jobs with most workers first, as bin packing takes large things first."""
+    return sorted(jobs, key=lambda job: (-job.request.gpus, *_arrival(job)))
 
 
 def as_listed(jobs: Sequence[PendingJob], demand_of: DemandOf) -> list[PendingJob]:

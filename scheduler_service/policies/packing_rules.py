@@ -56,6 +56,7 @@ class PackingRules:
         tau_max: Largest collision probability of a device (Eq. 5).
         theta_max: Largest slowdown on a device (Eq. 7).
         theta_diff: Largest difference between the slowdowns of one job's workers (Eq. 8).
+        joins_groups: Whether a job may join several devices at once where one alone breaks Eq. 8 for a job there.
 
     Raises:
         PolicyParameterError: A value has no meaning.
@@ -67,6 +68,7 @@ class PackingRules:
     tau_max: float | None = None
     theta_max: float | None = None
     theta_diff: float | None = None
+    joins_groups: bool = False
 
     def __post_init__(self) -> None:
         """Refuse values without a meaning."""

@@ -27,8 +27,10 @@ def slowdowns_on(gpu: Gpu, residents: Sequence[Resident], predictions: Predictio
 class SlowdownColumns(Protocol):
     """Whoever keeps the slowdown of every job on every GPU."""
 
-    def difference_ratio(self, job_id: str, newcomer: Resident, gpu_ids: Collection[str]) -> float | None:
-        """Return how far the slowdowns of a job's workers lie apart with a newcomer on these GPUs; None = unknown."""
+    def slowdowns_of(
+        self, job_id: str, newcomer: Resident, gpu_ids: Collection[str]
+    ) -> Sequence[tuple[str, float]] | None:
+        """Return the slowdown of each worker of a job by GPU, with a newcomer on these GPUs too; None = unknown."""
 
 
 class WorkerBalance:
@@ -67,6 +69,25 @@ class WorkerBalance:
         """Return the jobs on a GPU that have others too: those whose balance a newcomer may disturb."""
         return self._wide_jobs.get(gpu_id, ())
 
+    def slowdowns_of(
+        self, job_id: str, newcomer: Resident, newcomer_gpu_ids: Collection[str]
+    ) -> Sequence[tuple[str, float]]:
+        """Return the slowdown of each worker of a job by GPU, when a newcomer has these GPUs too.
+
+        Args:
+            job_id: A job that is already placed on several GPUs; of others nothing is returned.
+            newcomer: The job that would come.
+            newcomer_gpu_ids: Where it would be.
+        """
+        if self.columns is not None:
+            known = self.columns.slowdowns_of(job_id, newcomer, newcomer_gpu_ids)
+            if known is not None:
+                return known
+        return [
+            (gpu_id, self._slowdown_ratio(job_id, gpu_id, (newcomer,) if gpu_id in newcomer_gpu_ids else ()))
+            for gpu_id in self._gpu_ids.get(job_id, ())
+        ]
+
     def difference_ratio(self, job_id: str, newcomer: Resident, newcomer_gpu_ids: Collection[str]) -> float:
         """Return how far the slowdowns of a job's workers lie apart when a newcomer has these GPUs too; 0 = not at all.
 
@@ -75,14 +96,7 @@ class WorkerBalance:
             newcomer: The job that would come.
             newcomer_gpu_ids: Where it would be.
         """
-        if self.columns is not None:
-            known = self.columns.difference_ratio(job_id, newcomer, newcomer_gpu_ids)
-            if known is not None:
-                return known
-        slowdowns = [
-            self._slowdown_ratio(job_id, gpu_id, (newcomer,) if gpu_id in newcomer_gpu_ids else ())
-            for gpu_id in self._gpu_ids.get(job_id, ())
-        ]
+        slowdowns = [ratio for _, ratio in self.slowdowns_of(job_id, newcomer, newcomer_gpu_ids)]
         return max(slowdowns) - min(slowdowns) if slowdowns else 0.0
 
     def _slowdown_ratio(self, job_id: str, gpu_id: str, newcomers: Sequence[Resident]) -> float:

@@ -8,65 +8,21 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from scheduler_service.core.capacity import Resident
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Reason
-from scheduler_service.policies.packing_rules import PackingRules
+from scheduler_service.policies.balanced_groups import BalancedGroups
+from scheduler_service.policies.device_offer import Device, Offer
+from scheduler_service.policies.packing_rules import ROUNDING_RATIO, PackingRules
 from scheduler_service.policies.placement import choose_free_gpus
 from scheduler_service.policies.resulting_interference import WorkerBalance
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """One GPU that keeps every constraint of a device with one of the job's workers.
-
-    Attributes:
-        node_id: Where it is.
-        index: Its place there.
-        score: Lower is better; what it means is the policy's `Best`.
-        tie_breaker: Decides between equal scores, lower is better.
-        own_slowdown_ratio: Of the worker that would come.
-        is_new: Nobody is there yet.
-    """
-
-    gpu_id: str
-    node_id: str
-    index: int
-    score: float
-    tie_breaker: float
-    own_slowdown_ratio: float
-    is_new: bool
-
-    @property
-    def order(self) -> tuple[float, float, str, int, str]:
-        """Best first; ties never depend on luck."""
-        return self.score, self.tie_breaker, self.node_id, self.index, self.gpu_id
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """Devices of one kind among which a job may spread.
-
-    Attributes:
-        worker: One worker of the job as it would be on this kind.
-        devices: Those that the policy tries first, best first.
-        unused: One unused device, for the worth of all of them: they differ by name only.
-        free: The unused devices by node; none where `unused` is None.
-    """
-
-    worker: Resident
-    devices: Sequence[Device]
-    unused: Device | None
-    free: Mapping[str, Sequence[str]]
-
-    @property
-    def width(self) -> int:
-        """Devices that could take a worker each, as far as one look tells."""
-        return sum(map(len, self.free.values())) + sum(not device.is_new for device in self.devices)
+FLOORS_MAX = 8
+"""Least slowdowns of a job's own workers that are tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +93,26 @@ class WorkerMapper:
         return None
 
     def _map_first(self, offer: Offer) -> WorkerMapping | None:
-        return self._spread(offer, with_new=False) if len(offer.devices) >= offer.worker.request.gpus else None
+        if len(offer.devices) < offer.worker.request.gpus:
+            return None
+        return self._spread(offer, with_new=False) or self._map_above_floors(offer)
+
+    def _map_above_floors(self, offer: Offer) -> WorkerMapping | None:
+        """Map where the job's own workers are slowed down by at least so much, since best first may have begun too low.
+
+        The paper begins with the device of least interference and keeps what it has begun.
+        """
+        theta_diff, gpus = self._rules.theta_diff, offer.worker.request.gpus
+        if not self._rules.joins_groups or theta_diff is None or gpus == 1:
+            return None
+        floors = sorted({device.own_slowdown_ratio for device in offer.devices})
+        for floor in floors[1 : FLOORS_MAX + 1]:
+            most = floor + theta_diff + ROUNDING_RATIO
+            within = [device for device in offer.devices if floor <= device.own_slowdown_ratio <= most]
+            mapping = self._spread(replace(offer, devices=within), with_new=False) if len(within) >= gpus else None
+            if mapping is not None:
+                return mapping
+        return None
 
     def _map_with_new(self, offer: Offer) -> WorkerMapping | None:
         gpus = offer.worker.request.gpus
@@ -155,12 +130,12 @@ class WorkerMapper:
         chosen: list[Device] = []
         refused: dict[str, str] = {}
         while len(chosen) < offer.worker.request.gpus:
-            device = next(self._joining(offer, chosen, refused, with_new=with_new), None)
-            if device is None:
+            group = next(self._joining(offer, chosen, refused, with_new=with_new), None)
+            if group is None:
                 return None
-            chosen.append(device)
+            chosen += group
             # Who was out of balance on a refused device may not be any more, now that another worker is beside it too.
-            touched = set(self._balance.wide_jobs_on(device.gpu_id))
+            touched = {job_id for device in group for job_id in self._balance.wide_jobs_on(device.gpu_id)}
             refused = {gpu_id: job_id for gpu_id, job_id in refused.items() if job_id not in touched}
         return WorkerMapping(
             worker=offer.worker,
@@ -171,8 +146,8 @@ class WorkerMapper:
 
     def _joining(
         self, offer: Offer, chosen: Sequence[Device], refused: dict[str, str], *, with_new: bool
-    ) -> Iterator[Device]:
-        """Yield the devices that the next worker can take, best first; `refused` keeps for whom Eq. 8 broke where."""
+    ) -> Iterator[Sequence[Device]]:
+        """Yield what the next workers can take, best first; `refused` keeps for whom Eq. 8 broke where."""
         taken = {device.gpu_id for device in chosen}
         slowdown_of_new = (0.0,) if with_new else ()
         for device in offer.devices:
@@ -181,11 +156,33 @@ class WorkerMapper:
                 continue
             obstacle = self.balance_obstacle(offer.worker, device, chosen, slowdown_of_new)
             if obstacle is None:
-                yield device
-            else:
-                refused[gpu_id] = obstacle.job_ids[0]
+                yield (device,)
+                continue
+            unbalanced_id = obstacle.job_ids[0]
+            is_first = unbalanced_id not in refused.values()
+            refused[gpu_id] = unbalanced_id
+            if is_first and unbalanced_id != offer.worker.request.job_id:
+                group = self._group(offer, device, chosen, slowdown_of_new)
+                if group:
+                    yield group
         if with_new:
-            yield from self._new_devices(offer, chosen)
+            yield from ((device,) for device in self._new_devices(offer, chosen))
+
+    def _group(
+        self, offer: Offer, first: Device, chosen: Sequence[Device], known_slowdowns: Sequence[float]
+    ) -> Sequence[Device]:
+        """Return the devices that keep Eq. 8 when the job joins them all; empty = there are none, or none is wanted."""
+        if not self._rules.joins_groups or self._rules.theta_diff is None:
+            return ()
+        groups = BalancedGroups(self._balance, self._rules.theta_diff)
+        at_hand = {device.gpu_id: device for device in offer.devices}
+        group = groups.around(first, offer.worker, at_hand, chosen, known_slowdowns) or ()
+        before = [*chosen]
+        for device in group:
+            if not self._has_room(offer.worker, device.node_id, before):
+                return ()
+            before.append(device)
+        return group
 
     def _new_devices(self, offer: Offer, chosen: Sequence[Device]) -> Iterator[Device]:
         """Yield an unused device of each node with room, nodes that the job uses already first."""

@@ -22,6 +22,7 @@ from scheduler_service.core.decisions import Candidate, Decision, Hold, HoldMany
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu, JobRequest, Reason
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
+from scheduler_service.policies.device_offer import Device, Offer
 from scheduler_service.policies.opportunistic_memory import Demand, demand_of
 from scheduler_service.policies.packing_columns import PackingColumns
 from scheduler_service.policies.packing_orders import DemandOf, by_arrival
@@ -39,7 +40,7 @@ from scheduler_service.policies.placement import (
 )
 from scheduler_service.policies.placement_reasons import full_reason, start_reason
 from scheduler_service.policies.resulting_interference import WorkerBalance, slowdowns_on
-from scheduler_service.policies.worker_mapping import Device, Offer, WorkerMapper, WorkerMapping
+from scheduler_service.policies.worker_mapping import WorkerMapper, WorkerMapping
 
 Order = Callable[[Sequence[PendingJob], DemandOf], Sequence[PendingJob]]
 GPUS_IN_COLUMNS_MIN = 64

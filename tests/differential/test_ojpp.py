@@ -12,7 +12,13 @@ from scheduler_service.policies.ojpp_greedy import OjppGreedy
 from tests.support.packing import Instance, Limits, placement_of, random_instance, violations
 
 LIMITS = Limits(tau_max=0.1, theta_max=0.2, theta_diff=0.1)
-POLICIES: tuple[Policy, ...] = (Ojpp(), Ojpp(listing_order=True), Ojpp(orders=3), OjppGreedy())
+POLICIES: tuple[Policy, ...] = (
+    Ojpp(),
+    Ojpp(looks_max=1),
+    Ojpp(looks_max=0),
+    Ojpp(looks_max=0, listing_order=True),
+    OjppGreedy(),
+)
 
 
 def fewest_gpus(instance: Instance) -> int | None:

@@ -35,7 +35,7 @@ POLICIES: dict[str, Policy] = {
     "b_greedy": BGreedy(theta_diff=0.1),
     "c_greedy": CGreedy(tau_max=0.1),
     "ojpp_greedy": OjppGreedy(tau_max=0.1, theta_max=0.2, theta_diff=0.1),
-    "ojpp": Ojpp(tau_max=0.1, theta_max=0.2, theta_diff=0.1),
+    "ojpp": Ojpp(looks_max=0, tau_max=0.1, theta_max=0.2, theta_diff=0.1),
 }
 
 

@@ -44,7 +44,14 @@ def crowd(jobs: list[Packed], gpus: int, seed: int) -> Instance:
     jobs=packed_jobs,
     gpus=st.integers(1, 5),
     seed=st.integers(0, 10**6),
-    policy=st.builds(Ojpp, tau_max=ratios, theta_max=ratios, theta_diff=ratios, listing_order=st.booleans()),
+    policy=st.builds(
+        Ojpp,
+        tau_max=ratios,
+        theta_max=ratios,
+        theta_diff=ratios,
+        listing_order=st.booleans(),
+        looks_max=st.sampled_from([0, 1, 2_000]),
+    ),
 )
 def test_ojpp_keeps_every_constraint_on_every_gpu_and_job_it_touches(
     jobs: list[Packed], gpus: int, seed: int, policy: Ojpp

@@ -1,0 +1,213 @@
+"""Fig. 10 of the OJPP paper: interference that rises for a moment and for good, with and without moving workers.
+
+The run is the simulator's: the truth is not what is predicted of starters and latecomers, the engine measures it as it
+does on machines, and moves cost a checkpoint and a restart.
+"""
+
+from __future__ import annotations
+
+import random
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from statistics import fmean
+from typing import Any
+
+from benchmarks.papers.ojpp_workload import FILE, Matrix, draw_matrix
+from cotenant_simulator.run.records import JobResult, RunSettings
+from cotenant_simulator.run.simulation import Simulation
+from cotenant_simulator.truth.cluster import read_cluster
+from cotenant_simulator.truth.kinds import EVERY_DEVICE, Kind, Truth
+from cotenant_simulator.truth.predictions import NoErrors, TruthPredictor
+from cotenant_simulator.truth.trace import GPU_MEMORY_BYTES, Trace, TraceJob
+from scheduler_service.core import commands, events
+from scheduler_service.core.records import JobRequest, Share
+
+MINUTE_MS = 60_000
+STRANGERS = ("starters", "latecomers")
+"""Jobs of which something else is predicted than is true."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fluctuation:
+    """One workload of Fig. 10.
+
+    Attributes:
+        trace: Who comes when, with what is true.
+        believed: What is predicted.
+        rise_at_ms: When the latecomers begin to come.
+        report_interval_ms: Between two progress reports.
+    """
+
+    trace: Trace
+    believed: Truth
+    cluster: str
+    rise_at_ms: int
+    report_interval_ms: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Watched:
+    """What was seen of one run; minutes are those of the simulated clock.
+
+    Attributes:
+        worst_by_minute: The largest moving average of any GPU with several jobs, as the trigger sees it.
+        moves_by_minute: Workers sent elsewhere.
+        jobs: What became of everybody.
+    """
+
+    worst_by_minute: dict[int, float] = field(default_factory=dict)
+    moves_by_minute: dict[int, int] = field(default_factory=dict)
+    jobs: Sequence[JobResult] = ()
+
+    def moves(self, *, from_ms: int = 0, until_ms: int | None = None) -> int:
+        """Return the moves of a stretch of time."""
+        minutes = range(from_ms // MINUTE_MS, 10**6 if until_ms is None else until_ms // MINUTE_MS)
+        return sum(count for minute, count in self.moves_by_minute.items() if minute in minutes)
+
+    def minutes_above(self, limit_ratio: float, *, from_ms: int, until_ms: int | None = None) -> int:
+        """Return the minutes of a stretch of time at whose end some GPU was above a limit."""
+        minutes = range(from_ms // MINUTE_MS, 10**6 if until_ms is None else until_ms // MINUTE_MS)
+        return sum(worst > limit_ratio for minute, worst in self.worst_by_minute.items() if minute in minutes)
+
+    @property
+    def slowdown_percent(self) -> float:
+        """Mean over the jobs that were neither alone on purpose nor starters."""
+        return 100 * fmean(job.slowdown_ratio for job in self.jobs if job.job_id[0] in "jl")
+
+    @property
+    def cost_percent(self) -> float:
+        """Share of its time with GPUs that a moved job did not train; 0 where nobody was moved."""
+        moved = [job for job in self.jobs if job.migrations]
+        return 100 * fmean(1.0 - job.trained_ms / job.held_ms for job in moved) if moved else 0.0
+
+
+def draw_fluctuation(seed: int) -> Fluctuation:
+    """Draw one workload of Fig. 10."""
+    data = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    plan, types = data["fluctuation"], data["workloads"]["average"]
+    luck = random.Random(f"fluctuation {seed}")
+    believed = _believed(draw_matrix(data, random.Random(f"matrix {seed}"), lonely=False), types, luck, data)
+    true = dict(believed)
+    for stranger, victim in product(STRANGERS, (*types, *STRANGERS)):
+        true[victim, stranger] = luck.uniform(*plan[stranger]["slowdown"])
+    average = {"at_min": plan["begin_min"], "jobs": plan["jobs"], "workers": data["workers"], **plan}
+    jobs = [
+        *_alone(plan, types, data["workers"]),
+        *_group("j", average, types, luck, plan),
+        *_group("s", plan["starters"], ["starters"], luck, plan),
+        *_group("l", plan["latecomers"], ["latecomers"], luck, plan),
+    ]
+    kinds = _kinds(plan, (*types, *STRANGERS), data["workers"])
+    truth = Truth(kinds=kinds, slowdowns=_on_every_device(true))
+    return Fluctuation(
+        trace=Trace(format="fig. 10", jobs=sorted(jobs, key=lambda one: one.submitted_at_ms), truth=truth),
+        believed=replace(truth, slowdowns=_on_every_device(believed)),
+        cluster=plan["gpus"],
+        rise_at_ms=plan["latecomers"]["at_min"] * MINUTE_MS,
+        report_interval_ms=plan["report_s"] * 1_000,
+    )
+
+
+def watch(workload: Fluctuation, policy: str) -> Watched:
+    """Run a workload and watch what the trigger sees.
+
+    Raises:
+        RuntimeError: A job did not finish.
+    """
+    seen = Watched()
+
+    def observe(event: events.Event, orders: Sequence[commands.Command]) -> None:
+        minute = event.at_ms // MINUTE_MS
+        moves = sum(isinstance(order, commands.StopJob) and order.cause == "moved" for order in orders)
+        if moves:
+            seen.moves_by_minute[minute] = seen.moves_by_minute.get(minute, 0) + moves
+        if isinstance(event, events.JobProgressed):
+            shared = [one for one in simulation.engine.state.gpus.values() if len(one.job_ids) > 1]
+            seen.worst_by_minute[minute] = max((one.gpu.slowdown_ewma_ratio for one in shared), default=0.0)
+
+    simulation = Simulation(
+        workload.trace,
+        read_cluster(workload.cluster, device=workload.trace.device),
+        TruthPredictor(workload.believed, NoErrors()),
+        RunSettings(
+            policy=policy,
+            parameters={"compute_requirement": "zero"},
+            report_interval_ms=workload.report_interval_ms,
+        ),
+        observe=observe,
+    )
+    result = simulation.run()
+    if result.unfinished:
+        raise RuntimeError(f"{result.unfinished} jobs did not finish under {policy}")
+    seen.jobs = result.jobs
+    return seen
+
+
+def _believed(matrix: Matrix, types: Sequence[str], luck: random.Random, data: Mapping[str, Any]) -> Matrix:
+    """Return what is predicted of everybody: strangers are taken for jobs that disturb as the others do."""
+    known = {(victim, other): matrix[victim, other] for victim, other in product(types, types)}
+    pairs = product((*types, *STRANGERS), (*types, *STRANGERS))
+    return {pair: known[pair] if pair in known else luck.uniform(*data["slowdowns"]["others"]) for pair in pairs}
+
+
+def _alone(plan: Mapping[str, Any], types: Sequence[str], workers: Sequence[int]) -> list[TraceJob]:
+    """Return a short training of each type and width that nobody may join."""
+    shapes = product(types, range(workers[0], workers[1] + 1))
+    return [
+        _job(
+            f"a{number:02}",
+            at_ms=0,
+            kind=kind,
+            gpus=gpus,
+            length_min=plan["alone_min"],
+            step_ms=plan["step_ms"],
+            share=Share.NEVER,
+        )
+        for number, (kind, gpus) in enumerate(shapes)
+    ]
+
+
+def _group(
+    letter: str, group: Mapping[str, Any], types: Sequence[str], luck: random.Random, plan: Mapping[str, Any]
+) -> list[TraceJob]:
+    """Draw jobs that come at one instant."""
+    return [
+        _job(
+            f"{letter}{number:02}",
+            at_ms=round(group["at_min"] * MINUTE_MS),
+            kind=luck.choice(list(types)),
+            gpus=luck.randint(*group["workers"]),
+            length_min=luck.uniform(*group["length_min"]),
+            step_ms=plan["step_ms"],
+        )
+        for number in range(group["jobs"])
+    ]
+
+
+def _job(
+    name: str, *, at_ms: int, kind: str, gpus: int, length_min: float, step_ms: float, share: Share = Share.ANY
+) -> TraceJob:
+    request = JobRequest(
+        job_id=name,
+        key=kind,
+        gpus=gpus,
+        batch=gpus,
+        steps_total=round(length_min * MINUTE_MS / step_ms),
+        share=share,
+        max_slowdown_ratio=100.0,
+    )
+    return TraceJob(submitted_at_ms=at_ms, request=request)
+
+
+def _kinds(plan: Mapping[str, Any], types: Sequence[str], workers: Sequence[int]) -> dict[tuple[str, str], Kind]:
+    kind = Kind(
+        step_ms_by_gpus=dict.fromkeys(range(1, workers[1] + 1), plan["step_ms"]),
+        memory_bytes=int(plan["memory_ratio"] * GPU_MEMORY_BYTES),
+    )
+    return {(one, EVERY_DEVICE): kind for one in types}
+
+
+def _on_every_device(matrix: Matrix) -> dict[tuple[str, str, str], float]:
+    return {(victim, other, EVERY_DEVICE): ratio for (victim, other), ratio in matrix.items()}
