@@ -20,6 +20,7 @@ from predictor_service.grpc_api.drift_metrics import DriftMetrics
 from predictor_service.grpc_api.metrics import MetricsServer, ServiceMetrics
 from predictor_service.grpc_api.model_servicer import ModelServicer
 from predictor_service.grpc_api.prediction_servicer import PredictionServicer
+from predictor_service.grpc_api.profile_metrics import ProfileMetrics
 from predictor_service.grpc_api.server import PredictionServer, ServerOptions, check_exposure
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.predictor import Predictor
@@ -83,6 +84,7 @@ def _run(settings: Settings, options: ServerOptions, stop: threading.Event, stac
     stack.callback(profiles.close)
     predictor = Predictor(GraphLibrary(pool, settings.state_dir / "graphs"), versions)
     metrics = ServiceMetrics()
+    metrics.registry.register(ProfileMetrics(profiles))
     line = CallLine(settings.threads)
     operations = RetrainingOperations(settings.state_dir, settings.datasets, settings.seed, journal.flush)
     stack.callback(operations.close)
