@@ -92,8 +92,9 @@ def _learned_alone(state: ClusterState, job: JobRecord, report: JobProgressed, d
 
 
 def _update_gpus(state: ClusterState, job: JobRecord, slowdown_ratio: float) -> None:
-    for gpu_id in job.gpu_ids:
-        gpu = state.gpus.get(gpu_id)
-        if gpu is not None and (slowdown_ratio or gpu.gpu.slowdown_ewma_ratio):
-            ewma = moving_average(gpu.gpu.slowdown_ewma_ratio, max(slowdown_ratio, 0.0))
-            state.put_slowdown_ewma(gpu_id, ewma)
+    found = ((gpu_id, state.gpus.get(gpu_id)) for gpu_id in job.gpu_ids)
+    past = {gpu_id: view.gpu.slowdown_ewma_ratio for gpu_id, view in found if view is not None}
+    seen = max(slowdown_ratio, 0.0)
+    state.put_slowdown_ewmas(
+        {gpu_id: moving_average(ewma, seen) for gpu_id, ewma in past.items() if slowdown_ratio or ewma}
+    )

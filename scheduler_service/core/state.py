@@ -336,19 +336,22 @@ class ClusterState:
         """Replace what was counted while loading by what was counted in life."""
         self._living_keys, self._devices = dict(living_keys), dict(devices)
 
-    def put_slowdown_ewma(self, gpu_id: str, slowdown_ewma_ratio: float) -> None:
-        """Store the moving average of the slowdown seen on a GPU."""
-        node = self._nodes[self._gpus[gpu_id].node_id]
-        gpus = tuple(
-            replace(gpu, slowdown_ewma_ratio=slowdown_ewma_ratio) if gpu.gpu_id == gpu_id else gpu for gpu in node.gpus
-        )
-        self._nodes[node.node_id] = node = replace(node, gpus=gpus)
-        if node.node_id in self._usable_nodes:
-            self._usable_nodes[node.node_id] = node
-        gpu_now = next(gpu for gpu in gpus if gpu.gpu_id == gpu_id)
-        self._gpus[gpu_id] = view = replace(self._gpus[gpu_id], gpu=gpu_now)
-        if gpu_id in self._usable_gpus:
-            self._usable_gpus[gpu_id] = view
+    def put_slowdown_ewmas(self, ratios: Mapping[str, float]) -> None:
+        """Store the moving averages of the slowdown seen on some GPUs."""
+        for node_id in dict.fromkeys(self._gpus[gpu_id].node_id for gpu_id in ratios):
+            changed = {
+                gpu.gpu_id: replace(gpu, slowdown_ewma_ratio=ratios[gpu.gpu_id])
+                for gpu in self._nodes[node_id].gpus
+                if gpu.gpu_id in ratios
+            }
+            gpus = tuple(changed.get(gpu.gpu_id, gpu) for gpu in self._nodes[node_id].gpus)
+            self._nodes[node_id] = node = replace(self._nodes[node_id], gpus=gpus)
+            if node_id in self._usable_nodes:
+                self._usable_nodes[node_id] = node
+            for gpu_id, gpu in changed.items():
+                self._gpus[gpu_id] = view = replace(self._gpus[gpu_id], gpu=gpu)
+                if gpu_id in self._usable_gpus:
+                    self._usable_gpus[gpu_id] = view
 
     def _rebuild_usable(self) -> None:
         """Keep the order by node and index; nodes change rarely."""

@@ -85,6 +85,7 @@ class PairAnswers:
         self._known_classes: set[int] = set()
         self._answers: dict[tuple[int, int], PairAnswer] = {}
         self._bounds = np.full((8, 64), nan)
+        self._firsts = np.zeros((8, 64, 4))
 
     def row_of(self, request: JobRequest) -> int:
         """Return the number of a shape."""
@@ -114,6 +115,12 @@ class PairAnswers:
             found[place, column] = self._bounds[rows[place], number]
         return found
 
+    def firsts(self, row: int, numbers: Positions, classes: list[LoadClass]) -> NDArray[np.float64]:
+        """Return by class: time of a step at the first possible sub-batch, both slowdowns, time of a full step."""
+        self.bounds([row], numbers, classes)
+        found: NDArray[np.float64] = self._firsts[row, numbers]
+        return found
+
     def catch_up(self) -> bool:
         """Forget what predictions have changed; False when everything must be forgotten."""
         if not isinstance(self.predictions, PredictionStore) or len(self._answers) > CELLS_MAX:
@@ -139,8 +146,10 @@ class PairAnswers:
         before = self._bounds
         if rows <= before.shape[0] and numbers <= before.shape[1]:
             return
-        self._bounds = np.full((_grown(before.shape[0], rows), _grown(before.shape[1], numbers)), nan)
+        size = _grown(before.shape[0], rows), _grown(before.shape[1], numbers)
+        firsts, self._bounds, self._firsts = self._firsts, np.full(size, nan), np.zeros((*size, 4))
         self._bounds[: before.shape[0], : before.shape[1]] = before
+        self._firsts[: before.shape[0], : before.shape[1]] = firsts
 
     def _ask(self, row: int, number: int, load: LoadClass) -> None:
         if number not in self._known_classes:
@@ -150,6 +159,7 @@ class PairAnswers:
         answer = _answer(self._requests[row], load, self.predictions)
         self._answers[row, number] = answer
         self._bounds[row, number] = answer.rest_per_step_ms
+        self._firsts[row, number] = (*(answer.options[0] if answer.options else (inf, 0.0, 0.0)), answer.full_step_ms)
 
 
 def _grown(size: int, wanted: int) -> int:

@@ -22,8 +22,8 @@ from scheduler_service.core.records import JobRequest
 from scheduler_service.core.rest_column import rests_of
 from scheduler_service.core.step_times import remaining_ms_of
 from scheduler_service.core.view import PendingJob, SchedulingView
-from scheduler_service.policies.pair_answers import answers_of
-from scheduler_service.policies.pair_sharing import ROUNDING_RATIO
+from scheduler_service.policies.pair_answers import PairAnswer, answers_of
+from scheduler_service.policies.pair_sharing import ROUNDING_RATIO, RunningBeside
 
 NODES_WEIGHED = 4
 """Nodes whose GPUs are weighed again one by one; where a job may span nodes, as many GPUs per GPU wanted."""
@@ -44,6 +44,15 @@ class Shortlist:
     is_whole: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A running job as a new one would find it beside itself; `step_ms` = one step of the new job alone."""
+
+    job_id: str
+    beside: RunningBeside
+    step_ms: float
+
+
 class PairColumns:
     """One call of decide.
 
@@ -60,6 +69,7 @@ class PairColumns:
         self._is_free[[columns.position_of[gpu_id] for gpu_id in view.free_gpu_ids]] = True
         self._is_lone = np.zeros(len(columns.gpu_ids), dtype=np.bool_)
         self._is_lone[[columns.position_of[gpu_id] for gpu_id in lone_gpu_ids(view)]] = True
+        self._newcomers: dict[int, str] = {}
         self._settle()
 
     @property
@@ -80,6 +90,7 @@ class PairColumns:
             sub_batch=resident.sub_batch,
         )
         self._rests_ms[positions] = inf if rest_ms is None else rest_ms
+        self._newcomers.update(dict.fromkeys(positions.tolist(), job.request.job_id))
         self._is_lone[positions] = self._is_free[positions]
         self._is_free[positions] = False
         self._settle()
@@ -112,6 +123,38 @@ class PairColumns:
         is_whole = 0 < len(best) == pays
         return Shortlist(gpu_ids=[gpu_ids[position] for position in chosen], is_whole=is_whole)
 
+    def cheapest_gang(self, job: PendingJob) -> list[Place]:
+        """Return the GPUs with one job in the best gang of a job without smaller sub-batches; none = too few pay.
+
+        Any GPUs may be together; a job that is met on several of them is named once.
+        """
+        gpus, left = job.request.gpus, _steps_left(job)
+        firsts = self._answers.firsts(self._answers.row_of(job.request), self._numbers, self._columns.classes)
+        step_ms, own, other, full_ms = firsts.T
+        costs = self._costs_of(left, [(step_ms, own, other)], full_ms)
+        pays = int(np.isfinite(costs).sum())
+        if not pays or pays + np.count_nonzero(self._is_free) < gpus:
+            return []
+        found: dict[str, Place] = {}
+        for choice in np.argsort(costs, kind="stable")[: min(pays, gpus)].tolist():
+            job_id = self._job_at(int(self._lone[choice]))
+            if job_id not in found:
+                number = self._class_places[choice]
+                found[job_id] = Place(
+                    job_id=job_id,
+                    beside=RunningBeside(
+                        rest_ms=float(self._lone_rests_ms[choice]),
+                        slowdown_ratio=float(other[number]),
+                        newcomer_slowdown_ratio=float(own[number]),
+                    ),
+                    step_ms=float(step_ms[number]),
+                )
+        return list(found.values())
+
+    def _job_at(self, position: int) -> str:
+        newcomer = self._newcomers.get(position)
+        return newcomer if newcomer is not None else self._view.gpus[self._columns.gpu_ids[position]].job_ids[0]
+
     def alike(self) -> list[str]:
         """Return the first GPU of every load class: what refuses a job there refuses it on the others too."""
         return [self._columns.gpu_ids[one] for one in np.unique(self._columns.class_of, return_index=True)[1]]
@@ -139,21 +182,29 @@ class PairColumns:
         """Return the least sum of ends over the sub-batches, where it beats waiting; infinite elsewhere."""
         row, classes = self._answers.row_of(job.request), self._columns.classes
         answers = [self._answers.answer(row, int(number), classes) for number in self._numbers]
-        left, partner = max(job.request.steps_total - job.steps_done, 0), self._lone_rests_ms
-        best, places = np.full(len(partner), inf), self._class_places
+        most = max((len(answer.options) for answer in answers), default=0)
+        tables = ([_option(answer, choice) for answer in answers] for choice in range(most))
+        choices = [tuple(np.array(table, dtype=np.float64).T) for table in tables]
+        return self._costs_of(_steps_left(job), choices, np.array([answer.full_step_ms for answer in answers]))
+
+    def _costs_of(self, left: int, choices: Sequence[Sequence[Column]], full_ms: Column) -> Column:
+        """Return the costs from the answers by class: (time of a step, both slowdowns) for every sub-batch."""
+        partner, places = self._lone_rests_ms, self._class_places
+        best = np.full(len(partner), inf)
         with np.errstate(invalid="ignore"):
-            for choice in range(max((len(answer.options) for answer in answers), default=0)):
-                options = [one.options[choice] if choice < len(one.options) else _NONE for one in answers]
-                step_ms, own, other = np.array(options).T
-                sums = _shared_sums(left * step_ms[places], own[places], other[places], partner)
-                best = np.fmin(best, sums)
-            full_ms = np.array([answer.full_step_ms for answer in answers])[places]
-            waiting = left * full_ms + 2 * partner
+            for step_ms, own, other in choices:
+                best = np.fmin(best, _shared_sums((left * step_ms)[places], own[places], other[places], partner))
+            waiting = (left * full_ms)[places] + 2 * partner
             is_worth = best < waiting - ROUNDING_RATIO * waiting
         return np.where(is_worth & np.isfinite(partner), best, inf)
 
 
-_NONE = (inf, 0.0, 0.0)
+def _steps_left(job: PendingJob) -> int:
+    return max(job.request.steps_total - job.steps_done, 0)
+
+
+def _option(answer: PairAnswer, choice: int) -> tuple[float, float, float]:
+    return answer.options[choice] if choice < len(answer.options) else (inf, 0.0, 0.0)
 
 
 def lone_gpu_ids(view: SchedulingView) -> list[str]:

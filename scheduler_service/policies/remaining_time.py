@@ -17,6 +17,7 @@ from scheduler_service.core.step_times import passes_of as passes_of
 from scheduler_service.core.step_times import remaining_ms_of as remaining_ms_of
 from scheduler_service.core.step_times import step_ms_of as step_ms_of
 from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.policies.placement import inventory_of
 
 AGING_DESCRIPTION = "jobs submitted so long ago go first and let nobody pass, in ms; 0 = never, long jobs may starve"
 
@@ -55,7 +56,7 @@ def shortest_first(view: SchedulingView, aging_ms: int) -> list[PendingJob]:
 
     Several kinds of GPU: the remaining time is that on the fastest one.
     """
-    devices = sorted({entry.gpu.device for entry in view.gpus.values()})
+    devices = sorted({device for device, _ in inventory_of(view).count})
     step_ms_by_shape: dict[tuple[str, int, int], float | None] = {}
 
     def order(job: PendingJob) -> tuple[float, int, str]:

@@ -18,7 +18,7 @@ from scheduler_service.core.ready_queue import ReadyQueue
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.sharing_round import SharingRound
 
-QUEUE_LONG_MIN = 32
+QUEUE_LONG_MIN = 8
 """Shorter queues are looked at job by job, so that every job gets a reason of its own."""
 
 Candidate = tuple[Turn, LengthGroup, int]

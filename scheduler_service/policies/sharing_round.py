@@ -48,6 +48,9 @@ class SharingRule(Protocol):
     def offer(self, job: PendingJob, spot: Spot) -> Offer | Reason:
         """Return how the job would use this GPU, or why not."""
 
+    def foresee(self, job: PendingJob, pairs: PairColumns) -> Reason | None:
+        """Return why the best gang of any GPUs would meet an objection, or None where it must be looked at."""
+
     def objection(self, job: PendingJob, spots: Sequence[Spot], sub_batch: int) -> Reason | None:
         """Return why the job should not start on these GPUs together, or None."""
 
@@ -155,6 +158,9 @@ class SharingRound:
         obstacle = self.free.impossible(request) or self._limit(shape)
         if obstacle is not None:
             return self._hold(job, obstacle)
+        foreseen = self._rule.foresee(job, self.pairs) if self._is_open_choice(request) else None
+        if foreseen is not None:
+            return self._hold(job, foreseen)
         offers: list[Offer] = []
         obstacles: dict[str, Reason] = {}
         refusals: list[Reason] = []
@@ -187,7 +193,7 @@ class SharingRound:
 
         Where columns show none that is worth it, one GPU of each load class is enough to tell why.
         """
-        if self._view.explain or not self._rule.weighs_pairs or len(self._open) < GPUS_IN_COLUMNS_MIN:
+        if not self._has_columns():
             yield self._view.gpus if self._view.explain else self._open
             return
         shortlist = self.pairs.shortlist(job)
@@ -195,9 +201,19 @@ class SharingRound:
         if shortlist.gpu_ids and not self._is_settled(job.request, shortlist, refusals):
             yield self._open
 
+    def _has_columns(self) -> bool:
+        is_large = len(self._open) >= GPUS_IN_COLUMNS_MIN
+        return is_large and self._rule.weighs_pairs and not self._view.explain
+
+    def _is_open_choice(self, request: JobRequest) -> bool:
+        """Any GPUs may be together in a gang: they are of one kind, on whatever nodes, and ask nothing of hosts."""
+        asks_hosts = request.cpu_cores or request.host_memory_bytes
+        is_free_choice = not self._view.nodes_per_job_max and not asks_hosts
+        return is_free_choice and self._has_columns() and self.pairs.is_one_kind
+
     def _is_settled(self, request: JobRequest, shortlist: Shortlist, refusals: Sequence[Reason]) -> bool:
         """Say whether all GPUs together would offer the same gang as the best of them, or none again."""
-        if self._view.nodes_per_job_max or not self.pairs.is_one_kind or request.cpu_cores or request.host_memory_bytes:
+        if not self._is_open_choice(request):
             return False
         is_same_gang = bool(refusals) and all(reason.code == "SHARING_NOT_WORTH_IT" for reason in refusals)
         return shortlist.is_whole or is_same_gang
