@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -29,20 +30,23 @@ class BoundedCurve:
     """
 
     def __init__(self, bounded: Bounded) -> None:
-        self._value = _rising(bounded.value)
-        self._lower = _rising(bounded.lower)
-        self._upper = _rising(bounded.upper)
-        self._upper_99 = _rising(bounded.upper_99)
+        curves = (bounded.value, bounded.lower, bounded.upper, bounded.upper_99)
+        self._points = [CurvePoint(*values) for values in zip(*(_rising(curve) for curve in curves), strict=True)]
+        # Slope of every line that ends at a point; no line ends at the first one.
+        self._slopes = [CurvePoint(0.0, 0.0, 0.0, 0.0)]
+        for index, (low, high) in enumerate(itertools.pairwise(self._points)):
+            rises = ((after - before) / (1 << index) for before, after in zip(low, high, strict=True))
+            self._slopes.append(CurvePoint(*rises))
 
     @property
     def points(self) -> int:
         """Powers of two that are known."""
-        return len(self._value)
+        return len(self._points)
 
     @property
     def upper_99(self) -> FloatArray:
         """The 99 % bound at the powers of two."""
-        return np.array(self._upper_99)
+        return np.array([point.upper_99 for point in self._points])
 
     def at(self, batch: int) -> CurvePoint:
         """Reads the curve.
@@ -52,12 +56,15 @@ class BoundedCurve:
         """
         index = (batch - 1).bit_length()
         if batch == 1 << index:
-            return CurvePoint(self._value[index], self._lower[index], self._upper[index], self._upper_99[index])
+            return self._points[index]
+        distance = batch - (1 << (index - 1))
+        value, lower, upper, upper_99 = self._points[index - 1]
+        by_value, by_lower, by_upper, by_upper_99 = self._slopes[index]
         return CurvePoint(
-            _between(self._value, index, batch),
-            _between(self._lower, index, batch),
-            _between(self._upper, index, batch),
-            _between(self._upper_99, index, batch),
+            by_value * distance + value,
+            by_lower * distance + lower,
+            by_upper * distance + upper,
+            by_upper_99 * distance + upper_99,
         )
 
 
@@ -71,15 +78,14 @@ def read_between(low: CurvePoint, high: CurvePoint, start: int, batch: int) -> C
         batch: From `start` to twice `start`.
     """
     weight = (batch - start) / start
-    return CurvePoint(*(before + weight * (after - before) for before, after in zip(low, high, strict=True)))
+    return CurvePoint(
+        low.value + weight * (high.value - low.value),
+        low.lower + weight * (high.lower - low.lower),
+        low.upper + weight * (high.upper - low.upper),
+        low.upper_99 + weight * (high.upper_99 - low.upper_99),
+    )
 
 
 def _rising(values: FloatArray) -> list[float]:
     rising: list[float] = np.maximum.accumulate(values).tolist()
     return rising
-
-
-def _between(values: list[float], index: int, batch: int) -> float:
-    start = 1 << (index - 1)
-    slope = (values[index] - values[index - 1]) / start
-    return slope * (batch - start) + values[index - 1]

@@ -92,7 +92,7 @@ class ObservedJobs:
 
     def find(self, device: str, key: str) -> ObservedJob | None:
         """What is known of a job on a device type."""
-        return self._jobs.get((_canonical(device), key))
+        return self._jobs.get((_canonical(device), key)) if self._jobs else None
 
     def complete(self, device: str, job: PairJob) -> PairJob:
         """Returns a job of a question with what was measured of it where the question does not say."""
