@@ -1,6 +1,7 @@
 """A training without torch that writes down every step it does: the witness of the kill -9 tests.
 
-Run as a job: `python journalled_training.py JOURNAL_DIRECTORY STEPS STEP_MS`. Each attempt appends lines to
+Run as a job: `python journalled_training.py JOURNAL_DIRECTORY STEPS STEP_MS`. A test that writes another number into
+`<job>.step_ms` changes its pace, as a neighbour would. Each attempt appends lines to
 `<job>.journal`: `start FENCE FIRST_STEP`, `step FENCE STEP`, `end FENCE STEP`, and `twice FENCE` when another attempt
 of the same job is alive (told by a lock that the kernel frees with the process).
 """
@@ -29,7 +30,7 @@ def main(journal_directory: Path, steps_total: int, step_ms: int) -> None:
         first = job.resume_step()
         journal.write(f"start {fence} {first}\n")
         for step in range(first + 1, steps_total + 1):
-            time.sleep(step_ms / 1000)
+            time.sleep(_step_ms(journal_directory / f"{name}.step_ms", step_ms) / 1000)
             journal.write(f"step {fence} {step}\n")
             job.report(step, loss=1.0 / step)
             if job.should_stop() or job.should_checkpoint() or step % CHECKPOINT_EVERY_STEPS == 0:
@@ -37,6 +38,13 @@ def main(journal_directory: Path, steps_total: int, step_ms: int) -> None:
             if job.should_stop():
                 job.leave()
         journal.write(f"end {fence} {steps_total}\n")
+
+
+def _step_ms(path: Path, usual_ms: int) -> int:
+    try:
+        return int(path.read_text())
+    except (FileNotFoundError, ValueError):  # there is none, or it is just being written
+        return usual_ms
 
 
 def _note_second_life(lock: IO[str], journal: IO[str], fence: str) -> None:

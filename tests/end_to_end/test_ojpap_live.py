@@ -1,0 +1,56 @@
+"""OJPAP on a running cluster: a worker leaves a neighbour that disturbs it more than anybody had predicted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.test_policies_live import ENDLESS, GRAPHS, PATIENCE_S, LiveCluster, live_cluster
+from tests.support.fake_predictor import MIB, FakePredictor
+from tests.support.scheduler_process import wait_until
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_ojpap_moves_a_worker_away_from_a_neighbour_that_disturbs_more_than_was_predicted(tmp_path: Path) -> None:
+    """Both are predicted to lose 2 %; together the first one's steps take four times as long, until one is moved."""
+    with (
+        FakePredictor(utilization_ratio=0.9, memory_bytes=200 * MIB, slowdown_ratio=0.02) as predictor,
+        live_cluster(tmp_path, policy="fifo", predictor=predictor, gpus=2) as cluster,
+    ):
+        cluster.use("ojpap", 'compute_requirement="zero"', "interval_ms=500", "settle_ms=500", "cost_max_ms=60000")
+        first = cluster.witness("first", steps=ENDLESS)
+        cluster.wait(first, "RUNNING")
+        wait_until(lambda: cluster.client.get(first).steps_done > 50, what="steps alone", timeout_s=PATIENCE_S)
+        second = cluster.witness("second", steps=ENDLESS, graph_sha256=GRAPHS["two"])
+        cluster.wait(second, "RUNNING")
+        assert places(cluster, first) == places(cluster, second), "a GPU in use comes before a free one"
+        pace = tmp_path / f"{first}.step_ms"
+        pace.write_text("160")
+        wait_until(
+            lambda: places(cluster, first) != places(cluster, second), what="a GPU for each", timeout_s=PATIENCE_S
+        )
+        pace.unlink()
+        for job_id in (first, second):
+            cluster.wait(job_id, "RUNNING")
+            wait_for_more_steps(cluster, job_id)
+        jobs = [cluster.client.get(job_id) for job_id in (first, second)]
+        assert sorted(job.attempt for job in jobs) == [1, 2]
+        assert [job.restarts for job in jobs] == [0, 0]
+        for job in jobs:
+            lines = cluster.journal(job.job_id)
+            assert not [line for line in lines if line[0] == "twice"]
+            steps = [int(line[2]) for line in lines if line[0] == "step"]
+            assert sorted(set(steps)) == list(range(1, max(steps) + 1))
+
+
+def places(cluster: LiveCluster, job_id: str) -> list[str]:
+    """Return the GPUs of a job; none while it is between two of them."""
+    return [part.gpu_id for part in cluster.client.get(job_id).assignments]
+
+
+def wait_for_more_steps(cluster: LiveCluster, job_id: str) -> None:
+    """Wait until a job has done some steps from now on."""
+    before = cluster.client.get(job_id).steps_done
+    wait_until(lambda: cluster.client.get(job_id).steps_done > before + 5, what="more steps", timeout_s=PATIENCE_S)
