@@ -67,10 +67,10 @@ def _power(crowd: Crowd, exponent: float) -> float:
     return float(np.sum(np.maximum(crowd.beside, 0.0) ** exponent) ** (1.0 / exponent))
 
 
-SERVED: Final = "sum and longer turns"
+DEFAULT: Final = "sum and longer turns"
 WAYS: Final[Mapping[str, Callable[[Crowd], float]]] = {
     **{how: _composed(how) for how in COMPOSITIONS},
-    SERVED: lambda crowd: float(crowd.beside.sum() + exceed_sum(crowd.shares)[0]),
+    DEFAULT: lambda crowd: float(crowd.beside.sum() + exceed_sum(crowd.shares)[0]),
     "turns": lambda crowd: float(compose_turns(crowd.shares, crowd.pairs)[0]),
     "fair_turns, utilization alone": lambda crowd: float(take_fair_turns(crowd.shares)[0]),
     "capacity, utilization alone": lambda crowd: max(float(crowd.shares.sum()) - 1.0, 0.0),
@@ -97,7 +97,7 @@ def main() -> dict[str, object]:
             figures[f"{profiles.name}, {device}"] = compare_compositions(
                 read_problem(profiles, _TARGET, device).problem
             )
-    return {"served": SERVED, "sets": figures}
+    return {"default": DEFAULT, "sets": figures}
 
 
 def compare_compositions(problem: Problem) -> Mapping[str, object]:
