@@ -38,6 +38,7 @@ class Fluctuation:
         believed: What is predicted.
         rise_at_ms: When the latecomers begin to come.
         report_interval_ms: Between two progress reports.
+        judge_interval_ms: Between two looks at what is measured.
     """
 
     trace: Trace
@@ -45,6 +46,7 @@ class Fluctuation:
     cluster: str
     rise_at_ms: int
     report_interval_ms: int
+    judge_interval_ms: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,6 +109,7 @@ def draw_fluctuation(seed: int) -> Fluctuation:
         cluster=plan["gpus"],
         rise_at_ms=plan["latecomers"]["at_min"] * MINUTE_MS,
         report_interval_ms=plan["report_s"] * 1_000,
+        judge_interval_ms=plan["judge_s"] * 1_000,
     )
 
 
@@ -117,6 +120,9 @@ def watch(workload: Fluctuation, policy: str) -> Watched:
         RuntimeError: A job did not finish.
     """
     seen = Watched()
+    parameters: dict[str, object] = {"compute_requirement": "zero"}
+    if policy == "ojpap":
+        parameters["interval_ms"] = workload.judge_interval_ms
 
     def observe(event: events.Event, orders: Sequence[commands.Command]) -> None:
         minute = event.at_ms // MINUTE_MS
@@ -133,7 +139,7 @@ def watch(workload: Fluctuation, policy: str) -> Watched:
         TruthPredictor(workload.believed, NoErrors()),
         RunSettings(
             policy=policy,
-            parameters={"compute_requirement": "zero"},
+            parameters=parameters,
             report_interval_ms=workload.report_interval_ms,
         ),
         observe=observe,
