@@ -1,6 +1,7 @@
 """How fast whole traces are simulated, in CPU seconds, best of the repeats, and how much memory it takes.
 
     python -m benchmarks.simulator [--repeats 5] [--only NAME ...]
+    python -m benchmarks.simulator --growth philly_sjf_bsbf [--repeats 5]      # over the first jobs of the trace
 
 Prints JSON. Needs the public traces (COTENANT_SHARED_DATA); the bars and the peer's own CPU seconds stand beside.
 """
@@ -14,6 +15,7 @@ import resource
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from cotenant_simulator.readers.requests import Consent
@@ -29,9 +31,11 @@ CASES: dict[str, tuple[str, str, str, float, float | None]] = {
     "muri_trace1_sjf": ("muri/trace1.csv", "8x8", "sjf", 1.0, 2.3),
     "muri_trace3_srtf": ("muri/trace3.csv", "8x8", "srtf", 1.0, 0.9),
     "pollux_load15_sjf_bsbf": ("pollux/workloads/load-1.5/workload-6.csv", "16x4", "sjf_bsbf", 1.0, None),
+    "muri_trace3_tiresias": ("muri/trace3.csv", "8x8", "tiresias", 60.0, None),
     "philly_fifo": ("philly/philly_jobs.csv", "64x8", "fifo", 60.0, None),
     "philly_sjf_bsbf": ("philly/philly_jobs.csv", "64x8", "sjf_bsbf", 60.0, None),
 }
+GROWTH_JOBS = (1_000, 4_000, 16_000)
 CPU_S_MAX = 300
 """A run that takes longer is stopped, and said to be."""
 
@@ -48,11 +52,12 @@ def shared_traces() -> Path:
     return folder
 
 
-def run_once(name: str) -> dict[str, object]:
-    """Read and run one case in this process."""
+def run_once(name: str, jobs_max: int = 0) -> dict[str, object]:
+    """Read and run one case in this process, or only its first jobs; 0 = all."""
     trace_name, cluster_text, policy, _, _ = CASES[name]
     began_s = time.process_time()
     trace = read_trace(shared_traces() / trace_name, Consent())
+    trace = replace(trace, jobs=trace.jobs[: jobs_max or None])
     cluster = read_cluster(cluster_text, device=trace.device)
     read_s = time.process_time() - began_s
     predictor = TruthPredictor(trace.truth, NoErrors())
@@ -69,13 +74,13 @@ def run_once(name: str) -> dict[str, object]:
     }
 
 
-def measure(name: str, repeats: int) -> dict[str, object]:
+def measure(name: str, repeats: int, jobs_max: int = 0) -> dict[str, object]:
     """Run one case in fresh processes and keep the fastest."""
     runs: list[dict[str, float]] = []
     _, _, _, bar_s, peer_s = CASES[name]
     shared_traces()
     for _ in range(repeats):
-        command = [sys.executable, "-m", "benchmarks.simulator", "--once", name]
+        command = [sys.executable, "-m", "benchmarks.simulator", "--once", name, "--jobs", str(jobs_max)]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         if done.returncode:
             sys.stderr.write(f"{name}: stopped after {CPU_S_MAX} CPU s {done.stderr[-300:]}\n")
@@ -84,6 +89,15 @@ def measure(name: str, repeats: int) -> dict[str, object]:
         sys.stderr.write(f"{name}: {runs[-1]['cpu_s']} CPU s\n")
     best = min(runs, key=lambda run: run["cpu_s"])
     return {**best, "repeats": repeats, "bar_cpu_s": bar_s, "peer_cpu_s": peer_s, "is_met": best["cpu_s"] <= bar_s}
+
+
+def growth(name: str, repeats: int) -> dict[str, object]:
+    """Measure the first jobs of one case, and what an event costs as there are more."""
+    found = {f"{jobs} jobs": measure(name, repeats, jobs) for jobs in GROWTH_JOBS}
+    for figures in found.values():
+        if isinstance(figures.get("cpu_s"), float):
+            figures["cpu_ms_per_event"] = round(1_000 * float(str(figures["cpu_s"])) / int(str(figures["events"])), 4)
+    return {name: found}
 
 
 def main(names: list[str] | None = None, repeats: int = 5) -> dict[str, object]:
@@ -95,11 +109,15 @@ def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", nargs="*", choices=sorted(CASES))
+    parser.add_argument("--growth", choices=sorted(CASES))
     parser.add_argument("--once", choices=sorted(CASES))
+    parser.add_argument("--jobs", type=int, default=0)
     arguments = parser.parse_args()
     if arguments.once:
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_S_MAX, CPU_S_MAX))
-        print(json.dumps(run_once(arguments.once)))
+        print(json.dumps(run_once(arguments.once, arguments.jobs)))
+    elif arguments.growth:
+        print(json.dumps(growth(arguments.growth, arguments.repeats), indent=2))
     else:
         print(json.dumps(main(arguments.only, arguments.repeats), indent=2))
 

@@ -107,12 +107,16 @@ class PairAnswers:
 
     def bounds(self, rows: list[int], numbers: Positions, classes: list[LoadClass]) -> NDArray[np.float64]:
         """Return `PairAnswer.rest_per_step_ms` by shape and class."""
-        self._make_room(0, int(numbers.max(initial=0)) + 1)
-        found: NDArray[np.float64] = self._bounds[np.ix_(np.array(rows), numbers)]
-        for place, column in np.argwhere(np.isnan(found)):
-            number = int(numbers[column])
-            self._ask(rows[place], number, classes[number])
-            found[place, column] = self._bounds[rows[place], number]
+        if not len(numbers):
+            return np.empty((len(rows), 0))
+        self._make_room(0, int(numbers.max()) + 1)
+        places = np.array(rows)[:, None], numbers
+        found: NDArray[np.float64] = self._bounds[places]
+        if np.isnan(found).any():
+            for place, column in np.argwhere(np.isnan(found)):
+                number = int(numbers[column])
+                self._ask(rows[place], number, classes[number])
+            found = self._bounds[places]
         return found
 
     def firsts(self, row: int, numbers: Positions, classes: list[LoadClass]) -> NDArray[np.float64]:

@@ -77,6 +77,11 @@ class PairColumns:
         """All GPUs are alike."""
         return not self._columns.kind_of.any()
 
+    @property
+    def free_count(self) -> int:
+        """GPUs that hold nothing."""
+        return int(np.count_nonzero(self._is_free))
+
     def start(self, job: PendingJob, resident: Resident, gpu_ids: Sequence[str]) -> None:
         """Note that a job has come to these GPUs; alone there, it is the one to share with from now on."""
         positions = np.array([self._columns.position_of[gpu_id] for gpu_id in gpu_ids], dtype=np.intp)
@@ -102,7 +107,7 @@ class PairColumns:
         with np.errstate(invalid="ignore"):
             least = np.array(lefts, dtype=np.float64)[:, None] * bounds
         known = np.where(np.isfinite(self._lone_rests_ms), self._lone_rests_ms, -inf)
-        found: Positions = (known > least[:, self._class_places]).sum(axis=1) + np.count_nonzero(self._is_free)
+        found: Positions = (known > least[:, self._class_places]).sum(axis=1) + self.free_count
         return found
 
     def shortlist(self, job: PendingJob) -> Shortlist:
@@ -112,7 +117,7 @@ class PairColumns:
         """
         costs, gpus = self._costs(job), job.request.gpus
         pays = int(np.isfinite(costs).sum())
-        if not pays and (self._view.nodes_per_job_max == 1 or np.count_nonzero(self._is_free) < gpus):
+        if not pays and (self._view.nodes_per_job_max == 1 or self.free_count < gpus):
             return Shortlist(gpu_ids=[], is_whole=True)
         gpu_ids = self._columns.gpu_ids
         if self._view.nodes_per_job_max == 1:
@@ -123,18 +128,18 @@ class PairColumns:
         is_whole = 0 < len(best) == pays
         return Shortlist(gpu_ids=[gpu_ids[position] for position in chosen], is_whole=is_whole)
 
-    def cheapest_gang(self, job: PendingJob) -> list[Place]:
-        """Return the GPUs with one job in the best gang of a job without smaller sub-batches; none = too few pay.
+    def cheapest_gang(self, job: PendingJob) -> list[Place] | None:
+        """Return who is met in the best gang of a job without smaller sub-batches; None = sharing pays on too few GPUs.
 
-        Any GPUs may be together; a job that is met on several of them is named once.
+        Any GPUs may be together; a job that is met on several of them is named once. Empty = only free GPUs are left.
         """
         gpus, left = job.request.gpus, _steps_left(job)
         firsts = self._answers.firsts(self._answers.row_of(job.request), self._numbers, self._columns.classes)
         step_ms, own, other, full_ms = firsts.T
         costs = self._costs_of(left, [(step_ms, own, other)], full_ms)
         pays = int(np.isfinite(costs).sum())
-        if not pays or pays + np.count_nonzero(self._is_free) < gpus:
-            return []
+        if pays + self.free_count < gpus:
+            return None
         found: dict[str, Place] = {}
         for choice in np.argsort(costs, kind="stable")[: min(pays, gpus)].tolist():
             job_id = self._job_at(int(self._lone[choice]))

@@ -104,7 +104,7 @@ class QueueRound:
             later = group.next_after(turn, partial(self._round.has_failed, shape))
             if later is not None:
                 (found if may_be_alone else sharing).append((later[0], group, later[1]))
-        return found + self._that_may_share(sharing)
+        return found + (self._that_may_share(sharing) if len(sharing) > 1 else sharing)
 
     def _that_may_share(self, candidates: list[Candidate]) -> list[Candidate]:
         if not candidates:

@@ -201,6 +201,9 @@ class _BestBenefit:
         if not self.recheck_gang or request.gpus == 1 or samples_per_gpu(request, request.gpus) > 1:
             return None
         places = pairs.cheapest_gang(job)
+        if places is None:
+            numbers = {"gpus_needed": request.gpus, "gpus_free": pairs.free_count}
+            return Reason(code="NO_FREE_GPU", numbers=numbers)
         if not places:
             return None
         rest_ms = self.length(job) * places[0].step_ms

@@ -29,15 +29,16 @@ Cost:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from scheduler_service.core.decisions import Decision, Hold, Stop
+from scheduler_service.core.decisions import Decision, Hold, HoldMany, Stop
 from scheduler_service.core.errors import PolicyParameterError
 from scheduler_service.core.records import Reason
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.exclusive_round import ExclusiveRound
-from scheduler_service.policies.placement import fits_alone, inventory_of
+from scheduler_service.policies.placement import fits_alone, inventory_of, shape_of
 from scheduler_service.policies.preemption import Takeover, Takeovers
 from scheduler_service.policies.remaining_time import require_not_negative, require_positive
 
@@ -89,9 +90,11 @@ class Tiresias:
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return the stops, then one decision per pending job in order."""
+        if not view.pending:
+            return []
         round_ = _Round(view, self)
-        decisions = [round_.decide(job) for job in round_.waiting]
-        return [*round_.stops, *decisions]
+        found = [round_.decide(job) for job in round_.waiting]
+        return [*round_.stops, *(one.hold() if isinstance(one, _Waiting) else one for one in found if one is not None)]
 
     def order(self, view: SchedulingView, job: PendingJob | RunningJob) -> tuple[int, int, str]:
         """Return where a job stands among all, first come first."""
@@ -107,6 +110,17 @@ class Tiresias:
         return view.now_ms - job.started_at_ms < earned_ms
 
 
+@dataclass(slots=True, kw_only=True)
+class _Waiting:
+    """Jobs that wait for one and the same reason."""
+
+    reason: Reason
+    job_ids: list[str]
+
+    def hold(self) -> HoldMany:
+        return HoldMany(job_ids=tuple(self.job_ids), reason=self.reason)
+
+
 class _Round:
     """One call of decide.
 
@@ -120,38 +134,65 @@ class _Round:
         self._view = view
         self._free = ExclusiveRound(view)
         self._kinds = inventory_of(view).gpus
+        self._policy = policy
         self.waiting = sorted(view.pending, key=lambda job: policy.order(view, job))
+        self._places: dict[str, float] = {}
+        self._failed: dict[object, Reason] = {}
+        self._together: dict[int, _Waiting] = {}
+
+    @cached_property
+    def _takeovers(self) -> Takeovers:
+        """Who might make room; nobody is asked before somebody finds too few free GPUs."""
+        view, policy = self._view, self._policy
         everyone: list[PendingJob | RunningJob] = [*self.waiting, *view.running.values()]
         everyone.sort(key=lambda job: policy.order(view, job))
         self._places = {job.request.job_id: float(place) for place, job in enumerate(everyone)}
-        self._takeovers = Takeovers(self._free.ledger, ranks=self._ranks(policy))
-
-    def _ranks(self, policy: Tiresias) -> Mapping[str, float | None]:
-        return {
-            job_id: None if policy.is_protected(self._view, job) else self._places[job_id]
-            for job_id, job in self._view.running.items()
+        ranks = {
+            job_id: None if policy.is_protected(view, job) else self._places[job_id]
+            for job_id, job in view.running.items()
         }
+        return Takeovers(self._free.ledger, ranks=ranks)
 
-    def decide(self, job: PendingJob) -> Decision:
-        """Start a job, make room for it, or let it wait."""
+    def decide(self, job: PendingJob) -> Decision | _Waiting | None:
+        """Start a job, make room for it, or let it wait; None = it waits for the same reason as others.
+
+        Where a job found no GPUs, an equal one that comes later finds none either, unless somebody was stopped since.
+        """
+        shape = shape_of(job.request)
+        known = self._failed.get(shape)
+        if known is not None:
+            return self._wait(job, known)
         start = self._free.start(job)
         if start is not None:
             return start
         hold = self._free.hold(job)
         takeover = self._find(job)
         if takeover is None:
-            return hold
+            if self._view.explain:
+                return hold
+            self._failed[shape] = hold.reason
+            return self._wait(job, hold.reason)
+        self._failed.clear()
         self._takeovers.promise(takeover)
         self._free.take(takeover.gpu_ids)
         self.stops += [self._stop(victim, job) for victim in takeover.victims]
         return Hold(job_id=job.request.job_id, reason=_waiting(job, takeover), candidates=hold.candidates)
 
+    def _wait(self, job: PendingJob, reason: Reason) -> _Waiting | None:
+        """Add a job to those that wait for one and the same reason; None = it is not the first."""
+        together = self._together.get(id(reason))
+        if together is not None:
+            together.job_ids.append(job.request.job_id)
+            return None
+        self._together[id(reason)] = together = _Waiting(reason=reason, job_ids=[job.request.job_id])
+        return together
+
     def _find(self, job: PendingJob) -> Takeover | None:
         """Look for GPUs of jobs that come later, on any kind that fits."""
-        request = job.request
+        request, takeovers = job.request, self._takeovers
         for kind, gpu in self._kinds.items():
             if fits_alone(self._view, request, gpu):
-                takeover = self._takeovers.find(request, kind, self._places[request.job_id])
+                takeover = takeovers.find(request, kind, self._places[request.job_id])
                 if takeover is not None:
                     return takeover
         return None
