@@ -1,10 +1,11 @@
 """Tables 6 and 7 and Figs. 7 to 9 of the Horus paper, run again.
 
-    python -m benchmarks.papers.horus [--seeds 20] [--parts testbed simulation dense] [--crowds pairwise summed]
+    python -m benchmarks.papers.horus [--seeds 20] [--parts testbed simulation dense] [--crowds pairwise summed printed]
 
 Prints JSON; the simulation needs the public data of COTENANT_SHARED_DATA. Every policy of a seed meets the same jobs;
 ratios are taken per seed. Three and more jobs on a GPU slow each other down by the sum of what pairs do (pairwise), or
-by their summed utilization, as pairs do (summed). docs/papers.md says what stands in for what.
+by their summed utilization, as pairs do (summed), or pairs and crowds alike by the range that section 3.2 prints
+(printed, the testbed only). docs/papers.md says what stands in for what.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ POLICIES: Mapping[str, tuple[str, Mapping[str, object]]] = {
 TESTBED = ("fifo", "obp", "pab", PROFILED_PAB, "horus", WIDE_HORUS)
 SIMULATED = ("fifo", "obp", "horus", "horus_f", "horus_f k=5")
 PATTERNS = ("W-Small", "W-Large")
-CROWDS = ("pairwise", "summed")
+CROWDS = ("pairwise", "summed", "printed")
 REPORT_INTERVAL_MS = 10_000
 """pab watches step times, for which reports have to come."""
 PROFILING_MS = 60_000
@@ -71,6 +72,8 @@ class Outcome:
 def testbed(seeds: int, crowds: str) -> list[Row]:
     """Table 6, Figs. 7 and 8: 100 jobs on 12 GPUs, two patterns."""
     settings, rows = settings_of("testbed"), []
+    if crowds == "printed":
+        settings = {**settings, "slowdown": settings["printed_slowdown"]}
     for pattern in PATTERNS:
         traces = [_with_crowds(draw_testbed(settings, pattern, seed), settings, crowds) for seed in range(seeds)]
         found = _sweep(traces, cluster_of(settings), TESTBED, pattern)
@@ -85,6 +88,8 @@ def testbed(seeds: int, crowds: str) -> list[Row]:
 
 def simulation(seeds: int, crowds: str, part: str = "simulation") -> list[Row]:
     """Table 7 and Fig. 9: 398 jobs of Philly."""
+    if crowds == "printed":
+        return []
     settings, path = settings_of(part), _philly()
     traces = [_with_crowds(draw_philly(settings, path, seed), settings, crowds) for seed in range(seeds)]
     found = _sweep(traces, cluster_of(settings), SIMULATED, "398 jobs")
@@ -153,7 +158,7 @@ def run(trace: Trace, cluster: Cluster, name: str, *, seed: int) -> Outcome:
 
 
 def _with_crowds(trace: Trace, settings: Mapping[str, Any], crowds: str) -> Trace:
-    return with_summed_crowds(trace, settings) if crowds == "summed" else trace
+    return trace if crowds == "pairwise" else with_summed_crowds(trace, settings)
 
 
 def _sweep(traces: Sequence[Trace], cluster: Cluster, policies: Sequence[str], label: str) -> dict[str, list[Outcome]]:

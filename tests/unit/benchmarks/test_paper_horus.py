@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.papers.colocation_workloads import cluster_of, draw_testbed, settings_of, with_summed_crowds
-from benchmarks.papers.horus import PROFILED_PAB, run
+from benchmarks.papers.horus import PROFILED_PAB, main, run
+from cotenant_simulator.truth.crowds import SummedUtilization
 
 FEW = {**settings_of("testbed"), "jobs": 3}
 
@@ -27,3 +28,9 @@ def test_a_profiled_pab_holds_every_job_up_for_a_minute() -> None:
     trace, cluster = draw_testbed(FEW, "W-Small", 0), cluster_of(FEW)
     plain, profiled = (run(trace, cluster, name, seed=0).run_min for name in ("pab", PROFILED_PAB))
     assert profiled - plain == pytest.approx(1.0)
+
+
+def test_the_printed_law_is_asked_of_the_testbed_only() -> None:
+    law = SummedUtilization(**FEW["printed_slowdown"])
+    assert (law.slowdown_ratio(1.0), law.slowdown_ratio(2.0)) == (0.5, 2.0)
+    assert main(1, ["simulation", "dense"], ["printed"])["rows"] == []
