@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -48,7 +47,6 @@ TARGETS = {
     "throughput_to_echo_ratio_at_least": 0.5,
 }
 GRAPH = strip_weights(resnet50().SerializeToString())
-CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 ESTIMATE: Any = {
     "value": 0.51,
     "lower": 0.41,
@@ -273,12 +271,12 @@ def best(process: Process, ask: Callable[[int], object], requests: int) -> float
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds of a process and its living children so far."""
-    total = 0.0
-    for number in (pid, *child_ids(pid)):
-        fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
-        total += (int(fields[11]) + int(fields[12])) / CLOCK_TICKS_PER_S
-    return total
+    """CPU seconds of the threads of a process and its children that live, from the scheduler's account.
+
+    The usual account counts ticks of 10 ms: two thousand requests are some thirty of them, of which five are luck.
+    """
+    tasks = (task for number in (pid, *child_ids(pid)) for task in Path(f"/proc/{number}/task").iterdir())
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def child_ids(pid: int) -> list[int]:
