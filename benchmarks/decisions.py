@@ -1,7 +1,8 @@
 """What one decision costs on large clusters: `python -m benchmarks.decisions` prints JSON.
 
 CPU seconds, best of five, at the size of each bar and at two, four and eight times that size. A view carries the
-columns and the inventory that the engine keeps up to date from event to event; building them is not part of a decision.
+columns, the places and the inventory that the engine keeps up to date from event to event; building them is not part of
+a decision.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from benchmarks.extraction import best_cpu_s
 from benchmarks.large_clusters import LargeCluster
 from scheduler_service.core.gpu_columns import build_columns
 from scheduler_service.core.inventory import count_gpus
+from scheduler_service.core.open_gpus import OpenGpus
+from scheduler_service.core.rest_column import build_rests
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policy_registry import make_policy
 
@@ -119,8 +122,17 @@ def fitted_exponent(curve: dict[int, float]) -> float | None:
 
 def _prepared(cluster: LargeCluster) -> SchedulingView:
     view = cluster.view()
-    columns = build_columns(view)
-    return replace(view, columns=lambda _: columns, inventory=count_gpus(view.gpus.values()))
+    columns, open_gpus = build_columns(view), OpenGpus()
+    open_gpus.rebuild(view.gpus.values())
+    rests = build_rests(view, columns.gpu_ids)
+    return replace(
+        view,
+        columns=lambda _: columns,
+        rests=lambda seen, _: rests.at(seen.now_ms),
+        lone_gpu_ids=open_gpus.lone_ids,
+        free_places=open_gpus.free_places,
+        inventory=count_gpus(view.gpus.values()),
+    )
 
 
 if __name__ == "__main__":

@@ -66,9 +66,14 @@ def rests_of(view: SchedulingView, gpu_ids: Sequence[str]) -> Rests:
     """Return the column that the engine keeps, or build it for a view that was made by hand."""
     if view.rests is not None:
         return view.rests(view, gpu_ids)
+    return build_rests(view, gpu_ids).at(view.now_ms)
+
+
+def build_rests(view: SchedulingView, gpu_ids: Sequence[str]) -> RestColumn:
+    """Build the column of a view from its records; GPUs at their positions."""
     column = RestColumn({gpu_id: position for position, gpu_id in enumerate(gpu_ids)})
     running = view.running
     reported = running.reported if isinstance(running, RunningNow) else running
     for job in reported.values():
         column.put(view, job, goes_on=isinstance(running, RunningNow))
-    return column.at(view.now_ms)
+    return column

@@ -65,6 +65,7 @@ class Takeovers:
         self._gain_min_ms = gain_min_ms
         self._aging_ms = aging_ms
         self._promised: set[str] = set()
+        self._limits_ms: dict[Kind, list[float]] = {}
         self._failed_ms: dict[object, float] = {}
         self._running = dict(self._view.running)
         self._leaving = {job_id for job_id, job in self._running.items() if job.is_stopping}
@@ -74,6 +75,7 @@ class Takeovers:
     def promise(self, takeover: Takeover) -> None:
         """Keep these GPUs for the job, and count its victims as leaving."""
         self._failed_ms.clear()
+        self._limits_ms.clear()
         self._promised.update(takeover.gpu_ids)
         self._leaving.update(takeover.victims)
 
@@ -85,11 +87,29 @@ class Takeovers:
         needs = (kind, request.gpus, request.cpu_cores, request.host_memory_bytes)
         if rest_ms >= self._failed_ms.get(needs, inf):
             return None
-        found = (self._first(request, offers) for offers in self._groups(request, kind, rest_ms))
-        best = min((one for one in found if one is not None), key=self._cost, default=None)
+        best = None
+        if self._may_suffice(request.gpus, kind, rest_ms):
+            found = (self._first(request, offers) for offers in self._groups(request, kind, rest_ms))
+            best = min((one for one in found if one is not None), key=self._cost, default=None)
         if best is None:
             self._failed_ms[needs] = rest_ms
         return best
+
+    def _may_suffice(self, gpus: int, kind: Kind, rest_ms: float) -> bool:
+        """Say whether so many GPUs of a kind are free, left, or held by jobs that run longer; nodes and hosts aside."""
+        limits_ms = self._limits_ms.get(kind)
+        if limits_ms is None:
+            entries = (entry for entry in self._view.gpus.values() if kind_of(entry.gpu) == kind)
+            limits_ms = self._limits_ms[kind] = sorted(map(self._limit_ms, entries), reverse=True)
+        least_ms = limits_ms[gpus - 1] if len(limits_ms) >= gpus else -inf
+        return least_ms == inf or least_ms > rest_ms
+
+    def _limit_ms(self, entry: GpuView) -> float:
+        """Return below which remaining time a job may get a GPU: that of whoever holds it and leaves it first."""
+        if entry.gpu.gpu_id in self._promised:
+            return -inf
+        rests_ms = [self._rests_ms[job_id] for job_id in entry.job_ids if job_id not in self._leaving]
+        return min((-inf if rest_ms is None else rest_ms for rest_ms in rests_ms), default=inf)
 
     def _rest_ms(self, job: RunningJob) -> float | None:
         """Return how long a running job still needs alone, or None where it is unknown or must not be stopped."""
