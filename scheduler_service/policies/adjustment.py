@@ -7,7 +7,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from scheduler_service.core.capacity import Resident, sharing_obstacle
@@ -65,6 +65,7 @@ class Arrangement:
             for job_id, job in view.running.items()
         }
         self._moved: set[str] = set()
+        self._in_order = sorted(view.gpus.values(), key=lambda one: (one.node_id, one.gpu.index, one.gpu.gpu_id))
 
     def plan(self, cost_of: Callable[[RunningJob], int], cost_max_ms: float) -> list[WorkerMove]:
         """Return moves of the cheapest workers of the worst devices; their costs stay within the limit together.
@@ -114,7 +115,7 @@ class Arrangement:
 
     def _best_move(self, job: RunningJob, source: str) -> WorkerMove | None:
         job_id = job.request.job_id
-        found = [self._target(job, source, entry) for entry in self._view.gpus.values()]
+        found = [self._target(job, source, entry) for entry in self._different_gpus()]
         best = min((one for one in found if one is not None), key=lambda one: one.order, default=None)
         if best is None:
             return None
@@ -124,6 +125,19 @@ class Arrangement:
         beside = tuple(one.request.job_id for one in self._residents[target])
         reason = Reason(code="MIGRATES_FROM_INTERFERENCE", numbers=numbers, job_ids=beside, gpu_ids=(source, target))
         return WorkerMove(job_id=job_id, source=source, target=target, gpu_ids=gpu_ids, reason=reason)
+
+    def _different_gpus(self) -> Iterator[GpuView]:
+        """Yield the GPUs in use, and of the unused ones of a kind on a node the first, which stands for all."""
+        seen: set[object] = set()
+        for entry in self._in_order:
+            if entry.is_releasing:
+                continue
+            if not self._residents[entry.gpu.gpu_id]:
+                place = entry.node_id, kind_of(entry.gpu)
+                if place in seen:
+                    continue
+                seen.add(place)
+            yield entry
 
     def _target(self, job: RunningJob, source: str, entry: GpuView) -> _Target | None:
         """Return a device as a target, or None where a constraint would break or nothing would be lowered."""
