@@ -30,6 +30,7 @@ from predictor_service.selection.targets import MEMORY, SM_ACTIVITY, STEP, UTILI
 FALLBACK_FACTOR: Final[Mapping[str, float]] = {MEMORY.name: 2.0, STEP.name: 4.0}
 """How far off counted memory and a bare roofline are taken to be, either way, on a device without measurements."""
 _FALLBACK_UPPER_99: Final = 2.0
+_LENGTHENED_BY: Final = 4
 
 
 class JobEstimator:
@@ -135,7 +136,9 @@ class JobEstimator:
         """The curve over at least so many grid points; a longer one says the same at shorter batches."""
         curve = self._curves.get(target.name)
         if curve is None or curve.points < points:
-            curve = self._curves[target.name] = BoundedCurve(self._bounded(target, GRID[:points]))
+            # Who asks for larger and larger batches would otherwise have the curve made anew at each power of two.
+            reach = points if curve is None else max(points, curve.points + _LENGTHENED_BY)
+            curve = self._curves[target.name] = BoundedCurve(self._bounded(target, GRID[:reach]))
         return curve
 
     def _read(self, target: Target, batch: int) -> Estimate:
