@@ -1,11 +1,19 @@
-"""The columns that an engine keeps from event to event, against columns built from its records."""
+"""What an engine keeps from event to event for its policies, against the same built from its records."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
 
 from scheduler_service.core.gpu_columns import GpuColumns, build_columns, columns_of
+from scheduler_service.core.length_queue import LengthQueue, Turn
+from scheduler_service.core.rest_column import rests_of
+from scheduler_service.policies.pair_columns import lone_gpu_ids
+from scheduler_service.policies.placement import free_by_kind_and_node
+from scheduler_service.policies.remaining_time import shortest_first
 from tests.support.simulated_cluster import SimulatedCluster
 
 
@@ -32,3 +40,38 @@ def test_kept_columns_say_what_the_records_say_after_whatever_happened(seed: int
         assert np.array_equal(own.cpu_free, fresh.cpu_free)
         assert np.array_equal(own.host_memory_free, fresh.host_memory_free)
         assert np.array_equal(own.slots, fresh.slots)
+
+
+def in_turn(queue: LengthQueue) -> list[str]:
+    """Return every job of a queue by walking through its groups."""
+    found: list[Turn] = []
+    for group in queue.groups(queue.heads):
+        later = group.next_after(None, lambda _: False)
+        while later is not None:
+            found.append(later[0])
+            later = group.next_after(later[0], lambda _: False)
+    return [job_id for _, _, job_id in sorted(found)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("policy", ["sjf_bsbf", "restless"])
+def test_kept_places_rests_and_turns_say_what_the_records_say(seed: int, policy: str) -> None:
+    world = SimulatedCluster(seed, policy=policy)
+    lone_seen = waiting_seen = 0
+    for until_ms in range(1_000, 90_000, 3_000):
+        world.run(until_ms)
+        view = world.engine._view(explain=False)
+        plain = replace(view, lone_gpu_ids=None, free_places=None, rests=None)
+        lone = sorted(lone_gpu_ids(plain))
+        assert sorted(lone_gpu_ids(view)) == lone
+        assert free_by_kind_and_node(view) == free_by_kind_and_node(plain)
+        columns = columns_of(view)
+        positions = [columns.position_of[gpu_id] for gpu_id in lone]
+        kept, fresh = rests_of(view, columns.gpu_ids)[positions], rests_of(plain, columns.gpu_ids)[positions]
+        assert np.array_equal(kept, fresh)
+        lone_seen += len(lone)
+        assert view.lengths is not None
+        queue = view.lengths()
+        assert in_turn(queue) == [job.request.job_id for job in shortest_first(view, 0)]
+        waiting_seen += len(list(islice(queue.groups(queue.heads), 2)))
+    assert lone_seen + waiting_seen
