@@ -145,3 +145,14 @@ def test_a_device_is_judged_when_its_jobs_have_been_together_for_a_while() -> No
     seen = suffering(FOUR, {"g0": 0.5}, {})
     assert moves_of(seen, settle_ms=1_000) != {}
     assert moves_of(seen, settle_ms=1_001) == {}
+
+
+@pytest.mark.parametrize(("workers", "theta_diff", "moves"), [(1, 0.1, 1), (2, 0.1, 0), (2, 9.0, 1)])
+def test_a_wide_job_stays_where_the_move_of_one_worker_would_unbalance_it(
+    workers: int, theta_diff: float, moves: int
+) -> None:
+    """Both workers lose 0.5; Algorithm 4 moves one at a time, and then they would differ by 0.5."""
+    jobs = tuple(Packed(name=name, workers=workers) for name in "ab")
+    held = {name: [f"g{index}" for index in range(workers)] for name in "ab"}
+    crowd = Instance(jobs=jobs, gpus=6, slowdowns={("a", "b"): 0.5, ("b", "a"): 0.5}, held=held)
+    assert len(moves_of(suffering(crowd, {"g0": 0.5, "g1": 0.5}, {}), theta_diff=theta_diff)) == moves
