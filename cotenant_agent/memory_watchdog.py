@@ -1,8 +1,9 @@
 """Who must go when device memory runs short. Pure: samples in, verdicts out.
 
-Three samples in a row over a bound make a verdict. Two bounds: the device's capacity, and an attempt's own limit, which
-counts only while others share its device: alone it harms nobody and is warned. When the device is over its capacity,
-the attempt furthest over its own limit ends, else the youngest. Nobody else is judged on a device where one is ending.
+Three samples in a row over a bound make a verdict. Two bounds: the device's capacity, and an attempt's own limit. Who
+passes its limit is warned, and ends only when what it takes was reserved for others: a prediction that was a little
+short is no reason to end a training while memory lies idle. When the device is over its capacity, the attempt furthest
+over its own limit ends, else the youngest. Nobody else is judged on a device where one is ending.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ class MemorySample:
     def excess_bytes(self) -> int:
         """Bytes over its own limit, 0 or less within it or without one."""
         return self.used_bytes - self.limit_bytes if self.limit_bytes > 0 else 0
+
+    @property
+    def claimed_bytes(self) -> int:
+        """Bytes that nobody else may have: what is reserved, or used where that is more."""
+        return max(self.used_bytes, self.limit_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +87,17 @@ class MemoryWatchdog:
         if worst is None:
             return []
         reason = f"used {worst.used_bytes} bytes of its {worst.limit_bytes} on {gpu_id}"
-        shared = len(here) > 1
+        takes_from_others = sum(sample.claimed_bytes for sample in here) > capacity_bytes and len(here) > 1
         first = self._over_limit[worst.key] == SAMPLES_BEFORE_VERDICT
-        return [_verdict(worst, here, capacity_bytes, end=shared, reason=reason)] if shared or first else []
+        if not takes_from_others and not first:
+            return []
+        return [_verdict(worst, here, capacity_bytes, end=takes_from_others, reason=reason)]
 
 
 def _verdict(
     sample: MemorySample, here: Sequence[MemorySample], capacity_bytes: int, *, end: bool, reason: str
 ) -> Verdict:
-    others_bytes = sum(other.used_bytes for other in here if other.key != sample.key)
+    others_bytes = sum(other.claimed_bytes for other in here if other.key != sample.key)
     beside = ", ".join(other.key.job_id for other in here if other.key != sample.key) or "nobody"
     return Verdict(
         key=sample.key,

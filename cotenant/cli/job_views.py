@@ -128,7 +128,9 @@ def estimate_text(estimate: resources_pb2.Estimate, kind: str) -> str:
         kind: "bytes", "ms" or "ratio".
     """
     show = {"bytes": quantities.format_gib, "ms": quantities.format_ms, "ratio": quantities.format_percent}[kind]
-    text = f"{show(estimate.value)} [{show(estimate.lower)}, {show(estimate.upper)}] at {estimate.confidence:.0%}"
+    text = show(estimate.value)
+    if estimate.confidence > 0:
+        text += f" [{show(estimate.lower)}, {show(estimate.upper)}] at {estimate.confidence:.0%}"
     if estimate.HasField("upper_99"):
         text += f", 99 % bound {show(estimate.upper_99)}"
     return text + (f", {level_name(estimate.level)}" + ("" if estimate.in_domain else ", OUT OF DOMAIN"))

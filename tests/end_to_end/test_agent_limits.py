@@ -32,10 +32,12 @@ def test_a_job_over_its_host_memory_ends_as_host_oom(tmp_path: Path, scheduler: 
         assert not list(Path("/sys/fs/cgroup").glob("**/cotenant-node-a"))
 
 
-def test_of_two_jobs_on_one_device_the_one_over_its_limit_ends(tmp_path: Path, scheduler: FakeScheduler) -> None:
+def test_of_two_jobs_on_one_device_the_one_that_takes_the_others_memory_ends(
+    tmp_path: Path, scheduler: FakeScheduler
+) -> None:
     greedy = write_script(tmp_path, "import time\nheld = b'x' * (80 << 20)\ntime.sleep(600)\n")
     modest = [sys.executable, write_script(tmp_path, TRAINING, "train.py"), "60", "0.1"]
-    with running_agent(tmp_path / "state", scheduler, "--standin-memory-bytes", str(1 << 30)):
+    with running_agent(tmp_path / "state", scheduler, "--standin-memory-bytes", str(260 << 20)):
         scheduler.send(launch_job=launch("modest", modest, GPU, memory_limit_bytes=200 << 20))
         scheduler.wait_for_start("modest")
         scheduler.send(launch_job=launch("greedy", [sys.executable, greedy], GPU, memory_limit_bytes=40 << 20))

@@ -32,8 +32,22 @@ def test_a_sample_within_the_bound_starts_the_count_anew() -> None:
     assert verdicts == [[]] * 5
 
 
-def test_an_attempt_over_its_own_limit_ends_when_others_share_the_device() -> None:
-    assert judge(3, sample("a", 300, limit=200), sample("b", 300, limit=400))[-1] == [("a", True)]
+def test_an_attempt_over_its_own_limit_ends_when_it_takes_what_was_reserved_for_others() -> None:
+    assert judge(3, sample("a", 300, limit=200), sample("b", 300, limit=701))[-1] == [("a", True)]
+
+
+def test_an_attempt_over_its_own_limit_is_only_warned_while_every_reservation_still_fits() -> None:
+    told = judge(5, sample("a", 300, limit=200), sample("b", 300, limit=700))
+    assert told == [[], [], [("a", False)], [], []]
+
+
+def test_whoever_was_warned_ends_as_soon_as_a_newcomer_needs_the_memory() -> None:
+    watchdog = MemoryWatchdog(CAPACITY)
+    over = sample("a", 300, limit=200)
+    for _ in range(4):
+        assert not any(verdict.end for verdict in watchdog.judge([over], ()))
+    [verdict] = watchdog.judge([over, sample("b", 100, limit=800)], ())
+    assert (verdict.key.job_id, verdict.end, verdict.available_bytes) == ("a", True, 200)
 
 
 def test_an_attempt_over_its_own_limit_but_alone_is_warned_once() -> None:
