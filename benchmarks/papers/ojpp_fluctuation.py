@@ -55,7 +55,7 @@ class Watched:
 
     Attributes:
         worst_by_minute: The largest moving average of any GPU with several jobs, as the trigger sees it.
-        moves_by_minute: Workers sent elsewhere.
+        moves_by_minute: Jobs of which a worker was sent elsewhere.
         jobs: What became of everybody.
     """
 
@@ -126,7 +126,8 @@ def watch(workload: Fluctuation, policy: str) -> Watched:
 
     def observe(event: events.Event, orders: Sequence[commands.Command]) -> None:
         minute = event.at_ms // MINUTE_MS
-        moves = sum(isinstance(order, commands.StopJob) and order.cause == "moved" for order in orders)
+        # A job on several nodes is stopped by an order to each of them.
+        moves = len({one.job_id for one in orders if isinstance(one, commands.StopJob) and one.cause == "moved"})
         if moves:
             seen.moves_by_minute[minute] = seen.moves_by_minute.get(minute, 0) + moves
         if isinstance(event, events.JobProgressed):
