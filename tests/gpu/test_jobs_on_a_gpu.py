@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,11 @@ def wait_for(cluster: RealCluster, name: str, phases: set[str]) -> dict[str, Any
     return find(cluster, name)
 
 
+def has_done(cluster: RealCluster, name: str, steps: int) -> bool:
+    """Whether the newest job of a name has come so far."""
+    return int(find(cluster, name)["steps_done"]) >= steps
+
+
 def process_of(cluster: RealCluster, name: str) -> int:
     """Return the id that the newest attempt of a counting job printed."""
     found: list[str] = []
@@ -117,11 +123,13 @@ def process_of(cluster: RealCluster, name: str) -> int:
 def test_two_trainings_share_the_device_and_what_happened_stands_beside_what_was_predicted(
     cluster: RealCluster,
 ) -> None:
+    """The first one runs alone for a while: without that nobody knows what the second one costs it."""
     for name, graph, batch in (("shared-mlp", "mlp", "128"), ("shared-cnn", "cnn", "64")):
         training = ["-m", "examples.training.train", "--model", graph, "--batch-size", batch, "--device", DEVICE]
         training += ["--steps", "1200", "--data-wait-ms", "20"]
         described = {"graph": f"examples/jobs/graphs/{graph}.onnx", "batch_size": batch, "input_wait_ratio": "0.6"}
         submit(cluster, name, *training, steps=1200, **described)
+        wait_until(partial(has_done, cluster, name, 300), f"{name} runs", timeout_s=PATIENCE_S)
     ended = [wait_for(cluster, name, ENDED) for name in ("shared-mlp", "shared-cnn")]
     for job in ended:
         figures = {name: job.get(name) for name in ("predicted_slowdown_ratio", "measured_slowdown_ratio")}
