@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from cotenant.v1 import node_agent_pb2, prediction_pb2, resources_pb2, scheduling_pb2
 from cotenant_agent.protocol import launch_from_message, stretch_to_message
-from cotenant_agent.records import AttemptKey, AttemptObservation, Tenant
+from cotenant_agent.records import Tenant
 from cotenant_agent.stretches import StretchRecorder
 from predictor_service.grpc_api.stretch_answers import record_stretches
 from predictor_service.profile_store.export import export_folder, export_table
 from predictor_service.profile_store.store import ProfileStore
+from tests.support.stretches import observed_window
 
 # Long enough that no hash or number holds one by chance: a capital first, which no hash has.
 SECRETS = st.lists(
@@ -67,23 +68,8 @@ def measured_by_an_agent(secrets: list[str]) -> list[resources_pb2.MeasuredStret
     for living in (tenants[:1], tenants, tenants[1:], []):
         recorder.look(living, 0)
         for _ in range(3):
-            recorder.add([_window(tenant.key) for tenant in living], [], 0)
+            recorder.add([observed_window(tenant.key) for tenant in living], [], 0)
     return [stretch_to_message(stretch) for stretch in recorder.due()]
-
-
-def _window(key: AttemptKey) -> AttemptObservation:
-    return AttemptObservation(
-        key=key,
-        steps_done=1,
-        epoch=0,
-        loss=None,
-        window_steps=20,
-        window_ms=2_000,
-        utilization_ratio=0.5,
-        memory_bytes=1,
-        memory_peak_bytes=1_000,
-        checkpoint_step=-1,
-    )
 
 
 def every_text(folder: Path) -> Iterator[bytes]:

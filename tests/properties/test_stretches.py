@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cotenant_agent.records import AttemptKey, AttemptObservation, MeasuredJob, MeasuredStretch, Tenant
 from cotenant_agent.stretches import NEIGHBOURS_MAX, STEPS_MIN, STRETCH_MS_MIN, StretchRecorder
+from tests.support.stretches import observed_window
 
 NAMES = "abcdef"
 BEAT_MS = 500
@@ -31,18 +32,7 @@ EVENTS = st.lists(
 
 
 def window(name: str, steps: int) -> AttemptObservation:
-    return AttemptObservation(
-        key=TENANTS[name].key,
-        steps_done=0,
-        epoch=0,
-        loss=None,
-        window_steps=steps,
-        window_ms=BEAT_MS if steps else 0,
-        utilization_ratio=None,
-        memory_bytes=None,
-        memory_peak_bytes=0,
-        checkpoint_step=-1,
-    )
+    return observed_window(TENANTS[name].key, window_steps=steps, window_ms=BEAT_MS if steps else 0)
 
 
 def neighbours(name: str, living: list[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Stretches as agents measure them, and a folder of graphs as a service keeps them."""
+"""Stretches and windows as agents measure them, and a folder of graphs as a service keeps them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cotenant_agent.records import AttemptKey, AttemptObservation
 from predictor_service.features.job_settings import JobSettings
 from predictor_service.profile_store.stretch import MeasuredJob, Stretch
 from tests.support.measured_dataset import dense_network
@@ -49,3 +50,20 @@ def keep_graph(folder: Path, *widths: int) -> str:
 def kept_job(folder: Path, *widths: int, **settings: Any) -> MeasuredJob:
     """A job whose graph is kept in the folder."""
     return MeasuredJob(graph_sha256=keep_graph(folder, *widths), settings=JobSettings(**{"batch_size": 16, **settings}))
+
+
+def observed_window(key: AttemptKey, **changes: Any) -> AttemptObservation:
+    """What an agent saw of an attempt between two heartbeats: 20 steps in 2 s."""
+    plain = AttemptObservation(
+        key=key,
+        steps_done=1,
+        epoch=0,
+        loss=None,
+        window_steps=20,
+        window_ms=2_000,
+        utilization_ratio=0.5,
+        memory_bytes=1,
+        memory_peak_bytes=1_000,
+        checkpoint_step=-1,
+    )
+    return replace(plain, **changes)

@@ -15,6 +15,7 @@ from cotenant_agent.stretches import (
     STRETCHES_PER_HOUR_MAX,
     StretchRecorder,
 )
+from tests.support.stretches import observed_window
 
 BEAT_MS = 2_000
 GRAPH = "a" * 64
@@ -54,18 +55,7 @@ def tenant(name: str, gpu_id: str = "gpu-0", *, is_private: bool = False) -> Ten
 
 
 def observation(key: AttemptKey, steps: int) -> AttemptObservation:
-    return AttemptObservation(
-        key=key,
-        steps_done=0,
-        epoch=0,
-        loss=None,
-        window_steps=steps,
-        window_ms=BEAT_MS if steps else 0,
-        utilization_ratio=0.5,
-        memory_bytes=1,
-        memory_peak_bytes=1_000,
-        checkpoint_step=-1,
-    )
+    return observed_window(key, window_steps=steps, window_ms=BEAT_MS if steps else 0)
 
 
 def test_a_job_alone_becomes_a_stretch_without_its_warm_up() -> None:
