@@ -49,7 +49,9 @@ def _world_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--timings", type=_PATH, help="Write CPU seconds to this file.")
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True)
 @click.option("--engine-rules", type=click.Choice(["live", "pollux"]), default="live", show_default=True)
-@click.option("--profiles", type=_PATH, help="Folder of Pollux' profiles; by default the one of its workloads.")
+@click.option(
+    "--profiles", type=_PATH, help="Folder of Pollux' profiles; by default the nearest `profiles` above TRACE."
+)
 @click.option("--models", type=_PATH, help="State folder of the predictor, for trained; by default the user's own.")
 @click.option("--graphs", type=_PATH, help="Folder of SHA256.onnx files, for trained.")
 @_world_options
@@ -81,11 +83,12 @@ def _run_live(flags: dict[str, Any], names: list[str], timings: dict[str, object
 
 def _run_pollux(flags: dict[str, Any], names: list[str], timings: dict[str, object]) -> Mapping[str, Any]:
     from cotenant_simulator.pollux_rules.simulation import run_pollux_rules
+    from cotenant_simulator.readers.pollux_profiles import find_profiles
 
     if flags["report"] is not None:
         raise InputError("--report needs --engine-rules live: Pollux' rules keep no history")
     trace: Path = flags["trace"]
-    profiles = flags["profiles"] or trace.resolve().parents[2] / "profiles"
+    profiles = flags["profiles"] or find_profiles(trace)
     merged: dict[str, Any] = {}
     for name in names:
         began_s = cpu_s()

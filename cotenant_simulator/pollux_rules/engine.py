@@ -13,8 +13,8 @@ from cotenant_simulator.pollux_rules.errors import PolluxRulesError
 from cotenant_simulator.pollux_rules.training_job import Allocation, TrainingJob
 
 INTERVAL_S = 60
-_END_S = 10 * 365 * 86_400
-"""No workload of this family needs ten years; a run that does would never end."""
+_RUN_MAX_S = 10 * 365 * 86_400
+"""No workload of this family needs ten years after its last job came; a run that does would never end."""
 
 
 class RoundPolicy(Protocol):
@@ -45,7 +45,10 @@ def run_rounds(jobs: Sequence[TrainingJob], policy: RoundPolicy) -> int:
     waiting = sorted(jobs, key=lambda job: job.submit_s, reverse=True)
     active: list[TrainingJob] = []
     now_s, rounds = 0, 0
+    end_s = _RUN_MAX_S + max((job.submit_s for job in jobs), default=0)
     while waiting or active:
+        if not active:  # nothing happens until the next job is seen
+            now_s = max(now_s, _last_tick_before(waiting[-1].submit_s))
         for job in active:
             job.advance(now_s, INTERVAL_S)
         now_s += INTERVAL_S
@@ -59,8 +62,11 @@ def run_rounds(jobs: Sequence[TrainingJob], policy: RoundPolicy) -> int:
             allocations = policy.allocate(active, now_s)
             for job in active:
                 job.reallocate(allocations.get(job.job_id, ()), now_s)
-        if now_s > _END_S:
-            raise PolluxRulesError(
-                f"{len(active)} jobs, the first {active[0].job_id}, are not finished after ten years"
-            )
+        if now_s > end_s:
+            raise PolluxRulesError(f"{len(active)} jobs, the first {active[0].job_id}, do not end within ten years")
     return rounds
+
+
+def _last_tick_before(submit_s: int) -> int:
+    """Return the last whole interval before the tick at which a job is seen."""
+    return -(-submit_s // INTERVAL_S) * INTERVAL_S - INTERVAL_S

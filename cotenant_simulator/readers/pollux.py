@@ -1,7 +1,7 @@
 """Workloads of the Pollux artifact under the live engine's rules, with its measured step times.
 
-A job has no duration: it does the optimizer steps that its batch needs to its last epoch. The profiles lie in
-`profiles`, two folders above the workload.
+A job has no duration: it does the optimizer steps that its batch needs to its last epoch. The profiles lie in a
+folder `profiles` above the workload.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from cotenant_simulator.errors import TraceError
 from cotenant_simulator.readers.job_lists import GPUS_MAX, in_order
+from cotenant_simulator.readers.pollux_profiles import find_profiles
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.rows import Row, read_rows
 from cotenant_simulator.truth.kinds import EVERY_DEVICE, Kind, Truth
@@ -30,7 +31,7 @@ def read_pollux(path: Path, consent: Consent) -> Trace:
     Raises:
         TraceError: A line is wrong, or the profiles lack an application.
     """
-    profiles = path.resolve().parents[2] / "profiles"
+    profiles = find_profiles(path)
     for name in ("applications.csv", "work.csv", "placements.csv", "scalability.csv"):
         if not (profiles / name).is_file():
             raise TraceError(profiles / name, "is missing; the workload's profiles tell how long its jobs run")

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from cotenant_simulator.errors import TraceError
 from cotenant_simulator.pollux_rules.__main__ import main
 from cotenant_simulator.pollux_rules.cluster import read_cluster_shape
 from cotenant_simulator.pollux_rules.errors import ClusterShapeError, PolluxRulesError, ProfileError, WorkloadError
 from cotenant_simulator.pollux_rules.simulation import POLICIES, run_pollux_rules
+from cotenant_simulator.readers.pollux_profiles import find_profiles
 from tests.support.pollux_family import TOY, times_of, write_toy, write_workload
 
 
@@ -38,6 +40,15 @@ def test_a_job_takes_its_wait_for_the_tick_its_pause_and_its_steps(tmp_path: Pat
 
 def test_a_job_submitted_at_a_tick_is_seen_at_it(tmp_path: Path) -> None:
     assert times_of(run_toy(tmp_path, "fifo", "one,60,toy,1,10")) == {"one": 30 + 200}
+
+
+def test_submit_times_may_be_dates(tmp_path: Path) -> None:
+    """Seconds since 1970: nothing is simulated before the first job, and the gap to the next one costs nothing."""
+    at = 1_700_000_001
+    found = times_of(run_toy(tmp_path, "tiresias", f"one,{at},toy,2,20", f"two,{2 * at},toy,2,20"))
+    seen = -(-at // 60) * 60
+    assert found["one"] == seen + 230 - at
+    assert found["two"] == -(-2 * at // 60) * 60 + 230 - 2 * at
 
 
 def test_gpus_come_free_at_the_end_of_the_minute_in_which_a_job_ends(tmp_path: Path) -> None:
@@ -127,6 +138,20 @@ def test_unusable_profiles_are_refused_with_the_place(
     profiles = write_toy(tmp_path / "toy", **{file: lines})
     with pytest.raises(ProfileError, match=message):
         run_pollux_rules(write_workload(tmp_path / "w.csv", "x,0,toy,2,20"), profiles, "tiresias", "2x2")
+
+
+def test_profiles_are_the_nearest_above_the_workload_or_the_public_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near = write_toy(tmp_path / "family" / "profiles")
+    public = write_toy(tmp_path / "data" / "traces" / "pollux" / "profiles")
+    monkeypatch.delenv("COTENANT_SHARED_DATA", raising=False)
+    assert find_profiles(near.parent / "workloads" / "load-1.0" / "w.csv") == near
+    assert find_profiles(near.parent / "w.csv") == near
+    with pytest.raises(TraceError, match="name them with --profiles"):
+        find_profiles(Path("/w.csv"))
+    monkeypatch.setenv("COTENANT_SHARED_DATA", str(tmp_path / "data"))
+    assert find_profiles(Path("/w.csv")) == public
 
 
 def test_missing_files_unknown_policies_and_odd_clusters_are_refused(tmp_path: Path) -> None:
