@@ -7,6 +7,7 @@ be repeated are retried (reads, and writes that carry a request_id).
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,6 +44,9 @@ _REPEATABLE = {
     ),
 }  # fmt: skip
 
+# The port is looked for from the right: an address of IPv6 has colons of its own.
+_ADDRESS = re.compile(r"unix:\S+|\S+:[0-9]{1,5}")
+
 Answer = TypeVar("Answer")
 
 
@@ -67,8 +71,10 @@ def open_channel(options: ChannelOptions) -> grpc.Channel:
     """Returns a channel; nothing is dialled before the first call.
 
     Raises:
-        InputError: A TLS file cannot be read.
+        InputError: The address is none, or a TLS file cannot be read.
     """
+    if not _ADDRESS.fullmatch(options.address):
+        raise InputError(f"{options.address!r} is not an address", remedy="write HOST:PORT, e.g. 127.0.0.1:7071")
     settings = [
         ("grpc.service_config", json.dumps(service_config())),
         ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
@@ -285,6 +291,20 @@ class PredictorClient:
         """Predicts from short runs how fast a job steps on other resources."""
         request.request_id = request.request_id or str(uuid.uuid4())
         return self._ask(lambda timeout: self._stub.FitSpeedModel(request, timeout=timeout))
+
+    def list_measured_pairs(self, device: str = "") -> list[prediction_pb2.MeasuredPair]:
+        """Returns the pairs of jobs that were measured side by side, by device type and keys.
+
+        Args:
+            device: This device type only; empty = all.
+        """
+
+        def read_page(token: str) -> tuple[Sequence[prediction_pb2.MeasuredPair], str]:
+            request = prediction_pb2.ListMeasuredPairsRequest(device=device, page_size=LIST_PAGE_SIZE, page_token=token)
+            page = self._ask(lambda timeout: self._stub.ListMeasuredPairs(request, timeout=timeout))
+            return page.pairs, page.next_page_token
+
+        return _read_pages(read_page)
 
     def list_devices(self) -> list[prediction_pb2.Device]:
         """Returns the device types with a trained model or known peaks."""

@@ -56,7 +56,9 @@ def read_content(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}", remedy="check the path") from error
-    except yaml.YAMLError as error:
+    except RecursionError as error:
+        raise InputError(f"{path} is nested too deep", remedy="is it a job file?") from error
+    except (yaml.YAMLError, ValueError) as error:  # the latter: a date or number that cannot be
         raise InputError(f"{path} is not YAML: {error}", remedy="see `cotenant submit --help`") from error
     if not isinstance(content, dict):
         raise InputError(f"{path} is not a mapping of keys to values", remedy="see `cotenant submit --help`")
@@ -85,9 +87,14 @@ def parse_job(content: Mapping[str, Any], *, folder: Path) -> JobFile:
     _check_keys(content, _READERS, "key")
     spec = scheduling_pb2.JobSpec()
     for key, value in content.items():
-        _READERS[key](spec, value)
+        try:
+            _READERS[key](spec, value)
+        except (ValueError, OverflowError) as error:  # what no field of a message can hold
+            raise InputError(f"{key} cannot be {_shorten(value)}", remedy="write what a machine can have") from error
     if not spec.command:
         raise InputError("command is missing", remedy="e.g. command: [python, train.py]")
+    if "steps" not in content:
+        raise InputError("steps is missing", remedy="say how many optimizer steps the job has, e.g. steps: 2000")
     spec.working_directory = str((folder / (spec.working_directory or ".")).resolve())
     graph = content.get("graph")
     return JobFile(spec=spec, graph=(folder / str(graph)).resolve() if graph else None)
@@ -111,6 +118,12 @@ def _text(field: str) -> Reader:
 
 def _whole(field: str, key: str) -> Reader:
     return lambda spec, value: setattr(spec, field, _whole_number(key, value))
+
+
+def _read_gpus(spec: scheduling_pb2.JobSpec, value: object) -> None:
+    spec.gpus = _whole_number("gpus", value)
+    if spec.gpus < 1:  # in the message 0 would be read as "not said"
+        raise InputError(f"gpus must be at least 1, not {value}", remedy="leave it out for one GPU")
 
 
 def _number(field: str, key: str) -> Reader:
@@ -151,12 +164,15 @@ def _read_settings(spec: scheduling_pb2.JobSpec, value: object) -> None:
             optimizer=str(value.get("optimizer", "sgd")),
             mode=str(value.get("mode", "train")),
             input_wait_ratio=_real_number("input_wait_ratio", value.get("input_wait_ratio", 0.0)),
-            dimension_bindings={
-                str(name): _whole_number(f"dimension_bindings.{name}", size)
-                for name, size in dict(value.get("dimension_bindings") or {}).items()
-            },
+            dimension_bindings=_read_bindings(value.get("dimension_bindings") or {}),
         )
     )
+
+
+def _read_bindings(value: object) -> dict[str, int]:
+    if not isinstance(value, dict):
+        raise InputError("dimension_bindings must be a mapping", remedy="e.g. dimension_bindings: {sequence: 128}")
+    return {str(name): _whole_number(f"dimension_bindings.{name}", size) for name, size in value.items()}
 
 
 _READERS: Mapping[str, Reader] = {
@@ -167,7 +183,7 @@ _READERS: Mapping[str, Reader] = {
     "environment": _read_environment,
     "graph": lambda spec, value: None,  # read beside the spec: it is a file here and a hash there
     "settings": _read_settings,
-    "gpus": _whole("gpus", "gpus"),
+    "gpus": _read_gpus,
     "allowed_gpus": _read_allowed_gpus,
     "steps": _whole("steps_total", "steps"),
     "share": lambda spec, value: setattr(spec, "share", share_mode(str(value))),
@@ -186,6 +202,11 @@ def _check_keys(content: Mapping[str, Any], valid: Mapping[str, Any] | tuple[str
     for key in content:
         if key not in valid:
             raise InputError(f"unknown {noun} {key!r}", remedy=did_you_mean(str(key), list(valid)))
+
+
+def _shorten(value: object) -> str:
+    shown = ascii(value) if not isinstance(value, int) else f"a number of {value.bit_length()} bits"
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
 def _truth(key: str, value: object) -> bool:

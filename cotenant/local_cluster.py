@@ -56,6 +56,7 @@ class Program:
         arguments: Its flags without the ready file.
         process: The newest process; None = not started.
         address: Where it serves; empty until it is ready.
+        log_start_bytes: Where in the log file this run of it begins.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Program:
     state_dir: Path
     process: subprocess.Popen[bytes] | None = None
     address: str = ""
+    log_start_bytes: int = 0
 
     @property
     def log_file(self) -> Path:
@@ -81,6 +83,7 @@ class Program:
         self.ready_file.unlink(missing_ok=True)
         command = [*command_line(self.verb), *self.arguments, "--ready-file", str(self.ready_file)]
         with self.log_file.open("ab") as log:
+            self.log_start_bytes = log.tell()
             # A session of its own: Ctrl-C on the terminal reaches us, and we stop the programs in order.
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -128,9 +131,9 @@ class Program:
             self.kill()
 
     def log_tail(self) -> str:
-        """Returns the last lines that the program wrote."""
+        """Returns the last lines that this run of the program wrote."""
         try:
-            lines = self.log_file.read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = self.log_file.read_bytes()[self.log_start_bytes :].decode("utf-8", "replace").splitlines()
         except OSError:
             return "(no log)"
         return "\n".join(lines[-LOG_TAIL_LINES:])

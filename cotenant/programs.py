@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import NoReturn
 
 from cotenant.client_errors import ProgramError
 
@@ -54,9 +56,14 @@ def command_line(verb: str, arguments: Sequence[str] = ()) -> list[str]:
     return [sys.executable, "-m", program, *([program_verb] if program_verb else []), *arguments]
 
 
-def run_through(verb: str, arguments: Sequence[str]) -> int:
-    """Runs a verb's program on this terminal and returns its exit status."""
-    return subprocess.call(command_line(verb, arguments))
+def become(verb: str, arguments: Sequence[str]) -> NoReturn:
+    """Turns this process into a verb's program: its exit status, and every signal sent to us, are the program's own.
+
+    Raises:
+        ProgramError: The program is not installed.
+    """
+    command = command_line(verb, arguments)
+    os.execv(command[0], command)
 
 
 def run_captured(verb: str, arguments: Sequence[str], *, timeout_s: float) -> subprocess.CompletedProcess[str]:

@@ -15,6 +15,7 @@ _UNITS = {
     "K": 2**10, "KIB": 2**10, "M": 2**20, "MIB": 2**20, "G": 2**30, "GIB": 2**30, "T": 2**40, "TIB": 2**40,
     "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
 }  # fmt: skip
+SIZE_MAX_BYTES = 2**60
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -28,7 +29,10 @@ def parse_bytes(text: str | int) -> int:
     factor = _UNITS.get(match.group(2).upper()) if match else None
     if match is None or factor is None:
         raise InputError(f"{text!r} is not a size", remedy="write it like 512MiB or 1.5GiB")
-    return int(float(match.group(1)) * factor)
+    size = float(match.group(1)) * factor
+    if size > SIZE_MAX_BYTES:
+        raise InputError(f"{text!r} is more than any machine has", remedy="write it like 512MiB or 1.5GiB")
+    return int(size)
 
 
 def format_gib(size_bytes: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,9 +10,10 @@ from types import MappingProxyType
 import click
 
 from cotenant import __version__
-from cotenant.cli.exit_codes import EXIT_CODES_HELP, ExitCode, exit_code_of
+from cotenant.cli.exit_codes import EXIT_CODES_HELP, exit_code_of
 from cotenant.cli.session import tell
 from cotenant.client_errors import CotenantError, ServiceError
+from cotenant.command_run import run_command
 
 # Verb -> module and attribute. Loaded when used, so that completion and --help stay fast.
 VERBS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
@@ -106,28 +106,20 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Runs the command and returns its exit status; never lets a traceback of an expected error out."""
     try:
-        result = cotenant.main(args=arguments, prog_name="cotenant", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except click.Abort:
-        tell("interrupted")
-        return ExitCode.INTERRUPTED
+        return run_command(cotenant, arguments, prog_name="cotenant")
     except CotenantError as error:
         show_error(error)
         return exit_code_of(error)
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough; writing on at exit would raise once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.OK
-    return result if isinstance(result, int) else ExitCode.OK
 
 
 def show_error(error: CotenantError) -> None:
     """Writes one error to stderr: what, the stable reason, what to do."""
     reason = f" [{error.reason}]" if error.reason else ""
     tell(f"error: {error.message}{reason}", style="red")
-    if isinstance(error, ServiceError) and error.metadata:
-        tell("  " + ", ".join(f"{name}={value}" for name, value in sorted(error.metadata.items())))
+    facts = error.metadata if isinstance(error, ServiceError) else {}
+    # The wrong fields of a request are usually what the message says already.
+    shown = [f"{name}={value}" for name, value in sorted(facts.items()) if name != "fields" or value != error.message]
+    if shown:
+        tell("  " + ", ".join(shown))
     if error.remedy:
         tell(f"  remedy: {error.remedy}")

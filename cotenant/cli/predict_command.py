@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -102,7 +103,7 @@ def parse_bindings(bindings: Sequence[str]) -> dict[str, int]:
     sizes = {}
     for binding in bindings:
         name, _, size = binding.partition("=")
-        if not name or not size.isdigit():
+        if not name or not re.fullmatch("[0-9]{1,18}", size):
             raise InputError(f"{binding!r} is not NAME=SIZE", remedy="e.g. --bind sequence=128")
         sizes[name] = int(size)
     return sizes

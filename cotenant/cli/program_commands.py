@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cotenant.programs import run_through
+from cotenant.programs import become
 
 # Everything behind the verb, --help included, belongs to the program.
 _PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
@@ -14,7 +14,7 @@ def _pass_on(verb: str, summary: str) -> click.Command:
     @click.command(name=verb, help=summary, context_settings=_PASSED_ON)
     @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
     def command(arguments: tuple[str, ...]) -> None:
-        raise click.exceptions.Exit(run_through(verb, arguments))
+        become(verb, arguments)
 
     return command
 

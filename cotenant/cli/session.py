@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,9 +56,10 @@ class Session:
 
 def output_width() -> int:
     """Returns COLUMNS, else the terminal's width, else a width that suits a pipe."""
-    if os.environ.get("COLUMNS", "").isdigit():
-        return int(os.environ["COLUMNS"])
-    if sys.stdout.isatty():
+    columns = os.environ.get("COLUMNS", "")
+    if re.fullmatch("[0-9]{1,6}", columns):
+        return int(columns)
+    if sys.stdout is not None and sys.stdout.isatty():
         return os.get_terminal_size(sys.stdout.fileno()).columns
     return WIDTH_WITHOUT_TERMINAL
 

@@ -13,6 +13,7 @@ from cotenant.client_errors import InputError
 from cotenant.nearest_name import did_you_mean
 
 ENVIRONMENT_PREFIX = "COTENANT_"
+TIMEOUT_MIN_S, TIMEOUT_MAX_S = 0.1, 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,9 +130,13 @@ def _read_file(path: Path) -> Mapping[str, object]:
 def _convert(name: str, value: object, kind: type, origin: str) -> object:
     if kind is float:
         try:
-            return float(str(value))
+            number = float(str(value))
         except ValueError as error:
             raise InputError(f"{name} from {origin} is not a number: {value!r}", remedy="e.g. 15") from error
+        if not TIMEOUT_MIN_S <= number <= TIMEOUT_MAX_S:
+            remedy = f"from {TIMEOUT_MIN_S:g} to {TIMEOUT_MAX_S:g}"
+            raise InputError(f"{name} from {origin} is out of range: {value!r}", remedy=remedy)
+        return number
     if not isinstance(value, str):
         raise InputError(f"{name} from {origin} must be text, not {value!r}", remedy="put it in quotes")
     return value

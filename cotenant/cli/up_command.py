@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -16,12 +17,14 @@ from cotenant.client_errors import InputError, ProgramError
 from cotenant.local_cluster import AgentOptions, LocalCluster
 from cotenant.quantities import parse_bytes
 
+_PORT = click.IntRange(0, 65_535)
+
 
 @click.command(epilog="Example:  cotenant up --policy horus --allow-directory ~/trainings")
 @click.option("--state-dir", type=click.Path(file_okay=False, path_type=Path), help="Where everything is kept.")
 @click.option("--policy", default="horus", show_default=True, help="Scheduling policy at the start.")
-@click.option("--predictor-port", default=7070, show_default=True, help="0 = any free one.")
-@click.option("--scheduler-port", default=7071, show_default=True, help="0 = any free one.")
+@click.option("--predictor-port", type=_PORT, default=7070, show_default=True, help="0 = any free one.")
+@click.option("--scheduler-port", type=_PORT, default=7071, show_default=True, help="0 = any free one.")
 @click.option("--node-id", default="local", show_default=True, help="Name of this machine in the cluster.")
 @click.option("--standin-cores", metavar="0,1", help="Cores that stand in for GPUs.  [default: the real GPUs]")
 @click.option("--standin-memory", default="2GiB", show_default=True, help="Memory of each stand-in device.")
@@ -70,9 +73,11 @@ def parse_cores(text: str) -> tuple[int, ...]:
     Raises:
         InputError: Not numbers, or cores that this machine lacks.
     """
-    if not all(part.strip().isdigit() for part in text.split(",")):
+    if not re.fullmatch(r"\s*[0-9]{1,6}\s*(,\s*[0-9]{1,6}\s*)*", text):
         raise InputError(f"{text!r} is not a list of cores", remedy="e.g. --standin-cores 0,1")
     cores = tuple(int(part) for part in text.split(","))
+    if len(set(cores)) < len(cores):
+        raise InputError(f"a core is named twice: {text}", remedy="each stand-in device needs a core of its own")
     usable = os.sched_getaffinity(0)
     if not set(cores) <= usable:
         raise InputError(f"no such core: {text}", remedy=f"usable here: {','.join(map(str, sorted(usable)))}")
@@ -88,7 +93,11 @@ def _serve(cluster: LocalCluster) -> None:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())
-    cluster.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        cluster.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        remedy = "name a folder that can be written to with --state-dir"
+        raise InputError(f"cannot make {cluster.state_dir}: {error.strerror}", remedy=remedy) from error
     console = Console(stderr=True)
     with console.status("starting ...", spinner="dots") as status:
         cluster.start(on_step=lambda name: status.update(f"starting {name} ..."), stop=stop)

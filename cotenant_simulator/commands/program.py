@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from cotenant.command_run import run_command
 from cotenant_simulator.commands.simulate import simulate
 from cotenant_simulator.errors import InputError, SimulatorError
 
@@ -24,13 +25,7 @@ program.add_command(simulate)
 def main() -> int:
     """Run the command line and return its exit status."""
     try:
-        status: object = program.main(standalone_mode=False)
-        return status if isinstance(status, int) else 0
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except click.Abort:
-        return 130
+        return run_command(program)
     except SimulatorError as error:
         sys.stderr.write(f"error: {error}\n")
         return _EXIT_USAGE if isinstance(error, InputError) else _EXIT_FAILED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 import click
 
+from cotenant.command_run import run_command
 from predictor_service.commands.datasets import datasets
 from predictor_service.commands.evaluate import evaluate_command
 from predictor_service.commands.models import models
@@ -125,7 +127,7 @@ def predict_command(context: click.Context, /, graph: Path, output: str, **flags
 
 def _binding(text: str) -> tuple[str, int]:
     name, _, size = text.partition("=")
-    if not name or not size.isdigit():
+    if not name or not re.fullmatch("[0-9]{1,18}", size):
         raise click.BadParameter(f"{text!r} is not NAME=SIZE")
     return name, int(size)
 
@@ -133,13 +135,7 @@ def _binding(text: str) -> tuple[str, int]:
 def main() -> int:
     """Runs the program; returns its exit status."""
     try:
-        status: object = program.main(standalone_mode=False)
-        return status if isinstance(status, int) else 0
-    except click.exceptions.Abort:
-        return 130
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        return run_command(program)
     except PredictorError as error:
         sys.stderr.write(f"error: {error}\n")
         return EXIT_USAGE if isinstance(error, CallerError) else EXIT_ERROR

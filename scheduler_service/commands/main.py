@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from cotenant.command_run import run_command
 from scheduler_service.commands.decide import decide
 from scheduler_service.commands.policies import policies
 from scheduler_service.commands.serve import serve
@@ -29,12 +30,7 @@ for command in (serve, backup, restore, export_log, decide, policies):
 def main() -> None:
     """Run the command line and exit with its status."""
     try:
-        cli.main(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except click.Abort:
-        sys.exit(130)
+        sys.exit(run_command(cli))
     except SchedulerServiceError as error:
         click.echo(f"error: {error.message}", err=True)
         sys.exit(_EXIT_USAGE if isinstance(error, CallerError) else _EXIT_FAILED)

@@ -19,7 +19,7 @@ COMMAND = ["python", "train.py"]
     ("content", "expected"), [({}, False), ({"collect_profiles": True}, False), ({"collect_profiles": False}, True)]
 )
 def test_a_job_file_may_forbid_profiles(content: dict[str, object], expected: bool) -> None:
-    assert parse_job({"command": COMMAND, **content}, folder=Path()).spec.no_profiles is expected
+    assert parse_job({"command": COMMAND, "steps": 5, **content}, folder=Path()).spec.no_profiles is expected
 
 
 def test_anything_but_true_and_false_is_refused() -> None:
@@ -31,6 +31,6 @@ def test_anything_but_true_and_false_is_refused() -> None:
 def test_a_flag_forbids_them_as_well(
     cotenant: CommandLine, scheduler: FakeScheduler, flags: tuple[str, ...], expected: bool
 ) -> None:
-    assert cotenant("submit", "--name", "job", *flags, "--", *COMMAND).code == 0
+    assert cotenant("submit", "--name", "job", "--steps", "5", *flags, "--", *COMMAND).code == 0
     (request,) = [item for item in scheduler.seen if isinstance(item, scheduling_pb2.SubmitJobRequest)]
     assert request.spec.no_profiles is expected

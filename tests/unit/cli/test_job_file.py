@@ -61,6 +61,18 @@ def test_every_key_arrives_in_the_spec(tmp_path: Path) -> None:
         ({"command": ["x"], "memory": "2 elephants"}, "is not a size"),
         ({"command": ["x"], "environment": [1]}, "environment must be a mapping"),
         ({"command": ["x"], "max_slowdown": "20%"}, "max_slowdown must be a number"),
+        ({"command": ["x"]}, "steps is missing"),
+        ({"command": ["x"], "steps": 10**20}, "steps cannot be a number of 67 bits"),
+        ({"command": ["x"], "steps": 10**5000}, "steps cannot be a number of 16610 bits"),
+        ({"command": ["x"], "gpus": 4_000_000_000}, "gpus cannot be"),
+        ({"command": ["x"], "gpus": 0}, "gpus must be at least 1"),
+        ({"command": ["x"], "cpu_cores": 10**400}, "cpu_cores cannot be"),
+        ({"command": ["x"], "memory": "9" * 400}, "is more than any machine has"),
+        ({"command": ["x"], "memory": "99999999999TiB"}, "is more than any machine has"),
+        ({"command": ["x"], "tenant": "\ud800"}, "tenant cannot be '\\ud800'"),
+        ({"command": ["x"], "environment": {"A": "\udcff"}}, "environment cannot be"),
+        ({"command": ["x"], "settings": {"dimension_bindings": [1, 2]}}, "dimension_bindings must be a mapping"),
+        ({"command": ["x"], "settings": {"dimension_bindings": {"n": 10**20}}}, "settings cannot be"),
     ],
 )
 def test_a_wrong_value_is_named(content: dict[str, object], complaint: str, tmp_path: Path) -> None:
@@ -68,7 +80,9 @@ def test_a_wrong_value_is_named(content: dict[str, object], complaint: str, tmp_
         parse_job(content, folder=tmp_path)
 
 
-@pytest.mark.parametrize("text", ["- a\n- b\n", "a: [", "\x00", ""])
+@pytest.mark.parametrize(
+    "text", ["- a\n- b\n", "a: [", "\x00", "", "[" * 5_000, "name: 2026-13-45", "steps: " + "9" * 5_000]
+)
 def test_what_is_no_mapping_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(text)

@@ -37,10 +37,23 @@ def test_a_misspelt_setting_is_refused_with_the_right_one(tmp_path: Path) -> Non
     assert caught.value.remedy == "did you mean 'scheduler'?"
 
 
-@pytest.mark.parametrize("text", ["scheduler = [1]\n", "timeout_s = 'soon'\n", "not toml"])
+@pytest.mark.parametrize("text", ["scheduler = [1]\n", "timeout_s = 'soon'\n", "timeout_s = nan\n", "not toml"])
 def test_a_value_of_the_wrong_kind_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError):
         resolve_settings({}, {}, write_config(tmp_path, text))
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "0", "1e308"])
+def test_a_deadline_that_is_none_is_refused(seconds: str) -> None:
+    with pytest.raises(InputError, match="COTENANT_TIMEOUT_S is out of range"):
+        resolve_settings({}, {"COTENANT_TIMEOUT_S": seconds})
+
+
+@pytest.mark.parametrize("address", ["", "localhost", "no such host:7071", "127.0.0.1:"])
+def test_what_is_no_address_is_refused_before_it_is_dialled(address: str, cotenant: CommandLine) -> None:
+    outcome = cotenant("ps", "--scheduler", address)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "write HOST:PORT" in outcome.err
 
 
 def test_the_view_tells_where_a_value_came_from(

@@ -1,0 +1,87 @@
+"""Runs a program's command line: whatever the terminal does to it ends in an exit status, never in a traceback."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+EXIT_OK = 0
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+_REMEDIES = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f)",
+    errno.EACCES: "change its rights or name another place",
+    errno.EPERM: "change its rights or name another place",
+    errno.EROFS: "name a place that can be written to",
+    errno.ENOENT: "name a place that exists",
+    errno.ENOTDIR: "name a folder",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
+
+
+def run_command(command: click.Command, arguments: Sequence[str] | None = None, *, prog_name: str | None = None) -> int:
+    """Runs a command and returns its exit status; the program's own errors pass through.
+
+    Args:
+        command: What to run.
+        arguments: Words after the program's name; None = those of this process.
+        prog_name: Name in usage lines; None = that of this process.
+    """
+    _accept_every_character()
+    try:
+        result: object = command.main(args=arguments, prog_name=prog_name, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        _tell("interrupted")
+        return EXIT_INTERRUPTED
+    except SystemExit as error:
+        if error.code != EXIT_ERROR:
+            raise
+        # So click and rich end when the reader (head, less) has seen enough.
+        _close_stdout()
+        return EXIT_OK
+    except UnicodeEncodeError as error:
+        _tell(f"error: {error.object!a} is not UTF-8; write it anew")
+        return EXIT_USAGE
+    except OSError as error:
+        _tell(f"error: {_describe(error)}")
+        _close_stdout()
+        return EXIT_ERROR
+    return result if isinstance(result, int) else EXIT_OK
+
+
+def _accept_every_character() -> None:
+    """Lets a terminal without UTF-8 show a question mark instead of ending the program."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _close_stdout() -> None:
+    """Writes what is still buffered to nowhere: the interpreter tries once more at its end."""
+    if sys.stdout is not None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _describe(error: OSError) -> str:
+    what = error.strerror or str(error)
+    place = f"{error.filename}: " if error.filename else ""
+    remedy = _REMEDIES.get(error.errno or 0)
+    return f"{place}{what}; {remedy}" if remedy else f"{place}{what}"
+
+
+def _tell(line: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(f"{line}\n")

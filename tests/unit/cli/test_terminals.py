@@ -1,0 +1,73 @@
+"""Streams that are full, closed or without UTF-8, and arguments that no terminal should hand over."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cotenant.cli.up_command import parse_cores
+from cotenant.client_errors import InputError
+from tests.support.cli_cluster import CommandLine
+
+COMMAND = [sys.executable, "-c", "from cotenant.cli.main import main; main()"]
+
+
+def test_a_full_disk_under_stdout_is_one_line_and_exit_one() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([*COMMAND, "config", "view"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "error: No space left on device; free some space\n")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as closed:
+        done = subprocess.run(
+            [*COMMAND, "config", "view"], stdout=closed, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_terminal_without_utf_8_gets_a_question_mark(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COTENANT_DEVICE": "caf\u00e9"}
+    done = subprocess.run([*COMMAND, "config", "view"], env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"caf?" in done.stdout
+
+
+def test_an_argument_that_is_no_text_is_named(cotenant: CommandLine) -> None:
+    outcome = cotenant("describe", "\udcff", "--scheduler", "127.0.0.1:1")
+    assert (outcome.code, outcome.err) == (2, "error: '\\udcff' is not UTF-8; write it anew\n")
+
+
+def test_a_verb_of_another_program_is_that_program(cotenant: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    class ReplacedError(Exception):
+        """Instead of this process going away."""
+
+    def replace_process(path: str, command: list[str]) -> None:
+        raise ReplacedError(path, *command)
+
+    monkeypatch.setattr(os, "execv", replace_process)
+    with pytest.raises(ReplacedError) as caught:
+        cotenant("simulate", "trace.csv", "--seed", "3")
+    program = ("-m", "cotenant_simulator", "simulate", "trace.csv", "--seed", "3")
+    assert caught.value.args == (sys.executable, sys.executable, *program)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"), [("\u00b2", "not a list"), ("0,", "not a list"), ("0,0", "named twice")]
+)
+def test_cores_that_cannot_stand_in_are_refused(text: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        parse_cores(text)
+
+
+def test_a_state_folder_that_cannot_be_made_is_named(cotenant: CommandLine) -> None:
+    outcome = cotenant("up", "--standin-cores", "0", "--state-dir", "/proc/nowhere")
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: cannot make /proc/nowhere: ")
+    assert "--state-dir" in outcome.err
