@@ -40,7 +40,7 @@ _REPEATABLE = {
     ),
     "cotenant.v1.PredictionService": (
         "PredictJob", "PredictPairs", "PredictMemoryRisk", "RecordOutcomes", "ListDevices", "FitLossCurve",
-        "FitSpeedModel",
+        "FitSpeedModel", "ListMeasuredPairs",
     ),
 }  # fmt: skip
 

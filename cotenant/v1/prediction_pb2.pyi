@@ -376,6 +376,7 @@ class PredictPairsResponse(_message.Message):
     IN_DOMAIN_FIELD_NUMBER: _builtins.int
     MODEL_VERSION_FIELD_NUMBER: _builtins.int
     PREDICTION_ID_FIELD_NUMBER: _builtins.int
+    TIMES_MEASURED_FIELD_NUMBER: _builtins.int
     model_version: _builtins.str
     prediction_id: _builtins.str
     @_builtins.property
@@ -394,6 +395,10 @@ class PredictPairsResponse(_message.Message):
     def level(self) -> _containers.RepeatedScalarFieldContainer[_resources_pb2.EstimateLevel.ValueType]: ...
     @_builtins.property
     def in_domain(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]: ...
+    @_builtins.property
+    def times_measured(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How often each pair was measured, row-major like the others; empty = none was."""
+
     def __init__(
         self,
         *,
@@ -405,10 +410,11 @@ class PredictPairsResponse(_message.Message):
         in_domain: _abc.Iterable[_builtins.bool] | None = ...,
         model_version: _builtins.str = ...,
         prediction_id: _builtins.str = ...,
+        times_measured: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_domain", b"in_domain", "job_ids", b"job_ids", "level", b"level", "lower", b"lower", "model_version", b"model_version", "prediction_id", b"prediction_id", "slowdown_ratio", b"slowdown_ratio", "upper", b"upper"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_domain", b"in_domain", "job_ids", b"job_ids", "level", b"level", "lower", b"lower", "model_version", b"model_version", "prediction_id", b"prediction_id", "slowdown_ratio", b"slowdown_ratio", "times_measured", b"times_measured", "upper", b"upper"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -680,6 +686,113 @@ class RecordOutcomesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RecordOutcomesResponse: _TypeAlias = RecordOutcomesResponse  # noqa: Y015
+
+@_typing.final
+class ListMeasuredPairsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    device: _builtins.str
+    """Device type by name; empty = all."""
+    page_size: _builtins.int
+    """At most 1,000; 0 = 50."""
+    page_token: _builtins.str
+    def __init__(
+        self,
+        *,
+        device: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMeasuredPairsRequest: _TypeAlias = ListMeasuredPairsRequest  # noqa: Y015
+
+@_typing.final
+class ListMeasuredPairsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAIRS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    @_builtins.property
+    def pairs(self) -> _containers.RepeatedCompositeFieldContainer[Global___MeasuredPair]: ...
+    def __init__(
+        self,
+        *,
+        pairs: _abc.Iterable[Global___MeasuredPair] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "pairs", b"pairs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMeasuredPairsResponse: _TypeAlias = ListMeasuredPairsResponse  # noqa: Y015
+
+@_typing.final
+class MeasuredPair(_message.Message):
+    """What was measured of one job beside one other; newer measurements weigh more."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_FIELD_NUMBER: _builtins.int
+    VICTIM_JOB_KEY_FIELD_NUMBER: _builtins.int
+    OTHER_JOB_KEY_FIELD_NUMBER: _builtins.int
+    SLOWDOWN_RATIO_FIELD_NUMBER: _builtins.int
+    LOWER_FIELD_NUMBER: _builtins.int
+    UPPER_FIELD_NUMBER: _builtins.int
+    TIMES_MEASURED_FIELD_NUMBER: _builtins.int
+    NEWEST_AT_MS_FIELD_NUMBER: _builtins.int
+    VICTIM_GRAPH_SHA256_FIELD_NUMBER: _builtins.int
+    VICTIM_BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    OTHER_GRAPH_SHA256_FIELD_NUMBER: _builtins.int
+    OTHER_BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    device: _builtins.str
+    victim_job_key: _builtins.str
+    other_job_key: _builtins.str
+    slowdown_ratio: _builtins.float
+    lower: _builtins.float
+    """Where nine of ten further measurements are expected."""
+    upper: _builtins.float
+    times_measured: _builtins.int
+    newest_at_ms: _builtins.int
+    """When the newest was told; 0 = not known."""
+    victim_graph_sha256: _builtins.str
+    """Empty and 0 where nothing but the keys is known of the jobs."""
+    victim_batch_size: _builtins.int
+    other_graph_sha256: _builtins.str
+    other_batch_size: _builtins.int
+    def __init__(
+        self,
+        *,
+        device: _builtins.str = ...,
+        victim_job_key: _builtins.str = ...,
+        other_job_key: _builtins.str = ...,
+        slowdown_ratio: _builtins.float = ...,
+        lower: _builtins.float = ...,
+        upper: _builtins.float = ...,
+        times_measured: _builtins.int = ...,
+        newest_at_ms: _builtins.int = ...,
+        victim_graph_sha256: _builtins.str = ...,
+        victim_batch_size: _builtins.int = ...,
+        other_graph_sha256: _builtins.str = ...,
+        other_batch_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "lower", b"lower", "newest_at_ms", b"newest_at_ms", "other_batch_size", b"other_batch_size", "other_graph_sha256", b"other_graph_sha256", "other_job_key", b"other_job_key", "slowdown_ratio", b"slowdown_ratio", "times_measured", b"times_measured", "upper", b"upper", "victim_batch_size", b"victim_batch_size", "victim_graph_sha256", b"victim_graph_sha256", "victim_job_key", b"victim_job_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MeasuredPair: _TypeAlias = MeasuredPair  # noqa: Y015
 
 @_typing.final
 class RecordStretchesRequest(_message.Message):

@@ -65,6 +65,11 @@ class PredictionServiceStub:
                 request_serializer=cotenant_dot_v1_dot_prediction__pb2.RecordStretchesRequest.SerializeToString,
                 response_deserializer=cotenant_dot_v1_dot_prediction__pb2.RecordStretchesResponse.FromString,
                 _registered_method=True)
+        self.ListMeasuredPairs = channel.unary_unary(
+                '/cotenant.v1.PredictionService/ListMeasuredPairs',
+                request_serializer=cotenant_dot_v1_dot_prediction__pb2.ListMeasuredPairsRequest.SerializeToString,
+                response_deserializer=cotenant_dot_v1_dot_prediction__pb2.ListMeasuredPairsResponse.FromString,
+                _registered_method=True)
         self.ListDevices = channel.unary_unary(
                 '/cotenant.v1.PredictionService/ListDevices',
                 request_serializer=cotenant_dot_v1_dot_prediction__pb2.ListDevicesRequest.SerializeToString,
@@ -128,6 +133,13 @@ class PredictionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListMeasuredPairs(self, request, context):
+        """Lists the pairs of jobs that were measured side by side, by device type and keys.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListDevices(self, request, context):
         """Lists the device types with a trained model or known peaks.
         """
@@ -181,6 +193,11 @@ def add_PredictionServiceServicer_to_server(servicer, server):
                     servicer.RecordStretches,
                     request_deserializer=cotenant_dot_v1_dot_prediction__pb2.RecordStretchesRequest.FromString,
                     response_serializer=cotenant_dot_v1_dot_prediction__pb2.RecordStretchesResponse.SerializeToString,
+            ),
+            'ListMeasuredPairs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMeasuredPairs,
+                    request_deserializer=cotenant_dot_v1_dot_prediction__pb2.ListMeasuredPairsRequest.FromString,
+                    response_serializer=cotenant_dot_v1_dot_prediction__pb2.ListMeasuredPairsResponse.SerializeToString,
             ),
             'ListDevices': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDevices,
@@ -361,6 +378,33 @@ class PredictionService:
             '/cotenant.v1.PredictionService/RecordStretches',
             cotenant_dot_v1_dot_prediction__pb2.RecordStretchesRequest.SerializeToString,
             cotenant_dot_v1_dot_prediction__pb2.RecordStretchesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMeasuredPairs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cotenant.v1.PredictionService/ListMeasuredPairs',
+            cotenant_dot_v1_dot_prediction__pb2.ListMeasuredPairsRequest.SerializeToString,
+            cotenant_dot_v1_dot_prediction__pb2.ListMeasuredPairsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,8 @@ class PredictionServiceStub:
     """Joins measured values to earlier predictions."""
     RecordStretches: _grpc.UnaryUnaryMultiCallable[_prediction_pb2.RecordStretchesRequest, _prediction_pb2.RecordStretchesResponse]
     """Keeps what agents measured of running jobs, as rows to learn from."""
+    ListMeasuredPairs: _grpc.UnaryUnaryMultiCallable[_prediction_pb2.ListMeasuredPairsRequest, _prediction_pb2.ListMeasuredPairsResponse]
+    """Lists the pairs of jobs that were measured side by side, by device type and keys."""
     ListDevices: _grpc.UnaryUnaryMultiCallable[_prediction_pb2.ListDevicesRequest, _prediction_pb2.ListDevicesResponse]
     """Lists the device types with a trained model or known peaks."""
     FitLossCurve: _grpc.UnaryUnaryMultiCallable[_prediction_pb2.FitLossCurveRequest, _prediction_pb2.FitLossCurveResponse]
@@ -69,6 +71,8 @@ class PredictionServiceAsyncStub(PredictionServiceStub):
     """Joins measured values to earlier predictions."""
     RecordStretches: _aio.UnaryUnaryMultiCallable[_prediction_pb2.RecordStretchesRequest, _prediction_pb2.RecordStretchesResponse]  # type: ignore[assignment]
     """Keeps what agents measured of running jobs, as rows to learn from."""
+    ListMeasuredPairs: _aio.UnaryUnaryMultiCallable[_prediction_pb2.ListMeasuredPairsRequest, _prediction_pb2.ListMeasuredPairsResponse]  # type: ignore[assignment]
+    """Lists the pairs of jobs that were measured side by side, by device type and keys."""
     ListDevices: _aio.UnaryUnaryMultiCallable[_prediction_pb2.ListDevicesRequest, _prediction_pb2.ListDevicesResponse]  # type: ignore[assignment]
     """Lists the device types with a trained model or known peaks."""
     FitLossCurve: _aio.UnaryUnaryMultiCallable[_prediction_pb2.FitLossCurveRequest, _prediction_pb2.FitLossCurveResponse]  # type: ignore[assignment]
@@ -126,6 +130,14 @@ class PredictionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_prediction_pb2.RecordStretchesResponse, _abc.Awaitable[_prediction_pb2.RecordStretchesResponse]]:
         """Keeps what agents measured of running jobs, as rows to learn from."""
+
+    @_abc_1.abstractmethod
+    def ListMeasuredPairs(
+        self,
+        request: _prediction_pb2.ListMeasuredPairsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_prediction_pb2.ListMeasuredPairsResponse, _abc.Awaitable[_prediction_pb2.ListMeasuredPairsResponse]]:
+        """Lists the pairs of jobs that were measured side by side, by device type and keys."""
 
     @_abc_1.abstractmethod
     def ListDevices(

@@ -296,12 +296,18 @@ class Neighbour(_message.Message):
     PREDICTED_SLOWDOWN_UPPER_RATIO_FIELD_NUMBER: _builtins.int
     LEVEL_FIELD_NUMBER: _builtins.int
     MEASURED_SLOWDOWN_RATIO_FIELD_NUMBER: _builtins.int
+    TIMES_MEASURED_FIELD_NUMBER: _builtins.int
+    CAUSED_SLOWDOWN_RATIO_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     predicted_slowdown_ratio: _builtins.float
     """What the scheduler expected of this pair; absent = nothing was known."""
     predicted_slowdown_upper_ratio: _builtins.float
     level: _resources_pb2.EstimateLevel.ValueType
     measured_slowdown_ratio: _builtins.float
+    times_measured: _builtins.int
+    """How often this pair was measured on this device type; 0 = never, or not known here."""
+    caused_slowdown_ratio: _builtins.float
+    """How much the job is expected to slow the other one down; absent = nothing is known, or nobody asked."""
     def __init__(
         self,
         *,
@@ -310,17 +316,23 @@ class Neighbour(_message.Message):
         predicted_slowdown_upper_ratio: _builtins.float | None = ...,
         level: _resources_pb2.EstimateLevel.ValueType = ...,
         measured_slowdown_ratio: _builtins.float | None = ...,
+        times_measured: _builtins.int = ...,
+        caused_slowdown_ratio: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "_predicted_slowdown_upper_ratio", b"_predicted_slowdown_upper_ratio", "measured_slowdown_ratio", b"measured_slowdown_ratio", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predicted_slowdown_upper_ratio", b"predicted_slowdown_upper_ratio"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_caused_slowdown_ratio", b"_caused_slowdown_ratio", "_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "_predicted_slowdown_upper_ratio", b"_predicted_slowdown_upper_ratio", "caused_slowdown_ratio", b"caused_slowdown_ratio", "measured_slowdown_ratio", b"measured_slowdown_ratio", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predicted_slowdown_upper_ratio", b"predicted_slowdown_upper_ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "_predicted_slowdown_upper_ratio", b"_predicted_slowdown_upper_ratio", "job_id", b"job_id", "level", b"level", "measured_slowdown_ratio", b"measured_slowdown_ratio", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predicted_slowdown_upper_ratio", b"predicted_slowdown_upper_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_caused_slowdown_ratio", b"_caused_slowdown_ratio", "_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "_predicted_slowdown_upper_ratio", b"_predicted_slowdown_upper_ratio", "caused_slowdown_ratio", b"caused_slowdown_ratio", "job_id", b"job_id", "level", b"level", "measured_slowdown_ratio", b"measured_slowdown_ratio", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predicted_slowdown_upper_ratio", b"predicted_slowdown_upper_ratio", "times_measured", b"times_measured"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__caused_slowdown_ratio: _TypeAlias = _typing.Literal["caused_slowdown_ratio"]  # noqa: Y015
+    _WhichOneofArgType__caused_slowdown_ratio: _TypeAlias = _typing.Literal["_caused_slowdown_ratio", b"_caused_slowdown_ratio"]  # noqa: Y015
     _WhichOneofReturnType__measured_slowdown_ratio: _TypeAlias = _typing.Literal["measured_slowdown_ratio"]  # noqa: Y015
     _WhichOneofArgType__measured_slowdown_ratio: _TypeAlias = _typing.Literal["_measured_slowdown_ratio", b"_measured_slowdown_ratio"]  # noqa: Y015
     _WhichOneofReturnType__predicted_slowdown_ratio: _TypeAlias = _typing.Literal["predicted_slowdown_ratio"]  # noqa: Y015
     _WhichOneofArgType__predicted_slowdown_ratio: _TypeAlias = _typing.Literal["_predicted_slowdown_ratio", b"_predicted_slowdown_ratio"]  # noqa: Y015
     _WhichOneofReturnType__predicted_slowdown_upper_ratio: _TypeAlias = _typing.Literal["predicted_slowdown_upper_ratio"]  # noqa: Y015
     _WhichOneofArgType__predicted_slowdown_upper_ratio: _TypeAlias = _typing.Literal["_predicted_slowdown_upper_ratio", b"_predicted_slowdown_upper_ratio"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__caused_slowdown_ratio) -> _WhichOneofReturnType__caused_slowdown_ratio | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__measured_slowdown_ratio) -> _WhichOneofReturnType__measured_slowdown_ratio | None: ...
     @_typing.overload
@@ -708,6 +720,7 @@ class Candidate(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     COST_FIELD_NUMBER: _builtins.int
     CHOSEN_FIELD_NUMBER: _builtins.int
+    NEIGHBOURS_FIELD_NUMBER: _builtins.int
     gpu_id: _builtins.str
     feasible: _builtins.bool
     cost: _builtins.float
@@ -715,6 +728,10 @@ class Candidate(_message.Message):
     chosen: _builtins.bool
     @_builtins.property
     def reason(self) -> Global___Reason: ...
+    @_builtins.property
+    def neighbours(self) -> _containers.RepeatedCompositeFieldContainer[Global___Neighbour]:
+        """Who is on this GPU now, at most 16, and what is known of the job beside each."""
+
     def __init__(
         self,
         *,
@@ -723,10 +740,11 @@ class Candidate(_message.Message):
         reason: Global___Reason | None = ...,
         cost: _builtins.float | None = ...,
         chosen: _builtins.bool = ...,
+        neighbours: _abc.Iterable[Global___Neighbour] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "cost", b"cost", "reason", b"reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "chosen", b"chosen", "cost", b"cost", "feasible", b"feasible", "gpu_id", b"gpu_id", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "chosen", b"chosen", "cost", b"cost", "feasible", b"feasible", "gpu_id", b"gpu_id", "neighbours", b"neighbours", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cost: _TypeAlias = _typing.Literal["cost"]  # noqa: Y015
     _WhichOneofArgType__cost: _TypeAlias = _typing.Literal["_cost", b"_cost"]  # noqa: Y015

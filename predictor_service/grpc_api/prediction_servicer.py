@@ -14,6 +14,7 @@ from predictor_service.features.graph_limits import DEFAULT_LIMITS
 from predictor_service.grpc_api.call_desk import CallDesk
 from predictor_service.grpc_api.convergence_answers import fit_loss_curve, fit_speed_model
 from predictor_service.grpc_api.job_answers import JobAnswers
+from predictor_service.grpc_api.pair_rows import list_measured_pairs
 from predictor_service.grpc_api.stretch_answers import record_stretches
 from predictor_service.grpc_api.translate_answers import (
     device_message,
@@ -54,6 +55,7 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         self._profiles = profiles
         self._jobs = JobAnswers(predictor, journal)
         predictor.learn_outcomes(journal.joined(newest=_LEARNED_AT_START_MAX))
+        predictor.learn_stretches(profiles.read(newest=_LEARNED_AT_START_MAX))
 
     def PredictJob(  # noqa: N802 (named by the contract)
         self, request: prediction_pb2.PredictJobRequest, context: grpc.ServicerContext
@@ -94,7 +96,20 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         self, request: prediction_pb2.RecordStretchesRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.RecordStretchesResponse:
         """Keeps what agents measured of running jobs."""
-        return self._desk.answer(context, "RecordStretches", request, lambda: record_stretches(request, self._profiles))
+        return self._desk.answer(
+            context,
+            "RecordStretches",
+            request,
+            lambda: record_stretches(request, self._profiles, self._predictor.learn_stretches),
+        )
+
+    def ListMeasuredPairs(  # noqa: N802 (named by the contract)
+        self, request: prediction_pb2.ListMeasuredPairsRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.ListMeasuredPairsResponse:
+        """Lists the pairs of jobs that were measured side by side."""
+        return self._desk.answer(
+            context, "ListMeasuredPairs", request, lambda: list_measured_pairs(request, self._predictor)
+        )
 
     def ListDevices(  # noqa: N802 (named by the contract)
         self, request: prediction_pb2.ListDevicesRequest, context: grpc.ServicerContext

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from cotenant.v1 import prediction_pb2, resources_pb2
@@ -9,7 +10,7 @@ from predictor_service.errors import CallerError, InvalidRequestError
 from predictor_service.features.devices import find_device_type
 from predictor_service.grpc_api.translate_requests import job_settings
 from predictor_service.profile_store.store import ProfileStore
-from predictor_service.profile_store.stretch import MeasuredJob, Stretch
+from predictor_service.profile_store.stretch import MeasuredJob, StoredStretch, Stretch
 from predictor_service.system_clock import now_ms
 
 STRETCHES_MAX: Final = 1_000
@@ -17,9 +18,16 @@ _ID_CHARACTERS_MAX: Final = 64
 
 
 def record_stretches(
-    request: prediction_pb2.RecordStretchesRequest, store: ProfileStore
+    request: prediction_pb2.RecordStretchesRequest,
+    store: ProfileStore,
+    learn: Callable[[Iterable[StoredStretch]], None],
 ) -> prediction_pb2.RecordStretchesResponse:
     """Answers one request.
+
+    Args:
+        request: What was measured.
+        store: Keeps it.
+        learn: Told of what is new in the store.
 
     Raises:
         InvalidRequestError: More than 1,000 stretches.
@@ -37,7 +45,9 @@ def record_stretches(
             stretches.append(_stretch(message))
         except CallerError as error:
             refused.append((message.stretch_id, f"its settings are refused ({type(error).__name__})"))
-    added = store.add(stretches, now_ms())
+    at_ms = now_ms()
+    added = store.add(stretches, at_ms)
+    learn([StoredStretch(stretch=stretch, at_ms=at_ms) for stretch in added.new])
     for _, reason in refused:
         store.count_refused(reason)
     return prediction_pb2.RecordStretchesResponse(

@@ -69,6 +69,7 @@ def pairs_response(answer: PairsAnswer) -> prediction_pb2.PredictPairsResponse:
         in_domain=answer.in_domain.reshape(-1).tolist(),
         model_version=answer.model_version,
         prediction_id=answer.prediction_id,
+        times_measured=answer.times_measured.reshape(-1).tolist() if answer.times_measured.any() else (),
     )
 
 

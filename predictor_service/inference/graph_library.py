@@ -93,6 +93,10 @@ class GraphLibrary:
             self._store(sha256, stripped)
         return sha256
 
+    def remembers(self, graph_sha256: str, bindings: Mapping[str, int]) -> bool:
+        """Whether a graph can be found without reading its file again."""
+        return self._recall(graph_sha256, bindings) is not None
+
     def find(self, graph_sha256: str, bindings: Mapping[str, int]) -> MeasuredGraph:
         """Returns the description of a graph that was sent before.
 

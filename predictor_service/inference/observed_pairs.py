@@ -4,7 +4,8 @@ Kept per ordered pair is a robust running mean of ln(1 + slowdown) with its coun
 sample weighs at least one in `COUNT_MAX`. A sample far outside the scatter so far counts as if it were at its edge, so
 that one bad window moves little and a lasting change still wins. The oldest pairs leave when there are too many.
 
-The table is rebuilt from the outcome journal when the service starts, so it needs no file of its own.
+The table is rebuilt from the outcome journal and the profile store when the service starts, so it needs no file of
+its own, and what is kept once under its id is counted once.
 """
 
 from __future__ import annotations
@@ -44,11 +45,15 @@ class Observation:
         count: Windows seen, faded; above 0.
         mean: Of ln(1 + slowdown).
         scatter: Sum of squared deviations, faded.
+        times: Windows seen, none forgotten.
+        newest_ms: When the newest was told; 0 = not known.
     """
 
     count: float
     mean: float
     scatter: float = 0.0
+    times: int = 1
+    newest_ms: int = 0
 
     @property
     def variance(self) -> float:
@@ -60,7 +65,7 @@ class Observation:
         """Of the mean."""
         return self.variance / self.count
 
-    def with_sample(self, value: float) -> Observation:
+    def with_sample(self, value: float, at_ms: int = 0) -> Observation:
         """Folds one window in."""
         edge = _EDGE * math.sqrt(self.variance)
         deviation = min(max(value - self.mean, -edge), edge)
@@ -71,6 +76,8 @@ class Observation:
             count=count,
             mean=self.mean + deviation / count,
             scatter=fade * self.scatter + deviation**2 * kept / count,
+            times=self.times + 1,
+            newest_ms=max(self.newest_ms, at_ms),
         )
 
 
@@ -81,7 +88,7 @@ class ObservedPairs:
         self._lock = threading.Lock()
         self._devices: OrderedDict[str, OrderedDict[Pair, Observation]] = OrderedDict()
 
-    def observe(self, device: str, victim: str, other: str, slowdown_ratio: float) -> None:
+    def observe(self, device: str, victim: str, other: str, slowdown_ratio: float, at_ms: int = 0) -> None:
         """Folds one measured slowdown in.
 
         Args:
@@ -89,13 +96,15 @@ class ObservedPairs:
             victim: Key of the job that was slowed down.
             other: Key of the job beside it.
             slowdown_ratio: Shared over alone, less 1; above -1.
+            at_ms: When it was told.
         """
         value = min(max(math.log1p(slowdown_ratio), _LOG_MIN), _LOG_MAX)
         with self._lock:
             table = self._devices.setdefault(_canonical(device), OrderedDict())
             self._devices.move_to_end(_canonical(device))
             past = table.pop((victim, other), None)
-            table[victim, other] = Observation(count=1.0, mean=value) if past is None else past.with_sample(value)
+            first = Observation(count=1.0, mean=value, newest_ms=at_ms)
+            table[victim, other] = first if past is None else past.with_sample(value, at_ms)
             if len(table) > PAIRS_MAX:
                 table.popitem(last=False)
             if len(self._devices) > DEVICES_MAX:
@@ -131,6 +140,24 @@ class ObservedPairs:
             if len(table) <= len(named) ** 2:
                 return {pair: seen for pair, seen in table.items() if pair[0] in named and pair[1] in named}
             return {(one, two): table[one, two] for one in named for two in named if (one, two) in table}
+
+    def all_of(self, device: str = "") -> list[tuple[str, Pair, Observation]]:
+        """Every device type, pair and what is known of it, by these names.
+
+        Args:
+            device: This device type only.
+        """
+        wanted = _canonical(device)
+        with self._lock:
+            return sorted(
+                (
+                    (name, pair, seen)
+                    for name, table in self._devices.items()
+                    for pair, seen in table.items()
+                    if wanted in ("", name)
+                ),
+                key=lambda row: row[:2],
+            )
 
 
 def _canonical(device: str) -> str:

@@ -75,6 +75,7 @@ def estimate_pairs(
         upper=bounded.upper.astype(np.float32).reshape(shape),
         level=level.reshape(shape),
         in_domain=in_domain.reshape(shape),
+        times_measured=np.zeros(shape, dtype=np.int32),
     )
     _fold_in_measured(answer, question, _error_variance(model), {**(measured or {}), **_stated(question)})
     _override_observed(answer, question)
@@ -184,6 +185,7 @@ def _fold_in_measured(
     answer.upper[at] = np.expm1(value[at] + reach)
     answer.level[at] = Level.OBSERVED
     answer.in_domain[at] = True
+    answer.times_measured[at] = [seen[pair].times for pair in zip(*(axis.tolist() for axis in at), strict=True)]
 
 
 def _override_observed(answer: PairsAnswer, question: PairsQuestion) -> None:

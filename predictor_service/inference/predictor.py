@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
-from predictor_service.errors import InvalidRequestError, UnboundDimensionError, UnknownDeviceError
+from predictor_service.errors import InvalidRequestError, PredictorError, UnboundDimensionError, UnknownDeviceError
 from predictor_service.features.devices import DEVICE_TYPES, DeviceType, find_device_type
 from predictor_service.features.graph_description import GraphDescription
 from predictor_service.inference.graph_library import GraphLibrary
@@ -19,8 +19,8 @@ from predictor_service.inference.kept_estimators import ESTIMATORS_MAX, KeptEsti
 from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.inference.memory_risk import RISK_JOBS_MAX, estimate_memory_risk
 from predictor_service.inference.observed_jobs import ObservedJobs
-from predictor_service.inference.observed_pairs import ObservedPairs
 from predictor_service.inference.pair_estimator import estimate_pairs
+from predictor_service.inference.pair_table import MeasuredPair, PairTable
 from predictor_service.inference.prepared_job import NO_VERSION, PreparedJob, check_sub_batches
 from predictor_service.inference.records import (
     JobAnswer,
@@ -33,10 +33,14 @@ from predictor_service.inference.records import (
     RiskQuestion,
 )
 from predictor_service.outcome_journal import PredictionEntry
+from predictor_service.profile_store.stretch import StoredStretch
 from predictor_service.registry.served_version import ServedTarget, ServedVersion
 from predictor_service.selection.targets import SLOWDOWN
 
 PAIR_JOBS_MAX: Final = 500
+PARTNERS_MAX: Final = 40
+"""Measured jobs that join a question: the work grows with the square of all."""
+UNREAD_GRAPHS_MAX: Final = 2
 
 
 class ServedVersionSource(Protocol):
@@ -62,7 +66,7 @@ class Predictor:
         self._graphs = graphs
         self._versions = versions
         self._estimators = KeptEstimators(estimators_max)
-        self._observed = ObservedPairs()
+        self._pairs = PairTable()
         self._observed_jobs = ObservedJobs()
         # Unlike any other process' ids, and ascending: an index of the journal then grows at its end only.
         self._ids_of_process = uuid.uuid4().hex
@@ -116,11 +120,12 @@ class Predictor:
             return self._estimator(job, device, version, question.confidence)
 
         model = self._targets(version, device).get(SLOWDOWN.name)
-        question = dataclasses.replace(
-            question, jobs=tuple(self._observed_jobs.complete(device.name, job) for job in question.jobs)
+        jobs = (*question.jobs, *self._partners(question, device))
+        asked = dataclasses.replace(
+            question, jobs=tuple(self._observed_jobs.complete(device.name, job) for job in jobs)
         )
-        measured = self._observed.among(device.name, [job.key for job in question.jobs])
-        answer = estimate_pairs(question, device, model, estimator_of, measured)
+        measured = self._pairs.among(device.name, [job.key for job in jobs])
+        answer = estimate_pairs(asked, device, model, estimator_of, measured).of_first(len(question.jobs))
         name = version.version if version else NO_VERSION
         return dataclasses.replace(answer, prediction_id=self._next_id(), model_version=name)
 
@@ -147,9 +152,28 @@ class Predictor:
             joined: Outcomes beside their predictions, oldest first.
         """
         joined = list(joined)
-        self._observed.learn(joined)
+        self._pairs.learn_outcomes(joined)
         self._observed_jobs.learn(joined)
         self.outcomes_learned += len(joined)
+
+    def learn_stretches(self, stored: Iterable[StoredStretch]) -> None:
+        """Learns what agents measured of pairs at once.
+
+        Args:
+            stored: Stretches as they were kept, each once, in the order of the store.
+        """
+        self._pairs.learn_stretches(stored)
+
+    def measured_pairs(self, device: str = "") -> list[MeasuredPair]:
+        """What was measured of pairs, by device type and keys.
+
+        Args:
+            device: This device type only; empty = all.
+
+        Raises:
+            UnknownDeviceError: There is no such device type.
+        """
+        return self._pairs.rows(self._device(device).name if device else "")
 
     def keep_graph(self, data: bytes) -> tuple[str, GraphDescription | None, Sequence[Notice]]:
         """Keeps a graph under its hash.
@@ -245,6 +269,28 @@ class Predictor:
     ) -> JobEstimator:
         graph = self._graphs.find(job.graph_sha256, job.settings.dimension_bindings)
         return self._estimators.find(graph, job.settings, device, version, confidence)
+
+    def _partners(self, question: PairsQuestion, device: DeviceType) -> list[PairJob]:
+        """Measured jobs that join a question; a graph that has to be read again takes long, so few of these do."""
+        found: list[PairJob] = []
+        unread = 0
+        for job in self._pairs.partners(device.name, [job.key for job in question.jobs]):
+            bindings = job.settings.dimension_bindings
+            if not self._graphs.remembers(job.graph_sha256, bindings):
+                unread += 1
+                if unread > UNREAD_GRAPHS_MAX or not self._can_read(job):
+                    continue
+            found.append(job)
+            if len(found) == PARTNERS_MAX:
+                break
+        return found
+
+    def _can_read(self, job: PairJob) -> bool:
+        try:
+            self._graphs.find(job.graph_sha256, job.settings.dimension_bindings)
+        except PredictorError:
+            return False
+        return True
 
     def _targets(self, version: ServedVersion | None, device: DeviceType) -> Mapping[str, ServedTarget]:
         return version.devices.get(device.name, {}) if version else {}

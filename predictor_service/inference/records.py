@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -152,7 +153,11 @@ class PairsQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PairsAnswer:
-    """Slowdowns of all ordered pairs; arrays have shape (jobs, jobs), victim by other."""
+    """Slowdowns of all ordered pairs; arrays have shape (jobs, jobs), victim by other.
+
+    Attributes:
+        times_measured: How often each pair was measured; 0 = never.
+    """
 
     prediction_id: str
     model_version: str
@@ -162,6 +167,15 @@ class PairsAnswer:
     upper: npt.NDArray[np.float32]
     level: npt.NDArray[np.int32]
     in_domain: npt.NDArray[np.bool_]
+    times_measured: npt.NDArray[np.int32]
+
+    def of_first(self, count: int) -> PairsAnswer:
+        """Returns the answer about the first jobs only."""
+        if count == len(self.job_ids):
+            return self
+        names = ("slowdown_ratio", "lower", "upper", "level", "in_domain", "times_measured")
+        cut = {name: getattr(self, name)[:count, :count] for name in names}
+        return dataclasses.replace(self, job_ids=self.job_ids[:count], **cut)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -57,11 +57,13 @@ class Added:
         recorded: Now kept.
         repeated: Kept before under the same id.
         refused: Id and reason of each that is not kept.
+        new: Those now kept, in their order.
     """
 
     recorded: int
     repeated: int
     refused: Sequence[tuple[str, str]]
+    new: Sequence[Stretch] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +127,8 @@ class ProfileStore:
         if not self._days:
             return Added(recorded=0, repeated=0, refused=[(item.stretch_id, KEEPS_NONE) for item in stretches])
         refused: list[tuple[str, str]] = []
-        recorded = repeated = 0
+        new: list[Stretch] = []
+        repeated = 0
         with self._writing() as connection:
             for stretch in stretches:
                 fault = find_fault(stretch)
@@ -137,10 +140,10 @@ class ProfileStore:
                     refused.append((stretch.stretch_id, fault))
                 else:
                     _insert(connection, stretch, at_ms)
-                    recorded += 1
+                    new.append(stretch)
             _count(connection, Counter(reason for _, reason in refused))
             self._shrink(connection, at_ms)
-        return Added(recorded=recorded, repeated=repeated, refused=refused)
+        return Added(recorded=len(new), repeated=repeated, refused=refused, new=new)
 
     def count_refused(self, reason: str, stretches: int = 1) -> None:
         """Counts what was refused before it became a stretch.
@@ -151,11 +154,17 @@ class ProfileStore:
         with self._writing() as connection:
             _count(connection, Counter({reason: stretches}))
 
-    def read(self) -> list[StoredStretch]:
-        """Everything, oldest first; what this program cannot read comes with its fault."""
+    def read(self, newest: int = -1) -> list[StoredStretch]:
+        """The newest stretches, oldest first; what this program cannot read comes with its fault.
+
+        Args:
+            newest: How many at most; -1 = all.
+        """
         with self._lock:
-            rows = self._connection.execute("SELECT stretch_id, content FROM stretches ORDER BY number").fetchall()
-        return [decode(stretch_id, content) for stretch_id, content in rows]
+            rows = self._connection.execute(
+                "SELECT stretch_id, content, at_ms FROM stretches ORDER BY number DESC LIMIT ?", (newest,)
+            ).fetchall()[::-1]
+        return [replace(decode(stretch_id, content), at_ms=at_ms) for stretch_id, content, at_ms in rows]
 
     def forget(self, *, before_ms: int | None = None, job_key: str | None = None, device: str | None = None) -> int:
         """Deletes what fulfils all conditions that are given, from the file as well.

@@ -144,11 +144,13 @@ class StoredStretch:
     Attributes:
         stretch: None when this program cannot read it; `fault` says why.
         unknown: Names of fields that this program does not know; they stay in the store.
+        at_ms: When it was told.
     """
 
     stretch: Stretch | None
     unknown: frozenset[str] = field(default_factory=frozenset)
     fault: str = ""
+    at_ms: int = 0
 
 
 def encode(stretch: Stretch) -> str:

@@ -92,7 +92,9 @@ def test_no_name_user_path_or_command_is_ever_stored_or_exported(secrets: list[s
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with closing(ProfileStore(folder / "profiles.sqlite")) as store:
-            answer = record_stretches(prediction_pb2.RecordStretchesRequest(stretches=messages), store)
+            answer = record_stretches(
+                prediction_pb2.RecordStretchesRequest(stretches=messages), store, lambda new: None
+            )
             assert answer.recorded == 4
             stretches = [item.stretch for item in store.read() if item.stretch is not None]
         export_folder(stretches, folder / "set", folder / "graphs")
@@ -125,7 +127,9 @@ def test_an_agent_that_tells_names_is_not_believed(secrets: list[str]) -> None:
         messages.append(message)
     with tempfile.TemporaryDirectory() as name:
         with closing(ProfileStore(Path(name) / "profiles.sqlite")) as store:
-            answer = record_stretches(prediction_pb2.RecordStretchesRequest(stretches=messages), store)
+            answer = record_stretches(
+                prediction_pb2.RecordStretchesRequest(stretches=messages), store, lambda new: None
+            )
         kept = list(every_text(Path(name)))
     assert (answer.recorded, len(answer.refused)) == (0, len(liars))
     assert not [secret for secret in secrets for text in kept if secret.encode() in text]

@@ -104,6 +104,11 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
         self.stretches.extend(request.stretches)
         return prediction_pb2.RecordStretchesResponse(recorded=len(request.stretches))
 
+    def ListMeasuredPairs(  # noqa: N802
+        self, request: prediction_pb2.ListMeasuredPairsRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.ListMeasuredPairsResponse:
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "the scheduler lists no pairs")
+
     def UploadGraph(  # noqa: N802
         self, request_iterator: Iterator[prediction_pb2.UploadGraphRequest], context: grpc.ServicerContext
     ) -> prediction_pb2.UploadGraphResponse:

@@ -198,6 +198,29 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
     ) -> prediction_pb2.RecordStretchesResponse:
         return prediction_pb2.RecordStretchesResponse(recorded=len(request.stretches))
 
+    def ListMeasuredPairs(
+        self, request: prediction_pb2.ListMeasuredPairsRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.ListMeasuredPairsResponse:
+        """Knows that two jobs harm each other unequally."""
+        self.seen.append(request)
+        pairs = [
+            prediction_pb2.MeasuredPair(
+                device="cpu-standin",
+                victim_job_key=victim * 32,
+                other_job_key=other * 32,
+                slowdown_ratio=slowdown_ratio,
+                lower=slowdown_ratio / 2,
+                upper=slowdown_ratio * 2,
+                times_measured=3,
+                victim_graph_sha256=victim * 32,
+                victim_batch_size=16,
+                other_graph_sha256=other * 32,
+                other_batch_size=16,
+            )
+            for victim, other, slowdown_ratio in (("ab", "cd", 0.1), ("cd", "ab", 0.8))
+        ]
+        return prediction_pb2.ListMeasuredPairsResponse(pairs=pairs)
+
     def ListDevices(
         self, request: prediction_pb2.ListDevicesRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.ListDevicesResponse:

@@ -1,0 +1,62 @@
+"""ListMeasuredPairs: the pair table in pages."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import Final
+
+from cotenant.v1 import prediction_pb2
+from predictor_service.errors import InvalidRequestError
+from predictor_service.inference.pair_table import MeasuredPair
+from predictor_service.inference.predictor import Predictor
+
+PAGE_SIZE_DEFAULT: Final = 50
+PAGE_SIZE_MAX: Final = 1_000
+_DEVIATIONS: Final = NormalDist().inv_cdf(0.95)
+
+
+def list_measured_pairs(
+    request: prediction_pb2.ListMeasuredPairsRequest, predictor: Predictor
+) -> prediction_pb2.ListMeasuredPairsResponse:
+    """Answers one request.
+
+    Raises:
+        InvalidRequestError: The page size is outside its range.
+        UnknownDeviceError: There is no such device type.
+    """
+    if not 0 <= request.page_size <= PAGE_SIZE_MAX:
+        raise InvalidRequestError(
+            f"page_size is {request.page_size}",
+            remedy=f"use 0 (= {PAGE_SIZE_DEFAULT}) to {PAGE_SIZE_MAX}",
+            details={"field": "page_size"},
+        )
+    # The token is the last place of the page before: the list is sorted, so it survives new measurements.
+    rows = [row for row in predictor.measured_pairs(request.device) if _place(row) > request.page_token]
+    page = rows[: request.page_size or PAGE_SIZE_DEFAULT]
+    return prediction_pb2.ListMeasuredPairsResponse(
+        pairs=[_message(row) for row in page], next_page_token=_place(page[-1]) if len(page) < len(rows) else ""
+    )
+
+
+def _place(row: MeasuredPair) -> str:
+    return "\n".join((row.device, *row.pair))
+
+
+def _message(row: MeasuredPair) -> prediction_pb2.MeasuredPair:
+    seen, victim, other = row.seen, row.victim, row.other
+    reach = _DEVIATIONS * math.sqrt(seen.variance + seen.mean_variance)
+    return prediction_pb2.MeasuredPair(
+        device=row.device,
+        victim_job_key=row.pair[0],
+        other_job_key=row.pair[1],
+        slowdown_ratio=math.expm1(seen.mean),
+        lower=math.expm1(seen.mean - reach),
+        upper=math.expm1(seen.mean + reach),
+        times_measured=seen.times,
+        newest_at_ms=seen.newest_ms,
+        victim_graph_sha256=victim.graph_sha256 if victim else "",
+        victim_batch_size=victim.settings.batch_size if victim else 0,
+        other_graph_sha256=other.graph_sha256 if other else "",
+        other_batch_size=other.settings.batch_size if other else 0,
+    )

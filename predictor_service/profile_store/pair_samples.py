@@ -1,0 +1,100 @@
+"""What stretches say of pairs: how much one job was slowed down by one other, as soon as its time alone is known.
+
+A stretch beside one other job waits until the same job has stepped alone on the same machine, at the same sub-batch;
+machines are never mixed inside a slowdown, and what is doubtful says nothing. What comes out follows from the stretches
+and their order alone, so that reading the store again gives the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from predictor_service.profile_store.rows import SLOWDOWN_MAX, SLOWDOWN_MIN
+from predictor_service.profile_store.stretch import MeasuredJob, Stretch
+
+PLACES_MAX: Final = 20_000
+"""Jobs on machines; those that nothing was heard of for longest leave."""
+ALONE_KEPT: Final = 9
+"""Newest times alone, of which the median counts."""
+WAITING_MAX: Final = 8
+"""Newest stretches beside somebody of a job that was not yet seen alone."""
+_Place = tuple[str, str, str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairSample:
+    """One measured slowdown.
+
+    Attributes:
+        device: Device type.
+        victim: The job that was slowed down.
+        other: The only job beside it.
+        slowdown_ratio: Shared over alone, less 1.
+        at_ms: When the stretch was told.
+    """
+
+    device: str
+    victim: MeasuredJob
+    other: MeasuredJob
+    slowdown_ratio: float
+    at_ms: int
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Of one job on one machine: its newest times alone, and stretches that wait for the first of them."""
+
+    alone_ms: deque[float] = field(default_factory=lambda: deque(maxlen=ALONE_KEPT))
+    waiting: deque[tuple[int, Stretch]] = field(default_factory=lambda: deque(maxlen=WAITING_MAX))
+
+
+class PairSamples:
+    """Remembers times alone and what waits for them; safe for many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._places: OrderedDict[_Place, _Seen] = OrderedDict()
+
+    def take(self, stretch: Stretch, at_ms: int) -> list[PairSample]:
+        """Takes one stretch in, each once and in the order of the store.
+
+        Args:
+            stretch: What was measured.
+            at_ms: When it was told.
+
+        Returns:
+            What is known of pairs now and was not before.
+        """
+        if stretch.quality_flags or len(stretch.others) > 1:
+            return []
+        place = (stretch.campaign, stretch.device, stretch.job.key, stretch.sub_batch)
+        with self._lock:
+            seen = self._places.setdefault(place, _Seen())
+            self._places.move_to_end(place)
+            if len(self._places) > PLACES_MAX:
+                self._places.popitem(last=False)
+            if stretch.others:
+                seen.waiting.append((at_ms, stretch))
+            else:
+                seen.alone_ms.append(stretch.step_ms)
+            return list(_settle(seen)) if seen.alone_ms else []
+
+
+def _settle(seen: _Seen) -> Iterator[PairSample]:
+    alone_ms = median(seen.alone_ms)
+    while seen.waiting:
+        at_ms, stretch = seen.waiting.popleft()
+        slowdown_ratio = stretch.step_ms / alone_ms - 1.0
+        if SLOWDOWN_MIN <= slowdown_ratio <= SLOWDOWN_MAX:
+            yield PairSample(
+                device=stretch.device,
+                victim=stretch.job,
+                other=stretch.others[0],
+                slowdown_ratio=slowdown_ratio,
+                at_ms=at_ms,
+            )
