@@ -36,6 +36,7 @@ _NESTING_LIMIT = 32
 # Attributes up to this size hold numbers or a scalar: not worth opening.
 _PLAIN_ATTRIBUTE_BYTES = 64
 _NAMES_BYTES = 4096
+_OFFSET = re.compile(rb"[0-9]{1,18}")
 # Name, type and dimensions fit into this.
 _STRIPPED_TENSOR_BYTES = 256
 
@@ -83,8 +84,6 @@ _FLOATING_TYPES = frozenset({1, 10, 11, 14, 15, 16, 17, 18, 19, 20, 23, 24})
 # Operators whose output shape depends on the values of a floating-point input.
 _SHAPED_BY_FLOATS = re.compile(rb"Resize|Upsample|Range")
 _WIDTH_BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8}
-
-_Buffer = memoryview | bytes
 
 
 class GraphFileError(ValueError):
@@ -176,20 +175,14 @@ def graph_sha256(stripped: bytes) -> str:
 
 def _strip(walk: _Walk) -> bytes:
     length = len(walk.data)
-    pieces: list[_Buffer] = []
-    try:
-        if not any(item.number == 7 and item.wire_type == _BYTES for item in _fields(walk, 0, length)):
-            raise GraphFileError("no graph inside: this is not an ONNX model")
-        _copy(walk, "model", (0, length), pieces)
-        return b"".join(pieces)
-    finally:
-        # Slices of a mapped file must be gone before the mapping can be closed.
-        for piece in pieces:
-            if isinstance(piece, memoryview):
-                piece.release()
+    pieces: list[bytes] = []
+    if not any(item.number == 7 and item.wire_type == _BYTES for item in _fields(walk, 0, length)):
+        raise GraphFileError("no graph inside: this is not an ONNX model")
+    _copy(walk, "model", (0, length), pieces)
+    return b"".join(pieces)
 
 
-def _copy(walk: _Walk, message: str, span: tuple[int, int], pieces: list[_Buffer], depth: int = 0) -> int:
+def _copy(walk: _Walk, message: str, span: tuple[int, int], pieces: list[bytes], depth: int = 0) -> int:
     """Appends the stripped message to `pieces` and returns its length in bytes."""
     if depth > _NESTING_LIMIT:
         raise GraphTooLargeError(f"graphs nested deeper than {_NESTING_LIMIT} levels; flatten the control flow")
@@ -224,8 +217,8 @@ def _needs_no_change(walk: _Walk, inner: str, item: _Field) -> bool:
     )
 
 
-def _copy_nested(walk: _Walk, inner: str, item: _Field, pieces: list[_Buffer], depth: int) -> int:
-    inside: list[_Buffer] = []
+def _copy_nested(walk: _Walk, inner: str, item: _Field, pieces: list[bytes], depth: int) -> int:
+    inside: list[bytes] = []
     if inner in ("tensor", "initializer"):
         size = _copy_tensor(walk, item.payload, item.end, inside, initializer=inner == "initializer")
     else:
@@ -236,7 +229,7 @@ def _copy_nested(walk: _Walk, inner: str, item: _Field, pieces: list[_Buffer], d
     return len(header) + size
 
 
-def _copy_tensor(walk: _Walk, start: int, end: int, pieces: list[_Buffer], *, initializer: bool) -> int:
+def _copy_tensor(walk: _Walk, start: int, end: int, pieces: list[bytes], *, initializer: bool) -> int:
     fields = list(_fields(walk, start, end))
     payload_bytes = sum(item.end - item.payload for item in fields if item.number in _TENSOR_DATA_FIELDS)
     data_type = next((_varint(walk.data, item.payload, item.end)[0] for item in fields if item.number == 2), 0)
@@ -275,12 +268,17 @@ def _external_numbers(walk: _Walk, fields: list[_Field], data_type: int) -> byte
     entries = dict(_string_entry(walk, item) for item in fields if item.number == 13)
     offset = entries.get(b"offset", b"0")
     location = entries.get(b"location", b"").decode("utf-8", "replace")
-    side_file = (walk.folder / location).resolve()
-    if not offset.isdigit() or not side_file.is_relative_to(walk.folder) or not side_file.is_file():
+    if not _OFFSET.fullmatch(offset) or "\0" in location:
         return b""
-    with side_file.open("rb") as file:
-        file.seek(int(offset))
-        data = file.read(size_bytes)
+    try:
+        side_file = (walk.folder / location).resolve()
+        if not side_file.is_relative_to(walk.folder) or not side_file.is_file():
+            return b""
+        with side_file.open("rb") as file:
+            file.seek(int(offset))
+            data = file.read(size_bytes)
+    except OSError:  # a name too long, a file that may not be read: as good as absent
+        return b""
     return data if len(data) == size_bytes else b""
 
 
@@ -347,9 +345,10 @@ def _varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
     raise GraphFileError(f"byte {position}: truncated inside a number; copy the file again")
 
 
-def _append(pieces: list[_Buffer], piece: _Buffer) -> int:
+def _append(pieces: list[bytes], piece: memoryview | bytes) -> int:
+    # A copy: slices of a mapped file that an error leaves behind would keep the mapping from being closed.
     if len(piece):
-        pieces.append(piece)
+        pieces.append(bytes(piece))
     return len(piece)
 
 

@@ -47,7 +47,13 @@ def convergence() -> None:
 @click.option("--metric", type=click.Choice(["loss", "accuracy"]), help="[default: the column's name, else loss]")
 @click.option("--epoch-length", type=float, default=1.0, show_default=True, help="Progress that makes one epoch.")
 @click.option("--rate-drop", "rate_drops", type=float, multiple=True, help="Where the learning rate was lowered.")
-@click.option("--patience", type=int, default=3, show_default=True, help="Epochs in a row below the threshold.")
+@click.option(
+    "--patience",
+    type=click.IntRange(1, 1_000_000),
+    default=3,
+    show_default=True,
+    help="Epochs in a row below the threshold.",
+)
 @click.option("--prior", type=_FILE, help="The curve of an earlier job of the same kind.")
 @click.option("--confidence", type=float, default=0.9, show_default=True, help="Coverage that the interval aims at.")
 @with_session

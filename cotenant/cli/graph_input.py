@@ -16,5 +16,7 @@ def load_graph(path: Path) -> bytes:
     """
     try:
         return read_graph(path)
-    except (OSError, GraphFileError) as error:
-        raise InputError(f"{path}: {error}", remedy="export it with torch.onnx.export (see the README)") from error
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", remedy="check the path") from error
+    except GraphFileError as error:
+        raise InputError(str(error), remedy="export it with torch.onnx.export (see the README)") from error

@@ -21,8 +21,8 @@ TAIL_LIMIT_BYTES = 4 * 1024 * 1024
 @click.command(epilog="Examples:  cotenant logs job-12 --tail 20   cotenant logs -f resnet-small")
 @click.argument("job", shell_complete=complete_job)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended; exit 7 or 8 as it ended.")
-@click.option("--tail", type=click.IntRange(min=1), metavar="LINES", help="Only the last lines.")
-@click.option("--attempt", type=click.IntRange(min=0), default=0, help="Which launch.  [default: the newest]")
+@click.option("--tail", type=click.IntRange(1, 1_000_000), metavar="LINES", help="Only the last lines.")
+@click.option("--attempt", type=click.IntRange(0, 1_000_000), default=0, help="Which launch.  [default: the newest]")
 @with_session
 def logs(session: Session, /, job: str, follow: bool, tail: int | None, attempt: int) -> None:
     """Print what JOB printed, stdout and stderr together."""

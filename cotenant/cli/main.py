@@ -117,9 +117,9 @@ def show_error(error: CotenantError) -> None:
     reason = f" [{error.reason}]" if error.reason else ""
     tell(f"error: {error.message}{reason}", style="red")
     facts = error.metadata if isinstance(error, ServiceError) else {}
-    # The wrong fields of a request are usually what the message says already.
-    shown = [f"{name}={value}" for name, value in sorted(facts.items()) if name != "fields" or value != error.message]
+    # The list of wrong fields usually repeats the message.
+    shown = [f"{name}={value}" for name, value in sorted(facts.items()) if error.message not in value]
     if shown:
         tell("  " + ", ".join(shown))
-    if error.remedy:
+    if error.remedy and error.remedy not in error.message:
         tell(f"  remedy: {error.remedy}")

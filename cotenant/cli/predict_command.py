@@ -45,7 +45,9 @@ OFFLINE_TIMEOUT_S = 600.0
 @click.option("--mode", default="train", show_default=True, help="train or infer.")
 @click.option("--input-wait-ratio", type=click.FloatRange(0, 1, max_open=True), default=0.0, show_default=True)
 @click.option("--bind", "bindings", multiple=True, metavar="NAME=SIZE", help="Size of a symbolic dimension.")
-@click.option("--sub-batch", "sub_batches", multiple=True, type=click.IntRange(min=1), help="Ask for it as well.")
+@click.option(
+    "--sub-batch", "sub_batches", multiple=True, type=click.IntRange(1, 1_000_000), help="Ask for it as well."
+)
 @click.option("--offline", is_flag=True, help="Without a running predictor (starts slower).")
 @with_session
 def predict(

@@ -127,6 +127,21 @@ def test_a_side_file_outside_the_folder_is_not_read(tmp_path: Path) -> None:
     assert b"\x01" * 32 not in read_graph(folder / "m.onnx")
 
 
+@pytest.mark.parametrize(
+    ("location", "offset"), [("a\0b", "0"), ("a" * 5_000, "0"), ("m.onnx", "9" * 5_000), ("m.onnx", "9" * 30)]
+)
+def test_a_side_file_that_cannot_be_is_as_good_as_absent(location: str, offset: str, tmp_path: Path) -> None:
+    tensor = TensorProto(name="shape", dims=[4], data_type=TensorProto.INT64, data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=location)
+    tensor.external_data.add(key="offset", value=offset)
+    net = GraphBuilder()
+    net.initializers.append(tensor)
+    model = net.model(net.node("Reshape", [net.input("x", ["batch", 4]), "shape"]))
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+
+    assert read_graph(tmp_path / "m.onnx") == strip_weights(model.SerializeToString())
+
+
 def test_a_large_file_needs_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "large.onnx"
     path.write_bytes(network_with_weights(0, rows=100_000).SerializeToString())
@@ -149,8 +164,10 @@ def test_a_large_file_needs_little_memory(tmp_path: Path) -> None:
         (b"\x08\x0a", "not an ONNX model"),
         (b"\x80" * 20, "not protobuf"),
         (network_with_weights(0).SerializeToString()[:-100], "truncated"),
+        # A graph with two tensors, the second of which claims more bytes than there are.
+        (b"\x3a\x14\x2a\x09\x08\x01\x10\x07\x42\x01w\x4a\x00\x2a\x07\x08\x01\x4a\x7fabc", "truncated"),
     ],
-    ids=["empty", "text", "no_graph", "endless_number", "truncated"],
+    ids=["empty", "text", "no_graph", "endless_number", "truncated", "truncated_inside"],
 )
 def test_a_broken_file_is_named_with_the_reason(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "broken.onnx"
