@@ -46,6 +46,9 @@ class Settings:
     progress_interval_ms: int = field(
         default=2_000, metadata={"meaning": "at most one progress event per job in this time"}
     )
+    pair_refresh_ms: int = field(
+        default=10_000, metadata={"meaning": "after a measured pair, other pairs are asked about again; 0 = never"}
+    )
     snapshot_every_events: int = field(default=10_000, metadata={"meaning": "events between two snapshots"})
     retained_events: int = field(default=200_000, metadata={"meaning": "events kept for export behind a snapshot"})
     predictor_deadline_ms: int = field(default=10_000, metadata={"meaning": "deadline of one call to the predictor"})
@@ -85,7 +88,7 @@ def _read_file(file: Path | None) -> Mapping[str, object]:
         return {}
     try:
         return tomllib.loads(file.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"the settings file {file} cannot be read: {error}") from error
 
 
@@ -109,7 +112,14 @@ def _check(settings: Settings) -> None:
     for name in ("heartbeat_ms", "lease_ms", "predictor_deadline_ms", "snapshot_every_events"):
         if getattr(settings, name) < 1:
             raise SettingsError(f"{name} must be at least 1")
-    for name in ("grace_ms", "lease_margin_ratio", "progress_interval_ms", "retained_events", "drain_ms"):
+    for name in (
+        "grace_ms",
+        "lease_margin_ratio",
+        "progress_interval_ms",
+        "pair_refresh_ms",
+        "retained_events",
+        "drain_ms",
+    ):
         if getattr(settings, name) < 0:
             raise SettingsError(f"{name} must not be negative")
     if settings.lease_ms < 2 * settings.heartbeat_ms:

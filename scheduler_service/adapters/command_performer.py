@@ -15,6 +15,7 @@ from scheduler_service.core.commands import (
     Command,
     LaunchJob,
     RecordOutcome,
+    RefreshPairs,
     RequestPairPredictions,
     RequestPrediction,
     StopJob,
@@ -46,7 +47,7 @@ class CommandPerformer:
             case StopJob():
                 checkpoint_ms = int(self.launch_of(command.job_id).get("checkpoint_ms", 0))
                 self._send(command, agent_messages.stop_message(command, checkpoint_ms=checkpoint_ms))
-            case RequestPrediction() | RequestPairPredictions():
+            case RequestPrediction() | RequestPairPredictions() | RefreshPairs():
                 self.predictor.request(command, self.deliver)
             case RecordOutcome():
                 if self._may_tell(command):

@@ -9,7 +9,13 @@ from google.protobuf import json_format
 
 from cotenant.v1 import prediction_pb2, resources_pb2
 from scheduler_service.adapters.proto_enums import LEVEL_FROM_PROTO
-from scheduler_service.core.commands import PairMember, RecordOutcome, RequestPairPredictions, RequestPrediction
+from scheduler_service.core.commands import (
+    PairMember,
+    RecordOutcome,
+    RefreshPairs,
+    RequestPairPredictions,
+    RequestPrediction,
+)
 from scheduler_service.core.records import JobPrediction, MemoryPoint, PairPrediction
 
 
@@ -78,7 +84,7 @@ def _memory_point(estimate: resources_pb2.Estimate) -> MemoryPoint:
     )
 
 
-def pairs_question(command: RequestPairPredictions) -> prediction_pb2.PredictPairsRequest:
+def pairs_question(command: RequestPairPredictions | RefreshPairs) -> prediction_pb2.PredictPairsRequest:
     """Ask how the members slow each other down; their keys serve as job ids."""
     keys = {member.key for member in command.members}
     return prediction_pb2.PredictPairsRequest(
@@ -112,7 +118,8 @@ def pair_predictions(device: str, answer: prediction_pb2.PredictPairsResponse) -
     """
     size = len(answer.job_ids)
     columns: Sequence[Sequence[object]] = (answer.slowdown_ratio, answer.upper, answer.level, answer.in_domain)
-    if any(len(column) != size * size for column in columns):
+    times = answer.times_measured or (0,) * (size * size)
+    if any(len(column) != size * size for column in (*columns, times)):
         raise ValueError(f"matrices of {size} jobs must have {size * size} entries")
     for index in range(size * size):
         yield PairPrediction(
@@ -124,6 +131,7 @@ def pair_predictions(device: str, answer: prediction_pb2.PredictPairsResponse) -
             level=LEVEL_FROM_PROTO[answer.level[index]],
             in_domain=answer.in_domain[index],
             model_version=answer.model_version,
+            times_measured=times[index],
         )
 
 

@@ -15,18 +15,28 @@ from grpc_status import rpc_status
 
 from cotenant.v1 import prediction_pb2_grpc
 from scheduler_service.adapters import prediction_messages
-from scheduler_service.core.commands import PairMember, RecordOutcome, RequestPairPredictions, RequestPrediction
+from scheduler_service.core.commands import (
+    PairMember,
+    RecordOutcome,
+    RefreshPairs,
+    RequestPairPredictions,
+    RequestPrediction,
+)
 from scheduler_service.core.events import (
     Event,
     PairPredictionsArrived,
     PairPredictionsFailed,
+    PairsRefreshed,
     PredictionArrived,
     PredictionFailed,
 )
+from scheduler_service.core.pair_refreshes import changed_pairs
 from scheduler_service.core.records import JobPrediction, PairPrediction
 from scheduler_service.errors import PredictorError
 
 _log = logging.getLogger(__name__)
+
+Question = RequestPrediction | RequestPairPredictions | RefreshPairs
 
 # Calls under way at once; further ones wait here, not in the predictor.
 CONCURRENT_CALLS_MAX = 8
@@ -85,18 +95,19 @@ class PredictorClient:
         self._tasks: set[asyncio.Task[None]] = set()
         self._outcomes: deque[RecordOutcome] = deque(maxlen=OUTCOMES_KEPT_MAX)
 
-    def request(self, command: RequestPrediction | RequestPairPredictions, deliver: Callable[[Event], None]) -> None:
+    def request(self, command: Question, deliver: Callable[[Event], None]) -> None:
         """Ask in the background and hand the answer, good or bad, to `deliver` as an event with at_ms 0."""
         task = asyncio.get_running_loop().create_task(self._answer(command, deliver))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(
-        self, command: RequestPrediction | RequestPairPredictions, deliver: Callable[[Event], None]
-    ) -> None:
+    async def _answer(self, command: Question, deliver: Callable[[Event], None]) -> None:
         try:
             if isinstance(command, RequestPrediction):
                 deliver(PredictionArrived(at_ms=0, prediction=await self.predict_job(command)))
+            elif isinstance(command, RefreshPairs):
+                pairs = tuple(await self._refreshed(command))
+                deliver(PairsRefreshed(at_ms=0, device=command.device, pairs=pairs))
             else:
                 deliver(PairPredictionsArrived(at_ms=0, pairs=await self.predict_pairs(command)))
         except PredictorError as error:
@@ -136,7 +147,14 @@ class PredictorClient:
                     found[pair.victim_key, pair.other_key] = pair
         return tuple(found.values())
 
-    async def _predict_matrix(self, command: RequestPairPredictions, deadline_s: float) -> tuple[PairPrediction, ...]:
+    async def _refreshed(self, command: RefreshPairs) -> Iterator[PairPrediction]:
+        """Ask once more; everything about which nothing new is said is left out."""
+        answered = await self._predict_matrix(command, self._deadline_s) if command.members else ()
+        return changed_pairs(command.known, {(pair.victim_key, pair.other_key): pair for pair in answered})
+
+    async def _predict_matrix(
+        self, command: RequestPairPredictions | RefreshPairs, deadline_s: float
+    ) -> tuple[PairPrediction, ...]:
         try:
             async with self._calls:
                 answer = await self._connected().PredictPairs(
@@ -196,7 +214,9 @@ def pair_questions(command: RequestPairPredictions) -> Iterator[tuple[PairMember
             yield block + tuple(partners[start : start + room])
 
 
-def _failure(command: RequestPrediction | RequestPairPredictions, error: PredictorError) -> Event:
+def _failure(command: Question, error: PredictorError) -> Event:
+    if isinstance(command, RefreshPairs):
+        return PairsRefreshed(at_ms=0, device=command.device, code=error.code)
     if isinstance(command, RequestPrediction):
         return PredictionFailed(at_ms=0, key=command.key, device=command.device, code=error.code, message=error.message)
     keys = command.new_keys or tuple(member.key for member in command.members)

@@ -115,9 +115,14 @@ class RunningScheduler:
         return recover(
             self._log,
             new_engine=lambda: SchedulerEngine(
-                make_policy=policy_registry.make_policy, policy=_FIRST_POLICY, seed=self._settings.seed
+                make_policy=policy_registry.make_policy,
+                policy=_FIRST_POLICY,
+                seed=self._settings.seed,
+                pair_refresh_ms=self._settings.pair_refresh_ms,
             ),
-            restored_engine=lambda state: SchedulerEngine.restore(state, make_policy=policy_registry.make_policy),
+            restored_engine=lambda state: SchedulerEngine.restore(
+                state, make_policy=policy_registry.make_policy, pair_refresh_ms=self._settings.pair_refresh_ms
+            ),
         )
 
     def _make_loop(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from scheduler_service.core.records import Assignment
+from scheduler_service.core.records import Assignment, PairPrediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,22 @@ class RequestPairPredictions(Command):
     members: tuple[PairMember, ...]
     new_keys: tuple[str, ...] = ()
     observed: tuple[tuple[str, str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshPairs(Command):
+    """Ask the predictor again about known pairs of one device type; the answer is what has changed.
+
+    Attributes:
+        members: All keys in question.
+        observed: As in `RequestPairPredictions`.
+        known: What was answered before.
+    """
+
+    device: str
+    members: tuple[PairMember, ...]
+    observed: tuple[tuple[str, str, float], ...] = ()
+    known: tuple[PairPrediction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

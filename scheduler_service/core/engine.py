@@ -18,6 +18,7 @@ from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest,
 from scheduler_service.core.job_records import RejectedDecision, with_history
 from scheduler_service.core.kept_columns import KeptColumns, KeptRests
 from scheduler_service.core.moves import order_move
+from scheduler_service.core.pair_refreshes import pairs_refreshed, refresh_pairs, reissue_refreshes
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
 from scheduler_service.core.prediction_requests import ask_about_pairs, refresh_hold, reissue_questions
 from scheduler_service.core.reason_texts import describe_reason
@@ -41,6 +42,7 @@ class SchedulerEngine:
         nodes_per_job_max: Nodes that one job may span; 0 = no limit. Agents cannot yet start a gang across nodes.
         can_move: Whoever carries the commands out can stop a job with a checkpoint and start it again elsewhere.
         ended_jobs_max: Ended jobs kept.
+        pair_refresh_ms: How long answers about pairs stay as they are after something was measured; 0 = for ever.
     """
 
     def __init__(
@@ -53,11 +55,13 @@ class SchedulerEngine:
         nodes_per_job_max: int = 1,
         can_move: bool = True,
         ended_jobs_max: int = 10_000,
+        pair_refresh_ms: int = 0,
     ) -> None:
         self._make_policy = make_policy
         self._policy = make_policy(policy, parameters or {})
         self._nodes_per_job_max = nodes_per_job_max
         self._can_move = can_move
+        self._pair_refresh_ms = pair_refresh_ms
         self._state = ClusterState(seed=seed, ended_jobs_max=ended_jobs_max)
         self._state.policy, self._state.parameters = policy, dict(parameters or {})
         self._columns, self._rests = KeptColumns(self._state), KeptRests(self._state)
@@ -88,6 +92,8 @@ class SchedulerEngine:
         self._release_due(step)
         if step.is_decision_due and (self._state.running or self._has_ready_jobs()):
             self._decide(step)
+        if self._pair_refresh_ms:
+            refresh_pairs(self._state, self._pair_refresh_ms, step)
         self._note_wakes(step)
         return step.commands
 
@@ -222,6 +228,7 @@ class SchedulerEngine:
         step = Step()
         state = self._state
         reissue_questions(state, step)
+        reissue_refreshes(state, step)
         for job_id in state.in_phase(Phase.STARTING):
             step.commands += launch_commands(state, state.jobs[job_id])
         for job_id in state.in_phase(Phase.STOPPING):
@@ -243,6 +250,7 @@ class SchedulerEngine:
         nodes_per_job_max: int = 1,
         can_move: bool = True,
         ended_jobs_max: int = 10_000,
+        pair_refresh_ms: int = 0,
     ) -> SchedulerEngine:
         """Return the engine that gave this snapshot.
 
@@ -257,6 +265,7 @@ class SchedulerEngine:
             parameters=state.parameters,
             nodes_per_job_max=nodes_per_job_max,
             can_move=can_move,
+            pair_refresh_ms=pair_refresh_ms,
         )
         engine._state = state
         engine._columns, engine._rests = KeptColumns(state), KeptRests(state)
@@ -314,6 +323,7 @@ _HANDLERS: Mapping[type[events.Event], Callable[[ClusterState, Any, Step], None]
     events.PredictionFailed: _prediction_failed,
     events.PairPredictionsArrived: _pairs_arrived,
     events.PairPredictionsFailed: _pairs_failed,
+    events.PairsRefreshed: pairs_refreshed,
     events.NodeJoined: node_events.join,
     events.NodeDisconnected: node_events.disconnect,
     events.NodeLost: node_events.lose_node,

@@ -87,6 +87,20 @@ class PairPredictionsFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PairsRefreshed(Event):
+    """The predictor was asked again about known pairs.
+
+    Attributes:
+        pairs: Those of which it says something else now.
+        code: Why it did not answer; empty = it did.
+    """
+
+    device: str
+    pairs: tuple[PairPrediction, ...] = ()
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunningAttempt:
     """An attempt that a joining node says it holds."""
 

@@ -53,7 +53,7 @@ def _ask_about_pairs_with(state: ClusterState, key: str, device: str, others: Se
     step.commands.append(
         RequestPairPredictions(
             device=device,
-            members=tuple(_member(state, member, device) for member in keys),
+            members=tuple(pair_member(state, member, device) for member in keys),
             new_keys=(key,),
             observed=state.predictions.observed_among(keys, device),
         )
@@ -148,7 +148,8 @@ def sub_batches_of(use: KeyUse) -> tuple[int, ...]:
     return tuple(sorted(found | {1}, reverse=True))
 
 
-def _member(state: ClusterState, key: str, device: str) -> PairMember:
+def pair_member(state: ClusterState, key: str, device: str) -> PairMember:
+    """Return a living key as a question about pairs names it."""
     use = state.living_keys[key]
     prediction = state.predictions.job(key, device)
     full = -(-use.batch // (use.gpus[0] if use.gpus else 1))

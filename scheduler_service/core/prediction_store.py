@@ -6,7 +6,7 @@ Bounded: of the keys that no living job uses, the least recently used leave firs
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from types import MappingProxyType
 
@@ -37,6 +37,29 @@ class SoloStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedSlowdown:
+    """Moving average of a measured pair, and over how many windows."""
+
+    slowdown_ratio: float
+    windows: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairRefresh:
+    """Where asking again about the pairs of a device type stands.
+
+    Attributes:
+        is_stale: Something was measured since the last question.
+        is_asked: An answer is awaited.
+        asked_at_ms: When the last question was asked; 0 = never.
+    """
+
+    is_stale: bool = False
+    is_asked: bool = False
+    asked_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPredictions:
     """The content of a store, for a snapshot."""
 
@@ -48,6 +71,8 @@ class StoredPredictions:
     observed: tuple[tuple[str, str, str, float], ...] = ()
     outstanding_pairs: tuple[tuple[str, str], ...] = ()
     solo: tuple[tuple[str, str, int, int, SoloStep], ...] = ()
+    observed_windows: tuple[int, ...] = ()
+    refreshes: Mapping[str, PairRefresh] = field(default_factory=dict)
 
 
 def moving_average(past: float | None, sample: float) -> float:
@@ -69,11 +94,12 @@ class PredictionStore:
         self._failures: dict[str, dict[str, str]] = {}
         self._outstanding: dict[str, dict[str, None]] = {}
         self._pairs: dict[str, dict[tuple[str, str], dict[int, PairPrediction]]] = {}
-        self._observed: dict[str, dict[tuple[str, str], float]] = {}
+        self._observed: dict[str, dict[tuple[str, str], ObservedSlowdown]] = {}
         self._victims_of: dict[str, dict[str, None]] = {}
         self._outstanding_pairs: dict[tuple[str, str], None] = {}
         self._solo: dict[str, dict[tuple[str, int, int], SoloStep]] = {}
         self._unpredictable: dict[str, str] = {}
+        self.refreshes: dict[str, PairRefresh] = {}
         self.changes = ChangeLog()
 
     def job(self, key: str, device: str) -> JobPrediction | None:
@@ -82,12 +108,11 @@ class PredictionStore:
 
     def pair(self, victim_key: str, other_key: str, device: str, sub_batch: int = 0) -> PairPrediction | None:
         """Return how much `other_key` slows `victim_key` down: observed before predicted, this sub-batch before any."""
-        by_sub_batch = self._pairs.get(victim_key, {}).get((other_key, device), {})
-        predicted = by_sub_batch.get(sub_batch) or by_sub_batch.get(0)
+        predicted = self.predicted_pair(victim_key, other_key, device, sub_batch)
         observed = self._observed.get(victim_key, {}).get((other_key, device))
         if observed is None:
             return predicted
-        seen = max(observed, 0.0)
+        seen = max(observed.slowdown_ratio, 0.0)
         return PairPrediction(
             victim_key=victim_key,
             other_key=other_key,
@@ -98,7 +123,17 @@ class PredictionStore:
             level=Level.OBSERVED,
             in_domain=True,
             model_version=predicted.model_version if predicted is not None else "",
+            times_measured=observed.windows,
         )
+
+    def predicted_pair(self, victim_key: str, other_key: str, device: str, sub_batch: int = 0) -> PairPrediction | None:
+        """Return what the predictor answered about a pair, or None: this sub-batch before any."""
+        by_sub_batch = self._pairs.get(victim_key, {}).get((other_key, device), {})
+        return by_sub_batch.get(sub_batch) or by_sub_batch.get(0)
+
+    def has_observed(self, victim_key: str, other_key: str, device: str) -> bool:
+        """Say whether a pair was measured here."""
+        return (other_key, device) in self._observed.get(victim_key, {})
 
     def solo_step_ms(self, key: str, device: str, *, gpus: int, sub_batch: int) -> float | None:
         """Return the measured step time of a key alone, or None."""
@@ -203,20 +238,26 @@ class PredictionStore:
         """Note that the question about the pairs of a key was answered, well or badly."""
         self._outstanding_pairs.pop((key, device), None)
 
-    def observe_pair(self, victim_key: str, other_key: str, device: str, slowdown_ratio: float) -> None:
-        """Fold one measured slowdown into the moving average of its pair."""
+    def observe_pair(
+        self, victim_key: str, other_key: str, device: str, slowdown_ratio: float, windows: int = 1
+    ) -> float | None:
+        """Fold measured windows into the average of their pair; return by how much it moved, None for the first."""
         self.changes.note(victim_key, other_key)
         observed = self._observed.setdefault(victim_key, {})
-        observed[other_key, device] = moving_average(observed.get((other_key, device)), slowdown_ratio)
+        past = observed.get((other_key, device))
+        present = moving_average(past.slowdown_ratio if past is not None else None, slowdown_ratio)
+        seen = past.windows if past is not None else 0
+        observed[other_key, device] = ObservedSlowdown(slowdown_ratio=present, windows=seen + windows)
         self._victims_of.setdefault(other_key, {})[victim_key] = None
+        return abs(present - past.slowdown_ratio) if past is not None else None
 
     def observed_among(self, keys: Sequence[str], device: str) -> tuple[tuple[str, str, float], ...]:
         """Return (victim key, other key, slowdown) of the measured pairs of some keys; bounded."""
         named = frozenset(keys)
         found = (
-            (victim, other, slowdown_ratio)
+            (victim, other, observed.slowdown_ratio)
             for victim in keys
-            for (other, device_of_pair), slowdown_ratio in self._observed.get(victim, {}).items()
+            for (other, device_of_pair), observed in self._observed.get(victim, {}).items()
             if device_of_pair == device and other in named
         )
         return tuple(islice(found, OBSERVED_PER_QUESTION_MAX))
@@ -243,10 +284,14 @@ class PredictionStore:
                 for pair in by_sub_batch.values()
             ),
             observed=tuple(
-                (victim, other, device, ratio)
+                (victim, other, device, observed.slowdown_ratio)
                 for victim, pairs in self._observed.items()
-                for (other, device), ratio in pairs.items()
+                for (other, device), observed in pairs.items()
             ),
+            observed_windows=tuple(
+                observed.windows for pairs in self._observed.values() for observed in pairs.values()
+            ),
+            refreshes=dict(self.refreshes),
             outstanding_pairs=tuple(self._outstanding_pairs),
             solo=tuple((key, *shape, solo) for key, shapes in self._solo.items() for shape, solo in shapes.items()),
         )
@@ -262,8 +307,11 @@ class PredictionStore:
             self.await_job(key, device)
         for pair in stored.pairs:
             self.put_pair(pair)
-        for victim, other, device, ratio in stored.observed:
-            self.observe_pair(victim, other, device, ratio)
+        # Who wrote it before windows were counted has seen each pair at least once.
+        windows = stored.observed_windows or (1,) * len(stored.observed)
+        for (victim, other, device, ratio), count in zip(stored.observed, windows, strict=True):
+            self.observe_pair(victim, other, device, ratio, count)
+        self.refreshes = dict(stored.refreshes)
         self._outstanding_pairs = dict.fromkeys(stored.outstanding_pairs)
         for key, device, gpus, sub_batch, solo in stored.solo:
             self._solo.setdefault(key, {})[device, gpus, sub_batch] = solo

@@ -194,7 +194,11 @@ class JobPrediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairPrediction:
-    """How much `other_key` slows `victim_key` down on one device type; ratio 0.2 = 20 % slower."""
+    """How much `other_key` slows `victim_key` down on one device type; ratio 0.2 = 20 % slower.
+
+    Attributes:
+        times_measured: How often the pair was measured, here or elsewhere; 0 = never.
+    """
 
     victim_key: str
     other_key: str
@@ -205,3 +209,4 @@ class PairPrediction:
     level: Level = Level.GRAPH
     in_domain: bool = True
     model_version: str = ""
+    times_measured: int = 0

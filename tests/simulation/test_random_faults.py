@@ -7,11 +7,9 @@ import json
 import pytest
 
 from scheduler_service.core.codec import decode_event
-from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.records import Phase
 from scheduler_service.policy_registry import POLICIES
-from tests.support.restless import make_restless_policy
-from tests.support.simulated_cluster import Faults, SimulatedCluster
+from tests.support.simulated_cluster import Faults, SimulatedCluster, new_engine, restored_engine
 
 
 def run_to_the_end(world: SimulatedCluster) -> None:
@@ -58,7 +56,7 @@ def test_moves_and_reshapes_are_carried_out_without_a_restart() -> None:
 def test_a_recorded_log_gives_a_fresh_engine_the_same_commands(seed: int, policy: str) -> None:
     world = SimulatedCluster(1_000 + seed, policy=policy)
     run_to_the_end(world)
-    fresh = SchedulerEngine(make_policy=make_restless_policy, policy=policy)
+    fresh = new_engine(policy)
     replayed = [fresh.handle(decode_event(json.loads(line))) for line in world.log]
     assert replayed == world.returned
     assert fresh.snapshot() == world.engine.snapshot()
@@ -77,7 +75,7 @@ def test_without_faults_every_job_finishes_at_its_first_attempt(seed: int) -> No
 def test_a_restored_engine_goes_on_like_the_one_that_was_saved(seed: int, policy: str) -> None:
     world = SimulatedCluster(2_000 + seed, policy=policy)
     world.run(until_ms=20_000)
-    copy = SchedulerEngine.restore(json.loads(json.dumps(world.engine.snapshot())), make_policy=make_restless_policy)
+    copy = restored_engine(json.dumps(world.engine.snapshot()))
     start = len(world.log)
     run_to_the_end(world)
     went_on = [copy.handle(decode_event(json.loads(line))) for line in world.log[start:]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
 from typing import Any
@@ -19,6 +19,7 @@ from tests.support.restless import make_restless_policy
 from tests.support.scheduling import GIB, job, memory, node, pair, prediction
 
 LEASE_MS = 20_000
+PAIR_REFRESH_MS = 3_000
 STEP_MS = 400
 PREDICTED_STEP_MS = 10_000.0
 """Wrong on purpose, and long enough that policies stop jobs for shorter ones."""
@@ -48,6 +49,16 @@ class Faults:
         rates |= {name: luck.choice((0.0, 0.05, 0.3)) for name in ("fail_attempt", "refuse_launch")}
         rates |= {name: luck.choice((0.0, 0.3, 1.0)) for name in ("repeat_report", "predictor_down")}
         return cls(**rates, delay_max_ms=luck.choice((1, 50, 3_000)))
+
+
+def new_engine(policy: str) -> SchedulerEngine:
+    """An engine as every simulated cluster has it."""
+    return SchedulerEngine(make_policy=make_restless_policy, policy=policy, pair_refresh_ms=PAIR_REFRESH_MS)
+
+
+def restored_engine(text: str) -> SchedulerEngine:
+    """The engine of a snapshot that was written as JSON."""
+    return SchedulerEngine.restore(json.loads(text), make_policy=make_restless_policy, pair_refresh_ms=PAIR_REFRESH_MS)
 
 
 @dataclass
@@ -92,7 +103,7 @@ class SimulatedCluster:
         self.log: list[str] = []
         self.returned: list[list[commands.Command]] = []
         self.saved: tuple[int, str] | None = None
-        self.engine = SchedulerEngine(make_policy=make_restless_policy, policy=policy)
+        self.engine = new_engine(policy)
         self.first_policy = policy
         self.machines = {f"n{i}": Machine(node(f"n{i}", gpus, host_memory_bytes=64 * GIB)) for i in range(nodes)}
         self.cancelled: set[str] = set()
@@ -171,6 +182,8 @@ class SimulatedCluster:
             self.at(delay, lambda: self._predict(command))
         elif isinstance(command, commands.RequestPairPredictions):
             self.at(delay, lambda: self._predict_pairs(command))
+        elif isinstance(command, commands.RefreshPairs):
+            self.at(delay, lambda: self._refresh_pairs(command))
 
     def _predict(self, question: commands.RequestPrediction) -> None:
         if self._strikes(self.faults.predictor_down):
@@ -193,13 +206,24 @@ class SimulatedCluster:
         pairs = tuple(pair(one, two, (sum(map(ord, one + two)) % 4) / 10) for one in keys for two in keys)
         self.tell(events.PairPredictionsArrived, pairs=pairs)
 
+    def _refresh_pairs(self, question: commands.RefreshPairs) -> None:
+        """Say of every pair that it was measured once more and harms a little more than it did."""
+        if self._strikes(self.faults.predictor_down):
+            self.tell(events.PairsRefreshed, device=question.device, code="UNAVAILABLE")
+            return
+        pairs = tuple(
+            replace(known, slowdown_ratio=known.slowdown_ratio + 0.05, times_measured=known.times_measured + 1)
+            for known in question.known
+        )
+        self.tell(events.PairsRefreshed, device=question.device, pairs=pairs)
+
     def crash_scheduler(self) -> None:
         """Forget everything that is not stored; come back from snapshot and log; every stream breaks."""
         if self.saved is None:
-            engine, start = SchedulerEngine(make_policy=make_restless_policy, policy=self.first_policy), 0
+            engine, start = new_engine(self.first_policy), 0
         else:
             start, text = self.saved
-            engine = SchedulerEngine.restore(json.loads(text), make_policy=make_restless_policy)
+            engine = restored_engine(text)
         for line, known in zip(self.log[start:], self.returned[start:], strict=True):
             assert engine.handle(decode_event(json.loads(line))) == known
         self.engine = engine
