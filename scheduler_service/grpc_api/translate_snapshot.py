@@ -19,7 +19,7 @@ from scheduler_service.core.records import (
 )
 from scheduler_service.core.view import PendingJob, RunningJob
 from scheduler_service.errors import FieldViolation
-from scheduler_service.grpc_api import validation
+from scheduler_service.grpc_api.snapshot_ranges import range_violations
 from scheduler_service.grpc_api.translate_jobs import DEFAULT_MAX_SLOWDOWN_RATIO, key_of
 
 NODES_MAX = 100_000
@@ -47,8 +47,10 @@ def snapshot_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViol
         if unknown or not entry.assignments:
             description = f"job {entry.job.job_id} must hold GPUs of the snapshot, not {unknown or 'none'}"
             yield FieldViolation(field="snapshot.running.assignments", description=description)
-    for job in jobs:
-        yield from _job_violations(job)
+        if len({assignment.gpu_id for assignment in entry.assignments}) < len(entry.assignments):
+            description = f"job {entry.job.job_id} must hold every one of its GPUs once"
+            yield FieldViolation(field="snapshot.running.assignments", description=description)
+    yield from range_violations(snapshot)
 
 
 def snapshot_jobs(snapshot: scheduling_pb2.Snapshot) -> list[scheduling_pb2.SnapshotJob]:
@@ -59,20 +61,6 @@ def snapshot_jobs(snapshot: scheduling_pb2.Snapshot) -> list[scheduling_pb2.Snap
 def _unique(field: str, names: list[str]) -> Iterator[FieldViolation]:
     if len(set(names)) != len(names) or not all(names):
         yield FieldViolation(field=field, description="must be given and occur once")
-
-
-def _job_violations(job: scheduling_pb2.SnapshotJob) -> Iterator[FieldViolation]:
-    for name, value, least, most in (
-        ("gpus", job.gpus or 1, 1, validation.GPUS_MAX),
-        ("batch", job.batch or 1, 1, validation.BATCH_MAX),
-        ("steps_total", job.steps_total, 0, validation.STEPS_MAX),
-        ("max_slowdown_ratio", job.max_slowdown_ratio, 0, validation.MAX_SLOWDOWN_RATIO_MAX),
-    ):
-        if not least <= value <= most:
-            description = f"of {job.job_id} must be from {least:,} to {most:,}, not {value:,}"
-            yield FieldViolation(field=f"snapshot.job.{name}", description=description)
-    if job.share not in SHARE_FROM_PROTO:
-        yield FieldViolation(field="snapshot.job.share", description=f"of {job.job_id} is no ShareMode")
 
 
 def node(message: scheduling_pb2.SnapshotNode) -> Node:

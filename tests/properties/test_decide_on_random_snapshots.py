@@ -1,0 +1,85 @@
+"""Decide on snapshots that nobody has seen: always an answer that can be carried out, or a refusal that says why."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cotenant.v1 import scheduling_pb2
+from scheduler_service.errors import CallerError
+from scheduler_service.grpc_api.decide import decide
+from scheduler_service.policy_registry import POLICIES
+from tests.support.random_snapshots import SnapshotMaker, break_somewhere, faults_of
+
+SEEDS = range(20)
+
+
+def decide_on(
+    snapshot: scheduling_pb2.Snapshot, policy: str, *, explain: bool = False
+) -> scheduling_pb2.DecideResponse:
+    request = scheduling_pb2.DecideRequest(policy=policy, snapshot=snapshot, explain=explain)
+    return asyncio.run(decide(request, predictor=None, seconds_left=60))
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_every_pending_job_gets_one_decision_that_fits_and_the_same_one_again(policy: str) -> None:
+    for seed in SEEDS:
+        snapshot = SnapshotMaker(seed).make()
+        answer = decide_on(snapshot, policy, explain=seed % 3 == 0)
+        assert faults_of(snapshot, answer) == [], seed
+        again = decide_on(snapshot, policy, explain=seed % 3 == 0)
+        assert again.SerializeToString(deterministic=True) == answer.SerializeToString(deterministic=True), seed
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_broken_snapshots_are_refused_or_answered_and_never_crash(policy: str) -> None:
+    refused = 0
+    for seed in range(60):
+        snapshot = SnapshotMaker(seed).make()
+        break_somewhere(snapshot, seed)
+        try:
+            decide_on(snapshot, policy)
+        except CallerError:
+            refused += 1
+    assert refused > 15
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        ("nodes.gpus.memory_bytes", 0, "snapshot.nodes.gpus.memory_bytes: of g0.0 must be from 1 to"),
+        ("nodes.cpu_cores", float("nan"), "snapshot.nodes.cpu_cores: of n0 must be from 0 to 100,000, not nan"),
+        ("job_predictions.utilization_ratio", 85.0, "utilization_ratio: of k0 on V100 must be from 0 to 1, not 85.0"),
+        ("job_predictions.level", 77, "snapshot.job_predictions.level: of k0 on V100 is no EstimateLevel"),
+        ("job_predictions.steps.workers", 2**31 - 1, "steps.workers: of k0 on V100 must be from 0 to 1,024"),
+        ("job_predictions.steps.step_ms", 0.0, "steps.step_ms: of k0 on V100 must be from 1e-06 to"),
+        ("pair_predictions.slowdown_ratio", float("inf"), "slowdown_ratio: of k0 beside k0 must be from -1 to"),
+        ("pending.not_before_ms", -1, "snapshot.pending.not_before_ms: of j must be from 0 to"),
+        ("pending.job.memory_floor_bytes", -1, "snapshot.job.memory_floor_bytes: of j must be from 0 to"),
+    ],
+)
+def test_what_no_cluster_has_is_named(path: str, value: float, expected: str) -> None:
+    snapshot = scheduling_pb2.Snapshot()
+    snapshot.nodes.add(node_id="n0", schedulable=True).gpus.add(gpu_id="g0.0", device="V100", memory_bytes=1)
+    snapshot.pending.add().job.job_id = "j"
+    prediction = snapshot.job_predictions.add(key="k0", device="V100")
+    prediction.steps.add(workers=1, servers=1, step_ms=1.0)
+    snapshot.pair_predictions.add(victim_key="k0", other_key="k0", device="V100")
+    *parents, name = path.split(".")
+    message = snapshot
+    for parent in parents:
+        part = getattr(message, parent)
+        message = part[0] if hasattr(part, "add") else part
+    setattr(message, name, value)
+    with pytest.raises(CallerError, match=expected.replace(".", r"\.")):
+        decide_on(snapshot, "fifo")
+
+
+def test_one_mistake_in_a_program_is_named_twenty_times_and_not_a_thousand_times() -> None:
+    snapshot = scheduling_pb2.Snapshot()
+    for number in range(1_000):
+        snapshot.pending.add(steps_done=-1).job.job_id = f"j{number}"
+    with pytest.raises(CallerError) as caught:
+        decide_on(snapshot, "fifo")
+    assert str(caught.value).count("steps_done") == 20
