@@ -107,7 +107,7 @@ def _read_file(file: Path) -> dict[str, tuple[str, ...]]:
         if file.stat().st_mode & 0o022:
             raise SettingsError(f"{file} may be changed by its group or by everybody; chmod go-w it")
         content = tomllib.loads(file.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"cannot read the allow file {file}: {error}") from error
     known = {"executables", "directories", "environment"}
     if set(content) - known or not all(_is_list_of_texts(value) for value in content.values()):

@@ -41,7 +41,7 @@ def read_json(path: Path) -> dict[str, object] | None:
         return None
     try:
         value = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -140,9 +140,8 @@ def parse_report(content: bytes) -> ProgressReport | None:
     loss, failure = fields.get("loss"), fields.get("failure", "")
     if not all(_is_counter(value) for value in (step, epoch)) or type(at_ns) is not int or at_ns < 0:
         return None
-    number = float(loss) if isinstance(loss, int | float) and math.isfinite(loss) else None
     return ProgressReport(
-        step=step, epoch=epoch, at_ns=at_ns, loss=number, failure="gpu_oom" if failure == "gpu_oom" else ""
+        step=step, epoch=epoch, at_ns=at_ns, loss=_finite(loss), failure="gpu_oom" if failure == "gpu_oom" else ""
     )
 
 
@@ -240,6 +239,15 @@ def _sender(ancillary: list[tuple[int, int, bytes]]) -> int:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
             return int(_CREDENTIALS.unpack(content[: _CREDENTIALS.size])[0])
     return 0
+
+
+def _finite(value: object) -> float | None:
+    """The number; None for anything else, and for what a float cannot hold."""
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _is_counter(value: object) -> bool:

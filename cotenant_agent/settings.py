@@ -98,7 +98,7 @@ def load_settings(flags: Mapping[str, object], environment: Mapping[str, str] | 
 def _read_file(path: Path) -> dict[str, object]:
     try:
         content = tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"cannot read {path}: {error}") from error
     section = content.get("agent", content)
     unknown = set(section) - {item.name for item in dataclasses.fields(AgentSettings)}

@@ -115,7 +115,7 @@ def _read_file(file: Path | None) -> Mapping[str, object]:
         return {}
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidRequestError(f"{file} cannot be read ({error})", remedy="write it as TOML") from error
 
 

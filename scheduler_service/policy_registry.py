@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from inspect import cleandoc, getmodule
@@ -128,9 +129,17 @@ def _entry(name: str) -> PolicyEntry:
     return entry
 
 
+def _is_real(value: float) -> bool:
+    """Tells whether a float can hold the number; every comparison with NaN would be false."""
+    try:
+        return not math.isnan(float(value))
+    except OverflowError:
+        return False
+
+
 def _require_type(policy: str, parameter: str, wanted: Any, value: object) -> None:  # noqa: ANN401 - a type
     if wanted is float:
-        fits = isinstance(value, int | float) and not isinstance(value, bool)
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and _is_real(value)
     elif isinstance(wanted, type):
         fits = type(value) is wanted
     else:

@@ -7,7 +7,7 @@ import click
 from cotenant import quantities, system_clock
 from cotenant.cli.formats import emit_message
 from cotenant.cli.job_lookup import complete_job, find_job
-from cotenant.cli.job_views import coded_reason, phase_name
+from cotenant.cli.job_views import coded_reason, neighbour_text, phase_name
 from cotenant.cli.session import Session, show, with_session
 from cotenant.cli.tables import Column, Row, render_labelled, render_table
 from cotenant.v1 import scheduling_pb2
@@ -52,6 +52,7 @@ def _summary(answer: scheduling_pb2.ExplainJobResponse) -> list[tuple[str, str]]
         ("reason", coded_reason(answer.reason)),
         ("numbers", numbers),
         ("decided", f"{decided} by policy {answer.policy}"),
+        *[("beside", neighbour_text(neighbour)) for neighbour in answer.job.neighbours],
     ]
     return [line for line in lines if line[1]]
 
@@ -63,7 +64,9 @@ def _candidate_row(candidate: scheduling_pb2.Candidate, width: int) -> Row:
     narrow = len(reason) > width - 40
     style = "green" if candidate.chosen else "" if candidate.feasible else "dim"
     cells = [candidate.gpu_id, verdict, cost, candidate.reason.code if narrow else reason]
-    return Row(cells=cells, styles=((1, style),), note=candidate.reason.message if narrow else "")
+    notes = [candidate.reason.message] if narrow and candidate.reason.message else []
+    notes += [f"beside {neighbour_text(neighbour)}" for neighbour in candidate.neighbours]
+    return Row(cells=cells, styles=((1, style),), note="; ".join(notes))
 
 
 def _history_lines(answer: scheduling_pb2.ExplainJobResponse) -> list[tuple[str, str]]:

@@ -159,7 +159,7 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
         ("placed", ", ".join(f"{a.gpu_id} (rank {a.rank})" for a in job.assignments) + f" on {job.node_id}"),
         *_memory_lines(job, enforcements),
         *_speed_lines(job),
-        *[("beside", _neighbour_text(neighbour)) for neighbour in job.neighbours],
+        *[("beside", neighbour_text(neighbour)) for neighbour in job.neighbours],
     ]
     if not job.assignments:
         lines = [line for line in lines if line[0] != "placed"]
@@ -214,12 +214,31 @@ def _speed_lines(job: scheduling_pb2.Job) -> list[tuple[str, str]]:
     return lines
 
 
-def _neighbour_text(neighbour: scheduling_pb2.Neighbour) -> str:
+def pair_basis(neighbour: scheduling_pb2.Neighbour) -> str:
+    """Returns what is known of a job beside another one, e.g. measured, 3 times."""
+    times = neighbour.times_measured
+    if times:
+        return "measured once" if times == 1 else f"measured, {times} times"
+    return _BASES.get(neighbour.level, level_name(neighbour.level))
+
+
+_BASES = {
+    resources_pb2.ESTIMATE_LEVEL_OBSERVED: "measured",
+    resources_pb2.ESTIMATE_LEVEL_SOLO_KNOWN: "both known alone",
+    resources_pb2.ESTIMATE_LEVEL_GRAPH: "graph only",
+    resources_pb2.ESTIMATE_LEVEL_FALLBACK: "device peaks only",
+}
+
+
+def neighbour_text(neighbour: scheduling_pb2.Neighbour) -> str:
+    """Returns what is expected and measured of a job beside another one."""
     parts = []
     if neighbour.HasField("predicted_slowdown_ratio"):
         upper = quantities.format_slowdown(neighbour.predicted_slowdown_upper_ratio)
         text = quantities.format_slowdown(neighbour.predicted_slowdown_ratio)
-        parts.append(f"predicted {text} (at most {upper}, {level_name(neighbour.level)})")
+        parts.append(f"predicted {text} (at most {upper}, {pair_basis(neighbour)})")
+    if neighbour.HasField("caused_slowdown_ratio"):
+        parts.append(f"slows it down by {quantities.format_slowdown(neighbour.caused_slowdown_ratio)}")
     if neighbour.HasField("measured_slowdown_ratio"):
         parts.append(f"measured {quantities.format_slowdown(neighbour.measured_slowdown_ratio)}")
     return f"{neighbour.job_id}: slowdown " + (", ".join(parts) or "unknown")

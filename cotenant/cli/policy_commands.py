@@ -89,6 +89,6 @@ def parse_parameters(pairs: tuple[str, ...]) -> dict[str, float | str | bool]:
             raise InputError(f"{pair!r} is not NAME=VALUE", remedy="e.g. --set share_limit=2")
         try:
             values[name] = json.loads(text)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # no JSON, or more digits or brackets than can be read
             values[name] = text
     return values

@@ -118,7 +118,7 @@ def _read_file(path: Path) -> Mapping[str, object]:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot read {path}: {error}", remedy="correct the file or remove it") from error
     valid = [setting.name for setting in fields(Settings)]
     for name in content:

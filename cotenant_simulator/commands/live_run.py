@@ -127,6 +127,6 @@ def _parameters(names: Sequence[str], texts: tuple[str, ...]) -> dict[str, dict[
             raise InputError(f"--parameter {text!r} is not POLICY.NAME=VALUE of one of {', '.join(names)}")
         try:
             found[policy][name] = json.loads(value)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # no JSON, or more digits or brackets than can be read
             found[policy][name] = value
     return found

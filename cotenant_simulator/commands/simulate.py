@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,18 +21,29 @@ _EXIT_UNFINISHED = 1
 HOUR_MS = 3_600_000
 
 
+class FiniteRange(click.FloatRange):
+    """A range that holds no NaN: every comparison with it is false, those with the bounds too."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401 (as click declares it)
+        """Returns the number, inside the range."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
+
+
 def _world_options(command: Callable[..., None]) -> Callable[..., None]:
     """What the trace does not say."""
     for option in (
-        click.option("--report-every-s", type=click.FloatRange(0, 1e6), default=0.0, help="0 = after changes only."),
-        click.option("--node-repair-s", type=click.FloatRange(1, 1e7), default=1_800.0, show_default=True),
-        click.option("--node-failure-hours", type=click.FloatRange(0, 1e7), default=0.0, help="Mean time; 0 = never."),
-        click.option("--checkpoint-every-s", type=click.FloatRange(0, 1e7), default=600.0, show_default=True),
-        click.option("--checkpoint-s", type=click.FloatRange(0, 86_400), default=10.0, show_default=True),
-        click.option("--restart-s", type=click.FloatRange(0, 86_400), default=20.0, show_default=True),
-        click.option("--launch-s", type=click.FloatRange(0, 86_400), default=0.0, show_default=True),
-        click.option("--slowdown", type=click.FloatRange(0, 900), help="True slowdown of pairs that nobody measured."),
-        click.option("--max-slowdown", type=click.FloatRange(0, 1e6), default=1.0, show_default=True),
+        click.option("--report-every-s", type=FiniteRange(0, 1e6), default=0.0, help="0 = after changes only."),
+        click.option("--node-repair-s", type=FiniteRange(1, 1e7), default=1_800.0, show_default=True),
+        click.option("--node-failure-hours", type=FiniteRange(0, 1e7), default=0.0, help="Mean time; 0 = never."),
+        click.option("--checkpoint-every-s", type=FiniteRange(0, 1e7), default=600.0, show_default=True),
+        click.option("--checkpoint-s", type=FiniteRange(0, 86_400), default=10.0, show_default=True),
+        click.option("--restart-s", type=FiniteRange(0, 86_400), default=20.0, show_default=True),
+        click.option("--launch-s", type=FiniteRange(0, 86_400), default=0.0, show_default=True),
+        click.option("--slowdown", type=FiniteRange(0, 900), help="True slowdown of pairs that nobody measured."),
+        click.option("--max-slowdown", type=FiniteRange(0, 1e6), default=1.0, show_default=True),
         click.option("--share", type=click.Choice(["never", "safe", "any"]), default="safe", show_default=True),
     ):
         command = option(command)
@@ -64,6 +77,8 @@ def simulate(context: click.Context, /, **flags: Any) -> None:  # noqa: ANN401 (
     names = [name.strip() for name in flags["policies"].split(",") if name.strip()]
     if not names:
         raise InputError("--policies names no policy; write for instance --policies fifo,srtf")
+    for path in (flags["report"], flags["timings"]):
+        _require_place(path)
     timings: dict[str, object] = {}
     run = _run_pollux if flags["engine_rules"] == "pollux" else _run_live
     report = run(flags, names, timings)
@@ -113,6 +128,12 @@ def _print(flags: dict[str, Any], report: Mapping[str, Any]) -> None:
         click.echo(as_table(report))
 
 
+def _require_place(path: Path | None) -> None:
+    """Refuses before the run what could not be written after it."""
+    if path is not None and (path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK)):
+        raise InputError(f"{path} cannot be written; name a file in a folder that exists and may be written to")
+
+
 def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
@@ -126,5 +147,7 @@ def _tell_unfinished(report: Mapping[str, Any]) -> bool:
         missing = policy["jobs_submitted"] - policy["jobs_finished"]
         if missing:
             found = True
-            sys.stderr.write(f"{policy['policy']}: {missing} of {policy['jobs_submitted']} jobs did not finish\n")
+            held = ", ".join(f"{code} {count}" for code, count in policy["held_reasons"].items())
+            why = f"; what jobs were first held for: {held}" if held else ""
+            sys.stderr.write(f"{policy['policy']}: {missing} of {policy['jobs_submitted']} jobs did not finish{why}\n")
     return found

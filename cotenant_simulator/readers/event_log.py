@@ -70,7 +70,7 @@ def _event(path: Path, number: int, line: str) -> events.Event:
             raise CodecError(f"expected an object, found {type(data).__name__}")
         data.pop("sequence", None)
         return decode_event(data)
-    except (json.JSONDecodeError, CodecError) as error:
+    except (ValueError, RecursionError, CodecError) as error:
         raise TraceError(
             path, f"is no event of this version: {error}; export the log anew with cotenant export-log", line=number
         ) from error

@@ -67,7 +67,7 @@ def read_generated(path: Path, consent: Consent, *, seed: int | None = None) -> 
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise TraceError(path, f"cannot be read as TOML: {error}") from error
     _require_known(path, data, _TOP, "the file")
     own_seed = int(_number(path, data, "seed", 0, least=0))

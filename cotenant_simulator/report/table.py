@@ -37,15 +37,17 @@ def _cells(policy: Mapping[str, Any]) -> list[str]:
     return [
         policy["policy"],
         done,
-        _hours(policy["jct_s"]["mean"]),
-        _hours(policy["jct_s"]["p95"]),
-        _hours(policy["queueing_s"]["mean"]),
-        _hours(policy["makespan_s"]),
+        *(_hours(seconds) if policy["jobs_finished"] else "-" for seconds in _times_s(policy)),
         f"{100 * policy['gpu_allocated_ratio']:.0f}",
         f"{100 * policy['slowdown_ratio']['mean']:.0f} %",
         str(policy["preemptions"]),
         str(policy["out_of_memory"]),
     ]
+
+
+def _times_s(policy: Mapping[str, Any]) -> tuple[float, ...]:
+    jct_s, queueing_s = policy["jct_s"], policy["queueing_s"]
+    return jct_s["mean"], jct_s["p95"], queueing_s["mean"], policy["makespan_s"]
 
 
 def _hours(seconds: float) -> str:

@@ -213,7 +213,7 @@ class Simulation:
             jobs=results,
             gpus=len(world.floor.gpus),
             began_at_ms=began_at_ms,
-            ended_at_ms=max((result.finished_at_ms for result in results), default=began_at_ms),
+            ended_at_ms=max((began_at_ms, *(result.finished_at_ms for result in results))),
             gpu_ms_held=accounts.gpu_ms_held,
             gpu_ms_utilized=accounts.gpu_ms_utilized,
             held_reasons=dict(sorted(world.held_reasons.items())),

@@ -14,6 +14,7 @@ from cotenant_simulator.truth.trace import GIB, GPU_MEMORY_BYTES
 from scheduler_service.core.records import Gpu, Node
 
 GPUS_MAX = 1_000_000
+NUMBER_MAX = 1e12
 _SHAPE = re.compile(r"(\d{1,6})x(\d{1,4})")
 _FIELDS = {"count", "gpus", "device", "gpu_memory_gib", "cpu_cores", "host_memory_gib", "rack", "speed_ratio"}
 _REMEDY = "write NODESxGPUS such as 16x4, or the path of a TOML file with [[nodes]] tables (docs/simulate.md)"
@@ -63,7 +64,7 @@ def read_cluster(text: str, *, device: str, own_nodes: Sequence[Node] = ()) -> C
         raise ClusterError(f"{text!r} is no cluster; {_REMEDY}")
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ClusterError(f"{path} cannot be read: {error}; {_REMEDY}") from error
     return _checked(_from_tables(text, data.get("nodes"), device))
 
@@ -74,6 +75,8 @@ def _from_tables(name: str, tables: object, device: str) -> Cluster:
     nodes: list[Node] = []
     speeds: dict[str, float] = {}
     for number, table in enumerate(tables, start=1):
+        if not isinstance(table, Mapping):
+            raise ClusterError(f"{name}: entry {number} of nodes is no table; {_REMEDY}")
         unknown = sorted(table.keys() - _FIELDS)
         if unknown:
             raise ClusterError(
@@ -90,12 +93,15 @@ def _nodes(table: Mapping[str, Any], *, first: int) -> list[Node]:
     if count * gpus > GPUS_MAX:
         raise ClusterError(f"{count} x {gpus} GPUs are more than {GPUS_MAX}; simulate a smaller cluster")
     memory_bytes = int(_positive(table, "gpu_memory_gib", GPU_MEMORY_BYTES / GIB) * GIB)
+    # Left out or 0 = as much as anybody asks for.
+    cpu_cores = _positive(table, "cpu_cores", 0.0) if table.get("cpu_cores") else 0.0
+    host_memory_bytes = int(_positive(table, "host_memory_gib", 0.0) * GIB) if table.get("host_memory_gib") else 0
     return [
         Node(
             node_id=(node_id := f"n{number:05d}"),
             rack_id=str(table.get("rack", "")),
-            cpu_cores=float(table.get("cpu_cores", 0.0)),
-            host_memory_bytes=int(float(table.get("host_memory_gib", 0)) * GIB),
+            cpu_cores=cpu_cores,
+            host_memory_bytes=host_memory_bytes,
             gpus=tuple(
                 Gpu(gpu_id=f"{node_id}.{index}", device=str(table["device"]), memory_bytes=memory_bytes, index=index)
                 for index in range(gpus)
@@ -107,8 +113,8 @@ def _nodes(table: Mapping[str, Any], *, first: int) -> list[Node]:
 
 def _positive(table: Mapping[str, Any], name: str, default: float) -> float:
     value = table.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ClusterError(f"{name} must be a positive number, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= NUMBER_MAX:
+        raise ClusterError(f"{name} must be a positive number up to {NUMBER_MAX:g}, not {value!r}")
     return float(value)
 
 

@@ -110,7 +110,7 @@ def read_campaign(path: Path) -> Campaign:
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidCampaignError(f"{path}: {error}") from error
     try:
         return parse_campaign(document)

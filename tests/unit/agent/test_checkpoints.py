@@ -60,3 +60,10 @@ def test_a_checkpoint_with_other_contents_is_passed_over(tmp_path: Path) -> None
     found = newest_resumable(tmp_path, (2, 1))
     assert found is not None
     assert found.directory.name == "1"
+
+
+@pytest.mark.parametrize("manifest", ["[" * 100_000, "9" * 5_000, '{"step": '])
+def test_a_manifest_that_nobody_can_read_is_none(manifest: str, tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path, 1)
+    (directory / "cotenant_checkpoint.json").write_text(manifest)
+    assert read_checkpoint(directory) is None

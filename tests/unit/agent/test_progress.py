@@ -67,8 +67,9 @@ def test_malformed_reports_are_dropped(content: bytes) -> None:
     assert parse_report(content) is None
 
 
-def test_a_loss_that_is_no_number_does_not_cost_the_step() -> None:
-    report = parse_report(b'{"step": 3, "at_ns": 1, "loss": NaN}')
+@pytest.mark.parametrize("loss", [b"NaN", b"1e999", b"9" * 400, b'"low"'])
+def test_a_loss_that_is_no_number_does_not_cost_the_step(loss: bytes) -> None:
+    report = parse_report(b'{"step": 3, "at_ns": 1, "loss": ' + loss + b"}")
     assert report is not None
     assert (report.step, report.loss) == (3, None)
 

@@ -61,6 +61,14 @@ def test_unknown_keys_of_a_file_are_named(tmp_path: Path) -> None:
         load_settings({"config": str(file)}, {})
 
 
+@pytest.mark.parametrize("content", [b"node_id = '\xff'", b"seed = " + b"9" * 5_000, b"x = " + b"[" * 5_000])
+def test_a_file_that_cannot_be_read_is_named(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_bytes(content)
+    with pytest.raises(SettingsError, match=r"agent\.toml"):
+        load_settings({"config": str(file)}, {})
+
+
 def test_a_scheduler_elsewhere_needs_tls_or_a_word() -> None:
     with pytest.raises(SettingsError, match="--tls-ca"):
         open_channel(LinkSettings(scheduler="10.0.0.1:7071"))

@@ -41,6 +41,8 @@ def test_flags_come_before_the_environment_before_the_file_before_defaults(tmp_p
         ("client_ca_file = 'c'", "needs tls_certificate_file"),
         ("log_level = 'LOUD'", "log_level must be"),
         ("seed = ", "cannot be read"),
+        ("seed = " + "9" * 5_000, "cannot be read"),
+        ("seed = " + "[" * 5_000, "cannot be read"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, content: str, complaint: str) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from cotenant_simulator.commands.program import main
+from cotenant_simulator.errors import ClusterError
+from cotenant_simulator.truth.cluster import read_cluster
 
 ROOT = Path(__file__).resolve().parents[3]
 WORKLOAD = """
@@ -170,6 +172,13 @@ def test_unfinished_jobs_are_counted_and_fail_the_command(workload: Path) -> Non
         (["--predictions", "error:1"], "predictions 'error:1' are not known"),
         (["--predictions", "trained"], "have no graphs, so nothing can be predicted of them"),
         (["--timings", "/nowhere/t.json"], "cannot be written"),
+        (["--report", "/nowhere/r.html"], "cannot be written"),
+        (["--launch-s", "nan"], "'nan' is not a number"),
+        (["--node-failure-hours", "nan"], "'nan' is not a number"),
+        (["--policies", "horus", "--parameter", "horus.utilization_max_ratio=NaN"], "must be number, not nan"),
+        (["--policies", "horus", "--parameter", "horus.utilization_max_ratio=1" + "0" * 400], "must be number"),
+        (["--policies", "horus", "--parameter", "horus.locality_gpus=" + "9" * 5_000], "must be integer"),
+        (["--policies", "horus", "--parameter", "horus.curves=" + "[" * 100_000], "must be object"),
         (["--engine-rules", "pollux", "--report", "x.html"], "--report needs --engine-rules live"),
     ],
 )
@@ -182,7 +191,38 @@ def test_a_wrong_flag_is_named_with_its_remedy(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["cotenant_simulator", "simulate", str(workload), *arguments])
     assert main() == 2
-    assert complaint in capsys.readouterr().err.replace("\n", " ")
+    captured = capsys.readouterr()
+    assert complaint in captured.err.replace("\n", " ")
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("nodes = [3]", "entry 1 of nodes is no table"),
+        ("[[nodes]]\ncpu_cores = 'many'", "cpu_cores must be a positive number"),
+        ("[[nodes]]\nhost_memory_gib = inf", "host_memory_gib must be a positive number"),
+        ("[[nodes]]\ngpu_memory_gib = 1e308", "gpu_memory_gib must be a positive number"),
+        ("[[nodes]]\nspeed_ratio = nan", "speed_ratio must be a positive number"),
+        ("nodes = " + "9" * 5_000, "cannot be read"),
+    ],
+)
+def test_machines_that_cannot_be_are_refused(text: str, complaint: str, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(text)
+    with pytest.raises(ClusterError, match=complaint):
+        read_cluster(str(file), device="any")
+
+
+def test_a_policy_that_finishes_nothing_has_no_times_to_compare(tmp_path: Path) -> None:
+    file = tmp_path / "wide.toml"
+    file.write_text("jobs = 2\n[[classes]]\ngpus = [8]\n")
+    done = simulate(file, "--cluster", "1x1")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1].split() == ["fifo", "0/2", "-", "-", "-", "-", "0", "0", "%", "0", "0"]
+    assert re.fullmatch(r"fifo: 2 of 2 jobs did not finish; what jobs were first held for: [A-Z_]+ \d+\n", done.stderr)
+    policy = json.loads(simulate(file, "--cluster", "1x1", "-o", "json").stdout)["policies"][0]
+    assert (policy["makespan_s"], policy["gpu_allocated_ratio"]) == (0.0, 0.0)
 
 
 def test_a_file_that_is_not_there_is_named() -> None:

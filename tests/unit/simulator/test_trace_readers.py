@@ -166,6 +166,8 @@ def test_jobs_that_never_wait_take_what_the_tiresias_simulator_says() -> None:
     ("text", "complaint"),
     [
         ("jobs = [", "cannot be read as TOML"),
+        ("jobs = " + "9" * 5_000, "cannot be read as TOML"),
+        ("jobs = " + "[" * 5_000, "cannot be read as TOML"),
         ("jobs = 5", r"has no \[\[classes\]\] table"),
         ("[[classes]]\nspeed = 1", r"\[\[classes\]\] table 1 has unknown 'speed'"),
         ("jobs = 0\n[[classes]]", "jobs must be a number from 1"),
@@ -224,10 +226,18 @@ def test_an_exported_log_is_yesterday_again(tmp_path: Path) -> None:
     assert ends_s(again) == pytest.approx(expected, abs=0.002)
 
 
-def test_a_broken_line_of_a_log_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('{"kind": "JobVanished", "format": 1}', "unknown kind of event"),
+        ('{"kind": ' + "9" * 5_000 + "}", "Exceeds the limit"),
+        ('{"kind": ' + "[" * 100_000, "recursion depth"),
+    ],
+)
+def test_a_broken_line_of_a_log_is_named(line: str, complaint: str, tmp_path: Path) -> None:
     file = _exported(tmp_path)
     lines = file.read_text().splitlines()
-    lines[4] = '{"kind": "JobVanished", "format": 1}'
+    lines[4] = line
     file.write_text("\n".join(lines) + "\n")
-    with pytest.raises(TraceError, match=r"log\.jsonl:5: is no event of this version: unknown kind of event"):
+    with pytest.raises(TraceError, match=rf"log\.jsonl:5: is no event of this version: .*{complaint}"):
         read_trace(file, Consent())
