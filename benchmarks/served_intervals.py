@@ -1,8 +1,9 @@
 """Whether served intervals hold on families that nobody measured, as JSON.
 
 Every family of `datasets/` is left out once; what a training would serve is fitted to the others, and asked about the
-one left out. "one_width" is one conformal quantile of rows, "served" follows the learned spread of errors and is
-widened by how few families taught it. Widths are logarithms of upper over lower.
+one left out. "one_width" is one conformal quantile of the winner's errors, each row with one vote; "served" follows the
+learned spread of errors that the choice had not seen, each family with one vote. Widths are logarithms of upper over
+lower. `coverage_90_of_families_ratio` is the mean over families, which is what the intervals promise.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from predictor_service.registry.onnx_model import OnnxModel
 from predictor_service.registry.served_version import Bounded, ServedTarget
 from predictor_service.regressors.interface import FloatArray
 from predictor_service.retraining.datasets import read_datasets
-from predictor_service.retraining.fitting import FittingTask, fit_target
+from predictor_service.retraining.fitting import FittedTarget, FittingTask, fit_target
 from predictor_service.retraining.solo_table import SoloExample, build_table, collect_examples
+from predictor_service.selection.conformal import ConformalBounds, calibrate
 from predictor_service.selection.targets import SOLO_TARGETS, Target
 
 DATASETS = Path(__file__).parents[1] / "datasets"
@@ -73,7 +75,7 @@ def judge(task: FittingTask) -> dict[str, Any]:
         served = ServedTarget(fitted.record, models[fitted.record.file_name], spread)
         asked = (left_out.columns, left_out.anchor)
         ways["served"].append((served.predict_bounded(*asked, CONFIDENCE), left_out.measured))
-        ways["one_width"].append((one_width(served, *asked), left_out.measured))
+        ways["one_width"].append((one_width(served, rows_vote(rest, fitted), *asked), left_out.measured))
     return {"rows": len(task.measured), "families": len(ways["served"]), **{k: score(v) for k, v in ways.items()}}
 
 
@@ -97,10 +99,18 @@ def part(task: FittingTask, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> 
     )
 
 
-def one_width(served: ServedTarget, columns: np.ndarray[Any, np.dtype[np.float32]], anchor: FloatArray) -> Bounded:
+def rows_vote(task: FittingTask, fitted: FittedTarget) -> ConformalBounds:
+    """Calibrates on the winner's own held-out errors, each row with one vote."""
+    held_out, encoded = fitted.score.held_out, task.target.encode(task.measured, task.anchor)
+    return calibrate(encoded[held_out.row] - held_out.value, fitted.record.groups)
+
+
+def one_width(
+    served: ServedTarget, bounds: ConformalBounds, columns: np.ndarray[Any, np.dtype[np.float32]], anchor: FloatArray
+) -> Bounded:
     """Returns bounds by one quantile of all rows, in the target's unit."""
     value = served.predict(columns, anchor)
-    raw, bounds = served.target.encode(np.maximum(value, SMALLEST), anchor), served.record.bounds
+    raw = served.target.encode(np.maximum(value, SMALLEST), anchor)
     half_width = bounds.half_width(CONFIDENCE)
     return Bounded(
         value=value,
@@ -118,6 +128,7 @@ def score(answers: Sequence[tuple[Bounded, FloatArray]]) -> dict[str, float]:
     width = [np.log(np.maximum(b.upper, SMALLEST) / np.maximum(b.lower, SMALLEST)) for b, _ in answers]
     return {
         "coverage_90_ratio": round(float(np.concatenate(inside).mean()), 4),
+        "coverage_90_of_families_ratio": round(float(np.mean([each.mean() for each in inside])), 4),
         "families_covered_below_half": sum(bool(each.mean() < 0.5) for each in inside),
         "width_mean": round(float(np.concatenate(width).mean()), 4),
         "coverage_99_ratio": round(float(np.concatenate(below).mean()), 4),

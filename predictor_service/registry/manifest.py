@@ -15,7 +15,7 @@ from predictor_service.selection.conformal import ConformalBounds
 from predictor_service.selection.domain import TrainingDomain
 
 SCHEMA: Final = "cotenant.model_version/3"
-LEARNING_VERSION: Final = 5
+LEARNING_VERSION: Final = 6
 """Raise it with every change of anchors, folds, candidates' settings or intervals: models learned by older rules are
 named when the service starts, and learned anew."""
 

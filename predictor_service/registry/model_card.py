@@ -78,12 +78,13 @@ def _why_it_won(record: TargetRecord) -> str:
 
 def _bounds_line(title: str, bounds: ConformalBounds) -> str:
     notes = [
-        f"too few for {confidence:.0%}: the largest residual times {SAFETY_FACTOR:g}"
-        for confidence in (0.9, 0.99)
+        f"too few for {confidence:.0%}: {stand_in}"
+        for confidence, stand_in in ((0.9, "Student's t"), (0.99, f"the largest residual times {SAFETY_FACTOR:g}"))
         if not bounds.is_supported(confidence)
     ]
     widths = f"{title} of 90 %: +- {bounds.half_width(0.9):.3f} in its own scale; 99 % bound + "
-    counts = f"{bounds.upper_offset(0.99):.3f} ({bounds.rows} residuals, {bounds.groups} families"
+    voters = "" if bounds.rows == bounds.groups else f"{bounds.rows} residuals, "
+    counts = f"{bounds.upper_offset(0.99):.3f} ({voters}{bounds.groups} families"
     return widths + counts + "".join(f"; {note}" for note in notes) + ")."
 
 

@@ -17,6 +17,9 @@ from predictor_service.selection.group_stretch import stretch_for_groups
 from predictor_service.selection.targets import SLOWDOWN, SOLO_TARGETS, Target
 
 _OFFSETS_MAX: Final = 64
+_UNDISTURBED_RATIO: Final = 0.05
+"""What others may take of a device while a measurement still counts (`docs/measuring.md`): no share of it is known
+better. A job that waits for nothing is measured at 100 % on a quiet device and a little below elsewhere."""
 TARGETS = {target.name: target for target in (*SOLO_TARGETS, SLOWDOWN)}
 
 
@@ -90,6 +93,8 @@ class ServedTarget:
         half_width, upper_99_offset = (
             self._quantiles(bounds, confidence) if bounds else self._reach(columns, confidence)
         )
+        if self.target.scale == "share":
+            half_width = np.maximum(half_width, _UNDISTURBED_RATIO / anchor)
         return Bounded(
             value=self.target.decode(raw, anchor),
             lower=self.target.decode(raw - half_width, anchor),
@@ -119,7 +124,7 @@ class ServedTarget:
             if len(self._offsets) >= _OFFSETS_MAX:
                 self._offsets.clear()
             half_width = bounds.half_width(confidence)
-            if confidence <= ROW_CONFIDENCE_MAX:  # beyond, the quantile itself counts groups
+            if bounds.rows > bounds.groups and confidence <= ROW_CONFIDENCE_MAX:  # else the quantile counts groups
                 half_width *= stretch_for_groups(bounds.groups, confidence)
             kept = self._offsets[key] = (bounds, half_width, bounds.upper_offset(0.99))
         return kept[1], kept[2]

@@ -14,11 +14,11 @@ from predictor_service.registry.onnx_model import OnnxModel, check_agreement
 from predictor_service.regressors.candidates import CANDIDATES
 from predictor_service.regressors.interface import FeatureArray, FloatArray
 from predictor_service.regressors.scikit import convert_scikit
-from predictor_service.selection.conformal import ConformalBounds, calibrate
+from predictor_service.selection.conformal import ConformalBounds, calibrate, calibrate_groups
 from predictor_service.selection.domain import learn_domain
 from predictor_service.selection.folds import Fold, grouped_folds
 from predictor_service.selection.local_bounds import learn_bounds
-from predictor_service.selection.scoring import CandidateScore, score_candidates
+from predictor_service.selection.scoring import CandidateScore, predict_unchosen, score_candidates
 from predictor_service.selection.targets import SLOWDOWN, Target
 
 ROWS_MIN = 6
@@ -101,8 +101,9 @@ def fit_target(task: FittingTask) -> FittedTarget:
         except NotLearnable as refusal:
             refusals[score.name] = str(refusal)
             continue
-        record = _record(task, score, content, golden, _table(task, scores, refusals))
-        files, spread = {record.file_name: content}, _spread(task, score)
+        residuals = _residuals(task, [each for each in scores if each.name not in refusals])
+        record = _record(task, score, content, golden, table=_table(task, scores, refusals), residuals=residuals)
+        files, spread = {record.file_name: content}, _spread(task, score, residuals)
         if spread is not None:
             record = replace(record, spread=spread[0])
             files[spread[0].file_name] = spread[1]
@@ -110,10 +111,21 @@ def fit_target(task: FittingTask) -> FittedTarget:
     raise NotLearnable(f"no candidate can be served: {refusals}")
 
 
-def calibrate_on(task: FittingTask, score: CandidateScore) -> ConformalBounds:
-    """Calibrates bounds on the rows that the winner had not seen."""
-    encoded = task.target.encode(task.measured, task.anchor)
-    return calibrate(encoded[score.held_out.row] - score.held_out.value, _group_count(task))
+def _residuals(task: FittingTask, scores: Sequence[CandidateScore]) -> FloatArray:
+    """Errors on rows that neither the models nor, of jobs alone, the choice among them had seen.
+
+    Slowdowns keep the winner's: its bounds have to be those of the models that `training` asks with predicted inputs.
+    """
+    encoded, held_out = task.target.encode(task.measured, task.anchor), scores[0].held_out
+    value = held_out.value if task.target is SLOWDOWN else predict_unchosen(scores, encoded)
+    return np.asarray(encoded[held_out.row] - value)
+
+
+def _calibrate(task: FittingTask, score: CandidateScore, residuals: FloatArray) -> ConformalBounds:
+    """Every family has one vote; of pairs, whose two families are seldom both new, every row."""
+    if task.target is SLOWDOWN:
+        return calibrate(residuals, _group_count(task))
+    return calibrate_groups(residuals, [task.groups[row] for row in score.held_out.row.tolist()])
 
 
 def _convert(name: str, task: FittingTask, encoded: FloatArray) -> tuple[bytes, GoldenVectors]:
@@ -144,17 +156,16 @@ def _proven(convert: Callable[[], bytes], golden: GoldenVectors, name: str) -> b
     return content
 
 
-def _spread(task: FittingTask, score: CandidateScore) -> tuple[SpreadRecord, bytes] | None:
-    """What the winner's held-out errors teach of their size; None where that is no more than one quantile.
+def _spread(task: FittingTask, score: CandidateScore, residuals: FloatArray) -> tuple[SpreadRecord, bytes] | None:
+    """What held-out errors teach of their size; None where that is no more than one quantile.
 
     Slowdowns keep one: a question about pairs asks for forty thousand widths, and measured pairs narrow them anyway.
     """
     if task.target is SLOWDOWN:
         return None
     rows = score.held_out.row
-    residuals = task.target.encode(task.measured, task.anchor)[rows] - score.held_out.value
-    columns = task.columns[rows]
-    local = learn_bounds(columns.astype(np.float64), residuals, [task.groups[row] for row in rows.tolist()], task.seed)
+    columns, groups = task.columns[rows], [task.groups[row] for row in rows.tolist()]
+    local = learn_bounds(columns.astype(np.float64), residuals, groups, task.seed, one_vote_per_group=True)
     if local.spread is None:
         return None
     golden = _golden(columns, lambda inputs: np.asarray(local.spread.predict(inputs), dtype=np.float64))
@@ -197,7 +208,9 @@ def _record(
     score: CandidateScore,
     content: bytes,
     golden: GoldenVectors,
+    *,
     table: tuple[ScoredCandidate, ...],
+    residuals: FloatArray,
 ) -> TargetRecord:
     encoded = task.target.encode(task.measured, task.anchor)
     measured = np.abs(_size_of_measured(task)[score.held_out.row])
@@ -212,7 +225,7 @@ def _record(
         rows=len(task.measured),
         groups=_group_count(task),
         mape_ratio=round(mape, 9),
-        bounds=calibrate_on(task, score),
+        bounds=_calibrate(task, score, residuals),
         graph_bounds=None,
         domain=learn_domain(task.columns, task.groups),
         golden=golden,

@@ -1,26 +1,35 @@
 """Intervals from what held-out groups taught: grouped cross-conformal residuals, one stored list per target.
 
 The residual of every row comes from a model that has not seen the row's group. The bound at a confidence is the
-finite-sample quantile of those residuals. Bounds above 95 % count groups instead of rows, because rows of one family
-err alike; where there are too few to support the confidence, the largest residual times a safety factor stands in,
-and the model card says so.
+finite-sample quantile of those residuals. Rows of one family err alike, so that a family says as much of the next one
+as one row would: where every group has one vote, however many rows it has, groups are counted at every confidence, and
+the interval holds for rows of one more group whatever the distribution of errors. Where rows have votes, bounds above
+95 % still count groups. Where there are too few to support the confidence, Student's t stands in for an interval of up
+to 95 %, and beyond that the largest residual times a safety factor; the model card says so.
+
+Source: Lee, Barber, Willett, "Distribution-free inference with hierarchical data", arXiv:2306.06342 (the introduction;
+groups that are exchangeable instead of rows).
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from predictor_service.regressors.interface import FloatArray
+from predictor_service.selection.group_stretch import stretch_for_groups
 
 SAFETY_FACTOR: Final = 1.25
 """Applied to the largest residual when there are too few for the confidence asked for."""
 STORED_MAX: Final = 1_000
 ROW_CONFIDENCE_MAX: Final = 0.95
-"""Up to here rows are counted, beyond it groups."""
+"""Up to here votes are counted, beyond it groups."""
+_ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +38,7 @@ class ConformalBounds:
 
     Attributes:
         residuals: Sorted; at most `STORED_MAX`, evenly spaced quantiles when there were more.
-        rows: Residuals that the stored ones stand for.
+        rows: Votes that the stored ones stand for: one of each row, or one of each group.
         groups: Groups that they come from.
     """
 
@@ -43,7 +52,11 @@ class ConformalBounds:
         Args:
             confidence: Nominal coverage, above 0 and below 1.
         """
-        return self._quantile(np.sort(np.abs(np.array(self.residuals))), confidence)
+        ascending = np.sort(np.abs(np.array(self.residuals)))
+        if self.rows == self.groups and confidence <= ROW_CONFIDENCE_MAX and not self.is_supported(confidence):
+            share = float(ascending[math.ceil(confidence * len(ascending) - _ROUNDING) - 1])
+            return share * stretch_for_groups(self.groups, confidence)
+        return self._quantile(ascending, confidence)
 
     def upper_offset(self, confidence: float) -> float:
         """What is added to a prediction so that this share of measured values stays below; never below 0."""
@@ -64,11 +77,11 @@ class ConformalBounds:
         count = self._count(confidence)
         # One unseen group more shares the weight evenly: it may lie anywhere, so its part is taken from the top.
         level = (count + 1) * confidence / count
-        return float(ascending[min(len(ascending) - 1, math.ceil(level * len(ascending)) - 1)])
+        return float(ascending[min(len(ascending) - 1, math.ceil(level * len(ascending) - _ROUNDING) - 1)])
 
 
 def calibrate(residuals: FloatArray, groups: int) -> ConformalBounds:
-    """Stores residuals of held-out rows.
+    """Stores residuals of held-out rows, each with one vote.
 
     Args:
         residuals: Measured minus predicted, shape (rows,), at least one.
@@ -80,3 +93,23 @@ def calibrate(residuals: FloatArray, groups: int) -> ConformalBounds:
     return ConformalBounds(
         residuals=tuple(round(float(value), 9) for value in ascending), rows=len(residuals), groups=groups
     )
+
+
+def calibrate_groups(residuals: FloatArray, groups: Sequence[frozenset[str]]) -> ConformalBounds:
+    """Stores residuals of held-out rows so that each group has one vote, which its rows share.
+
+    Args:
+        residuals: Measured minus predicted, shape (rows,), at least one.
+        groups: Of each row, at least one.
+    """
+    rows_of = Counter(name for members in groups for name in members)
+    weight = np.array([sum(1.0 / rows_of[name] for name in members) for members in groups])
+    ascending = np.argsort(residuals, kind="stable")
+    # A multiple of the groups, so that a whole number of places stands for each.
+    places = len(residuals) if len(set(weight)) == 1 else STORED_MAX
+    places = max(min(places, STORED_MAX) // len(rows_of), 1) * len(rows_of)
+    reached = np.cumsum(weight[ascending]) / weight.sum()
+    levels = np.arange(1, places + 1) / places
+    found = np.minimum(np.searchsorted(reached, levels - _ROUNDING), len(residuals) - 1)
+    stored = tuple(round(float(value), 9) for value in residuals[ascending[found]])
+    return ConformalBounds(residuals=stored, rows=len(rows_of), groups=len(rows_of))

@@ -10,7 +10,7 @@ of the American Statistical Association 113 (2018), section 5.2 (locally weighte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ import numpy as np
 from sklearn.ensemble import ExtraTreesRegressor
 
 from predictor_service.regressors.interface import FloatArray
-from predictor_service.selection.conformal import ConformalBounds, calibrate
+from predictor_service.selection.conformal import ConformalBounds, calibrate, calibrate_groups
 from predictor_service.selection.folds import IndexArray, grouped_folds
 
 _ROWS_MIN: Final = 60
@@ -69,7 +69,14 @@ class LocalBounds:
         return np.minimum(_predict_spread(self.spread, table, self.lowest), self.highest)
 
 
-def learn_bounds(table: FloatArray, residuals: FloatArray, groups: Sequence[frozenset[str]], seed: int) -> LocalBounds:
+def learn_bounds(
+    table: FloatArray,
+    residuals: FloatArray,
+    groups: Sequence[frozenset[str]],
+    seed: int,
+    *,
+    one_vote_per_group: bool = False,
+) -> LocalBounds:
     """Learns spread and quantiles from residuals of held-out rows.
 
     Leaves and cap of the spread are those with which the upper bound costs least on these residuals. They are never
@@ -80,9 +87,14 @@ def learn_bounds(table: FloatArray, residuals: FloatArray, groups: Sequence[froz
         residuals: Measured minus predicted by models that had not seen the row's group, shape (rows,), at least one.
         groups: Of each row.
         seed: Of the trees.
+        one_vote_per_group: Quantiles are those of groups, not of rows.
     """
     count = len(frozenset[str]().union(*groups))
-    plain = calibrate(residuals, count)
+
+    def vote(each: FloatArray) -> ConformalBounds:
+        return calibrate_groups(each, groups) if one_vote_per_group else calibrate(each, count)
+
+    plain = vote(residuals)
     size = np.abs(residuals)
     folds = grouped_folds(groups, folds_max=_FOLDS_MAX)
     if len(residuals) < _ROWS_MIN or not folds or not size.any():
@@ -96,7 +108,7 @@ def learn_bounds(table: FloatArray, residuals: FloatArray, groups: Sequence[froz
             spread = _fit_spread(table, capped, fold.train, leaf_rows, seed)
             held_out[fold.test] = _predict_spread(spread, table[fold.test], lowest)
         for quantile in _SPREAD_MAX_QUANTILES:
-            scaled = _scale(residuals, held_out, count, leaf_rows, max(lowest, float(np.quantile(held_out, quantile))))
+            scaled = _scale(residuals, held_out, vote, leaf_rows, max(lowest, float(np.quantile(held_out, quantile))))
             chosen = scaled if chosen is None or scaled.cost < chosen.cost else chosen
     assert chosen is not None  # there is at least one of each
     return LocalBounds(
@@ -118,10 +130,16 @@ class _Scaled:
     cost: float
 
 
-def _scale(residuals: FloatArray, spread: FloatArray, groups: int, leaf_rows: int, highest: float) -> _Scaled:
+def _scale(
+    residuals: FloatArray,
+    spread: FloatArray,
+    vote: Callable[[FloatArray], ConformalBounds],
+    leaf_rows: int,
+    highest: float,
+) -> _Scaled:
     """The cost is the mean of the bound over the measured value when residuals are logarithms, else nearly so."""
     capped = np.minimum(spread, highest)
-    scores = calibrate(residuals / capped, groups)
+    scores = vote(residuals / capped)
     beyond = np.clip(capped * scores.upper_offset(_CHOSEN_FOR) - residuals, -_EXPONENT_MAX, _EXPONENT_MAX)
     return _Scaled(scores, leaf_rows, highest, float(np.exp(beyond).mean()))
 

@@ -78,6 +78,30 @@ def clip_to_seen(values: FloatArray, seen: FloatArray) -> FloatArray:
     return np.clip(values, seen.min(), seen.max())
 
 
+def predict_unchosen(scores: Sequence[CandidateScore], target: FloatArray) -> FloatArray:
+    """What would have been said of held-out rows without choosing by them: of each fold by the winner of the others.
+
+    The winner's own errors are kind to it, because it was chosen for how small they are; widths that are learned from
+    them are too small for what comes next.
+
+    Args:
+        scores: Of candidates on the same folds, best first.
+        target: As for `score_candidates`.
+
+    Returns:
+        In the model's own scale, in the order of `HeldOutRows.row`.
+    """
+    held_out = scores[0].held_out
+    errors = [np.abs(score.held_out.value - target[held_out.row]) for score in scores]
+    values = held_out.value.copy()
+    for fold in range(len(held_out.models)):
+        is_here = held_out.fold == fold
+        if not is_here.all():
+            best = int(np.argmin([error[~is_here].mean() for error in errors]))
+            values[is_here] = scores[best].held_out.value[is_here]
+    return values
+
+
 def _score(
     name: str, models: list[Regressor], features: FeatureArray, target: FloatArray, folds: Sequence[Fold]
 ) -> CandidateScore:

@@ -20,9 +20,8 @@ from predictor_service.regressors.interface import FeatureArray, FloatArray
 from predictor_service.retraining import fitting
 from predictor_service.retraining.fitting import FittedTarget, FittingTask, fit_target
 from predictor_service.selection.conformal import SAFETY_FACTOR
-from predictor_service.selection.group_stretch import stretch_for_groups
 from predictor_service.selection.local_bounds import learn_bounds
-from predictor_service.selection.targets import MEMORY, SLOWDOWN, Target
+from predictor_service.selection.targets import MEMORY, SLOWDOWN, UTILIZATION, Target
 
 FAMILIES, ROWS_EACH = 40, 10
 
@@ -77,7 +76,8 @@ def test_rows_never_seen_are_covered_where_errors_are_large_and_where_they_are_s
         assert (measured <= bounded.upper_99)[side].mean() > 0.95
 
 
-def test_the_widths_are_those_of_the_library_that_learned_them() -> None:
+def test_the_widths_are_those_of_the_library_that_learned_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "CANDIDATES", {"ridge": CANDIDATES["ridge"]})
     learned_from, columns = task(), rows(1)[0]
     fitted = fit_target(learned_from)
     held_out = fitted.score.held_out
@@ -86,11 +86,11 @@ def test_the_widths_are_those_of_the_library_that_learned_them() -> None:
         np.log(learned_from.measured / learned_from.anchor)[held_out.row] - held_out.value,
         [learned_from.groups[row] for row in held_out.row.tolist()],
         learned_from.seed,
+        one_vote_per_group=True,
     )
     bounded = served(fitted).predict_bounded(columns, np.full(len(columns), 1.0), 0.9)
     half_width, upper = np.log(bounded.upper / bounded.value), np.log(bounded.upper_99 / bounded.value)
-    expected = stretch_for_groups(FAMILIES, 0.9) * native.interval(columns.astype(np.float64), 0.9)
-    assert half_width == pytest.approx(expected, rel=1e-3)
+    assert half_width == pytest.approx(native.interval(columns.astype(np.float64), 0.9), rel=1e-3)
     assert upper == pytest.approx(native.upper(columns.astype(np.float64), 0.99), rel=1e-3)
     assert upper.max() <= max(native.plain.residuals) * SAFETY_FACTOR + 1e-6
 
@@ -103,6 +103,18 @@ def test_few_rows_and_slowdowns_keep_one_width() -> None:
         target = ServedTarget(fitted.record, OnnxModel(content))
         columns = rows(1, target.target)[0]
         assert set(target.spread(columns).tolist()) == {1.0}
+
+
+def test_no_share_of_a_device_is_promised_more_closely_than_it_can_be_measured() -> None:
+    always_busy = dataclasses.replace(
+        task(UTILIZATION), measured=np.ones(FAMILIES * ROWS_EACH), anchor=np.ones(FAMILIES * ROWS_EACH)
+    )
+    fitted = fit_target(always_busy)
+    target = ServedTarget(fitted.record, OnnxModel(fitted.files[fitted.record.file_name]))
+    bounded = target.predict_bounded(rows(1, UTILIZATION)[0], np.ones(FAMILIES * ROWS_EACH), 0.9)
+    assert bounded.value == pytest.approx(1.0)
+    assert bounded.lower == pytest.approx(0.95)
+    assert bounded.upper == pytest.approx(1.0)
 
 
 def stored(folder: Path, fitted: FittedTarget) -> tuple[VersionStore, str]:
