@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import sqlite3
+import struct
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 FILE_NAME: Final = "journal.sqlite"
 PREDICTIONS_MAX: Final = 200_000
@@ -20,6 +22,9 @@ BUFFERED_MAX: Final = 128
 """Predictions that may wait in memory to be written together: one transaction for all costs a tenth of one for each."""
 _WAITING_MAX: Final = 8 * BUFFERED_MAX
 _TRIM_EVERY: Final = 1_000
+_FIGURES: Final = struct.Struct("<10d")
+"""Value, lower and upper bound of utilization, memory and step time, and the 99 % bound of memory."""
+_TARGETS: Final = ("utilization_ratio", "memory_bytes", "step_ms")
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS predictions (
@@ -52,6 +57,27 @@ class PredictionEntry:
     content: Mapping[str, object]
 
 
+class PredictionRow(NamedTuple):
+    """A prediction as it is written down: the fields of `PredictionEntry`, its content as JSON."""
+
+    prediction_id: str
+    at_ms: int
+    kind: str
+    device: str
+    model_version: str
+    content: str
+
+
+def write_figures(*figures: float) -> str:
+    """Writes the figures of a job's prediction; JSON takes ten times as long and fails at what is not finite.
+
+    Args:
+        figures: Value, lower and upper bound of utilization, memory and step time, then the 99 % bound of memory.
+            Content that holds the text under "figures" is found with each under a name of its own.
+    """
+    return _FIGURES.pack(*figures).hex()
+
+
 class OutcomeJournal:
     """Remembers predictions and outcomes; safe for many threads.
 
@@ -70,7 +96,7 @@ class OutcomeJournal:
         self.remembered = 0
         """Predictions handed over so far."""
         self._buffer_lock = threading.Lock()
-        self._buffered: list[PredictionEntry] = []
+        self._buffered: list[PredictionRow] = []
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = NORMAL")
@@ -78,8 +104,12 @@ class OutcomeJournal:
 
     def remember(self, entry: PredictionEntry) -> None:
         """Writes down a prediction, at the latest when it is looked for or at the next `flush`."""
+        self.remember_row(_row(entry))
+
+    def remember_row(self, row: PredictionRow) -> None:
+        """Writes down a prediction; see `remember`."""
         with self._buffer_lock:
-            self._buffered.append(entry)
+            self._buffered.append(row)
             self.remembered += 1
             waiting = len(self._buffered)
         # Whoever writes already takes these along next time; nobody waits for a disk unless too many wait for it.
@@ -188,8 +218,8 @@ class OutcomeJournal:
 
     def _write_buffered(self) -> None:
         with self._buffer_lock:
-            entries, self._buffered = self._buffered, []  # let go first: a full disk must not fill the memory too
-        if not entries:
+            rows, self._buffered = self._buffered, []  # let go first: a full disk must not fill the memory too
+        if not rows:
             return
         try:
             with self._connection:
@@ -197,12 +227,12 @@ class OutcomeJournal:
                 # One statement for all: it lets other threads go on once, not once a row.
                 self._connection.execute(
                     "INSERT INTO predictions (prediction_id, at_ms, kind, device, model_version, content) VALUES "
-                    + ",".join(["(?, ?, ?, ?, ?, ?)"] * len(entries)),
-                    [value for entry in entries for value in _row(entry)],
+                    + ",".join(["(?, ?, ?, ?, ?, ?)"] * len(rows)),
+                    list(itertools.chain.from_iterable(rows)),
                 )
-            self._trim(len(entries))
+            self._trim(len(rows))
         except sqlite3.Error as error:  # predictions go on without their journal
-            _logger.error("predictions were not written down", extra={"count": len(entries), "reason": str(error)})
+            _logger.error("predictions were not written down", extra={"count": len(rows), "reason": str(error)})
 
     def _is_known(self, prediction_id: str) -> bool:
         found = self._connection.execute("SELECT 1 FROM predictions WHERE prediction_id = ?", (prediction_id,))
@@ -219,9 +249,9 @@ class OutcomeJournal:
             )
 
 
-def _row(entry: PredictionEntry) -> tuple[object, ...]:
+def _row(entry: PredictionEntry) -> PredictionRow:
     content = _ENCODER.encode(entry.content)
-    return entry.prediction_id, entry.at_ms, entry.kind, entry.device, entry.model_version, content
+    return PredictionRow(entry.prediction_id, entry.at_ms, entry.kind, entry.device, entry.model_version, content)
 
 
 def _entry(row: Sequence[Any]) -> PredictionEntry:
@@ -231,5 +261,14 @@ def _entry(row: Sequence[Any]) -> PredictionEntry:
         kind=row[2],
         device=row[3],
         model_version=row[4],
-        content=json.loads(row[5]),
+        content=_content(row[5]),
     )
+
+
+def _content(text: str) -> dict[str, object]:
+    content: dict[str, object] = json.loads(text)
+    if "figures" in content:
+        *triples, content["memory_upper_99_bytes"] = _FIGURES.unpack(bytes.fromhex(str(content.pop("figures"))))
+        content.update(zip(_TARGETS, triples[::3], strict=True))
+        content["intervals"] = [[triples[place], triples[place + 1]] for place in (1, 4, 7)]
+    return content

@@ -21,6 +21,9 @@ DEFAULT_DEADLINE_S: Final = 30.0
 SLOW_MS: Final = 1_000
 """Answers that take longer are logged although they are in order."""
 
+BRIEF_METHODS: Final = frozenset({"PredictJob"})
+"""They hold the interpreter's lock nearly all of their time; see `shared_core`."""
+
 Answer = TypeVar("Answer", bound=Message)
 _logger = logging.getLogger(__name__)
 
@@ -53,6 +56,14 @@ class CallDesk:
             request: Its message, if it has one with a request_id.
             produce: Makes the answer.
         """
+        if method in BRIEF_METHODS:
+            return self._answer(context, method, request, produce)
+        with self._line.core.left():
+            return self._answer(context, method, request, produce)
+
+    def _answer(
+        self, context: grpc.ServicerContext, method: str, request: Message | None, produce: Callable[[], Answer]
+    ) -> Answer:
         started_ms = monotonic_ms()
         self._metrics.requests.begin()
         code = grpc.StatusCode.OK

@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from predictor_service.errors import OverloadedError
+from predictor_service.grpc_api.shared_core import SharedCore
 
 WAITING_MAX: Final = 256
 _RETRY_MS_MIN: Final = 50
@@ -81,6 +82,8 @@ class CallLine(ThreadPoolExecutor):
         # A deque counts without a lock: its operations are atomic, and this runs twice in every call.
         self._waiting: deque[None] = deque()
         self._recent_ms = 1.0
+        self.core = SharedCore()
+        """Where its threads run."""
         self._thread_role = threading.local()
         self._admitted: SimpleQueue[PlacedCall | None] = SimpleQueue()
         self._refused: SimpleQueue[PlacedCall | None] = SimpleQueue()
@@ -135,13 +138,15 @@ class CallLine(ThreadPoolExecutor):
         super().shutdown(wait=wait, cancel_futures=cancel_futures)
 
     def _answer(self) -> None:
-        while (placed := self._admitted.get()) is not None:
-            self._waiting.pop()
-            placed.run()
-            del placed  # a thread that waits keeps no message of its last call
+        with self.core.entered():
+            while (placed := self._admitted.get()) is not None:
+                self._waiting.pop()
+                placed.run()
+                del placed  # a thread that waits keeps no message of its last call
 
     def _refuse(self) -> None:
         self._thread_role.refuses = True
-        while (placed := self._refused.get()) is not None:
-            placed.run()
-            del placed
+        with self.core.entered():
+            while (placed := self._refused.get()) is not None:
+                placed.run()
+                del placed

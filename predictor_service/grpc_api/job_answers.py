@@ -6,18 +6,19 @@ batch; the same batch again gets the same answer, prediction_id included, until 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Final
 
-from cotenant.v1 import prediction_pb2, resources_pb2
-from predictor_service.grpc_api.translate_answers import graph_summary, job_response
+from cotenant.v1 import prediction_pb2
+from predictor_service.grpc_api.translate_answers import job_response, response_about
 from predictor_service.grpc_api.translate_requests import job_question
 from predictor_service.inference.kept_by_version import KeptByVersion
 from predictor_service.inference.kept_estimators import NODES_MAX
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.prepared_job import PreparedJob
 from predictor_service.inference.records import JobAnswer
-from predictor_service.outcome_journal import PREDICTIONS_MAX, OutcomeJournal, PredictionEntry
+from predictor_service.outcome_journal import PREDICTIONS_MAX, OutcomeJournal, PredictionRow, write_figures
 from predictor_service.system_clock import now_ms
 
 QUESTIONS_MAX: Final = 1_024
@@ -31,10 +32,16 @@ Epoch = tuple[int, int]
 
 @dataclass(slots=True, eq=False)
 class _Known:
-    """A question read before, what its answers share, and some of them by batch, each with its epoch."""
+    """A question read before, what its answers share, and some of them by batch, each with its epoch.
+
+    Attributes:
+        graph: What all its answers say of the graph; a message that is read is made faster than one that is written.
+        text: What the journal keeps of all its answers, the end of a JSON object.
+    """
 
     job: PreparedJob
-    graph: resources_pb2.GraphSummary
+    graph: bytes
+    text: str
     answers: dict[int, tuple[Epoch, prediction_pb2.PredictJobResponse]] = field(default_factory=dict)
 
 
@@ -88,36 +95,38 @@ class JobAnswers:
 
     def _read(self, request: prediction_pb2.PredictJobRequest) -> _Known:
         job = self._predictor.prepare_job(job_question(request))
-        return _Known(job, graph_summary(job.graph))
+        return _Known(job, response_about(job.graph), _question_text(job))
 
     def _predict(self, known: _Known, batch: int) -> prediction_pb2.PredictJobResponse:
         answer = self._predictor.answer_job(known.job, batch)
-        self._journal.remember(_entry(answer, known.job, batch))
+        self._journal.remember_row(_row(answer, known, batch))
         return job_response(answer, known.graph)
 
 
-def _entry(answer: JobAnswer, job: PreparedJob, batch: int) -> PredictionEntry:
-    """What was promised, for the drift monitor, and what the job is, so that its outcome can become a training row."""
-    question, settings = job.question, job.question.settings
-    utilization, memory, step = answer.utilization_ratio, answer.memory_bytes, answer.step_ms
-    return PredictionEntry(
+def _question_text(job: PreparedJob) -> str:
+    """What the journal keeps of a question: enough to make a training row of an answer's outcome."""
+    settings = job.question.settings
+    plain = [settings.mode, settings.precision, settings.optimizer, settings.input_wait_ratio]
+    content = {
+        "confidence": job.question.confidence,
+        "graph_sha256": job.graph.graph_sha256,
+        "bindings": dict(settings.dimension_bindings),
+    }
+    # The batch, which differs, goes before these.
+    return f"{json.dumps(plain)[1:]},{json.dumps(content)[1:]}"
+
+
+def _row(answer: JobAnswer, known: _Known, batch: int) -> PredictionRow:
+    """What was promised, for the drift monitor, and what the job is."""
+    memory = answer.memory_bytes
+    figures = write_figures(
+        *answer.utilization_ratio[:3], *memory[:3], *answer.step_ms[:3], memory.upper_99 or memory.upper
+    )
+    return PredictionRow(
         prediction_id=answer.prediction_id,
         at_ms=now_ms(),
         kind="job",
-        device=question.device,
+        device=known.job.question.device,
         model_version=answer.model_version,
-        content={
-            "job_key": answer.job_key,
-            "utilization_ratio": utilization.value,
-            "memory_bytes": memory.value,
-            "memory_upper_99_bytes": memory.upper_99,
-            "step_ms": step.value,
-            "intervals": [
-                [utilization.lower, utilization.upper], [memory.lower, memory.upper], [step.lower, step.upper]
-            ],
-            "confidence": question.confidence,
-            "graph_sha256": answer.graph.graph_sha256,
-            "settings": [batch, settings.mode, settings.precision, settings.optimizer, settings.input_wait_ratio],
-            "bindings": dict(settings.dimension_bindings),
-        },
-    )  # fmt: skip
+        content=f'{{"job_key":"{answer.job_key}","figures":"{figures}","settings":[{batch},{known.text}',
+    )

@@ -88,7 +88,8 @@ class PredictionServer:
 
     def start(self) -> None:
         """Begins to serve and says so to the health service."""
-        self._server.start()
+        with self._line.core.entered():  # gRPC starts the thread that hands calls to the line
+            self._server.start()
         for name in ("", SERVICE_NAME):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 

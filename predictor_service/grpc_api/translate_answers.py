@@ -11,26 +11,23 @@ from predictor_service.features.graph_description import GraphDescription
 from predictor_service.inference.records import Estimate, JobAnswer, Notice, PairsAnswer, RiskAnswer
 
 
-def job_response(
-    answer: JobAnswer, graph: resources_pb2.GraphSummary | None = None
-) -> prediction_pb2.PredictJobResponse:
+def job_response(answer: JobAnswer, graph: bytes | None = None) -> prediction_pb2.PredictJobResponse:
     """Writes the answer about one job.
 
     Args:
         answer: The answer.
-        graph: What `graph_summary` writes of its graph, where that was written before.
+        graph: What `response_about` writes of its graph, where that was written before.
     """
-    message = prediction_pb2.PredictJobResponse(
-        prediction_id=answer.prediction_id,
-        model_version=answer.model_version,
-        utilization_metric=resources_pb2.UTILIZATION_METRIC_BUSY_TIME,
-        fits=answer.fits,
-        largest_batch_that_fits=answer.largest_batch_that_fits,
-        graph=graph or graph_summary(answer.graph),
-        device_memory_bytes=answer.device_memory_bytes,
-        warnings=warnings(answer.warnings),
-        job_key=answer.job_key,
-    )
+    message = prediction_pb2.PredictJobResponse.FromString(graph or response_about(answer.graph))
+    message.prediction_id = answer.prediction_id
+    message.model_version = answer.model_version
+    message.fits = answer.fits
+    message.device_memory_bytes = answer.device_memory_bytes
+    message.job_key = answer.job_key
+    if answer.largest_batch_that_fits is not None:
+        message.largest_batch_that_fits = answer.largest_batch_that_fits
+    if answer.warnings:
+        message.warnings.extend(warnings(answer.warnings))
     _write(message.utilization_ratio, answer.utilization_ratio)
     _write(message.memory_bytes, answer.memory_bytes)
     _write(message.step_ms, answer.step_ms)
@@ -41,6 +38,13 @@ def job_response(
         _write(point.memory_bytes, item.memory_bytes)
         _write(point.step_ms, item.step_ms)
     return message
+
+
+def response_about(graph: GraphDescription) -> bytes:
+    """Writes the part of an answer that is the same for all jobs of a graph."""
+    return prediction_pb2.PredictJobResponse(
+        utilization_metric=resources_pb2.UTILIZATION_METRIC_BUSY_TIME, graph=graph_summary(graph)
+    ).SerializeToString()
 
 
 def risk_response(answer: RiskAnswer) -> prediction_pb2.PredictMemoryRiskResponse:

@@ -9,8 +9,6 @@ Source: SJF-BSBF paper, Eq. 4 and 7; measured errors of Eq. 7 with an optimizer 
 
 from __future__ import annotations
 
-import dataclasses
-
 from predictor_service.inference.records import Estimate
 
 
@@ -23,4 +21,4 @@ def accumulate(one: Estimate, passes: int, once_ratio: float) -> Estimate:
         once_ratio: Share of such a step that happens once however many passes there are, 0 to 1.
     """
     paid = passes - (passes - 1) * once_ratio
-    return dataclasses.replace(one, value=paid * one.value, lower=paid * one.lower, upper=passes * one.upper)
+    return one._replace(value=paid * one.value, lower=paid * one.lower, upper=passes * one.upper)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
@@ -115,7 +114,7 @@ class JobEstimator:
             lambda rows: model.predict(rows, np.full(len(rows), anchor)),
             estimate.value,
         )
-        return dataclasses.replace(estimate, explanation=explanation)
+        return estimate._replace(explanation=explanation)
 
     def _anchor(self, target: Target, batch: int) -> float:
         sample = self._samples.at(batch)

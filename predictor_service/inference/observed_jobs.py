@@ -128,28 +128,21 @@ def weigh_observed(
 
 def _observed_step(estimate: Estimate, seen: Observation) -> Estimate:
     """Weighs a predicted step time against measured ones; bounds are those of the next window."""
-    scaled = dataclasses.replace(
-        estimate, value=math.log(estimate.value), lower=_log(estimate.lower), upper=_log(estimate.upper)
-    )
+    scaled = estimate._replace(value=math.log(estimate.value), lower=_log(estimate.lower), upper=_log(estimate.upper))
     weighed = _weigh(scaled, seen)
-    return dataclasses.replace(
-        weighed, value=math.exp(weighed.value), lower=math.exp(weighed.lower), upper=math.exp(weighed.upper)
-    )
+    return weighed._replace(value=math.exp(weighed.value), lower=math.exp(weighed.lower), upper=math.exp(weighed.upper))
 
 
 def _observed_share(estimate: Estimate, seen: Observation) -> Estimate:
     """Weighs a predicted utilization against measured ones; bounds are those of the next window."""
     weighed = _weigh(estimate, seen)
-    return dataclasses.replace(
-        weighed, value=_share(weighed.value), lower=_share(weighed.lower), upper=_share(weighed.upper)
-    )
+    return weighed._replace(value=_share(weighed.value), lower=_share(weighed.lower), upper=_share(weighed.upper))
 
 
 def weigh_observed_memory(estimate: Estimate, peak_bytes: int) -> Estimate:
     """Raises a predicted memory to what was measured, never below what was promised."""
     upper_99 = max(estimate.upper_99 or estimate.upper, peak_bytes * MEMORY_MARGIN)
-    return dataclasses.replace(
-        estimate,
+    return estimate._replace(
         value=float(peak_bytes),
         lower=min(estimate.lower, float(peak_bytes)),
         upper=max(estimate.upper, float(peak_bytes)),
@@ -168,8 +161,7 @@ def _weigh(estimate: Estimate, seen: Observation) -> Estimate:
     trust = prior / (prior + seen.mean_variance)
     value = estimate.value + trust * (seen.mean - estimate.value)
     reach = deviations * math.sqrt(trust * seen.mean_variance + seen.variance)
-    return dataclasses.replace(
-        estimate,
+    return estimate._replace(
         value=value,
         lower=value - reach,
         upper=value + reach,

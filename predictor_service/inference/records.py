@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,9 +35,11 @@ class Contribution:
     contribution: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """One predicted quantity; bounds enclose `confidence` of measured values, `upper_99` exceeds 99 % of them."""
+class Estimate(NamedTuple):
+    """One predicted quantity; bounds enclose `confidence` of measured values, `upper_99` exceeds 99 % of them.
+
+    A tuple, because every answer has four: made in less than half of the time of a frozen dataclass.
+    """
 
     value: float
     lower: float
@@ -93,8 +96,7 @@ class JobQuestion:
     confidence: float = DEFAULT_CONFIDENCE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobAnswer:
+class JobAnswer(NamedTuple):
     """What was predicted about one job."""
 
     prediction_id: str

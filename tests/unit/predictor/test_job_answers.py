@@ -115,6 +115,24 @@ def test_the_journal_has_the_batch_that_was_asked_not_the_one_that_was_asked_fir
     assert content["job_key"] == answer.job_key
 
 
+def test_the_journal_has_what_was_answered_to_the_last_bit(desk: Desk) -> None:
+    settings = {"input_wait_ratio": 0.25, "dimension_bindings": {"unused": 3}}
+    answer = desk.ask(batch=48, confidence=0.8, settings=settings)
+    estimates = (answer.utilization_ratio, answer.memory_bytes, answer.step_ms)
+    assert desk.journal.find([answer.prediction_id])[answer.prediction_id].content == {
+        "job_key": answer.job_key,
+        "utilization_ratio": answer.utilization_ratio.value,
+        "memory_bytes": answer.memory_bytes.value,
+        "memory_upper_99_bytes": answer.memory_bytes.upper_99,
+        "step_ms": answer.step_ms.value,
+        "intervals": [[estimate.lower, estimate.upper] for estimate in estimates],
+        "confidence": 0.8,
+        "graph_sha256": answer.graph.graph_sha256,
+        "settings": [48, "train", "fp32", "adam", 0.25],
+        "bindings": {"unused": 3},
+    }
+
+
 def test_no_answer_of_a_version_outlives_it(desk: Desk) -> None:
     before = desk.ask()
     desk.versions.swap("another")

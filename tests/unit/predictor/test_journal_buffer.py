@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
 from pathlib import Path
 
 import pytest
 
-from predictor_service.outcome_journal import BUFFERED_MAX, OutcomeJournal, PredictionEntry
+from predictor_service.outcome_journal import (
+    BUFFERED_MAX,
+    OutcomeJournal,
+    PredictionEntry,
+    PredictionRow,
+    write_figures,
+)
 
 
 def entry(number: int) -> PredictionEntry:
@@ -45,6 +52,21 @@ def test_predictions_are_written_when_there_are_many_when_told_and_at_the_end(tm
     journal.remember(entry(-1))
     journal.close()
     assert written(path) == BUFFERED_MAX + 2
+
+
+def test_figures_that_json_does_not_know_are_found_again(tmp_path: Path) -> None:
+    journal = OutcomeJournal(tmp_path / "journal.sqlite")
+    figures = [0.5, 0.25, 1.0, 1e10, 1e9, math.inf, 0.1, 0.0, 1e300, math.inf]
+    content = f'{{"figures":"{write_figures(*figures)}"}}'
+    journal.remember_row(PredictionRow("p", 1, "job", "d", "v", content))
+    assert journal.find(["p"])["p"].content == {
+        "utilization_ratio": 0.5,
+        "memory_bytes": 1e10,
+        "step_ms": 0.1,
+        "memory_upper_99_bytes": math.inf,
+        "intervals": [[0.25, 1.0], [1e9, math.inf], [0.0, 1e300]],
+    }
+    journal.close()
 
 
 def test_a_full_disk_costs_the_journal_not_the_predictions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
