@@ -215,10 +215,10 @@ def _speed_lines(job: scheduling_pb2.Job) -> list[tuple[str, str]]:
 
 
 def pair_basis(neighbour: scheduling_pb2.Neighbour) -> str:
-    """Returns what is known of a job beside another one, e.g. measured, 3 times."""
+    """Returns what is known of a job beside another one, e.g. measured 3 times."""
     times = neighbour.times_measured
     if times:
-        return "measured once" if times == 1 else f"measured, {times} times"
+        return "measured once" if times == 1 else f"measured {times} times"
     return _BASES.get(neighbour.level, level_name(neighbour.level))
 
 

@@ -29,6 +29,7 @@ VERBS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "nodes": ("node_commands", "nodes", "List machines."),
         "gpus": ("node_commands", "gpus", "List GPUs and what they hold."),
         "predict": ("predict_command", "predict", "Predict memory, utilization and step time of a graph."),
+        "pairs": ("pairs_command", "pairs", "List which jobs harm each other, as measured here."),
         "convergence": ("convergence_command", "convergence", "Foresee when training ends, and speeds elsewhere."),
         "evaluate": ("program_commands", "evaluate", "Score a model on measured rows, baselines beside it."),
         "models": ("program_commands", "models", "List, show, compare, promote and roll back model versions."),

@@ -11,7 +11,7 @@ from cotenant.cli.tables import Column, Row, render_table
 from cotenant.client_errors import ServiceError
 from cotenant.v1 import prediction_pb2
 
-KEY_LENGTH = 12
+KEY_LENGTH = 8
 HARMFUL_RATIO = 0.2
 """What jobs accept unless they say otherwise."""
 _COLUMNS = (

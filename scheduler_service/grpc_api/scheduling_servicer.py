@@ -24,6 +24,7 @@ from scheduler_service.grpc_api.translate_jobs import (
     candidate_messages,
     history_messages,
     job_message,
+    name_neighbours,
     reason_message,
 )
 from scheduler_service.grpc_api.translate_nodes import node_message
@@ -116,10 +117,12 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         job = job_requests.known_job(self._cluster.engine, request.job_id)
         state = self._cluster.engine.state
         decision = self._cluster.engine.explain(request.job_id)
+        candidates = candidate_messages(decision.candidates)
+        name_neighbours(state, job, candidates)
         return scheduling_pb2.ExplainJobResponse(
             job=job_message(state, job),
             reason=reason_message(decision.reason),
-            candidates=candidate_messages(decision.candidates),
+            candidates=candidates,
             policy=state.policy,
             decided_at_ms=state.decided_at_ms,
             history=history_messages(job.history),

@@ -21,6 +21,8 @@ DEFAULT_MAX_SLOWDOWN_RATIO = 0.2
 DEFAULT_RESTART_LIMIT = 5
 # The central interval that the predictor answers with unless asked otherwise.
 INTERVAL_CONFIDENCE = 0.9
+NEIGHBOURS_MAX = 16
+"""Jobs named on one GPU that was looked at."""
 
 
 def to_json(message: Message) -> Mapping[str, Any]:
@@ -118,18 +120,39 @@ def _neighbour_messages(state: ClusterState, job: JobRecord) -> list[scheduling_
     others = state.neighbours(job)
     messages = []
     for other_id in others:
-        other = state.jobs[other_id]
-        pair = state.predictions.pair(job.request.key, other.request.key, device, job.sub_batch)
-        message = scheduling_pb2.Neighbour(job_id=other_id)
-        if pair is not None:
-            message.predicted_slowdown_ratio = pair.slowdown_ratio
-            message.predicted_slowdown_upper_ratio = pair.upper_ratio
-            message.level = LEVEL_TO_PROTO[pair.level]
+        message = _neighbour_message(state, job, state.jobs[other_id], device)
         # With several neighbours what was measured cannot be told apart.
         if len(others) == 1 and job.observed_slowdown_ratio is not None:
             message.measured_slowdown_ratio = job.observed_slowdown_ratio
         messages.append(message)
     return messages
+
+
+def _neighbour_message(state: ClusterState, job: JobRecord, other: JobRecord, device: str) -> scheduling_pb2.Neighbour:
+    """Return what is expected of a job and another one side by side."""
+    message = scheduling_pb2.Neighbour(job_id=other.job_id)
+    pair = state.predictions.pair(job.request.key, other.request.key, device, job.sub_batch)
+    if pair is not None:
+        message.predicted_slowdown_ratio = pair.slowdown_ratio
+        message.predicted_slowdown_upper_ratio = pair.upper_ratio
+        message.level = LEVEL_TO_PROTO[pair.level]
+        message.times_measured = pair.times_measured
+    caused = state.predictions.pair(other.request.key, job.request.key, device, other.sub_batch)
+    if caused is not None:
+        message.caused_slowdown_ratio = caused.slowdown_ratio
+    return message
+
+
+def name_neighbours(state: ClusterState, job: JobRecord, candidates: Iterable[scheduling_pb2.Candidate]) -> None:
+    """Add to every GPU that was looked at who is there, and what is expected of the job beside each."""
+    for candidate in candidates:
+        view = state.gpus.get(candidate.gpu_id)
+        if view is None:
+            continue
+        there = [state.jobs[name] for name in view.job_ids if name != job.job_id and name in state.jobs]
+        candidate.neighbours.extend(
+            _neighbour_message(state, job, other, view.gpu.device) for other in there[:NEIGHBOURS_MAX]
+        )
 
 
 def _device_of(state: ClusterState, job: JobRecord) -> str:

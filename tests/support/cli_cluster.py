@@ -129,6 +129,13 @@ def explanation() -> scheduling_pb2.ExplainJobResponse:
         gpu_id="node-a/standin-0",
         feasible=False,
         reason=scheduling_pb2.Reason(code="SLOWDOWN_TOO_LARGE", message="cnn-waiting would be 31 % slower"),
+    ).neighbours.add(
+        job_id="job-000001",
+        predicted_slowdown_ratio=0.58,
+        predicted_slowdown_upper_ratio=0.71,
+        level=resources_pb2.ESTIMATE_LEVEL_OBSERVED,
+        times_measured=3,
+        caused_slowdown_ratio=0.31,
     )
     answer.candidates.add(
         gpu_id="node-a/standin-1", feasible=True, cost=0.4125, reason=scheduling_pb2.Reason(code="EMPTY")

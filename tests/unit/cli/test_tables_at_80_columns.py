@@ -20,6 +20,7 @@ PAGES = {
     "gpus": ("gpus",),
     "policies_list": ("policies", "list"),
     "policies_describe": ("policies", "describe", "horus"),
+    "pairs": ("pairs",),
     "predict": ("predict", GRAPH, "--batch-size", "64"),
 }
 

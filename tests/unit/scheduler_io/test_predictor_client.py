@@ -16,16 +16,17 @@ from scheduler_service.adapters.predictor_client import (
     open_channel,
     pair_questions,
 )
-from scheduler_service.core.commands import PairMember, RequestPairPredictions, RequestPrediction
+from scheduler_service.core.commands import PairMember, RefreshPairs, RequestPairPredictions, RequestPrediction
 from scheduler_service.core.events import (
     Event,
     PairPredictionsArrived,
     PairPredictionsFailed,
+    PairsRefreshed,
     PredictionArrived,
     PredictionFailed,
 )
 from scheduler_service.core.prediction_store import PredictionStore
-from scheduler_service.core.records import Level
+from scheduler_service.core.records import Level, PairPrediction
 from tests.support.fake_predictor import FakePredictor
 
 QUESTION = RequestPrediction(
@@ -43,7 +44,9 @@ def predictor() -> Iterator[FakePredictor]:
         yield made
 
 
-def ask(address: str, command: RequestPrediction | RequestPairPredictions, *, deadline_s: float = 20) -> Event:
+def ask(
+    address: str, command: RequestPrediction | RequestPairPredictions | RefreshPairs, *, deadline_s: float = 20
+) -> Event:
     async def main() -> Event:
         client = PredictorClient(open_channel(address) if address else None, deadline_s=deadline_s)
         answer: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
@@ -108,6 +111,32 @@ def test_failed_pairs_name_the_new_keys(predictor: FakePredictor) -> None:
     event = ask(predictor.address, RequestPairPredictions(device="d", members=members(2), new_keys=("k1",)))
     assert isinstance(event, PairPredictionsFailed)
     assert event.keys == ("k1",)
+
+
+def known_pairs(*slowdowns: float) -> tuple[PairPrediction, ...]:
+    return tuple(
+        PairPrediction(victim_key="k0", other_key=f"k{number}", device="d", slowdown_ratio=value, upper_ratio=0.05)
+        for number, value in enumerate(slowdowns)
+    )
+
+
+def test_asked_again_only_what_has_changed_comes_back(predictor: FakePredictor) -> None:
+    event = ask(predictor.address, RefreshPairs(device="d", members=members(3), known=known_pairs(0.05, 0.9, 0.05)))
+    assert isinstance(event, PairsRefreshed)
+    assert [pair.other_key for pair in event.pairs] == ["k1"]
+    assert event.pairs[0].slowdown_ratio == pytest.approx(0.05)
+    assert not event.code
+
+
+def test_asked_again_in_vain_the_reason_comes_back(predictor: FakePredictor) -> None:
+    predictor.failure = lambda: grpc.StatusCode.NOT_FOUND
+    command = RefreshPairs(device="d", members=members(2), known=known_pairs(0.5))
+    assert ask(predictor.address, command) == PairsRefreshed(at_ms=0, device="d", code="PREDICTOR_NOT_FOUND")
+
+
+def test_a_question_about_nothing_is_answered_without_a_call(predictor: FakePredictor) -> None:
+    assert ask(predictor.address, RefreshPairs(device="d", members=())) == PairsRefreshed(at_ms=0, device="d")
+    assert not predictor.pair_questions
 
 
 def test_measured_pairs_travel_with_the_question_that_names_both_jobs() -> None:

@@ -1,0 +1,32 @@
+"""explain names who is on a GPU and what is known of the job beside each: how often measured, or predicted how."""
+
+from __future__ import annotations
+
+from cotenant.v1 import resources_pb2, scheduling_pb2
+from scheduler_service.core import events
+from scheduler_service.core.records import Share
+from scheduler_service.grpc_api.translate_jobs import name_neighbours
+from tests.support.engine_play import Play
+from tests.support.scheduling import all_pairs, pair, prediction
+
+
+def test_a_measured_pair_is_named_with_its_count_and_an_unmeasured_one_with_its_level() -> None:
+    play = Play()
+    for name, memory_bytes in (("a", 0), ("b", 1 << 60), ("c", 1 << 60)):
+        play.submit(name, key=name, graph="g", steps_total=10_000, share=Share.ANY, memory_request_bytes=memory_bytes)
+        play.tell(events.PredictionArrived, prediction=prediction(name))
+        keys = sorted(play.engine.state.living_keys)
+        measured = [pair("c", "a", 0.4, times_measured=3)] if name == "c" else []
+        play.tell(events.PairPredictionsArrived, pairs=(*all_pairs(keys), *measured))
+    state = play.engine.state
+    (there,) = state.gpus["n0.0"].job_ids
+    candidates = [scheduling_pb2.Candidate(gpu_id="n0.0"), scheduling_pb2.Candidate(gpu_id="gone")]
+    name_neighbours(state, state.jobs["c"], candidates)
+    (neighbour,) = candidates[0].neighbours
+    assert (neighbour.job_id, neighbour.times_measured, there) == ("a", 3, "a")
+    assert neighbour.predicted_slowdown_ratio == 0.4
+    assert neighbour.caused_slowdown_ratio == 0.1
+    assert not candidates[1].neighbours
+    name_neighbours(state, state.jobs["b"], candidates)
+    assert candidates[0].neighbours[1].times_measured == 0
+    assert candidates[0].neighbours[1].level == resources_pb2.ESTIMATE_LEVEL_GRAPH
