@@ -4,21 +4,24 @@ Each figure is the best of five. "warm" means that the graph is known. `predict_
 precision and mode as a scheduler does that tries what fits, and no two requests are equal, so no answer is ever reused;
 `predict_job_warm_new_settings` also varies the input wait, so that every request is a job never asked about.
 `predict_job_repeated` asks about sixteen jobs again and again: its answers are reused. `messages_only` is the floor:
-gRPC, reading the question and writing an answer, with nothing between them. CPU seconds are those of the server's
-process; `pairs_end_to_end` adds those of the client that reads the answer.
+gRPC, reading the question and writing an answer, with nothing between them. `predict_job_warm_all_cores` is
+`predict_job_warm` while the server's threads may run anywhere, which they otherwise do not (`shared_core`). CPU seconds
+are those of the server's process; `pairs_end_to_end` adds those of the client that reads the answer.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -37,7 +40,7 @@ PAIR_REQUESTS = 20
 IN_FLIGHT = 32
 ECHO_BYTES = 1024
 ECHO_SERVICE = "benchmark.Echo"
-UNASKED = 0.00005
+UNASKED = 0.00002
 """An input wait that the sequential rounds do not use, so that no question in flight was ever asked before."""
 START_S = 180.0
 TARGETS = {
@@ -73,6 +76,7 @@ ANSWER = messages.PredictJobResponse(
 Process = subprocess.Popen[bytes]
 Stub = prediction_pb2_grpc.PredictionServiceStub
 EchoCall: TypeAlias = "grpc.UnaryUnaryMultiCallable[bytes, bytes]"
+Ask: TypeAlias = Callable[[int], "grpc.Future[Any]"]
 MessageCall: TypeAlias = "grpc.UnaryUnaryMultiCallable[messages.PredictJobRequest, messages.PredictJobResponse]"
 
 
@@ -158,8 +162,12 @@ def compare_in_flight(process: Process, stub: Stub, echo: Process, channel: grpc
         messages.PredictJobRequest.SerializeToString,
         messages.PredictJobResponse.FromString,
     )
-    asked: dict[str, tuple[Process, Callable[[int], grpc.Future[Any]]]] = {
+    asked: dict[str, tuple[Process, Ask]] = {
         "predict_job_warm": (process, lambda n: stub.PredictJob.future(job_request(n, UNASKED, graph_sha256=sha256))),
+        "predict_job_warm_all_cores": (
+            process,
+            lambda n: stub.PredictJob.future(job_request(n, 2 * UNASKED, graph_sha256=sha256)),
+        ),
         "predict_job_warm_new_settings": (
             process,
             lambda n: stub.PredictJob.future(job_request(n, UNASKED + (n % 9973) / 10_000, graph_sha256=sha256)),
@@ -172,7 +180,8 @@ def compare_in_flight(process: Process, stub: Stub, echo: Process, channel: grpc
     rates: dict[str, list[float]] = {name: [] for name in asked}
     for turn in range(ROUNDS):
         for name, (server, ask) in asked.items():
-            took_ms, rate = in_flight(server, ask, range(turn * REQUESTS, (turn + 1) * REQUESTS))
+            with anywhere(process) if name.endswith("all_cores") else nullcontext():
+                took_ms, rate = in_flight(server, ask, range(turn * REQUESTS, (turn + 1) * REQUESTS))
             cpu_ms[name].append(took_ms)
             rates[name].append(rate)
     return {
@@ -186,6 +195,25 @@ def compare_in_flight(process: Process, stub: Stub, echo: Process, channel: grpc
         "throughput_to_echo_ratio": round(max(rates["predict_job_warm"]) / max(rates["echo_1_kib"]), 4),
         "throughput_to_echo_cpu_ratio": round(min(cpu_ms["echo_1_kib"]) / min(cpu_ms["predict_job_warm"]), 4),
     }
+
+
+@contextmanager
+def anywhere(process: Process) -> Iterator[None]:
+    """Lets all threads of a process run on every core that this program has, for a while."""
+    threads = [int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir()]
+    before = {thread: os.sched_getaffinity(thread) for thread in threads}
+    place_threads(dict.fromkeys(threads, os.sched_getaffinity(0)))
+    try:
+        yield
+    finally:
+        place_threads(before)
+
+
+def place_threads(cores: Mapping[int, Set[int]]) -> None:
+    """Places threads by id; one that has ended since is left out."""
+    for thread, allowed in cores.items():
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(thread, allowed)
 
 
 def upload(stub: Stub) -> str:

@@ -69,7 +69,7 @@ class PredictionRow(NamedTuple):
 
 
 def write_figures(*figures: float) -> str:
-    """Writes the figures of a job's prediction; JSON takes ten times as long and fails at what is not finite.
+    """Writes the figures of a job's prediction; JSON takes ten times as long.
 
     Args:
         figures: Value, lower and upper bound of utilization, memory and step time, then the 99 % bound of memory.
