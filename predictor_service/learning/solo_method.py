@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from predictor_service.learning.failed_runs import find_failed_runs
 from predictor_service.learning.problem import CandidateResult, FloatArray, Forecast, Problem
 from predictor_service.learning.solo_candidates import CANDIDATES, CONSTANT, fit_candidates, predict_each
 from predictor_service.learning.solo_columns import SoloColumns, at_batches, learn_solo_columns
-from predictor_service.learning.solo_physics import Physics, fit_physics
+from predictor_service.learning.solo_physics import Physics, fit_physics, largest_possible
 from predictor_service.selection.domain import TrainingDomain, learn_domain
 from predictor_service.selection.folds import Fold, grouped_folds
 from predictor_service.selection.local_bounds import LocalBounds, learn_bounds
@@ -26,52 +27,102 @@ _COARSEST_FIRST: Final = ("family", "architecture", "job")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class FittedSolo:
-    """What was learned; see `problem.FittedMethod`.
+class LearnedRows:
+    """What one set of rows taught.
 
     Attributes:
-        selected: Name of the winner.
         candidates: Scored table, best first.
         physics: The anchor.
         columns: How a problem becomes a table.
         models: All candidates fitted on all rows; the constant alone where rows carry no choice.
         seen: Training values in the learned scale.
         bounds: Of the winner.
-        domain: Region of the training rows.
     """
 
-    selected: str
     candidates: Sequence[CandidateResult]
     physics: Physics
     columns: SoloColumns
     models: Mapping[str, Any]
     seen: FloatArray
     bounds: LocalBounds
-    domain: TrainingDomain
 
-    def predict(self, problem: Problem) -> Forecast:
-        """Predicts every row with intervals; see `problem.FittedMethod`."""
-        problem = at_batches(problem)
+    @property
+    def selected(self) -> str:
+        """Name of the winner."""
+        return self.candidates[0].name
+
+    def table(self, problem: Problem) -> FloatArray:
+        """Columns of the rows of a problem, as `at_batches` returns it."""
+        return self.columns.table(problem, self.physics.anchor(problem))
+
+    def decode_each(self, problem: Problem) -> Mapping[str, FloatArray]:
+        """What every candidate answers, in the target's unit."""
+        anchor = self.physics.anchor(problem)
+        table = self.columns.table(problem, anchor)
+        values = predict_each(self.models, table, self.columns.published, self.seen)
+        return {name: self.physics.decode(value, anchor) for name, value in values.items()}
+
+    def answer(self, problem: Problem) -> Answer:
+        """What the winner answers, with its intervals."""
         anchor = self.physics.anchor(problem)
         table = self.columns.table(problem, anchor)
         value = predict_each(self.models, table, self.columns.published, self.seen)[self.selected]
         half_width = self.bounds.interval(table, 0.9)
         upper = value + np.maximum(self.bounds.upper(table, 0.99), half_width)
+        ends = (value - half_width, value, value + half_width, upper)
+        return Answer(*(self.physics.decode(end, anchor) for end in ends))
+
+
+class Answer(NamedTuple):
+    """A value and the ends of its intervals in the target's unit, in ascending order, each of shape (rows,)."""
+
+    lower_90: FloatArray
+    value: FloatArray
+    upper_90: FloatArray
+    upper_99: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FittedSolo:
+    """What was learned; see `problem.FittedMethod`.
+
+    Attributes:
+        measured: What all rows taught: the best guess at what will be measured, failed runs included.
+        promised: What the runs taught that can be right: the bound of jobs that work. The same where all can be.
+        domain: Region of the training rows.
+    """
+
+    measured: LearnedRows
+    promised: LearnedRows
+    domain: TrainingDomain
+
+    @property
+    def selected(self) -> str:
+        """Name of the winner."""
+        return self.measured.selected
+
+    @property
+    def candidates(self) -> Sequence[CandidateResult]:
+        """Scored table, best first."""
+        return self.measured.candidates
+
+    def predict(self, problem: Problem) -> Forecast:
+        """Predicts every row with intervals; see `problem.FittedMethod`."""
+        problem = at_batches(problem)
+        answer = self.measured.answer(problem)
+        promise = answer if self.promised is self.measured else self.promised.answer(problem)
+        upper_99 = np.maximum(promise.value, np.minimum(promise.upper_99, largest_possible(problem)))
         return Forecast(
-            value=self.physics.decode(value, anchor),
-            lower_90=self.physics.decode(value - half_width, anchor),
-            upper_90=self.physics.decode(value + half_width, anchor),
-            upper_99=self.physics.decode(upper, anchor),
-            in_domain=self.domain.contains(table.astype(np.float32)),
+            value=np.minimum(answer.value, upper_99),
+            lower_90=np.minimum(answer.lower_90, upper_99),
+            upper_90=np.minimum(answer.upper_90, upper_99),
+            upper_99=upper_99,
+            in_domain=self.domain.contains(self.measured.table(problem).astype(np.float32)),
         )
 
     def predict_each(self, problem: Problem) -> Mapping[str, FloatArray]:
         """Predictions of every candidate by name, for the scored table of an evaluation."""
-        problem = at_batches(problem)
-        anchor = self.physics.anchor(problem)
-        table = self.columns.table(problem, anchor)
-        values = predict_each(self.models, table, self.columns.published, self.seen)
-        return {name: self.physics.decode(value, anchor) for name, value in values.items()}
+        return self.measured.decode_each(at_batches(problem))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,25 +140,33 @@ class SoloMethod:
     def fit(self, problem: Problem, seed: int) -> FittedSolo:
         """Learns from all rows of a problem; see `problem.Method`."""
         problem = at_batches(problem)
-        groups, folds = inner_folds(problem, self.level)
-        physics = fit_physics(problem)
-        anchor = physics.anchor(problem)
-        encoded = physics.encode(problem.measured, anchor)
-        columns = learn_solo_columns(problem, self.level, anchor)
-        table = columns.table(problem, anchor)
-        held_out = _hold_out(problem, self.level, folds, seed) if folds else _nothing_held_out(problem)
-        errors = {name: physics.encode(values, anchor) - encoded for name, values in held_out.items()}
-        order = sorted(held_out, key=lambda name: float(np.abs(errors[name]).mean()))
-        return FittedSolo(
-            selected=order[0],
-            candidates=tuple(_result(name, held_out[name], problem.measured) for name in order),
-            physics=physics,
-            columns=columns,
-            models=fit_candidates(table, encoded, seed, columns.published, CANDIDATES if folds else (CONSTANT,)),
-            seen=encoded,
-            bounds=learn_bounds(table, -errors[order[0]], groups, seed),
-            domain=learn_domain(table.astype(np.float32), groups),
-        )
+        failed = find_failed_runs(problem)
+        measured = _learn(problem, self.level, seed)
+        is_doubted = failed.any() and not failed.all()
+        promised = _learn(problem.subset(np.flatnonzero(~failed)), self.level, seed) if is_doubted else measured
+        groups, _ = inner_folds(problem, self.level)
+        domain = learn_domain(measured.table(problem).astype(np.float32), groups)
+        return FittedSolo(measured=measured, promised=promised, domain=domain)
+
+
+def _learn(problem: Problem, level: str, seed: int) -> LearnedRows:
+    groups, folds = inner_folds(problem, level)
+    physics = fit_physics(problem)
+    anchor = physics.anchor(problem)
+    encoded = physics.encode(problem.measured, anchor)
+    columns = learn_solo_columns(problem, level, anchor)
+    table = columns.table(problem, anchor)
+    held_out = _hold_out(problem, level, folds, seed) if folds else _nothing_held_out(problem)
+    errors = {name: physics.encode(values, anchor) - encoded for name, values in held_out.items()}
+    order = sorted(held_out, key=lambda name: float(np.abs(errors[name]).mean()))
+    return LearnedRows(
+        candidates=tuple(_result(name, held_out[name], problem.measured) for name in order),
+        physics=physics,
+        columns=columns,
+        models=fit_candidates(table, encoded, seed, columns.published, CANDIDATES if folds else (CONSTANT,)),
+        seen=encoded,
+        bounds=learn_bounds(table, -errors[order[0]], groups, seed),
+    )
 
 
 def inner_folds(problem: Problem, level: str) -> tuple[Sequence[frozenset[str]], list[Fold]]:

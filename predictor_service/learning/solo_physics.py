@@ -21,7 +21,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from predictor_service.features.analytical_memory import PART_NAMES, described_parts
-from predictor_service.features.devices import find_device_type
+from predictor_service.features.devices import STANDIN_DEVICE, find_device_type
 from predictor_service.features.step_simulation import STEP_PART_NAMES, described_step_parts
 from predictor_service.learning.busy_share import fit_shares, read_shares, share_parts
 from predictor_service.learning.problem import FloatArray, JobFacts, Problem
@@ -80,6 +80,18 @@ def fit_physics(problem: Problem) -> Physics:
     typical = float(np.exp(np.log(positive).mean())) if len(positive) else 1.0
     coefficients = (_fit_parts if problem.target in LOG_TARGETS else _fit_shares)(problem)
     return Physics(target=problem.target, coefficients=coefficients, typical=typical)
+
+
+def largest_possible(problem: Problem) -> FloatArray:
+    """The most that can be measured of each row, in the target's unit, infinite where nothing ends it; shape (rows,).
+
+    A run that needs more than its device has leaves no memory to measure, and libraries take workspace only of what
+    is free. The stand-in has the memory of its host, which is not known.
+    """
+    if problem.target != "memory":
+        return np.full(len(problem), np.inf)
+    devices = [None if job.device == STANDIN_DEVICE else find_device_type(job.device) for job in problem.jobs]
+    return np.array([np.inf if device is None else float(device.memory_bytes) for device in devices])
 
 
 def _combine_shares(parts: FloatArray, coefficients: FloatArray) -> FloatArray:

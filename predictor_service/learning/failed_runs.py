@@ -1,0 +1,56 @@
+"""Rows of memory that no training step can have left: the run ended before one was through, whatever its set says.
+
+Between the forward and the backward pass a step holds its weights, the state of the optimizer and everything that
+backward needs. Less than that was measured of a run that had failed on the way there. Runs of the same network that
+held the same at another batch failed at the same place, also where that batch alone would not show it: memory that
+does not grow with the batch was never that of a step.
+
+A prediction that learned from such rows promises a working job what a broken one held.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+import numpy as np
+
+from predictor_service.features.analytical_memory import described_parts
+from predictor_service.learning.problem import BoolArray, JobFacts, Problem
+
+_SHARE_MIN: Final = 0.8
+"""Of what is counted: kernels that fuse keep up to an eighth less than the traced operators."""
+_GRADIENT_BYTES: Final = 4
+"""Of a parameter; they come to be while what they were computed from goes."""
+_ALIKE_RATIO: Final = 1.1
+"""Runs that ended at the same place differ by less."""
+
+
+def find_failed_runs(problem: Problem) -> BoolArray:
+    """Marks rows that cannot be right.
+
+    Args:
+        problem: Any target; only rows of memory of training jobs whose graph is known are ever marked.
+
+    Returns:
+        Shape (rows,); True = the run failed.
+    """
+    too_small = np.array([_is_too_small(job, held) for job, held in zip(problem.jobs, problem.measured, strict=True)])
+    if problem.target != "memory" or not too_small.any():
+        return np.zeros(len(problem), dtype=np.bool_)
+    ended_at: dict[str, list[float]] = defaultdict(list)
+    for row in np.flatnonzero(too_small).tolist():
+        ended_at[problem.jobs[row].architecture].append(float(problem.measured[row]))
+    alike = [
+        any(1.0 / _ALIKE_RATIO < held / end < _ALIKE_RATIO for end in ended_at[job.architecture])
+        for job, held in zip(problem.jobs, problem.measured.tolist(), strict=True)
+    ]
+    return np.array(alike, dtype=np.bool_)
+
+
+def _is_too_small(job: JobFacts, held_bytes: float) -> bool:
+    parts = described_parts(job.graph, job.sub_batch, job.optimizer, job.precision)
+    if parts is None or job.labels.get("mode", "train") != "train":
+        return False
+    without_gradients = parts["weights"] - _GRADIENT_BYTES * job.graph["parameters"]
+    return held_bytes < _SHARE_MIN * (without_gradients + parts["saved"])
