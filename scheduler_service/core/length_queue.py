@@ -81,8 +81,8 @@ class LengthGroup:
         length = self.lengths[0]
         return (self.rest_ms(length), *self._jobs[length][0])
 
-    def next_after(self, turn: Turn | None, is_settled: Callable[[int], bool]) -> tuple[Turn, int] | None:
-        """Return who comes first after somebody, with its steps left; None = nobody.
+    def firsts_after(self, turn: Turn | None, is_settled: Callable[[int], bool]) -> Iterator[tuple[Turn, int]]:
+        """Yield the first of every length after somebody, with its steps left.
 
         Args:
             turn: That somebody; None = from the beginning.
@@ -97,8 +97,7 @@ class LengthGroup:
             rest_ms, jobs = self.rest_ms(length), self._jobs[length]
             later = bisect_right(jobs, turn[1:]) if turn is not None and rest_ms == turn[0] else 0
             if later < len(jobs):
-                return (rest_ms, *jobs[later]), length
-        return None
+                yield (rest_ms, *jobs[later]), length
 
     def has_between(self, length: int, after: Turn, before: Turn) -> bool:
         """Say whether a job of this length comes after one job of it, and before some other job."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +13,17 @@ from scheduler_service.core.running_now import RunningNow
 from scheduler_service.core.step_times import step_ms_of
 from scheduler_service.core.view import RunningJob, SchedulingView
 
-Rests = NDArray[np.float64]
-"""Remaining time in ms alone, by position; infinite where nothing tells, and of no meaning beside two jobs or none."""
+
+class Rests(NamedTuple):
+    """What is known of the one job on each GPU, by position; of no meaning beside two jobs or none.
+
+    Attributes:
+        remaining_ms: How long it still runs alone; infinite where nothing tells.
+        job_of: Equal on GPUs of one job: the position of one that the job had for itself.
+    """
+
+    remaining_ms: NDArray[np.float64]
+    job_of: NDArray[np.intp]
 
 
 class RestColumn:
@@ -28,6 +38,7 @@ class RestColumn:
         size = len(position_of)
         self._steps_total, self._steps_done, self._accrued_at_ms = np.zeros(size), np.zeros(size), np.zeros(size)
         self._pace_ms, self._step_ms = np.full(size, inf), np.full(size, inf)
+        self._job_of = np.zeros(size, dtype=np.intp)
 
     def put(self, view: SchedulingView, job: RunningJob, *, goes_on: bool) -> None:
         """Note a job on the GPUs that it has for itself.
@@ -45,6 +56,7 @@ class RestColumn:
         prediction = view.predictions.job(job.request.key, view.gpus[alone[0]].gpu.device)
         step_ms = step_ms_of(job.request, prediction, gpus=len(job.assignments), sub_batch=job.sub_batch)
         positions = [self._position_of[gpu_id] for gpu_id in alone]
+        self._job_of[positions] = positions[0]
         self._steps_total[positions] = job.request.steps_total
         self._steps_done[positions] = job.steps_done
         self._accrued_at_ms[positions] = job.accrued_at_ms
@@ -58,8 +70,8 @@ class RestColumn:
         done = np.minimum(before + steps, np.maximum(total - 1, before))
         left = np.maximum(total - done, 0.0)
         with np.errstate(invalid="ignore"):
-            rests: Rests = np.where(np.isfinite(self._step_ms), left * self._step_ms, inf)
-        return rests
+            remaining_ms = np.where(np.isfinite(self._step_ms), left * self._step_ms, inf)
+        return Rests(remaining_ms, self._job_of.copy())
 
 
 def rests_of(view: SchedulingView, gpu_ids: Sequence[str]) -> Rests:

@@ -105,25 +105,24 @@ class PairAnswers:
             self._ask(row, number, classes[number])
         return self._answers[row, number]
 
-    def bounds(self, rows: list[int], numbers: Positions, classes: list[LoadClass]) -> NDArray[np.float64]:
-        """Return `PairAnswer.rest_per_step_ms` by shape and class."""
-        if not len(numbers):
-            return np.empty((len(rows), 0))
-        self._make_room(0, int(numbers.max()) + 1)
-        places = np.array(rows)[:, None], numbers
-        found: NDArray[np.float64] = self._bounds[places]
-        if np.isnan(found).any():
-            for place, column in np.argwhere(np.isnan(found)):
-                number = int(numbers[column])
-                self._ask(rows[place], number, classes[number])
-            found = self._bounds[places]
+    def bounds(self, row: int, numbers: Positions, classes: list[LoadClass]) -> NDArray[np.float64]:
+        """Return `PairAnswer.rest_per_step_ms` of a shape, by class."""
+        self._know(row, numbers, classes)
+        found: NDArray[np.float64] = self._bounds[row, numbers]
         return found
 
     def firsts(self, row: int, numbers: Positions, classes: list[LoadClass]) -> NDArray[np.float64]:
         """Return by class: time of a step at the first possible sub-batch, both slowdowns, time of a full step."""
-        self.bounds([row], numbers, classes)
+        self._know(row, numbers, classes)
         found: NDArray[np.float64] = self._firsts[row, numbers]
         return found
+
+    def _know(self, row: int, numbers: Positions, classes: list[LoadClass]) -> None:
+        self._make_room(0, int(numbers.max(initial=-1)) + 1)
+        is_new = np.isnan(self._bounds[row, numbers])
+        if is_new.any():
+            for number in np.unique(numbers[is_new]).tolist():
+                self._ask(row, number, classes[number])
 
     def catch_up(self) -> bool:
         """Forget what predictions have changed; False when everything must be forgotten."""

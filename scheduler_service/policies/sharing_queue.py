@@ -39,6 +39,7 @@ class QueueRound:
         self, view: SchedulingView, queue: LengthQueue, round_: SharingRound, *, weighed_jobs_max: int
     ) -> None:
         self._view, self._queue, self._round = view, queue, round_
+        self._weighed_jobs_max = weighed_jobs_max
         self._further = self._in_order(weighed_jobs_max)
         # Weighing reaches no further: of every group before somebody at least one job failed, or was started.
         self._near = list(islice(self._further, weighed_jobs_max))
@@ -93,25 +94,26 @@ class QueueRound:
 
     def _next_of(self, groups: Iterable[LengthGroup]) -> list[Candidate]:
         """Return the next of each group, after whoever was looked at last, if it may start."""
-        found: list[Candidate] = []
-        sharing: list[Candidate] = []
         turn = self._latest[0] if self._latest is not None else None
+        found: list[Candidate] = []
         for group in groups:
             gpus, shape = group.request.gpus, group.shape
             may_be_alone = gpus <= self._widest_free and not self._round.free.has_failed(shape)
             if not may_be_alone and (self._round.is_limited or gpus > self._widest):
                 continue
-            later = group.next_after(turn, partial(self._round.has_failed, shape))
+            firsts = group.firsts_after(turn, partial(self._round.has_failed, shape))
+            later = next(firsts, None) if may_be_alone else self._that_may_share(group, firsts)
             if later is not None:
-                (found if may_be_alone else sharing).append((later[0], group, later[1]))
-        return found + (self._that_may_share(sharing) if len(sharing) > 1 else sharing)
+                found.append((later[0], group, later[1]))
+        return found
 
-    def _that_may_share(self, candidates: list[Candidate]) -> list[Candidate]:
-        if not candidates:
-            return []
-        requests = [group.request for _, group, _ in candidates]
-        places = self._round.pairs.places(requests, [length for _, _, length in candidates])
-        return [one for one, count in zip(candidates, places, strict=True) if count >= one[1].request.gpus]
+    def _that_may_share(self, group: LengthGroup, firsts: Iterator[tuple[Turn, int]]) -> tuple[Turn, int] | None:
+        """Return the first that may share; what does not pay alone for a job, does not for the longer ones either."""
+        near = list(islice(firsts, self._weighed_jobs_max + len(self._started) if group.request.gpus > 1 else 1))
+        if not near:
+            return None
+        may_share = self._round.may_share(group.request, [length for _, length in near])
+        return near[int(may_share.argmax())] if may_share.any() else None
 
     def _passed_over(self) -> int:
         """Return how many different jobs before the latest one were weighed, had each been looked at, and failed."""

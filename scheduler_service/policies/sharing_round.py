@@ -11,6 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scheduler_service.core.capacity import Resident, expected_bytes, reserved_bytes, samples_per_gpu
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
 from scheduler_service.core.records import Gpu, JobRequest, Reason
@@ -42,14 +45,15 @@ class SharingRule(Protocol):
     def weighs_pairs(self) -> bool:
         """The place with the least sum of both ends is wanted, not the first that consents."""
 
+    @property
+    def recheck_gang(self) -> bool:
+        """The whole gang is compared with waiting for all its partners."""
+
     def length(self, job: PendingJob) -> int:
         """Return what else than its request decides about a job; 0 = nothing."""
 
     def offer(self, job: PendingJob, spot: Spot) -> Offer | Reason:
         """Return how the job would use this GPU, or why not."""
-
-    def foresee(self, job: PendingJob, pairs: PairColumns) -> Reason | None:
-        """Return why the best gang of any GPUs would meet an objection, or None where it must be looked at."""
 
     def objection(self, job: PendingJob, spots: Sequence[Spot], sub_batch: int) -> Reason | None:
         """Return why the job should not start on these GPUs together, or None."""
@@ -109,7 +113,11 @@ class SharingRound:
         """Return why those wait that nobody looked at."""
         if self.is_limited:
             return self._too_many
-        return self.closed() or Reason(code="TOO_FEW_PLACES", numbers={"gpus_with_place": len(self._open)})
+        return self.closed() or self._too_few()
+
+    def may_share(self, request: JobRequest, lefts: Sequence[int]) -> NDArray[np.bool_]:
+        """Say of jobs that differ in their steps left whether each may start beside others; never a wrong no."""
+        return self.pairs.may_share(request, lefts, is_free_gang=self._is_free_gang(request))
 
     def decide(self, job: PendingJob) -> Decision:
         """Start a job alone, else beside others, or say why not; an equal job failed before = for the same reason."""
@@ -132,6 +140,9 @@ class SharingRound:
         """Return why nobody can start any more, or None while a GPU has a place."""
         return None if self._open or not self._view.gpus else self._full
 
+    def _too_few(self) -> Reason:
+        return Reason(code="TOO_FEW_PLACES", numbers={"gpus_with_place": len(self._open)})
+
     def _hold(self, job: PendingJob, reason: Reason) -> Hold:
         candidates = self._table(*self._look(job, self._view.gpus), None) if self._view.explain else ()
         return Hold(job_id=job.request.job_id, reason=reason, candidates=candidates)
@@ -153,14 +164,13 @@ class SharingRound:
             else:
                 self._failed.clear()
 
-    def _share(self, job: PendingJob, shape: object) -> Decision:
+    def _share(self, job: PendingJob, shape: tuple[object, int]) -> Decision:
         request = job.request
         obstacle = self.free.impossible(request) or self._limit(shape)
         if obstacle is not None:
             return self._hold(job, obstacle)
-        foreseen = self._rule.foresee(job, self.pairs) if self._is_open_choice(request) else None
-        if foreseen is not None:
-            return self._hold(job, foreseen)
+        if self._has_columns() and self._is_free_gang(request) and not self.may_share(request, [shape[1]])[0]:
+            return self._hold(job, self._too_few())
         offers: list[Offer] = []
         obstacles: dict[str, Reason] = {}
         refusals: list[Reason] = []
@@ -208,12 +218,16 @@ class SharingRound:
     def _is_open_choice(self, request: JobRequest) -> bool:
         """Any GPUs may be together in a gang: they are of one kind, on whatever nodes, and ask nothing of hosts."""
         asks_hosts = request.cpu_cores or request.host_memory_bytes
-        is_free_choice = not self._view.nodes_per_job_max and not asks_hosts
-        return is_free_choice and self._has_columns() and self.pairs.is_one_kind
+        return not self._view.nodes_per_job_max and not asks_hosts and self.pairs.is_one_kind
+
+    def _is_free_gang(self, request: JobRequest) -> bool:
+        """The best GPUs decide, since a gang of workers that have no smaller sub-batch to choose can be anywhere."""
+        is_gang = request.gpus > 1 and samples_per_gpu(request, request.gpus) == 1
+        return is_gang and self._rule.recheck_gang and self._is_open_choice(request)
 
     def _is_settled(self, request: JobRequest, shortlist: Shortlist, refusals: Sequence[Reason]) -> bool:
         """Say whether all GPUs together would offer the same gang as the best of them, or none again."""
-        if not self._is_open_choice(request):
+        if not self._has_columns() or not self._is_open_choice(request):
             return False
         is_same_gang = bool(refusals) and all(reason.code == "SHARING_NOT_WORTH_IT" for reason in refusals)
         return shortlist.is_whole or is_same_gang

@@ -39,7 +39,6 @@ from scheduler_service.core.decisions import Decision
 from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies import sharing_queue
-from scheduler_service.policies.pair_columns import PairColumns
 from scheduler_service.policies.pair_sharing import (
     RunningBeside,
     is_worth_sharing,
@@ -194,28 +193,6 @@ class _BestBenefit:
                 for sub_batch in sub_batches_of(samples_per_gpu(request, request.gpus))
             }
         return known
-
-    def foresee(self, job: PendingJob, pairs: PairColumns) -> Reason | None:
-        """Compare as `objection` does, for a gang whose workers have no smaller sub-batch to choose."""
-        request = job.request
-        if not self.recheck_gang or request.gpus == 1 or samples_per_gpu(request, request.gpus) > 1:
-            return None
-        places = pairs.cheapest_gang(job)
-        if places is None:
-            numbers = {"gpus_needed": request.gpus, "gpus_free": pairs.free_count}
-            return Reason(code="NO_FREE_GPU", numbers=numbers)
-        if not places:
-            return None
-        rest_ms = self.length(job) * places[0].step_ms
-        partners = [place.beside for place in places]
-        shared_ms, waiting_ms = shared_sum_ms(rest_ms, partners), waiting_sum_ms(rest_ms, partners)
-        if is_worth_sharing(shared_ms, waiting_ms):
-            return None
-        return Reason(
-            code="SHARING_NOT_WORTH_IT",
-            numbers={"shared_sum_ms": shared_ms, "waiting_sum_ms": waiting_ms},
-            job_ids=tuple(place.job_id for place in places),
-        )
 
     def objection(self, job: PendingJob, spots: Sequence[Spot], sub_batch: int) -> Reason | None:
         """Compare sharing of the whole gang with waiting for all its partners."""

@@ -29,7 +29,6 @@ from scheduler_service.core.capacity import samples_per_gpu
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.records import Reason
 from scheduler_service.core.view import PendingJob, SchedulingView
-from scheduler_service.policies.pair_columns import PairColumns
 from scheduler_service.policies.remaining_time import (
     AGING_DESCRIPTION,
     WEIGHED_JOBS_DESCRIPTION,
@@ -64,6 +63,7 @@ class _FirstFit:
     """Any GPU where the full batch may join is as good as any other."""
 
     weighs_pairs = False
+    recheck_gang = False
 
     def length(self, job: PendingJob) -> int:
         return 0
@@ -73,9 +73,6 @@ class _FirstFit:
         if isinstance(resident, Reason):
             return resident
         return Offer(entry=spot.entry, sub_batch=resident.sub_batch, spot=spot)
-
-    def foresee(self, job: PendingJob, pairs: PairColumns) -> Reason | None:
-        return None
 
     def objection(self, job: PendingJob, spots: Sequence[Spot], sub_batch: int) -> Reason | None:
         return None

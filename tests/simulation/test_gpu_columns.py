@@ -46,10 +46,10 @@ def in_turn(queue: LengthQueue) -> list[str]:
     """Return every job of a queue by walking through its groups."""
     found: list[Turn] = []
     for group in queue.groups(queue.heads):
-        later = group.next_after(None, lambda _: False)
+        later = next(group.firsts_after(None, lambda _: False), None)
         while later is not None:
             found.append(later[0])
-            later = group.next_after(later[0], lambda _: False)
+            later = next(group.firsts_after(later[0], lambda _: False), None)
     return [job_id for _, _, job_id in sorted(found)]
 
 
@@ -67,8 +67,11 @@ def test_kept_places_rests_and_turns_say_what_the_records_say(seed: int, policy:
         assert free_by_kind_and_node(view) == free_by_kind_and_node(plain)
         columns = columns_of(view)
         positions = [columns.position_of[gpu_id] for gpu_id in lone]
-        kept, fresh = rests_of(view, columns.gpu_ids)[positions], rests_of(plain, columns.gpu_ids)[positions]
-        assert np.array_equal(kept, fresh)
+        kept, fresh = rests_of(view, columns.gpu_ids), rests_of(plain, columns.gpu_ids)
+        assert np.array_equal(kept.remaining_ms[positions], fresh.remaining_ms[positions])
+        names = [view.gpus[gpu_id].job_ids[0] for gpu_id in lone]
+        assert len(set(zip(names, kept.job_of[positions], strict=True))) == len(set(names))
+        assert len(set(kept.job_of[positions])) == len(set(names))
         lone_seen += len(lone)
         assert view.lengths is not None
         queue = view.lengths()
