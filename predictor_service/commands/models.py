@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from predictor_service.errors import TrainingDataError
+from predictor_service.errors import TrainingDataError, UnknownVersionError
 from predictor_service.registry.model_registry import ModelRegistry, current_user
 from predictor_service.registry.version_comparison import compare_versions
 from predictor_service.settings import Settings, load_settings
@@ -31,7 +31,11 @@ def _settings(context: click.Context, state_dir: Path | None) -> Settings:
 
 @contextmanager
 def _registry(context: click.Context, state_dir: Path | None) -> Iterator[ModelRegistry]:
-    registry = ModelRegistry(_settings(context, state_dir).state_dir / "models", current_user())
+    root = _settings(context, state_dir).state_dir / "models"
+    if not root.is_dir():
+        remedy = "train the first one with `cotenant retrain`, or name the folder with --state-dir"
+        raise UnknownVersionError(f"{root.parent} has no model versions", remedy=remedy)
+    registry = ModelRegistry(root, current_user())
     try:
         yield registry
     finally:

@@ -20,7 +20,13 @@ from predictor_service.commands.profiles import profiles
 from predictor_service.commands.retrain import retrain_command
 from predictor_service.commands.serve import serve
 from predictor_service.commands.train import train_command, train_once
-from predictor_service.errors import CallerError, PredictorError
+from predictor_service.errors import (
+    CallerError,
+    PredictorError,
+    UnknownGraphError,
+    UnknownRetrainingError,
+    UnknownVersionError,
+)
 from predictor_service.features.job_settings import MODES, OPTIMIZERS, PRECISIONS, JobSettings
 from predictor_service.inference.records import JobQuestion
 from predictor_service.registry.version_store import VersionStore
@@ -29,6 +35,7 @@ from predictor_service.structured_log import start_logging
 
 EXIT_ERROR: Final = 1
 EXIT_USAGE: Final = 2
+EXIT_NOT_FOUND: Final = 3
 EXIT_DOES_NOT_FIT: Final = 4
 
 _PATH: Final = click.Path(path_type=Path)
@@ -138,4 +145,6 @@ def main() -> int:
         return run_command(program)
     except PredictorError as error:
         sys.stderr.write(f"error: {error}\n")
+        if isinstance(error, UnknownVersionError | UnknownGraphError | UnknownRetrainingError):
+            return EXIT_NOT_FOUND
         return EXIT_USAGE if isinstance(error, CallerError) else EXIT_ERROR

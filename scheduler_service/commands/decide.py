@@ -8,6 +8,7 @@ from typing import TextIO
 
 import click
 from google.protobuf import json_format
+from google.protobuf.message import Message
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.predictor_client import PredictorClient, open_channel
@@ -28,13 +29,11 @@ def decide(  # noqa: PLR0917 - click passes them by name
 ) -> None:
     """Decide on the file SNAPSHOT (proto3 JSON of a Snapshot; - = stdin)."""
     request = scheduling_pb2.DecideRequest(policy=policy, explain=explain)
+    _parse("parameters", parameters, request.parameters)
     try:
-        json_format.Parse(snapshot.read(), request.snapshot)
-        json_format.Parse(parameters, request.parameters)
-    except (json_format.ParseError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(
-            FieldViolation(field="snapshot", description=f"must be proto3 JSON: {error}")
-        ) from error
+        _parse("snapshot", snapshot.read(), request.snapshot)
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(FieldViolation(field="snapshot", description=f"must be UTF-8: {error}")) from error
     answer = asyncio.run(_decide(request, predictor_address))
     if output == "json":
         click.echo(json.dumps(json_format.MessageToDict(answer, preserving_proto_field_name=True), indent=2))
@@ -43,6 +42,13 @@ def decide(  # noqa: PLR0917 - click passes them by name
         gpu_ids = ",".join(assignment.gpu_id for assignment in decision.start.assignments)
         action = decision.WhichOneof("action") or ""
         click.echo(f"{decision.job_id:<20} {action:<8} {gpu_ids:<24} {decision.reason.message}")
+
+
+def _parse(field: str, text: str, message: Message) -> None:
+    try:
+        json_format.Parse(text, message)
+    except json_format.ParseError as error:
+        raise InvalidRequestError(FieldViolation(field=field, description=f"must be proto3 JSON: {error}")) from error
 
 
 async def _decide(request: scheduling_pb2.DecideRequest, predictor_address: str) -> scheduling_pb2.DecideResponse:

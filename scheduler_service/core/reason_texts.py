@@ -137,6 +137,9 @@ REASON_TEXTS: Mapping[str, str] = {
     "where more is left.",
     # the end
     "FINISHED": "The job has done all its steps.",
+    "FINISHED_UNCOUNTED": "The program ended with success. It never reported a step (cotenant/job.py or "
+    "progress_regex), so "
+    "nothing is known of its pace.",
     "CANCELLED": "The job was cancelled.",
     "JOB_ERROR": "The program ended with exit code {exit_code}; see its log.",
     "STEPS_MISSING": "The program ended with success after {steps_done} of {steps_total} steps; report steps "

@@ -91,7 +91,15 @@ def test_a_stale_report_changes_nothing() -> None:
     assert {**after, "now_ms": 0} == {**before, "now_ms": 0}
 
 
-def test_success_without_the_steps_is_a_failure() -> None:
+def test_success_of_a_program_that_reports_no_steps_is_believed() -> None:
+    play = Play()
+    play.submit()
+    play.report(events.JobFinished, steps_done=0)
+    assert play.phase() is Phase.FINISHED
+    assert play.engine.state.jobs["j0"].reason.code == "FINISHED_UNCOUNTED"
+
+
+def test_success_after_a_part_of_the_steps_is_a_failure() -> None:
     play = Play()
     play.submit()
     play.report(events.JobFinished, steps_done=9)

@@ -2,13 +2,14 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from predictor_service.commands.program import program
+from predictor_service.commands.program import main, program
 from predictor_service.errors import PredictorError
 from predictor_service.outcome_journal import OutcomeJournal, PredictionEntry
 from predictor_service.registry.version_store import VersionStore
@@ -50,6 +51,26 @@ def test_show_prints_the_card_or_the_manifest(state: Path) -> None:
     assert run("models", "show", "--state-dir", str(state)).stdout.startswith("# Model version")
     manifest = answer("models", "show", served(state)[:6], "--state-dir", str(state))
     assert manifest["version"] == served(state)
+
+
+@pytest.mark.parametrize("verb", [("list",), ("show",), ("rollback", "--why", "worse")])
+def test_a_folder_without_models_is_named_and_not_made(
+    verb: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["predictor_service", "models", *verb, "--state-dir", str(tmp_path / "none")])
+    assert main() == 3
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert "none has no model versions; train the first one with `cotenant retrain`" in captured.err
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_version_that_nobody_knows_is_not_found(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["predictor_service", "models", "show", "zzz", "--state-dir", str(state)])
+    assert main() == 3
+    assert "no model version 'zzz'" in capsys.readouterr().err
 
 
 def test_diff_of_a_version_with_itself_is_empty(state: Path) -> None:
