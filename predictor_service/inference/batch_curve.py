@@ -61,7 +61,8 @@ def neighbours(batch: int) -> tuple[int, int]:
 
 def nearest_grid_point(batch: int) -> int:
     """The grid point whose ratio to the batch is closest to 1."""
-    low, high = neighbours(batch)
+    high = 1 << (batch - 1).bit_length()
+    low = high >> 1
     return low if batch * batch <= low * high else high
 
 

@@ -1,0 +1,104 @@
+"""Where the processor time of one PredictJob goes, in one thread and without gRPC, in microseconds as JSON.
+
+The graph and all settings but the batch were asked before, as in `predict_job_warm` of `benchmarks.serving`; what that
+costs above `whole` is gRPC and threads. Each figure is the best of five rounds.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import grpc
+
+from benchmarks.serving import GRAPH, job_request
+from cotenant.v1 import prediction_pb2 as messages
+from predictor_service.grpc_api.call_desk import CallDesk
+from predictor_service.grpc_api.call_line import CallLine
+from predictor_service.grpc_api.job_answers import JobAnswers
+from predictor_service.grpc_api.metrics import ServiceMetrics
+from predictor_service.grpc_api.translate_answers import job_response, response_about
+from predictor_service.grpc_api.translate_requests import job_question
+from predictor_service.inference.predictor import Predictor
+from predictor_service.outcome_journal import OutcomeJournal, PredictionRow, write_figures
+from tests.support.predictor_service import open_predictor
+
+ROUNDS = 5
+CALLS = 4_000
+
+
+class Context:
+    """A call without a deadline."""
+
+    def time_remaining(self) -> float | None:
+        """None: the server's own limit holds."""
+        return None
+
+
+def main() -> dict[str, object]:
+    """Measures the whole and its parts."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        predictor, journal, line = (
+            open_predictor(folder),
+            OutcomeJournal(folder / "journal.sqlite"),
+            CallLine(threads=1),
+        )
+        try:
+            return {"unit": "us of CPU per PredictJob", **measure(predictor, journal, line)}
+        finally:
+            line.shutdown()
+            journal.close()
+
+
+def measure(predictor: Predictor, journal: OutcomeJournal, line: CallLine) -> dict[str, float]:
+    """Measures the whole and its parts, each at ever other batches."""
+    sha256, _, _ = predictor.keep_graph(GRAPH)
+    sent = [job_request(number, graph_sha256=sha256).SerializeToString() for number in range(ROUNDS * CALLS)]
+    desk, answers = CallDesk(ServiceMetrics(), line), JobAnswers(predictor, journal)
+    context, read = cast("grpc.ServicerContext", Context()), messages.PredictJobRequest.FromString
+
+    def serve(number: int) -> bytes:
+        request = read(sent[number])
+        return desk.answer(context, "PredictJob", request, lambda: answers.answer(request)).SerializeToString()
+
+    best_us(serve)
+    first = read(sent[0])
+    prepared = predictor.prepare_job(job_question(first))
+    answer, about = predictor.answer_job(prepared, 77), response_about(prepared.graph)
+    message = job_response(answer, about)
+    figures = (*answer.utilization_ratio[:3], *answer.memory_bytes[:3], *answer.step_ms[:3], 1.0)
+    row = PredictionRow("p", 1, "job", "d", "v", "x" * 450)
+    return {
+        "whole": best_us(serve),
+        "read the question": best_us(lambda number: read(sent[number])),
+        "admission, deadline, metrics, log": best_us(
+            lambda _: desk.answer(context, "PredictJob", first, lambda: message)
+        ),
+        "use case: curves, intervals, job key": best_us(
+            lambda number: predictor.answer_job(prepared, 1 + number % 509)
+        ),
+        "write the answer": best_us(lambda _: job_response(answer, about)),
+        "write the figures for the journal": best_us(lambda _: write_figures(*figures)),
+        "journal": best_us(lambda number: journal.remember_row(row._replace(prediction_id=f"p{number}"))),
+        "serialize the answer": best_us(lambda _: message.SerializeToString()),
+    }
+
+
+def best_us(call: Callable[[int], object]) -> float:
+    """CPU of one call in microseconds: the best of all rounds."""
+    rounds_s = []
+    for turn in range(ROUNDS):
+        before_s = time.thread_time()
+        for number in range(turn * CALLS, (turn + 1) * CALLS):
+            call(number)
+        rounds_s.append(time.thread_time() - before_s)
+    return round(1e6 * min(rounds_s) / CALLS, 2)
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(), indent=1))
