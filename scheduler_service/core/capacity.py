@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from scheduler_service.core.records import Gpu, JobPrediction, JobRequest, Level, MemoryPoint, Reason, Share
 from scheduler_service.core.view import Predictions
@@ -73,8 +74,8 @@ def sharing_obstacle(
 ) -> Reason | None:
     """Return why these jobs must not share this GPU, or None when every one of them consents.
 
-    Each job judges its own slowdown, the sum over the others: SAFE needs a reliable prediction for every pair, ANY also
-    accepts the unknown; a known slowdown above its limit is refused by both.
+    Each job judges its own slowdown, the sum over the others and what a crowd costs beyond it: SAFE needs a reliable
+    prediction for every pair, ANY also accepts the unknown; a known slowdown above its limit is refused by both.
     """
     everyone = (newcomer, *residents)
     refusing = tuple(resident.request.job_id for resident in everyone if resident.request.share is Share.NEVER)
@@ -106,6 +107,35 @@ def expected_slowdown_ratio(
     return total, doubt
 
 
+def crowd_slowdown_ratio(victim: Resident, others: Sequence[Resident], gpu: Gpu, predictions: Predictions) -> float:
+    """Return what several jobs that take turns cost one of them beyond the sum of its pairs; 0 for pairs.
+
+    Two neighbours wait for each other, want the GPU for longer and cost the victim more. Exact for fair turns of three
+    jobs; of more, every two neighbours count by themselves. Jobs without a prediction are taken to want nothing.
+    """
+    if len(others) < 2:
+        return 0.0
+    wanted = [wanted_ratio(other, gpu, predictions) for other in others]
+    waits = sum(mutual_wait_ratio(one, two) for one, two in combinations(wanted, 2))
+    return wanted_ratio(victim, gpu, predictions) * waits
+
+
+def mutual_wait_ratio(one_ratio: float, two_ratio: float) -> float:
+    """Return for how much longer two jobs want a GPU beside each other, as a share of a third job's step.
+
+    Source: mean value analysis of one shared queue, as in the predictor's composition of crowds: each wants the GPU for
+    (u + s) / (1 + s) of its time, s = u1 * u2 being its slowdown.
+    """
+    product = one_ratio * two_ratio
+    return product * (2.0 - one_ratio - two_ratio) / (1.0 + product)
+
+
+def wanted_ratio(resident: Resident, gpu: Gpu, predictions: Predictions) -> float:
+    """Return the share of its time alone in which a job wants the GPU; 0 = nobody knows."""
+    prediction = predictions.job(resident.request.key, gpu.device)
+    return min(max(prediction.utilization_ratio, 0.0), 1.0) if prediction is not None else 0.0
+
+
 def _job_doubt(resident: Resident, gpu: Gpu, predictions: Predictions) -> Reason | None:
     prediction = predictions.job(resident.request.key, gpu.device)
     ids = (resident.request.job_id,)
@@ -118,6 +148,7 @@ def _victim_obstacle(victim: Resident, others: Sequence[Resident], gpu: Gpu, pre
     slowdown_ratio, doubt = expected_slowdown_ratio(victim, others, gpu, predictions)
     if doubt is not None and victim.request.share is Share.SAFE:
         return doubt
+    slowdown_ratio += crowd_slowdown_ratio(victim, others, gpu, predictions)
     if slowdown_ratio <= victim.request.max_slowdown_ratio:
         return None
     return Reason(

@@ -17,7 +17,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_service.core.capacity import Resident, expected_slowdown_ratio
+from scheduler_service.core.capacity import Resident, expected_slowdown_ratio, mutual_wait_ratio, wanted_ratio
 from scheduler_service.core.gpu_columns import columns_of
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu, Share
@@ -81,8 +81,11 @@ class PackingColumns:
         # The last row and column of pairs stand for nobody, which is what empty places refer to. What is known of the
         # jobs on a GPU stands in its column, a job a row: reducing over few long rows is fast.
         self._pairs, self._doubts = np.zeros((TYPES_MAX + 1, TYPES_MAX + 1)), np.zeros((TYPES_MAX + 1,) * 2, dtype=bool)
+        self._wanted, self._waits = np.zeros(TYPES_MAX + 1), np.zeros((TYPES_MAX + 1,) * 2)
         self._there = np.full((4, count), TYPES_MAX, dtype=np.intp)
         self._slowed, self._limits = np.zeros((4, count)), np.full((4, count), inf)
+        # How much longer every two others want the GPU, for each who is there and, last, for a newcomer.
+        self._waits_beside, self._waits_of_all = np.zeros((4, count)), np.zeros(count)
         self._careful = np.zeros((4, count), dtype=bool)
         self._jobs = np.zeros(count, dtype=np.intp)
         self._is_closed = np.zeros(count, dtype=bool)
@@ -156,7 +159,10 @@ class PackingColumns:
         own = self._pairs[kind][there].sum(axis=0)
         others = self._slowed + self._pairs[:, kind][there]
         worst = np.maximum(own, others.max(axis=0))
-        is_valid = (own <= request.max_slowdown_ratio) & (others <= self._limits).all(axis=0)
+        waits = self._waits[kind][there]
+        own_crowd = own + self._wanted[kind] * self._waits_of_all
+        others_crowd = others + self._wanted[there] * (self._waits_beside + waits.sum(axis=0) - waits)
+        is_valid = (own_crowd <= request.max_slowdown_ratio) & (others_crowd <= self._limits).all(axis=0)
         is_valid &= ~(self._careful & self._doubts[:, kind][there]).any(axis=0)
         if request.share is Share.SAFE:
             is_valid &= ~self._doubts[kind][there].any(axis=0)
@@ -202,6 +208,10 @@ class PackingColumns:
         if place == len(self._there):
             self._widen()
         there = self._there[:place, position]
+        waits = self._waits[there, kind]
+        self._waits_beside[:place, position] += waits.sum() - waits
+        self._waits_beside[place, position] = self._waits_of_all[position]
+        self._waits_of_all[position] += waits.sum()
         self._slowed[:place, position] += self._pairs[there, kind]
         self._slowed[place, position] = self._pairs[kind, there].sum()
         self._there[place, position], self._jobs[position] = kind, place + 1
@@ -225,6 +235,7 @@ class PackingColumns:
         more = self._there.shape
         self._there = np.vstack((self._there, np.full(more, TYPES_MAX, dtype=np.intp)))
         self._slowed = np.vstack((self._slowed, np.zeros(more)))
+        self._waits_beside = np.vstack((self._waits_beside, np.zeros(more)))
         self._limits = np.vstack((self._limits, np.full(more, inf)))
         self._careful = np.vstack((self._careful, np.zeros(more, dtype=bool)))
 
@@ -238,9 +249,12 @@ class PackingColumns:
                 return None
             self._types[signature] = number
             self._examples.append(worker)
+            self._wanted[number] = wanted_ratio(worker, self._gpu, self._ledger.view.predictions)
             for other, example in enumerate(self._examples):
                 self._pairs[number, other], self._doubts[number, other] = self._pair(worker, example)
                 self._pairs[other, number], self._doubts[other, number] = self._pair(example, worker)
+                wait = mutual_wait_ratio(self._wanted.item(number), self._wanted.item(other))
+                self._waits[number, other] = self._waits[other, number] = wait
         return number
 
     def _pair(self, victim: Resident, other: Resident) -> tuple[float, bool]:

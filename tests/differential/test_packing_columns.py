@@ -11,7 +11,7 @@ from scheduler_service.core.decisions import Decision, unfolded
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies import worker_packing
 from scheduler_service.policy_registry import make_policy
-from tests.support.crowds import crowded_view
+from tests.support.crowds import crowded_view, shared_view
 from tests.support.packing import random_instance
 
 POLICIES = ("ojpp", "ojpp_greedy", "best_fit", "i_greedy", "b_greedy", "c_greedy")
@@ -29,6 +29,15 @@ def both(name: str, view: SchedulingView, monkeypatch: pytest.MonkeyPatch) -> li
 @pytest.mark.parametrize("seed", range(25))
 def test_on_crowded_clusters_columns_change_nothing(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with_columns, without = both(name, crowded_view(seed, nodes_max=0), monkeypatch)
+    assert with_columns == without
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("seed", range(25))
+def test_where_several_share_a_gpu_columns_change_nothing(
+    name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_columns, without = both(name, shared_view(seed), monkeypatch)
     assert with_columns == without
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from scheduler_service.core.records import Share
+from scheduler_service.core.records import JobRequest, Share
 from scheduler_service.core.view import SchedulingView
 from tests.support.scheduling import GIB, job, memory, node, pair, pending, prediction, running, store, view
 
@@ -69,3 +69,26 @@ def crowded_view(seed: int, *, shuffled: bool = False, explain: bool = False, no
         explain=explain,
         nodes_per_job_max=nodes_max,
     )
+
+
+def shared_view(seed: int) -> SchedulingView:
+    """GPUs that hold up to three small jobs each, and newcomers; many limits lie just above the sum of the pairs."""
+    luck = random.Random(seed)
+    keys = [f"key-{index}" for index in range(4)]
+    known = store(
+        [prediction(key, memory=memory(1), utilization_ratio=luck.uniform(0.1, 0.3)) for key in keys],
+        [pair(one, two, luck.uniform(0.0, 0.1)) for one in keys for two in keys],
+    )
+    machine = node("n0", 6)
+
+    def one(job_id: str) -> JobRequest:
+        limit_ratio = luck.uniform(0.05, 0.35)
+        return job(job_id, key=luck.choice(keys), share=Share.SAFE, max_slowdown_ratio=limit_ratio)
+
+    holding = [
+        running(one(f"{gpu.gpu_id}-{index}"), [gpu.gpu_id])
+        for gpu in machine.gpus
+        for index in range(luck.randrange(4))
+    ]
+    waiting = [pending(one(f"p{index}")) for index in range(8)]
+    return view(nodes=[machine], waiting=waiting, holding=holding, predictions=known, nodes_per_job_max=0)
