@@ -36,7 +36,7 @@ def run_command(command: click.Command, arguments: Sequence[str] | None = None, 
         arguments: Words after the program's name; None = those of this process.
         prog_name: Name in usage lines; None = that of this process.
     """
-    _accept_every_character()
+    _make_stdout_trustworthy()
     try:
         result: object = command.main(args=arguments, prog_name=prog_name, standalone_mode=False)
     except click.ClickException as error:
@@ -61,9 +61,16 @@ def run_command(command: click.Command, arguments: Sequence[str] | None = None, 
     return result if isinstance(result, int) else EXIT_OK
 
 
-def _accept_every_character() -> None:
-    """Lets a terminal without UTF-8 show a question mark instead of ending the program."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
+def _make_stdout_trustworthy() -> None:
+    """Lets a terminal without UTF-8 show a question mark, and a disk that fills up be noticed."""
+    if not isinstance(sys.stdout, io.TextIOWrapper):
+        return
+    if sys.stdout is sys.__stdout__ and isinstance(sys.stdout.buffer, io.RawIOBase):
+        # PYTHONUNBUFFERED: without a buffer nobody looks at how much of a text was written.
+        encoding, is_terminal = sys.stdout.encoding, sys.stdout.isatty()
+        buffer = io.BufferedWriter(sys.stdout.detach())
+        sys.stdout = io.TextIOWrapper(buffer, encoding=encoding, errors="replace", line_buffering=is_terminal)
+    else:
         sys.stdout.reconfigure(errors="replace")
 
 

@@ -119,8 +119,8 @@ def trained_predictor(trace: Trace, *, models: Path | None, graphs: Path | None)
     wanted = {job.graph_sha256 for job in trace.jobs if job.graph_sha256}
     if not wanted:
         raise PredictionsError(
-            f"jobs of a {trace.format} trace have no graphs, so nothing can be predicted of them; use oracle, noise or"
-            " error, an exported event log, or a generated workload with a data set"
+            f"jobs of this trace ({trace.format}) have no graphs, so nothing can be predicted of them; use oracle,"
+            " noise or error, an exported event log, or a generated workload with a data set"
         )
     state_dir = models or default_state_dir()
     versions = VersionHolder(VersionStore(state_dir / "models"))

@@ -90,13 +90,16 @@ def read_event_log(path: Path) -> Trace:
         raise TraceError(path, f"names no {missing}; export the log from its beginning")
     first_ms = min(event.at_ms for event in seen.submitted.values())
     gpus = [gpu for node in seen.nodes.values() for gpu in node.gpus]
+    device_memory_bytes: dict[str, int] = {}
+    for gpu in gpus:
+        device_memory_bytes[gpu.device] = min(gpu.memory_bytes, device_memory_bytes.get(gpu.device, gpu.memory_bytes))
     kinds: dict[tuple[str, str], Kind] = {}
     jobs: list[TraceJob] = []
     for event in seen.submitted.values():
         job = _job(seen, event, first_ms)
         jobs.append(job)
-        for device in dict.fromkeys(gpu.device for gpu in gpus):
-            _add_kind(seen, kinds, job, device)
+        for device, memory_bytes in device_memory_bytes.items():
+            _add_kind(seen, kinds, job, device, memory_bytes)
     return Trace(
         format="event-log",
         jobs=tuple(sorted(jobs, key=lambda job: job.submitted_at_ms)),
@@ -150,7 +153,7 @@ def _job(seen: _Seen, event: events.JobSubmitted, first_ms: int) -> TraceJob:
     )
 
 
-def _add_kind(seen: _Seen, kinds: dict[tuple[str, str], Kind], job: TraceJob, device: str) -> None:
+def _add_kind(seen: _Seen, kinds: dict[tuple[str, str], Kind], job: TraceJob, device: str, memory_bytes: int) -> None:
     request = job.request
     windows = sorted(seen.windows_ms.get(request.key, ()))
     prediction = seen.predictions.get((request.key, device))
@@ -162,7 +165,8 @@ def _add_kind(seen: _Seen, kinds: dict[tuple[str, str], Kind], job: TraceJob, de
     kinds[request.key, device] = Kind(
         step_ms_by_gpus={**(known.step_ms_by_gpus if known is not None else {}), request.gpus: max(step_ms, 1e-3)},
         batch=request.batch,
-        memory_bytes=seen.memory_bytes.get(request.key) or JOB_MEMORY_BYTES,
+        # What nobody measured is no more than a device has: the job was accepted there.
+        memory_bytes=seen.memory_bytes.get(request.key) or min(JOB_MEMORY_BYTES, memory_bytes),
         utilization_ratio=min(sum(busy) / len(busy) if busy else predicted_busy, 1.0),
     )
 

@@ -27,6 +27,7 @@ from scheduler_service.core.codec import decode_event, encode_event
 from scheduler_service.core.errors import CodecError, UnsupportedVersionError
 from scheduler_service.core.events import Event
 from scheduler_service.errors import (
+    SettingsError,
     StateDamagedError,
     StateFromNewerVersionError,
     StateFullError,
@@ -181,10 +182,13 @@ def read_stored_events(state_dir: Path, *, from_sequence: int = 1) -> Iterator[S
     """Yield the kept events of a state that another process may be writing.
 
     Raises:
-        StateDamagedError: There is no whole event log.
+        SettingsError: There is no event log.
+        StateDamagedError: It is not whole.
         StateFromNewerVersionError: A newer version wrote it.
     """
     path = state_dir / DATABASE_NAME
+    if not path.is_file():
+        raise SettingsError(f"there is no state in {state_dir}; name the directory that the scheduler serves from")
     with _reading(path):
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
     with closing(connection):

@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 from scheduler_service.adapters.sqlite_event_log import DATABASE_NAME, FORMAT_VERSION, check_format, lock_state
-from scheduler_service.errors import RestoreRefusedError, SettingsError, StateDamagedError
+from scheduler_service.errors import RestoreRefusedError, SettingsError, StateDamagedError, StateUnwritableError
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_SCHEMA = "cotenant.scheduler-backup/1"
@@ -30,13 +30,25 @@ def back_up(state_dir: Path, target: Path) -> Mapping[str, object]:
 
     Raises:
         SettingsError: There is no state, or the target is in use.
+        StateUnwritableError: The copy could not be written; nothing of it is left.
     """
     source = state_dir / DATABASE_NAME
     if not source.is_file():
         raise SettingsError(f"there is no state in {state_dir}; name the directory that the scheduler serves from")
     if target.exists() and any(target.iterdir()):
         raise SettingsError(f"{target} is not empty; name a new folder for the backup")
-    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        target.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return _copy_state(source, target)
+    except (sqlite3.Error, OSError) as error:
+        for name in (DATABASE_NAME, MANIFEST_NAME):
+            (target / name).unlink(missing_ok=True)
+        raise StateUnwritableError(
+            f"the backup cannot be written to {target} ({error}); make room there or name another folder"
+        ) from error
+
+
+def _copy_state(source: Path, target: Path) -> Mapping[str, object]:
     copy = target / DATABASE_NAME
     with (
         closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as reader,

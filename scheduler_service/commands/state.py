@@ -44,7 +44,7 @@ def restore(source: Path, state_dir: Path, force: bool) -> None:
 @click.command("export-log")
 @_STATE_DIR
 @click.option("--output", type=click.File("w"), default="-", help="A file instead of stdout.")
-@click.option("--from-sequence", type=click.IntRange(min=1), default=1, help="Start at this event.")
+@click.option("--from-sequence", type=click.IntRange(1, 2**63 - 1), default=1, help="Start at this event.")
 def export_log(state_dir: Path, output: TextIO, from_sequence: int) -> None:
     """Write the kept events as JSON lines, the form that the simulator replays; the scheduler may run meanwhile."""
     for stored in read_stored_events(state_dir, from_sequence=from_sequence):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,16 @@ def test_a_full_disk_under_stdout_is_one_line_and_exit_one() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([*COMMAND, "config", "view"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "error: No space left on device; free some space\n")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_file_that_cannot_grow_is_noticed(unbuffered: str, tmp_path: Path) -> None:
+    half = tmp_path / "half.txt"
+    line = f"ulimit -f 1; exec {shlex.join(COMMAND)} --help > {shlex.quote(str(half))}"
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(["bash", "-c", line], env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    assert half.stat().st_size == 1024
+    assert (done.returncode, done.stderr) == (1, "error: File too large; raise the limit of file sizes (ulimit -f)\n")
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -88,6 +91,25 @@ def test_backup_restore_and_export_go_through_the_command_line(tmp_path: Path) -
     assert [json.loads(line) for line in output.splitlines()] == [
         {"sequence": 2, "kind": "TimerFired", "format": 1, "at_ms": 2}
     ]
+
+
+def test_a_backup_on_a_full_disk_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    with closing(SqliteEventLog(tmp_path / "state")) as log:
+        log.append([LogRecord(event=TimerFired(at_ms=1))])
+    command = [sys.executable, "-m", "scheduler_service", "backup", tmp_path / "b", "--state-dir", tmp_path / "state"]
+    small_files = f"ulimit -f 8; exec {shlex.join(map(str, command))}"
+    done = subprocess.run(["bash", "-c", small_files], capture_output=True, text=True, check=False, timeout=100)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: the backup cannot be written to {tmp_path / 'b'} (")
+    assert list((tmp_path / "b").iterdir()) == []
+
+
+def test_a_log_is_not_exported_from_nowhere(tmp_path: Path) -> None:
+    code, output = run("export-log", "--state-dir", str(tmp_path), "--from-sequence", "9" * 20)
+    assert (code, "is not in the range" in output) == (2, True)
+    result = CliRunner().invoke(cli, ["export-log", "--state-dir", str(tmp_path / "none")])
+    assert isinstance(result.exception, SettingsError)
+    assert "there is no state in" in result.exception.message
 
 
 def test_policies_are_listed_and_described_offline() -> None:

@@ -226,6 +226,18 @@ def test_an_exported_log_is_yesterday_again(tmp_path: Path) -> None:
     assert ends_s(again) == pytest.approx(expected, abs=0.002)
 
 
+def test_a_job_that_nobody_measured_fits_the_machine_that_took_it(tmp_path: Path) -> None:
+    file = _exported(tmp_path)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        for gpu in line.get("node", {}).get("gpus", ()):
+            gpu["memory_bytes"] = 2**30
+    kept = [line for line in lines if line["kind"] in {"NodeJoined", "JobSubmitted"}]
+    file.write_text("\n".join(map(json.dumps, kept)) + "\n")
+    trace = read_trace(file, Consent())
+    assert {kind.memory_bytes for kind in trace.truth.kinds.values()} == {2**30}
+
+
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
