@@ -1,8 +1,9 @@
 """What stretches say of pairs: how much one job was slowed down by one other, as soon as its time alone is known.
 
 A stretch beside one other job waits until the same job has stepped alone on the same machine, at the same sub-batch;
-machines are never mixed inside a slowdown, and what is doubtful says nothing. What comes out follows from the stretches
-and their order alone, so that reading the store again gives the same.
+machines are never mixed inside a slowdown. A device that others used says nothing. One with unsteady windows does:
+the mean of a whole stretch counts, and whoever keeps the table allows for scatter. What comes out follows from the
+stretches and their order alone, so that reading the store again gives the same.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ ALONE_KEPT: Final = 9
 """Newest times alone, of which the median counts."""
 WAITING_MAX: Final = 8
 """Newest stretches beside somebody of a job that was not yet seen alone."""
+FOREIGN_LOAD: Final = "foreign_load"
 _Place = tuple[str, str, str, int]
 
 
@@ -70,7 +72,7 @@ class PairSamples:
         Returns:
             What is known of pairs now and was not before.
         """
-        if stretch.quality_flags or len(stretch.others) > 1:
+        if FOREIGN_LOAD in stretch.quality_flags or len(stretch.others) > 1:
             return []
         place = (stretch.campaign, stretch.device, stretch.job.key, stretch.sub_batch)
         with self._lock:

@@ -106,13 +106,15 @@ def test_a_pair_waits_for_the_time_alone_of_the_same_machine(tmp_path: Path) -> 
         assert pair.newest_at_ms > 0
 
 
-def test_what_is_doubtful_or_beside_two_others_says_nothing_of_a_pair(tmp_path: Path) -> None:
+def test_a_used_device_or_two_others_say_nothing_of_a_pair_and_unsteady_windows_do(tmp_path: Path) -> None:
     with running_server(tmp_path) as channel:
         stub = stub_of(channel)
         one, two, three = upload(stub)
         crowd = stretch(2, one, others=[job(two), job(three)])
-        record(stub, stretch(1, one), crowd, stretch(3, one, two, step_ms=30, quality_flags=["unsteady"]))
+        record(stub, stretch(1, one), crowd, stretch(3, one, two, step_ms=30, quality_flags=["foreign_load"]))
         assert not listed(stub).pairs
+        record(stub, stretch(4, one, two, step_ms=30, quality_flags=["unsteady"]))
+        assert listed(stub).pairs
 
 
 def test_a_pair_whose_other_job_has_gone_still_tells_of_the_next_one(tmp_path: Path) -> None:

@@ -1,0 +1,143 @@
+"""A swarm of faults between agents and the pair table: lost, repeated, late and reordered; each stretch counts once."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from cotenant.v1 import prediction_pb2, resources_pb2
+from predictor_service.grpc_api.stretch_answers import record_stretches
+from predictor_service.inference.pair_table import PairTable
+from predictor_service.profile_store.store import ProfileStore
+from predictor_service.profile_store.stretch import StoredStretch
+
+AGENTS = 3
+STRETCHES = 24
+PER_BEAT = 5
+CALM_AFTER = 200
+"""Turns with faults; then everything that is still somewhere arrives."""
+GRAPHS = ("aa" * 32, "bb" * 32, "cc" * 32)
+
+
+def job(number: int) -> resources_pb2.MeasuredJob:
+    return resources_pb2.MeasuredJob(graph_sha256=GRAPHS[number], settings=resources_pb2.JobSettings(batch_size=8))
+
+
+@dataclass
+class World:
+    """Agents that keep what was not acknowledged, a relay that forgets when it dies, a predictor that rebuilds."""
+
+    luck: random.Random
+    store: ProfileStore
+    untold: list[dict[str, resources_pb2.MeasuredStretch]] = field(default_factory=list)
+    on_the_way: list[tuple[int, list[resources_pb2.MeasuredStretch]]] = field(default_factory=list)
+    relayed: deque[resources_pb2.MeasuredStretch] = field(default_factory=deque)
+    table: PairTable = field(default_factory=PairTable)
+    faults: dict[str, float] = field(default_factory=dict)
+
+    def strikes(self, fault: str) -> bool:
+        return self.luck.random() < self.faults.get(fault, 0.0)
+
+    def send_heartbeat(self, agent: int) -> None:
+        """The newest unacknowledged stretches; an acknowledgement may be lost, and so may all of it."""
+        sent = list(self.untold[agent].values())[:PER_BEAT]
+        self.luck.shuffle(sent)
+        if not self.strikes("lost"):
+            for _ in range(2 if self.strikes("repeated") else 1):
+                self.on_the_way.append((self.luck.randrange(1 + 5 * self.strikes("late")), sent))
+            if not self.strikes("unacknowledged"):
+                for stretch in sent:
+                    del self.untold[agent][stretch.stretch_id]
+
+    def deliver(self) -> None:
+        due = [beat for wait, beat in self.on_the_way if wait == 0]
+        self.on_the_way = [(wait - 1, beat) for wait, beat in self.on_the_way if wait > 0]
+        for beat in due:
+            self.relayed.extend(beat)
+        if self.relayed and not self.strikes("predictor_away"):
+            batch = [self.relayed.popleft() for _ in range(min(len(self.relayed), 7))]
+            # It may die after the disk has it and before the table has; whoever sent it sends it again.
+            dies = self.strikes("predictor_dies")
+
+            def learn(new: Iterable[StoredStretch], dies: bool = dies) -> None:
+                if not dies:
+                    self.table.learn_stretches(new)
+
+            record_stretches(prediction_pb2.RecordStretchesRequest(stretches=batch), self.store, learn)
+            if dies:
+                self.relayed.extendleft(reversed(batch))
+                self.table = rebuilt(self.store)
+        if self.strikes("scheduler_dies"):
+            self.relayed.clear()
+            self.on_the_way.clear()
+
+
+def rebuilt(store: ProfileStore) -> PairTable:
+    table = PairTable()
+    table.learn_stretches(store.read())
+    return table
+
+
+def measured_by(agent: int, luck: random.Random, ids: count[int]) -> dict[str, resources_pb2.MeasuredStretch]:
+    """What one machine saw: every job alone first, then beside each other."""
+    found = []
+    for number in range(STRETCHES):
+        victim = number % len(GRAPHS)
+        others = [] if number < len(GRAPHS) else [job(luck.randrange(len(GRAPHS)))]
+        found.append(
+            resources_pb2.MeasuredStretch(
+                stretch_id=f"{next(ids):032x}",
+                campaign=f"collected_{agent:08x}",
+                device="cpu-standin",
+                job=job(victim),
+                others=others,
+                steps=100,
+                window_ms=luck.randrange(1_500, 4_000) if others else 1_000,
+            )
+        )
+    return {stretch.stretch_id: stretch for stretch in found}
+
+
+def run_to_the_end(world: World) -> None:
+    for turn in range(10 * CALM_AFTER):
+        if turn == CALM_AFTER:
+            world.faults = {}
+        if turn > CALM_AFTER and not (any(world.untold) or world.on_the_way or world.relayed):
+            return
+        for agent in range(AGENTS):
+            if world.untold[agent]:
+                world.send_heartbeat(agent)
+        world.deliver()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_table_counts_every_kept_stretch_once(seed: int, tmp_path: Path) -> None:
+    luck, ids = random.Random(seed), count(1)
+    with closing(ProfileStore(tmp_path / "profiles.sqlite")) as store:
+        sent = [measured_by(agent, luck, ids) for agent in range(AGENTS)]
+        names = ("lost", "repeated", "late", "unacknowledged", "predictor_away", "predictor_dies")
+        faults = {name: luck.choice((0.0, 0.2, 0.6)) for name in names}
+        world = World(luck, store, untold=[dict(each) for each in sent], faults=faults)
+        world.faults["scheduler_dies"] = luck.choice((0.0, 0.0, 0.05))
+        may_lose = world.faults["scheduler_dies"] > 0
+        run_to_the_end(world)
+        kept = [item.stretch for item in store.read() if item.stretch is not None]
+        assert len(kept) == len({stretch.stretch_id for stretch in kept})
+        assert may_lose or len(kept) == AGENTS * STRETCHES
+        alone = {(item.campaign, item.job.key) for item in kept if not item.others}
+        expected = Counter(
+            (item.job.key, item.others[0].key)
+            for item in kept
+            if item.others and (item.campaign, item.job.key) in alone
+        )
+        assert {row.pair: row.seen.times for row in world.table.rows()} == expected
+        # What a restart reads is what was there, but for the instants at which it was told.
+        again = {row.pair: (row.seen.times, row.seen.mean) for row in rebuilt(store).rows()}
+        assert again == {row.pair: (row.seen.times, row.seen.mean) for row in world.table.rows()}
