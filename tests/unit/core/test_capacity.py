@@ -41,6 +41,15 @@ def test_three_jobs_suffer_more_than_the_sum_of_pairs_by_what_the_predictor_says
     assert min(beyond) > 0.02
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_of_four_jobs_every_two_neighbours_count_by_themselves(seed: int) -> None:
+    luck = random.Random(seed)
+    shares = [luck.uniform(0.05, 1.0) for _ in range(4)]
+    victim, *others = residents(4)
+    beyond = crowd_slowdown_ratio(victim, others, gpu(), known(shares, 0.1))
+    assert -0.03 < beyond - exceed_sum(np.array(shares))[0] < 0.12
+
+
 def test_the_sum_of_pairs_alone_does_not_let_a_third_job_in() -> None:
     newcomer, *others = residents(3, limit_ratio=0.2)
     predictions = known([0.5, 0.5, 0.5], 0.099)
