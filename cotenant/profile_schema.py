@@ -186,7 +186,7 @@ def read_rows(path: Path, row_type: type[Row]) -> list[Row]:
         row_type: The class of its rows, e.g. `SoloRow`.
 
     Returns:
-        The rows in file order.
+        The rows in file order. A column that may be null may also be absent, and is null then.
 
     Raises:
         ProfileSchemaError: Missing or unknown columns, or rows that break a rule; names all of them.
@@ -299,8 +299,12 @@ def _records(file: Iterable[str], row_type: type[Any], source: str) -> Iterator[
 
 
 def _header_problems(names: list[str], row_type: type[Any]) -> list[Problem]:
-    known = [item.name for item in columns(row_type)]
-    missing = [Problem(line=1, column=name, reason="is missing") for name in known if name not in names]
+    known = {item.name: item for item in columns(row_type)}
+    missing = [
+        Problem(line=1, column=name, reason="is missing")
+        for name, item in known.items()
+        if name not in names and not item.nullable
+    ]
     unknown = [
         Problem(line=1, column=name, reason=f"is not a column of {row_type.__name__}")
         for name in names
@@ -318,7 +322,7 @@ def _build(cells: Mapping[str, str], row_type: type[Row], line: int, problems: l
     failed = len(problems)
     for item in columns(row_type):
         try:
-            values[item.name] = parse_cell(cells[item.name], item, status_ok)
+            values[item.name] = parse_cell(cells.get(item.name, ""), item, status_ok)
         except ValueError as error:
             problems.append(Problem(line=line, column=item.name, reason=str(error)))
     if len(problems) == failed:

@@ -6,17 +6,15 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-import pyarrow
-import pyarrow.parquet
-
-from cotenant.profile_schema import PairRow, ProfileSchemaError, SoloRow, columns, parse_row, read_rows
+from cotenant import profile_parquet
+from cotenant.profile_schema import PairRow, ProfileSchemaError, SoloRow, read_rows
 from predictor_service.errors import GraphError, TrainingDataError
 from predictor_service.features.graph_description import GraphDescription, describe_graph
 
 FILE_BYTES_MAX: Final = 1 << 30
-SUFFIXES: Final = (".csv", ".parquet")
+SUFFIXES: Final = (".csv", profile_parquet.SUFFIX)
 
 Row = TypeVar("Row", SoloRow, PairRow)
 
@@ -64,7 +62,7 @@ def read_profiles(path: Path) -> MeasuredProfiles:
         graphs = _read_graphs(folder / "graphs", {row.graph_sha256 for row in solo})
         found = [file for file in files.values() if file is not None]
         digest = hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in found))
-    except (ProfileSchemaError, GraphError, OSError) as error:
+    except (ProfileSchemaError, profile_parquet.ParquetError, GraphError, OSError) as error:
         raise TrainingDataError(str(error), remedy="correct the file, or measure again") from error
     digest.update("".join(sorted(graphs)).encode())
     name = path.name if path.is_dir() else path.stem
@@ -82,7 +80,7 @@ def _files_of(path: Path) -> dict[str, Path | None]:
     names = set(_header(path))
     if "victim_job_key" in names:
         return {"solo": _find(path.parent, "solo"), "pairs": path}
-    if "job_key" in names and "step_ms_mean" in names:
+    if "job_key" in names and "architecture" in names:
         return {"solo": path, "pairs": None}
     raise TrainingDataError(
         f"{path} has the columns of neither solo nor pairs rows",
@@ -91,10 +89,11 @@ def _files_of(path: Path) -> dict[str, Path | None]:
 
 
 def _header(path: Path) -> list[str]:
-    if path.suffix == ".parquet":
-        return [str(name) for name in _parquet(path).column_names]
+    if path.suffix == profile_parquet.SUFFIX:
+        return profile_parquet.read_header(path)
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        # A byte order mark, which spreadsheets write, is no part of the first column's name.
+        with path.open(encoding="utf-8-sig", newline="") as file:
             return [name.strip('"') for name in file.readline(100_000).rstrip("\r\n").split(",")]
     except UnicodeDecodeError as error:
         raise TrainingDataError(f"{path} is not text ({error})", remedy="give a CSV or Parquet file") from error
@@ -107,35 +106,7 @@ def _read(path: Path | None, row_type: type[Row]) -> tuple[Row, ...]:
         raise TrainingDataError(
             f"{path} has {path.stat().st_size:,} bytes, at most {FILE_BYTES_MAX:,} are read", remedy="split it"
         )
-    if path.suffix == ".parquet":
-        return _read_parquet(path, row_type)
-    try:
-        return tuple(read_rows(path, row_type))
-    except UnicodeDecodeError as error:
-        raise TrainingDataError(f"{path} is not UTF-8 ({error})", remedy="save it as UTF-8") from error
-
-
-def _read_parquet(path: Path, row_type: type[Row]) -> tuple[Row, ...]:
-    table = _parquet(path)
-    whole = {item.name for item in columns(row_type) if item.kind is int}
-    cells = ({name: _text(value, name in whole) for name, value in record.items()} for record in table.to_pylist())
-    return tuple(parse_row(row, row_type, f"{path}, row {number}") for number, row in enumerate(cells))
-
-
-def _parquet(path: Path) -> Any:  # noqa: ANN401 (the library has no types)
-    try:
-        return pyarrow.parquet.read_table(path)
-    except pyarrow.ArrowException as error:
-        raise TrainingDataError(f"{path} is no Parquet file ({error})", remedy="write it again") from error
-
-
-def _text(value: object, whole: bool) -> str:
-    """A cell as CSV would hold it; an integer column with nulls may have become a column of floats."""
-    if value is None or (isinstance(value, float) and value != value):  # noqa: PLR0124 (the test for NaN)
-        return ""
-    if isinstance(value, list):
-        return "|".join(str(part) for part in value)
-    return str(int(value)) if whole and isinstance(value, float) and value.is_integer() else str(value)
+    return tuple(read_rows(path, row_type))
 
 
 def _read_graphs(folder: Path, wanted: set[str | None]) -> dict[str, GraphDescription]:

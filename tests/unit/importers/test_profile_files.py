@@ -79,6 +79,18 @@ def test_unknown_and_missing_columns_are_refused_by_name(tmp_path: Path, ending:
         read_rows(path, SoloRow)
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_columns_that_may_be_null_may_be_absent_and_the_order_is_free(tmp_path: Path, ending: str) -> None:
+    write_rows(tmp_path / "solo.csv", [SOLO], SoloRow)
+    table = pd.read_csv(tmp_path / "solo.csv")
+    unknown = [item.name for item in columns(SoloRow) if item.nullable and table[item.name].isna().all()]
+    table = table[sorted(set(table.columns) - set(unknown))]
+    path = tmp_path / f"other.{ending}"
+    table.to_csv(path, index=False) if ending == "csv" else table.to_parquet(path)
+    assert "host_memory_bytes" not in table.columns
+    assert read_rows(path, SoloRow) == [SOLO]
+
+
 def test_a_bad_value_in_parquet_is_named_with_its_line(tmp_path: Path) -> None:
     write_rows(tmp_path / "solo.csv", [SOLO, SOLO], SoloRow)
     table = pd.read_csv(tmp_path / "solo.csv")
