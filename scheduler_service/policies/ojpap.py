@@ -2,9 +2,9 @@
 
 What it does:
     Places jobs as ojpp does. When the moving average of the slowdown measured on a GPU stays above its limit, it looks
-    at the half of the GPUs in use that suffers most: from each the worker that is cheapest to migrate goes to the GPU
-    on which the worst slowdown would then be lowest, GPUs in use first, if every limit of ojpp holds afterwards, if
-    that lowers the interference, and if the costs of all moves together stay within a limit.
+    at those GPUs above it that are in the half that suffers most: from each the worker that is cheapest to migrate goes
+    to the GPU on which the worst slowdown would then be lowest, GPUs in use first, if every limit of ojpp holds there
+    and for its job, if that lowers the interference, and if the costs of all moves together stay within a limit.
 
 Why:
     Predictions may be wrong and neighbours change; a lasting violation is worth a migration, a short one is not.
@@ -18,7 +18,9 @@ Where we differ:
     gives no value, is a share of the mean remaining time of the running jobs; where nobody's is known nobody moves. A
     plan that lowers nothing is empty. A moving job restarts as a whole, at most once per plan, and not in a round that
     starts jobs. A GPU is judged when its jobs have been together for `settle_ms`, since its moving average still tells
-    of the neighbours before. Everything said about ojpp holds here too.
+    of the neighbours before; within its limit it is left alone. Where one worker's move would unbalance its job, those
+    of its workers that suffer go together, and where the cheapest job cannot go the next one is tried. Workers flee
+    from what nobody predicted to unused GPUs first. Everything said about ojpp holds here too.
 
 Cost:
     That of ojpp; when triggered O(GPUs in use x GPUs) looks, each at the jobs of two GPUs and their other workers.
@@ -93,7 +95,8 @@ class Ojpap:
             return decisions
         if not any(self._suffers(view, entry) for entry in view.gpus.values()):
             return decisions
-        plan = Arrangement(view, self._rules()).plan(self._cost_ms, self._cost_limit_ms(view))
+        arrangement = Arrangement(view, self._rules(), lambda entry: self._is_judged(view, entry))
+        plan = arrangement.plan(self._cost_ms, self._cost_limit_ms(view))
         moves = [Migrate(job_id=one.job_id, reason=one.reason, assignments=ranked(one.gpu_ids)) for one in plan]
         return [*moves, *decisions]
 
@@ -108,8 +111,12 @@ class Ojpap:
         )
 
     def _suffers(self, view: SchedulingView, entry: GpuView) -> bool:
-        """The trigger: the moving average is too high, and it tells of the jobs that are there now."""
-        if entry.gpu.slowdown_ewma_ratio <= self.theta_max or len(entry.job_ids) < 2:
+        """The trigger: the moving average is too high."""
+        return entry.gpu.slowdown_ewma_ratio > self.theta_max and self._is_judged(view, entry)
+
+    def _is_judged(self, view: SchedulingView, entry: GpuView) -> bool:
+        """The moving average tells of the jobs that are there now, and not of those before them."""
+        if len(entry.job_ids) < 2:
             return False
         changed_at_ms = max(view.running[job_id].neighbours_since_ms for job_id in entry.job_ids)
         return view.now_ms - changed_at_ms >= self.settle_ms

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
@@ -12,7 +14,9 @@ from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.ojpap import Ojpap
 from tests.support.packing import Instance, Limits, Packed, violations
 
-LIMITS = Limits(tau_max=0.1, theta_max=0.2, theta_diff=0.1)
+LIMIT_RATIO = 0.2
+LIMITS = Limits(tau_max=0.1, theta_max=LIMIT_RATIO, theta_diff=0.1)
+MISSED_MAX_RATIO = 0.05
 Placement = dict[str, list[str]]
 
 
@@ -56,47 +60,113 @@ def moves_of(seen: SchedulingView, cost_max_ms: int) -> list[tuple[str, list[str
     return [(one.job_id, [part.gpu_id.replace("n0.", "g") for part in one.assignments]) for one in decisions]
 
 
+def broken_by(instance: Instance, before: Placement, after: Placement, mover: str) -> list[str]:
+    """Return what a move breaks on the mover's new devices, for the mover, or for whoever it makes slower there."""
+    targets = set(after[mover]) - set(before[mover])
+    there = {name for name, gpus in after.items() if targets & set(gpus)} | {mover}
+    return [
+        one
+        for one in violations(instance, after, LIMITS)
+        if one.split()[-1] in targets or ("Eq. 8" in one and one.split()[-1] in there)
+    ]
+
+
+def is_lower(instance: Instance, before: Placement, after: Placement, mover: str, source: str) -> bool:
+    """Whether the mover's new devices and the one that it leaves first suffer less than that one did."""
+    targets = set(after[mover]) - set(before[mover])
+    return max(expected(instance, after, gpu) for gpu in (source, *targets)) < expected(instance, before, source)
+
+
+def stages(instance: Instance, placement: Placement) -> list[tuple[str, str]]:
+    """Return (device, job) in the order in which a plan's first move is looked for; all jobs cost the same."""
+    in_use = sorted({gpu for gpus in placement.values() for gpu in gpus})
+    worst = sorted(in_use, key=lambda gpu: -round(expected(instance, placement, gpu), 9))[: -(-len(in_use) // 2)]
+    return [
+        (gpu, name)
+        for gpu in worst
+        if expected(instance, placement, gpu) > LIMIT_RATIO
+        for name in sorted(placement, key=lambda name: (len(placement[name]), name))
+        if gpu in placement[name]
+    ]
+
+
+def placements_of(instance: Instance, placement: Placement, mover: str, source: str) -> Iterator[Placement]:
+    """Yield every placement in which the mover has left a device, with any of its other workers or none."""
+    others = [gpu for gpu in (f"g{index}" for index in range(instance.gpus)) if gpu != source]
+    for gpus in permutations(others, len(placement[mover])):
+        yield {**placement, mover: list(gpus)}
+
+
+def single_moves(instance: Instance, placement: Placement, mover: str, source: str) -> list[tuple[bool, float, str]]:
+    """Return (unused, worst slowdown there, device) of every valid move of one worker."""
+    found = []
+    for target in (f"g{index}" for index in range(instance.gpus)):
+        if target in placement[mover]:
+            continue
+        after = {**placement, mover: [target if gpu == source else gpu for gpu in placement[mover]]}
+        there = [gpus for gpus in placement.values() if target in gpus]
+        if len(there) > 1 and expected(instance, placement, target) > LIMIT_RATIO:
+            continue
+        if is_lower(instance, placement, after, mover, source) and not broken_by(instance, placement, after, mover):
+            found.append((not there, round(expected(instance, after, target), 9), target))
+    return sorted(found)
+
+
 @pytest.mark.parametrize("seed", range(300))
-def test_every_move_breaks_nothing_new_and_lowers_what_its_device_suffers(seed: int) -> None:
+def test_every_move_breaks_nothing_and_lowers_what_its_device_suffers(seed: int) -> None:
     instance, seen = drawn(seed)
     placement = {name: list(gpus) for name, gpus in instance.held.items()}
-    for name, gpus in moves_of(seen, 2_000):
-        (source,) = set(placement[name]) - set(gpus)
-        (target,) = set(gpus) - set(placement[name])
-        before = max(expected(instance, placement, gpu) for gpu in (source, target))
-        was_broken = set(violations(instance, placement, LIMITS))
-        placement[name] = gpus
-        broken = set(violations(instance, placement, LIMITS))
-        assert not {one for one in broken - was_broken if target in one or "Eq. 8" in one}
-        assert max(expected(instance, placement, gpu) for gpu in (source, target)) < before
-    assert len(moves_of(seen, 2_000)) <= 2
+    moves = moves_of(seen, 2_000)
+    assert len(moves) <= 2
+    for name, gpus in moves:
+        after = {**placement, name: gpus}
+        sources = set(placement[name]) - set(gpus)
+        assert not broken_by(instance, placement, after, name)
+        assert any(
+            is_lower(instance, placement, after, name, one) and expected(instance, placement, one) > LIMIT_RATIO
+            for one in sources
+        )
+        placement = after
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_the_first_move_goes_to_the_best_of_all_valid_devices(seed: int) -> None:
+def test_the_first_move_is_the_best_of_all_valid_ones_of_one_worker_or_one_of_several_before_it(seed: int) -> None:
     instance, seen = drawn(seed)
+    placement = {name: list(gpus) for name, gpus in instance.held.items()}
     moves = moves_of(seen, 1_000)
-    if not moves:
-        return
-    (name, gpus) = moves[0]
-    (source,) = set(instance.held[name]) - set(gpus)
-    (target,) = set(gpus) - set(instance.held[name])
-    found = []
-    for other in (f"g{index}" for index in range(instance.gpus)):
-        if other in instance.held[name]:
+    for source, name in stages(instance, placement):
+        singles = single_moves(instance, placement, name, source)
+        if moves and moves[0][0] == name and source not in moves[0][1]:
+            targets = set(moves[0][1]) - set(placement[name])
+            if singles:
+                assert len(targets) == 1
+                assert next(one[:2] for one in singles if one[2] in targets) == singles[0][:2]
+            else:
+                assert len(targets) > 1
+            return
+        assert not singles, f"{name} could leave {source}"
+    assert not moves
+
+
+def test_hardly_anybody_stays_who_could_leave_the_device_that_suffers_most() -> None:
+    """The ruler tries all devices for all workers of every job there."""
+    possible = missed = 0
+    for seed in range(1_000, 1_400):
+        instance, seen = drawn(seed)
+        placement = {name: list(gpus) for name, gpus in instance.held.items()}
+        order = stages(instance, placement)
+        if not order:
             continue
-        placement = {one: list(where) for one, where in instance.held.items()}
-        before = max(expected(instance, placement, gpu) for gpu in (source, other))
-        is_new = not any(other in where for where in placement.values())
-        placement[name] = [other if gpu == source else gpu for gpu in placement[name]]
-        after = [expected(instance, placement, gpu) for gpu in (source, other)]
-        touched = {one for one, where in placement.items() if {source, other} & set(where)}
-        broken = [
-            one
-            for one in violations(instance, placement, LIMITS)
-            if one.endswith(other) or ("Eq. 8" in one and one.split()[-1] in touched)
-        ]
-        measured = seen.gpus[f"n0.{other[1:]}"].gpu.slowdown_ewma_ratio
-        if not broken and max(after) < before and (is_new or measured <= 0.2):
-            found.append((is_new, round(after[1], 9), other))
-    assert (min(found)[:2]) == next(one[:2] for one in found if one[2] == target)
+        worst = order[0][0]
+        could_leave = any(
+            is_lower(instance, placement, after, name, worst) and not broken_by(instance, placement, after, name)
+            for source, name in order
+            if source == worst
+            for after in placements_of(instance, placement, name, worst)
+        )
+        has_left = any(worst not in gpus for name, gpus in moves_of(seen, 1_000) if worst in placement[name])
+        assert could_leave or not has_left
+        possible += could_leave
+        missed += could_leave and not has_left
+    assert possible > 100
+    assert missed <= MISSED_MAX_RATIO * possible, f"{missed} of {possible}"

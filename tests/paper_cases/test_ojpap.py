@@ -115,7 +115,8 @@ def test_algorithm_4_the_cheapest_worker_of_the_worst_device_goes_where_interfer
 
 
 def test_algorithm_4_only_half_of_the_devices_is_rearranged() -> None:
-    assert moves_of(suffering(FOUR, {"g0": 0.5, "g1": 0.4}, {})) == {"a": ["g2"]}
+    slow = dict.fromkeys([("a", "b"), ("b", "a"), ("c", "d"), ("d", "c")], 0.5)
+    assert moves_of(suffering(replace(FOUR, slowdowns=slow), {"g0": 0.5, "g1": 0.4}, {})) == {"a": ["g2"]}
 
 
 @pytest.mark.parametrize(("limit_ms", "moved"), [(1_999, 1), (2_000, 2)])
@@ -147,12 +148,70 @@ def test_a_device_is_judged_when_its_jobs_have_been_together_for_a_while() -> No
     assert moves_of(seen, settle_ms=1_001) == {}
 
 
-@pytest.mark.parametrize(("workers", "theta_diff", "moves"), [(1, 0.1, 1), (2, 0.1, 0), (2, 9.0, 1)])
-def test_a_wide_job_stays_where_the_move_of_one_worker_would_unbalance_it(
-    workers: int, theta_diff: float, moves: int
-) -> None:
-    """Both workers lose 0.5; Algorithm 4 moves one at a time, and then they would differ by 0.5."""
+def test_a_device_within_its_limit_is_left_alone() -> None:
+    """The half of four devices is two, but only one of them violates the limit."""
+    jobs = tuple(Packed(name=name, alpha=0.1, gamma=0.1) for name in "abcdef")
+    slow = {("a", "b"): 0.5, ("b", "a"): 0.5, ("c", "d"): 0.15, ("d", "c"): 0.15}
+    held = {"a": ["g0"], "b": ["g0"], "c": ["g1"], "d": ["g1"], "e": ["g2"], "f": ["g3"]}
+    crowd = Instance(jobs=jobs, gpus=5, slowdowns=slow, held=held)
+    assert moves_of(suffering(crowd, {"g0": 0.5}, {})) == {"a": ["g2"]}
+
+
+def wide(workers: int, **parameters: Any) -> Instance:
+    """Two jobs side by side on every GPU that they have, which slow each other down by 0.5."""
     jobs = tuple(Packed(name=name, workers=workers) for name in "ab")
     held = {name: [f"g{index}" for index in range(workers)] for name in "ab"}
-    crowd = Instance(jobs=jobs, gpus=6, slowdowns={("a", "b"): 0.5, ("b", "a"): 0.5}, held=held)
-    assert len(moves_of(suffering(crowd, {"g0": 0.5, "g1": 0.5}, {}), theta_diff=theta_diff)) == moves
+    return Instance(jobs=jobs, slowdowns={("a", "b"): 0.5, ("b", "a"): 0.5}, held=held, **parameters)
+
+
+def test_eq_8_workers_that_suffer_together_move_together() -> None:
+    """Both workers lose 0.5; if one of them moved alone they would differ by 0.5."""
+    measured = {"g0": 0.5, "g1": 0.5}
+    assert moves_of(suffering(wide(1, gpus=6), {"g0": 0.5}, {})) == {"a": ["g1"]}
+    assert moves_of(suffering(wide(2, gpus=6), measured, {})) == {"a": ["g2", "g3"]}
+    assert moves_of(suffering(wide(2, gpus=6), measured, {}), theta_diff=9.0) == {"a": ["g2", "g1"]}
+
+
+def test_eq_8_nobody_moves_where_there_is_no_room_for_all_who_suffer() -> None:
+    assert moves_of(suffering(wide(2, gpus=3), {"g0": 0.5, "g1": 0.5}, {})) == {}
+
+
+def test_eq_19_moving_several_workers_of_a_job_is_one_restart() -> None:
+    seen = suffering(wide(2, gpus=6), {"g0": 0.5, "g1": 0.5}, {})
+    assert len(moves_of(seen, cost_max_ms=1_000)) == 1
+    assert not moves_of(seen, cost_max_ms=999)
+
+
+def test_where_the_cheapest_job_cannot_go_the_next_one_does() -> None:
+    """The job `a` would slow everybody down on whatever device there is."""
+    held = {"a": ["g0"], "b": ["g0"], "c": ["g1"]}
+    jobs = tuple(Packed(name=name) for name in "abc")
+    slow = {("a", "b"): 0.5, ("b", "a"): 0.5, ("c", "a"): 0.5}
+    crowd = Instance(jobs=jobs, gpus=2, slowdowns=slow, held=held)
+    assert moves_of(suffering(crowd, {"g0": 0.5}, {"a": 1_000, "b": 2_000})) == {"b": ["g1"]}
+
+
+def test_what_nobody_predicted_is_fled_to_unused_devices() -> None:
+    """Nothing is predicted of anybody; by the paper's order the device with a job would come first."""
+    jobs = tuple(Packed(name=name) for name in "abc")
+    crowd = Instance(jobs=jobs, gpus=3, held={"a": ["g0"], "b": ["g0"], "c": ["g1"]})
+    assert moves_of(suffering(crowd, {"g0": 0.5}, {})) == {"a": ["g2"]}
+    assert moves_of(suffering(replace(crowd, gpus=2), {"g0": 0.5}, {})) == {"a": ["g1"]}
+
+
+def test_workers_flee_from_every_device_on_which_more_is_measured_than_predicted() -> None:
+    """A moving average tells how slow the job is and not which of its workers is to blame."""
+    jobs = (Packed(name="a", workers=2), Packed(name="b"), Packed(name="c", workers=3))
+    crowd = Instance(jobs=jobs, gpus=6, held={"a": ["g0", "g1"], "b": ["g0"], "c": ["g1", "g2", "g3"]})
+    seen = suffering(crowd, {"g0": 0.5, "g1": 0.5}, {"b": 9_000})
+    assert moves_of(seen) == {"a": ["g4", "g5"]}
+
+
+def test_what_was_measured_before_somebody_came_does_not_tell_of_him() -> None:
+    """Otherwise whoever has just fled to a device flees from it again, and two jobs take turns for ever."""
+    jobs = tuple(Packed(name=name) for name in "abcdef")
+    held = {"a": ["g0"], "b": ["g0"], "c": ["g1"], "d": ["g1"], "e": ["g2"], "f": ["g3"]}
+    seen = suffering(Instance(jobs=jobs, gpus=6, held=held), {"g0": 0.5, "g1": 0.5}, {})
+    assert moves_of(seen, settle_ms=1) == {"a": ["g4"], "c": ["g5"]}
+    changed = {**seen.running, "d": replace(seen.running["d"], neighbours_since_ms=seen.now_ms)}
+    assert moves_of(replace(seen, running=changed), settle_ms=1) == {"a": ["g4"]}
