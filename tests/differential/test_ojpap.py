@@ -16,7 +16,6 @@ from tests.support.packing import Instance, Limits, Packed, violations
 
 LIMIT_RATIO = 0.2
 LIMITS = Limits(tau_max=0.1, theta_max=LIMIT_RATIO, theta_diff=0.1)
-MISSED_MAX_RATIO = 0.05
 Placement = dict[str, list[str]]
 
 
@@ -148,9 +147,9 @@ def test_the_first_move_is_the_best_of_all_valid_ones_of_one_worker_or_one_of_se
     assert not moves
 
 
-def test_hardly_anybody_stays_who_could_leave_the_device_that_suffers_most() -> None:
+def test_nobody_stays_on_the_device_that_suffers_most_if_somebody_could_leave_it() -> None:
     """The ruler tries all devices for all workers of every job there."""
-    possible = missed = 0
+    possible = 0
     for seed in range(1_000, 1_400):
         instance, seen = drawn(seed)
         placement = {name: list(gpus) for name, gpus in instance.held.items()}
@@ -165,8 +164,6 @@ def test_hardly_anybody_stays_who_could_leave_the_device_that_suffers_most() -> 
             for after in placements_of(instance, placement, name, worst)
         )
         has_left = any(worst not in gpus for name, gpus in moves_of(seen, 1_000) if worst in placement[name])
-        assert could_leave or not has_left
+        assert could_leave == has_left
         possible += could_leave
-        missed += could_leave and not has_left
-    assert possible > 100
-    assert missed <= MISSED_MAX_RATIO * possible, f"{missed} of {possible}"
+    assert possible == 225
