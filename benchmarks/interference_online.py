@@ -1,14 +1,19 @@
 """How soon slowdowns are predicted right on a device type that nobody measured, by the outcomes that agents report.
 
 The predictor has no model of the device, so that it starts from the graphs alone (our own jobs) or from what jobs do
-alone (alnair, where COTENANT_SHARED_DATA is set): fair turns. Co-locations are drawn one after the other; each gives
-one outcome per job, its measured slowdown with the noise of a window. Errors are those of all measured pairs, of the
-pairs that were not observed yet, and of the same pairs if an observation taught nothing beyond itself, after some
-numbers of outcomes; means over COTENANT_BENCHMARK_SEEDS (default 10) orders. Takes a minute.
+alone (alnair, where COTENANT_SHARED_DATA is set): fair turns. Every job is seen alone once. Then co-locations are drawn
+one after the other; each gives one stretch per job, its measured slowdown with the noise of a window, and takes the way
+that stretches of agents take once they are stored. Errors are those of all measured pairs, of the pairs that were not
+observed yet, of pairs asked about by themselves as a small cluster does (what else was measured has to join the
+question), and of the same pairs if an observation taught nothing beyond itself, after some numbers of outcomes; means
+over COTENANT_BENCHMARK_SEEDS (default 10) orders. Minutes are computed: shared devices times what agents tell at least,
+two stretches every five minutes. Takes a minute.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,13 +26,14 @@ from predictor_service.features.graph_description import GraphDescription
 from predictor_service.features.job_settings import JobSettings
 from predictor_service.importers.alnair import import_alnair
 from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.pair_correction import IndexArray
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import PairJob, PairsAnswer, PairsQuestion
 from predictor_service.learning.problem import BoolArray, FloatArray, JobFacts
 from predictor_service.learning.problem_reader import read_problem
 from predictor_service.learning.profile_files import MeasuredProfiles, read_profiles
 from predictor_service.learning.slowdown_pairs import name_job
-from predictor_service.outcome_journal import PredictionEntry
+from predictor_service.profile_store.stretch import MeasuredJob, StoredStretch, Stretch
 from predictor_service.registry.served_version import ServedVersion
 
 COUNTS: Final = (0, 10, 30, 100)
@@ -35,7 +41,12 @@ DEVICE: Final = "NVIDIA L4"
 """A device type of the catalogue that no data set measures."""
 WINDOW_NOISE: Final = 0.05
 """Standard deviation of ln(1 + slowdown) between windows of one pair."""
-_WINDOW_MS: Final = 10_000
+SHARED_DEVICES: Final = 8
+"""For the minutes that are computed."""
+ASKED_IN_TWOS: Final = 40
+_STRETCH_MINUTES: Final = 5
+_STEPS: Final = 1_000
+_ALONE_MS: Final = 100_000
 _MEMORY_BYTES: Final = 1 << 30
 _DIGITS: Final = 4
 _OWN_SET: Final = Path(__file__).resolve().parents[1] / "datasets" / "cpu_standin"
@@ -107,6 +118,7 @@ def read_alnair_world(folder: Path) -> World:
         PairJob(
             job_id=f"job{place}",
             settings=JobSettings(batch_size=job.batch),
+            graph_sha256=name_graph(name_job(job)),
             known_step_ms=job.solo.step_ms,
             known_utilization_ratio=job.solo.utilization_ratio,
             known_memory_bytes=_MEMORY_BYTES,
@@ -114,6 +126,11 @@ def read_alnair_world(folder: Path) -> World:
         for place, job in enumerate(facts)
     ]
     return World(jobs=jobs, truth=truth, graphs={})
+
+
+def name_graph(name: str) -> str:
+    """A hash for a job of which no graph is published."""
+    return hashlib.sha256(name.encode()).hexdigest()
 
 
 def _read_truth(profiles: MeasuredProfiles) -> tuple[list[JobFacts], FloatArray]:
@@ -155,7 +172,7 @@ def stream_outcomes(world: World, seeds: Sequence[int]) -> dict[str, object]:
         seeds: One order each.
 
     Returns:
-        Jobs, ordered pairs and, by number of outcomes, errors and intervals as means over the orders.
+        Jobs, ordered pairs and, by number of outcomes, minutes, errors and intervals as means over the orders.
     """
     library = GraphLibrary(_ReadGraphs(world.graphs), None)
     for name in sorted(world.graphs):
@@ -166,7 +183,10 @@ def stream_outcomes(world: World, seeds: Sequence[int]) -> dict[str, object]:
         "jobs": len(world.jobs),
         "pairs": int(np.isfinite(world.truth).sum()),
         "after_outcomes": {
-            str(count): {name: _mean([order[place][name] for order in orders]) for name in names}
+            str(count): {
+                "minutes_computed": count * _STRETCH_MINUTES / (2 * SHARED_DEVICES),
+                **{name: _mean([order[place][name] for order in orders]) for name in names},
+            }
             for place, count in enumerate(COUNTS)
         },
     }
@@ -184,6 +204,10 @@ def _stream(predictor: Predictor, world: World, seed: int) -> Iterator[dict[str,
     prior = predictor.predict_pairs(question)
     random = np.random.default_rng(seed)
     outcomes = _draw_outcomes(world, random)
+    known = np.argwhere(np.isfinite(world.truth))
+    asked = random.permutation(known[known[:, 0] != known[:, 1]])[:ASKED_IN_TWOS]
+    ids = itertools.count(1)
+    predictor.learn_stretches(_stretch(world, (place, place), None, next(ids)) for place in range(len(world.jobs)))
     seen: dict[Outcome, list[float]] = {}
     for count in COUNTS:
         while sum(len(values) for values in seen.values()) < count:
@@ -191,8 +215,11 @@ def _stream(predictor: Predictor, world: World, seed: int) -> Iterator[dict[str,
             noise = WINDOW_NOISE * random.standard_normal()
             slowdown_ratio = float((1.0 + world.truth[victim, other]) * np.exp(noise) - 1.0)
             seen.setdefault((victim, other), []).append(slowdown_ratio)
-            predictor.learn_outcomes([_outcome(prior, world, (victim, other), slowdown_ratio)])
-        yield _score(world, prior, predictor.predict_pairs(question), seen)
+            predictor.learn_stretches([_stretch(world, (victim, other), slowdown_ratio, next(ids))])
+        yield {
+            **_score(world, prior, predictor.predict_pairs(question), seen),
+            **_score_in_twos(predictor, world, prior, seen, asked),
+        }
 
 
 def _draw_outcomes(world: World, random: np.random.Generator) -> Iterator[Outcome]:
@@ -206,25 +233,37 @@ def _draw_outcomes(world: World, random: np.random.Generator) -> Iterator[Outcom
                     yield victim, other
 
 
-def _outcome(
-    answer: PairsAnswer, world: World, pair: Outcome, slowdown_ratio: float
-) -> tuple[PredictionEntry, Mapping[str, object]]:
-    """What an agent reports of one window, beside the prediction that it answers."""
-    entry = PredictionEntry(
-        prediction_id=answer.prediction_id,
-        at_ms=0,
-        kind="pairs",
-        device=DEVICE,
-        model_version=answer.model_version,
-        content={"job_ids": [job.job_id for job in world.jobs], "job_keys": [job.key for job in world.jobs]},
+def _stretch(world: World, pair: Outcome, slowdown_ratio: float | None, number: int) -> StoredStretch:
+    """What an agent measured of one job beside another one; None = alone."""
+    victim, other = (
+        MeasuredJob(graph_sha256=world.jobs[place].graph_sha256, settings=world.jobs[place].settings) for place in pair
     )
-    victim, other = (world.jobs[place].job_id for place in pair)
-    return entry, {
-        "slowdown_ratio": slowdown_ratio,
-        "victim_job_id": victim,
-        "other_job_id": other,
-        "window_ms": _WINDOW_MS,
-    }
+    return StoredStretch(
+        stretch=Stretch(
+            stretch_id=f"{number:032x}",
+            campaign="collected_00000000",
+            device=DEVICE,
+            job=victim,
+            others=() if slowdown_ratio is None else (other,),
+            sub_batch=victim.settings.batch_size,
+            steps=_STEPS,
+            window_ms=round(_ALONE_MS * (1.0 + (slowdown_ratio or 0.0))),
+        )
+    )
+
+
+def _score_in_twos(
+    predictor: Predictor, world: World, prior: PairsAnswer, seen: Mapping[Outcome, Sequence[float]], asked: IndexArray
+) -> dict[str, float]:
+    """Errors of pairs that are asked about by themselves: who was measured with them has gone."""
+    errors, overridden = [], []
+    for victim, other in asked.tolist():
+        answer = predictor.predict_pairs(PairsQuestion(device=DEVICE, jobs=[world.jobs[victim], world.jobs[other]]))
+        truth = world.truth[victim, other]
+        errors.append(abs(float(answer.slowdown_ratio[0, 1]) - truth))
+        values = seen.get((victim, other), (float(prior.slowdown_ratio[victim, other]),))
+        overridden.append(abs(float(np.mean(values)) - truth))
+    return {"mae_in_twos": float(np.mean(errors)), "mae_in_twos_if_only_overridden": float(np.mean(overridden))}
 
 
 def _score(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.interference_online import World, stream_outcomes
+from benchmarks.interference_online import World, name_graph, stream_outcomes
 from predictor_service.features.job_settings import JobSettings
 from predictor_service.inference.records import PairJob
 
@@ -20,6 +20,7 @@ def _world(seed: int) -> World:
         PairJob(
             job_id=f"job{number}",
             settings=JobSettings(batch_size=8),
+            graph_sha256=name_graph(str(number)),
             known_step_ms=float(random.uniform(5.0, 50.0)),
             known_utilization_ratio=0.9,
             known_memory_bytes=1 << 30,
