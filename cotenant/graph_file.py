@@ -33,6 +33,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_WIDTH_BYTES = {_FIXED64: 8, _FIXED32: 4}
 _WIRE_TYPES = frozenset({_VARINT, _FIXED64, _BYTES, _FIXED32})
 _NESTING_LIMIT = 32
+_DIMENSIONS_MAX = 64
 # Attributes up to this size hold numbers or a scalar: not worth opening.
 _PLAIN_ATTRIBUTE_BYTES = 64
 _NAMES_BYTES = 4096
@@ -257,6 +258,8 @@ def _element_count(walk: _Walk, fields: list[_Field]) -> int:
             while position < item.end:
                 value, position = _varint(walk.data, position, item.end)
                 dims.append(value)
+                if len(dims) > _DIMENSIONS_MAX:  # millions fit into a small file, and their product into no memory
+                    raise GraphTooLargeError(f"a tensor with more than {_DIMENSIONS_MAX} dimensions")
     return math.prod(dims)
 
 

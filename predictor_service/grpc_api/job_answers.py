@@ -22,6 +22,8 @@ from predictor_service.outcome_journal import PREDICTIONS_MAX, OutcomeJournal, P
 from predictor_service.system_clock import now_ms
 
 QUESTIONS_MAX: Final = 1_024
+QUESTION_BYTES_MAX: Final = 4 << 10
+"""Longer ones are answered and not known again."""
 BATCHES_MAX: Final = 16
 """Answers kept of one question; then all of them are forgotten."""
 _REUSED_WITHIN: Final = PREDICTIONS_MAX // 4
@@ -90,7 +92,8 @@ class JobAnswers:
         known = self._known.find(key, self._predictor.version)
         if known is None:
             known = self._read(request)
-            self._known.keep(key, known, known.job.graph.nodes, known.job.version)
+            if len(key) <= QUESTION_BYTES_MAX:
+                self._known.keep(key, known, known.job.graph.nodes, known.job.version)
         return known
 
     def _read(self, request: prediction_pb2.PredictJobRequest) -> _Known:

@@ -14,7 +14,8 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 from predictor_service import errors
 
 DOMAIN: Final = "predictor.cotenant"
-MESSAGE_CHARACTERS_MAX: Final = 2_000
+TEXT_BYTES_MAX: Final = 800
+"""Of every text in a status: trailers above 8 KiB are dropped, and some of these travel three times as long."""
 
 STATUS_CODES: Final[Mapping[type[errors.PredictorError], grpc.StatusCode]] = {
     errors.PredictorError: grpc.StatusCode.INTERNAL,
@@ -54,7 +55,7 @@ def status_of(error: errors.PredictorError) -> status_pb2.Status:
     details: list[Message] = [_error_info(error)]
     field = error.details.get("field")
     if field:
-        violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=str(error))
+        violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=_cut(str(error)))
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     retry_after_ms = getattr(error, "retry_after_ms", None)
     if retry_after_ms is not None:
@@ -63,15 +64,15 @@ def status_of(error: errors.PredictorError) -> status_pb2.Status:
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
     return status_pb2.Status(
         code=STATUS_CODES[type(error)].value[0],
-        message=str(error)[:MESSAGE_CHARACTERS_MAX],
+        message=_cut(str(error)),
         details=[_pack(detail) for detail in details],
     )
 
 
 def _error_info(error: errors.PredictorError) -> Message:
-    metadata = {name: value[:MESSAGE_CHARACTERS_MAX] for name, value in error.details.items()}
+    metadata = {name: _cut(value) for name, value in error.details.items()}
     if error.remedy:
-        metadata["remedy"] = error.remedy[:MESSAGE_CHARACTERS_MAX]
+        metadata["remedy"] = _cut(error.remedy)
     info: Message = error_details_pb2.ErrorInfo(reason=_reason(type(error)), domain=DOMAIN, metadata=metadata)
     return info
 
@@ -80,6 +81,12 @@ def _reason(kind: type[errors.PredictorError]) -> str:
     """UnknownDeviceError becomes UNKNOWN_DEVICE."""
     name = kind.__name__.removesuffix("Error")
     return "".join(f"_{letter}" if letter.isupper() else letter.upper() for letter in name).lstrip("_")
+
+
+def _cut(text: str) -> str:
+    """Leaves off the end of a long text."""
+    # Twice, because a text may quote megabytes of the caller's.
+    return text[:TEXT_BYTES_MAX].encode(errors="replace")[:TEXT_BYTES_MAX].decode(errors="ignore")
 
 
 def _pack(message: Message) -> AnyMessage:

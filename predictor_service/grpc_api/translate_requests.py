@@ -1,12 +1,23 @@
-"""From messages to questions."""
+"""From messages to questions.
+
+A message of a few megabytes may hold millions of empty parts: they are counted before any of them is read.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
 
 from cotenant.v1 import prediction_pb2, resources_pb2
 from predictor_service.errors import InvalidRequestError
 from predictor_service.features.job_settings import JobSettings
+from predictor_service.inference.memory_risk import RISK_JOBS_MAX
+from predictor_service.inference.predictor import PAIR_JOBS_MAX
+from predictor_service.inference.prepared_job import SUB_BATCHES_MAX
 from predictor_service.inference.records import DEFAULT_CONFIDENCE, JobQuestion, PairJob, PairsQuestion, RiskQuestion
 
+SETTINGS_BYTES_MAX: Final = 64 << 10
+"""Of one job, as sent: room for thousands of dimension bindings."""
 _MODES = {0: "train", 1: "train", 2: "infer"}
 _PRECISIONS = {0: "fp32", 1: "fp32", 2: "tf32", 3: "bf16", 4: "fp16"}
 _OPTIMIZERS = {0: "sgd", 1: "sgd", 2: "momentum", 3: "adam", 4: "adamw"}
@@ -18,6 +29,7 @@ def job_question(request: prediction_pb2.PredictJobRequest) -> JobQuestion:
     Raises:
         InvalidRequestError: A setting is outside its range.
     """
+    _check_count("sub_batches", request.sub_batches, SUB_BATCHES_MAX)
     return JobQuestion(
         settings=job_settings(request.settings),
         device=request.device,
@@ -37,6 +49,8 @@ def pairs_question(request: prediction_pb2.PredictPairsRequest) -> PairsQuestion
     Raises:
         InvalidRequestError: A setting is outside its range.
     """
+    _check_count("jobs", request.jobs, PAIR_JOBS_MAX)
+    _check_count("observed", request.observed, PAIR_JOBS_MAX**2)
     return PairsQuestion(
         device=request.device,
         jobs=tuple(_pair_job(job) for job in request.jobs),
@@ -51,6 +65,7 @@ def risk_question(request: prediction_pb2.PredictMemoryRiskRequest) -> RiskQuest
     Raises:
         InvalidRequestError: A setting is outside its range.
     """
+    _check_count("jobs", request.jobs, RISK_JOBS_MAX)
     return RiskQuestion(
         device=request.device,
         jobs=tuple(_pair_job(job) for job in request.jobs),
@@ -65,6 +80,13 @@ def job_settings(message: resources_pb2.JobSettings) -> JobSettings:
     Raises:
         InvalidRequestError: A setting is outside its range.
     """
+    size_bytes = message.ByteSize()
+    if size_bytes > SETTINGS_BYTES_MAX:
+        raise InvalidRequestError(
+            f"the settings of a job have {size_bytes} bytes, at most {SETTINGS_BYTES_MAX} are read",
+            remedy="bind dimensions that the graph has, by their names",
+            details={"field": "settings"},
+        )
     return JobSettings(
         batch_size=message.batch_size,
         mode=_choice("settings.mode", message.mode, _MODES),
@@ -76,6 +98,13 @@ def job_settings(message: resources_pb2.JobSettings) -> JobSettings:
         disk_read_bytes_per_s=message.disk_read_bytes_per_s if message.HasField("disk_read_bytes_per_s") else None,
         network_bytes_per_s=message.network_bytes_per_s if message.HasField("network_bytes_per_s") else None,
     )
+
+
+def _check_count(field: str, parts: Collection[object], parts_max: int) -> None:
+    if len(parts) > parts_max:
+        raise InvalidRequestError(
+            f"{field}: {len(parts)}, more than {parts_max}", remedy="send fewer", details={"field": field}
+        )
 
 
 def _choice(field: str, number: int, names: dict[int, str]) -> str:

@@ -109,6 +109,44 @@ def wait_for_refusals(calls: list[Any], count: int) -> list[Exception]:
     return list(failed)
 
 
+def test_calls_of_a_client_that_went_away_leave_their_places(tmp_path: Path, describer: GatedDescriber) -> None:
+    predictor, waiting = open_predictor(tmp_path / "graphs", describer), 6
+    request = job_request(graphs()["wide"])
+    with (
+        listening_server(tmp_path, predictor, CallLine(1, waiting)) as address,
+        grpc.insecure_channel(address) as channel,
+    ):
+        stub = stub_of(channel)
+        under_way = stub.PredictJob.future(request, timeout=DEADLINE_S)
+        assert describer.begun.acquire(timeout=DEADLINE_S)
+        leaving = grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+        calls = [
+            stub_of(leaving).PredictJob.future(job_request(dense_network([8 + number, 4])), timeout=DEADLINE_S)
+            for number in range(waiting + 1)
+        ]
+        wait_for_refusals(calls, 1)  # the one too many: all the others stand in line
+        leaving.close()
+        describer.gate.set()
+        assert under_way.result(DEADLINE_S).step_ms.value > 0
+        # Whoever is admitted stands behind those that went away, so when it is answered they are gone.
+        assert ask_until_admitted(stub, request).step_ms.value > 0
+        again = [stub.PredictJob.future(request, timeout=DEADLINE_S) for _ in range(waiting)]
+        assert all(call.result(DEADLINE_S).step_ms.value > 0 for call in again)
+
+
+def ask_until_admitted(stub: Any, request: messages.PredictJobRequest) -> messages.PredictJobResponse:
+    pause = threading.Event()
+    for _ in range(int(DEADLINE_S / 0.1)):
+        try:
+            answer: messages.PredictJobResponse = stub.PredictJob(request, timeout=DEADLINE_S)
+        except grpc.RpcError as error:
+            assert reason_of(error) == "OVERLOADED"
+            pause.wait(0.1)
+        else:
+            return answer
+    raise AssertionError("the line never emptied")
+
+
 def test_a_call_whose_deadline_passes_in_line_is_never_begun(tmp_path: Path, describer: GatedDescriber) -> None:
     predictor = open_predictor(tmp_path / "graphs", describer)
     slow, late = graphs()["wide"], graphs()["deep"]

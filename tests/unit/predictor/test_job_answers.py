@@ -172,6 +172,15 @@ def test_only_some_answers_of_a_question_and_no_more_questions_than_allowed_are_
     desk.journal.close()
 
 
+def test_a_question_that_is_long_for_no_reason_is_answered_and_not_kept(desk: Desk) -> None:
+    request = desk.request()
+    unknown_field = b"\xf8\x3f\x01"
+    request.MergeFromString(unknown_field * job_answers.QUESTION_BYTES_MAX)
+    first = desk.answers.answer(request)
+    assert first.fits
+    assert desk.answers.answer(request).prediction_id != first.prediction_id
+
+
 def test_a_known_question_is_refused_at_a_bad_batch_as_a_new_one_would_be(desk: Desk) -> None:
     assert desk.ask(sub_batches=[16]).fits
     with pytest.raises(InvalidBatchError, match="batch_size is 0"):
