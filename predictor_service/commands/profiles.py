@@ -190,11 +190,12 @@ def forget_command(
     before_ms = None if older_than_days is None else now_ms() - older_than_days * DAY_MS
     with _store(context, state_dir) as (store, settings):
         key = None if job_key is None else _whole_key(store, job_key)
-        stretches = store.forget(before_ms=before_ms, job_key=key, device=device)
         predictions = outcomes = 0
         if (settings.state_dir / JOURNAL_FILE).is_file():
             with closing(OutcomeJournal(settings.state_dir / JOURNAL_FILE)) as journal:
                 predictions, outcomes = journal.forget(before_ms=before_ms, job_key=key, device=device)
+        # Last: a service that runs learns anew when this file was changed.
+        stretches = store.forget(before_ms=before_ms, job_key=key, device=device)
     click.echo(f"forgotten: {stretches:,} profiles, {predictions:,} predictions, {outcomes:,} outcomes")
 
 

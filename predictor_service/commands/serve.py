@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -89,9 +90,8 @@ def _run(settings: Settings, options: ServerOptions, stop: threading.Event, stac
     operations = RetrainingOperations(settings.state_dir, settings.datasets, settings.seed, journal.flush)
     stack.callback(operations.close)
     desk = CallDesk(metrics, line)
-    server = PredictionServer(
-        PredictionServicer(predictor, journal, desk, profiles), line, options, models=ModelServicer(operations, desk)
-    )
+    servicer = PredictionServicer(predictor, journal, desk, profiles)
+    server = PredictionServer(servicer, line, options, models=ModelServicer(operations, desk))
     server.start()
     stack.callback(server.stop, settings.drain_s)
     if settings.metrics_address:
@@ -103,7 +103,13 @@ def _run(settings: Settings, options: ServerOptions, stop: threading.Event, stac
     upkeep = ModelUpkeep(settings, versions, journal, metrics=drift, operations=operations)
     upkeep.check_served()
     retention = Retention(profiles, journal, settings.profiles_days)
-    _follow_versions(versions, journal, metrics, upkeep=upkeep, retention=retention, stop=stop)
+
+    def look_after_measurements() -> None:
+        retention.look(now_ms())
+        if profiles.was_changed_elsewhere():
+            servicer.learn_anew()
+
+    _follow_versions(versions, journal, metrics, upkeep=upkeep, look=look_after_measurements, stop=stop)
 
 
 def _follow_versions(
@@ -112,7 +118,7 @@ def _follow_versions(
     metrics: ServiceMetrics,
     *,
     upkeep: ModelUpkeep,
-    retention: Retention,
+    look: Callable[[], None],
     stop: threading.Event,
 ) -> None:
     """Swaps in whatever version is promoted, by this program or another, until told to stop; empties the buffer."""
@@ -120,7 +126,7 @@ def _follow_versions(
     while True:
         journal.flush()
         upkeep.watch_drift()
-        retention.look(now_ms())
+        look()
         name = versions.reload()
         if name != served:
             metrics.model.clear()

@@ -54,8 +54,12 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         self._desk = desk
         self._profiles = profiles
         self._jobs = JobAnswers(predictor, journal)
-        predictor.learn_outcomes(journal.joined(newest=_LEARNED_AT_START_MAX))
-        predictor.learn_stretches(profiles.read(newest=_LEARNED_AT_START_MAX))
+        self.learn_anew()
+
+    def learn_anew(self) -> None:
+        """Learns what is kept now, and forgets what was deleted from there."""
+        newest = _LEARNED_AT_START_MAX
+        self._predictor.learn_anew(self._journal.joined(newest=newest), self._profiles.read(newest=newest))
 
     def PredictJob(  # noqa: N802 (named by the contract)
         self, request: prediction_pb2.PredictJobRequest, context: grpc.ServicerContext

@@ -164,6 +164,20 @@ class Predictor:
         """
         self._pairs.learn_stretches(stored)
 
+    def learn_anew(
+        self, joined: Iterable[tuple[PredictionEntry, Mapping[str, Any]]], stored: Iterable[StoredStretch]
+    ) -> None:
+        """Learns as if it had been started now; what is no longer there is forgotten.
+
+        Args:
+            joined: As for `learn_outcomes`.
+            stored: As for `learn_stretches`.
+        """
+        self._pairs, self._observed_jobs = PairTable(), ObservedJobs()
+        self.outcomes_learned += 1
+        self.learn_outcomes(joined)
+        self.learn_stretches(stored)
+
     def measured_pairs(self, device: str = "") -> list[MeasuredPair]:
         """What was measured of pairs, by device type and keys.
 

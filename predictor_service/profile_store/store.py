@@ -113,6 +113,14 @@ class ProfileStore:
         except BaseException:
             self._connection.close()
             raise
+        self._seen_version = self._data_version()
+
+    def was_changed_elsewhere(self) -> bool:
+        """Whether another program has changed the file since it was opened, or since this was asked before."""
+        version = self._data_version()
+        was_changed = version != self._seen_version
+        self._seen_version = version
+        return was_changed
 
     def add(self, stretches: Sequence[Stretch], at_ms: int) -> Added:
         """Keeps stretches, all of one call or none.
@@ -218,6 +226,10 @@ class ProfileStore:
         """Closes the file."""
         with self._lock:
             self._connection.close()
+
+    def _data_version(self) -> int:
+        with self._lock:
+            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
     def _migrate(self) -> None:
         """Brings the file to the present format, step by step; a step is there whole or not at all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from cotenant.v1 import prediction_pb2 as messages
 from cotenant.v1 import prediction_pb2_grpc, resources_pb2
+from predictor_service.profile_store.store import FILE_NAME, ProfileStore
+from tests.support import stretches
 from tests.support.measured_dataset import graphs
 from tests.support.predictor_service import open_predictor, running_server, stub_of
 
@@ -43,10 +46,8 @@ def stretch(number: int, victim: str, other: str = "", *, step_ms: int = _ALONE_
     )
 
 
-def record(stub: Stub, *stretches: Any) -> messages.RecordStretchesResponse:
-    answer: messages.RecordStretchesResponse = stub.RecordStretches(
-        messages.RecordStretchesRequest(stretches=stretches)
-    )
+def record(stub: Stub, *sent: Any) -> messages.RecordStretchesResponse:
+    answer: messages.RecordStretchesResponse = stub.RecordStretches(messages.RecordStretchesRequest(stretches=sent))
     return answer
 
 
@@ -144,3 +145,19 @@ def test_the_table_is_listed_in_pages_of_one_device_type(tmp_path: Path) -> None
             with pytest.raises(grpc.RpcError) as caught:
                 listed(stub, **wrong)
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_what_another_program_deletes_is_forgotten_by_whoever_learns_anew(tmp_path: Path) -> None:
+    predictor = open_predictor(tmp_path / "graphs")
+    with closing(ProfileStore(tmp_path / FILE_NAME)) as store:
+        measured = [stretches.stretch(1), stretches.stretch(2, others=(stretches.job(2),), window_ms=40_000)]
+        store.add(measured, stretches.NOW_MS)
+        predictor.learn_anew([], store.read())
+        assert [pair.seen.times for pair in predictor.measured_pairs()] == [1]
+        assert not store.was_changed_elsewhere()
+        with closing(ProfileStore(tmp_path / FILE_NAME)) as other:
+            other.forget()
+        assert store.was_changed_elsewhere()
+        assert not store.was_changed_elsewhere()
+        predictor.learn_anew([], store.read())
+    assert predictor.measured_pairs() == []
