@@ -14,16 +14,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
-import xgboost
 from sklearn.linear_model import Ridge
 
 from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
 from predictor_service.learning.problem import FloatArray, JobFacts, Problem
-from predictor_service.learning.raw_columns import learn_columns
+from predictor_service.learning.untuned_trees import fit_untuned_trees
 
-TREES: Final = 150
 _RIDGE: Final = 1.0
-_LARGEST: Final = 3e38
 
 Baseline = Callable[[Problem, Problem, str, int], FloatArray | None]
 """From training rows, test rows, what is held out, and a seed to predictions; None where it does not apply."""
@@ -75,18 +72,8 @@ _PHYSICS: Final[Mapping[str, Callable[[JobFacts, tuple[JobFacts, ...]], float | 
 }
 
 
-def _gradient_boosting(train: Problem, test: Problem, level: str, seed: int) -> FloatArray | None:
-    columns = learn_columns(train, level, with_graph=False)
-    if not columns.names:
-        return _mean(train, test, level, seed)
-    model = xgboost.XGBRegressor(n_estimators=TREES, random_state=seed, n_jobs=1)
-    model.fit(_in_range(columns.table(train)), to_learned_scale(train.target, train.measured))
-    return from_learned_scale(train.target, np.asarray(model.predict(_in_range(columns.table(test))), dtype=np.float64))
-
-
-def _in_range(table: FloatArray) -> FloatArray:
-    """Within the range of 32-bit numbers, which is what xgboost computes in."""
-    return np.clip(table, -_LARGEST, _LARGEST)
+def _gradient_boosting(train: Problem, test: Problem, level: str, seed: int) -> FloatArray:
+    return fit_untuned_trees(train, level, seed).predict(test)
 
 
 BASELINES: Final[Mapping[str, Baseline]] = {

@@ -1,8 +1,8 @@
 """The regressors that compete for a target of a job alone, on top of physics.
 
-Trees of both kinds and their mean come first in most sets; the ridge wins where rows are few, the constant where
-there is nothing to learn, and trees on nothing but what the set publishes where so few architectures were measured
-that figures of their graphs only name them.
+Trees of both kinds come first in most sets; the ridge wins where rows are few, the constant where there is nothing to
+learn, and trees on nothing but what the set publishes where so few architectures were measured that figures of their
+graphs only name them. Untuned trees without any physics are one more candidate, see `untuned_trees`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from predictor_service.learning.problem import FloatArray
 
 CONSTANT: Final = "constant"
 """Physics times one factor."""
-BLEND: Final = "blend"
-"""The mean of the members named in `BLENDED`."""
-BLENDED: Final = ("extra_trees", "boosted_trees")
+UNTUNED: Final = "untuned_trees"
+"""Learns the target itself, not what physics leaves open."""
 PUBLISHED: Final = "published_columns"
 """Sees the published columns alone."""
 
@@ -87,7 +86,7 @@ def fit_candidates(
 def predict_each(
     models: Mapping[str, Any], table: FloatArray, published: Sequence[int], seen: FloatArray
 ) -> dict[str, FloatArray]:
-    """Predictions of every candidate and of the blend, none beyond what any training row asked for.
+    """Predictions of every candidate, none beyond what any training row asked for.
 
     Args:
         models: Fitted, by name.
@@ -99,8 +98,6 @@ def predict_each(
     for name, model in models.items():
         answered = np.asarray(model.predict(_seen_by(name, table, published)), dtype=np.float64)
         values[name] = np.clip(answered, seen.min(), seen.max())
-    if all(name in values for name in BLENDED):
-        values[BLEND] = np.mean([values[name] for name in BLENDED], axis=0)
     return values
 
 

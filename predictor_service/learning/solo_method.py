@@ -8,22 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from predictor_service.learning.candidate_weights import weigh_candidates
 from predictor_service.learning.failed_runs import find_failed_runs
 from predictor_service.learning.problem import CandidateResult, FloatArray, Forecast, Problem
-from predictor_service.learning.solo_candidates import CANDIDATES, CONSTANT, fit_candidates, predict_each
-from predictor_service.learning.solo_columns import SoloColumns, at_batches, learn_solo_columns
-from predictor_service.learning.solo_physics import Physics, fit_physics, largest_possible
+from predictor_service.learning.solo_candidates import CANDIDATES, CONSTANT, UNTUNED
+from predictor_service.learning.solo_columns import at_batches
+from predictor_service.learning.solo_models import SoloModels, fit_models, hold_out
+from predictor_service.learning.solo_physics import fit_physics, largest_possible
 from predictor_service.selection.domain import TrainingDomain, learn_domain
 from predictor_service.selection.folds import Fold, grouped_folds
 from predictor_service.selection.local_bounds import LocalBounds, learn_bounds
 
 INNER_FOLDS_MAX: Final = 6
-_ROWS_MIN: Final = 12
-_COARSEST_FIRST: Final = ("family", "architecture", "job")
+BLEND: Final = "blend"
+_COARSEST_FIRST: Final = ("device", "family", "architecture", "job")
+_LEVEL_ALONE: Final = {"random_pair": "job"}
+"""A job alone is its own pair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -31,46 +35,31 @@ class LearnedRows:
     """What one set of rows taught.
 
     Attributes:
-        candidates: Scored table, best first.
-        physics: The anchor.
-        columns: How a problem becomes a table.
+        candidates: Scored table, the blend first, then best first.
         models: All candidates fitted on all rows; the constant alone where rows carry no choice.
-        seen: Training values in the learned scale.
-        bounds: Of the winner.
+        weights: Of the blend, by candidate.
+        bounds: Of the blend.
     """
 
     candidates: Sequence[CandidateResult]
-    physics: Physics
-    columns: SoloColumns
-    models: Mapping[str, Any]
-    seen: FloatArray
+    models: SoloModels
+    weights: Mapping[str, float]
     bounds: LocalBounds
 
-    @property
-    def selected(self) -> str:
-        """Name of the winner."""
-        return self.candidates[0].name
-
-    def table(self, problem: Problem) -> FloatArray:
-        """Columns of the rows of a problem, as `at_batches` returns it."""
-        return self.columns.table(problem, self.physics.anchor(problem))
-
     def decode_each(self, problem: Problem) -> Mapping[str, FloatArray]:
-        """What every candidate answers, in the target's unit."""
-        anchor = self.physics.anchor(problem)
-        table = self.columns.table(problem, anchor)
-        values = predict_each(self.models, table, self.columns.published, self.seen)
-        return {name: self.physics.decode(value, anchor) for name, value in values.items()}
+        """What the blend and every candidate answer, in the target's unit."""
+        each = self.models.decode_each(problem)
+        return each if len(each) == 1 else {BLEND: self.answer(problem).value, **each}
 
     def answer(self, problem: Problem) -> Answer:
-        """What the winner answers, with its intervals."""
-        anchor = self.physics.anchor(problem)
-        table = self.columns.table(problem, anchor)
-        value = predict_each(self.models, table, self.columns.published, self.seen)[self.selected]
+        """What the blend answers, with its intervals."""
+        anchor = self.models.physics.anchor(problem)
+        table = self.models.table(problem)
+        value = _blend(self.models.encode_each(problem), self.weights)
         half_width = self.bounds.interval(table, 0.9)
         upper = value + np.maximum(self.bounds.upper(table, 0.99), half_width)
         ends = (value - half_width, value, value + half_width, upper)
-        return Answer(*(self.physics.decode(end, anchor) for end in ends))
+        return Answer(*(self.models.physics.decode(end, anchor) for end in ends))
 
 
 class Answer(NamedTuple):
@@ -98,8 +87,8 @@ class FittedSolo:
 
     @property
     def selected(self) -> str:
-        """Name of the winner."""
-        return self.measured.selected
+        """The blend, or the one candidate that there is."""
+        return self.measured.candidates[0].name
 
     @property
     def candidates(self) -> Sequence[CandidateResult]:
@@ -117,7 +106,7 @@ class FittedSolo:
             lower_90=np.minimum(answer.lower_90, upper_99),
             upper_90=np.minimum(answer.upper_90, upper_99),
             upper_99=upper_99,
-            in_domain=self.domain.contains(self.measured.table(problem).astype(np.float32)),
+            in_domain=self.domain.contains(self.measured.models.table(problem).astype(np.float32)),
         )
 
     def predict_each(self, problem: Problem) -> Mapping[str, FloatArray]:
@@ -144,56 +133,52 @@ class SoloMethod:
         measured = _learn(problem, self.level, seed)
         is_doubted = failed.any() and not failed.all()
         promised = _learn(problem.subset(np.flatnonzero(~failed)), self.level, seed) if is_doubted else measured
-        groups, _ = inner_folds(problem, self.level)
-        domain = learn_domain(measured.table(problem).astype(np.float32), groups)
+        _, groups, _ = inner_folds(problem, self.level)
+        domain = learn_domain(measured.models.table(problem).astype(np.float32), groups)
         return FittedSolo(measured=measured, promised=promised, domain=domain)
 
 
 def _learn(problem: Problem, level: str, seed: int) -> LearnedRows:
-    groups, folds = inner_folds(problem, level)
-    physics = fit_physics(problem)
-    anchor = physics.anchor(problem)
-    encoded = physics.encode(problem.measured, anchor)
-    columns = learn_solo_columns(problem, level, anchor)
-    table = columns.table(problem, anchor)
-    held_out = _hold_out(problem, level, folds, seed) if folds else _nothing_held_out(problem)
-    errors = {name: physics.encode(values, anchor) - encoded for name, values in held_out.items()}
+    used, groups, folds = inner_folds(problem, level)
+    names = (*CANDIDATES, UNTUNED) if folds else (CONSTANT,)
+    models = fit_models(problem, level, seed, names)
+    anchor, encoded = models.physics.anchor(problem), models.seen
+    held_out = hold_out(problem, level, folds, seed) if folds else _nothing_held_out(problem)
+    answers = {name: models.physics.encode(values, anchor) for name, values in held_out.items()}
+    errors = {name: values - encoded for name, values in answers.items()}
+    count = len(frozenset[str]().union(*groups))
+    weights = weigh_candidates(errors, count, leader=UNTUNED, is_like_unseen=used == _LEVEL_ALONE.get(level, level))
+    blended = _blend(answers, weights)
     order = sorted(held_out, key=lambda name: float(np.abs(errors[name]).mean()))
+    results = [_result(name, held_out[name], problem.measured) for name in order]
+    if folds:
+        results.insert(0, _result(BLEND, models.physics.decode(blended, anchor), problem.measured))
     return LearnedRows(
-        candidates=tuple(_result(name, held_out[name], problem.measured) for name in order),
-        physics=physics,
-        columns=columns,
-        models=fit_candidates(table, encoded, seed, columns.published, CANDIDATES if folds else (CONSTANT,)),
-        seen=encoded,
-        bounds=learn_bounds(table, -errors[order[0]], groups, seed),
+        candidates=tuple(results),
+        models=models,
+        weights=weights,
+        bounds=learn_bounds(models.table(problem), encoded - blended, groups, seed),
     )
 
 
-def inner_folds(problem: Problem, level: str) -> tuple[Sequence[frozenset[str]], list[Fold]]:
-    """Folds inside the training rows at the level asked for, or at the coarsest finer one that has enough groups."""
-    start = _COARSEST_FIRST.index(level) if level in _COARSEST_FIRST else 0
+def _blend(answers: Mapping[str, FloatArray], weights: Mapping[str, float]) -> FloatArray:
+    """The weighted mean in the learned scale; a candidate that cannot learn from the rows at hand has no weight."""
+    return np.asarray(sum(weight * answers[name] for name, weight in weights.items()))
+
+
+def inner_folds(problem: Problem, level: str) -> tuple[str, Sequence[frozenset[str]], list[Fold]]:
+    """Folds inside the training rows at the level asked for, or at the coarsest finer one that has enough groups.
+
+    Returns:
+        The level used, the groups of the rows at it, and the folds; none where fewer than three jobs were measured.
+    """
+    start = _COARSEST_FIRST.index(_LEVEL_ALONE.get(level, level))
     for finer in _COARSEST_FIRST[start:]:
         groups = problem.groups(finer)
-        folds = grouped_folds(groups, folds_max=INNER_FOLDS_MAX) if len(problem) >= _ROWS_MIN else []
+        folds = grouped_folds(groups, folds_max=INNER_FOLDS_MAX)
         if folds:
-            return groups, folds
-    return problem.groups("job"), []
-
-
-def _hold_out(problem: Problem, level: str, folds: Sequence[Fold], seed: int) -> dict[str, FloatArray]:
-    """What every candidate says of every row, in the target's unit, having learned everything without its group."""
-    held_out: dict[str, FloatArray] = {}
-    for fold in folds:
-        train, test = problem.subset(fold.train), problem.subset(fold.test)
-        physics = fit_physics(train)
-        anchor, test_anchor = physics.anchor(train), physics.anchor(test)
-        columns = learn_solo_columns(train, level, anchor)
-        encoded = physics.encode(train.measured, anchor)
-        models = fit_candidates(columns.table(train, anchor), encoded, seed, columns.published)
-        unseen = columns.table(test, test_anchor)
-        for name, values in predict_each(models, unseen, columns.published, encoded).items():
-            held_out.setdefault(name, np.zeros(len(problem)))[fold.test] = physics.decode(values, test_anchor)
-    return held_out
+            return finer, groups, folds
+    return "job", problem.groups("job"), []
 
 
 def _nothing_held_out(problem: Problem) -> dict[str, FloatArray]:

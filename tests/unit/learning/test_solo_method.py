@@ -7,9 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from predictor_service.learning.problem import Problem
+from predictor_service.learning.problem import LEVELS, Problem
 from predictor_service.learning.solo_method import FittedSolo, SoloMethod, inner_folds
 from predictor_service.learning.solo_physics import fit_physics
+from predictor_service.learning.untuned_trees import fit_untuned_trees
 from tests.support.solo_problems import joined, memory_problem, step_problem, utilization_problem, without_graphs
 
 
@@ -60,7 +61,7 @@ def test_equal_seeds_answer_equally(problem: Problem) -> None:
 
 
 def test_inner_folds_never_split_an_architecture(problem: Problem) -> None:
-    groups, folds = inner_folds(problem, "architecture")
+    _, groups, folds = inner_folds(problem, "architecture")
     for fold in folds:
         train = frozenset[str]().union(*(groups[row] for row in fold.train))
         assert not any(groups[row] & train for row in fold.test)
@@ -77,12 +78,22 @@ def test_choosing_by_leaking_rows_understates_the_error_that_unseen_architecture
     assert abs(by_name["honest"][honest.selected] / outer_mae - 1.0) < 0.5
 
 
-def test_few_rows_are_answered_by_physics_with_finite_bounds(problem: Problem) -> None:
-    few = problem.subset(range(5))
-    fitted = SoloMethod("family").fit(few, seed=0)
+@pytest.mark.parametrize(("rows", "expected"), [(1, "constant"), (2, "constant"), (5, "blend"), (11, "blend")])
+def test_few_rows_are_answered_with_finite_bounds(problem: Problem, rows: int, expected: str) -> None:
+    one_job_each = problem.subset([row for row, job in enumerate(problem.jobs) if job.batch == problem.jobs[0].batch])
+    fitted = SoloMethod("family").fit(one_job_each.subset(range(rows)), seed=0)
     forecast = fitted.predict(problem)
-    assert fitted.selected == "constant"
+    assert fitted.selected == expected
     assert np.isfinite(np.stack([forecast.value, forecast.lower_90, forecast.upper_99])).all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_inner_folds_hold_out_what_will_be_unseen_where_there_are_three_groups_of_it(level: str) -> None:
+    devices = ("NVIDIA A100-SXM4-40GB", "Tesla V100-SXM2-16GB", "Tesla T4")
+    parts = [step_problem(device, seed=seed) for seed, device in enumerate(devices)]
+    used, _, folds = inner_folds(joined(joined(parts[0], parts[1]), parts[2]), level)
+    assert used == {"random_pair": "job"}.get(level, level)
+    assert len(folds) >= 3
 
 
 def test_rows_without_a_graph_are_answered_too(problem: Problem) -> None:
@@ -126,4 +137,26 @@ def test_where_figures_of_graphs_only_name_few_architectures_published_columns_a
     ]
     busy = np.array([{4: 0.2, 16: 0.4, 64: 0.6, 256: 0.8}[job.batch] for job in jobs])
     problem = dataclasses.replace(made, jobs=tuple(jobs), measured=busy)
-    assert SoloMethod("architecture").fit(problem, seed=0).selected == "published_columns"
+    weights = SoloMethod("architecture").fit(problem, seed=0).measured.weights
+    assert weights["published_columns"] + weights["untuned_trees"] > 0.9
+
+
+@pytest.mark.parametrize("rows_each", [3, 6])
+def test_a_handful_of_rows_loses_little_to_untuned_trees(rows_each: int) -> None:
+    """The measured value follows from a published column; below twelve rows the method used to answer a constant."""
+    made = utilization_problem(architectures=3, seed=7)
+    batches = [4, 16, 64, 256, 1024, 4096][:rows_each]
+    jobs = [
+        dataclasses.replace(made.jobs[4 * place], job_key=f"{place}-{batch}", batch=batch, sub_batch=batch, graph={})
+        for place in range(3)
+        for batch in batches
+    ]
+    measured = np.array([min(0.95, 0.1 * np.log(job.batch)) for job in jobs])
+    problem = dataclasses.replace(
+        made.subset([0] * len(jobs)), jobs=tuple(jobs), measured=measured, row_ids=tuple(job.job_key for job in jobs)
+    )
+    train, test = problem.subset(range(2 * rows_each)), problem.subset(range(2 * rows_each, 3 * rows_each))
+    ours = SoloMethod("architecture").fit(train, seed=0).predict(test).value
+    theirs = fit_untuned_trees(train, "architecture", seed=0).predict(test)
+    spread = np.abs(test.measured - np.median(train.measured)).mean()
+    assert np.abs(ours - test.measured).mean() <= np.abs(theirs - test.measured).mean() + 0.3 * spread

@@ -1,0 +1,65 @@
+"""Boosted trees with their library's own defaults on the columns that a set publishes: what everybody tries first.
+
+It is the baseline of every evaluation, and one of the candidates of jobs alone, so that a method that chooses well
+never loses to it by much. Quantities that span orders of magnitude are learned as logarithms, which makes it stronger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import xgboost
+
+from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
+from predictor_service.learning.problem import FloatArray, Problem
+from predictor_service.learning.raw_columns import RawColumns, learn_columns
+
+TREES: Final = 150
+_LARGEST: Final = 3e38
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UntunedTrees:
+    """Fitted.
+
+    Attributes:
+        target: One of `problem.TARGETS`.
+        columns: That vary over the training rows.
+        trees: None where no column does.
+        mean: Of the training rows, the answer without columns.
+    """
+
+    target: str
+    columns: RawColumns
+    trees: Any  # an estimator of xgboost, which has no types, or None
+    mean: float
+
+    def predict(self, problem: Problem) -> FloatArray:
+        """Answers every row in the target's unit, shape (rows,)."""
+        if self.trees is None:
+            return np.full(len(problem), self.mean)
+        answered = np.asarray(self.trees.predict(_in_range(self.columns.table(problem))), dtype=np.float64)
+        return from_learned_scale(self.target, answered)
+
+
+def fit_untuned_trees(problem: Problem, level: str, seed: int) -> UntunedTrees:
+    """Learns from training rows.
+
+    Args:
+        problem: Training rows.
+        level: What will be unseen, one of `problem.LEVELS`; see `raw_columns.learn_columns`.
+        seed: Of the trees.
+    """
+    columns = learn_columns(problem, level, with_graph=False)
+    trees = None
+    if columns.names:
+        trees = xgboost.XGBRegressor(n_estimators=TREES, random_state=seed, n_jobs=1)
+        trees.fit(_in_range(columns.table(problem)), to_learned_scale(problem.target, problem.measured))
+    return UntunedTrees(target=problem.target, columns=columns, trees=trees, mean=float(problem.measured.mean()))
+
+
+def _in_range(table: FloatArray) -> FloatArray:
+    """Within the range of 32-bit numbers, which is what xgboost computes in."""
+    return np.clip(table, -_LARGEST, _LARGEST)
