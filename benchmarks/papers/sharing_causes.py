@@ -20,12 +20,34 @@ from benchmarks.papers.sharing_runs import (
     with_slowdown,
 )
 from cotenant_simulator.run.records import Charges
+from scheduler_service.core.engine import MakePolicy
+from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
+from scheduler_service.policies.tiresias import Tiresias
+from scheduler_service.policy_registry import make_policy
 
 SHARING = ("sjf_ffs", "sjf_bsbf")
 EQUAL_CLUSTER = "7x2"
 """The mix asks one GPU a job for 0.72 h every 120 s, 21.7 GPUs in all: 14 of them have the mix' load of 1.5."""
 COMPARED_XI = 1.5
+MEDIAN_GPU_STEPS = 45_776.0
+"""GPUs times steps that half of the mix' jobs need."""
 GPU_HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TiresiasByIterations(Tiresias):
+    """The baseline as section VI-A3 words it: attained service is "consumed GPU numbers and training iterations".
+
+    Attributes:
+        limit: GPUs times steps at which a job leaves the first queue; the paper prints none.
+    """
+
+    limit: float = MEDIAN_GPU_STEPS
+
+    def order(self, view: SchedulingView, job: PendingJob | RunningJob) -> tuple[int, int, str]:
+        """Return where a job stands among all, first come first."""
+        is_later = job.request.gpus * job.steps_done >= self.limit
+        return int(is_later), job.submitted_at_ms, job.request.job_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +55,7 @@ class _Variant:
     """One reading of an exclusive policy."""
 
     policy: str = "tiresias"
+    make: MakePolicy = make_policy
     parameters: Mapping[str, object] = field(default_factory=dict)
     charges: Charges = field(default_factory=Charges)
 
@@ -43,6 +66,7 @@ PREEMPTIVE: Mapping[str, _Variant] = {
     "tiresias, preemption costs nothing": _Variant(charges=FREE_OF_CHARGE),
     "tiresias, who has waited as long as it ran goes first": _Variant(parameters={"promote_ratio": 1.0}),
     "tiresias, first queue of 1 GPU-hour": _Variant(parameters={"queue_limit_gpu_ms": GPU_HOUR_MS}),
+    "tiresias, service in GPUs times iterations (VI-A3)": _Variant(make=lambda *_: TiresiasByIterations()),
     "srtf, preemption costs nothing": _Variant(policy="srtf", charges=FREE_OF_CHARGE),
 }
 
@@ -70,7 +94,14 @@ def tiresias_variants(seeds: int) -> list[Row]:
     rows: list[Row] = []
     for name, variant in PREEMPTIVE.items():
         others = [
-            run(trace, variant.policy, seed=seed, parameters=variant.parameters, charges=variant.charges)
+            run(
+                trace,
+                variant.policy,
+                seed=seed,
+                parameters=variant.parameters,
+                charges=variant.charges,
+                make=variant.make,
+            )
             for seed, trace in enumerate(traces)
         ]
         sys.stderr.write(f"{name}: {fmean(one.jct_h for one in others):.3f} h\n")

@@ -22,7 +22,9 @@ from cotenant_simulator.truth.cluster import read_cluster
 from cotenant_simulator.truth.kinds import EVERY_DEVICE, Kind
 from cotenant_simulator.truth.predictions import NoErrors, TruthPredictor
 from cotenant_simulator.truth.trace import Trace
+from scheduler_service.core.engine import MakePolicy
 from scheduler_service.core.records import Share
+from scheduler_service.policy_registry import make_policy
 
 WORKLOADS = Path(__file__).parent / "workloads"
 ANYBODY = Consent(share=Share.ANY, max_slowdown_ratio=1e6)
@@ -155,6 +157,7 @@ def run(
     cluster: str = "16x4",
     parameters: Mapping[str, object] | None = None,
     charges: Charges | None = None,
+    make: MakePolicy = make_policy,
 ) -> Outcome:
     """Run a workload under a policy that knows the truth.
 
@@ -163,7 +166,7 @@ def run(
     """
     predictor = TruthPredictor(trace.truth, NoErrors())
     settings = RunSettings(policy=policy, parameters=parameters or {}, seed=seed, charges=charges or Charges())
-    result = Simulation(trace, read_cluster(cluster, device=trace.device), predictor, settings).run()
+    result = Simulation(trace, read_cluster(cluster, device=trace.device), predictor, settings, make=make).run()
     if result.unfinished:
         raise RuntimeError(f"{result.unfinished} jobs did not finish under {policy}; give them a cluster they fit on")
     jobs = result.jobs

@@ -22,7 +22,7 @@ from cotenant_simulator.truth.kinds import OWN_KEY_MARK
 from cotenant_simulator.truth.predictions import Predictor
 from cotenant_simulator.truth.trace import Trace, TraceJob
 from scheduler_service.core import commands, events
-from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.engine import MakePolicy, SchedulerEngine
 from scheduler_service.policy_registry import make_policy
 
 ENDED_JOBS_MAX = 1_000
@@ -46,6 +46,7 @@ class Simulation:
         settings: Policy, seed, costs of changes, failures.
         observe: Told every fact with the commands that followed.
         advance: Told the number of ended jobs, now and then, for a progress bar.
+        make: Builds the policy, where it is none of the scheduler's own.
 
     Attributes:
         engine: The scheduler's own.
@@ -60,13 +61,14 @@ class Simulation:
         *,
         observe: Observer | None = None,
         advance: Callable[[int], None] | None = None,
+        make: MakePolicy = make_policy,
     ) -> None:
         self._trace, self._predictor, self._cluster = trace, predictor, cluster
         self._observe, self._advance = observe, advance
         self._events = 0
         self._idle_timers = 0
         self.engine = SchedulerEngine(
-            make_policy=make_policy,
+            make_policy=make,
             policy=settings.policy,
             parameters=settings.parameters,
             seed=settings.seed,
