@@ -16,9 +16,9 @@ from statistics import fmean
 from benchmarks.papers.server_beliefs import Beliefs, Counts, fitted_step_s
 from benchmarks.papers.server_jobs import ServerJob, plan
 from benchmarks.papers.server_schemes import NONE, Places, Scheme, shrunk
+from benchmarks.papers.server_stragglers import asynchronous_stragglers, synchronous_stragglers
 from cotenant_simulator.truth.parameter_servers import NodeTasks, ServerTraining
 from scheduler_service.policies.optimus_allocation import Floats
-from scheduler_service.policies.optimus_stragglers import asynchronous_stragglers, synchronous_stragglers
 
 ROUNDS_MAX = 10_000
 HOUR_S = 3_600.0

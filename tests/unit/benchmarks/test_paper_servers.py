@@ -21,6 +21,7 @@ from benchmarks.papers.server_schemes import (
     scheme,
     shrunk,
 )
+from benchmarks.papers.server_stragglers import asynchronous_stragglers, synchronous_stragglers
 from benchmarks.papers.targets import TargetError, find_order, find_values
 from cotenant_simulator.truth.parameter_servers import NodeTasks
 
@@ -121,6 +122,19 @@ def test_speeds_are_fitted_to_five_runs_which_they_meet() -> None:
     assert fitted.shape == remote_step_s(job.training).shape
     assert all(fitted[counts] == pytest.approx(step_s, rel=0.25) for counts, step_s in measured.items())
     assert Beliefs().preruns(job, 0) == {}
+
+
+def test_asynchronous_workers_below_half_the_median_speed_straggle() -> None:
+    assert asynchronous_stragglers([10.0, 9.0, 11.0, 4.7]) == [3]
+    assert asynchronous_stragglers([10.0, 9.0, 11.0, 4.8]) == []
+    assert asynchronous_stragglers([3.0]) == []
+
+
+def test_synchronous_workers_that_compute_or_exchange_twice_as_long_straggle() -> None:
+    assert synchronous_stragglers([1.0, 1.0, 2.0], [1.0, 1.0, 1.0]) == [2]
+    assert synchronous_stragglers([1.0, 1.0, 1.9], [5.0, 1.0, 1.0]) == [0]
+    assert synchronous_stragglers([1.0, 2.1], [1.0, 1.0]) == [1]
+    assert synchronous_stragglers([7.0], [7.0]) == []
 
 
 @pytest.mark.parametrize("mode", ["asynchronous", "synchronous"])

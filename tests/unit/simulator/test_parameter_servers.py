@@ -9,7 +9,6 @@ import pytest
 
 from cotenant_simulator.truth.kinds import Kind
 from cotenant_simulator.truth.parameter_servers import NodeTasks, ServerTraining
-from scheduler_service.policies.optimus_stragglers import asynchronous_stragglers, synchronous_stragglers
 from tests.support.optimus_speeds import TABLE_2
 
 EXCHANGE_ONLY = ServerTraining(
@@ -100,16 +99,3 @@ def test_a_kind_with_servers_takes_what_its_nodes_make_of_it() -> None:
     kind = Kind(step_ms_by_gpus={4: 99.0}, servers=EXCHANGE_ONLY)
     assert kind.placed_step_ms((2, 2)) == EXCHANGE_ONLY.paired_step_ms((2, 2))
     assert replace(kind, servers=None).placed_step_ms((2, 2)) == 99.0
-
-
-def test_asynchronous_workers_below_half_the_median_speed_straggle() -> None:
-    assert asynchronous_stragglers([10.0, 9.0, 11.0, 4.7]) == [3]
-    assert asynchronous_stragglers([10.0, 9.0, 11.0, 4.8]) == []
-    assert asynchronous_stragglers([3.0]) == []
-
-
-def test_synchronous_workers_that_compute_or_exchange_twice_as_long_straggle() -> None:
-    assert synchronous_stragglers([1.0, 1.0, 2.0], [1.0, 1.0, 1.0]) == [2]
-    assert synchronous_stragglers([1.0, 1.0, 1.9], [5.0, 1.0, 1.0]) == [0]
-    assert synchronous_stragglers([1.0, 2.1], [1.0, 1.0]) == [1]
-    assert synchronous_stragglers([7.0], [7.0]) == []
