@@ -11,9 +11,10 @@ from scheduler_service.core import commands, events
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.records import Phase, Share
 from scheduler_service.policy_registry import make_policy
+from tests.support.drawn_faults import Faults
 from tests.support.engine_play import Play
 from tests.support.scheduling import job, prediction
-from tests.support.simulated_cluster import Faults, SimulatedCluster
+from tests.support.simulated_cluster import SimulatedCluster
 
 RESTLESS: Mapping[str, Mapping[str, object]] = {
     "tiresias": {"queue_limit_gpu_ms": 3_000, "run_min_ms": 1_000, "interval_ms": 1_000},

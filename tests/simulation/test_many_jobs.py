@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from scheduler_service.core.records import Phase
-from tests.support.simulated_cluster import Faults, SimulatedCluster
+from tests.support.drawn_faults import Faults
+from tests.support.simulated_cluster import SimulatedCluster
 
 
 @pytest.mark.slow

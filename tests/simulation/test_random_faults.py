@@ -9,7 +9,8 @@ import pytest
 from scheduler_service.core.codec import decode_event
 from scheduler_service.core.records import Phase
 from scheduler_service.policy_registry import POLICIES
-from tests.support.simulated_cluster import Faults, SimulatedCluster, new_engine, restored_engine
+from tests.support.drawn_faults import Faults
+from tests.support.simulated_cluster import SimulatedCluster, new_engine, restored_engine
 
 
 def run_to_the_end(world: SimulatedCluster) -> None:

@@ -15,6 +15,7 @@ from scheduler_service.core.codec import decode_event, encode_event
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.invariants import check
 from scheduler_service.core.records import ENDED_PHASES, JobRequest, Node, Phase, Share
+from tests.support.drawn_faults import Faults
 from tests.support.restless import make_restless_policy
 from tests.support.scheduling import GIB, job, memory, node, pair, prediction
 
@@ -23,32 +24,6 @@ PAIR_REFRESH_MS = 3_000
 STEP_MS = 400
 PREDICTED_STEP_MS = 10_000.0
 """Wrong on purpose, and long enough that policies stop jobs for shorter ones."""
-
-
-@dataclass
-class Faults:
-    """What may go wrong; the probability of each per second, drawn anew for every run (swarm testing)."""
-
-    crash_node: float = 0.0
-    cut_node: float = 0.0
-    crash_scheduler: float = 0.0
-    cancel: float = 0.0
-    choose_policy: float = 0.0
-    sick_gpu: float = 0.0
-    fail_attempt: float = 0.0
-    refuse_launch: float = 0.0
-    repeat_report: float = 0.0
-    predictor_down: float = 0.0
-    delay_max_ms: int = 50
-
-    @classmethod
-    def drawn(cls, luck: random.Random) -> Faults:
-        """Every kind of fault is absent, rare or frequent, independently."""
-        rates = {name: luck.choice((0.0, 0.01, 0.05)) for name in ("crash_node", "cut_node", "crash_scheduler")}
-        rates |= {name: luck.choice((0.0, 0.02, 0.1)) for name in ("cancel", "choose_policy", "sick_gpu")}
-        rates |= {name: luck.choice((0.0, 0.05, 0.3)) for name in ("fail_attempt", "refuse_launch")}
-        rates |= {name: luck.choice((0.0, 0.3, 1.0)) for name in ("repeat_report", "predictor_down")}
-        return cls(**rates, delay_max_ms=luck.choice((1, 50, 3_000)))
 
 
 def new_engine(policy: str) -> SchedulerEngine:

@@ -1,0 +1,32 @@
+"""What may go wrong in a simulated cluster, drawn anew for every run."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+
+@dataclass
+class Faults:
+    """What may go wrong; the probability of each per second, drawn anew for every run (swarm testing)."""
+
+    crash_node: float = 0.0
+    cut_node: float = 0.0
+    crash_scheduler: float = 0.0
+    cancel: float = 0.0
+    choose_policy: float = 0.0
+    sick_gpu: float = 0.0
+    fail_attempt: float = 0.0
+    refuse_launch: float = 0.0
+    repeat_report: float = 0.0
+    predictor_down: float = 0.0
+    delay_max_ms: int = 50
+
+    @classmethod
+    def drawn(cls, luck: random.Random) -> Faults:
+        """Every kind of fault is absent, rare or frequent, independently."""
+        rates = {name: luck.choice((0.0, 0.01, 0.05)) for name in ("crash_node", "cut_node", "crash_scheduler")}
+        rates |= {name: luck.choice((0.0, 0.02, 0.1)) for name in ("cancel", "choose_policy", "sick_gpu")}
+        rates |= {name: luck.choice((0.0, 0.05, 0.3)) for name in ("fail_attempt", "refuse_launch")}
+        rates |= {name: luck.choice((0.0, 0.3, 1.0)) for name in ("repeat_report", "predictor_down")}
+        return cls(**rates, delay_max_ms=luck.choice((1, 50, 3_000)))
