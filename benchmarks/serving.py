@@ -6,7 +6,8 @@ precision and mode as a scheduler does that tries what fits, and no two requests
 `predict_job_repeated` asks about sixteen jobs again and again: its answers are reused. `messages_only` is the floor:
 gRPC, reading the question and writing an answer, with nothing between them. `predict_job_warm_all_cores` is
 `predict_job_warm` while the server's threads may run anywhere, which they otherwise do not (`shared_core`). CPU seconds
-are those of the server's process; `pairs_end_to_end` adds those of the client that reads the answer.
+are those of the server's process; `flood_answers` counts by code what came back of 4,000 calls at once; what is not OK
+must be RESOURCE_EXHAUSTED. `pairs_end_to_end` adds those of the client that reads the answer.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -38,6 +39,7 @@ ROUNDS = 5
 REQUESTS = 2000
 PAIR_REQUESTS = 20
 IN_FLIGHT = 32
+FLOOD_CALLS, FLOOD_CONNECTIONS = 4_000, 20
 ECHO_BYTES = 1024
 ECHO_SERVICE = "benchmark.Echo"
 UNASKED = 0.00002
@@ -105,6 +107,7 @@ def measure(folder: Path) -> dict[str, Any]:
                 **measure_pairs(predictor, stub),
                 "echo_1_kib": measure_echo(echo, echo_channel),
                 **compare_in_flight(predictor, stub, echo, echo_channel),
+                "flood_answers": flood(address, upload(stub)),
             }
     finally:
         for process in (predictor, echo):
@@ -214,6 +217,19 @@ def place_threads(cores: Mapping[int, Set[int]]) -> None:
     for thread, allowed in cores.items():
         with suppress(ProcessLookupError):
             os.sched_setaffinity(thread, allowed)
+
+
+def flood(address: str, sha256: str) -> dict[str, int]:
+    """Asks everything at once over several connections and counts the answers by their code."""
+    with ExitStack() as stack:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        channels = [stack.enter_context(grpc.insecure_channel(address, options)) for _ in range(FLOOD_CONNECTIONS)]
+        stubs = [prediction_pb2_grpc.PredictionServiceStub(channel) for channel in channels]
+        calls = [
+            stubs[number % len(stubs)].PredictJob.future(job_request(number, graph_sha256=sha256))
+            for number in range(FLOOD_CALLS)
+        ]
+        return dict(Counter(call.code().name for call in calls))
 
 
 def upload(stub: Stub) -> str:

@@ -25,6 +25,8 @@ MODEL_SERVICE_NAME: Final = models_pb2.DESCRIPTOR.services_by_name["ModelService
 MESSAGE_BYTES_MAX: Final = DEFAULT_LIMITS.graph_bytes + (1 << 20)
 # Beyond calls under way and in line: those that are about to be refused politely, before gRPC refuses bluntly.
 _REFUSALS_MAX: Final = 1_024
+# Calls that gRPC has accepted and not handed over yet; beyond, it cancels them at random and without a reason.
+_PENDING_MAX: Final = 8_192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,8 @@ class PredictionServer:
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.so_reuseport", 0),
+                ("grpc.server.max_pending_requests", _PENDING_MAX),
+                ("grpc.server.max_pending_requests_hard_limit", _PENDING_MAX),
             ],
         )
         self._health = health.HealthServicer()
