@@ -16,6 +16,8 @@ LIST_SEPARATOR = "|"
 MAX_FEATURES_CHARACTERS = 65_536
 MAX_FEATURE_NAME_CHARACTERS = 100
 LARGEST_FEATURE = 1e300
+MAX_TEXT_CHARACTERS = 4_096
+LARGEST_NUMBER = 1e18
 
 Cell: TypeAlias = "int | float | str | tuple[str, ...] | None"
 
@@ -91,8 +93,10 @@ def parse_cell(text: str, item: Column, status_ok: bool) -> Cell:
 
 def _parse_list(text: str, rule: ColumnRule) -> tuple[str, ...]:
     parts = tuple(text.split(LIST_SEPARATOR)) if text else ()
+    for part in parts:
+        _check_words(part)
     if "" in parts:
-        raise ValueError(f"{text!r} has an empty part")
+        raise ValueError(f"{_shown(text)} has an empty part")
     if not parts and not rule.may_be_blank:
         raise ValueError("is empty")
     return parts
@@ -102,7 +106,7 @@ def _parse_integer(text: str, item: Column) -> int:
     try:
         value = int(text)
     except ValueError:
-        raise ValueError(f"{text!r} is not an integer") from None
+        raise ValueError(f"{_shown(text)} is not an integer") from None
     _check_range(value, item.rule)
     return value
 
@@ -111,7 +115,7 @@ def _parse_number(text: str, item: Column) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise ValueError(f"{text!r} is not a number") from None
+        raise ValueError(f"{_shown(text)} is not a number") from None
     if not math.isfinite(value):
         raise ValueError(f"{text!r} is not finite; leave the cell empty for a missing value")
     _check_range(value, item.rule)
@@ -120,10 +124,23 @@ def _parse_number(text: str, item: Column) -> float:
 
 def _parse_text(text: str, item: Column) -> str:
     if item.rule.choices and text not in item.rule.choices:
-        raise ValueError(f"{text!r} is none of {', '.join(item.rule.choices)}")
+        raise ValueError(f"{_shown(text)} is none of {', '.join(item.rule.choices)}")
     if item.name == "features_json":
         _check_features(text)
+    else:
+        _check_words(text)
     return text
+
+
+def _check_words(text: str) -> None:
+    if len(text) > MAX_TEXT_CHARACTERS:
+        raise ValueError(f"has {len(text):,} characters, more than {MAX_TEXT_CHARACTERS:,}")
+    if not text.isprintable():
+        raise ValueError(f"{_shown(text)} has characters that cannot be printed")
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= 60 else f"{text[:57]!r}..."
 
 
 def _check_features(text: str) -> None:
@@ -165,6 +182,8 @@ _PARSERS: dict[type, Callable[[str, Column], Cell]] = {int: _parse_integer, floa
 
 def _check_range(value: float, rule: ColumnRule) -> None:
     unit = f" {rule.unit}" if rule.unit else ""
+    if abs(value) > LARGEST_NUMBER:
+        raise ValueError(f"is beyond {LARGEST_NUMBER:g}{unit}")
     if rule.minimum is not None and value < rule.minimum:
         raise ValueError(f"{value:g}{unit} is below {rule.minimum:g}")
     if rule.above is not None and value <= rule.above:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -137,6 +138,21 @@ def test_an_ok_row_has_measured_something() -> None:
         check_row(dataclasses.replace(SOLO, memory_peak_bytes=None))
     with pytest.raises(ProfileSchemaError, match="step_ms_mean: is empty although status is ok and 7 steps were timed"):
         check_row(dataclasses.replace(SOLO, steps=7))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"step_ms_mean": 1e308}, "step_ms_mean: is beyond"),
+        ({"memory_peak_bytes": 10**400}, "memory_peak_bytes: is beyond"),
+        ({"job_key": "x" * 5_000}, "job_key: has 5,000 characters"),
+        ({"device": "K80\0"}, "device: .* cannot be printed"),
+        ({"architecture": "a\nb"}, "architecture: .* cannot be printed"),
+    ],
+)
+def test_no_machine_measures_such_values(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProfileSchemaError, match=message):
+        check_row(dataclasses.replace(SOLO, **changes))
 
 
 @pytest.mark.parametrize(
