@@ -119,9 +119,12 @@ class GpuColumns:
 
     def place(self, resident: Resident, positions: Iterable[int]) -> None:
         """Let a job occupy one share of each of these GPUs and of their hosts."""
-        request = resident.request
+        request, joined = resident.request, dict[int, int]()
         for position in positions:
-            self.class_of[position] = self.number_of_class(self.classes[self.class_of[position]].joined_by(resident))
+            before = int(self.class_of[position])
+            if before not in joined:
+                joined[before] = self.number_of_class(self.classes[before].joined_by(resident))
+            self.class_of[position] = joined[before]
             node = self.node_of[position]
             self.cpu_free[node] -= request.cpu_cores / request.gpus
             self.host_memory_free[node] -= -(-request.host_memory_bytes // request.gpus)

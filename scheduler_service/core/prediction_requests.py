@@ -68,7 +68,7 @@ def _unknown_partners(state: ClusterState, key: str, device: str) -> list[str]:
         for other, use in state.living_keys.items()
         if use.may_share
         and predictions.job(other, device) is not None
-        and (predictions.pair(key, other, device) is None or predictions.pair(other, key, device) is None)
+        and not (predictions.has_pair(key, other, device) and predictions.has_pair(other, key, device))
     ]
     return sorted(found)[-predictions.keys_max :]
 

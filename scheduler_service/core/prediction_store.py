@@ -6,7 +6,7 @@ Bounded: of the keys that no living job uses, the least recently used leave firs
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from types import MappingProxyType
 
@@ -130,6 +130,12 @@ class PredictionStore:
         """Return what the predictor answered about a pair, or None: this sub-batch before any."""
         by_sub_batch = self._pairs.get(victim_key, {}).get((other_key, device), {})
         return by_sub_batch.get(sub_batch) or by_sub_batch.get(0)
+
+    def has_pair(self, victim_key: str, other_key: str, device: str) -> bool:
+        """Say whether anything is known of a pair."""
+        return self.has_observed(victim_key, other_key, device) or (
+            self.predicted_pair(victim_key, other_key, device) is not None
+        )
 
     def has_observed(self, victim_key: str, other_key: str, device: str) -> bool:
         """Say whether a pair was measured here."""
@@ -266,9 +272,7 @@ class PredictionStore:
         """Add one window measured alone."""
         by_shape = self._solo.setdefault(key, {})
         past = by_shape.get((device, gpus, sub_batch), SoloStep(steps=0, window_ms=0))
-        by_shape[device, gpus, sub_batch] = replace(
-            past, steps=past.steps + steps, window_ms=past.window_ms + window_ms
-        )
+        by_shape[device, gpus, sub_batch] = SoloStep(steps=past.steps + steps, window_ms=past.window_ms + window_ms)
 
     def stored(self) -> StoredPredictions:
         """Return everything inside."""

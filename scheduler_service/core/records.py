@@ -130,6 +130,17 @@ class Gpu:
     slowdown_ewma_ratio: float = 0.0
     index: int = 0
 
+    def slowed(self, slowdown_ewma_ratio: float) -> Gpu:
+        """Return it with another average; `dataclasses.replace`, but several times faster."""
+        return Gpu(
+            gpu_id=self.gpu_id,
+            device=self.device,
+            memory_bytes=self.memory_bytes,
+            healthy=self.healthy,
+            slowdown_ewma_ratio=slowdown_ewma_ratio,
+            index=self.index,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:

@@ -340,16 +340,14 @@ class ClusterState:
         """Store the moving averages of the slowdown seen on some GPUs."""
         for node_id in dict.fromkeys(self._gpus[gpu_id].node_id for gpu_id in ratios):
             changed = {
-                gpu.gpu_id: replace(gpu, slowdown_ewma_ratio=ratios[gpu.gpu_id])
-                for gpu in self._nodes[node_id].gpus
-                if gpu.gpu_id in ratios
+                gpu.gpu_id: gpu.slowed(ratios[gpu.gpu_id]) for gpu in self._nodes[node_id].gpus if gpu.gpu_id in ratios
             }
             gpus = tuple(changed.get(gpu.gpu_id, gpu) for gpu in self._nodes[node_id].gpus)
             self._nodes[node_id] = node = replace(self._nodes[node_id], gpus=gpus)
             if node_id in self._usable_nodes:
                 self._usable_nodes[node_id] = node
             for gpu_id, gpu in changed.items():
-                self._gpus[gpu_id] = view = replace(self._gpus[gpu_id], gpu=gpu)
+                self._gpus[gpu_id] = view = self._gpus[gpu_id].with_gpu(gpu)
                 if gpu_id in self._usable_gpus:
                     self._usable_gpus[gpu_id] = view
 
@@ -390,8 +388,9 @@ class ClusterState:
     def _occupied(self, view: GpuView, *, is_haunted: bool) -> GpuView:
         gpu_id = view.gpu.gpu_id
         jobs = [self._jobs[job_id] for job_id in self._holders.get(gpu_id, ())]
-        return replace(
-            view,
+        return GpuView(
+            gpu=view.gpu,
+            node_id=view.node_id,
             job_ids=tuple(job.job_id for job in jobs),
             memory_reserved_bytes=sum(job.bytes_on(gpu_id) for job in jobs),
             is_releasing=is_haunted or any(job.phase is Phase.STOPPING for job in jobs),

@@ -72,6 +72,16 @@ class GpuView:
     memory_reserved_bytes: int = 0
     is_releasing: bool = False
 
+    def with_gpu(self, gpu: Gpu) -> GpuView:
+        """Return it with the same GPU as it is known now; `dataclasses.replace`, but several times faster."""
+        return GpuView(
+            gpu=gpu,
+            node_id=self.node_id,
+            job_ids=self.job_ids,
+            memory_reserved_bytes=self.memory_reserved_bytes,
+            is_releasing=self.is_releasing,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostUse:

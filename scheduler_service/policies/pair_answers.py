@@ -107,21 +107,22 @@ class PairAnswers:
 
     def bounds(self, row: int, numbers: Positions, classes: list[LoadClass]) -> NDArray[np.float64]:
         """Return `PairAnswer.rest_per_step_ms` of a shape, by class."""
-        self._know(row, numbers, classes)
+        self._know([row], numbers, classes)
         found: NDArray[np.float64] = self._bounds[row, numbers]
         return found
 
-    def firsts(self, row: int, numbers: Positions, classes: list[LoadClass]) -> NDArray[np.float64]:
-        """Return by class: time of a step at the first possible sub-batch, both slowdowns, time of a full step."""
-        self._know(row, numbers, classes)
-        found: NDArray[np.float64] = self._firsts[row, numbers]
+    def firsts(self, rows: list[int], numbers: Positions, classes: list[LoadClass]) -> NDArray[np.float64]:
+        """Return by shape and class: time of a step at the first possible sub-batch, both slowdowns, a full step."""
+        self._know(rows, numbers, classes)
+        found: NDArray[np.float64] = self._firsts[np.array(rows)[:, None], numbers]
         return found
 
-    def _know(self, row: int, numbers: Positions, classes: list[LoadClass]) -> None:
+    def _know(self, rows: list[int], numbers: Positions, classes: list[LoadClass]) -> None:
         self._make_room(0, int(numbers.max(initial=-1)) + 1)
-        is_new = np.isnan(self._bounds[row, numbers])
+        is_new = np.isnan(self._bounds[np.array(rows)[:, None], numbers])
         if is_new.any():
-            for number in np.unique(numbers[is_new]).tolist():
+            new = {(rows[place], int(numbers[column])) for place, column in np.argwhere(is_new)}
+            for row, number in sorted(new):
                 self._ask(row, number, classes[number])
 
     def catch_up(self) -> bool:

@@ -23,7 +23,7 @@ from scheduler_service.core.rest_column import rests_of
 from scheduler_service.core.step_times import remaining_ms_of
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.pair_answers import PairAnswer, answers_of
-from scheduler_service.policies.pair_sums import Column, RunningJobs, least_sums, may_pay_as_gang
+from scheduler_service.policies.pair_sums import Column, Gangs, RunningJobs, least_sums, may_pay_as_gangs
 
 NODES_WEIGHED = 4
 """Nodes whose GPUs are weighed again one by one; where a job may span nodes, as many GPUs per GPU wanted."""
@@ -84,23 +84,40 @@ class PairColumns:
         self._is_free[positions] = False
         self._settle()
 
-    def may_share(self, request: JobRequest, lefts: Sequence[int], *, is_free_gang: bool) -> NDArray[np.bool_]:
+    def may_share(self, request: JobRequest, lefts: Sequence[int]) -> NDArray[np.bool_]:
         """Say of jobs that differ in their steps left whether each may start beside others; never a wrong no.
 
         Args:
             request: One of them.
             lefts: Steps left.
-            is_free_gang: They take the best of all GPUs, in one pass, if that pays for all jobs that they meet there.
         """
-        left, gpus = np.array(lefts, dtype=np.float64)[:, None], request.gpus
-        numbers, classes, row = self._met.classes, self._columns.classes, self._answers.row_of(request)
+        met, left = self._met, np.array(lefts, dtype=np.float64)[:, None]
+        bounds = self._answers.bounds(self._answers.row_of(request), met.classes, self._columns.classes)
         with np.errstate(invalid="ignore"):
-            if is_free_gang:
-                options = self._answers.firsts(row, numbers, classes)
-                return may_pay_as_gang(self._met, options, left, gpus, self._free_count)
-            pays = self._met.rests_ms > left * self._answers.bounds(row, numbers, classes)
-        found: NDArray[np.bool_] = pays @ self._met.gpus + self._free_count >= gpus
+            pays = met.rests_ms > left * bounds
+        found: NDArray[np.bool_] = pays @ met.gpus + self._free_count >= request.gpus
         return found
+
+    def may_share_as_gangs(
+        self, requests: Sequence[JobRequest], lefts: Sequence[Sequence[int]]
+    ) -> list[NDArray[np.bool_]]:
+        """Say the same of gangs that take the best of all GPUs in one pass, if that pays for all whom they meet there.
+
+        Args:
+            requests: One per shape.
+            lefts: Steps left, by shape.
+        """
+        counts = [len(some) for some in lefts]
+        rows = [self._answers.row_of(request) for request in requests]
+        gangs = Gangs(
+            options=self._answers.firsts(rows, self._met.classes, self._columns.classes),
+            shapes=np.repeat(np.arange(len(rows)), counts),
+            left=np.array([left for some in lefts for left in some], dtype=np.float64),
+            gpus=np.array([request.gpus for request in requests]),
+        )
+        with np.errstate(invalid="ignore"):
+            found = may_pay_as_gangs(gangs, self._met, self._free_count)
+        return np.split(found, np.cumsum(counts)[:-1])
 
     def shortlist(self, job: PendingJob) -> Shortlist:
         """Return the GPUs among which the best gang is: those of the best nodes, and of all of them where one may span.

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from scheduler_service.policies.pair_sharing import ROUNDING_RATIO
 
 Column = NDArray[np.float64]
+CLOSE_RATIO = 1e-12
+"""Sums that differ by less may be in another order where they are rounded otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,28 @@ class RunningJobs:
     rests_ms: Column
     classes: NDArray[np.intp]
     gpus: NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gangs:
+    """Jobs on several GPUs, without smaller sub-batches to choose.
+
+    Attributes:
+        options: (time of a step, slowdown of the gang, of the partner, time of a full step) by shape and running job.
+        shapes: The number of the shape of each gang.
+        left: Steps of each.
+        gpus: GPUs of each shape.
+    """
+
+    options: Column
+    shapes: NDArray[np.intp]
+    left: Column
+    gpus: NDArray[np.intp]
+
+    @property
+    def by_running_job(self) -> tuple[Column, Column, Column]:
+        """Time of a step, xi of the gang, xi of the partner, by shape and running job; an infinite time = not there."""
+        return self.options[:, :, 0], 1 + self.options[:, :, 1], 1 + self.options[:, :, 2]
 
 
 def least_sums(left: Column | int, options: Sequence[Sequence[Column]], full_ms: Column, partner: Column) -> Column:
@@ -50,42 +74,51 @@ def least_sums(left: Column | int, options: Sequence[Sequence[Column]], full_ms:
     return np.where(is_worth & np.isfinite(partner), best, inf)
 
 
-def may_pay_as_gang(
-    running: RunningJobs, options: Column, left: Column, gpus: int, free_count: int
-) -> NDArray[np.bool_]:
-    """Say for gangs of many lengths whether sharing may be better for all jobs together than waiting.
+def may_pay_as_gangs(gangs: Gangs, running: RunningJobs, free_count: int) -> NDArray[np.bool_]:
+    """Say for each gang whether sharing may be better for all jobs together than waiting.
 
     A gang takes the GPUs with the least sums of ends, free ones last. It ends no sooner than it would beside any one
     of the jobs that it meets, and none of those ends sooner than beside a gang that ends then: this bounds the sum
-    from below, and is the sum itself where all slow the gang down alike. Where equal sums leave open whom it meets,
-    the answer is yes.
+    from below, and is the sum itself where all slow the gang down alike. Where rounding decides whom it meets, the
+    answer is yes.
 
     Args:
-        running: Whom it may meet.
-        options: (time of a step, slowdown of the gang, of the partner, time of a full step) by running job.
-        left: Steps of each gang, one per row.
-        gpus: GPUs of each.
+        gangs: Who waits.
+        running: Whom they may meet.
         free_count: GPUs that hold nothing.
     """
-    step_ms, own, other, full_ms = options.T
-    sums = least_sums(left, [(step_ms, own, other)], full_ms, running.rests_ms)
-    is_enough: NDArray[np.bool_] = np.isfinite(sums) @ running.gpus + free_count >= gpus
-    if not is_enough.any():
-        return is_enough
-    order = np.argsort(sums, axis=1)[:, : gpus + 1]
-    cheapest = np.take_along_axis(sums, order, axis=1)
-    before = np.cumsum(running.gpus[order], axis=1) - running.gpus[order]
-    is_met = (before < gpus) & np.isfinite(cheapest)
-    is_open = (is_met[:, :-1] & (cheapest[:, 1:] == cheapest[:, :-1])).any(axis=1) | ~is_met.any(axis=1)
-    own_pace, other_pace, rests = 1 + own[order], 1 + other[order], running.rests_ms[order]
-    new, shared_until = left * step_ms.min(), rests * other_pace
-    end = np.where(is_met, np.minimum(new * own_pace, new + shared_until * (1 - 1 / own_pace)), 0.0).max(axis=1)
-    ends = np.minimum(shared_until, rests + end[:, None] * (1 - 1 / other_pace))
+    step_ms, own_pace, other_pace, shape = *gangs.by_running_job, gangs.shapes[:, None]
+    new, gpus = gangs.left[:, None] * step_ms.min(axis=1, initial=inf)[shape], gangs.gpus[shape]
+    sums, is_close = _pair_sums(gangs, running.rests_ms, new)
+    order = np.argsort(sums, axis=1)[:, : gangs.gpus.max() + 1]
+    cheapest, gpus_there = sums[np.arange(len(sums))[:, None], order], running.gpus[order]
+    is_met = (np.cumsum(gpus_there, axis=1) - gpus_there < gpus) & np.isfinite(cheapest)
+    is_tie = is_met[:, :-1] & (cheapest[:, 1:] <= cheapest[:, :-1] * (1 + CLOSE_RATIO))
+    is_open = is_close.any(axis=1) | is_tie.any(axis=1) | ~is_met.any(axis=1)
+    own_pace, other_pace, rests = own_pace[shape, order], other_pace[shape, order], running.rests_ms[order]
+    until = rests * other_pace
+    end = np.where(is_met, np.minimum(new * own_pace, new + until * (1 - 1 / own_pace)), 0.0).max(axis=1, initial=0.0)
+    ends = np.minimum(until, rests + end[:, None] * (1 - 1 / other_pace))
     shared = end + np.where(is_met, ends, 0.0).sum(axis=1)
     known = np.where(is_met, rests, 0.0)
-    waiting = known.sum(axis=1) + known.max(axis=1) + new[:, 0]
-    may_pay: NDArray[np.bool_] = is_enough & (is_open | (shared < waiting - ROUNDING_RATIO / 2 * waiting))
-    return may_pay
+    waiting = known.sum(axis=1) + known.max(axis=1, initial=0.0) + new[:, 0]
+    is_enough = np.isfinite(sums) @ running.gpus + free_count >= gpus[:, 0]
+    found: NDArray[np.bool_] = is_enough & (is_open | (shared < waiting * (1 - ROUNDING_RATIO / 2)))
+    return found
+
+
+def _pair_sums(gangs: Gangs, rests: Column, new: Column) -> tuple[Column, NDArray[np.bool_]]:
+    """Return by gang and running job what `least_sums` does, and where rounding might decide.
+
+    Of the two formulas of Theorem 1 the one that holds is the lesser.
+    """
+    step_ms, own_pace, other_pace = gangs.by_running_job
+    ends_first = np.where(np.isfinite(step_ms), own_pace * (2 - 1 / other_pace), inf)
+    outlives = np.where(np.isfinite(step_ms), rests * other_pace * (2 - 1 / own_pace), inf)
+    sums = np.minimum(rests + new * ends_first[gangs.shapes], outlives[gangs.shapes] + new)
+    limits = (new + 2 * rests) * (1 - ROUNDING_RATIO)
+    is_close = np.abs(sums - limits) <= CLOSE_RATIO * limits
+    return np.where(sums < limits, sums, inf), is_close
 
 
 def _shared_sums(rest: Column, own: Column, other: Column, partner: Column) -> Column:

@@ -19,10 +19,12 @@ from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.sharing_round import SharingRound
 
 QUEUE_LONG_MIN = 8
-"""Shorter queues are looked at job by job, so that every job gets a reason of its own."""
+"""Shorter queues are looked at job by job where GPUs are few, so that every job gets a reason of its own."""
 
 Candidate = tuple[Turn, LengthGroup, int]
 """Who may start: turn, group, steps left."""
+Waiting = tuple[LengthGroup, list[tuple[Turn, int]]]
+"""A group, and the next of its lengths: turn, steps left."""
 
 
 class QueueRound:
@@ -96,24 +98,37 @@ class QueueRound:
         """Return the next of each group, after whoever was looked at last, if it may start."""
         turn = self._latest[0] if self._latest is not None else None
         found: list[Candidate] = []
+        sharing: list[Waiting] = []
         for group in groups:
             gpus, shape = group.request.gpus, group.shape
             may_be_alone = gpus <= self._widest_free and not self._round.free.has_failed(shape)
             if not may_be_alone and (self._round.is_limited or gpus > self._widest):
                 continue
-            firsts = group.firsts_after(turn, partial(self._round.has_failed, shape))
-            later = next(firsts, None) if may_be_alone else self._that_may_share(group, firsts)
-            if later is not None:
-                found.append((later[0], group, later[1]))
-        return found
+            # What does not pay for a job on one GPU does not for a longer one; of gangs the limit lets no more share.
+            most = 1 if may_be_alone or gpus == 1 else self._weighed_jobs_max + len(self._started)
+            firsts = list(islice(group.firsts_after(turn, partial(self._round.has_failed, shape)), most))
+            if firsts and may_be_alone:
+                found.append((firsts[0][0], group, firsts[0][1]))
+            elif firsts:
+                sharing.append((group, firsts))
+        return found + (self._that_may_share(sharing) if sharing else [])
 
-    def _that_may_share(self, group: LengthGroup, firsts: Iterator[tuple[Turn, int]]) -> tuple[Turn, int] | None:
-        """Return the first that may share; what does not pay alone for a job, does not for the longer ones either."""
-        near = list(islice(firsts, self._weighed_jobs_max + len(self._started) if group.request.gpus > 1 else 1))
-        if not near:
-            return None
-        may_share = self._round.may_share(group.request, [length for _, length in near])
-        return near[int(may_share.argmax())] if may_share.any() else None
+    def _that_may_share(self, sharing: list[Waiting]) -> list[Candidate]:
+        """Return the first of each group that may share."""
+        pairs, gangs, others = self._round.pairs, list[Waiting](), list[Waiting]()
+        for group, firsts in sharing:
+            (gangs if self._round.is_free_gang(group.request) else others).append((group, firsts))
+        answers = [pairs.may_share(group.request, _lengths(firsts)) for group, firsts in others]
+        if gangs:
+            answers += pairs.may_share_as_gangs(
+                [group.request for group, _ in gangs], [_lengths(firsts) for _, firsts in gangs]
+            )
+        found: list[Candidate] = []
+        for (group, firsts), may_share in zip(others + gangs, answers, strict=True):
+            if may_share.any():
+                turn, length = firsts[int(may_share.argmax())]
+                found.append((turn, group, length))
+        return found
 
     def _passed_over(self) -> int:
         """Return how many different jobs before the latest one were weighed, had each been looked at, and failed."""
@@ -143,3 +158,7 @@ def _by_id(view: SchedulingView) -> Mapping[str, PendingJob]:
     if isinstance(view.pending, ReadyQueue):
         return view.pending.by_id
     return {job.request.job_id: job for job in view.pending}
+
+
+def _lengths(firsts: Iterable[tuple[Turn, int]]) -> list[int]:
+    return [length for _, length in firsts]

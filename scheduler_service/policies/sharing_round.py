@@ -11,9 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from scheduler_service.core.capacity import Resident, expected_bytes, reserved_bytes, samples_per_gpu
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
 from scheduler_service.core.records import Gpu, JobRequest, Reason
@@ -94,6 +91,11 @@ class SharingRound:
                 self._note_in_columns(self._pairs, before, start)
         return self._pairs
 
+    @property
+    def is_large(self) -> bool:
+        """There are many GPUs to look at."""
+        return len(self._open) >= GPUS_IN_COLUMNS_MIN
+
     def has_failed(self, shape: object, length: int) -> bool:
         """Say whether a job of this shape and length was looked at in vain, and nothing has come free for it since."""
         return (shape, length) in self._failed
@@ -113,11 +115,12 @@ class SharingRound:
         """Return why those wait that nobody looked at."""
         if self.is_limited:
             return self._too_many
-        return self.closed() or self._too_few()
+        return self.closed() or Reason(code="TOO_FEW_PLACES", numbers={"gpus_with_place": len(self._open)})
 
-    def may_share(self, request: JobRequest, lefts: Sequence[int]) -> NDArray[np.bool_]:
-        """Say of jobs that differ in their steps left whether each may start beside others; never a wrong no."""
-        return self.pairs.may_share(request, lefts, is_free_gang=self._is_free_gang(request))
+    def is_free_gang(self, request: JobRequest) -> bool:
+        """The best of all GPUs decide about a job: a gang that may be anywhere, with no smaller sub-batch to choose."""
+        is_gang = request.gpus > 1 and samples_per_gpu(request, request.gpus) == 1
+        return is_gang and self._rule.recheck_gang and self._is_open_choice(request)
 
     def decide(self, job: PendingJob) -> Decision:
         """Start a job alone, else beside others, or say why not; an equal job failed before = for the same reason."""
@@ -140,9 +143,6 @@ class SharingRound:
         """Return why nobody can start any more, or None while a GPU has a place."""
         return None if self._open or not self._view.gpus else self._full
 
-    def _too_few(self) -> Reason:
-        return Reason(code="TOO_FEW_PLACES", numbers={"gpus_with_place": len(self._open)})
-
     def _hold(self, job: PendingJob, reason: Reason) -> Hold:
         candidates = self._table(*self._look(job, self._view.gpus), None) if self._view.explain else ()
         return Hold(job_id=job.request.job_id, reason=reason, candidates=candidates)
@@ -164,13 +164,11 @@ class SharingRound:
             else:
                 self._failed.clear()
 
-    def _share(self, job: PendingJob, shape: tuple[object, int]) -> Decision:
+    def _share(self, job: PendingJob, shape: object) -> Decision:
         request = job.request
         obstacle = self.free.impossible(request) or self._limit(shape)
         if obstacle is not None:
             return self._hold(job, obstacle)
-        if self._has_columns() and self._is_free_gang(request) and not self.may_share(request, [shape[1]])[0]:
-            return self._hold(job, self._too_few())
         offers: list[Offer] = []
         obstacles: dict[str, Reason] = {}
         refusals: list[Reason] = []
@@ -212,22 +210,16 @@ class SharingRound:
             yield self._open
 
     def _has_columns(self) -> bool:
-        is_large = len(self._open) >= GPUS_IN_COLUMNS_MIN
-        return is_large and self._rule.weighs_pairs and not self._view.explain
+        return self.is_large and self._rule.weighs_pairs and not self._view.explain
 
     def _is_open_choice(self, request: JobRequest) -> bool:
         """Any GPUs may be together in a gang: they are of one kind, on whatever nodes, and ask nothing of hosts."""
         asks_hosts = request.cpu_cores or request.host_memory_bytes
         return not self._view.nodes_per_job_max and not asks_hosts and self.pairs.is_one_kind
 
-    def _is_free_gang(self, request: JobRequest) -> bool:
-        """The best GPUs decide, since a gang of workers that have no smaller sub-batch to choose can be anywhere."""
-        is_gang = request.gpus > 1 and samples_per_gpu(request, request.gpus) == 1
-        return is_gang and self._rule.recheck_gang and self._is_open_choice(request)
-
     def _is_settled(self, request: JobRequest, shortlist: Shortlist, refusals: Sequence[Reason]) -> bool:
         """Say whether all GPUs together would offer the same gang as the best of them, or none again."""
-        if not self._has_columns() or not self._is_open_choice(request):
+        if not self._is_open_choice(request):
             return False
         is_same_gang = bool(refusals) and all(reason.code == "SHARING_NOT_WORTH_IT" for reason in refusals)
         return shortlist.is_whole or is_same_gang

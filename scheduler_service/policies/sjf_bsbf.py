@@ -81,9 +81,11 @@ class SjfBsbf:
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job."""
+        if not view.pending:
+            return []
         rule = _BestBenefit(recheck_gang=self.recheck_gang, is_explaining=view.explain)
         round_ = SharingRound(view, rule, weighed_jobs_max=self.weighed_jobs_max)
-        is_long = len(view.pending) >= sharing_queue.QUEUE_LONG_MIN
+        is_long = round_.is_large or len(view.pending) >= sharing_queue.QUEUE_LONG_MIN
         if is_long and view.lengths is not None and not view.explain and not self.aging_ms and round_.closed() is None:
             queue_round = sharing_queue.QueueRound(view, view.lengths(), round_, weighed_jobs_max=self.weighed_jobs_max)
             return queue_round.decide()
