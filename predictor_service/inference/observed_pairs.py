@@ -10,11 +10,12 @@ its own, and what is kept once under its id is counted once.
 
 from __future__ import annotations
 
+import heapq
 import math
 import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from predictor_service.outcome_journal import PredictionEntry
@@ -81,12 +82,47 @@ class Observation:
         )
 
 
+@dataclass(slots=True)
+class _DeviceTable:
+    """Pairs of one device type, the oldest first.
+
+    Attributes:
+        times: How often each job was measured beside anybody.
+        met: Whom each job was measured with.
+    """
+
+    pairs: OrderedDict[Pair, Observation] = field(default_factory=OrderedDict)
+    times: Counter[str] = field(default_factory=Counter)
+    met: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+    def put(self, pair: Pair, value: float, at_ms: int) -> None:
+        """Folds one measured ln(1 + slowdown) in."""
+        past = self.pairs.pop(pair, None)
+        first = Observation(count=1.0, mean=value, newest_ms=at_ms)
+        self.pairs[pair] = first if past is None else past.with_sample(value, at_ms)
+        for key, partner in (pair, pair[::-1]):
+            self.times[key] += 1
+            self.met[key].add(partner)
+        if len(self.pairs) > PAIRS_MAX:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        pair, seen = self.pairs.popitem(last=False)
+        for key, partner in (pair, pair[::-1]):
+            self.times[key] -= seen.times
+            if pair[::-1] not in self.pairs:
+                self.met[key].discard(partner)
+            if self.times[key] <= 0:
+                del self.times[key]
+                self.met.pop(key, None)
+
+
 class ObservedPairs:
     """The table of all device types; safe for many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._devices: OrderedDict[str, OrderedDict[Pair, Observation]] = OrderedDict()
+        self._devices: OrderedDict[str, _DeviceTable] = OrderedDict()
 
     def observe(self, device: str, victim: str, other: str, slowdown_ratio: float, at_ms: int = 0) -> None:
         """Folds one measured slowdown in.
@@ -100,13 +136,8 @@ class ObservedPairs:
         """
         value = min(max(math.log1p(slowdown_ratio), _LOG_MIN), _LOG_MAX)
         with self._lock:
-            table = self._devices.setdefault(_canonical(device), OrderedDict())
+            self._devices.setdefault(_canonical(device), _DeviceTable()).put((victim, other), value, at_ms)
             self._devices.move_to_end(_canonical(device))
-            past = table.pop((victim, other), None)
-            first = Observation(count=1.0, mean=value, newest_ms=at_ms)
-            table[victim, other] = first if past is None else past.with_sample(value, at_ms)
-            if len(table) > PAIRS_MAX:
-                table.popitem(last=False)
             if len(self._devices) > DEVICES_MAX:
                 self._devices.popitem(last=False)
 
@@ -136,10 +167,26 @@ class ObservedPairs:
         """
         named = set(keys)
         with self._lock:
-            table = self._devices.get(_canonical(device)) or OrderedDict()
+            table = self._devices.get(_canonical(device), _DeviceTable()).pairs
             if len(table) <= len(named) ** 2:
                 return {pair: seen for pair, seen in table.items() if pair[0] in named and pair[1] in named}
             return {(one, two): table[one, two] for one in named for two in named if (one, two) in table}
+
+    def others(self, device: str, keys: Collection[str], count: int) -> list[str]:
+        """Jobs that were measured but are not named: those that met a named one before all others, then by times.
+
+        Args:
+            device: Device type.
+            keys: Keys of jobs.
+            count: How many at most.
+        """
+        named = frozenset(keys)
+        with self._lock:
+            table = self._devices.get(_canonical(device), _DeviceTable())
+            met = {partner for key in named & table.met.keys() for partner in table.met[key]} - named
+            found = heapq.nlargest(count, met, key=lambda key: (table.times[key], key))
+            rest = (key for key in table.times if key not in named and key not in met)
+            return found + heapq.nlargest(count - len(found), rest, key=lambda key: (table.times[key], key))
 
     def all_of(self, device: str = "") -> list[tuple[str, Pair, Observation]]:
         """Every device type, pair and what is known of it, by these names.
@@ -153,7 +200,7 @@ class ObservedPairs:
                 (
                     (name, pair, seen)
                     for name, table in self._devices.items()
-                    for pair, seen in table.items()
+                    for pair, seen in table.pairs.items()
                     if wanted in ("", name)
                 ),
                 key=lambda row: row[:2],

@@ -75,7 +75,7 @@ def correct_pairs(
     of_victim, of_other = np.bincount(victim, weights, jobs), np.bincount(other, weights, jobs)
     shift = weights.sum() + of_victim[:, None] + of_other[None, :]
     shift[victim, other] += weights
-    variance = np.diag(covariance) - np.einsum("ij,jk,ki->i", covariance, inverse, covariance)
+    variance = np.diag(covariance) - np.sum(covariance @ inverse * covariance, axis=1)  # it is symmetric
     return Correction(
         shift=shift,
         victim=victim,

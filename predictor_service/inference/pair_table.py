@@ -85,19 +85,12 @@ class PairTable:
             device: Device type.
             keys: Of the jobs in the question.
         """
-        named, weights = frozenset(keys), dict[str, tuple[bool, int]]()
-        for _, pair, seen in self._observed.all_of(device):
-            for key, partner in (pair, pair[::-1]):
-                has_met, times = weights.get(key, (False, 0))
-                weights[key] = has_met or partner in named, times + seen.times
-        found: list[PairJob] = []
-        for key in sorted(weights.keys() - named, key=lambda key: (weights[key], key), reverse=True):
-            job = self._jobs.get(key)
-            if job is not None:
-                found.append(PairJob(job_id=f"measured {key}", settings=job.settings, graph_sha256=job.graph_sha256))
-            if len(found) == PARTNERS_MAX:
-                break
-        return found
+        found = self._observed.others(device, keys, PARTNERS_MAX)
+        return [
+            PairJob(job_id=f"measured {key}", settings=job.settings, graph_sha256=job.graph_sha256)
+            for key in found
+            if (job := self._jobs.get(key)) is not None
+        ]
 
     def rows(self, device: str = "") -> list[MeasuredPair]:
         """The whole table by device type and keys.

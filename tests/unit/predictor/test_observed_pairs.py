@@ -99,3 +99,17 @@ def test_the_table_is_bounded_and_forgets_the_oldest_pairs(monkeypatch: pytest.M
         table.observe("d", "victim", f"other{number}", 0.1)
     known = table.among("d", ["victim", "other1", "other2", "other3", "other4"])
     assert sorted(other for _, other in known) == ["other1", "other3", "other4"]
+
+
+def test_who_met_a_job_of_the_question_helps_before_who_was_measured_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observed_pairs, "PAIRS_MAX", 4)
+    table = ObservedPairs()
+    table.observe("d", "forgotten", "a", 0.5)
+    for _ in range(9):
+        table.observe("d", "often", "elsewhere", 0.5)
+    for victim, other in (("a", "once"), ("twice", "a"), ("twice", "a"), ("a", "a")):
+        table.observe("d", victim, other, 0.5)
+    assert table.others("d", ["a"], 9) == ["twice", "once", "often", "elsewhere"]
+    assert table.others("d", ["a"], 1) == ["twice"]
+    assert table.others("d", ["a", "twice", "once"], 1) == ["often"]
+    assert table.others("e", ["a"], 9) == []
