@@ -26,8 +26,8 @@ def job_response(answer: JobAnswer, graph: bytes | None = None) -> prediction_pb
     message.job_key = answer.job_key
     if answer.largest_batch_that_fits is not None:
         message.largest_batch_that_fits = answer.largest_batch_that_fits
-    if answer.warnings:
-        message.warnings.extend(warnings(answer.warnings))
+    for notice in answer.warnings:
+        message.warnings.add(code=notice.code, message=notice.message)
     _write(message.utilization_ratio, answer.utilization_ratio)
     _write(message.memory_bytes, answer.memory_bytes)
     _write(message.step_ms, answer.step_ms)

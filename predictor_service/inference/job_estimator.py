@@ -141,31 +141,21 @@ class JobEstimator:
         return curve
 
     def _read(self, target: Target, batch: int) -> Estimate:
-        point = self._curve(target, points_up_to(batch)).at(batch)
+        value, lower, upper, upper_99 = self._curve(target, points_up_to(batch)).at(batch)
         model = self._models.get(target.name)
-        return Estimate(
-            value=point.value,
-            lower=point.lower,
-            upper=point.upper,
-            upper_99=point.upper_99 if target is MEMORY else None,
-            confidence=self._confidence,
-            level=Level.FALLBACK if model is None else Level.GRAPH,
-            in_domain=model is not None and self._is_in_domain(model, batch),
-        )
+        level = Level.FALLBACK if model is None else Level.GRAPH
+        in_domain = model is not None and self._is_in_domain(model, batch)
+        # By position: names double the time, and every answer has three.
+        return Estimate(value, lower, upper, self._confidence, level, in_domain, upper_99 if target is MEMORY else None)
 
     def _share(self, target: Target, batch: int) -> Estimate:
         low, high = neighbours(batch)
         point = self._share_at(target, low)
         if high != low:
             point = read_between(point, self._share_at(target, high), low, batch)
-        return Estimate(
-            value=point.value,
-            lower=point.lower,
-            upper=point.upper,
-            confidence=self._confidence,
-            level=Level.GRAPH,
-            in_domain=self._is_in_domain(self._models[target.name], batch),
-        )
+        value, lower, upper, _ = point
+        in_domain = self._is_in_domain(self._models[target.name], batch)
+        return Estimate(value, lower, upper, self._confidence, Level.GRAPH, in_domain)
 
     def _share_at(self, target: Target, batch: int) -> CurvePoint:
         known = self._shares.get((target.name, batch))

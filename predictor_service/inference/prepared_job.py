@@ -21,6 +21,10 @@ from predictor_service.selection.targets import MEMORY, STEP, UTILIZATION
 
 SUB_BATCHES_MAX: Final = 64
 NO_VERSION: Final = "none"
+_NO_TRAINED_MODEL: Final = Notice(
+    code="NO_TRAINED_MODEL", message="no measurements of this device type: counted from its peaks alone"
+)
+_OUT_OF_DOMAIN: Final = Notice(code="OUT_OF_DOMAIN", message="unlike every job that was measured on this device type")
 
 
 class PreparedJob:
@@ -129,10 +133,8 @@ def _sub_batch(estimator: JobEstimator, batch: int, size: int) -> SubBatchEstima
 
 def _notices(level: Level, in_domain: bool, oom_risk: float | None) -> Iterator[Notice]:
     if level is Level.FALLBACK:
-        yield Notice(
-            code="NO_TRAINED_MODEL", message="no measurements of this device type: counted from its peaks alone"
-        )
+        yield _NO_TRAINED_MODEL
     elif not in_domain:
-        yield Notice(code="OUT_OF_DOMAIN", message="unlike every job that was measured on this device type")
+        yield _OUT_OF_DOMAIN
     if oom_risk is not None:
         yield Notice(code="MEMORY_RISK", message=f"runs out of device memory with a chance of up to {oom_risk:.0%}")
