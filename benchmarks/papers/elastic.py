@@ -1,7 +1,7 @@
 """Figs. 3, 4, 6 and 8 to 11, Table VIII and Workload Four of the SideCar paper, run again on Pollux' step times.
 
     python -m benchmarks.papers.elastic [--seeds 20]
-        [--parts figure_6 case_study figures_8_to_11 lengths epochs two_kinds]
+        [--parts figure_6 case_study figures_8_to_11 lengths epochs two_kinds growth beginning]
 
 Prints JSON; needs the public data of COTENANT_SHARED_DATA. Workload: workloads/elastic.toml. The default scheduler
 never changes a job; under termination a change costs a full restart, under elastic what SideCar needs.
@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.papers.elastic_causes import beginning, growth
 from benchmarks.papers.elastic_figures import GAINS, case_study, epochs, figures_8_to_11, lengths, two_kinds
 from benchmarks.papers.elastic_runs import COSTS, Curves, draw_workload, read_curves, rows_of, sweep
 from benchmarks.papers.seeds import Row
@@ -37,6 +38,8 @@ PARTS: Mapping[str, Callable[[Curves, int], list[Row]]] = {
     "lengths": lengths,
     "epochs": epochs,
     "two_kinds": two_kinds,
+    "growth": growth,
+    "beginning": beginning,
 }
 
 
