@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.papers import elastic_figures, elastic_runs
-from cotenant_simulator.truth.kinds import EVERY_DEVICE
+from benchmarks.papers import elastic_causes, elastic_figures, elastic_runs
+from cotenant_simulator.truth.kinds import EVERY_DEVICE, Kind, Truth
+from cotenant_simulator.truth.trace import Trace, TraceJob
 from tests.support.shared_data import shared_data
 
 
@@ -79,3 +80,19 @@ def test_reductions_are_relative_to_the_other_policy() -> None:
     assert rows["text: jct_reduction, elastic below: kubernetes_default, %"]["ours"] == 50.0
     assert rows["text: makespan_reduction, elastic below: termination_elastic, %"]["ours"] == 20.0
     assert rows["text: mean wait before the first GPUs, h"]["ratio"] == 1.0
+
+
+def test_one_gpu_at_a_time_keeps_the_known_speeds_and_lies_between_them() -> None:
+    request = elastic_runs.elastic_request("job", "key", (1, 2, 4), batch=8, steps_total=10)
+    kind = Kind(step_ms_by_gpus={1: 100.0, 2: 60.0, 4: 40.0}, batch=8)
+    trace = Trace(
+        format="t",
+        jobs=[TraceJob(submitted_at_ms=0, request=request)],
+        truth=Truth(kinds={("key", EVERY_DEVICE): kind}),
+    )
+    changed = elastic_causes.one_by_one(trace)
+    step_ms = changed.truth.kinds["key", EVERY_DEVICE].step_ms_by_gpus
+    assert step_ms == pytest.approx({1: 100.0, 2: 60.0, 3: 48.0, 4: 40.0})
+    assert changed.jobs[0].request.allowed_gpus == (1, 2, 3, 4)
+    scaled = elastic_causes.with_speedups(trace, {1: 1.0, 2: 2.0, 4: 2.5})
+    assert scaled.truth.kinds["key", EVERY_DEVICE].step_ms_by_gpus == {1: 100.0, 2: 50.0, 4: 40.0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.papers.ojpp_fluctuation import MINUTE_MS, Watched, draw_fluctuation
+from benchmarks.papers.ojpp_fluctuation import MINUTE_MS, Watched, draw_fluctuation, watch
 from cotenant_simulator.run.records import JobResult
 from scheduler_service.core.records import Share
 
@@ -50,3 +50,12 @@ def test_a_run_is_read_by_minutes_and_by_what_moved_jobs_did_not_train() -> None
     assert seen.minutes_above(0.2, from_ms=4 * MINUTE_MS) == 1
     assert seen.slowdown_percent == pytest.approx(20.0)
     assert seen.cost_percent == pytest.approx(10.0)
+
+
+def test_a_lasting_rise_ends_under_ojpap_and_so_do_the_moves() -> None:
+    """On this workload two jobs once fled from each other for ever, without a moment passing."""
+    workload = draw_fluctuation(0)
+    above = {
+        policy: watch(workload, policy).minutes_above(0.2, from_ms=workload.rise_at_ms) for policy in ("ojpp", "ojpap")
+    }
+    assert 0 < 4 * above["ojpap"] < above["ojpp"]

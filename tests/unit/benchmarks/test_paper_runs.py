@@ -10,6 +10,7 @@ import pytest
 from benchmarks.papers.colocation_workloads import cluster_of, draw_philly, draw_testbed, settings_of
 from benchmarks.papers.horus import PATTERNS
 from benchmarks.papers.seeds import as_order_row, as_row, interval_of
+from benchmarks.papers.sharing_causes import TiresiasByIterations
 from benchmarks.papers.sharing_runs import (
     ANYBODY,
     MIX,
@@ -25,6 +26,7 @@ from benchmarks.papers.sharing_runs import (
 from cotenant_simulator.readers.generated import draw
 from cotenant_simulator.truth.kinds import EVERY_DEVICE
 from cotenant_simulator.truth.trace import GIB
+from tests.support.scheduling import job, node, pending, view
 from tests.support.shared_data import shared_data
 
 
@@ -110,6 +112,13 @@ def test_jobs_on_one_gpu_keep_their_arrivals_and_lengths() -> None:
         assert kinds[1].step_ms(gpus=1) == kinds[0].step_ms(gpus=before.request.gpus)
         assert after.request.steps_total == before.request.steps_total
         assert after.request.batch == before.request.batch // before.request.gpus
+
+
+def test_tiresias_by_iterations_counts_steps_and_not_time() -> None:
+    policy = TiresiasByIterations(limit=100.0)
+    seen = view(nodes=[node("n0", 1)])
+    few, many = (pending(job(name, gpus=2), steps_done=steps) for name, steps in (("few", 49), ("many", 50)))
+    assert [policy.order(seen, one)[0] for one in (few, many)] == [0, 1]
 
 
 def test_jobs_that_never_finish_are_no_mean() -> None:
