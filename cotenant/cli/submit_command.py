@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from cotenant.cli.exit_codes import ExitCode
 from cotenant.cli.formats import emit_data, emit_message, message_to_dict
 from cotenant.cli.graph_input import load_graph
 from cotenant.cli.job_views import coded_reason, describe_job
@@ -73,7 +74,7 @@ def _with_flags(command: Command) -> Command:
 @click.command(help=_HELP, epilog=_EPILOG)
 @click.argument("job_file_and_command", nargs=-1, metavar="[JOB_FILE] [-- COMMAND...]")
 @_with_flags
-@click.option("--dry-run", is_flag=True, help="Check and predict; submit nothing.")
+@click.option("--dry-run", is_flag=True, help="Check and predict, submit nothing; exit 4 = fits nowhere.")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit 7 = failed, 8 = cancelled.")
 @click.option("--request-id", default="", help="Reuse it to repeat a submission safely.")
 @with_session
@@ -180,6 +181,7 @@ def _show_dry_run(session: Session, job: scheduling_pb2.Job) -> None:
     if not session.output.is_for_people:
         named = {device: message_to_dict(prediction) for device, prediction in predictions.items()}
         emit_data({"job": message_to_dict(job), "predictions": named}, session.output)
+        _exit_unless_it_fits(predictions)
         return
     for device, prediction in predictions.items():
         show(f"on {device}:")
@@ -188,6 +190,12 @@ def _show_dry_run(session: Session, job: scheduling_pb2.Job) -> None:
         show("")
     show(render_labelled([line for line in describe_job(job, ()) if line[0] in ("reason", "command")], session.width))
     tell("dry run: the job is valid; nothing was submitted")
+    _exit_unless_it_fits(predictions)
+
+
+def _exit_unless_it_fits(predictions: Mapping[str, prediction_pb2.PredictJobResponse]) -> None:
+    if predictions and not any(prediction.fits for prediction in predictions.values()):
+        raise click.exceptions.Exit(ExitCode.NOT_FEASIBLE)
 
 
 def _devices(session: Session) -> list[str]:

@@ -221,7 +221,14 @@ def _refused(state: ClusterState, job: JobRecord, event: events.LaunchRefused, s
     job = job.changed(launch_refusals=refusals, exit_class="refused", exit_detail=detail)
     reason = Reason(code="LAUNCH_REFUSED", numbers={"refusals": refusals, "refusals_max": LAUNCH_REFUSALS_MAX})
     if refusals >= LAUNCH_REFUSALS_MAX:
-        end(state, job, Phase.FAILED, Reason(code="LAUNCH_REFUSED_FOR_GOOD", numbers=reason.numbers), step)
+        end(
+            state,
+            job,
+            Phase.FAILED,
+            Reason(code="LAUNCH_REFUSED_FOR_GOOD", numbers=reason.numbers),
+            step,
+            message=detail,
+        )
     else:
         requeue(state, job, reason, step, wait_ms=backoff_ms(refusals))
 

@@ -15,8 +15,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "for {waited_ms}.",
     "RESTART_BACKOFF": "Restart {restarts} of at most {restart_limit} follows in {wait_ms}, because the last attempt "
     "ended early.",
-    "LAUNCH_REFUSED": "The node agent refused to start the job (refusal {refusals}); it is tried again later. See the "
-    "exit detail for the agent's reason.",
+    "LAUNCH_REFUSED": "The node agent refused to start the job (refusal {refusals}); it is tried again later.",
     "POLICY_FAILED": "The policy raised an error and decided nothing; choose another policy and report the error "
     "that the scheduler logged.",
     "NO_DECISION": "The policy said nothing about the job; this is a bug of the policy.",
@@ -151,8 +150,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "RESTART_LIMIT": "The job was restarted {restarts} time(s), and {restart_limit} are allowed; raise restart_limit "
     "or see "
     "the last exit class.",
-    "LAUNCH_REFUSED_FOR_GOOD": "The node agent refused to start the job {refusals} times; see the exit detail for "
-    "its reason.",
+    "LAUNCH_REFUSED_FOR_GOOD": "The node agent refused to start the job {refusals} times.",
 }
 """Code -> sentence; {name} stands for a number of the reason, {jobs} and {gpus} for its ids."""
 

@@ -73,6 +73,14 @@ def present_reason(state: ClusterState, job: JobRecord) -> Reason:
     return decision.reason if decision is not None else job.reason
 
 
+def _job_reason_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Reason:
+    """Return why a job is where it is; whom an agent has refused reads its very words, nobody else has them."""
+    message = reason_message(present_reason(state, job))
+    if message.code in {"LAUNCH_REFUSED", "LAUNCH_REFUSED_FOR_GOOD"} and job.exit_detail:
+        message.message += f" It said: {job.exit_detail}"
+    return message
+
+
 def assignment_messages(assignments: Iterable[Assignment]) -> list[scheduling_pb2.Assignment]:
     """Return which rank has which GPU."""
     return [scheduling_pb2.Assignment(gpu_id=assignment.gpu_id, rank=assignment.rank) for assignment in assignments]
@@ -84,7 +92,7 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
         job_id=job.job_id,
         spec=json_format.ParseDict(dict(job.launch), scheduling_pb2.JobSpec(), ignore_unknown_fields=True),
         phase=PHASE_TO_PROTO[job.phase],
-        reason=reason_message(present_reason(state, job)),
+        reason=_job_reason_message(state, job),
         submitted_at_ms=job.submitted_at_ms,
         first_started_at_ms=job.first_started_at_ms,
         finished_at_ms=job.finished_at_ms,

@@ -74,6 +74,14 @@ def test_a_job_that_will_not_fit_exits_with_four(
     assert "24 fits" in outcome.out
 
 
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_a_dry_run_that_fits_nowhere_exits_with_four(
+    output: str, cotenant: CommandLine, scheduler: FakeScheduler, predictor: FakePredictor
+) -> None:
+    predictor.answer = sample_prediction(fits=False)
+    assert cotenant("submit", JOB_FILE, "--dry-run", "-o", output).code == 4
+
+
 @pytest.mark.parametrize(
     ("phase", "code"),
     [
