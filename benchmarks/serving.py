@@ -1,13 +1,12 @@
 """Server CPU of predictions beside a raw gRPC echo of the same run, as JSON.
 
 Each figure is the best of five. "warm" means that the graph is known. `predict_job_warm` varies batch, optimizer,
-precision and mode as a scheduler does that tries what fits, and no two requests are equal, so no answer is ever reused;
-`predict_job_warm_new_settings` also varies the input wait, so that every request is a job never asked about.
-`predict_job_repeated` asks about sixteen jobs again and again: its answers are reused. `messages_only` is the floor:
-gRPC, reading the question and writing an answer, with nothing between them. `predict_job_warm_all_cores` is
-`predict_job_warm` while the server's threads may run anywhere, which they otherwise do not (`shared_core`). CPU seconds
-are those of the server's process; `flood_answers` counts by code what came back of 4,000 calls at once; what is not OK
-must be RESOURCE_EXHAUSTED. `pairs_end_to_end` adds those of the client that reads the answer.
+precision and mode as a scheduler does that tries what fits; no two requests are equal. `predict_job_warm_new_settings`
+also varies the input wait, so that every request is a job never asked about. `predict_job_warm_all_cores` is
+`predict_job_warm` while the server's threads may run anywhere, which they otherwise do not (`shared_core`).
+`messages_only` is the floor: gRPC, reading the question and writing an answer, with nothing between them. CPU seconds
+are those of the server's process; `pairs_end_to_end` adds those of the client that reads the answer. `flood_answers`
+counts by code what came back of 4,000 calls at once; what is not OK must be RESOURCE_EXHAUSTED.
 """
 
 from __future__ import annotations
@@ -175,7 +174,6 @@ def compare_in_flight(process: Process, stub: Stub, echo: Process, channel: grpc
             process,
             lambda n: stub.PredictJob.future(job_request(n, UNASKED + (n % 9973) / 10_000, graph_sha256=sha256)),
         ),
-        "predict_job_repeated": (process, lambda n: stub.PredictJob.future(job_request(n % 16, graph_sha256=sha256))),
         "messages_only": (echo, lambda n: messages_only.future(job_request(n, graph_sha256=sha256))),
         "echo_1_kib": (echo, lambda _: plain.future(bytes(ECHO_BYTES))),
     }

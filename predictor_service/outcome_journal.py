@@ -93,8 +93,6 @@ class OutcomeJournal:
         self._predictions_max = predictions_max
         self._lock = threading.Lock()
         self._since_trim = 0
-        self.remembered = 0
-        """Predictions handed over so far."""
         self._buffer_lock = threading.Lock()
         self._buffered: list[PredictionRow] = []
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
@@ -110,7 +108,6 @@ class OutcomeJournal:
         """Writes down a prediction; see `remember`."""
         with self._buffer_lock:
             self._buffered.append(row)
-            self.remembered += 1
             waiting = len(self._buffered)
         # Whoever writes already takes these along next time; nobody waits for a disk unless too many wait for it.
         if waiting >= BUFFERED_MAX and self._lock.acquire(blocking=waiting >= _WAITING_MAX):

@@ -1,13 +1,12 @@
-"""PredictJob between message and use case: what was read, checked or answered before is not done again.
+"""PredictJob between message and use case: what was read and checked before is not done again.
 
-Schedulers ask about one job at many batches and again at the same ones. A request is known by its bytes but for id and
-batch; the same batch again gets the same answer, prediction_id included, until the model or what was measured changes.
+Schedulers ask about one job at many batches. A request is known by its bytes but for id and batch.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from cotenant.v1 import prediction_pb2
@@ -18,23 +17,17 @@ from predictor_service.inference.kept_estimators import NODES_MAX
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.prepared_job import PreparedJob
 from predictor_service.inference.records import JobAnswer
-from predictor_service.outcome_journal import PREDICTIONS_MAX, OutcomeJournal, PredictionRow, write_figures
+from predictor_service.outcome_journal import OutcomeJournal, PredictionRow, write_figures
 from predictor_service.system_clock import now_ms
 
 QUESTIONS_MAX: Final = 1_024
 QUESTION_BYTES_MAX: Final = 4 << 10
 """Longer ones are answered and not known again."""
-BATCHES_MAX: Final = 16
-"""Answers kept of one question; then all of them are forgotten."""
-_REUSED_WITHIN: Final = PREDICTIONS_MAX // 4
-"""Predictions after which an answer is made anew, so that the journal still knows every prediction_id that is given."""
-
-Epoch = tuple[int, int]
 
 
 @dataclass(slots=True, eq=False)
 class _Known:
-    """A question read before, what its answers share, and some of them by batch, each with its epoch.
+    """A question read before, and what its answers share.
 
     Attributes:
         graph: What all its answers say of the graph; a message that is read is made faster than one that is written.
@@ -44,7 +37,6 @@ class _Known:
     job: PreparedJob
     graph: bytes
     text: str
-    answers: dict[int, tuple[Epoch, prediction_pb2.PredictJobResponse]] = field(default_factory=dict)
 
 
 class JobAnswers:
@@ -73,16 +65,7 @@ class JobAnswers:
         batch = request.settings.batch_size
         if request.HasField("onnx_graph"):
             return self._predict(self._read(request), batch)
-        known = self._recall(request, batch)
-        epoch = (self._predictor.outcomes_learned, self._journal.remembered // _REUSED_WITHIN)
-        kept = known.answers.get(batch)
-        if kept is not None and kept[0] == epoch:
-            return kept[1]
-        made = self._predict(known, batch)
-        if len(known.answers) >= BATCHES_MAX:
-            known.answers.clear()
-        known.answers[batch] = (epoch, made)
-        return made
+        return self._predict(self._recall(request, batch), batch)
 
     def _recall(self, request: prediction_pb2.PredictJobRequest, batch: int) -> _Known:
         request.request_id = ""

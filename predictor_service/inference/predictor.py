@@ -71,8 +71,6 @@ class Predictor:
         # Unlike any other process' ids, and ascending: an index of the journal then grows at its end only.
         self._ids_of_process = uuid.uuid4().hex
         self._numbers = itertools.count(1)
-        self.outcomes_learned = 0
-        """Grows whenever an answer may differ from what it was before, although the version is the same."""
 
     @property
     def version(self) -> ServedVersion | None:
@@ -154,7 +152,6 @@ class Predictor:
         joined = list(joined)
         self._pairs.learn_outcomes(joined)
         self._observed_jobs.learn(joined)
-        self.outcomes_learned += len(joined)
 
     def learn_stretches(self, stored: Iterable[StoredStretch]) -> None:
         """Learns what agents measured of pairs at once.
@@ -174,7 +171,6 @@ class Predictor:
             stored: As for `learn_stretches`.
         """
         self._pairs, self._observed_jobs = PairTable(), ObservedJobs()
-        self.outcomes_learned += 1
         self.learn_outcomes(joined)
         self.learn_stretches(stored)
 

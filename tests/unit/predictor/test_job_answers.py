@@ -12,11 +12,13 @@ import pytest
 from cotenant.v1 import prediction_pb2 as messages
 from predictor_service.errors import InvalidBatchError, InvalidRequestError
 from predictor_service.grpc_api import job_answers
-from predictor_service.grpc_api.job_answers import BATCHES_MAX, JobAnswers
+from predictor_service.grpc_api.job_answers import JobAnswers
 from predictor_service.grpc_api.translate_answers import job_response
 from predictor_service.grpc_api.translate_requests import job_question
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.predictor import Predictor
+from predictor_service.inference.prepared_job import PreparedJob
+from predictor_service.inference.records import JobQuestion
 from predictor_service.outcome_journal import OutcomeJournal
 from predictor_service.registry.served_version import ServedVersion
 from tests.support.measured_dataset import DEVICE, graphs
@@ -41,12 +43,22 @@ class Versions:
         self.served = dataclasses.replace(self.served, manifest=manifest)
 
 
+class CountingPredictor(Predictor):
+    """Knows how many questions were prepared."""
+
+    prepared = 0
+
+    def prepare_job(self, question: JobQuestion) -> PreparedJob:
+        self.prepared += 1
+        return super().prepare_job(question)
+
+
 class Desk:
     """Answers of one service with everything behind them."""
 
     def __init__(self, folder: Path, questions_max: int = job_answers.QUESTIONS_MAX) -> None:
         self.versions = Versions()
-        self.predictor = Predictor(GraphLibrary(InProcessDescriber(), folder / "graphs"), self.versions)
+        self.predictor = CountingPredictor(GraphLibrary(InProcessDescriber(), folder / "graphs"), self.versions)
         self.journal = OutcomeJournal(folder / "journal.sqlite")
         self.answers = JobAnswers(self.predictor, self.journal, questions_max)
         self.hashes = {family: self.predictor.keep_graph(content)[0] for family, content in GRAPHS.items()}
@@ -58,9 +70,6 @@ class Desk:
 
     def ask(self, *arguments: Any, **fields: Any) -> messages.PredictJobResponse:
         return self.answers.answer(self.request(*arguments, **fields))
-
-    def written(self) -> int:
-        return self.journal.remembered
 
 
 @pytest.fixture
@@ -98,13 +107,14 @@ def test_answers_are_those_of_a_predictor_that_keeps_nothing_in_any_order(desk: 
         assert found == expected
 
 
-def test_the_same_question_gets_the_same_answer_whatever_its_id_and_is_written_down_once(desk: Desk) -> None:
-    first = desk.ask(request_id="a")
-    assert desk.ask(request_id="b") is first
-    assert desk.written() == 1
-    assert desk.ask(batch=64).prediction_id != first.prediction_id
-    assert desk.written() == 2
-    assert set(desk.journal.find([first.prediction_id])) == {first.prediction_id}
+def test_a_question_is_prepared_once_whatever_its_id_and_batch_and_every_answer_has_an_id_of_its_own(
+    desk: Desk,
+) -> None:
+    answers = [desk.ask(request_id="a"), desk.ask(request_id="b"), desk.ask(batch=64)]
+    assert desk.predictor.prepared == 1
+    ids = {answer.prediction_id for answer in answers}
+    assert len(ids) == 3
+    assert set(desk.journal.find(list(ids))) == ids
 
 
 def test_the_journal_has_the_batch_that_was_asked_not_the_one_that_was_asked_first(desk: Desk) -> None:
@@ -137,8 +147,7 @@ def test_no_answer_of_a_version_outlives_it(desk: Desk) -> None:
     before = desk.ask()
     desk.versions.swap("another")
     after = desk.ask()
-    assert (after.model_version, after.prediction_id == before.prediction_id) == ("another", False)
-    assert desk.ask() is after
+    assert (before.model_version == "another", after.model_version) == (False, "another")
 
 
 def test_no_answer_outlives_what_was_measured_since(desk: Desk) -> None:
@@ -150,25 +159,11 @@ def test_no_answer_outlives_what_was_measured_since(desk: Desk) -> None:
     assert after.step_ms.value > 1.5 * before.step_ms.value
 
 
-def test_an_answer_is_made_anew_before_the_journal_forgets_it(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_answers, "_REUSED_WITHIN", 3)
-    first = desk.ask()
-    for batch in (1, 2, 3):
-        desk.ask(batch=batch)
-    assert desk.ask().prediction_id != first.prediction_id
-
-
-def test_only_some_answers_of_a_question_and_no_more_questions_than_allowed_are_kept(tmp_path: Path) -> None:
+def test_no_more_questions_are_kept_than_allowed(tmp_path: Path) -> None:
     desk = Desk(tmp_path, questions_max=1)
-    first = desk.ask(batch=1)
-    for batch in range(2, BATCHES_MAX + 1):
-        desk.ask(batch=batch)
-    assert desk.ask(batch=1) is first
-    desk.ask(batch=BATCHES_MAX + 1)
-    assert desk.ask(batch=1) is not first
-    kept = desk.ask(batch=5)
-    desk.ask("deep", 5)
-    assert desk.ask(batch=5) is not kept
+    for family, prepared in (("medium", 1), ("medium", 1), ("deep", 2), ("medium", 3)):
+        desk.ask(family)
+        assert desk.predictor.prepared == prepared
     desk.journal.close()
 
 
@@ -176,9 +171,9 @@ def test_a_question_that_is_long_for_no_reason_is_answered_and_not_kept(desk: De
     request = desk.request()
     unknown_field = b"\xf8\x3f\x01"
     request.MergeFromString(unknown_field * job_answers.QUESTION_BYTES_MAX)
-    first = desk.answers.answer(request)
-    assert first.fits
-    assert desk.answers.answer(request).prediction_id != first.prediction_id
+    assert desk.answers.answer(request).fits
+    assert desk.answers.answer(request).fits
+    assert desk.predictor.prepared == 2
 
 
 def test_a_known_question_is_refused_at_a_bad_batch_as_a_new_one_would_be(desk: Desk) -> None:
@@ -197,4 +192,5 @@ def test_a_graph_that_is_sent_along_is_answered_and_not_kept_as_a_question(desk:
     request.onnx_graph = GRAPHS["wide"]
     first = desk.answers.answer(request)
     assert first.graph.graph_sha256 == desk.hashes["wide"]
-    assert desk.answers.answer(request).prediction_id != first.prediction_id
+    desk.answers.answer(request)
+    assert desk.predictor.prepared == 2
