@@ -138,7 +138,7 @@ def _with_end(job: JobRecord, event: events.JobStopped | events.JobFailed) -> Jo
 
 
 def _finished(state: ClusterState, job: JobRecord, event: events.JobFinished, step: Step) -> None:
-    """Believe a success when the work was done, and when the program never said how much of it was."""
+    """Believe a success when the work was done, and when a program nobody stopped never said how much of it was."""
     job = job.changed(
         exit_class="done",
         steps_done=max(job.steps_done, event.steps_done),
@@ -147,7 +147,7 @@ def _finished(state: ClusterState, job: JobRecord, event: events.JobFinished, st
     if job.steps_done >= job.request.steps_total:
         end(state, job, Phase.FINISHED, Reason(code="FINISHED"), step)
         return
-    if not job.steps_done:
+    if not job.steps_done and job.phase is not Phase.STOPPING:
         end(state, job, Phase.FINISHED, Reason(code="FINISHED_UNCOUNTED"), step)
         return
     numbers = {"steps_done": job.steps_done, "steps_total": job.request.steps_total}

@@ -94,6 +94,14 @@ def test_a_migration_checkpoints_stops_and_starts_a_new_attempt_with_the_same_pr
     assert (moving.job.restarts, moving.job.preemptions, moving.rejected) == (0, 0, [])
 
 
+@pytest.mark.parametrize(("every_step", "phase"), [(False, Phase.FAILED), (True, Phase.FINISHED)])
+def test_success_of_a_program_that_was_told_to_stop_needs_its_steps(every_step: bool, phase: Phase) -> None:
+    moving = Moving()
+    moving.wish(migrate("n1.1"))
+    moving.report(events.JobFinished, steps_done=moving.job.request.steps_total if every_step else 0)
+    assert moving.job.phase is phase
+
+
 def test_both_places_are_kept_while_the_job_moves() -> None:
     moving = Moving()
     moving.wish(migrate("n1.1"))
