@@ -12,7 +12,7 @@ from typing import Any
 from scheduler_service.core.attempts import OUTCOME_WINDOW_MS_MIN, outcome_commands
 from scheduler_service.core.events import JobProgressed
 from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.pair_refreshes import CHANGE_RATIO_MIN, note_measured
+from scheduler_service.core.pair_refreshes import MOVED_RATIO_MIN, note_measured
 from scheduler_service.core.prediction_store import moving_average
 from scheduler_service.core.records import Phase
 from scheduler_service.core.state import ClusterState
@@ -75,7 +75,7 @@ def _learned(state: ClusterState, job: JobRecord, report: JobProgressed) -> dict
     slowdown_ratio = report.window_ms / report.window_steps / solo_step_ms - 1.0
     if len(others) == 1 and key and state.jobs[others[0]].request.key:
         moved = state.predictions.observe_pair(key, state.jobs[others[0]].request.key, device, slowdown_ratio)
-        if moved is None or moved >= CHANGE_RATIO_MIN:
+        if moved is None or moved >= MOVED_RATIO_MIN:
             note_measured(state, device)
     _update_gpus(state, job, slowdown_ratio)
     observed = moving_average(job.observed_slowdown_ratio, slowdown_ratio)

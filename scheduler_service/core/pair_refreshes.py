@@ -20,11 +20,13 @@ from scheduler_service.core.records import PairPrediction, Phase
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.step import Step
 
-KEYS_MAX = 50
-"""Keys of running jobs, and as many of waiting ones: what may be decided next."""
+KEYS_MAX = 32
+"""Keys of running jobs, and as many of waiting ones: what may be decided next. An answer is a fact of the log."""
 JOBS_LOOKED_AT_MAX = 200
-CHANGE_RATIO_MIN = 0.01
-"""A slowdown that moves by less changes nothing."""
+MOVED_RATIO_MIN = 0.01
+"""A measured average that moves by less makes nothing stale."""
+CHANGE_RATIO_MIN = 0.02
+"""An answer that differs by less is not kept."""
 
 
 def note_measured(state: ClusterState, device: str) -> None:
