@@ -55,9 +55,9 @@ class PairColumns:
         self._answers = answers_of(view, columns)
         self._rests_ms, self._job_of = rests_of(view, columns.gpu_ids)
         self._is_free = np.zeros(len(columns.gpu_ids), dtype=np.bool_)
-        self._is_free[[columns.position_of[gpu_id] for gpu_id in view.free_gpu_ids]] = True
+        self._is_free[list(map(columns.position_of.__getitem__, view.free_gpu_ids))] = True
         self._is_lone = np.zeros(len(columns.gpu_ids), dtype=np.bool_)
-        self._is_lone[[columns.position_of[gpu_id] for gpu_id in lone_gpu_ids(view)]] = True
+        self._is_lone[list(map(columns.position_of.__getitem__, lone_gpu_ids(view)))] = True
         self._settle()
 
     @property

@@ -51,13 +51,8 @@ class Gangs:
     left: Column
     gpus: NDArray[np.intp]
 
-    @property
-    def by_running_job(self) -> tuple[Column, Column, Column]:
-        """Time of a step, xi of the gang, xi of the partner, by shape and running job; an infinite time = not there."""
-        return self.options[:, :, 0], 1 + self.options[:, :, 1], 1 + self.options[:, :, 2]
 
-
-def least_sums(left: Column | int, options: Sequence[Sequence[Column]], full_ms: Column, partner: Column) -> Column:
+def least_sums(left: int, options: Sequence[Sequence[Column]], full_ms: Column, partner: Column) -> Column:
     """Return the least sum of both ends over sub-batches, where it beats waiting; infinite elsewhere.
 
     Args:
@@ -66,7 +61,7 @@ def least_sums(left: Column | int, options: Sequence[Sequence[Column]], full_ms:
         full_ms: Time of a step of the new job alone, with its whole batch at once.
         partner: How long the partners still need alone; infinite = unknown.
     """
-    best: Column = np.full(np.broadcast_shapes(np.shape(left), partner.shape), inf)
+    best: Column = np.full(len(partner), inf)
     for step_ms, own, other in options:
         best = np.fmin(best, _shared_sums(left * step_ms, own, other, partner))
     waiting = left * full_ms + 2 * partner
@@ -87,9 +82,16 @@ def may_pay_as_gangs(gangs: Gangs, running: RunningJobs, free_count: int) -> NDA
         running: Whom they may meet.
         free_count: GPUs that hold nothing.
     """
-    step_ms, own_pace, other_pace, shape = *gangs.by_running_job, gangs.shapes[:, None]
+    shape, own_pace, other_pace = gangs.shapes[:, None], 1 + gangs.options[:, :, 1], 1 + gangs.options[:, :, 2]
+    step_ms = gangs.options[:, :, 0]
     new, gpus = gangs.left[:, None] * step_ms.min(axis=1, initial=inf)[shape], gangs.gpus[shape]
-    sums, is_close = _pair_sums(gangs, running.rests_ms, new)
+    # Of the two formulas of Theorem 1 the one that holds is the lesser; a GPU without a time of a step is not for them.
+    ends_first = np.where(step_ms < inf, own_pace * (2 - 1 / other_pace), inf)
+    outlives = np.where(step_ms < inf, running.rests_ms * other_pace * (2 - 1 / own_pace), inf)
+    sums = np.minimum(running.rests_ms + new * ends_first[gangs.shapes], outlives[gangs.shapes] + new)
+    limits = (new + 2 * running.rests_ms) * (1 - ROUNDING_RATIO)
+    is_close = np.abs(sums - limits) <= CLOSE_RATIO * limits
+    sums = np.where(sums < limits, sums, inf)
     order = np.argsort(sums, axis=1)[:, : gangs.gpus.max() + 1]
     cheapest, gpus_there = sums[np.arange(len(sums))[:, None], order], running.gpus[order]
     is_met = (np.cumsum(gpus_there, axis=1) - gpus_there < gpus) & np.isfinite(cheapest)
@@ -105,20 +107,6 @@ def may_pay_as_gangs(gangs: Gangs, running: RunningJobs, free_count: int) -> NDA
     is_enough = np.isfinite(sums) @ running.gpus + free_count >= gpus[:, 0]
     found: NDArray[np.bool_] = is_enough & (is_open | (shared < waiting * (1 - ROUNDING_RATIO / 2)))
     return found
-
-
-def _pair_sums(gangs: Gangs, rests: Column, new: Column) -> tuple[Column, NDArray[np.bool_]]:
-    """Return by gang and running job what `least_sums` does, and where rounding might decide.
-
-    Of the two formulas of Theorem 1 the one that holds is the lesser.
-    """
-    step_ms, own_pace, other_pace = gangs.by_running_job
-    ends_first = np.where(np.isfinite(step_ms), own_pace * (2 - 1 / other_pace), inf)
-    outlives = np.where(np.isfinite(step_ms), rests * other_pace * (2 - 1 / own_pace), inf)
-    sums = np.minimum(rests + new * ends_first[gangs.shapes], outlives[gangs.shapes] + new)
-    limits = (new + 2 * rests) * (1 - ROUNDING_RATIO)
-    is_close = np.abs(sums - limits) <= CLOSE_RATIO * limits
-    return np.where(sums < limits, sums, inf), is_close
 
 
 def _shared_sums(rest: Column, own: Column, other: Column, partner: Column) -> Column:

@@ -1,0 +1,116 @@
+"""Gangs weighed all at once against the plain rule, one gang after the other, in plain Python."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from scheduler_service.policies.pair_sharing import (
+    RunningBeside,
+    is_worth_sharing,
+    shared_pair_sum_ms,
+    shared_sum_ms,
+    waiting_sum_ms,
+)
+from scheduler_service.policies.pair_sums import Gangs, RunningJobs, may_pay_as_gangs
+
+LEFTS = (0, 1, 7, 40, 100, 101, 250, 1_000)
+WIDTHS = (2, 4, 9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """Running jobs, of which some admit nobody, and gangs of three widths that would meet them."""
+
+    rests_ms: list[float]
+    gpus: list[int]
+    slowdowns: list[list[tuple[float, float]]]
+    is_closed: list[bool]
+    step_ms: float
+    free_count: int
+
+    @classmethod
+    def drawn(cls, seed: int, *, is_gang_slowed_alike: bool) -> Moment:
+        """Draw one; a few remaining times and slowdowns are equal."""
+        luck = random.Random(seed)
+        jobs = luck.randrange(0, 15)
+        alike = luck.choice((0.0, 0.25, 0.5))
+
+        def pair() -> tuple[float, float]:
+            own = alike if is_gang_slowed_alike else luck.choice((0.0, 0.5, luck.uniform(0, 2)))
+            return own, luck.choice((0.0, 0.5, luck.uniform(0, 1.5)))
+
+        return cls(
+            rests_ms=[luck.choice((0.0, 50_000.0, luck.uniform(0, 300_000))) for _ in range(jobs)],
+            gpus=[luck.choice((1, 1, 2, 8)) for _ in range(jobs)],
+            slowdowns=[[pair() for _ in range(jobs)] for _ in WIDTHS],
+            is_closed=[luck.random() < 0.1 for _ in range(jobs)],
+            step_ms=luck.choice((1_000.0, 333.3)),
+            free_count=luck.choice((0, 0, 1, 3)),
+        )
+
+    def answers(self) -> list[bool]:
+        """Ask the columns about every length of every width."""
+        inf = float("inf")
+        options = [
+            [
+                (inf, 0.0, 0.0, inf) if closed else (self.step_ms, own, other, self.step_ms)
+                for (own, other), closed in zip(row, self.is_closed, strict=True)
+            ]
+            for row in self.slowdowns
+        ]
+        jobs = len(self.rests_ms)
+        gangs = Gangs(
+            options=np.array(options, dtype=np.float64).reshape(len(WIDTHS), jobs, 4),
+            shapes=np.repeat(np.arange(len(WIDTHS)), len(LEFTS)),
+            left=np.array(LEFTS * len(WIDTHS), dtype=np.float64),
+            gpus=np.array(WIDTHS),
+        )
+        running = RunningJobs(
+            rests_ms=np.array(self.rests_ms, dtype=np.float64),
+            classes=np.zeros(jobs, dtype=np.intp),
+            gpus=np.array(self.gpus, dtype=np.intp),
+        )
+        with np.errstate(invalid="ignore"):
+            return [bool(one) for one in may_pay_as_gangs(gangs, running, self.free_count)]
+
+    def plain(self, shape: int, left: int) -> tuple[bool, bool]:
+        """Return whether a gang would start, and whether equal sums leave open whom it meets."""
+        rest_ms, width, places = left * self.step_ms, WIDTHS[shape], list[tuple[float, int]]()
+        for number, (own, other) in enumerate(self.slowdowns[shape]):
+            sum_ms = shared_pair_sum_ms(rest_ms, self.rests_ms[number], own, other)
+            is_worth = is_worth_sharing(sum_ms, rest_ms + 2 * self.rests_ms[number])
+            if is_worth and not self.is_closed[number]:
+                places += [(sum_ms, number)] * self.gpus[number]
+        places.sort()
+        if len(places) + self.free_count < width:
+            return False, False
+        met = dict.fromkeys(number for _, number in places[:width])
+        partners = [
+            RunningBeside(rest_ms=self.rests_ms[number], slowdown_ratio=other, newcomer_slowdown_ratio=own)
+            for number, (own, other) in ((number, self.slowdowns[shape][number]) for number in met)
+        ]
+        others = [sum_ms for sum_ms, number in places if number not in met]
+        sums = sorted({number: sum_ms for sum_ms, number in places[:width]}.values()) + others[:1]
+        has_tie = any(later - sooner <= 1e-9 * later for sooner, later in pairwise(sums))
+        is_worth = is_worth_sharing(shared_sum_ms(rest_ms, partners), waiting_sum_ms(rest_ms, partners))
+        return not met or is_worth, has_tie
+
+
+@pytest.mark.parametrize("is_gang_slowed_alike", [True, False])
+def test_a_gang_that_would_start_is_never_passed_over(is_gang_slowed_alike: bool) -> None:
+    passed_over = 0
+    for seed in range(150):
+        moment = Moment.drawn(seed, is_gang_slowed_alike=is_gang_slowed_alike)
+        cases = [(shape, left) for shape in range(len(WIDTHS)) for left in LEFTS]
+        for (shape, left), may_pay in zip(cases, moment.answers(), strict=True):
+            would_start, has_tie = moment.plain(shape, left)
+            assert may_pay or not would_start, (seed, shape, left)
+            if is_gang_slowed_alike and not has_tie:
+                assert may_pay == would_start, (seed, shape, left)
+            passed_over += not may_pay
+    assert passed_over > 150
