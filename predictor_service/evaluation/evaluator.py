@@ -163,7 +163,7 @@ def _read(question: EvaluationQuestion, path: Path, tell: Tell) -> ReadProblem:
     problem, leaks = remove_leaks(read.problem)
     if leaks:
         tell(f"{profiles.name}: not used, the measured value is an exact line of them: {', '.join(leaks)}")
-    return ReadProblem(problem=problem, excluded=read.excluded)
+    return ReadProblem(problem=problem.in_content_order(), excluded=read.excluded)
 
 
 def _choose_device(profiles: MeasuredProfiles, target: str, asked: str) -> str:

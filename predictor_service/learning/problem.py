@@ -126,6 +126,15 @@ class Problem:
             others=tuple(self.others[place] for place in places),
         )
 
+    def in_content_order(self) -> Problem:
+        """Returns the same rows in an order that follows from what they say: whatever is drawn by a seed, draws alike.
+
+        Names of jobs and runs decide between rows that are equal in all else.
+        """
+        keys = [_content(*row) for row in zip(self.measured.tolist(), self.jobs, self.others, strict=True)]
+        order = sorted(range(len(self)), key=lambda row: (keys[row], self.jobs[row].job_key, self.row_ids[row]))
+        return self.subset(order)
+
     def groups(self, level: str) -> Sequence[frozenset[str]]:
         """Groups of each row at one of `LEVELS`.
 
@@ -140,6 +149,11 @@ class Problem:
             raise ValueError(f"level {level!r} is none of {', '.join(LEVELS)}")
         rows = zip(self.jobs, self.others, strict=True)
         return [_groups_of((job, *others), level) for job, others in rows]
+
+
+def _content(measured: float, job: JobFacts, others: Sequence[JobFacts]) -> tuple[object, ...]:
+    named = [(one.device, one.architecture, one.batch, one.gpus, sorted(one.labels.items())) for one in (job, *others)]
+    return measured, named, sorted(job.raw.items())
 
 
 def _groups_of(jobs: Sequence[JobFacts], level: str) -> frozenset[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cotenant.profile_schema import SoloRow
+from cotenant.profile_schema import PairRow, SoloRow, read_rows
 from predictor_service.errors import PredictorError, TrainingDataError
 from predictor_service.evaluation import evaluator
 from predictor_service.evaluation.evaluator import EvaluationQuestion, evaluate
@@ -273,3 +273,20 @@ def test_a_stored_version_scores_pairs_by_what_its_jobs_do_alone(tmp_path: Path)
     assert scored.rows == 36
     assert scored.metrics["mae"] is not None
     assert scored.metrics["mae"] < 0.1
+
+
+@pytest.mark.parametrize(("target", "rows"), [("memory", 14), ("slowdown", 37)])
+def test_the_order_of_rows_changes_nothing(
+    tmp_path: Path, target: str, rows: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the real methods: trees draw rows by their place."""
+    monkeypatch.undo()
+    solo, pairs = read_rows(folder / "solo.csv", SoloRow), read_rows(folder / "pairs.csv", PairRow)
+    solo = solo[:rows]
+    keys = {row.job_key for row in solo}
+    pairs = [row for row in pairs if {row.victim_job_key, *row.other_job_keys} <= keys]
+    kept, turned = (
+        ask(write_profiles(tmp_path / name, solo[::step], pairs[::step]), target, "random_pair", folds=2)
+        for name, step in (("kept", 1), ("turned", -1))
+    )
+    assert json.loads(as_json(turned)) == json.loads(as_json(kept))
