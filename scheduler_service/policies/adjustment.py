@@ -19,6 +19,9 @@ from scheduler_service.policies.packing_rules import ROUNDING_DIGITS, ROUNDING_R
 from scheduler_service.policies.placement import kind_of
 from scheduler_service.policies.resulting_interference import slowdowns_on
 
+LOOKS_MAX = 20_000
+"""Devices that one plan looks at as targets; what it has found by then is the plan. About a second."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMove:
@@ -70,6 +73,7 @@ class Arrangement:
             for job_id, job in view.running.items()
         }
         self._moved: set[str] = set()
+        self._looks = 0
         self._in_order = sorted(view.gpus.values(), key=lambda one: (one.node_id, one.gpu.index, one.gpu.gpu_id))
 
     def plan(self, cost_of: Callable[[RunningJob], int], cost_max_ms: float) -> list[JobMove]:
@@ -179,7 +183,11 @@ class Arrangement:
         self, job: RunningJob, source: str, suffered: float, is_balanced: Callable[[str], bool]
     ) -> str | None:
         """Return where a worker should go, or None; `is_balanced(target)` is asked while the worker is there."""
-        found = [self._target(job, source, entry, suffered, is_balanced) for entry in self._different_gpus()]
+        if self._looks > LOOKS_MAX:
+            return None
+        different = list(self._different_gpus())
+        self._looks += len(different)
+        found = [self._target(job, source, entry, suffered, is_balanced) for entry in different]
         # Where predictions have just been wrong, a device with nobody on it needs none.
         prefers_new = self._is_surprising(source)
         targets = [one for one in found if one is not None]

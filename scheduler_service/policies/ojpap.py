@@ -23,7 +23,8 @@ Where we differ:
     from what nobody predicted to unused GPUs first. Everything said about ojpp holds here too.
 
 Cost:
-    That of ojpp; when triggered O(GPUs in use x GPUs) looks, each at the jobs of two GPUs and their other workers.
+    That of ojpp; when triggered O(workers of suffering jobs x GPUs) looks, each at the jobs of two GPUs and their other
+    workers, but not more than 20,000.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from scheduler_service.core import commands, events
 from scheduler_service.core.decisions import Migrate, unfolded
 from scheduler_service.core.records import Share
 from scheduler_service.core.view import SchedulingView
+from scheduler_service.policies import adjustment
 from scheduler_service.policies.ojpap import Ojpap
 from tests.support.engine_play import Play
 from tests.support.packing import Instance, Packed
@@ -215,3 +216,12 @@ def test_what_was_measured_before_somebody_came_does_not_tell_of_him() -> None:
     assert moves_of(seen, settle_ms=1) == {"a": ["g4"], "c": ["g5"]}
     changed = {**seen.running, "d": replace(seen.running["d"], neighbours_since_ms=seen.now_ms)}
     assert moves_of(replace(seen, running=changed), settle_ms=1) == {"a": ["g4"]}
+
+
+def test_a_plan_ends_with_what_it_has_found_when_it_has_looked_at_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = {"a": ["g0"], "b": ["g0"], "c": ["g1"], "d": ["g1"], "e": ["g2"], "f": ["g3"]}
+    jobs = tuple(Packed(name=name) for name in "abcdef")
+    seen = suffering(Instance(jobs=jobs, gpus=6, held=held), {"g0": 0.5, "g1": 0.5}, {})
+    assert moves_of(seen) == {"a": ["g4"], "c": ["g5"]}
+    monkeypatch.setattr(adjustment, "LOOKS_MAX", 1)
+    assert moves_of(seen) == {"a": ["g4"]}
