@@ -21,13 +21,51 @@ from predictor_service.learning.solo_models import SoloModels, fit_models, hold_
 from predictor_service.learning.solo_physics import fit_physics, largest_possible
 from predictor_service.selection.domain import TrainingDomain, learn_domain
 from predictor_service.selection.folds import Fold, grouped_folds
-from predictor_service.selection.local_bounds import LocalBounds, learn_bounds
+from predictor_service.selection.local_bounds import BRIEF, THOROUGH, LocalBounds, SpreadSearch, learn_bounds
 
 INNER_FOLDS_MAX: Final = 6
 BLEND: Final = "blend"
+_MEAN_AND_MIDDLE: Final = {"extra_trees": 0.5, "steady_trees": 0.5}
+_PROMISED: Final = 0.99
 _COARSEST_FIRST: Final = ("device", "family", "architecture", "job")
 _LEVEL_ALONE: Final = {"random_pair": "job"}
 """A job alone is its own pair."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Blend:
+    """A weighted mean of candidates, and the intervals around it.
+
+    Attributes:
+        weights: By candidate; their sum is 1.
+        bounds: From what it erred by on held-out rows.
+    """
+
+    weights: Mapping[str, float]
+    bounds: LocalBounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeldOut:
+    """What candidates say of rows whose groups they have not seen, in the learned scale.
+
+    Attributes:
+        table: Columns of the rows.
+        encoded: What was measured.
+        answers: By candidate.
+        groups: Of each row.
+    """
+
+    table: FloatArray
+    encoded: FloatArray
+    answers: Mapping[str, FloatArray]
+    groups: Sequence[frozenset[str]]
+
+    def bound(self, weights: Mapping[str, float], seed: int, search: SpreadSearch) -> Blend:
+        """A weighted mean with the intervals that its errors teach."""
+        residuals = self.encoded - _mix(self.answers, weights)
+        bounds = learn_bounds(self.table, residuals, self.groups, seed, search=search)
+        return Blend(weights=weights, bounds=bounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,27 +75,27 @@ class LearnedRows:
     Attributes:
         candidates: Scored table, the blend first, then best first.
         models: All candidates fitted on all rows; the constant alone where rows carry no choice.
-        weights: Of the blend, by candidate.
-        bounds: Of the blend.
+        blend: Of the candidates that err little.
+        held_out: What candidates said of these rows without their groups.
     """
 
     candidates: Sequence[CandidateResult]
     models: SoloModels
-    weights: Mapping[str, float]
-    bounds: LocalBounds
+    blend: Blend
+    held_out: HeldOut
 
     def decode_each(self, problem: Problem) -> Mapping[str, FloatArray]:
         """What the blend and every candidate answer, in the target's unit."""
         each = self.models.decode_each(problem)
-        return each if len(each) == 1 else {BLEND: self.answer(problem).value, **each}
+        return each if len(each) == 1 else {BLEND: self.answer(problem, self.blend).value, **each}
 
-    def answer(self, problem: Problem) -> Answer:
-        """What the blend answers, with its intervals."""
+    def answer(self, problem: Problem, blend: Blend) -> Answer:
+        """What one of the blends answers, with its intervals."""
         anchor = self.models.physics.anchor(problem)
         table = self.models.table(problem)
-        value = _blend(self.models.encode_each(problem), self.weights)
-        half_width = self.bounds.interval(table, 0.9)
-        upper = value + np.maximum(self.bounds.upper(table, 0.99), half_width)
+        value = _mix(self.models.encode_each(problem), blend.weights)
+        half_width = blend.bounds.interval(table, 0.9)
+        upper = value + np.maximum(blend.bounds.upper(table, _PROMISED), half_width)
         ends = (value - half_width, value, value + half_width, upper)
         return Answer(*(self.models.physics.decode(end, anchor) for end in ends))
 
@@ -77,12 +115,14 @@ class FittedSolo:
 
     Attributes:
         measured: What all rows taught: the best guess at what will be measured, failed runs included.
-        promised: What the runs taught that can be right: the bound of jobs that work. The same where all can be.
+        sound: What the runs taught that can be right: the bound of jobs that work. The same where all can be.
+        promise: Of the candidates of `sound`.
         domain: Region of the training rows.
     """
 
     measured: LearnedRows
-    promised: LearnedRows
+    sound: LearnedRows
+    promise: Blend
     domain: TrainingDomain
 
     @property
@@ -98,8 +138,8 @@ class FittedSolo:
     def predict(self, problem: Problem) -> Forecast:
         """Predicts every row with intervals; see `problem.FittedMethod`."""
         problem = at_batches(problem)
-        answer = self.measured.answer(problem)
-        promise = answer if self.promised is self.measured else self.promised.answer(problem)
+        answer = self.measured.answer(problem, self.measured.blend)
+        promise = self.sound.answer(problem, self.promise)
         upper_99 = np.maximum(promise.value, np.minimum(promise.upper_99, largest_possible(problem)))
         return Forecast(
             value=np.minimum(answer.value, upper_99),
@@ -132,10 +172,10 @@ class SoloMethod:
         failed = find_failed_runs(problem)
         measured = _learn(problem, self.level, seed)
         is_doubted = failed.any() and not failed.all()
-        promised = _learn(problem.subset(np.flatnonzero(~failed)), self.level, seed) if is_doubted else measured
+        sound = _learn(problem.subset(np.flatnonzero(~failed)), self.level, seed) if is_doubted else measured
         _, groups, _ = inner_folds(problem, self.level)
         domain = learn_domain(measured.models.table(problem).astype(np.float32), groups)
-        return FittedSolo(measured=measured, promised=promised, domain=domain)
+        return FittedSolo(measured=measured, sound=sound, promise=_choose_promise(sound, seed), domain=domain)
 
 
 def _learn(problem: Problem, level: str, seed: int) -> LearnedRows:
@@ -148,20 +188,29 @@ def _learn(problem: Problem, level: str, seed: int) -> LearnedRows:
     errors = {name: values - encoded for name, values in answers.items()}
     count = len(frozenset[str]().union(*groups))
     weights = weigh_candidates(errors, count, leader=UNTUNED, is_like_unseen=used == _LEVEL_ALONE.get(level, level))
-    blended = _blend(answers, weights)
+    blended = _mix(answers, weights)
     order = sorted(held_out, key=lambda name: float(np.abs(errors[name]).mean()))
     results = [_result(name, held_out[name], problem.measured) for name in order]
     if folds:
         results.insert(0, _result(BLEND, models.physics.decode(blended, anchor), problem.measured))
-    return LearnedRows(
-        candidates=tuple(results),
-        models=models,
-        weights=weights,
-        bounds=learn_bounds(models.table(problem), encoded - blended, groups, seed),
-    )
+    told = HeldOut(table=models.table(problem), encoded=encoded, answers=answers, groups=groups)
+    return LearnedRows(candidates=tuple(results), models=models, blend=told.bound(weights, seed, BRIEF), held_out=told)
 
 
-def _blend(answers: Mapping[str, FloatArray], weights: Mapping[str, float]) -> FloatArray:
+def _choose_promise(learned: LearnedRows, seed: int) -> Blend:
+    """The blend whose upper bound costs least: who follows the middle of jobs errs less and knows less of their tail.
+
+    Where groups are too few to tell, it is the one that errs least.
+    """
+    if not learned.blend.bounds.scores.is_supported(_PROMISED):
+        return learned.blend
+    known = learned.held_out.answers.keys()
+    weighings = [weights for weights in (learned.blend.weights, _MEAN_AND_MIDDLE) if weights.keys() <= known]
+    promises = [learned.held_out.bound(weights, seed, THOROUGH) for weights in weighings]
+    return min(promises, key=lambda promise: promise.bounds.cost)
+
+
+def _mix(answers: Mapping[str, FloatArray], weights: Mapping[str, float]) -> FloatArray:
     """The weighted mean in the learned scale; a candidate that cannot learn from the rows at hand has no weight."""
     return np.asarray(sum(weight * answers[name] for name, weight in weights.items()))
 

@@ -10,6 +10,7 @@ of the American Statistical Association 113 (2018), section 5.2 (locally weighte
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,18 +23,35 @@ from predictor_service.selection.conformal import ConformalBounds, calibrate, ca
 from predictor_service.selection.folds import IndexArray, grouped_folds
 
 _ROWS_MIN: Final = 60
-_LEAF_ROWS: Final = (4, 16)
-"""Sizes of the leaves that compete."""
 _TREES: Final = 60
-_FOLDS_MAX: Final = 4
 _OUTLIER_QUANTILE: Final = 0.98
-_SPREAD_MIN_RATIO: Final = 0.35
-"""No spread is below this share of the median residual: a few lucky rows do not make a promise."""
 _SPREAD_MAX_QUANTILES: Final = (0.9, 0.95, 0.98, 1.0)
 """No spread is above one of these quantiles of the learned ones: in logarithms a wide one times a high quantile
 explodes. The quantile that costs least competes for it."""
 _CHOSEN_FOR: Final = 0.99
 _EXPONENT_MAX: Final = 50.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpreadSearch:
+    """What competes to scale residuals: the combination whose upper bound costs least on held-out rows wins.
+
+    Attributes:
+        leaf_rows: Sizes of the trees' leaves.
+        exponents: Powers of the learned spread: below 1 it is trusted less, above 1 more.
+        folds_max: Folds that the spread is held out by, at least 2.
+        lowest_ratio: No spread is below this share of the median residual: a few lucky rows do not make a promise.
+    """
+
+    leaf_rows: tuple[int, ...] = (4, 16)
+    exponents: tuple[float, ...] = (1.0,)
+    folds_max: int = 4
+    lowest_ratio: float = 0.35
+
+
+BRIEF: Final = SpreadSearch()
+"""For spreads that are stored and served, which have no exponent."""
+THOROUGH: Final = SpreadSearch(leaf_rows=(2, 4), exponents=(0.8, 1.0, 1.2), folds_max=6, lowest_ratio=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,6 +65,9 @@ class LocalBounds:
         spread: Predicts the size of residuals from the columns; None = the same everywhere.
         lowest: Smallest spread, above 0.
         highest: Largest spread, at least `lowest`.
+        exponent: Power of the spread that residuals were divided by.
+        cost: Mean of e to the upper bound minus the residual, over the residuals that taught it: how many times the
+            measured value a bound is when residuals are logarithms, and nearly so else.
     """
 
     plain: ConformalBounds
@@ -54,6 +75,8 @@ class LocalBounds:
     spread: Any  # an estimator of scikit-learn, which has no types, or None
     lowest: float
     highest: float
+    exponent: float
+    cost: float
 
     def interval(self, table: FloatArray, confidence: float) -> FloatArray:
         """Half the width of the central interval of every row, shape (rows,), in the residuals' scale."""
@@ -66,7 +89,8 @@ class LocalBounds:
         return local if self.scores.is_supported(confidence) else np.minimum(local, self.plain.upper_offset(confidence))
 
     def _spread(self, table: FloatArray) -> FloatArray:
-        return np.minimum(_predict_spread(self.spread, table, self.lowest), self.highest)
+        spread = np.minimum(_predict_spread(self.spread, table, self.lowest), self.highest)
+        return np.asarray(spread**self.exponent)
 
 
 def learn_bounds(
@@ -76,11 +100,12 @@ def learn_bounds(
     seed: int,
     *,
     one_vote_per_group: bool = False,
+    search: SpreadSearch = BRIEF,
 ) -> LocalBounds:
     """Learns spread and quantiles from residuals of held-out rows.
 
-    Leaves and cap of the spread are those with which the upper bound costs least on these residuals. They are never
-    chosen on rows that judge the bound.
+    Leaves, power and cap of the spread are those with which the upper bound costs least on these residuals. They are
+    never chosen on rows that judge the bound.
 
     Args:
         table: Columns of the rows, shape (rows, columns), finite.
@@ -88,6 +113,7 @@ def learn_bounds(
         groups: Of each row.
         seed: Of the trees.
         one_vote_per_group: Quantiles are those of groups, not of rows.
+        search: What competes.
     """
     count = len(frozenset[str]().union(*groups))
 
@@ -96,27 +122,28 @@ def learn_bounds(
 
     plain = vote(residuals)
     size = np.abs(residuals)
-    folds = grouped_folds(groups, folds_max=_FOLDS_MAX)
+    folds = grouped_folds(groups, folds_max=search.folds_max)
     if len(residuals) < _ROWS_MIN or not folds or not size.any():
-        return LocalBounds(plain=plain, scores=plain, spread=None, lowest=1.0, highest=1.0)
+        cost = _cost(residuals, plain.upper_offset(_CHOSEN_FOR))
+        return LocalBounds(plain=plain, scores=plain, spread=None, lowest=1.0, highest=1.0, exponent=1.0, cost=cost)
     capped = np.minimum(size, np.quantile(size, _OUTLIER_QUANTILE))
-    lowest = max(_SPREAD_MIN_RATIO * float(np.median(capped)), 1e-12)
-    chosen: _Scaled | None = None
-    for leaf_rows in _LEAF_ROWS:
+    lowest = max(search.lowest_ratio * float(np.median(capped)), 1e-12)
+    ways: list[_Scaled] = []
+    for leaf_rows in search.leaf_rows:
         held_out = np.zeros(len(residuals))
         for fold in folds:
             spread = _fit_spread(table, capped, fold.train, leaf_rows, seed)
             held_out[fold.test] = _predict_spread(spread, table[fold.test], lowest)
-        for quantile in _SPREAD_MAX_QUANTILES:
-            scaled = _scale(residuals, held_out, vote, leaf_rows, max(lowest, float(np.quantile(held_out, quantile))))
-            chosen = scaled if chosen is None or scaled.cost < chosen.cost else chosen
-    assert chosen is not None  # there is at least one of each
+        ways += _scale_each(residuals, held_out, vote, leaf_rows, search.exponents)
+    chosen = min(ways, key=lambda way: way.cost)
     return LocalBounds(
         plain=plain,
         scores=chosen.scores,
         spread=_fit_spread(table, capped, np.arange(len(size)), chosen.leaf_rows, seed),
         lowest=lowest,
         highest=chosen.highest,
+        exponent=chosen.exponent,
+        cost=chosen.cost,
     )
 
 
@@ -127,21 +154,29 @@ class _Scaled:
     scores: ConformalBounds
     leaf_rows: int
     highest: float
+    exponent: float
     cost: float
 
 
-def _scale(
+def _scale_each(
     residuals: FloatArray,
     spread: FloatArray,
     vote: Callable[[FloatArray], ConformalBounds],
     leaf_rows: int,
-    highest: float,
-) -> _Scaled:
-    """The cost is the mean of the bound over the measured value when residuals are logarithms, else nearly so."""
-    capped = np.minimum(spread, highest)
-    scores = vote(residuals / capped)
-    beyond = np.clip(capped * scores.upper_offset(_CHOSEN_FOR) - residuals, -_EXPONENT_MAX, _EXPONENT_MAX)
-    return _Scaled(scores, leaf_rows, highest, float(np.exp(beyond).mean()))
+    exponents: Sequence[float],
+) -> list[_Scaled]:
+    ways = []
+    for quantile, exponent in itertools.product(_SPREAD_MAX_QUANTILES, exponents):
+        highest = float(np.quantile(spread, quantile))
+        unit = np.minimum(spread, highest) ** exponent
+        scores = vote(residuals / unit)
+        cost = _cost(residuals, unit * scores.upper_offset(_CHOSEN_FOR))
+        ways.append(_Scaled(scores, leaf_rows, highest, exponent, cost))
+    return ways
+
+
+def _cost(residuals: FloatArray, upper: FloatArray | float) -> float:
+    return float(np.exp(np.clip(upper - residuals, -_EXPONENT_MAX, _EXPONENT_MAX)).mean())
 
 
 def _fit_spread(table: FloatArray, size: FloatArray, rows: IndexArray, leaf_rows: int, seed: int) -> Any:  # noqa: ANN401 (no types)

@@ -50,7 +50,8 @@ def test_failed_runs_teach_the_value_and_not_the_bound() -> None:
     problem, fails = broken(sound, every=4)
     fitted = SoloMethod("architecture").fit(problem, seed=0)
     kept = SoloMethod("architecture").fit(problem.subset(np.flatnonzero(~fails)), seed=0)
-    assert np.array_equal(fitted.promised.answer(at_batches(unseen)), kept.measured.answer(at_batches(unseen)))
+    first, second = (each.sound.answer(at_batches(unseen), each.promise) for each in (fitted, kept))
+    assert np.array_equal(first, second)
     assert not np.array_equal(fitted.predict(unseen).value, kept.predict(unseen).value)
 
 
@@ -59,7 +60,7 @@ def test_no_bound_promises_that_a_device_holds_more_than_it_has() -> None:
     fitted = SoloMethod("architecture").fit(problem, seed=0)
     capacity = 40.0 * GIBIBYTE
     larger = memory_problem(seed=3, size=2.0)
-    forecast, promise = fitted.predict(larger), fitted.promised.answer(at_batches(larger))
+    forecast, promise = fitted.predict(larger), fitted.sound.answer(at_batches(larger), fitted.promise)
     fits = promise.value <= capacity
     assert (promise.upper_99[fits] > capacity).any()
     assert forecast.upper_99[fits].max() == capacity

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from predictor_service.learning.problem import LEVELS, Problem
+from predictor_service.learning.solo_candidates import fit_candidates
 from predictor_service.learning.solo_method import FittedSolo, SoloMethod, inner_folds
 from predictor_service.learning.solo_physics import fit_physics
 from predictor_service.learning.untuned_trees import fit_untuned_trees
@@ -137,7 +138,7 @@ def test_where_figures_of_graphs_only_name_few_architectures_published_columns_a
     ]
     busy = np.array([{4: 0.2, 16: 0.4, 64: 0.6, 256: 0.8}[job.batch] for job in jobs])
     problem = dataclasses.replace(made, jobs=tuple(jobs), measured=busy)
-    weights = SoloMethod("architecture").fit(problem, seed=0).measured.weights
+    weights = SoloMethod("architecture").fit(problem, seed=0).measured.blend.weights
     assert weights["published_columns"] + weights["untuned_trees"] > 0.9
 
 
@@ -160,3 +161,22 @@ def test_a_handful_of_rows_loses_little_to_untuned_trees(rows_each: int) -> None
     theirs = fit_untuned_trees(train, "architecture", seed=0).predict(test)
     spread = np.abs(test.measured - np.median(train.measured)).mean()
     assert np.abs(ours - test.measured).mean() <= np.abs(theirs - test.measured).mean() + 0.3 * spread
+
+
+def test_rows_far_off_do_not_pull_their_neighbours() -> None:
+    random = np.random.default_rng(11)
+    table = random.uniform(0.0, 1.0, (400, 2))
+    truth = 0.1 * table[:, 0]
+    off = random.uniform(0.0, 1.0, 400) < 0.05
+    models = fit_candidates(table, truth + np.where(off, 2.0, 0.0), 0, (), ("extra_trees", "steady_trees"))
+    unseen = random.uniform(0.0, 1.0, (400, 2))
+    errors = {name: float(np.abs(model.predict(unseen) - 0.1 * unseen[:, 0]).mean()) for name, model in models.items()}
+    assert errors["steady_trees"] < 0.05 < errors["extra_trees"]
+
+
+def test_few_groups_choose_no_promise_and_the_promise_of_many_holds(fitted: FittedSolo) -> None:
+    assert fitted.promise is fitted.sound.blend
+    unseen = memory_problem(architectures=120, seed=1)
+    many = SoloMethod("architecture").fit(memory_problem(architectures=120), seed=0)
+    assert many.promise is not many.sound.blend
+    assert (unseen.measured <= many.predict(unseen).upper_99).mean() > 0.96

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from predictor_service.regressors.interface import FloatArray
 from predictor_service.selection import local_bounds
 from predictor_service.selection.conformal import SAFETY_FACTOR
-from predictor_service.selection.local_bounds import learn_bounds
+from predictor_service.selection.local_bounds import BRIEF, learn_bounds
 
 GROUPS = 60
 
@@ -63,3 +65,20 @@ def test_the_cap_of_the_spread_is_the_one_whose_bound_costs_least(monkeypatch: p
         assert (residuals <= upper).mean() > 0.98
         costs.append(float(np.exp(upper - residuals).mean()))
     assert costs[1] <= costs[0]
+
+
+def test_the_power_of_the_spread_is_the_one_whose_bound_costs_least() -> None:
+    random = np.random.default_rng(5)
+    table = random.uniform(0.0, 1.0, (600, 3))
+    residuals = random.standard_t(2.0, 600) * (0.02 + 0.3 * table[:, 0]) ** 2
+    groups = [frozenset({f"g{row // 4}"}) for row in range(600)]
+    powers = {
+        exponents: learn_bounds(
+            table, residuals, groups, seed=0, search=dataclasses.replace(BRIEF, exponents=exponents)
+        )
+        for exponents in ((0.5,), (1.0,), (0.5, 1.0))
+    }
+    dearer, cheaper = sorted((powers[0.5,], powers[1.0,]), key=lambda bounds: -bounds.cost)
+    assert cheaper.cost < dearer.cost
+    assert powers[0.5, 1.0].exponent == cheaper.exponent
+    assert powers[0.5, 1.0].cost == cheaper.cost
