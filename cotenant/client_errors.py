@@ -119,7 +119,8 @@ def service_error(error: Exception, *, peer: str, address: str) -> ServiceError:
     status = _rich_status(error)
     reason, remedy, metadata = _read_details(status)
     message = _message_of(error, code, peer, address) if status is None else str(status.message)
-    if not remedy and code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+    # Without details no service of ours has answered.
+    if not remedy and status is None and code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         remedy = f"is the {peer} running at {address}? `cotenant doctor` checks; `cotenant up` starts one"
     return _CLASSES.get(code, BrokenServiceError)(message, code=code, remedy=remedy, reason=reason, metadata=metadata)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
+from cotenant.command_run import run_command
 from cotenant_profiler.commands import main
 
 if __name__ == "__main__":
-    main(prog_name="cotenant_profiler")
+    sys.exit(run_command(main, prog_name="cotenant_profiler"))

@@ -12,7 +12,7 @@ from cotenant.v1 import scheduling_pb2
 from scheduler_service import policy_registry
 from scheduler_service.core.errors import PolicyError
 from scheduler_service.core.view import Policy
-from scheduler_service.errors import FieldViolation, UnknownPolicyError
+from scheduler_service.errors import FieldViolation, InvalidRequestError, UnknownPolicyError
 
 
 def make(name: str, parameters: Mapping[str, Any]) -> Policy:
@@ -28,8 +28,19 @@ def make(name: str, parameters: Mapping[str, Any]) -> Policy:
 
 
 def read_parameters(message: struct_pb2.Struct) -> Mapping[str, Any]:
-    """Read parameters; whole numbers become integers, which a Struct does not know."""
-    return {name: _whole(value) for name, value in json_format.MessageToDict(message).items()}
+    """Read parameters; whole numbers become integers, which a Struct does not know.
+
+    Raises:
+        InvalidRequestError: A number is none.
+    """
+    try:
+        values = json_format.MessageToDict(message)
+    except (json_format.Error, ValueError) as error:
+        violation = FieldViolation(
+            field="parameters", description=f"must be what JSON can say, every number finite: {error}"
+        )
+        raise InvalidRequestError(violation) from error
+    return {name: _whole(value) for name, value in values.items()}
 
 
 def _whole(value: object) -> object:

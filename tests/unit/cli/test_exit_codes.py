@@ -37,6 +37,12 @@ def test_a_refusal_becomes_one_line_with_reason_and_remedy(
     assert outcome.err == f"error: {refusal} here [SOME_REASON]\n  remedy: do this\n"
 
 
+def test_a_scheduler_that_answers_is_not_said_to_be_away(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    scheduler.refusals["ListNodes"] = (code_pb2.UNAVAILABLE, "node n1 is not connected", "NODE_UNREACHABLE", "")
+    outcome = cotenant("nodes")
+    assert (outcome.code, outcome.err) == (5, "error: node n1 is not connected [NODE_UNREACHABLE]\n")
+
+
 def test_a_scheduler_that_is_not_there_is_unavailable(cotenant: CommandLine) -> None:
     outcome = cotenant("ps", "--scheduler", "127.0.0.1:1", "--timeout", "3")
     assert outcome.code == 5

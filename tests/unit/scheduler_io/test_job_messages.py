@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from google.protobuf import struct_pb2
 
 from scheduler_service.core import events
+from scheduler_service.errors import InvalidRequestError, WrongJobPhaseError
+from scheduler_service.grpc_api.policies import read_parameters
+from scheduler_service.grpc_api.scheduling_servicer import _attempt_key
 from scheduler_service.grpc_api.translate_jobs import job_message
 from tests.support.engine_play import Play
 
@@ -24,3 +30,11 @@ def test_whom_an_agent_has_refused_reads_its_words(refusals: int, code: str) -> 
     assert reason.code == code
     assert reason.message.endswith(f" It said: {REFUSAL}")
     assert code == "LAUNCH_REFUSED" or job.history[-1].message == REFUSAL
+    with pytest.raises(WrongJobPhaseError, match=re.escape(f"its node refused to start it: {REFUSAL}")):
+        _attempt_key(job, 0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_parameter_that_json_cannot_say_is_the_callers_fault(value: float) -> None:
+    with pytest.raises(InvalidRequestError, match="every number finite"):
+        read_parameters(struct_pb2.Struct(fields={"x": struct_pb2.Value(number_value=value)}))
