@@ -3,18 +3,21 @@
     python -m benchmarks.simulator [--repeats 5] [--only NAME ...]
     python -m benchmarks.simulator --growth philly_sjf_bsbf [--repeats 5]      # over the first jobs of the trace
 
-Prints JSON. Needs the public traces (COTENANT_SHARED_DATA); the bars and the peer's own CPU seconds stand beside.
+Prints JSON. Needs the public traces (COTENANT_SHARED_DATA); the bars and the peer's own CPU seconds stand beside. Runs
+of equal `orders` launched and stopped the same jobs at the same instants on the same GPUs.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import resource
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +27,8 @@ from cotenant_simulator.run.records import RunSettings
 from cotenant_simulator.run.simulation import Simulation
 from cotenant_simulator.truth.cluster import read_cluster
 from cotenant_simulator.truth.predictions import NoErrors, TruthPredictor
+from scheduler_service.core.commands import Command, LaunchJob, StopJob
+from scheduler_service.core.events import Event
 
 # Name -> trace, cluster, policy, bar in CPU seconds, the peer's CPU seconds (None = there is none).
 CASES: dict[str, tuple[str, str, str, float, float | None]] = {
@@ -60,8 +65,17 @@ def run_once(name: str, jobs_max: int = 0) -> dict[str, object]:
     trace = replace(trace, jobs=trace.jobs[: jobs_max or None])
     cluster = read_cluster(cluster_text, device=trace.device)
     read_s = time.process_time() - began_s
-    predictor = TruthPredictor(trace.truth, NoErrors())
-    result = Simulation(trace, cluster, predictor, RunSettings(policy=policy)).run()
+    predictor, orders = TruthPredictor(trace.truth, NoErrors()), hashlib.sha256()
+
+    def note(event: Event, commands: Sequence[Command]) -> None:
+        for order in commands:
+            if isinstance(order, LaunchJob):
+                gpu_ids = [part.gpu_id for part in order.assignments]
+                orders.update(repr((event.at_ms, order.job_id, gpu_ids, order.sub_batch)).encode())
+            elif isinstance(order, StopJob):
+                orders.update(repr((event.at_ms, order.job_id)).encode())
+
+    result = Simulation(trace, cluster, predictor, RunSettings(policy=policy), observe=note).run()
     stays_s = [(job.finished_at_ms - job.submitted_at_ms) / 1_000 for job in result.jobs if job.is_finished]
     return {
         "cpu_s": round(time.process_time() - began_s - read_s, 3),
@@ -70,6 +84,7 @@ def run_once(name: str, jobs_max: int = 0) -> dict[str, object]:
         "jobs": len(result.jobs),
         "unfinished": result.unfinished,
         "events": result.events,
+        "orders": orders.hexdigest()[:16],
         "jct_mean_s": round(sum(stays_s) / max(len(stays_s), 1), 1),
     }
 
