@@ -29,6 +29,7 @@ from predictor_service.learning.slowdown_pairs import (
     learn_job_scale,
 )
 from predictor_service.learning.slowdown_process import FittedProcess, ProcessForm, fit_process
+from predictor_service.learning.untuned_trees import fit_untuned_trees
 from predictor_service.selection.folds import Fold
 
 TARGET: Final = "slowdown"
@@ -91,6 +92,17 @@ def learn_mean(lesson: Lesson) -> Learned:
     held_out = [np.full(len(fold.test), measured[fold.train].mean()) for fold in lesson.folds]
     model = _MeanModel(float(measured.mean()))
     return Learned(held_out=np.concatenate(held_out) if held_out else np.zeros(0), model=model)
+
+
+def learn_untuned_trees(lesson: Lesson) -> Learned:
+    """What everybody tries first, see `untuned_trees`."""
+
+    def fit(problem: Problem) -> PairModel:
+        return fit_untuned_trees(problem, lesson.level, lesson.seed)
+
+    problem = lesson.problem
+    held_out = [fit(problem.subset(fold.train)).predict(problem.subset(fold.test)) for fold in lesson.folds]
+    return Learned(held_out=np.concatenate(held_out), model=fit(problem))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -267,8 +279,11 @@ CANDIDATES: Final[Mapping[str, Candidate]] = {
     "nearest_neighbours": column_candidate(_neighbours, with_raw=False),
     "extra_trees": column_candidate(_trees, with_raw=True),
     "boosted_trees": column_candidate(_boosted, with_raw=True),
+    "untuned_trees": learn_untuned_trees,
 }
 """In order of preference among equals."""
+FEW_ROWS_CANDIDATES: Final[Mapping[str, Candidate]] = {name: CANDIDATES[name] for name in ("mean", "untuned_trees")}
+"""Fewer rows than the others have parameters still tell whether the published columns say anything."""
 WAIT_CANDIDATES: Final[Mapping[str, Candidate]] = {
     name: process_candidate(form) for name, form in _hiding_waits(_forms()).items()
 }

@@ -20,6 +20,7 @@ from predictor_service.learning.learned_scale import from_learned_scale, to_lear
 from predictor_service.learning.problem import CandidateResult, FloatArray, Forecast, IndexArray, Problem
 from predictor_service.learning.slowdown_bounds import PairBounds, learn_pair_bounds
 from predictor_service.learning.slowdown_candidates import (
+    FEW_ROWS_CANDIDATES,
     TARGET,
     Candidate,
     Learned,
@@ -37,7 +38,7 @@ from predictor_service.learning.slowdown_process import ROWS_MAX
 from predictor_service.selection.domain import TrainingDomain, learn_domain
 
 ROWS_MIN: Final = 12
-"""Fewer rows carry no choice: the mean answers."""
+"""Fewer rows carry little choice: the mean and untuned trees answer."""
 BLEND: Final = "blend"
 MEAN: Final = "mean"
 SPREAD_FORM: Final = "interacting_time"
@@ -171,12 +172,14 @@ class SlowdownMethod:
         if len(single) > ROWS_MAX:
             single = np.sort(np.random.default_rng(seed).choice(single, ROWS_MAX, replace=False))
         pairs = problem.subset(single)
-        level, folds = inner_folds(pairs, self.level, self.shots, seed) if len(pairs) >= ROWS_MIN else (self.level, [])
+        level, folds = inner_folds(pairs, self.level, self.shots, seed)
         return Lesson(problem=pairs, folds=folds, level=level, seed=seed), level
 
 
 def _choice(lesson: Lesson) -> Mapping[str, Candidate]:
-    return list_candidates(lesson) if lesson.folds else {MEAN: learn_mean}
+    if not lesson.folds:
+        return {MEAN: learn_mean}
+    return list_candidates(lesson) if len(lesson.problem) >= ROWS_MIN else FEW_ROWS_CANDIDATES
 
 
 def _relative_errors(learned: Mapping[str, Learned], measured: FloatArray, sizes: Sequence[int]) -> Mapping[str, float]:

@@ -15,6 +15,7 @@ from predictor_service.learning.problem import JobFacts, Problem, SoloFigures
 from predictor_service.learning.slowdown_aip import AdaptivePrediction
 from predictor_service.learning.slowdown_folds import inner_folds, observe_pairs
 from predictor_service.learning.slowdown_method import SlowdownMethod
+from predictor_service.learning.untuned_trees import fit_untuned_trees
 from tests.support.turn_taking_world import turn_taking_problem
 
 
@@ -107,11 +108,29 @@ def test_rows_without_a_single_pair_are_refused_with_a_remedy() -> None:
         SlowdownMethod("family").fit(crowds, seed=0)
 
 
-def test_too_few_rows_are_answered_by_their_mean() -> None:
-    problem = turn_taking_problem(jobs=2)
+def test_rows_of_one_pair_are_answered_by_their_mean() -> None:
+    problem = turn_taking_problem(jobs=2).subset([0])
     fitted = SlowdownMethod("family").fit(problem, seed=0)
     assert fitted.selected == "mean"
     assert fitted.predict(_hidden(problem)).value == pytest.approx(problem.measured.mean())
+
+
+def test_a_handful_of_pairs_loses_little_to_untuned_trees() -> None:
+    """A published figure of the other job tells all; below twelve rows the mean used to answer, whatever it said."""
+    made = turn_taking_problem(jobs=6)
+    rows = made.subset([row for row, job in enumerate(made.jobs) if job.job_key == made.jobs[0].job_key] * 2)
+    others = tuple(
+        (dataclasses.replace(other, raw={"harm": float(row % 2)}),) for row, (other,) in enumerate(rows.others)
+    )
+    problem = dataclasses.replace(
+        rows, others=others, measured=np.array([0.1 if other.raw["harm"] < 0.5 else 2.0 for (other,) in others])
+    ).subset(range(9))
+    unseen = dataclasses.replace(rows, others=others)
+    truth = np.array([0.1 if other.raw["harm"] < 0.5 else 2.0 for (other,) in others])
+    fitted = SlowdownMethod("random_pair").fit(problem, seed=0)
+    theirs = fit_untuned_trees(problem, "random_pair", seed=0).predict(unseen)
+    ours = fitted.predict(_hidden(unseen)).value
+    assert np.abs(ours - truth).mean() <= np.abs(theirs - truth).mean() + 0.1
 
 
 def _without_figures(job: JobFacts) -> JobFacts:
