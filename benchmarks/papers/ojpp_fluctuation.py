@@ -76,7 +76,15 @@ class Watched:
     @property
     def slowdown_percent(self) -> float:
         """Mean over the jobs that were neither alone on purpose nor starters."""
-        return 100 * fmean(job.slowdown_ratio for job in self.jobs if job.job_id[0] in "jl")
+        return self._slowdown_percent_of("jl")
+
+    @property
+    def known_slowdown_percent(self) -> float:
+        """Mean over those of them that are no latecomers."""
+        return self._slowdown_percent_of("j")
+
+    def _slowdown_percent_of(self, letters: str) -> float:
+        return 100 * fmean(job.slowdown_ratio for job in self.jobs if job.job_id[0] in letters)
 
     @property
     def cost_percent(self) -> float:
