@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cotenant_agent.errors import AgentError
+from cotenant_agent.errors import AgentError, DriverMissingError
 from cotenant_agent.probe import probe
 from cotenant_agent.settings import AgentSettings, add_arguments, load_settings
 from cotenant_agent.structured_log import StructuredLog
@@ -33,6 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asyncio.run(_run(settings))
         if settings.ready_file:
             Path(settings.ready_file).unlink(missing_ok=True)
+    except DriverMissingError as error:
+        sys.stderr.write(f"cotenant agent: {error}; install the driver, or let cores stand in: --standin-cores 0,1\n")
+        return 1
     except AgentError as error:
         sys.stderr.write(f"cotenant agent: {error}\n")
         return 1

@@ -51,6 +51,8 @@ def up(
     Serves on loopback only. Running jobs survive a stop: they end themselves when their lease runs out, or go on when
     `cotenant up` comes back before that.
     """
+    if not re.fullmatch("[A-Za-z0-9._-]{1,63}", node_id):
+        raise InputError(f"{node_id!r} names no node", remedy="up to 63 letters, digits, '.', '_' or '-'")
     agent = AgentOptions(
         node_id=node_id,
         standin_cores=parse_cores(standin_cores) if standin_cores else (),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cotenant_agent.__main__ import main
-from cotenant_agent.errors import SettingsError
+from cotenant_agent.errors import DriverMissingError, SettingsError
 from cotenant_agent.scheduler_link import LinkSettings, Pauses, open_channel
 from cotenant_agent.settings import AgentSettings, add_arguments, load_settings
 
@@ -89,6 +89,20 @@ def test_pauses_grow_to_a_bound_and_repeat_with_their_seed() -> None:
 def test_the_command_line_names_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--state-dir", "/tmp/x"]) == 1
     assert "no devices" in capsys.readouterr().err
+
+
+def test_a_machine_without_a_gpu_is_told_what_can_stand_in(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def find_no_driver(settings: AgentSettings, log: object) -> None:
+        raise DriverMissingError("cannot start NVML: not found")
+
+    monkeypatch.setattr("cotenant_agent.__main__.build_agent", find_no_driver)
+    assert main(["run", "--nvml", "--state-dir", str(tmp_path), "--scheduler", "127.0.0.1:1"]) == 1
+    expected = (
+        "cotenant agent: cannot start NVML: not found; install the driver, or let cores stand in: --standin-cores 0,1\n"
+    )
+    assert capsys.readouterr().err == expected
 
 
 def test_a_probe_prints_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,6 +77,12 @@ def test_cores_that_cannot_stand_in_are_refused(text: str, complaint: str) -> No
         parse_cores(text)
 
 
+@pytest.mark.parametrize("node_id", ["", "../../x", "\udcff", "n" * 64])
+def test_a_node_whose_name_is_none_is_refused_before_anything_starts(node_id: str, cotenant: CommandLine) -> None:
+    outcome = cotenant("up", "--standin-cores", "0", "--state-dir", "/proc/nowhere", "--node-id", node_id)
+    assert (outcome.code, "names no node" in outcome.err) == (2, True)
+
+
 def test_a_state_folder_that_cannot_be_made_is_named(cotenant: CommandLine) -> None:
     outcome = cotenant("up", "--standin-cores", "0", "--state-dir", "/proc/nowhere")
     assert outcome.code == 2
