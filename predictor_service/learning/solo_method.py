@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from predictor_service.learning.candidate_weights import weigh_candidates
+from predictor_service.learning.candidate_weights import mix_answers, weigh_candidates
 from predictor_service.learning.failed_runs import find_failed_runs
 from predictor_service.learning.problem import CandidateResult, FloatArray, Forecast, Problem
 from predictor_service.learning.solo_candidates import CANDIDATES, CONSTANT, UNTUNED
@@ -34,7 +34,7 @@ _LEVEL_ALONE: Final = {"random_pair": "job"}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Blend:
-    """A weighted mean of candidates, and the intervals around it.
+    """Candidates with weights, and the intervals around what they say together.
 
     Attributes:
         weights: By candidate; their sum is 1.
@@ -62,8 +62,8 @@ class HeldOut:
     groups: Sequence[frozenset[str]]
 
     def bound(self, weights: Mapping[str, float], seed: int, search: SpreadSearch) -> Blend:
-        """A weighted mean with the intervals that its errors teach."""
-        residuals = self.encoded - _mix(self.answers, weights)
+        """Weighted candidates with the intervals that their errors teach."""
+        residuals = self.encoded - mix_answers(self.answers, weights)
         bounds = learn_bounds(self.table, residuals, self.groups, seed, search=search)
         return Blend(weights=weights, bounds=bounds)
 
@@ -93,7 +93,7 @@ class LearnedRows:
         """What one of the blends answers, with its intervals."""
         anchor = self.models.physics.anchor(problem)
         table = self.models.table(problem)
-        value = _mix(self.models.encode_each(problem), blend.weights)
+        value = mix_answers(self.models.encode_each(problem), blend.weights)
         half_width = blend.bounds.interval(table, 0.9)
         upper = value + np.maximum(blend.bounds.upper(table, _PROMISED), half_width)
         ends = (value - half_width, value, value + half_width, upper)
@@ -188,7 +188,7 @@ def _learn(problem: Problem, level: str, seed: int) -> LearnedRows:
     errors = {name: values - encoded for name, values in answers.items()}
     count = len(frozenset[str]().union(*groups))
     weights = weigh_candidates(errors, count, leader=UNTUNED, is_like_unseen=used == _LEVEL_ALONE.get(level, level))
-    blended = _mix(answers, weights)
+    blended = mix_answers(answers, weights)
     order = sorted(held_out, key=lambda name: float(np.abs(errors[name]).mean()))
     results = [_result(name, held_out[name], problem.measured) for name in order]
     if folds:
@@ -208,11 +208,6 @@ def _choose_promise(learned: LearnedRows, seed: int) -> Blend:
     weighings = [weights for weights in (learned.blend.weights, _MEAN_AND_MIDDLE) if weights.keys() <= known]
     promises = [learned.held_out.bound(weights, seed, THOROUGH) for weights in weighings]
     return min(promises, key=lambda promise: promise.bounds.cost)
-
-
-def _mix(answers: Mapping[str, FloatArray], weights: Mapping[str, float]) -> FloatArray:
-    """The weighted mean in the learned scale; a candidate that cannot learn from the rows at hand has no weight."""
-    return np.asarray(sum(weight * answers[name] for name, weight in weights.items()))
 
 
 def inner_folds(problem: Problem, level: str) -> tuple[str, Sequence[frozenset[str]], list[Fold]]:
