@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from operator import attrgetter
 from typing import Any
 
 from scheduler_service.core.records import ENDED_PHASES, AfterStop, Assignment, JobRequest, Phase, Reason, Share
@@ -37,9 +36,9 @@ class Target:
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    """One job as the engine knows it.
+    """One job as the engine knows it; without slots, so that a copy is one copy of a dictionary.
 
     Attributes:
         launch: What only the agent needs; never looked into.
@@ -116,8 +115,17 @@ class JobRecord:
     history: tuple[JobEvent, ...] = ()
 
     def changed(self, **changes: Any) -> JobRecord:  # noqa: ANN401 - values of any field
-        """Return a copy with other values; `dataclasses.replace`, but several times faster on a record this wide."""
-        return JobRecord(**{**dict(zip(_JOB_FIELDS, _read_job(self), strict=True)), **changes})
+        """Return a copy with other values; `dataclasses.replace`, but many times faster on a record this wide.
+
+        Raises:
+            TypeError: There is no such field.
+        """
+        if not changes.keys() <= _JOB_FIELDS:
+            raise TypeError(f"a job record has no {', '.join(sorted(changes.keys() - _JOB_FIELDS))}")
+        copy = object.__new__(JobRecord)
+        copy.__dict__.update(self.__dict__)
+        copy.__dict__.update(changes)
+        return copy
 
     @property
     def job_id(self) -> str:
@@ -155,8 +163,7 @@ class JobRecord:
         return self.memory_reserved_bytes if self.target is None else self.occupied_bytes[gpu_id]
 
 
-_JOB_FIELDS = tuple(one.name for one in fields(JobRecord))
-_read_job = attrgetter(*_JOB_FIELDS)
+_JOB_FIELDS = frozenset(one.name for one in fields(JobRecord))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
