@@ -95,9 +95,12 @@ def _learned_alone(state: ClusterState, job: JobRecord, report: JobProgressed, d
 
 
 def _update_gpus(state: ClusterState, job: JobRecord, slowdown_ratio: float) -> None:
-    found = ((gpu_id, state.gpus.get(gpu_id)) for gpu_id in job.gpu_ids)
-    past = {gpu_id: view.gpu.slowdown_ewma_ratio for gpu_id, view in found if view is not None}
-    seen = max(slowdown_ratio, 0.0)
-    state.put_slowdown_ewmas(
-        {gpu_id: moving_average(ewma, seen) for gpu_id, ewma in past.items() if slowdown_ratio or ewma}
-    )
+    gpus, seen = state.gpus, max(slowdown_ratio, 0.0)
+    found = [view.gpu for part in job.assignments if (view := gpus.get(part.gpu_id)) is not None]
+    averages = {
+        gpu.gpu_id: moving_average(gpu.slowdown_ewma_ratio, seen)
+        for gpu in found
+        if slowdown_ratio or gpu.slowdown_ewma_ratio
+    }
+    if averages:
+        state.put_slowdown_ewmas(averages)

@@ -157,6 +157,21 @@ class Node:
     agent_version: str = ""
     boot_id: str = ""
 
+    def with_gpus(self, gpus: Mapping[str, Gpu]) -> Node:
+        """Return it with some of its GPUs as they are known now; `dataclasses.replace`, but several times faster."""
+        return Node(
+            node_id=self.node_id,
+            rack_id=self.rack_id,
+            cpu_cores=self.cpu_cores,
+            host_memory_bytes=self.host_memory_bytes,
+            schedulable=self.schedulable,
+            connected=self.connected,
+            gpus=tuple([gpus.get(gpu.gpu_id, gpu) for gpu in self.gpus]),
+            enforcements=self.enforcements,
+            agent_version=self.agent_version,
+            boot_id=self.boot_id,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryTriple:

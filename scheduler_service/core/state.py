@@ -31,7 +31,7 @@ from scheduler_service.core.length_queue import LengthQueue, build_lengths
 from scheduler_service.core.open_gpus import FreePlaces, OpenGpus
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.ready_queue import ReadyQueue
-from scheduler_service.core.records import ENDED_PHASES, Node, Phase, Reason
+from scheduler_service.core.records import ENDED_PHASES, Gpu, Node, Phase, Reason
 from scheduler_service.core.view import GpuView, HostUse, PendingJob, RunningJob
 
 
@@ -338,18 +338,18 @@ class ClusterState:
 
     def put_slowdown_ewmas(self, ratios: Mapping[str, float]) -> None:
         """Store the moving averages of the slowdown seen on some GPUs."""
-        for node_id in dict.fromkeys(self._gpus[gpu_id].node_id for gpu_id in ratios):
-            changed = {
-                gpu.gpu_id: gpu.slowed(ratios[gpu.gpu_id]) for gpu in self._nodes[node_id].gpus if gpu.gpu_id in ratios
-            }
-            gpus = tuple(changed.get(gpu.gpu_id, gpu) for gpu in self._nodes[node_id].gpus)
-            self._nodes[node_id] = node = replace(self._nodes[node_id], gpus=gpus)
+        changed: dict[str, dict[str, Gpu]] = {}
+        for gpu_id, ratio in ratios.items():
+            view = self._gpus[gpu_id]
+            gpu = view.gpu.slowed(ratio)
+            changed.setdefault(view.node_id, {})[gpu_id] = gpu
+            self._gpus[gpu_id] = view = view.with_gpu(gpu)
+            if gpu_id in self._usable_gpus:
+                self._usable_gpus[gpu_id] = view
+        for node_id, slowed in changed.items():
+            self._nodes[node_id] = node = self._nodes[node_id].with_gpus(slowed)
             if node_id in self._usable_nodes:
                 self._usable_nodes[node_id] = node
-            for gpu_id, gpu in changed.items():
-                self._gpus[gpu_id] = view = self._gpus[gpu_id].with_gpu(gpu)
-                if gpu_id in self._usable_gpus:
-                    self._usable_gpus[gpu_id] = view
 
     def _rebuild_usable(self) -> None:
         """Keep the order by node and index; nodes change rarely."""
