@@ -20,6 +20,8 @@ from scheduler_service.core.records import Gpu, JobRequest, Node
 from scheduler_service.core.view import GpuView, HostUse, SchedulingView
 
 Positions = NDArray[np.intp]
+JOBS_WHILE_RELEASING = -1_000
+"""Stands for a number of jobs that makes a GPU neither free nor one that a single job holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,7 @@ class GpuColumns:
         kind_of: The number of the kind, by position; kinds are numbered in the order of their names.
         rack_of: The number of the rack, by node number.
         class_of: The load class, by position.
+        jobs_on: How many jobs a GPU holds, by position; far below zero where somebody there is being stopped.
         classes: By number.
         cpu_free: CPU cores left, by node number; a node that states none has any amount.
         host_memory_free: Bytes of host memory left, by node number.
@@ -72,7 +75,7 @@ class GpuColumns:
         self.position_of = {gpu_id: position for position, gpu_id in enumerate(gpu_ids)}
         self.number_of = {node_id: number for number, node_id in enumerate(node_ids)}
         self.slots = _slots(node_of, len(node_ids))
-        self.class_of = np.zeros(len(gpu_ids), dtype=np.intp)
+        self.class_of, self.jobs_on = np.zeros((2, len(gpu_ids)), dtype=np.intp)
         self.classes: list[LoadClass] = []
         self._numbers: dict[object, int] = {}
         self.notes: dict[object, object] = {}
@@ -81,7 +84,9 @@ class GpuColumns:
 
     def put_gpu(self, gpu_id: str, load: LoadClass) -> None:
         """Put a GPU into the class of what it holds."""
-        self.class_of[self.position_of[gpu_id]] = self.number_of_class(load)
+        position = self.position_of[gpu_id]
+        self.class_of[position] = self.number_of_class(load)
+        self.jobs_on[position] = JOBS_WHILE_RELEASING if load.is_releasing else len(load.residents)
 
     def number_of_class(self, load: LoadClass) -> int:
         """Return the number of a class, a new one where nothing was loaded alike yet."""
@@ -113,7 +118,7 @@ class GpuColumns:
         copy.kind_of, copy.rack_of = self.kind_of, self.rack_of
         copy.position_of, copy.number_of, copy.slots = self.position_of, self.number_of, self.slots
         copy.classes, copy._numbers, copy.notes = self.classes, self._numbers, self.notes
-        copy.class_of = self.class_of.copy()
+        copy.class_of, copy.jobs_on = self.class_of.copy(), self.jobs_on.copy()
         copy.cpu_free, copy.host_memory_free = self.cpu_free.copy(), self.host_memory_free.copy()
         return copy
 
@@ -125,6 +130,7 @@ class GpuColumns:
             if before not in joined:
                 joined[before] = self.number_of_class(self.classes[before].joined_by(resident))
             self.class_of[position] = joined[before]
+            self.jobs_on[position] += 1
             node = self.node_of[position]
             self.cpu_free[node] -= request.cpu_cores / request.gpus
             self.host_memory_free[node] -= -(-request.host_memory_bytes // request.gpus)

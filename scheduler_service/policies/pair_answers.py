@@ -26,6 +26,7 @@ from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.step_times import step_ms_of
 from scheduler_service.core.view import GpuView, Predictions, SchedulingView
 from scheduler_service.policies.pair_sharing import sub_batches_of
+from scheduler_service.policies.pair_sums import gang_option
 from scheduler_service.policies.placement import shape_of
 from scheduler_service.policies.sharing_spot import Partner, Spot
 
@@ -85,7 +86,7 @@ class PairAnswers:
         self._known_classes: set[int] = set()
         self._answers: dict[tuple[int, int], PairAnswer] = {}
         self._bounds = np.full((8, 64), nan)
-        self._firsts = np.zeros((8, 64, 4))
+        self._firsts = np.zeros((5, 8, 64))
 
     def row_of(self, request: JobRequest) -> int:
         """Return the number of a shape."""
@@ -112,18 +113,18 @@ class PairAnswers:
         return found
 
     def firsts(self, rows: list[int], numbers: Positions, classes: list[LoadClass]) -> NDArray[np.float64]:
-        """Return by shape and class: time of a step at the first possible sub-batch, both slowdowns, a full step."""
+        """Return `pair_sums.gang_option` of the first possible sub-batch, by shape and class."""
         self._know(rows, numbers, classes)
-        found: NDArray[np.float64] = self._firsts[np.array(rows)[:, None], numbers]
+        found: NDArray[np.float64] = self._firsts[:, np.array(rows)[:, None], numbers]
         return found
 
     def _know(self, rows: list[int], numbers: Positions, classes: list[LoadClass]) -> None:
         self._make_room(0, int(numbers.max(initial=-1)) + 1)
         is_new = np.isnan(self._bounds[np.array(rows)[:, None], numbers])
         if is_new.any():
-            new = {(rows[place], int(numbers[column])) for place, column in np.argwhere(is_new)}
-            for row, number in sorted(new):
-                self._ask(row, number, classes[number])
+            for row, of_row in zip(rows, is_new, strict=True):
+                for number in sorted(set(numbers[of_row].tolist())):
+                    self._ask(row, number, classes[number])
 
     def catch_up(self) -> bool:
         """Forget what predictions have changed; False when everything must be forgotten."""
@@ -151,9 +152,9 @@ class PairAnswers:
         if rows <= before.shape[0] and numbers <= before.shape[1]:
             return
         size = _grown(before.shape[0], rows), _grown(before.shape[1], numbers)
-        firsts, self._bounds, self._firsts = self._firsts, np.full(size, nan), np.zeros((*size, 4))
+        firsts, self._bounds, self._firsts = self._firsts, np.full(size, nan), np.zeros((5, *size))
         self._bounds[: before.shape[0], : before.shape[1]] = before
-        self._firsts[: before.shape[0], : before.shape[1]] = firsts
+        self._firsts[:, : before.shape[0], : before.shape[1]] = firsts
 
     def _ask(self, row: int, number: int, load: LoadClass) -> None:
         if number not in self._known_classes:
@@ -163,7 +164,7 @@ class PairAnswers:
         answer = _answer(self._requests[row], load, self.predictions)
         self._answers[row, number] = answer
         self._bounds[row, number] = answer.rest_per_step_ms
-        self._firsts[row, number] = (*(answer.options[0] if answer.options else (inf, 0.0, 0.0)), answer.full_step_ms)
+        self._firsts[:, row, number] = gang_option(*(answer.options[0] if answer.options else (inf, 0.0, 0.0)))
 
 
 def _grown(size: int, wanted: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import inf
 
 import numpy as np
@@ -54,10 +55,6 @@ class PairColumns:
         self._columns = columns = columns_of(view).for_one_round()
         self._answers = answers_of(view, columns)
         self._rests_ms, self._job_of = rests_of(view, columns.gpu_ids)
-        self._is_free = np.zeros(len(columns.gpu_ids), dtype=np.bool_)
-        self._is_free[list(map(columns.position_of.__getitem__, view.free_gpu_ids))] = True
-        self._is_lone = np.zeros(len(columns.gpu_ids), dtype=np.bool_)
-        self._is_lone[list(map(columns.position_of.__getitem__, lone_gpu_ids(view)))] = True
         self._settle()
 
     @property
@@ -68,6 +65,7 @@ class PairColumns:
     def start(self, job: PendingJob, resident: Resident, gpu_ids: Sequence[str]) -> None:
         """Note that a job has come to these GPUs; alone there, it is the one to share with from now on."""
         positions = np.array([self._columns.position_of[gpu_id] for gpu_id in gpu_ids], dtype=np.intp)
+        was_free = positions[self._is_free[positions]]
         self._columns.place(resident, positions)
         device = self._view.gpus[gpu_ids[0]].gpu.device
         rest_ms = remaining_ms_of(
@@ -78,10 +76,7 @@ class PairColumns:
             sub_batch=resident.sub_batch,
         )
         self._rests_ms[positions] = inf if rest_ms is None else rest_ms
-        was_free = positions[self._is_free[positions]]
         self._job_of[was_free] = was_free[:1]
-        self._is_lone[positions] = self._is_free[positions]
-        self._is_free[positions] = False
         self._settle()
 
     def may_share(self, request: JobRequest, lefts: Sequence[int]) -> NDArray[np.bool_]:
@@ -117,7 +112,7 @@ class PairColumns:
         )
         with np.errstate(invalid="ignore"):
             found = may_pay_as_gangs(gangs, self._met, self._free_count)
-        return np.split(found, np.cumsum(counts)[:-1])
+        return [found[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
 
     def shortlist(self, job: PendingJob) -> Shortlist:
         """Return the GPUs among which the best gang is: those of the best nodes, and of all of them where one may span.
@@ -143,11 +138,13 @@ class PairColumns:
 
     def _settle(self) -> None:
         """Sort the GPUs with one job anew, by position, and their jobs."""
-        self._lone = lone = np.flatnonzero(self._is_lone)
+        jobs_on = self._columns.jobs_on
+        self._lone = lone = np.flatnonzero(jobs_on == 1)
+        self._is_free = jobs_on == 0
         self._lone_rests_ms = self._rests_ms[lone]
         self._free_count = int(np.count_nonzero(self._is_free))
         known = lone[np.isfinite(self._lone_rests_ms)]
-        one_of = np.zeros(len(self._is_lone), dtype=np.intp)
+        one_of = np.zeros(len(jobs_on), dtype=np.intp)
         one_of[self._job_of[known]] = known
         gpus = np.bincount(self._job_of[known], minlength=len(one_of))
         jobs = np.flatnonzero(gpus)

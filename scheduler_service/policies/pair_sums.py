@@ -40,7 +40,7 @@ class Gangs:
     """Jobs on several GPUs, without smaller sub-batches to choose.
 
     Attributes:
-        options: (time of a step, slowdown of the gang, of the partner, time of a full step) by shape and running job.
+        options: `gang_option`, by shape and running job.
         shapes: The number of the shape of each gang.
         left: Steps of each.
         gpus: GPUs of each shape.
@@ -50,6 +50,26 @@ class Gangs:
     shapes: NDArray[np.intp]
     left: Column
     gpus: NDArray[np.intp]
+
+
+def gang_option(
+    step_ms: float, slowdown_ratio: float, partner_ratio: float
+) -> tuple[float, float, float, float, float]:
+    """Return how a gang would go on beside a running job.
+
+    Args:
+        step_ms: A step of the gang alone; infinite = it may not join.
+        slowdown_ratio: How much slower it gets.
+        partner_ratio: How much slower the running job gets.
+
+    Returns:
+        The step, the paces of both, and the factors of both formulas of Theorem 1: of the gang's own remaining time
+        where it ends first, of the other's where that one does.
+    """
+    own, other = 1 + slowdown_ratio, 1 + partner_ratio
+    if step_ms == inf:
+        return inf, own, other, inf, inf
+    return step_ms, own, other, own * (2 - 1 / other), other * (2 - 1 / own)
 
 
 def least_sums(left: int, options: Sequence[Sequence[Column]], full_ms: Column, partner: Column) -> Column:
@@ -82,13 +102,12 @@ def may_pay_as_gangs(gangs: Gangs, running: RunningJobs, free_count: int) -> NDA
         running: Whom they may meet.
         free_count: GPUs that hold nothing.
     """
-    shape, own_pace, other_pace = gangs.shapes[:, None], 1 + gangs.options[:, :, 1], 1 + gangs.options[:, :, 2]
-    step_ms = gangs.options[:, :, 0]
+    shape, (step_ms, own_paces, other_paces, ends_first, outlives) = gangs.shapes[:, None], gangs.options
     new, gpus = gangs.left[:, None] * step_ms.min(axis=1, initial=inf)[shape], gangs.gpus[shape]
-    # Of the two formulas of Theorem 1 the one that holds is the lesser; a GPU without a time of a step is not for them.
-    ends_first = np.where(step_ms < inf, own_pace * (2 - 1 / other_pace), inf)
-    outlives = np.where(step_ms < inf, running.rests_ms * other_pace * (2 - 1 / own_pace), inf)
-    sums = np.minimum(running.rests_ms + new * ends_first[gangs.shapes], outlives[gangs.shapes] + new)
+    # Of the two formulas of Theorem 1 the one that holds is the lesser.
+    sums = np.minimum(
+        running.rests_ms + new * ends_first[gangs.shapes], (running.rests_ms * outlives)[gangs.shapes] + new
+    )
     limits = (new + 2 * running.rests_ms) * (1 - ROUNDING_RATIO)
     is_close = np.abs(sums - limits) <= CLOSE_RATIO * limits
     sums = np.where(sums < limits, sums, inf)
@@ -97,7 +116,7 @@ def may_pay_as_gangs(gangs: Gangs, running: RunningJobs, free_count: int) -> NDA
     is_met = (np.cumsum(gpus_there, axis=1) - gpus_there < gpus) & np.isfinite(cheapest)
     is_tie = is_met[:, :-1] & (cheapest[:, 1:] <= cheapest[:, :-1] * (1 + CLOSE_RATIO))
     is_open = is_close.any(axis=1) | is_tie.any(axis=1) | ~is_met.any(axis=1)
-    own_pace, other_pace, rests = own_pace[shape, order], other_pace[shape, order], running.rests_ms[order]
+    own_pace, other_pace, rests = own_paces[shape, order], other_paces[shape, order], running.rests_ms[order]
     until = rests * other_pace
     end = np.where(is_met, np.minimum(new * own_pace, new + until * (1 - 1 / own_pace)), 0.0).max(axis=1, initial=0.0)
     ends = np.minimum(until, rests + end[:, None] * (1 - 1 / other_pace))

@@ -16,7 +16,7 @@ from scheduler_service.policies.pair_sharing import (
     shared_sum_ms,
     waiting_sum_ms,
 )
-from scheduler_service.policies.pair_sums import Gangs, RunningJobs, may_pay_as_gangs
+from scheduler_service.policies.pair_sums import Gangs, RunningJobs, gang_option, may_pay_as_gangs
 
 LEFTS = (0, 1, 7, 40, 100, 101, 250, 1_000)
 WIDTHS = (2, 4, 9)
@@ -58,14 +58,14 @@ class Moment:
         inf = float("inf")
         options = [
             [
-                (inf, 0.0, 0.0, inf) if closed else (self.step_ms, own, other, self.step_ms)
+                gang_option(inf if closed else self.step_ms, own, other)
                 for (own, other), closed in zip(row, self.is_closed, strict=True)
             ]
             for row in self.slowdowns
         ]
         jobs = len(self.rests_ms)
         gangs = Gangs(
-            options=np.array(options, dtype=np.float64).reshape(len(WIDTHS), jobs, 4),
+            options=np.moveaxis(np.array(options, dtype=np.float64).reshape(len(WIDTHS), jobs, 5), 2, 0),
             shapes=np.repeat(np.arange(len(WIDTHS)), len(LEFTS)),
             left=np.array(LEFTS * len(WIDTHS), dtype=np.float64),
             gpus=np.array(WIDTHS),
