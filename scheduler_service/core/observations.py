@@ -7,6 +7,7 @@ Source: OJPP Eq. 18 for the moving average of a device (the past weighs 0.9).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from scheduler_service.core.attempts import OUTCOME_WINDOW_MS_MIN, outcome_commands
@@ -33,8 +34,10 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: St
     }
     if report.steps_done >= job.steps_done:
         changes |= _newest_values(job, report, has_window=has_window)
-    if has_window and windows_seen > 1 and _is_clean(state, job, report):
-        changes |= _learned(state, job, report)
+    if has_window and windows_seen > 1 and job.phase is Phase.RUNNING:
+        others = state.neighbours(job)
+        if _is_clean(state, job, report, others):
+            changes |= _learned(state, job, report, others)
     job = job.changed(**changes)
     if job.solo_window_ms >= OUTCOME_WINDOW_MS_MIN and not job.is_outcome_recorded:
         step.commands += outcome_commands(state, job)
@@ -51,21 +54,18 @@ def _newest_values(job: JobRecord, report: JobProgressed, *, has_window: bool) -
     }
 
 
-def _is_clean(state: ClusterState, job: JobRecord, report: JobProgressed) -> bool:
+def _is_clean(state: ClusterState, job: JobRecord, report: JobProgressed, others: Sequence[str]) -> bool:
     """A window counts when it lies after the last change of neighbours and all of them train."""
-    if job.phase is not Phase.RUNNING:
-        return False
     if report.at_ms - report.window_ms < job.neighbours_since_ms:
         return False
-    return all(state.jobs[other].phase is Phase.RUNNING for other in state.neighbours(job))
+    return all(state.jobs[other].phase is Phase.RUNNING for other in others)
 
 
-def _learned(state: ClusterState, job: JobRecord, report: JobProgressed) -> dict[str, Any]:
+def _learned(state: ClusterState, job: JobRecord, report: JobProgressed, others: Sequence[str]) -> dict[str, Any]:
     gpu = state.gpus.get(job.gpu_ids[0])
     if gpu is None:
         return {}
     device, key, gpus = gpu.gpu.device, job.request.key, len(job.assignments)
-    others = state.neighbours(job)
     if not others:
         return _learned_alone(state, job, report, device)
     solo = state.predictions.solo_step_ms(key, device, gpus=gpus, sub_batch=job.sub_batch) if key else None

@@ -27,7 +27,9 @@ from scheduler_service.policies.pair_answers import PairAnswer, answers_of
 from scheduler_service.policies.pair_sums import Column, Gangs, RunningJobs, least_sums, may_pay_as_gangs
 
 NODES_WEIGHED = 4
-"""Nodes whose GPUs are weighed again one by one; where a job may span nodes, as many GPUs per GPU wanted."""
+"""Nodes whose GPUs are weighed again one by one."""
+GPUS_WEIGHED_PER_GPU = 2
+"""Where a job may span nodes, the GPUs that are weighed again for each that it wants: columns round as rules do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +129,7 @@ class PairColumns:
         if self._view.nodes_per_job_max == 1:
             positions = self._best_nodes(costs, gpus)
             return Shortlist(gpu_ids=[gpu_ids[position] for position in positions], is_whole=False)
-        best = np.argsort(costs, kind="stable")[: min(NODES_WEIGHED * gpus, pays)]
+        best = np.argsort(costs, kind="stable")[: min(GPUS_WEIGHED_PER_GPU * gpus, pays)]
         chosen = [*self._lone[best], *np.flatnonzero(self._is_free)[:gpus]]
         is_whole = 0 < len(best) == pays
         return Shortlist(gpu_ids=[gpu_ids[position] for position in chosen], is_whole=is_whole)

@@ -102,6 +102,8 @@ def may_pay_as_gangs(gangs: Gangs, running: RunningJobs, free_count: int) -> NDA
         running: Whom they may meet.
         free_count: GPUs that hold nothing.
     """
+    if not len(running.gpus):
+        return free_count >= gangs.gpus[gangs.shapes]
     shape, (step_ms, own_paces, other_paces, ends_first, outlives) = gangs.shapes[:, None], gangs.options
     new, gpus = gangs.left[:, None] * step_ms.min(axis=1, initial=inf)[shape], gangs.gpus[shape]
     # Of the two formulas of Theorem 1 the one that holds is the lesser.
@@ -110,12 +112,13 @@ def may_pay_as_gangs(gangs: Gangs, running: RunningJobs, free_count: int) -> NDA
     )
     limits = (new + 2 * running.rests_ms) * (1 - ROUNDING_RATIO)
     is_close = np.abs(sums - limits) <= CLOSE_RATIO * limits
-    sums = np.where(sums < limits, sums, inf)
-    order = np.argsort(sums, axis=1)[:, : gangs.gpus.max() + 1]
+    pays = sums < limits
+    sums = np.where(pays, sums, inf)
+    order = sums.argsort(axis=1)[:, : gangs.gpus.max() + 1]
     cheapest, gpus_there = sums[np.arange(len(sums))[:, None], order], running.gpus[order]
-    is_met = (np.cumsum(gpus_there, axis=1) - gpus_there < gpus) & np.isfinite(cheapest)
+    is_met = (np.add.accumulate(gpus_there, axis=1) - gpus_there < gpus) & np.isfinite(cheapest)
     is_tie = is_met[:, :-1] & (cheapest[:, 1:] <= cheapest[:, :-1] * (1 + CLOSE_RATIO))
-    is_open = is_close.any(axis=1) | is_tie.any(axis=1) | ~is_met.any(axis=1)
+    is_open = np.logical_or.reduce(is_close, axis=1) | np.logical_or.reduce(is_tie, axis=1) | ~is_met[:, 0]
     own_pace, other_pace, rests = own_paces[shape, order], other_paces[shape, order], running.rests_ms[order]
     until = rests * other_pace
     end = np.where(is_met, np.minimum(new * own_pace, new + until * (1 - 1 / own_pace)), 0.0).max(axis=1, initial=0.0)
@@ -123,7 +126,7 @@ def may_pay_as_gangs(gangs: Gangs, running: RunningJobs, free_count: int) -> NDA
     shared = end + np.where(is_met, ends, 0.0).sum(axis=1)
     known = np.where(is_met, rests, 0.0)
     waiting = known.sum(axis=1) + known.max(axis=1, initial=0.0) + new[:, 0]
-    is_enough = np.isfinite(sums) @ running.gpus + free_count >= gpus[:, 0]
+    is_enough = pays @ running.gpus + free_count >= gpus[:, 0]
     found: NDArray[np.bool_] = is_enough & (is_open | (shared < waiting * (1 - ROUNDING_RATIO / 2)))
     return found
 
