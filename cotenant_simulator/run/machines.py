@@ -173,15 +173,15 @@ class Machines:
 
     def _tell_progress_of(self, attempts: Sequence[Attempt]) -> None:
         """Report work done; the window is the time since the last report at this pace."""
-        world = self._world
+        world, now_ms = self._world, self._world.now_ms
         for attempt in attempts:
-            world.floor.settle(attempt, world.now_ms)
+            world.floor.settle(attempt, now_ms)
             steps = attempt.steps_done
-            window_steps, window_ms = steps - attempt.reported_steps, world.now_ms - attempt.reported_at_ms
-            attempt.reported_at_ms, attempt.reported_steps = world.now_ms, steps
+            window_steps, window_ms = steps - attempt.reported_steps, now_ms - attempt.reported_at_ms
+            attempt.reported_at_ms, attempt.reported_steps = now_ms, steps
             world.tell(
                 events.JobProgressed(
-                    at_ms=world.now_ms,
+                    at_ms=now_ms,
                     job_id=attempt.job_id,
                     attempt=attempt.attempt,
                     fence=attempt.fence,

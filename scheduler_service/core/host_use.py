@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.records import Assignment
+from scheduler_service.core.records import Assignment, Node
 from scheduler_service.core.view import HostUse
 
+NOTHING = HostUse()
 
-def host_use_of(jobs: Iterable[JobRecord], gpu_ids: Collection[str]) -> HostUse:
-    """Return what these jobs occupy beside these GPUs; one that moves keeps the larger of its two parts."""
+
+def host_use_of(jobs: Iterable[JobRecord], node: Node) -> HostUse:
+    """Return what these jobs occupy of a node; one that moves keeps the larger of its two parts."""
+    asking = [job for job in jobs if job.request.cpu_cores or job.request.host_memory_bytes]
+    if not asking:
+        return NOTHING
+    gpu_ids = {gpu.gpu_id for gpu in node.gpus}
     cpu_cores, host_memory_bytes = 0.0, 0
-    for job in jobs:
-        if not job.request.cpu_cores and not job.request.host_memory_bytes:
-            continue
+    for job in asking:
         parts = [_host_part(job, job.assignments, gpu_ids)]
         if job.target is not None:
             parts.append(_host_part(job, job.target.assignments, gpu_ids))

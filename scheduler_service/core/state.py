@@ -41,6 +41,12 @@ class ClusterState:
     Args:
         seed: Seed handed to policies in every view.
         ended_jobs_max: Ended jobs kept; the oldest leave first.
+
+    Attributes:
+        jobs: Every living job and the newest ended ones, by id.
+        nodes: Every node ever joined, by id; `connected` says whether it is there.
+        gpus: Every GPU of every node with what it holds, by id.
+        running: Jobs that hold GPUs, as policies see them, in start order.
     """
 
     def __init__(self, *, seed: int = 0, ended_jobs_max: int = 10_000) -> None:
@@ -55,8 +61,11 @@ class ClusterState:
         self.rejected: deque[RejectedDecision] = deque(maxlen=1_000)
         self.ended_jobs_max = ended_jobs_max
         self._jobs: dict[str, JobRecord] = {}
+        self.jobs: Mapping[str, JobRecord] = MappingProxyType(self._jobs)
         self._nodes: dict[str, Node] = {}
+        self.nodes: Mapping[str, Node] = MappingProxyType(self._nodes)
         self._gpus: dict[str, GpuView] = {}
+        self.gpus: Mapping[str, GpuView] = MappingProxyType(self._gpus)
         self._usable_nodes: dict[str, Node] = {}
         self._usable_gpus: dict[str, GpuView] = {}
         self._inventory: Inventory | None = None
@@ -69,6 +78,7 @@ class ClusterState:
         self._living_keys: dict[str, KeyUse] = {}
         self._devices: dict[str, int] = {}
         self._running: dict[str, RunningJob] = {}
+        self.running: Mapping[str, RunningJob] = MappingProxyType(self._running)
         self.layout = 0
         self.touched_gpu_ids: set[str] = set()
         self.touched_job_ids: set[str] = set()
@@ -76,21 +86,6 @@ class ClusterState:
         self._ready: list[tuple[int, str]] = []
         self._ready_jobs: dict[str, PendingJob] = {}
         self._holds: dict[str, Reason] = {}
-
-    @property
-    def jobs(self) -> Mapping[str, JobRecord]:
-        """Every living job and the newest ended ones, by id."""
-        return MappingProxyType(self._jobs)
-
-    @property
-    def nodes(self) -> Mapping[str, Node]:
-        """Every node ever joined, by id; `connected` says whether it is there."""
-        return MappingProxyType(self._nodes)
-
-    @property
-    def gpus(self) -> Mapping[str, GpuView]:
-        """Every GPU of every node with what it holds, by id."""
-        return MappingProxyType(self._gpus)
 
     @property
     def usable_nodes(self) -> Mapping[str, Node]:
@@ -128,11 +123,6 @@ class ClusterState:
     def host_use(self) -> Mapping[str, HostUse]:
         """What jobs occupy of each node's host, by node id."""
         return MappingProxyType(self._host_use)
-
-    @property
-    def running(self) -> Mapping[str, RunningJob]:
-        """Jobs that hold GPUs, as policies see them, in start order."""
-        return MappingProxyType(self._running)
 
     @property
     def ghosts(self) -> Mapping[tuple[str, int, int], Ghost]:
@@ -381,9 +371,8 @@ class ClusterState:
                 self._open.put(view)
                 self.touched_job_ids.update(view.job_ids)
         for node_id in touched_nodes:
-            here = {gpu.gpu_id for gpu in self._nodes[node_id].gpus}
             jobs = (self._jobs[job_id] for job_id in self.jobs_on_node(node_id))
-            self._host_use[node_id] = host_use_of(jobs, here)
+            self._host_use[node_id] = host_use_of(jobs, self._nodes[node_id])
 
     def _occupied(self, view: GpuView, *, is_haunted: bool) -> GpuView:
         gpu_id = view.gpu.gpu_id

@@ -170,7 +170,10 @@ class PairColumns:
     def _costs(self, job: PendingJob) -> Column:
         """Return the least sum of ends over the sub-batches, where it beats waiting; infinite elsewhere."""
         row, classes = self._answers.row_of(job.request), self._columns.classes
-        numbers, places = np.unique(self._columns.class_of[self._lone], return_inverse=True)
+        class_of = self._columns.class_of[self._lone]
+        is_there = np.zeros(len(classes), dtype=np.bool_)
+        is_there[class_of] = True
+        numbers, places = np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[class_of]
         answers = [self._answers.answer(row, number, classes) for number in numbers.tolist()]
         most = max((len(answer.options) for answer in answers), default=0)
         tables = ([_option(answer, choice) for answer in answers] for choice in range(most))

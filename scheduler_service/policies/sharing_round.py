@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Protocol
 
 from scheduler_service.core.capacity import Resident, expected_bytes, reserved_bytes, samples_per_gpu
@@ -75,7 +76,7 @@ class SharingRound:
         self._pairs: PairColumns | None = None
         self._failed: dict[object, Reason] = {}
         self._weighed: set[object] = set()
-        self._open = dict.fromkeys((*view.free_gpu_ids, *lone_gpu_ids(view)))
+        self._open = dict.fromkeys(chain(view.free_gpu_ids, lone_gpu_ids(view)))
         self._spots: dict[str, Spot] = {}
         self._full = Reason(code="CLUSTER_FULL", numbers={"gpus_in_cluster": len(view.gpus)})
         self._too_many = Reason(code="TOO_MANY_WEIGHED", numbers={"jobs_weighed_max": weighed_jobs_max})
@@ -357,9 +358,10 @@ class SharingRound:
         passes = passes_of(request, gpus=request.gpus, sub_batch=gang.sub_batch)
         numbers: dict[str, float] = {"sub_batch": gang.sub_batch, "accumulation_steps": passes}
         partners = tuple(dict.fromkeys(spot.partner.job_id for spot in spots))
-        if not all(spot.is_pair_known(resident) for spot in spots):
+        different = {spot.shape: spot for spot in spots}.values()
+        if not all(spot.is_pair_known(resident) for spot in different):
             return Reason(code="STARTS_SHARED_BLINDLY", numbers=numbers, job_ids=partners, gpu_ids=gpu_ids)
-        both = [spot.slowdowns(resident) for spot in spots]
+        both = [spot.slowdowns(resident) for spot in different]
         numbers["slowdown_ratio"] = max(own for own, _ in both)
         numbers["neighbour_slowdown_ratio"] = max(other for _, other in both)
         code = "STARTS_SHARED" if passes == 1 else "STARTS_SHARED_IN_PASSES"

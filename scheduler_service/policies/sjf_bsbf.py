@@ -251,9 +251,10 @@ def _beside(spot: Spot, resident: Resident, rest_ms: float) -> RunningBeside:
 def _partners(job: PendingJob, spots: Sequence[Spot], sub_batch: int) -> list[RunningBeside]:
     """Return every partner of a gang once, however many of its GPUs are shared."""
     found: dict[str, RunningBeside] = {}
+    resident = Resident(request=job.request, sub_batch=sub_batch, memory_reserved_bytes=0)
     for spot in spots:
-        resident = Resident(request=job.request, sub_batch=sub_batch, memory_reserved_bytes=0)
-        found[spot.partner.job_id] = _beside(spot, resident, spot.partner_rest_ms() or 0.0)
+        if spot.partner.job_id not in found:
+            found[spot.partner.job_id] = _beside(spot, resident, spot.partner_rest_ms() or 0.0)
     return list(found.values())
 
 
