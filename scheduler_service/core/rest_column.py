@@ -69,8 +69,8 @@ class RestColumn:
         steps = np.floor(np.maximum(now_ms - self._accrued_at_ms, 0.0) / self._pace_ms)
         done = np.minimum(before + steps, np.maximum(total - 1, before))
         left = np.maximum(total - done, 0.0)
-        with np.errstate(invalid="ignore"):
-            remaining_ms = np.where(np.isfinite(self._step_ms), left * self._step_ms, inf)
+        remaining_ms = np.full(len(left), inf)
+        np.multiply(left, self._step_ms, out=remaining_ms, where=np.isfinite(self._step_ms))
         return Rests(remaining_ms, self._job_of.copy())
 
 

@@ -49,7 +49,6 @@ class QueueRound:
         self._started: dict[tuple[LengthGroup, int], Turn] = {}
         self._latest: Candidate | None = None
         self._widest_free = self._widest = 0
-        round_.passed_over = self._passed_over
 
     def decide(self) -> list[Decision]:
         """Return the decisions about whoever was looked at, and one for all others."""
@@ -57,7 +56,7 @@ class QueueRound:
         candidates = self._candidates()
         while candidates:
             self._latest = turn, group, length = heappop(candidates)
-            decision = self._round.decide(jobs[turn[2]])
+            decision = self._round.decide(jobs[turn[2]], self._passed_over)
             decisions.append(decision)
             self._looked.setdefault(group, set()).add(length)
             if not isinstance(decision, Start):

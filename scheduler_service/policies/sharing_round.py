@@ -81,7 +81,6 @@ class SharingRound:
         self._full = Reason(code="CLUSTER_FULL", numbers={"gpus_in_cluster": len(view.gpus)})
         self._too_many = Reason(code="TOO_MANY_WEIGHED", numbers={"jobs_weighed_max": weighed_jobs_max})
         self.is_limited = False
-        self.passed_over: Callable[[], int] = lambda: 0
 
     @property
     def pairs(self) -> PairColumns:
@@ -123,8 +122,13 @@ class SharingRound:
         is_gang = request.gpus > 1 and samples_per_gpu(request, request.gpus) == 1
         return is_gang and self._rule.recheck_gang and self._is_open_choice(request)
 
-    def decide(self, job: PendingJob) -> Decision:
-        """Start a job alone, else beside others, or say why not; an equal job failed before = for the same reason."""
+    def decide(self, job: PendingJob, passed_over: Callable[[], int] = lambda: 0) -> Decision:
+        """Start a job alone, else beside others, or say why not; an equal job failed before = for the same reason.
+
+        Args:
+            job: Whose turn it is.
+            passed_over: Counts those before it that would have been weighed in vain and were not looked at.
+        """
         shape = (shape_of(job.request), self._rule.length(job))
         known = self._failed.get(shape)
         if known is not None:
@@ -133,7 +137,7 @@ class SharingRound:
         if start is not None:
             self._note(job, start)
             return start
-        decision = self._share(job, shape)
+        decision = self._share(job, shape, passed_over)
         if isinstance(decision, Start):
             self._note(job, decision)
         else:
@@ -165,9 +169,9 @@ class SharingRound:
             else:
                 self._failed.clear()
 
-    def _share(self, job: PendingJob, shape: object) -> Decision:
+    def _share(self, job: PendingJob, shape: object, passed_over: Callable[[], int]) -> Decision:
         request = job.request
-        obstacle = self.free.impossible(request) or self._limit(shape)
+        obstacle = self.free.impossible(request) or self._limit(shape, passed_over)
         if obstacle is not None:
             return self._hold(job, obstacle)
         offers: list[Offer] = []
@@ -185,13 +189,13 @@ class SharingRound:
         reason = nearest_obstacle(refusals or obstacles.values())
         return Hold(job_id=request.job_id, reason=reason, candidates=self._table(offers, obstacles, None))
 
-    def _limit(self, shape: object) -> Reason | None:
+    def _limit(self, shape: object, passed_over: Callable[[], int]) -> Reason | None:
         """Return why nobody looks for second places (any more)."""
         if not self._open:
             return self._full
         if self.is_limited:
             return self._too_many
-        if shape not in self._weighed and len(self._weighed) + self.passed_over() >= self._weighed_jobs_max:
+        if shape not in self._weighed and len(self._weighed) + passed_over() >= self._weighed_jobs_max:
             self.is_limited = True
             return self._too_many
         self._weighed.add(shape)
