@@ -87,8 +87,8 @@ def solo_spec(spec: scheduling_pb2.JobSpec, step_ms: float) -> scheduling_pb2.Jo
         spec: The job.
         step_ms: How long a step is expected to take; decides how many steps make a few seconds.
     """
-    steps = max(SOLO_STEPS_LEAST, round(SOLO_RUN_MS / max(1.0, step_ms)))
-    alone = with_steps(spec, min(steps, spec.steps_total))
+    # As many as it takes, also more than the job has: one that ends before the second report was not measured.
+    alone = with_steps(spec, max(SOLO_STEPS_LEAST, round(SOLO_RUN_MS / max(1.0, step_ms))))
     alone.name = f"{spec.name}-alone"
     alone.share = resources_pb2.SHARE_MODE_NEVER
     return alone

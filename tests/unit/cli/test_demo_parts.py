@@ -143,6 +143,11 @@ def test_a_run_alone_is_short_and_shares_with_nobody() -> None:
     assert job.spec.steps_total == 450
 
 
+def test_a_run_alone_is_long_enough_to_be_measured_however_few_steps_the_job_has() -> None:
+    job = scenario.load_scenario(scenario.examples_folder() / "jobs", steps_divisor=100)[0]
+    assert scenario.solo_spec(job.spec, step_ms=4.0).steps_total == 1_750
+
+
 def test_an_orphan_in_a_session_of_its_own_is_still_found() -> None:
     script = (
         "import os, subprocess, sys; from cotenant import process_tree; process_tree.adopt_orphans();"
