@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from cotenant_agent.records import AttemptKey, AttemptObservation, GpuReading, MeasuredJob, Tenant
+from cotenant_agent.records import AttemptKey, GpuReading, MeasuredJob, Tenant
 from cotenant_agent.stretches import StretchRecorder
 from predictor_service.features.job_settings import JobSettings
 from predictor_service.profile_store.rows import make_rows
 from predictor_service.profile_store.store import ProfileStore
 from predictor_service.profile_store.stretch import MeasuredJob as StoredJob
 from predictor_service.profile_store.stretch import Stretch, encode
+from tests.support.stretches import observed_window
 
 REPEATS = 5
 CALL = 100
@@ -100,27 +101,12 @@ def _look(_: Path) -> None:
         for number in range(TENANTS)
     ]
     recorder = StretchRecorder(campaign="collected_00000000", devices={}, make_id=lambda: "0" * 32)
-    observations = [_window(tenant.key) for tenant in tenants]
+    observations = [observed_window(tenant.key) for tenant in tenants]
     readings = [GpuReading(gpu_id=f"g{number}") for number in range(TENANTS // 2)]
     for look in range(1_000):
         recorder.look(tenants, look * 100)
         if look % 20 == 0:
             recorder.add(observations, readings, look * 100)
-
-
-def _window(key: AttemptKey) -> AttemptObservation:
-    return AttemptObservation(
-        key=key,
-        steps_done=1,
-        epoch=0,
-        loss=None,
-        window_steps=20,
-        window_ms=2_000,
-        utilization_ratio=0.5,
-        memory_bytes=1,
-        memory_peak_bytes=1_000,
-        checkpoint_step=-1,
-    )
 
 
 def main(stretches: int = 10_000) -> dict[str, object]:
