@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import enum
-import os
 from pathlib import Path
 
 from cotenant_agent.checkpoints import read_checkpoint
-from cotenant_agent.durable_files import read_integer, read_json, read_text, write_json
+from cotenant_agent.durable_files import read_file, read_integer, read_json, read_text, write_json
 from cotenant_agent.exit_classes import classify, describe
 from cotenant_agent.log_reading import read_tail
 from cotenant_agent.processes import ProcessIdentity
@@ -26,6 +25,7 @@ from cotenant_agent.system_clock import steady_ns
 
 _LOG_TAIL_BYTES = 4096
 _CLASSIFIED_TAIL_BYTES = 65536
+_PROGRESS_FILE_BYTES = 4096
 
 
 class AttemptState(enum.Enum):
@@ -104,12 +104,7 @@ class Attempt:
 
     def read_progress_file(self) -> None:
         """Take in the file that the helper leaves beside its socket: nothing is lost with a dropped datagram."""
-        try:
-            descriptor = os.open(self.run_directory / "progress.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
-            return
-        with os.fdopen(descriptor, "rb") as file:
-            report = parse_report(file.read(4096))
+        report = parse_report(read_file(self.run_directory / "progress.json", _PROGRESS_FILE_BYTES))
         if report is not None and is_plausible(report, steady_ns()):
             self.track.accept(report)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from cotenant.job import MANIFEST_NAME
 from cotenant_agent.durable_files import read_integer, read_json, read_text
 
 _READ_BYTES = 1 << 20
+_FILES_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +33,13 @@ def read_checkpoint(directory: Path) -> Checkpoint | None:
     if manifest is None or step < 0 or str(manifest.get("fence")) != directory.name or files is None:
         return None
     try:
-        size_bytes = sum(file.stat().st_size for file in files)
+        found = [file.stat() for file in files]
         written_ns = (directory / MANIFEST_NAME).stat().st_mtime_ns
     except OSError:
         return None
-    if size_bytes != read_integer(manifest, "bytes", -1):
+    if not all(stat.S_ISREG(one.st_mode) for one in found):
+        return None
+    if sum(one.st_size for one in found) != read_integer(manifest, "bytes", -1):
         return None
     return Checkpoint(directory=directory, step=step, written_ns=written_ns)
 
@@ -58,7 +63,8 @@ def _contents_match(directory: Path) -> bool:
     digest = hashlib.sha256()
     try:
         for file in _named_files(directory, manifest) or ():
-            with file.open("rb") as stream:
+            # Without waiting: the job may have put a pipe in the file's place since.
+            with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
                 while block := stream.read(_READ_BYTES):
                     digest.update(block)
     except OSError:
@@ -69,8 +75,15 @@ def _contents_match(directory: Path) -> bool:
 def _named_files(directory: Path, manifest: dict[str, object] | None) -> list[Path] | None:
     """The manifest's files; None unless it names at least one and all lie inside the directory."""
     names = (manifest or {}).get("files")
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+    if not isinstance(names, list) or not 0 < len(names) <= _FILES_MAX:
+        return None
+    if not all(isinstance(name, str) for name in names):
         return None
     files = [directory / name for name in names]
-    inside = all(file.resolve().is_relative_to(directory.resolve()) for file in files)
+    try:
+        root = directory.resolve()
+        inside = all(file.resolve().is_relative_to(root) for file in files)
+    except (OSError, ValueError, RuntimeError):
+        # A name that no file can have, or links that lead to themselves.
+        return None
     return files if inside else None

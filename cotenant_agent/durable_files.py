@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -32,18 +33,26 @@ def write_json(path: Path, value: Mapping[str, object], *, durable: bool = True)
 def read_json(path: Path) -> dict[str, object] | None:
     """The stored object; None when the file is absent, too large or no JSON object (others may write there)."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    with os.fdopen(descriptor, "rb") as file:
-        content = file.read(_SIZE_LIMIT_BYTES + 1)
-    if len(content) > _SIZE_LIMIT_BYTES:
-        return None
-    try:
-        value = json.loads(content)
+        value = json.loads(read_file(path, _SIZE_LIMIT_BYTES))
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def read_file(path: Path, limit_bytes: int) -> bytes:
+    """The content of a plain file; empty when it is absent or larger, or when a link or a pipe stands in its place."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    try:
+        is_plain = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        content = os.read(descriptor, limit_bytes + 1) if is_plain else b""
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+    return content if len(content) <= limit_bytes else b""
 
 
 def read_integer(record: Mapping[str, object] | None, name: str, default: int = 0) -> int:
