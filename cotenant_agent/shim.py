@@ -55,14 +55,16 @@ def read_record(name: str) -> dict[str, Any] | None:
 def write_record(name: str, record: dict[str, Any]) -> None:
     """Replace a JSON object of the attempt's directory for good: temporary file, fsync, rename, fsync."""
     temporary = f".{name}.shim"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    os.write(descriptor, json.dumps(record).encode())
-    os.fsync(descriptor)
-    os.close(descriptor)
+    with open(temporary, "w", encoding="utf-8") as file:  # noqa: PTH123
+        json.dump(record, file)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(temporary, name)  # noqa: PTH105
     directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
-    os.fsync(directory)
-    os.close(directory)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def write_record_at_last(name: str, record: dict[str, Any]) -> None:
@@ -109,25 +111,34 @@ class RotatingLog:
         """Append, rotating at the limit."""
         self.tail = (self.tail + output)[-_TAIL_BYTES:]
         while output:
+            if self._size_bytes >= self._limit_bytes and not self._rotate():
+                self.dropped_bytes += len(output)
+                return
             room = self._limit_bytes - self._size_bytes
-            if room <= 0:
-                self._rotate()
-                continue
             part, output = output[:room], output[room:]
             self._append(part)
+            # Also what was lost: the next rotation gives the disk room.
             self._size_bytes += len(part)
 
     def _append(self, part: bytes) -> None:
-        try:
-            os.write(self._descriptor, part)
-        except OSError:
-            self.dropped_bytes += len(part)
+        written = 0
+        with contextlib.suppress(OSError):
+            written = os.write(self._descriptor, part)
+        self.dropped_bytes += len(part) - written
 
-    def _rotate(self) -> None:
+    def _rotate(self) -> bool:
+        """Go on in a new file; whether there is one."""
+        try:
+            # Absent where the last try has moved it and found no room for its successor.
+            with contextlib.suppress(FileNotFoundError):
+                os.replace("out.log", "out.log.1")  # noqa: PTH105
+            descriptor = self._open()
+        except OSError:
+            return False
         os.close(self._descriptor)
-        os.replace("out.log", "out.log.1")  # noqa: PTH105
-        self._descriptor = self._open()
+        self._descriptor = descriptor
         self._size_bytes = 0
+        return True
 
     @staticmethod
     def _open() -> int:
