@@ -35,6 +35,8 @@ def fold_small_constants(graph: GraphProto) -> dict[str, IntArray]:
     for tensor in graph.initializer:
         _remember(tensor.name, tensor, known)
     for node in graph.node:
+        if not node.output:
+            continue
         if node.op_type == "Constant":
             _remember_literal(node, known)
             continue
@@ -45,13 +47,21 @@ def fold_small_constants(graph: GraphProto) -> dict[str, IntArray]:
     return known
 
 
-def _remember(name: str, tensor: TensorProto, known: dict[str, IntArray]) -> None:
+def read_whole_numbers(tensor: TensorProto) -> IntArray | None:
+    """The values of a small whole-number tensor; None for any other one, and where they are not in it or damaged."""
     count = int(np.prod(tensor.dims, dtype=np.float64)) if all(size >= 0 for size in tensor.dims) else ELEMENTS_MAX + 1
-    if tensor.data_type in _WHOLE and count <= ELEMENTS_MAX and tensor.data_location != TensorProto.EXTERNAL:
-        try:
-            known[name] = numpy_helper.to_array(tensor).astype(np.int64)
-        except (ValueError, TypeError):
-            return
+    if tensor.data_type not in _WHOLE or count > ELEMENTS_MAX or tensor.data_location == TensorProto.EXTERNAL:
+        return None
+    try:
+        return numpy_helper.to_array(tensor).astype(np.int64)
+    except (ValueError, TypeError):
+        return None
+
+
+def _remember(name: str, tensor: TensorProto, known: dict[str, IntArray]) -> None:
+    values = read_whole_numbers(tensor)
+    if values is not None:
+        known[name] = values
 
 
 def _remember_literal(node: NodeProto, known: dict[str, IntArray]) -> None:

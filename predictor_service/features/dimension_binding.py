@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto, TensorShapeProto, ValueInfoProto, numpy_helper
 
 from predictor_service.errors import InvalidBindingError, UnboundDimensionError
+from predictor_service.features.constant_folding import read_whole_numbers
 from predictor_service.features.graph_limits import GraphLimits, subgraphs
 from predictor_service.features.graph_nodes import GraphNode
 
@@ -107,10 +107,10 @@ def free_fixed_reshapes(model: ModelProto, nodes: Sequence[GraphNode], exported_
     targets = {node.input(1) for node in nodes if node.op_type == "Reshape"}
     for tensor in _named_constants(model.graph):
         name, values = tensor
-        if name not in targets or values.data_location == TensorProto.EXTERNAL or len(values.dims) != 1:
+        target = read_whole_numbers(values) if name in targets else None
+        if target is None or target.ndim != 1 or not target.size:
             continue
-        target = numpy_helper.to_array(values).astype(np.int64)
-        if target.size and target[0] == exported_batch and (target > 0).all():
+        if target[0] == exported_batch and (target > 0).all():
             opened = target.copy()
             opened[0] = -1
             values.CopyFrom(numpy_helper.from_array(opened, values.name))

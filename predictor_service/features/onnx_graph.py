@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, inliner
+from onnx.checker import ValidationError
 
 from cotenant.graph_file import GraphFileError, GraphTooLargeError, graph_sha256, strip_weights
 from predictor_service.errors import GraphLimitError, MalformedGraphError
@@ -62,7 +63,7 @@ def read_graph_bytes(data: bytes, limits: GraphLimits) -> OnnxGraph:
 def _inline_functions(model: ModelProto) -> ModelProto:
     try:
         return inliner.inline_local_functions(model)
-    except (RuntimeError, ValueError) as error:  # the C++ inliner reports every broken function in this way
+    except (RuntimeError, ValueError, ValidationError) as error:  # how the C++ inliner reports broken functions
         raise MalformedGraphError(
             f"a function of the model cannot be expanded: {error}", remedy="export the model without functions"
         ) from None

@@ -18,6 +18,7 @@ import onnx_shape_inference
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from predictor_service.errors import GraphLimitError, MalformedGraphError
+from predictor_service.features.constant_folding import read_whole_numbers
 from predictor_service.features.graph_limits import GraphLimits, subgraphs
 from predictor_service.features.graph_nodes import chosen_branch, subgraph_prefix
 
@@ -142,9 +143,8 @@ def _fills_large_tensors(graph: GraphProto) -> bool:
 
 
 def _product_of_values(tensor: TensorProto) -> int:
-    if tensor.data_location == TensorProto.EXTERNAL or tensor.data_type != TensorProto.INT64:
-        return 0
-    return math.prod(int(size) for size in onnx.numpy_helper.to_array(tensor).ravel())
+    values = read_whole_numbers(tensor)
+    return 0 if values is None else math.prod(values.ravel().tolist())
 
 
 def _collect(graph: GraphProto, prefix: str, table: dict[str, TensorShape]) -> None:

@@ -7,11 +7,14 @@ way, and shape inference stops at a sequence.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
 from predictor_service.features.constant_folding import IntArray
+
+_END_MAX: Final = (1 << 63) - 1
 
 
 def unroll_split_sequences(graph: GraphProto, constants: Mapping[str, IntArray]) -> int:
@@ -24,13 +27,15 @@ def unroll_split_sequences(graph: GraphProto, constants: Mapping[str, IntArray])
     Returns:
         Number of slices.
     """
-    splits = {node.output[0]: node for node in graph.node if node.op_type == "SplitToSequence" and node.output}
+    splits = {
+        node.output[0]: node for node in graph.node if node.op_type == "SplitToSequence" and node.input and node.output
+    }
     slices = 0
     for node in graph.node:
-        if node.op_type != "SequenceAt" or len(node.input) != 2 or node.input[0] not in splits:
+        if node.op_type != "SequenceAt" or len(node.input) != 2 or not node.output or node.input[0] not in splits:
             continue
         bounds = _bounds(splits[node.input[0]], constants.get(node.input[1]), constants)
-        if bounds is not None:
+        if bounds is not None and bounds[1] <= _END_MAX:
             _become_slice(graph, node, splits[node.input[0]], bounds)
             slices += 1
     return slices

@@ -35,16 +35,30 @@ def hostile_graphs() -> Mapping[str, Callable[[], bytes]]:
         "concat_doubling": concat_doubling,
         "doubling_functions": doubling_functions,
         "recursive_function": recursive_function,
+        "function_defined_twice": function_defined_twice,
         "many_nodes": many_nodes,
         "custom_operator": lambda: _model([("Mystery", ["x"], ["b"])], "b", domain="strange.example"),
         "nested_branches": lambda: nested_branches(20),
         "unbound_dimension": lambda: _model([("Relu", ["x"], ["b"])], "b", dims=["batch", "frames"]),
+        "split_of_nothing": lambda: _sequence([("SplitToSequence", [], ["s"]), ("SequenceAt", ["s", "i"], ["y"])], i=0),
     }
 
 
 def answerable_graphs() -> Mapping[str, Callable[[], bytes]]:
     """Makers of odd graphs that need not be refused, only answered in bounded time."""
-    return {"constant_of_shape_2_to_33": constant_of_shape, "external_data_outside": external_data_outside}
+    split = ("SplitToSequence", ["x"], ["s"])
+    return {
+        "constant_of_shape_2_to_33": constant_of_shape,
+        "external_data_outside": external_data_outside,
+        "constant_without_output": lambda: _model(
+            [("Constant", [], [], {"value_int": 3}), ("Relu", ["x"], ["y"])], "y"
+        ),
+        "piece_without_output": lambda: _sequence([split, ("SequenceAt", ["s", "i"], []), ("Relu", ["x"], ["y"])], i=0),
+        "piece_beyond_64_bits": lambda: _sequence([split, ("SequenceAt", ["s", "i"], ["y"])], i=(1 << 63) - 1),
+        "reshape_to_text": lambda: _reshape(TensorProto(data_type=TensorProto.STRING, string_data=[b"a", b"b"])),
+        "reshape_to_cut_off_numbers": lambda: _reshape(TensorProto(data_type=TensorProto.INT64, raw_data=bytes(8))),
+        "fill_by_cut_off_numbers": fill_by_cut_off_numbers,
+    }
 
 
 def many_nodes(count: int = 200_000) -> bytes:
@@ -97,6 +111,22 @@ def recursive_function() -> bytes:
     return _model([("F", ["x"], ["y"], {"domain": "local"})], "y", functions=[function])
 
 
+def function_defined_twice() -> bytes:
+    """Two functions of one name."""
+    opsets = [helper.make_opsetid("", OPSET)]
+    functions = [
+        helper.make_function("local", "F", ["a"], ["z"], [helper.make_node(name, ["a"], ["z"])], opsets)
+        for name in ("Relu", "Tanh")
+    ]
+    return _model([("F", ["x"], ["y"], {"domain": "local"})], "y", functions=functions)
+
+
+def fill_by_cut_off_numbers() -> bytes:
+    """A weight of a shape that has one number of its two."""
+    shape = TensorProto(name="shape", data_type=TensorProto.INT64, dims=[2], raw_data=bytes(8))
+    return _model([("ConstantOfShape", ["shape"], ["w"]), ("MatMul", ["x", "w"], ["y"])], "y", initializers=[shape])
+
+
 def nested_branches(depth: int) -> bytes:
     """If inside If inside If; the other branches are left out."""
     inner = helper.make_graph([helper.make_node("Relu", ["x"], ["leaf"])], "leaf", [], [_value("leaf")])
@@ -113,6 +143,19 @@ def _convolution(**attributes: Any) -> bytes:
     weight = TensorProto(name="w", dims=[8, 4, 3, 3], data_type=1, data_location=TensorProto.EXTERNAL)
     nodes = [("Conv", ["x", "w"], ["y"], attributes)]
     return _model(nodes, "y", dims=["batch", 4, 9, 9], initializers=[weight])
+
+
+def _sequence(nodes: Sequence[Any], i: int) -> bytes:
+    return _model(nodes, "y", initializers=[helper.make_tensor("i", TensorProto.INT64, [], [i])])
+
+
+def _reshape(target: TensorProto) -> bytes:
+    """A graph with a fixed batch, reshaped to two sizes that are none."""
+    target.name = "target"
+    target.dims.append(2)
+    return _model(
+        [("Reshape", ["x", "target"], ["r"]), ("Relu", ["r"], ["y"])], "y", dims=[8, 4], initializers=[target]
+    )
 
 
 def _value(name: str, dims: Sequence[int | str] | None = None) -> onnx.ValueInfoProto:
