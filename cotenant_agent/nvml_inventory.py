@@ -117,17 +117,16 @@ class NvmlInventory:
         return handle
 
     def _usage(self, job: JobProcesses, memory: Mapping[str, Mapping[int, int | None] | None]) -> JobUsage:
-        """Sums over the job's devices; one unknown term makes the sum unknown."""
-        terms: list[int | None] = []
+        """Memory of the device of which it takes most, mean share of all; one unknown term makes either unknown."""
+        used: list[int | None] = []
         ratios: list[float | None] = []
         for device in self._devices:
             if device.gpu_id in job.gpu_ids:
-                by_process = memory[device.gpu_id]
-                terms += [None] if by_process is None else [by_process[pid] for pid in job.pids if pid in by_process]
+                used.append(_sum_of(memory[device.gpu_id], job.pids))
                 ratios.append(_utilization_of(device, job.pids))
         known = [value for value in ratios if value is not None]
         return JobUsage(
-            memory_bytes=None if None in terms else sum(value for value in terms if value is not None),
+            memory_bytes=None if None in used else max((value for value in used if value is not None), default=0),
             utilization_ratio=sum(known) / len(known) if known and len(known) == len(ratios) else None,
         )
 
@@ -177,6 +176,11 @@ def _memory_by_process(handle: Any) -> dict[int, int | None] | None:  # noqa: AN
     if processes is None:
         return None
     return {int(item.pid): None if item.usedGpuMemory is None else int(item.usedGpuMemory) for item in processes}
+
+
+def _sum_of(by_process: Mapping[int, int | None] | None, pids: Sequence[int]) -> int | None:
+    terms = [None] if by_process is None else [by_process[pid] for pid in pids if pid in by_process]
+    return None if None in terms else sum(term for term in terms if term is not None)
 
 
 def _read_process_utilization(device: _Device, handle: Any | None) -> None:  # noqa: ANN401

@@ -93,7 +93,11 @@ class JobProcesses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobUsage:
-    """What one attempt used since the last reading; None = unknown, which is not zero."""
+    """What one attempt used since the last reading; None = unknown, which is not zero.
+
+    Attributes:
+        memory_bytes: on the device of which it takes most, since limits and reservations are those of one device.
+    """
 
     memory_bytes: int | None = None
     utilization_ratio: float | None = None

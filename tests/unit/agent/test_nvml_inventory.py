@@ -65,6 +65,18 @@ def test_a_jobs_use_is_the_sum_of_its_processes(driver: FakeDriver, inventory: N
     assert found.utilization_ratio == pytest.approx(0.6)
 
 
+def test_a_wide_jobs_memory_is_that_of_the_gpu_of_which_it_takes_most(driver: FakeDriver) -> None:
+    driver.add_gpu("GPU-b", total_bytes=80 << 30)
+    driver.add_process("GPU-a", 10, used_bytes=45 << 30, percent=0)
+    driver.add_process("GPU-b", 11, used_bytes=50 << 30, percent=0)
+    driver.add_process("GPU-b", 10, used_bytes=1 << 30, percent=0)
+    inventory = NvmlInventory()
+    wide = JobProcesses(gpu_ids=("GPU-a", "GPU-b"), pids=(10, 11))
+    # Limits, reservations and predictions are those of one GPU; the sum would be more than either of them has.
+    assert inventory.observe({KEY: wide}).jobs[KEY].memory_bytes == 51 << 30
+    inventory.close()
+
+
 def test_what_other_processes_do_on_a_gpu_is_foreign(driver: FakeDriver, inventory: NvmlInventory) -> None:
     driver.add_process("GPU-a", 10, used_bytes=1, percent=40)
     driver.add_process("GPU-a", 99, used_bytes=1, percent=30)
