@@ -6,7 +6,7 @@ import enum
 from pathlib import Path
 
 from cotenant_agent.checkpoints import read_checkpoint
-from cotenant_agent.durable_files import read_file, read_integer, read_json, read_text, write_json
+from cotenant_agent.durable_files import read_file, read_integer, read_json, read_text, refresh_json
 from cotenant_agent.exit_classes import classify, describe
 from cotenant_agent.log_reading import read_tail
 from cotenant_agent.processes import ProcessIdentity
@@ -120,7 +120,7 @@ class Attempt:
         if newest != self._written_observation:
             self._written_observation = newest
             record = {"steps_done": newest[0], "memory_peak_bytes": newest[1]}
-            write_json(self.directory.observed, record, durable=False)
+            refresh_json(self.directory.observed, record)
         return AttemptObservation(
             key=self.key,
             steps_done=self.track.steps_done,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Iterable, Iterator
 
 from cotenant_agent.attempt import Attempt, AttemptState
 from cotenant_agent.cgroups import ControlGroups
 from cotenant_agent.checkpoints import Checkpoint
-from cotenant_agent.durable_files import read_integer, read_json, write_json
+from cotenant_agent.durable_files import read_integer, read_json, refresh_json, write_json
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.gpu_inventory import GpuInventory
 from cotenant_agent.launching import Launcher
@@ -111,12 +112,16 @@ class AttemptTable:
         self._launcher.start_shim(attempt)
         return attempt
 
-    def stop(self, key: AttemptKey, cause: str, grace_ms: int = 0, **details: object) -> None:
+    def stop(self, key: AttemptKey, cause: str, grace_ms: int) -> None:
         """Ask the shim to end an attempt; repeating it changes nothing. grace_ms 0 = what the job asked for."""
-        attempt = self.find(key)
-        if attempt.state in (AttemptState.PREPARING, AttemptState.RUNNING) and not attempt.directory.stop.exists():
-            grace = grace_ms or attempt.stop_grace_ms
-            write_json(attempt.directory.stop, {"cause": cause or "stopped", "grace_ms": grace, **details})
+        _request_stop(self.find(key), cause or "stopped", grace_ms)
+
+    def stop_all(self, cause: str) -> bool:
+        """Ask every shim to end its attempt; whether all have ended."""
+        for attempt in self:
+            with contextlib.suppress(OSError):
+                _request_stop(attempt, cause)
+        return all(attempt.state is AttemptState.ENDED for attempt in self)
 
     def checkpoint(self, key: AttemptKey) -> None:
         """Ask the job to write a checkpoint and go on: SIGUSR1 to the first processes of its tree that catch it.
@@ -142,14 +147,15 @@ class AttemptTable:
             if attempt is None or attempt.key != key or attempt.state is AttemptState.ENDED:
                 continue
             if read_integer(read_json(attempt.directory.lease), "deadline_boot_ms") < deadline_boot_ms:
-                record = {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms}
-                # A lease dies with the boot whose clock it is written in: no need to survive a power cut.
-                write_json(attempt.directory.lease, record, durable=False)
+                refresh_json(attempt.directory.lease, {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms})
 
     def mark_stored(self, key: AttemptKey) -> None:
         """The scheduler has the end of this attempt: report it no more. Its log stays for a while."""
         attempt = self._attempts.get((key.job_id, key.attempt))
-        if attempt is not None and attempt.key == key and attempt.end is not None:
+        if attempt is None or attempt.key != key or attempt.end is None:
+            return
+        # Where the disk does not take that, the end is told, stored and confirmed again.
+        with contextlib.suppress(OSError):
             write_json(attempt.directory.stored, {})
             del self._attempts[(key.job_id, key.attempt)]
             self._forget_oldest()
@@ -189,7 +195,10 @@ class AttemptTable:
             name = "memory_over_limit" if not verdict.end else "ended_for_memory"
             self._log.write(name, level="warning", key=verdict.key, reason=verdict.reason)
             if verdict.end:
-                self.stop(verdict.key, "gpu_oom", detail=verdict.reason, available_bytes=verdict.available_bytes)
+                attempt = self._attempts[verdict.key.job_id, verdict.key.attempt]
+                # What the disk does not take now is asked for with the next samples.
+                with contextlib.suppress(OSError):
+                    _request_stop(attempt, "gpu_oom", detail=verdict.reason, available_bytes=verdict.available_bytes)
 
     def close(self) -> None:
         """Forget the attempts; they run on."""
@@ -218,7 +227,8 @@ class AttemptTable:
         shim, leader = attempt.processes()
         if shim is not None and self._processes.is_alive(shim):
             return False
-        with attempt.directory.taken() as is_free:
+        # Where the disk does not take the fact, it is looked at again.
+        with contextlib.suppress(OSError), attempt.directory.taken() as is_free:
             # The lock is what a shim needs to start the job: whoever holds it decides, once.
             if not is_free or attempt.directory.exit.exists():
                 return False
@@ -228,7 +238,8 @@ class AttemptTable:
             if leader is not None and leader.boot_id == self._boot_id:
                 self._end_remains(leader.pid)
             write_json(attempt.directory.exit, {"return_code": None, "cause": "", "ended_wall_ms": wall_ms()})
-        return True
+            return True
+        return False
 
     def _is_just_spawned(self, attempt: Attempt) -> bool:
         return wall_ms() - attempt.started_ms < 5_000
@@ -265,6 +276,12 @@ class AttemptTable:
         stored.sort(key=lambda item: item.stored.stat().st_mtime_ns)
         for directory in stored[:-_STORED_ATTEMPTS_KEPT]:
             self.directory.forget(directory)
+
+
+def _request_stop(attempt: Attempt, cause: str, grace_ms: int = 0, **details: object) -> None:
+    if attempt.state in (AttemptState.PREPARING, AttemptState.RUNNING):
+        grace_ms = grace_ms or attempt.stop_grace_ms
+        write_json(attempt.directory.stop, {"cause": cause, "grace_ms": grace_ms, **details})
 
 
 def _memory_sample(attempt: Attempt) -> MemorySample:

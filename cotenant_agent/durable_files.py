@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -11,23 +12,32 @@ from pathlib import Path
 _SIZE_LIMIT_BYTES = 1 << 20
 
 
-def write_json(path: Path, value: Mapping[str, object], *, durable: bool = True) -> None:
-    """Replace a file in one step.
-
-    Args:
-        path: the file; its directory exists.
-        value: what to store.
-        durable: wait until it would survive a power cut. Not needed for facts that die with the boot, as leases do.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+def write_json(path: Path, value: Mapping[str, object]) -> None:
+    """Replace a file, whose directory exists, in one step that survives a power cut."""
+    temporary = _temporary(path)
     with temporary.open("w", encoding="utf-8") as file:
         json.dump(value, file)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
+        file.flush()
+        os.fsync(file.fileno())
     temporary.replace(path)
-    if durable:
-        flush_directory(path.parent)
+    flush_directory(path.parent)
+
+
+def refresh_json(path: Path, value: Mapping[str, object]) -> None:
+    """Replace a small file of facts that die with the boot, as leases do, as well as the disk allows."""
+    content = json.dumps(value).encode()
+    try:
+        _temporary(path).write_bytes(content)
+        _temporary(path).replace(path)
+    except OSError:
+        # A full disk takes no second file, but what the first one occupies may be written again.
+        with contextlib.suppress(OSError), path.open("r+b", buffering=0) as file:
+            file.write(content)
+            file.truncate()
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}")
 
 
 def read_json(path: Path) -> dict[str, object] | None:

@@ -13,7 +13,6 @@ import grpc
 import cotenant
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1.node_agent_pb2_grpc import NodeAgentServiceStub
-from cotenant_agent.attempt import AttemptState
 from cotenant_agent.attempt_table import AttemptTable
 from cotenant_agent.conversation import Conversation
 from cotenant_agent.durable_files import write_json
@@ -173,10 +172,7 @@ class NodeAgent:
         )
 
     async def _stop_all(self) -> None:
-        for attempt in self._table:
-            if attempt.state is not AttemptState.ENDED:
-                self._table.stop(attempt.key, "agent_exit")
         for _ in range(_STOP_ALL_TICKS):
-            if all(attempt.state is AttemptState.ENDED for attempt in self._table):
+            if self._table.stop_all("agent_exit"):
                 return
             await asyncio.sleep(_TICK_S)

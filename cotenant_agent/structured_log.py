@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TextIO
 
@@ -12,7 +13,7 @@ _VALUE_LIMIT = 2000
 
 
 class StructuredLog:
-    """Writes to one stream; never raises because of what it is told."""
+    """Writes to one stream; never raises because of what it is told, or because nobody takes it."""
 
     def __init__(self, stream: TextIO, node_id: str) -> None:
         self._stream = stream
@@ -31,5 +32,7 @@ class StructuredLog:
         if key is not None:
             record |= {"job_id": key.job_id, "attempt": key.attempt, "fence": key.fence}
         record |= {name: value[:_VALUE_LIMIT] if isinstance(value, str) else value for name, value in facts.items()}
-        self._stream.write(json.dumps(record, default=str) + "\n")
-        self._stream.flush()
+        # A line that the disk does not take is lost; the jobs of this node are worth more.
+        with contextlib.suppress(OSError):
+            self._stream.write(json.dumps(record, default=str) + "\n")
+            self._stream.flush()

@@ -227,6 +227,24 @@ def test_a_lease_that_is_renewed_keeps_the_job_alive(tmp_path: Path) -> None:
         assert scheduler.wait_for_exit("job-1").exit_class == "done"
 
 
+def test_a_full_disk_costs_neither_the_agent_nor_its_jobs(tmp_path: Path) -> None:
+    with FakeScheduler(lease_ms=1000, grace_ms=300) as scheduler, running_agent(tmp_path / "state", scheduler) as agent:
+        scheduler.send(launch_job=launch("job-1", train(tmp_path, 60, 0.05), GPU))
+        scheduler.wait_for_start("job-1")
+        attempt = agent.state / "jobs" / "job-1.1"
+        # A folder in the place of a temporary file refuses every write, as a full disk does.
+        obstacles = [attempt / f".{name}.{agent.pid}" for name in ("lease.json", "observed.json", "stored")]
+        for obstacle in obstacles:
+            obstacle.mkdir()
+        assert scheduler.wait_for_exit("job-1").exit_class == "done"
+        scheduler.forget()
+        assert scheduler.wait_for_exit("job-1").exit_class == "done", "told again while its storing is not written down"
+        assert agent.is_alive()
+        for obstacle in obstacles:
+            obstacle.rmdir()
+        wait_until((attempt / "stored").exists, "the agent writes down that the end is stored")
+
+
 def test_orders_may_be_repeated_and_stale_fences_are_refused(
     tmp_path: Path, shared_agent: AgentProcess, scheduler: FakeScheduler, job: str
 ) -> None:
