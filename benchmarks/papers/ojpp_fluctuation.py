@@ -139,8 +139,11 @@ def watch(workload: Fluctuation, policy: str) -> Watched:
         if moves:
             seen.moves_by_minute[minute] = seen.moves_by_minute.get(minute, 0) + moves
         if isinstance(event, events.JobProgressed):
-            shared = [one for one in simulation.engine.state.gpus.values() if len(one.job_ids) > 1]
-            seen.worst_by_minute[minute] = max((one.gpu.slowdown_ewma_ratio for one in shared), default=0.0)
+            state = simulation.engine.state
+            shared = [one.gpu.gpu_id for one in state.gpus.values() if len(one.job_ids) > 1]
+            seen.worst_by_minute[minute] = max(
+                (state.slowdown_ewma_ratios.get(one, 0.0) for one in shared), default=0.0
+            )
 
     simulation = Simulation(
         workload.trace,

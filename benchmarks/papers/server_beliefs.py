@@ -59,9 +59,14 @@ class Beliefs:
         return {counts: job.training.step_ms(_alone(*counts)) / 1_000 for counts in chosen}
 
 
-@cache
 def remote_step_s(training: ServerTraining) -> Floats:
     """Return the time of a step by workers and servers, every task on a node of its own."""
+    return _remote_step_s(training, plan()["tasks_max"])
+
+
+@cache
+def _remote_step_s(training: ServerTraining, tasks_max: int) -> Floats:
+    del tasks_max  # What the table's size follows from.
     table = _unknown()
     for workers, servers in _pairs():
         table[workers, servers] = training.remote_step_ms(workers, servers) / 1_000

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, log
@@ -34,10 +36,31 @@ class ServerJob:
     training: ServerTraining
 
 
+_CHANGES: ContextVar[Mapping[str, Any]] = ContextVar("changes")
+
+
 @cache
-def plan() -> Mapping[str, Any]:
-    """Return the committed file."""
+def _file() -> Mapping[str, Any]:
     return tomllib.loads(FILE.read_text(encoding="utf-8"))
+
+
+def plan() -> Mapping[str, Any]:
+    """Return the committed file, within `changed_plan` with its changes."""
+    return _CHANGES.get(_file())
+
+
+@contextmanager
+def changed_plan(**changes: object) -> Iterator[None]:
+    """Ask what follows from other rules or other jobs than the committed ones: one factor at a time.
+
+    Args:
+        changes: By key of the file.
+    """
+    before = _CHANGES.set({**plan(), **changes})
+    try:
+        yield
+    finally:
+        _CHANGES.reset(before)
 
 
 def draw_jobs(seed: int, *, mode: str = "random", arrivals: str = "uniform") -> list[ServerJob]:
@@ -62,14 +85,34 @@ def draw_jobs(seed: int, *, mode: str = "random", arrivals: str = "uniform") -> 
 
 
 def vary_job(
-    job: ServerJob, *, bandwidth_ratio: float = 1.0, batch_ratio: float = 1.0, length_ratio: float = 1.0
+    job: ServerJob,
+    *,
+    bandwidth_ratio: float = 1.0,
+    batch_ratio: float = 1.0,
+    length_ratio: float = 1.0,
+    computing_ratio: float = 1.0,
 ) -> ServerJob:
-    """Return a job with other links, another batch or another length; on one pair it takes as long, times the last."""
+    """Return a job with other links, another batch, length or speed of workers; on one pair it takes as long.
+
+    Args:
+        job: As it was drawn.
+        bandwidth_ratio: Width of all links over what it was.
+        batch_ratio: The same of the batch.
+        length_ratio: The same of the time on one pair.
+        computing_ratio: The same of the time that workers compute in a step.
+    """
     training = replace(
         job.training,
+        sample_ms=job.training.sample_ms * computing_ratio,
+        fixed_ms=job.training.fixed_ms * computing_ratio,
         task_bytes_per_ms=job.training.task_bytes_per_ms * bandwidth_ratio,
         batch=max(round(job.training.batch * batch_ratio), 1),
     )
+    return retrained(job, training, length_ratio=length_ratio)
+
+
+def retrained(job: ServerJob, training: ServerTraining, *, length_ratio: float = 1.0) -> ServerJob:
+    """Return a job that trains something else and takes as long on one pair, times the ratio."""
     same_length = job.training.paired_step_ms([1]) / training.paired_step_ms([1])
     return replace(job, steps=job.steps * same_length * length_ratio, training=training)
 

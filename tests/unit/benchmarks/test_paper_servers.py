@@ -7,9 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.papers import optimus_parameters, optimus_servers
+from benchmarks.papers import optimus_causes, optimus_parameters, optimus_servers
+from benchmarks.papers.optimus_causes import draw_published, published_models
 from benchmarks.papers.server_beliefs import Beliefs, fitted_step_s, remote_step_s
-from benchmarks.papers.server_jobs import ServerJob, draw_jobs, plan, training_of, vary_job
+from benchmarks.papers.server_jobs import ServerJob, changed_plan, draw_jobs, plan, training_of, vary_job
+from benchmarks.papers.server_limits import least_jct_h
 from benchmarks.papers.server_rounds import World, run, stragglers_of
 from benchmarks.papers.server_schemes import (
     ALLOCATIONS,
@@ -171,3 +173,65 @@ def test_every_part_prints_rows_beside_the_paper() -> None:
     rows = optimus_servers.main(1, ["placement"])["rows"]
     assert isinstance(rows, list)
     assert [row["paper"] for row in rows if row["place"] == "Fig. 18"] == [15.0, 10.0] * 4
+
+
+def test_other_rules_hold_only_where_they_were_asked_for() -> None:
+    with changed_plan(jobs=18, tasks_max=3):
+        assert len(draw_jobs(0)) == 18
+        assert remote_step_s(draw_jobs(0)[0].training).shape == (4, 4)
+    assert len(draw_jobs(0)) == plan()["jobs"] == 9
+    assert remote_step_s(draw_jobs(0)[0].training).shape == (21, 21)
+
+
+def test_published_speeds_are_those_of_the_coefficients() -> None:
+    """Eq. 4 of vgg-16: 0.0143 x 32 / 2 + 0.785 + 0.854 x 2 / 4 + 0.0912 x 2 s."""
+    training, _ = published_models()["vgg-16"]
+    assert training.remote_step_ms(2, 4) == pytest.approx(1_000 * (0.2288 + 0.785 + 0.427 + 0.1824))
+    lengths = [length for _, length in published_models().values()]
+    assert sum(lengths) / len(lengths) == pytest.approx(1.0, abs=0.001)
+
+
+def test_published_jobs_come_when_the_committed_ones_do_and_keep_their_lengths_where_asked() -> None:
+    drawn, kept, own = draw_jobs(3), draw_published(3), draw_published(3, keeps_lengths=False)
+    assert [one.submitted_s for one in drawn] == [one.submitted_s for one in own]
+
+    def alone(job: ServerJob) -> float:
+        return job.steps * job.training.paired_step_ms([1])
+
+    assert [alone(one) for one in kept] == pytest.approx([alone(one) for one in drawn])
+    shares = {one.training: alone(one) for one in own}
+    models = published_models().values()
+    lengths = {length: shares[training] for training, length in models if training in shares}
+    (first, first_ms), *others = lengths.items()
+    assert others
+    assert all(ms / first_ms == pytest.approx(length / first) for length, ms in others)
+
+
+def test_the_least_completion_time_of_two_jobs_is_found_by_hand() -> None:
+    """On one container each of a pair the jobs take 2 and 4 h; one machine of two containers' power ends them so."""
+    with changed_plan(tasks_max=1, nodes={"containers": [2]}):
+        training = replace(training_of("KAGGLE", "synchronous"), sample_ms=0.0, fixed_ms=3_600_000.0)
+        step_h = training.paired_step_ms([1]) / 3_600_000
+        jobs = [ServerJob(name=name, submitted_s=0.0, steps=steps, training=training) for name, steps in _LENGTHS]
+        assert least_jct_h(jobs) == pytest.approx(step_h * (2.0 + (2.0 + 4.0)) / 2)
+        assert least_jct_h(jobs[:1]) == pytest.approx(4.0 * step_h)
+        later = [replace(jobs[0], submitted_s=600.0)]
+        assert least_jct_h(later) == pytest.approx(4.0 * step_h + 600 / 3_600)
+
+
+_LENGTHS = (("long", 4.0), ("short", 2.0))
+
+
+@pytest.mark.parametrize("scheduler", ["optimus", "drf", "tetris"])
+def test_nobody_beats_the_least_completion_time(scheduler: str) -> None:
+    for jobs in (draw_jobs(5), draw_published(5, keeps_lengths=False)):
+        outcome = run(jobs, scheme(scheduler, scheduler), World(seed=5))
+        assert outcome.jct_h > least_jct_h(jobs)
+
+
+def test_causes_print_the_paper_beside_one_changed_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimus_causes, "COMPUTING", (5,))
+    rows = optimus_causes.main(1, ["computing"])["rows"]
+    assert isinstance(rows, list)
+    assert [row["paper"] for row in rows] == [2.39, None, 1.63, None, None, 2.39, None, 1.63, None]
+    assert sum("limits" in row["setting"] for row in rows) == 1

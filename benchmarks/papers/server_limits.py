@@ -1,0 +1,92 @@
+"""How short completion times with parameter servers can be at all, whoever chooses numbers and places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from statistics import fmean
+
+from benchmarks.papers.server_jobs import ServerJob, plan
+from cotenant_simulator.truth.parameter_servers import NodeTasks, ServerTraining
+
+HOUR_S = 3_600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What a job needs at least.
+
+    Attributes:
+        released_s: The round after its submission.
+        alone_s: Time on the whole cluster with its fastest numbers.
+        work_s: Seconds of containers with its most efficient numbers.
+    """
+
+    released_s: float
+    alone_s: float
+    work_s: float
+
+
+def least_jct_h(jobs: Sequence[ServerJob]) -> float:
+    """Return a lower bound of the mean completion time where every container has a link of its own.
+
+    The larger of two: nobody is faster than alone on the cluster; and one machine of all containers' power, on which
+    every job is as efficient as it can be, is best used by whoever needs least still.
+
+    Args:
+        jobs: By any order; at least one.
+    """
+    needs = [_need(job) for job in jobs]
+    submitted_s = fmean(job.submitted_s for job in jobs)
+    alone_s = fmean(need.released_s + need.alone_s for need in needs)
+    return (max(alone_s, fmean(_shortest_rest_first(needs))) - submitted_s) / HOUR_S
+
+
+def _need(job: ServerJob) -> Need:
+    numbers, power = range(1, plan()["tasks_max"] + 1), sum(plan()["nodes"]["containers"])
+    step_s = {(w, p): _best_step_s(job.training, w, p) for w in numbers for p in numbers if w + p <= power}
+    return Need(
+        released_s=ceil(job.submitted_s / plan()["interval_s"]) * plan()["interval_s"],
+        alone_s=job.steps * min(step_s.values()),
+        work_s=job.steps * min(sum(counts) * one_s for counts, one_s in step_s.items()),
+    )
+
+
+def _best_step_s(training: ServerTraining, workers: int, servers: int) -> float:
+    """Return the time of a step in equal parts on the best number of nodes (Theorem 1)."""
+    containers: Sequence[int] = plan()["nodes"]["containers"]
+    fewest = ceil((workers + servers) / max(containers))
+    return min(_even_step_s(training, workers, servers, nodes) for nodes in range(fewest, len(containers) + 1))
+
+
+def _even_step_s(training: ServerTraining, workers: int, servers: int, nodes: int) -> float:
+    parts = [
+        NodeTasks(
+            workers=workers // nodes + (node < workers % nodes),
+            servers=servers // nodes + (node >= nodes - servers % nodes),
+        )
+        for node in range(nodes)
+    ]
+    return training.step_ms(parts) / 1_000
+
+
+def _shortest_rest_first(needs: Sequence[Need]) -> list[float]:
+    """Return when the jobs end on one machine with the power of all containers, in s."""
+    power = sum(plan()["nodes"]["containers"])
+    coming = sorted(needs, key=lambda need: need.released_s)
+    now_s, rests_s, ends_s = 0.0, list[float](), list[float]()
+    while coming or rests_s:
+        if not rests_s:
+            now_s = max(now_s, coming[0].released_s)
+        while coming and coming[0].released_s <= now_s:
+            rests_s.append(coming.pop(0).work_s / power)
+        shortest_s = min(rests_s)
+        rests_s.remove(shortest_s)
+        if coming and coming[0].released_s < now_s + shortest_s:
+            rests_s.append(shortest_s - (coming[0].released_s - now_s))
+            now_s = coming[0].released_s
+        else:
+            now_s += shortest_s
+            ends_s.append(now_s)
+    return ends_s
