@@ -7,6 +7,7 @@ kernel says that it was sent by a process of that very attempt.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -86,11 +87,12 @@ class ProgressSocket:
         self._is_from_job = is_from_job
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        # The folder is the job's: nothing that it could put in the socket's place meanwhile may be changed.
+        os.fchmod(self._socket.fileno(), 0o600)
         path.unlink(missing_ok=True)
         bind_anywhere(self._socket, path)
         if owner is not None:
-            os.chown(path, *owner)
-        path.chmod(0o600)
+            os.chown(path, *owner, follow_symlinks=False)
 
     def fileno(self) -> int:
         """For event loops."""
@@ -99,6 +101,8 @@ class ProgressSocket:
     def receive(self) -> list[ProgressReport]:
         """What has arrived, at most 200 datagrams at a time; anything malformed or foreign is dropped."""
         reports = []
+        # Finding out who belongs to a job takes a look at all its processes.
+        is_from_job = functools.cache(self._is_from_job)
         for _ in range(_DATAGRAMS_PER_READ):
             try:
                 content, ancillary, flags, _ = self._socket.recvmsg(
@@ -107,7 +111,7 @@ class ProgressSocket:
             except OSError:
                 break
             report = None if flags & socket.MSG_TRUNC else parse_report(content)
-            if report is not None and self._is_from_job(_sender(ancillary)):
+            if report is not None and is_from_job(_sender(ancillary)):
                 reports.append(report)
         return reports
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import socket
+import stat
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from cotenant_agent.progress import (
     ProgressSocket,
     ProgressTrack,
     ProgressWindow,
+    bind_anywhere,
     check_pattern,
     is_plausible,
     parse_report,
@@ -89,10 +91,46 @@ def test_datagrams_count_only_from_processes_of_the_job(tmp_path: Path) -> None:
     path = tmp_path / "s"
     listener = ProgressSocket(path, is_first)
     send(path, b'{"step": 1, "at_ns": 1}')
-    send(path, b'{"step": 2, "at_ns": 2}')
     assert [report.step for report in listener.receive()] == [1]
+    send(path, b'{"step": 2, "at_ns": 2}')
+    assert listener.receive() == []
     assert senders == [os.getpid(), os.getpid()]
     listener.close()
+
+
+def test_a_sender_is_looked_up_once_however_much_it_sends(tmp_path: Path) -> None:
+    senders: list[int] = []
+
+    def note(pid: int) -> bool:
+        senders.append(pid)
+        return True
+
+    path = tmp_path / "s"
+    listener = ProgressSocket(path, note)
+    for step in range(1, 6):
+        send(path, b'{"step": %d, "at_ns": %d}' % (step, step))
+    assert [report.step for report in listener.receive()] == [1, 2, 3, 4, 5]
+    assert senders == [os.getpid()]
+    listener.close()
+
+
+def test_a_link_put_in_the_sockets_place_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("")
+    secret.chmod(0o640)
+    modes: list[int] = []
+
+    def bind_and_put_a_link_there(listener: socket.socket, path: Path) -> None:
+        bind_anywhere(listener, path)
+        modes.append(stat.S_IMODE(path.stat().st_mode))
+        path.unlink()
+        path.symlink_to(secret)
+
+    monkeypatch.setattr("cotenant_agent.progress.bind_anywhere", bind_and_put_a_link_there)
+    stranger = 65_534 if os.geteuid() == 0 else os.getuid()
+    ProgressSocket(tmp_path / "s", lambda _: True, (stranger, os.getgid())).close()
+    found = secret.stat()
+    assert (found.st_uid, stat.S_IMODE(found.st_mode), modes) == (os.getuid(), 0o640, [0o600])
 
 
 def test_an_oversized_datagram_is_dropped(tmp_path: Path) -> None:
