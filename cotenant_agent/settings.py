@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,16 @@ from cotenant_agent.errors import SettingsError
 Value = TypeVar("Value")
 
 _PREFIX = "COTENANT_AGENT_"
+_NODE_ID = re.compile(r"[A-Za-z0-9._-]{1,63}")
+_PORT_MAX = 65_535
+_LEAST = {
+    "standin_memory_bytes": 1,
+    "nvml_context_bytes": 0,
+    "log_limit_bytes": 4096,
+    "checkpoint_interval_ms": 0,
+    "sample_ms": 50,
+    "metrics_port": 0,
+}
 
 
 def _described(default: Value, description: str) -> Value:
@@ -132,8 +143,8 @@ def _check(settings: AgentSettings) -> None:
         raise SettingsError("--state-dir is needed: the agent keeps everything there")
     if not settings.nvml and not settings.standin_cores:
         raise SettingsError("no devices: give --nvml, or --standin-cores 0 for a stand-in device on a CPU core")
-    if not settings.node_id.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise SettingsError(f"node_id {settings.node_id!r}: letters, digits, '.', '_' and '-' only")
+    if not _NODE_ID.fullmatch(settings.node_id):
+        raise SettingsError(f"node_id {settings.node_id!r}: 1 to 63 letters, digits, '.', '_' and '-' only")
     if bool(settings.tls_certificate) != bool(settings.tls_key) or (settings.tls_certificate and not settings.tls_ca):
         raise SettingsError("--tls-certificate, --tls-key and --tls-ca belong together")
     missing = sorted(set(settings.standin_cores) - os.sched_getaffinity(0))
@@ -141,9 +152,11 @@ def _check(settings: AgentSettings) -> None:
         raise SettingsError(
             f"--standin-cores: this process may not run on {missing}; there are {os.sched_getaffinity(0)}"
         )
-    for name, low in (("standin_memory_bytes", 1), ("log_limit_bytes", 4096), ("sample_ms", 50), ("metrics_port", 0)):
+    for name, low in _LEAST.items():
         if getattr(settings, name) < low:
             raise SettingsError(f"{name} must be at least {low}")
+    if settings.metrics_port > _PORT_MAX:
+        raise SettingsError(f"metrics_port must be at most {_PORT_MAX}")
 
 
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
