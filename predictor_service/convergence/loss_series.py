@@ -19,6 +19,7 @@ FloatArray = npt.NDArray[np.float64]
 POINTS_MAX: Final = 100_000
 EPOCHS_MAX: Final = 500
 """Longer curves are averaged into so many points."""
+PROGRESS_EPOCHS_MAX: Final = 1e9
 _WINDOW: Final = 5
 
 
@@ -73,8 +74,8 @@ def prepare_losses(
     earlier, earlier_values = (np.asarray(part, dtype=np.float64) for part in prior)
     for field, at, what in (("points", own, values), ("prior_points", earlier, earlier_values)):
         _check_points(field, at, what)
-    _check_epochs(epoch_length, rate_drops)
     until = float(own[-1]) if len(own) else 0.0
+    _check_epochs(epoch_length, rate_drops, max(until, float(earlier[-1]) if len(earlier) else 0.0))
     largest = float(values.max(initial=0.0)) or float(earlier_values.max(initial=0.0)) or 1.0
     beyond = earlier > until
     times, values = np.concatenate([own, earlier[beyond]]), np.concatenate([values, earlier_values[beyond]])
@@ -128,11 +129,14 @@ def _check_points(field: str, times: FloatArray, values: FloatArray) -> None:
         raise _invalid(field, "a loss is negative", "send a loss of 0 or more, or an accuracy within 0 to 1")
 
 
-def _check_epochs(epoch_length: float, rate_drops: Sequence[float]) -> None:
+def _check_epochs(epoch_length: float, rate_drops: Sequence[float], until: float) -> None:
     if not (np.isfinite(epoch_length) and epoch_length > 0):
         raise _invalid("epoch_length", f"epoch_length is {epoch_length:g}", "use the progress that makes one epoch")
-    if not np.isfinite(np.asarray(rate_drops, dtype=np.float64)).all():
-        raise _invalid("rate_drops", "a drop of the learning rate is not finite", "send the progress where it happened")
+    if until > PROGRESS_EPOCHS_MAX * epoch_length:
+        raise _invalid("epoch_length", f"the curve has more than {PROGRESS_EPOCHS_MAX:g} epochs", "use longer epochs")
+    drops = np.asarray(rate_drops, dtype=np.float64)
+    if not (np.isfinite(drops) & (drops >= 0)).all():
+        raise _invalid("rate_drops", "one is negative or not finite", "send the progress where the rate was lowered")
 
 
 def _invalid(field: str, message: str, remedy: str) -> InvalidRequestError:

@@ -29,6 +29,8 @@ from predictor_service.errors import InvalidRequestError
 SAMPLES_MAX: Final = 10_000
 COUNT_MAX: Final = 1_000_000
 """Largest accepted number of workers, of servers, and of samples in a batch."""
+STEPS_PER_S_MIN: Final = 1e-9
+STEPS_PER_S_MAX: Final = 1e9
 
 
 class Synchrony(Enum):
@@ -60,7 +62,8 @@ class SpeedSample:
 
     Attributes:
         resources: What it ran on.
-        steps_per_s: Its speed, above 0: steps of all workers for asynchronous training, else steps of the job.
+        steps_per_s: Its speed, `STEPS_PER_S_MIN` to `STEPS_PER_S_MAX`: steps of all workers for asynchronous training,
+            else steps of the job.
     """
 
     resources: Resources
@@ -169,8 +172,12 @@ def _check(samples: Sequence[SpeedSample]) -> None:
     if not 1 <= len(samples) <= SAMPLES_MAX:
         raise _invalid("samples", f"{len(samples)} samples", f"send 1 to {SAMPLES_MAX}")
     for sample in samples:
-        if not (np.isfinite(sample.steps_per_s) and sample.steps_per_s > 0):
-            raise _invalid("samples", f"steps_per_s is {sample.steps_per_s:g}", "leave out runs that did not step")
+        if not STEPS_PER_S_MIN <= sample.steps_per_s <= STEPS_PER_S_MAX:
+            raise _invalid(
+                "samples",
+                f"steps_per_s is {sample.steps_per_s:g}, not in {STEPS_PER_S_MIN:g} to {STEPS_PER_S_MAX:g}",
+                "leave out runs that did not step",
+            )
         check_resources(sample.resources, "samples")
 
 

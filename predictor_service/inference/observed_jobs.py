@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Final
 
+from predictor_service.features.devices import find_device_type
 from predictor_service.inference.observed_pairs import WINDOW_MS_MIN, Observation
 from predictor_service.inference.records import Estimate, Level, PairJob
 from predictor_service.outcome_journal import PredictionEntry
+from predictor_service.profile_store.stretch import MEMORY_FACTOR_MAX, STEP_MS_MAX, STEP_MS_MIN
 
 JOBS_MAX: Final = 10_000
 """Jobs of all device types."""
@@ -42,21 +44,23 @@ class ObservedJob:
     utilization_ratio: Observation | None = None
     memory_peak_bytes: int | None = None
 
-    def with_outcome(self, outcome: Mapping[str, Any]) -> ObservedJob:
-        """Folds one outcome in; values outside their possible range are left out."""
-        step_ms, share = _number(outcome, "step_ms_mean"), _number(outcome, "utilization_ratio")
-        peak_bytes = int(_number(outcome, "memory_peak_bytes") or 0)
+    def with_outcome(self, outcome: Mapping[str, Any], device: str) -> ObservedJob:
+        """Folds one outcome on a device type in; values outside their possible range are left out."""
+        step_ms = _number(outcome, "step_ms_mean", STEP_MS_MIN, STEP_MS_MAX)
+        known = find_device_type(device)
+        memory_bytes_max = MEMORY_FACTOR_MAX * known.memory_bytes if known else math.inf
+        peak_bytes = int(_number(outcome, "memory_peak_bytes", 0.0, memory_bytes_max) or 0)
         return ObservedJob(
             log_step_ms=_fold(self.log_step_ms, math.log(step_ms) if step_ms else None),
-            utilization_ratio=_fold(self.utilization_ratio, share if share is not None and share <= 1.0 else None),
+            utilization_ratio=_fold(self.utilization_ratio, _number(outcome, "utilization_ratio", 0.0, 1.0)),
             memory_peak_bytes=max(self.memory_peak_bytes or 0, peak_bytes) or None,
         )
 
 
-def _number(outcome: Mapping[str, Any], name: str) -> float | None:
-    """A finite value of at least 0, or None."""
+def _number(outcome: Mapping[str, Any], name: str, least: float, most: float) -> float | None:
+    """A value within its range, or None."""
     value = outcome.get(name)
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) and value >= 0 else None
+    return float(value) if isinstance(value, int | float) and least <= value <= most else None
 
 
 def _fold(past: Observation | None, value: float | None) -> Observation | None:
@@ -86,7 +90,7 @@ class ObservedJobs:
                 continue
             with self._lock:
                 place = (_canonical(entry.device), str(key))
-                self._jobs[place] = self._jobs.pop(place, ObservedJob()).with_outcome(outcome)
+                self._jobs[place] = self._jobs.pop(place, ObservedJob()).with_outcome(outcome, entry.device)
                 if len(self._jobs) > JOBS_MAX:
                     self._jobs.popitem(last=False)
 

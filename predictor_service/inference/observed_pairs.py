@@ -117,6 +117,15 @@ class _DeviceTable:
                 self.met.pop(key, None)
 
 
+def log_slowdown(slowdown_ratio: float) -> float:
+    """Logarithm of the shared time over the time alone, within what can be measured.
+
+    Args:
+        slowdown_ratio: Shared over alone, less 1; above -1.
+    """
+    return min(max(math.log1p(slowdown_ratio), _LOG_MIN), _LOG_MAX)
+
+
 class ObservedPairs:
     """The table of all device types; safe for many threads."""
 
@@ -134,7 +143,7 @@ class ObservedPairs:
             slowdown_ratio: Shared over alone, less 1; above -1.
             at_ms: When it was told.
         """
-        value = min(max(math.log1p(slowdown_ratio), _LOG_MIN), _LOG_MAX)
+        value = log_slowdown(slowdown_ratio)
         with self._lock:
             self._devices.setdefault(_canonical(device), _DeviceTable()).put((victim, other), value, at_ms)
             self._devices.move_to_end(_canonical(device))

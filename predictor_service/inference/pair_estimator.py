@@ -12,7 +12,7 @@ import numpy as np
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.pair_features import SoloFigures, build_pair_features, fair_share_slowdowns
 from predictor_service.inference.job_estimator import JobEstimator
-from predictor_service.inference.observed_pairs import Observation, Pair
+from predictor_service.inference.observed_pairs import Observation, Pair, log_slowdown
 from predictor_service.inference.pair_correction import correct_pairs
 from predictor_service.inference.records import Level, PairJob, PairsAnswer, PairsQuestion
 from predictor_service.registry.served_version import Bounded, ServedTarget
@@ -145,7 +145,7 @@ def _stated(question: PairsQuestion) -> dict[Pair, Observation]:
         return {}
     key_of = {job.job_id: job.key for job in question.jobs}
     return {
-        (key_of[victim], key_of[other]): Observation(count=_STATED_COUNT, mean=math.log1p(max(slowdown_ratio, -0.5)))
+        (key_of[victim], key_of[other]): Observation(count=_STATED_COUNT, mean=log_slowdown(slowdown_ratio))
         for (victim, other), slowdown_ratio in question.observed.items()
     }
 
@@ -165,27 +165,37 @@ def _deviations(confidence: float) -> float:
 def _fold_in_measured(
     answer: PairsAnswer, question: PairsQuestion, error_variance: float, measured: Mapping[Pair, Observation]
 ) -> None:
-    """Corrects all pairs by the measured ones; bounds of measured pairs are those of their next window."""
+    """Corrects all pairs by the measured ones; bounds of measured pairs are those of their next window.
+
+    Copies of a job, whose keys are equal, are corrected as the first of them is.
+    """
     if not measured:
         return
-    place = {job.key: index for index, job in enumerate(question.jobs)}
-    seen = {(place[victim], place[other]): each for (victim, other), each in measured.items()}
+    first: dict[str, int] = {}
+    place_of = [first.setdefault(job.key, place) for place, job in enumerate(question.jobs)]
+    copies = np.ix_(place_of, place_of)
+    seen = {(first[victim], first[other]): each for (victim, other), each in measured.items()}
     predicted = np.log1p(answer.slowdown_ratio.astype(np.float64))
     correction = correct_pairs(predicted, error_variance, seen)
+    shift = correction.shift[copies]
     for matrix in (answer.slowdown_ratio, answer.lower, answer.upper):
-        matrix[:] = np.maximum(np.expm1(np.log1p(matrix.astype(np.float64)) + correction.shift), 0.0)
-    least = _deviations(question.confidence) * correction.left
+        matrix[:] = np.maximum(np.expm1(np.log1p(matrix.astype(np.float64)) + shift), 0.0)
+    least = _deviations(question.confidence) * correction.left[copies]
     value = np.log1p(answer.slowdown_ratio.astype(np.float64))
     answer.lower[:] = np.minimum(answer.lower, np.maximum(np.expm1(value - least), 0.0))
     answer.upper[:] = np.maximum(answer.upper, np.expm1(value + least))
-    at = (correction.victim, correction.other)
-    window = np.array([seen[pair].variance for pair in zip(*(axis.tolist() for axis in at), strict=True)])
-    reach = _deviations(question.confidence) * np.sqrt(correction.deviation**2 + window)
+    chosen = [seen[pair] for pair in zip(correction.victim.tolist(), correction.other.tolist(), strict=True)]
+    number = np.full(predicted.shape, -1)
+    number[correction.victim, correction.other] = np.arange(len(chosen))
+    number = number[copies]
+    at, which = np.nonzero(number >= 0), number[number >= 0]
+    window = np.array([each.variance for each in chosen])
+    reach = (_deviations(question.confidence) * np.sqrt(correction.deviation**2 + window))[which]
     answer.lower[at] = np.maximum(np.expm1(value[at] - reach), 0.0)
     answer.upper[at] = np.expm1(value[at] + reach)
     answer.level[at] = Level.OBSERVED
     answer.in_domain[at] = True
-    answer.times_measured[at] = [seen[pair].times for pair in zip(*(axis.tolist() for axis in at), strict=True)]
+    answer.times_measured[at] = np.array([each.times for each in chosen])[which]
 
 
 def _override_observed(answer: PairsAnswer, question: PairsQuestion) -> None:
@@ -193,6 +203,6 @@ def _override_observed(answer: PairsAnswer, question: PairsQuestion) -> None:
     for (victim_id, other_id), slowdown_ratio in question.observed.items():
         place = (places[victim_id], places[other_id])
         for matrix in (answer.slowdown_ratio, answer.lower, answer.upper):
-            matrix[place] = max(slowdown_ratio, 0.0)
+            matrix[place] = max(math.expm1(log_slowdown(slowdown_ratio)), 0.0)
         answer.level[place] = Level.OBSERVED
         answer.in_domain[place] = True

@@ -17,10 +17,9 @@ from predictor_service.features.job_settings import JobSettings
 from predictor_service.outcome_journal import FILE_NAME as JOURNAL_FILE
 from predictor_service.outcome_journal import OutcomeJournal, PredictionEntry
 from predictor_service.profile_store.store import DAYS_KEPT, FILE_NAME, ROWS_MAX, ProfileStore
-from predictor_service.profile_store.stretch import MeasuredJob, Source, Stretch
+from predictor_service.profile_store.stretch import STEP_MS_MIN, MeasuredJob, Source, Stretch
 
 OUTCOME_CAMPAIGN: Final = "outcomes"
-STEP_MS_MIN: Final = 1e-3
 _SETTINGS: Final = ("batch_size", "mode", "precision", "optimizer", "input_wait_ratio")
 _logger = logging.getLogger(__name__)
 

@@ -75,6 +75,8 @@ def test_speeds_are_predicted_with_the_time_that_remains(stub: prediction_pb2_gr
         ({"rate_drops": [1.0] * 1001, "convergence_threshold": 0.1}, "rate_drops"),
         ({"points": CURVE * 5001, "convergence_threshold": 0.1}, "at most"),
         ({"epoch_length": -1.0, "convergence_threshold": 0.1}, "epoch_length"),
+        ({"epoch_length": 5e-324, "convergence_threshold": 0.1}, "epochs"),
+        ({"points": [{"progress": 1e300, "value": 1.0}] * 9, "convergence_threshold": 0.1}, "epochs"),
     ],
 )
 def test_a_curve_that_cannot_be_is_refused_by_name(
@@ -92,6 +94,8 @@ def test_a_curve_that_cannot_be_is_refused_by_name(
         ({"synchrony": 0}, "synchrony"),
         ({"samples": []}, "samples"),
         ({"samples": [{"resources": {"workers": 1}, "steps_per_s": 0.0}]}, "steps_per_s"),
+        ({"samples": [{"resources": {"workers": 1}, "steps_per_s": 1e308}]}, "steps_per_s"),
+        ({"samples": [{"resources": {"workers": 1}, "steps_per_s": 5e-324}]}, "steps_per_s"),
         ({"samples": [{"resources": {"workers": 0}, "steps_per_s": 1.0}]}, "workers"),
         ({"asked": [{"workers": -3}]}, "workers"),
         ({"steps_remaining": float("inf")}, "steps_remaining"),

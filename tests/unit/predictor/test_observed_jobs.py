@@ -88,6 +88,16 @@ def test_values_outside_their_range_are_left_out_and_the_others_kept() -> None:
     assert (seen.log_step_ms, seen.utilization_ratio, seen.memory_peak_bytes) == (None, None, 7)
 
 
+@pytest.mark.parametrize(
+    "outcome",
+    [{"step_ms_mean": 1.79e308}, {"step_ms_mean": 5e-324}, {"memory_peak_bytes": 1 << 62}, {"utilization_ratio": -0.1}],
+)
+def test_what_no_job_can_be_is_never_promised(outcome: dict[str, object]) -> None:
+    seen = _table({**outcome, "window_ms": 30_000}).find("cpu-standin", "key")
+    assert seen is not None
+    assert weigh_observed(seen, utilization=_SHARE, memory=_MEMORY, step=_STEP) == (_SHARE, _MEMORY, _STEP)
+
+
 def test_a_job_of_a_pair_question_is_completed_by_what_was_measured_of_it() -> None:
     job = PairJob(job_id="key", settings=JobSettings(batch_size=8), known_step_ms=11.0)
     completed = _table(_OUTCOME).complete("cpu-standin", job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,28 @@ def test_a_pair_that_the_caller_measured_tells_of_pairs_that_share_a_job(tmp_pat
     assert after.level[1] == _OBSERVED
     assert after.slowdown_ratio[0] > before.slowdown_ratio[0]
     assert after.level[0] == before.level[0]
+
+
+def test_a_measured_pair_is_known_of_every_copy_of_its_jobs(tmp_path: Path) -> None:
+    predictor = open_predictor(tmp_path / "graphs")
+    hashes = [predictor.keep_graph(content)[0] for content in _GRAPHS]
+    question = _pairs([*hashes, hashes[0]])
+    with running_server(tmp_path, predictor) as channel:
+        stub = stub_of(channel)
+        outcomes = [_slowdown(stub.PredictPairs(question).prediction_id, 2.5)] * 12
+        stub.RecordOutcomes(messages.RecordOutcomesRequest(outcomes=outcomes))
+        answer = stub.PredictPairs(question)
+    assert [answer.level[place] == _OBSERVED for place in range(9)] == [place in (1, 7) for place in range(9)]
+    assert answer.slowdown_ratio[1] == answer.slowdown_ratio[7]
+    assert answer.times_measured[1] == answer.times_measured[7] == 12
+    assert list(answer.lower[:3]) == list(answer.lower[6:])
+
+
+def test_a_slowdown_that_no_job_can_have_leaves_every_number_finite(tmp_path: Path) -> None:
+    predictor = open_predictor(tmp_path / "graphs")
+    question = _pairs([predictor.keep_graph(content)[0] for content in _GRAPHS])
+    question.observed.append(messages.ObservedPair(victim_job_id="job0", other_job_id="job1", slowdown_ratio=1e308))
+    with running_server(tmp_path, predictor) as channel:
+        answer = stub_of(channel).PredictPairs(question)
+    assert answer.slowdown_ratio[1] == pytest.approx(999.0)
+    assert all(math.isfinite(value) for value in (*answer.slowdown_ratio, *answer.lower, *answer.upper))
