@@ -169,7 +169,7 @@ class ModelError(ServiceError):
 
 
 class StoreFullError(ServiceError):
-    """The disk takes no more profiles."""
+    """The disk takes no more profiles, outcomes or graphs."""
 
     retry_after_ms = 30_000
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from predictor_service.errors import StoreFullError
+
 FILE_NAME: Final = "journal.sqlite"
 PREDICTIONS_MAX: Final = 200_000
 OUTCOMES_MAX: Final = 200_000
@@ -130,6 +132,9 @@ class OutcomeJournal:
 
         Returns:
             Ids of predictions that are not known; their outcomes are not kept.
+
+        Raises:
+            StoreFullError: The disk takes no more; none of the outcomes is kept.
         """
         with self._lock:
             self._write_buffered()
@@ -139,12 +144,18 @@ class OutcomeJournal:
                 for prediction_id, content in outcomes
                 if prediction_id not in unknown
             ]
-            with self._connection:
-                self._connection.execute("BEGIN")
-                self._connection.executemany(
-                    "INSERT INTO outcomes (prediction_id, at_ms, content) VALUES (?, ?, ?)", rows
-                )
-            self._trim(1)
+            try:
+                with self._connection:
+                    self._connection.execute("BEGIN")
+                    self._connection.executemany(
+                        "INSERT INTO outcomes (prediction_id, at_ms, content) VALUES (?, ?, ?)", rows
+                    )
+                    self._trim(len(rows))
+            except sqlite3.Error as error:
+                raise StoreFullError(
+                    f"outcomes are not kept: {error}",
+                    remedy="check room and rights of the state folder, send them again",
+                ) from error
         return list(dict.fromkeys(unknown))
 
     def find(self, prediction_ids: Sequence[str]) -> dict[str, PredictionEntry]:
@@ -227,7 +238,7 @@ class OutcomeJournal:
                     + ",".join(["(?, ?, ?, ?, ?, ?)"] * len(rows)),
                     list(itertools.chain.from_iterable(rows)),
                 )
-            self._trim(len(rows))
+                self._trim(len(rows))
         except sqlite3.Error as error:  # predictions go on without their journal
             _logger.error("predictions were not written down", extra={"count": len(rows), "reason": str(error)})
 
