@@ -173,5 +173,5 @@ def _add_kind(seen: _Seen, kinds: dict[tuple[str, str], Kind], job: TraceJob, de
 
 def _fresh(node: Node) -> Node:
     """Return a machine as it was before anything ran there."""
-    gpus: tuple[Gpu, ...] = tuple(replace(gpu, healthy=True, slowdown_ewma_ratio=0.0) for gpu in node.gpus)
+    gpus: tuple[Gpu, ...] = tuple(replace(gpu, healthy=True) for gpu in node.gpus)
     return replace(node, connected=True, schedulable=True, gpus=gpus)

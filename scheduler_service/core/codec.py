@@ -22,6 +22,9 @@ from scheduler_service.core.errors import CodecError, UnsupportedVersionError
 FORMAT_VERSION = 1
 """Raised when a reader of the version before could misread what is written."""
 
+_FORGOTTEN_FIELDS = {"Gpu": frozenset({"slowdown_ewma_ratio"})}
+"""What older versions wrote and nobody reads any more, by record."""
+
 Encoder = Callable[[Any], Any]
 Decoder = Callable[[Any], Any]
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -110,6 +113,7 @@ def _codec(kind: Any) -> tuple[Encoder, Decoder]:
 def _dataclass_codec(kind: Any) -> tuple[Encoder, Decoder]:
     hints = get_type_hints(kind)
     codecs = {field.name: _codec(hints[field.name]) for field in fields(kind)}
+    forgotten = _FORGOTTEN_FIELDS.get(kind.__name__, frozenset())
     required = {field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING}
 
     def encode_fields(value: Any) -> dict[str, Any]:
@@ -118,11 +122,11 @@ def _dataclass_codec(kind: Any) -> tuple[Encoder, Decoder]:
     def decode_fields(data: Any) -> Any:
         if not isinstance(data, Mapping):
             raise CodecError(f"{kind.__name__}: expected an object, found {type(data).__name__}")
-        wrong = sorted((data.keys() - codecs.keys()) | (required - data.keys()))
+        wrong = sorted((data.keys() - codecs.keys() - forgotten) | (required - data.keys()))
         if wrong:
             raise CodecError(f"{kind.__name__}: unknown or missing {', '.join(wrong)}")
         try:
-            return kind(**{name: codecs[name][1](item) for name, item in data.items()})
+            return kind(**{name: codecs[name][1](item) for name, item in data.items() if name in codecs})
         except CodecError as error:
             raise CodecError(f"{kind.__name__}: {error}") from error
 

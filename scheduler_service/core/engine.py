@@ -201,6 +201,7 @@ class SchedulerEngine:
             unpredictable_keys=state.predictions.unpredictable_keys,
             free_gpu_ids=state.free_gpu_ids,
             host_use=state.host_use,
+            slowdown_ewma_ratios=state.slowdown_ewma_ratios,
             nodes_per_job_max=self._nodes_per_job_max,
             inventory=state.inventory,
             can_move=self._can_move,

@@ -49,6 +49,7 @@ class StoredState:
     predictions: StoredPredictions
     wakes_at_ms: tuple[int, ...]
     rejected: tuple[RejectedDecision, ...] = field(default=())
+    slowdown_ewma_ratios: Mapping[str, float] = field(default_factory=dict)
 
 
 def encode_state(state: ClusterState, *, wakes_at_ms: tuple[int, ...]) -> dict[str, object]:
@@ -70,6 +71,7 @@ def encode_state(state: ClusterState, *, wakes_at_ms: tuple[int, ...]) -> dict[s
         predictions=state.predictions.stored(),
         wakes_at_ms=wakes_at_ms,
         rejected=tuple(state.rejected),
+        slowdown_ewma_ratios=state.slowdown_ewma_ratios,
     )
     return {"format": FORMAT_VERSION, "state": encode(StoredState, stored)}
 
@@ -101,6 +103,8 @@ def decode_state(snapshot: Mapping[str, Any], *, ended_jobs_max: int) -> tuple[C
     state.predictions.load(stored.predictions)
     for node in stored.nodes:
         state.put_node(node)
+    for gpu_id, ratio in stored.slowdown_ewma_ratios.items():
+        state.put_slowdown_ewma(gpu_id, ratio)
     _load_jobs(state, stored)
     for ghost in stored.ghosts:
         state.put_ghost(ghost)

@@ -43,14 +43,12 @@ def join(state: ClusterState, event: NodeJoined, step: Step) -> None:
 
 
 def _cleaned(state: ClusterState, node: Node) -> Node:
-    """Return the node as connected, without GPUs that another node owns, with what was learned about its GPUs."""
+    """Return the node as connected, without GPUs that another node owns."""
     kept = []
     for gpu in node.gpus:
         known = state.gpus.get(gpu.gpu_id)
-        if known is None:
+        if known is None or known.node_id == node.node_id:
             kept.append(gpu)
-        elif known.node_id == node.node_id:
-            kept.append(replace(gpu, slowdown_ewma_ratio=known.gpu.slowdown_ewma_ratio))
     return replace(node, connected=True, gpus=tuple(kept))
 
 

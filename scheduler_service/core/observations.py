@@ -95,12 +95,7 @@ def _learned_alone(state: ClusterState, job: JobRecord, report: JobProgressed, d
 
 
 def _update_gpus(state: ClusterState, job: JobRecord, slowdown_ratio: float) -> None:
-    gpus, seen = state.gpus, max(slowdown_ratio, 0.0)
-    found = [view.gpu for part in job.assignments if (view := gpus.get(part.gpu_id)) is not None]
-    averages = {
-        gpu.gpu_id: moving_average(gpu.slowdown_ewma_ratio, seen)
-        for gpu in found
-        if slowdown_ratio or gpu.slowdown_ewma_ratio
-    }
-    if averages:
-        state.put_slowdown_ewmas(averages)
+    for part in job.assignments:
+        past = state.slowdown_ewma_ratios.get(part.gpu_id, 0.0)
+        if (slowdown_ratio or past) and part.gpu_id in state.gpus:
+            state.put_slowdown_ewma(part.gpu_id, moving_average(past, max(slowdown_ratio, 0.0)))

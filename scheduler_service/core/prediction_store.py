@@ -38,10 +38,11 @@ class SoloStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedSlowdown:
-    """Moving average of a measured pair, and over how many windows."""
+    """Moving average of a measured pair, over how many windows, and what was answered about it by sub-batch."""
 
     slowdown_ratio: float
     windows: int = 1
+    answers: dict[int, PairPrediction] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +109,15 @@ class PredictionStore:
 
     def pair(self, victim_key: str, other_key: str, device: str, sub_batch: int = 0) -> PairPrediction | None:
         """Return how much `other_key` slows `victim_key` down: observed before predicted, this sub-batch before any."""
-        predicted = self.predicted_pair(victim_key, other_key, device, sub_batch)
         observed = self._observed.get(victim_key, {}).get((other_key, device))
         if observed is None:
-            return predicted
+            return self.predicted_pair(victim_key, other_key, device, sub_batch)
+        known = observed.answers.get(sub_batch)
+        if known is not None:
+            return known
+        predicted = self.predicted_pair(victim_key, other_key, device, sub_batch)
         seen = max(observed.slowdown_ratio, 0.0)
-        return PairPrediction(
+        observed.answers[sub_batch] = answer = PairPrediction(
             victim_key=victim_key,
             other_key=other_key,
             device=device,
@@ -125,6 +129,7 @@ class PredictionStore:
             model_version=predicted.model_version if predicted is not None else "",
             times_measured=observed.windows,
         )
+        return answer
 
     def predicted_pair(self, victim_key: str, other_key: str, device: str, sub_batch: int = 0) -> PairPrediction | None:
         """Return what the predictor answered about a pair, or None: this sub-batch before any."""
@@ -236,6 +241,9 @@ class PredictionStore:
     def put_pair(self, pair: PairPrediction) -> None:
         """Store an answer about a pair; both directions of a question arrive as two of these."""
         self.changes.note(pair.victim_key, pair.other_key)
+        observed = self._observed.get(pair.victim_key, {}).get((pair.other_key, pair.device))
+        if observed is not None:
+            observed.answers.clear()
         by_pair = self._pairs.setdefault(pair.victim_key, {})
         by_pair.setdefault((pair.other_key, pair.device), {})[pair.sub_batch] = pair
         self._victims_of.setdefault(pair.other_key, {})[pair.victim_key] = None

@@ -6,7 +6,44 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from operator import attrgetter
 
+from scheduler_service.core.job_records import JobRecord, running_view
 from scheduler_service.core.view import RunningJob
+
+
+class ReportedJobs(Mapping[str, RunningJob]):
+    """Running jobs as their newest reports show them, in start order.
+
+    What a policy may know of a job is put together when somebody reads it: most reports are overtaken before that.
+    """
+
+    def __init__(self) -> None:
+        self._records: dict[str, JobRecord] = {}
+        self._views: dict[str, RunningJob] = {}
+
+    def put(self, job: JobRecord) -> None:
+        """Note what is known of a job now; a new one is the newest."""
+        self._records[job.job_id] = job
+        self._views.pop(job.job_id, None)
+
+    def drop(self, job_id: str) -> None:
+        """Forget a job, if it is here."""
+        self._records.pop(job_id, None)
+        self._views.pop(job_id, None)
+
+    def __getitem__(self, job_id: str) -> RunningJob:
+        known = self._views.get(job_id)
+        if known is None:
+            self._views[job_id] = known = running_view(self._records[job_id])
+        return known
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self._records
 
 
 class RunningNow(Mapping[str, RunningJob]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import MappingProxyType
@@ -24,14 +24,14 @@ from scheduler_service.core.job_records import (
     RejectedDecision,
     occupies_alike,
     pending_view,
-    running_view,
     with_job,
 )
 from scheduler_service.core.length_queue import LengthQueue, build_lengths
 from scheduler_service.core.open_gpus import FreePlaces, OpenGpus
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.ready_queue import ReadyQueue
-from scheduler_service.core.records import ENDED_PHASES, Gpu, Node, Phase, Reason
+from scheduler_service.core.records import ENDED_PHASES, Node, Phase, Reason
+from scheduler_service.core.running_now import ReportedJobs
 from scheduler_service.core.view import GpuView, HostUse, PendingJob, RunningJob
 
 
@@ -46,6 +46,7 @@ class ClusterState:
         jobs: Every living job and the newest ended ones, by id.
         nodes: Every node ever joined, by id; `connected` says whether it is there.
         gpus: Every GPU of every node with what it holds, by id.
+        slowdown_ewma_ratios: Moving average of the slowdowns measured on each GPU, by its id; absent = 0.
         running: Jobs that hold GPUs, as policies see them, in start order.
     """
 
@@ -72,13 +73,15 @@ class ClusterState:
         self._open = OpenGpus()
         self._holders: dict[str, list[str]] = {}
         self._host_use: dict[str, HostUse] = {}
+        self._slowdown_ewma_ratios: dict[str, float] = {}
+        self.slowdown_ewma_ratios: Mapping[str, float] = MappingProxyType(self._slowdown_ewma_ratios)
         self._ghosts: dict[tuple[str, int, int], Ghost] = {}
         self._by_phase: dict[Phase, dict[str, None]] = {phase: {} for phase in Phase}
         self._pending_by_key: dict[str, dict[str, None]] = {}
         self._living_keys: dict[str, KeyUse] = {}
         self._devices: dict[str, int] = {}
-        self._running: dict[str, RunningJob] = {}
-        self.running: Mapping[str, RunningJob] = MappingProxyType(self._running)
+        self._running = ReportedJobs()
+        self.running: Mapping[str, RunningJob] = self._running
         self.layout = 0
         self.touched_gpu_ids: set[str] = set()
         self.touched_job_ids: set[str] = set()
@@ -191,7 +194,7 @@ class ClusterState:
         if job.phase is Phase.PENDING and job.job_id in self._ready_jobs:
             self._show(job)
         if job.holds_gpus:
-            self._running[job.job_id] = running_view(job)
+            self._running.put(job)
             self.touched_job_ids.add(job.job_id)
         self._update_occupancy(job, before)
 
@@ -205,10 +208,10 @@ class ClusterState:
             self._pending_by_key.setdefault(job.request.key, {})[job.job_id] = None
             self._make_ready(job)
         if not job.holds_gpus:
-            self._running.pop(job.job_id, None)
+            self._running.drop(job.job_id)
             self.touched_job_ids.discard(job.job_id)
         elif job.phase is Phase.STARTING:
-            self._running.pop(job.job_id, None)  # a job that was moved is the newest again
+            self._running.drop(job.job_id)  # a job that was moved is the newest again
         if job.has_ended:
             self._end_key_use(job, before)
             self.decisions.forget(job.job_id)
@@ -287,7 +290,9 @@ class ClusterState:
             self._holders[gpu_id].remove(job.job_id)
         for gpu_id in held_now:
             insort(self._holders.setdefault(gpu_id, []), job.job_id, key=lambda job_id: self._jobs[job_id].fence)
-        self._refresh_gpus(held_before | held_now)
+        nodes = self._refresh_gpus(held_before | held_now)
+        if job.request.cpu_cores or job.request.host_memory_bytes:
+            self._refresh_hosts(nodes)
 
     def touch_running(self, key: str) -> None:
         """Note that something else is predicted of a key than before."""
@@ -298,14 +303,14 @@ class ClusterState:
     def put_ghost(self, ghost: Ghost) -> None:
         """Remember an attempt that must end although nobody wants it any more."""
         self._ghosts[ghost.job_id, ghost.attempt, ghost.fence] = ghost
-        self._refresh_gpus(dict.fromkeys(ghost.gpu_ids))
+        self._refresh_gpus(ghost.gpu_ids)
 
     def drop_ghost(self, key: tuple[str, int, int]) -> bool:
         """Forget a ghost whose end was confirmed; False when there was none."""
         ghost = self._ghosts.pop(key, None)
         if ghost is None:
             return False
-        self._refresh_gpus(dict.fromkeys(ghost.gpu_ids))
+        self._refresh_gpus(ghost.gpu_ids)
         return True
 
     def put_node(self, node: Node) -> None:
@@ -316,30 +321,20 @@ class ClusterState:
         for gpu in before.gpus if before is not None else ():
             if gpu.gpu_id not in kept:
                 del self._gpus[gpu.gpu_id]
+                self._slowdown_ewma_ratios.pop(gpu.gpu_id, None)
         for gpu in node.gpus:
             self._devices[gpu.device] = min(gpu.memory_bytes, self._devices.get(gpu.device, gpu.memory_bytes))
             self._gpus[gpu.gpu_id] = GpuView(gpu=gpu, node_id=node.node_id)
         self._rebuild_usable()
-        self._refresh_gpus(dict.fromkeys(kept))
+        self._refresh_hosts(self._refresh_gpus(kept))
 
     def load_registers(self, *, living_keys: Mapping[str, KeyUse], devices: Mapping[str, int]) -> None:
         """Replace what was counted while loading by what was counted in life."""
         self._living_keys, self._devices = dict(living_keys), dict(devices)
 
-    def put_slowdown_ewmas(self, ratios: Mapping[str, float]) -> None:
-        """Store the moving averages of the slowdown seen on some GPUs."""
-        changed: dict[str, dict[str, Gpu]] = {}
-        for gpu_id, ratio in ratios.items():
-            view = self._gpus[gpu_id]
-            gpu = view.gpu.slowed(ratio)
-            changed.setdefault(view.node_id, {})[gpu_id] = gpu
-            self._gpus[gpu_id] = view = view.with_gpu(gpu)
-            if gpu_id in self._usable_gpus:
-                self._usable_gpus[gpu_id] = view
-        for node_id, slowed in changed.items():
-            self._nodes[node_id] = node = self._nodes[node_id].with_gpus(slowed)
-            if node_id in self._usable_nodes:
-                self._usable_nodes[node_id] = node
+    def put_slowdown_ewma(self, gpu_id: str, ratio: float) -> None:
+        """Store the moving average of the slowdowns seen on a GPU."""
+        self._slowdown_ewma_ratios[gpu_id] = ratio
 
     def _rebuild_usable(self) -> None:
         """Keep the order by node and index; nodes change rarely."""
@@ -356,7 +351,8 @@ class ClusterState:
         self._open.rebuild(self._usable_gpus.values())
         self.lengths = None
 
-    def _refresh_gpus(self, gpu_ids: Iterable[str]) -> None:
+    def _refresh_gpus(self, gpu_ids: Collection[str]) -> Collection[str]:
+        """Bring what GPUs hold up to date; return their nodes."""
         haunted = {gpu_id for ghost in self._ghosts.values() for gpu_id in ghost.gpu_ids}
         touched_nodes: dict[str, None] = {}
         self.touched_gpu_ids.update(gpu_ids)
@@ -370,7 +366,10 @@ class ClusterState:
                 self._usable_gpus[gpu_id] = view
                 self._open.put(view)
                 self.touched_job_ids.update(view.job_ids)
-        for node_id in touched_nodes:
+        return touched_nodes
+
+    def _refresh_hosts(self, node_ids: Iterable[str]) -> None:
+        for node_id in node_ids:
             jobs = (self._jobs[job_id] for job_id in self.jobs_on_node(node_id))
             self._host_use[node_id] = host_use_of(jobs, self._nodes[node_id])
 

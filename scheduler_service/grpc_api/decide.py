@@ -181,6 +181,7 @@ def _view(snapshot: scheduling_pb2.Snapshot, store: PredictionStore, *, explain:
         explain=explain,
         free_gpu_ids={gpu_id for gpu_id, view in gpus.items() if not view.job_ids},
         host_use=_host_use(gpus, running.values()),
+        slowdown_ewma_ratios={gpu.gpu_id: gpu.slowdown_ewma_ratio for node in snapshot.nodes for gpu in node.gpus},
     )
 
 

@@ -20,14 +20,14 @@ def node_message(state: ClusterState, node: Node, session: AgentSession | None) 
         schedulable=node.schedulable,
         cpu_cores=node.cpu_cores,
         host_memory_bytes=node.host_memory_bytes,
-        gpus=[_gpu_message(state.gpus[gpu.gpu_id], session) for gpu in node.gpus],
+        gpus=[_gpu_message(state, state.gpus[gpu.gpu_id], session) for gpu in node.gpus],
         last_heartbeat_at_ms=session.last_heard_at_ms if session is not None else 0,
         agent_version=node.agent_version,
         enforcements=node.enforcements,
     )
 
 
-def _gpu_message(view: GpuView, session: AgentSession | None) -> scheduling_pb2.Gpu:
+def _gpu_message(state: ClusterState, view: GpuView, session: AgentSession | None) -> scheduling_pb2.Gpu:
     observed = session.observed_gpus.get(view.gpu.gpu_id, _NOTHING_OBSERVED) if session else _NOTHING_OBSERVED
     return scheduling_pb2.Gpu(
         gpu_id=view.gpu.gpu_id,
@@ -38,7 +38,7 @@ def _gpu_message(view: GpuView, session: AgentSession | None) -> scheduling_pb2.
         memory_reserved_bytes=view.memory_reserved_bytes,
         memory_used_bytes=observed.memory_used_bytes,
         utilization_ratio=observed.utilization_ratio,
-        slowdown_ewma_ratio=view.gpu.slowdown_ewma_ratio,
+        slowdown_ewma_ratio=state.slowdown_ewma_ratios.get(view.gpu.gpu_id, 0.0),
         releasing=view.is_releasing,
         node_id=view.node_id,
         index=view.gpu.index,

@@ -77,7 +77,6 @@ def node(message: scheduling_pb2.SnapshotNode) -> Node:
                 device=gpu.device,
                 memory_bytes=gpu.memory_bytes,
                 healthy=gpu.healthy,
-                slowdown_ewma_ratio=gpu.slowdown_ewma_ratio,
                 index=index,
             )
             for index, gpu in enumerate(message.gpus)

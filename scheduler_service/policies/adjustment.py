@@ -61,7 +61,8 @@ class Arrangement:
         self._view = view
         self._rules = rules
         self._measured = {
-            gpu_id: entry.gpu.slowdown_ewma_ratio if is_judged(entry) else 0.0 for gpu_id, entry in view.gpus.items()
+            gpu_id: view.slowdown_ewma_ratios.get(gpu_id, 0.0) if is_judged(entry) else 0.0
+            for gpu_id, entry in view.gpus.items()
         }
         self._ledger = Ledger(view)
         self._residents = {

@@ -113,7 +113,8 @@ class Ojpap:
 
     def _suffers(self, view: SchedulingView, entry: GpuView) -> bool:
         """The trigger: the moving average is too high."""
-        return entry.gpu.slowdown_ewma_ratio > self.theta_max and self._is_judged(view, entry)
+        ratio = view.slowdown_ewma_ratios.get(entry.gpu.gpu_id, 0.0)
+        return ratio > self.theta_max and self._is_judged(view, entry)
 
     def _is_judged(self, view: SchedulingView, entry: GpuView) -> bool:
         """The moving average tells of the jobs that are there now, and not of those before them."""

@@ -39,13 +39,8 @@ def drawn(seed: int) -> tuple[Instance, SchedulingView]:
     held = {one.name: luck.sample([f"g{index}" for index in range(gpus)], k=one.workers) for one in jobs}
     instance = Instance(jobs=jobs, gpus=gpus, slowdowns=slowdowns, held=held)
     seen = instance.view()
-    measured = {
-        gpu_id: replace(
-            entry, gpu=replace(entry.gpu, slowdown_ewma_ratio=expected(instance, held, f"g{entry.gpu.index}"))
-        )
-        for gpu_id, entry in seen.gpus.items()
-    }
-    return instance, replace(seen, gpus=measured)
+    measured = {gpu_id: expected(instance, held, f"g{entry.gpu.index}") for gpu_id, entry in seen.gpus.items()}
+    return instance, replace(seen, slowdown_ewma_ratios=measured)
 
 
 def expected(instance: Instance, placement: Placement, gpu: str) -> float:

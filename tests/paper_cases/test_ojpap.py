@@ -88,15 +88,12 @@ FOUR = Instance(
 def suffering(instance: Instance, measured: Mapping[str, float], costs_ms: Mapping[str, int]) -> SchedulingView:
     """Return the view with these moving averages by GPU and migration costs by job."""
     seen = instance.view()
-    gpus = {
-        gpu_id: replace(entry, gpu=replace(entry.gpu, slowdown_ewma_ratio=measured.get(f"g{entry.gpu.index}", 0.0)))
-        for gpu_id, entry in seen.gpus.items()
-    }
+    ratios = {gpu_id: measured.get(f"g{entry.gpu.index}", 0.0) for gpu_id, entry in seen.gpus.items()}
     running = {
         name: replace(job, request=replace(job.request, migration_cost_ms=costs_ms.get(name, 1_000)))
         for name, job in seen.running.items()
     }
-    return replace(seen, gpus=gpus, running=running)
+    return replace(seen, slowdown_ewma_ratios=ratios, running=running)
 
 
 def moves_of(seen: SchedulingView, **parameters: Any) -> dict[str, list[str]]:

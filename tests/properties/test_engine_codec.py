@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scheduler_service.core import events
 from scheduler_service.core.codec import EVENT_KINDS, decode_event, encode_event
 from scheduler_service.core.errors import CodecError, UnsupportedVersionError
+from scheduler_service.core.records import Gpu, Node
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -58,3 +59,15 @@ def test_a_newer_format_asks_for_an_upgrade() -> None:
 def test_a_field_that_an_older_version_did_not_write_takes_its_default() -> None:
     old = {"kind": "PolicyChosen", "format": 1, "at_ms": 1, "policy": "fifo"}
     assert decode_event(old) == events.PolicyChosen(at_ms=1, policy="fifo")
+
+
+def test_a_field_that_only_older_versions_wrote_is_passed_over_where_it_was_and_nowhere_else() -> None:
+    joined = events.NodeJoined(
+        at_ms=1, node=Node(node_id="n", gpus=(Gpu(gpu_id="g", device="d", memory_bytes=1),)), attempts=()
+    )
+    old = encode_event(joined)
+    old["node"]["gpus"][0]["slowdown_ewma_ratio"] = 0.25
+    assert decode_event(old) == joined
+    old["node"]["slowdown_ewma_ratio"] = 0.25
+    with pytest.raises(CodecError, match="unknown or missing slowdown_ewma_ratio"):
+        decode_event(old)
