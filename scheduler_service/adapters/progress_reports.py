@@ -46,10 +46,13 @@ class ProgressReports:
                 gathered.passed_on_at_ms = now_ms
         return due
 
-    def forget(self, job_id: str) -> JobProgressed | None:
-        """Drop a job whose attempt has ended; return what was still waiting."""
-        gathered = self._jobs.pop(job_id, None)
-        return gathered.waiting if gathered is not None else None
+    def forget(self, job_id: str, fence: int) -> JobProgressed | None:
+        """Drop an attempt that has ended; return what was still waiting of it. A newer attempt stays."""
+        gathered = self._jobs.get(job_id)
+        if gathered is None or gathered.last.fence > fence:
+            return None
+        del self._jobs[job_id]
+        return gathered.waiting if gathered.last.fence == fence else None
 
 
 def merged(earlier: JobProgressed, later: JobProgressed) -> JobProgressed:

@@ -161,8 +161,8 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
 
     async def _tell_end(self, session: AgentSession, exited: node_agent_pb2.AttemptExited) -> None:
         """Store the last progress and the end, then let the agent clean up."""
-        waiting = self._progress.forget(exited.key.job_id)
-        if waiting is not None and (waiting.attempt, waiting.fence) == (exited.key.attempt, exited.key.fence):
+        waiting = self._progress.forget(exited.key.job_id, exited.key.fence)
+        if waiting is not None:
             self._loop.note(waiting)
         await self._loop.tell(agent_messages.attempt_ended(exited))
         stored = node_agent_pb2.AttemptEndStored(key=exited.key)
@@ -177,7 +177,8 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
                 renewed.append(observation.key)
                 self._progress.add(agent_messages.progress(observation), now_ms=now_ms)
         session.observed_gpus = {observation.gpu_id: observation for observation in heartbeat.gpus}
-        for gpu in heartbeat.gpus:
+        # While nothing can be stored the state stays as it is, and every heartbeat would tell the same again.
+        for gpu in heartbeat.gpus if not self._loop.storage_failure else ():
             view = state.gpus.get(gpu.gpu_id)
             if view is not None and view.node_id == session.node_id and view.gpu.healthy != gpu.healthy:
                 self._loop.note(agent_messages.health_changed(gpu))
@@ -198,7 +199,8 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
     def tick(self) -> None:
         """Pass on what has waited long enough: progress, silent agents, lost nodes; called several times a second."""
         now_ms = self._loop.clock.now_ms()
-        for report in self._progress.due(now_ms=now_ms):
+        # While nothing can be stored reports are merged where they wait, not heaped up before the log.
+        for report in self._progress.due(now_ms=now_ms) if not self._loop.storage_failure else ():
             self._loop.note(report)
         self._sessions.close_silent(heard_before_ms=now_ms - self._times.lease_ms)
         for node_id in self._leases.lost(now_ms=now_ms):

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from scheduler_service.adapters.event_log import AnsweredRequest, EventLog, LogRecord, StoredSnapshot
-from scheduler_service.adapters.memory_event_log import MemoryEventLog
 from scheduler_service.adapters.sqlite_event_log import DATABASE_NAME, FORMAT_VERSION, SqliteEventLog
 from scheduler_service.adapters.state_backup import MANIFEST_NAME, back_up, restore
 from scheduler_service.core.events import Event, JobSubmitted, TimerFired
@@ -24,6 +23,7 @@ from scheduler_service.errors import (
     StateFromNewerVersionError,
     StateLockedError,
 )
+from tests.support.live_loop import MemoryEventLog
 
 
 def submitted(number: int) -> JobSubmitted:

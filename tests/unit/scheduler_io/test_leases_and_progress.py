@@ -76,8 +76,22 @@ def test_a_new_attempt_is_passed_on_at_once() -> None:
 def test_what_waits_is_returned_when_the_attempt_ends() -> None:
     reports = ProgressReports(interval_ms=10_000)
     reports.add(report(5), now_ms=0)
-    assert reports.forget("job-1") == report(5)
-    assert reports.forget("job-1") is None
+    assert reports.forget("job-1", fence=1) == report(5)
+    assert reports.forget("job-1", fence=1) is None
+
+
+def test_the_late_end_of_an_older_attempt_drops_nothing_of_the_newer_one() -> None:
+    reports = ProgressReports(interval_ms=10_000)
+    reports.add(report(5, attempt=2), now_ms=0)
+    assert reports.forget("job-1", fence=1) is None
+    assert reports.forget("job-1", fence=2) == report(5, attempt=2)
+
+
+def test_the_end_of_a_newer_attempt_drops_what_is_left_of_the_older_one() -> None:
+    reports = ProgressReports(interval_ms=10_000)
+    reports.add(report(5), now_ms=0)
+    assert reports.forget("job-1", fence=2) is None
+    assert reports.due(now_ms=10**6) == []
     assert reports.due(now_ms=10**6) == []
 
 

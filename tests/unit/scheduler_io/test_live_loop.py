@@ -3,84 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from scheduler_service.adapters import recovery
 from scheduler_service.adapters.event_log import LogRecord
-from scheduler_service.adapters.memory_event_log import MemoryEventLog
 from scheduler_service.adapters.recovery import JobNumbers, recover
-from scheduler_service.adapters.system_clock import SystemClock
-from scheduler_service.core.commands import Command
-from scheduler_service.core.decisions import Decision, Hold
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import JobSubmitted, NodeJoined
-from scheduler_service.core.records import Gpu, JobRequest, Node, Reason
-from scheduler_service.core.view import Policy, SchedulingView
+from scheduler_service.core.records import Gpu, JobRequest, Node
 from scheduler_service.errors import NotReadyError, RequestConflictError, StateFullError, UnknownJobError
 from scheduler_service.live_loop import LiveLoop, Mutation, Proposal
-
-
-class HoldEverything:
-    def decide(self, view: SchedulingView) -> Sequence[Decision]:
-        return [Hold(job_id=job.request.job_id, reason=Reason(code="HELD")) for job in view.pending]
-
-
-def make_policy(name: str, parameters: Mapping[str, object]) -> Policy:
-    return HoldEverything()
-
-
-def make_engine() -> SchedulerEngine:
-    return SchedulerEngine(make_policy=make_policy, policy="hold")
-
-
-class FillingLog(MemoryEventLog):
-    """A log whose disk is full while `is_full`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_full = False
-        self.appends: list[int] = []
-
-    def append(self, records: Sequence[LogRecord]) -> int:
-        if self.is_full:
-            raise StateFullError("the disk is full; free some space")
-        self.appends.append(len(records))
-        return super().append(records)
-
-
-def make_loop(log: MemoryEventLog, performed: list[Command] | None = None) -> LiveLoop:
-    engine = make_engine()
-    return LiveLoop(
-        engine=engine,
-        log=log,
-        clock=SystemClock(),
-        perform=(performed if performed is not None else []).append,
-        sequence=0,
-        snapshot_state=lambda: recovery.snapshot_state(engine, JobNumbers()),
-        snapshot_every_events=10**6,
-    )
+from tests.support.live_loop import FillingLog, MemoryEventLog, make_engine, make_policy, run
 
 
 def submission(job_id: str, *, request_id: str = "", body: str = "x") -> Mutation:
     event = JobSubmitted(at_ms=0, request=JobRequest(job_id=job_id))
     return Mutation(propose=lambda: Proposal(event=event, answer=job_id), request_id=request_id, body_sha256=body)
-
-
-def run(work: Callable[[LiveLoop], Awaitable[None]], log: MemoryEventLog) -> LiveLoop:
-    async def main() -> LiveLoop:
-        loop = make_loop(log)
-        running = asyncio.create_task(loop.run())
-        try:
-            await work(loop)
-        finally:
-            loop.close()
-            await asyncio.wait_for(running, timeout=20)
-        return loop
-
-    return asyncio.run(main())
 
 
 @contextmanager
