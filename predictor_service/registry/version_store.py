@@ -35,12 +35,13 @@ class VersionStore:
 
     def names(self) -> list[str]:
         """Names of all versions, sorted."""
-        return sorted(path.name for path in self._versions.iterdir() if (path / "manifest.json").is_file())
+        folders = (path for path in self._versions.iterdir() if not path.name.startswith("."))  # one that is written
+        return sorted(path.name for path in folders if (path / "manifest.json").is_file())
 
     def current(self) -> str | None:
         """Name of the version to serve; None when there is none."""
         try:
-            return (self._root / "current").read_text(encoding="ascii").strip() or None
+            return (self._root / "current").read_text(encoding="ascii", errors="replace").strip() or None
         except FileNotFoundError:
             return None
 
@@ -82,8 +83,11 @@ class VersionStore:
         Raises:
             ModelError: No such version, or a damaged one.
         """
-        text = (self._folder(name) / "manifest.json").read_text(encoding="utf-8")
-        return Manifest.from_json(text)
+        path = self._folder(name) / "manifest.json"
+        try:
+            return Manifest.from_json(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, AttributeError, RecursionError) as error:
+            raise ModelError(f"the manifest of version {name} is damaged ({error})", remedy="train again") from error
 
     def find(self, prefix: str) -> str:
         """Returns the name of the only version that begins so.

@@ -13,6 +13,7 @@ from predictor_service.registry.model_registry import ModelRegistry
 from predictor_service.registry.staleness import learned_by_older_rules, learned_from_other_data
 from predictor_service.registry.version_comparison import compare_versions
 from predictor_service.registry.version_history import VersionAction
+from predictor_service.registry.version_holder import VersionHolder
 from predictor_service.registry.version_store import VersionStore
 from tests.support.predictor_service import trained_store
 
@@ -65,6 +66,36 @@ def test_a_model_file_that_was_changed_later_is_refused(root: Path) -> None:
     path.write_bytes(path.read_bytes() + b"\0")
     with pytest.raises(ModelError, match="damaged"):
         VersionStore(root).load(served)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff{}", b"[]", b"null", b"[" * 100_000, b'{"schema": "cotenant.model_version/3", "targets": []}'],
+    ids=["empty", "no text", "a list", "null", "deep", "no targets"],
+)
+def test_a_damaged_version_is_refused_and_the_old_one_goes_on(root: Path, content: bytes) -> None:
+    served, other = names(root)
+    holder = VersionHolder(VersionStore(root))
+    holder.reload()
+    (root / "versions" / other / "manifest.json").write_bytes(content)
+    (root / "current").write_text(other)
+    assert holder.reload() == served
+    with pytest.raises(ModelError, match="damaged"):
+        VersionStore(root).load(other)
+
+
+def test_a_damaged_pointer_leaves_the_old_version_in_place(root: Path) -> None:
+    served, _ = names(root)
+    holder = VersionHolder(VersionStore(root))
+    holder.reload()
+    (root / "current").write_bytes(b"\xff\xfe")
+    assert holder.reload() == served
+
+
+def test_a_version_that_a_killed_program_was_writing_is_none(root: Path) -> None:
+    served, other = names(root)
+    (root / "versions" / other).rename(root / "versions" / ".partial-abc")
+    assert VersionStore(root).names() == [served]
 
 
 def test_held_out_rows_that_were_changed_later_are_refused(root: Path) -> None:
