@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from predictor_service.errors import InvalidRequestError, RetrainingBusyError, UnknownRetrainingError
+from predictor_service.errors import InvalidRequestError, RetrainingBusyError, ServiceError, UnknownRetrainingError
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.system_clock import now_ms
 
@@ -29,6 +30,7 @@ WHY_CHARACTERS_MAX: Final = 500
 TIMEOUT_S: Final = 3_600.0
 _LINE_CHARACTERS_MAX: Final = 500
 _GRACE_S: Final = 5.0
+_logger = logging.getLogger(__name__)
 
 
 class OperationState(StrEnum):
@@ -85,6 +87,7 @@ class RetrainingOperations:
         Raises:
             RetrainingBusyError: Another one runs.
             InvalidRequestError: The reason is too long.
+            ServiceError: The system starts no process.
         """
         if len(why) > WHY_CHARACTERS_MAX:
             raise InvalidRequestError(
@@ -96,11 +99,11 @@ class RetrainingOperations:
         with self._lock:
             if self._process is not None:
                 raise RetrainingBusyError("a retraining is under way", remedy="wait for it, or cancel it")
+            self._process = self._spawn(from_outcomes, self._seed if seed is None else seed, why or "asked for by gRPC")
             operation = RetrainingOperation(
                 retraining_id=str(uuid.uuid4()), state=OperationState.RUNNING, started_at_ms=now_ms()
             )
             self._put(operation)
-            self._process = self._spawn(from_outcomes, self._seed if seed is None else seed, why or "asked for by gRPC")
             self._watcher = threading.Thread(
                 target=self._watch, args=(operation.retraining_id, self._process), name="retraining", daemon=True
             )
@@ -158,15 +161,20 @@ class RetrainingOperations:
         arguments = ["--state-dir", str(self._state_dir), "--datasets", str(self._datasets), "--seed", str(seed)]
         arguments += ["--why", why, "--who", "service", "--output", "json", "--end-with-stdin"]
         arguments += ["--from-outcomes"] if from_outcomes else []
-        return subprocess.Popen(
-            [sys.executable, "-m", "predictor_service", "retrain", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-m", "predictor_service", "retrain", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+        except OSError as error:
+            raise ServiceError(
+                f"a retraining cannot be started ({error.strerror})", remedy="look at memory and number of processes"
+            ) from error
 
     def _watch(self, retraining_id: str, process: subprocess.Popen[str]) -> None:
         """Follows a process to its end; its result is one line on stdout, written last and short."""
@@ -214,12 +222,19 @@ class RetrainingOperations:
         earlier = self._known.get(operation.retraining_id)
         self._known[operation.retraining_id] = operation
         if earlier is None or earlier.state is not operation.state:
-            partial = self._folder / f".{operation.retraining_id}.partial"
-            partial.write_text(json.dumps(dataclasses.asdict(operation)) + "\n", encoding="utf-8")
-            partial.replace(self._folder / f"{operation.retraining_id}.json")
+            try:
+                self._write(operation)
+            except OSError as error:  # whoever asks is told from memory; a restart forgets it
+                extra = {"retraining_id": operation.retraining_id, "reason": str(error)}
+                _logger.error("a retraining is not remembered on disk", extra=extra)
         for oldest in sorted(self._known.values(), key=lambda item: item.started_at_ms)[:-REMEMBERED_MAX]:
             del self._known[oldest.retraining_id]
             (self._folder / f"{oldest.retraining_id}.json").unlink(missing_ok=True)
+
+    def _write(self, operation: RetrainingOperation) -> None:
+        partial = self._folder / f".{operation.retraining_id}.partial"
+        partial.write_text(json.dumps(dataclasses.asdict(operation)) + "\n", encoding="utf-8")
+        partial.replace(self._folder / f"{operation.retraining_id}.json")
 
     def _read_all(self) -> list[RetrainingOperation]:
         """Operations of an earlier service; one that ran then was interrupted."""

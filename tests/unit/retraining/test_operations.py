@@ -1,6 +1,7 @@
 """Retrainings of a service: one at a time, remembered, and gone with the service."""
 
 import json
+import shutil
 import sys
 import threading
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from predictor_service.errors import InvalidRequestError, RetrainingBusyError, UnknownRetrainingError
+from predictor_service.errors import InvalidRequestError, RetrainingBusyError, ServiceError, UnknownRetrainingError
 from predictor_service.retraining.operations import (
     REMEMBERED_MAX,
     OperationState,
@@ -115,6 +116,30 @@ def test_the_process_ends_when_the_service_is_gone(tmp_path: Path, program: Call
     assert process.stdin is not None
     process.stdin.close()
     assert "the service is gone" in wait_for_end(operations, retraining_id).reasons[0]
+
+
+def test_a_disk_that_takes_no_note_costs_the_memory_of_a_retraining_and_no_other_one(
+    tmp_path: Path, program: Callable[[str], None]
+) -> None:
+    program(RESULT % "promoted")
+    operations = open_operations(tmp_path)
+    shutil.rmtree(tmp_path / "state" / "retrainings")
+    for _ in range(2):
+        assert wait_for_end(operations, start(operations)).state is OperationState.PROMOTED
+    operations.close()
+
+
+def test_a_process_that_cannot_be_started_has_a_name_and_leaves_the_way_free(
+    tmp_path: Path, program: Callable[[str], None]
+) -> None:
+    program(RESULT % "promoted")
+    operations = open_operations(tmp_path)
+    Path(sys.executable).chmod(0o644)
+    with pytest.raises(ServiceError, match="cannot be started"):
+        start(operations)
+    Path(sys.executable).chmod(0o755)
+    assert wait_for_end(operations, start(operations)).state is OperationState.PROMOTED
+    operations.close()
 
 
 def test_one_that_ran_when_the_service_was_killed_was_interrupted(
