@@ -25,7 +25,7 @@ PredictorError
     ├── OverloadedError             as many requests as this service accepts are waiting; try again
     ├── RetrainingBusyError         another retraining is under way; try again
     ├── DeadlineError               the caller's deadline passed before the answer was ready
-    ├── StoreFullError              the disk takes no more profiles; make room, what is kept stays
+    ├── StoreFullError              the disk takes no more of what was measured; make room, what is kept stays
     ├── StoreFormatError            the profile store was written by a newer program, or is none
     └── ModelError                  a stored model is damaged, of another feature version, or fails its golden vectors
 """

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
-import tempfile
 import threading
+import uuid
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Final, Protocol
 
 from cotenant.graph_file import graph_sha256 as name_graph
 from cotenant.graph_file import strip_weights
-from predictor_service.errors import UnknownGraphError
+from predictor_service.errors import StoreFullError, UnknownGraphError
 from predictor_service.features.graph_description import GraphDescription
 from predictor_service.features.graph_limits import DEFAULT_LIMITS
 from predictor_service.inference.measured_graph import MeasuredGraph
@@ -23,6 +24,8 @@ DESCRIPTION_NODES_MAX: Final = 200_000
 """Operators kept in memory over all graphs; up to 450 bytes each with their figures at every power of two."""
 DISK_BYTES_MAX: Final = 1 << 30
 
+_PARTIAL: Final = ".partial-"
+_logger = logging.getLogger(__name__)
 _Key = tuple[str, tuple[tuple[str, int], ...]]
 
 
@@ -53,6 +56,8 @@ class GraphLibrary:
         self._stripped_sha256: OrderedDict[str, str] = OrderedDict()
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
+            for path in folder.glob(f"{_PARTIAL}*"):  # what a service that was killed was writing
+                path.unlink(missing_ok=True)
 
     def describe(self, data: bytes, bindings: Mapping[str, int]) -> MeasuredGraph:
         """Describes the graph in these bytes and keeps it under its hash.
@@ -70,12 +75,12 @@ class GraphLibrary:
             self._stripped_sha256[sent_sha256] = description.graph_sha256
             while len(self._stripped_sha256) > DESCRIPTIONS_MAX:
                 self._stripped_sha256.popitem(last=False)
-        if self._folder is not None:
-            same = sent_sha256 == description.graph_sha256
-            self._store(
-                description.graph_sha256,
-                data if same else strip_weights(data, field_limit=DEFAULT_LIMITS.protobuf_fields),
-            )
+        same = sent_sha256 == description.graph_sha256
+        stripped = data if same else strip_weights(data, field_limit=DEFAULT_LIMITS.protobuf_fields)
+        try:
+            self._store(description.graph_sha256, stripped)
+        except OSError as error:  # it is in memory; whoever names it after a restart is asked to send it again
+            _logger.error("a graph is not kept on disk", extra={"reason": str(error)})
         return measured
 
     def keep(self, data: bytes) -> str:
@@ -86,11 +91,18 @@ class GraphLibrary:
 
         Returns:
             Its hash.
+
+        Raises:
+            StoreFullError: The disk takes no more.
         """
         stripped = strip_weights(data, field_limit=DEFAULT_LIMITS.protobuf_fields)
         sha256 = name_graph(stripped)
-        if self._folder is not None:
+        try:
             self._store(sha256, stripped)
+        except OSError as error:
+            raise StoreFullError(
+                f"the graph is not kept: {error.strerror}", remedy="check room and rights of the state folder"
+            ) from error
         return sha256
 
     def remembers(self, graph_sha256: str, bindings: Mapping[str, int]) -> bool:
@@ -146,19 +158,20 @@ class GraphLibrary:
         return data if hashlib.sha256(data).hexdigest() == graph_sha256 else None
 
     def _store(self, graph_sha256: str, data: bytes) -> None:
-        assert self._folder is not None
-        path = self._folder / f"{graph_sha256}.onnx"
-        if path.exists():
+        """Writes a file, unless it is there and whole."""
+        if self._folder is None or self._read(graph_sha256) is not None:
             return
-        with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".partial-", delete=False) as file:
-            file.write(data)
-        Path(file.name).replace(path)
+        partial = self._folder / f"{_PARTIAL}{uuid.uuid4().hex}"
+        try:
+            partial.write_bytes(data)
+            partial.replace(self._folder / f"{graph_sha256}.onnx")
+        finally:
+            partial.unlink(missing_ok=True)
         with self._lock:
-            self._make_room()
+            self._make_room(self._folder)
 
-    def _make_room(self) -> None:
-        assert self._folder is not None
-        files = sorted((path.stat().st_mtime_ns, path.stat().st_size, path) for path in self._folder.glob("*.onnx"))
+    def _make_room(self, folder: Path) -> None:
+        files = sorted((path.stat().st_mtime_ns, path.stat().st_size, path) for path in folder.glob("*.onnx"))
         excess_bytes = sum(size for _, size, _ in files) - self._disk_bytes_max
         for _, size, path in files:
             if excess_bytes <= 0:

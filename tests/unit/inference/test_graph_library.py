@@ -1,0 +1,63 @@
+"""Graphs on disk survive what happens to disks, and never stand in the way of an answer."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from predictor_service.errors import StoreFullError, UnknownGraphError
+from predictor_service.inference.graph_library import GraphLibrary
+from tests.support.onnx_graphs import perceptron
+from tests.support.predictor_service import InProcessDescriber
+
+GRAPH = perceptron().SerializeToString()
+
+
+def open_library(folder: Path) -> GraphLibrary:
+    return GraphLibrary(InProcessDescriber(), folder)
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Files of this process end after ten bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_graph_that_a_power_cut_emptied_is_whole_again_once_it_was_sent_again(tmp_path: Path) -> None:
+    graph_sha256 = open_library(tmp_path).describe(GRAPH, {}).description.graph_sha256
+    (tmp_path / f"{graph_sha256}.onnx").write_bytes(b"")
+    with pytest.raises(UnknownGraphError):
+        open_library(tmp_path).find(graph_sha256, {})
+    open_library(tmp_path).describe(GRAPH, {})
+    assert open_library(tmp_path).find(graph_sha256, {}).description.graph_sha256 == graph_sha256
+
+
+def test_a_full_disk_costs_the_file_not_the_answer(tmp_path: Path) -> None:
+    library = open_library(tmp_path)
+    with full_disk():
+        description = library.describe(GRAPH, {}).description
+    assert description.nodes > 0
+    assert list(tmp_path.iterdir()) == []
+    assert library.find(description.graph_sha256, {}).description == description
+
+
+def test_a_graph_that_is_kept_nowhere_is_not_said_to_be_kept(tmp_path: Path) -> None:
+    library = open_library(tmp_path)
+    with full_disk(), pytest.raises(StoreFullError, match="check room"):
+        library.keep(GRAPH)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_service_was_writing_is_swept_away(tmp_path: Path) -> None:
+    (tmp_path / ".partial-abc").write_bytes(b"half")
+    open_library(tmp_path)
+    assert list(tmp_path.iterdir()) == []
