@@ -6,12 +6,16 @@ import threading
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from socketserver import ThreadingMixIn
 from typing import Any, Final
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
+
+from predictor_service.errors import InvalidRequestError
 
 StartResponse = Callable[..., Any]
 BOUNDS_MS: Final = (1, 2, 5, 10, 25, 50, 100, 250, 1_000, 5_000)
@@ -79,8 +83,21 @@ class ServiceMetrics:
         )
 
 
+class _ThreadingServer(ThreadingMixIn, WSGIServer):
+    """Answers whoever speaks while another one is silent."""
+
+    daemon_threads = True
+
+
 class _QuietHandler(WSGIRequestHandler):
-    """Logs no line per scrape."""
+    """Logs no line per scrape, and hangs up on who is silent."""
+
+    timeout = 10.0
+
+    def handle(self) -> None:
+        """Answers one request."""
+        with suppress(TimeoutError):
+            super().handle()
 
     def log_message(self, format: str, *args: object) -> None:
         """Says nothing."""
@@ -94,6 +111,9 @@ class MetricsServer:
         host: Address to bind; loopback unless the operator decided otherwise.
         port: 0 = any free one.
         is_healthy: Asked for every /healthz.
+
+    Raises:
+        InvalidRequestError: The address cannot be bound.
     """
 
     def __init__(self, metrics: ServiceMetrics, host: str, port: int, is_healthy: Callable[[], bool]) -> None:
@@ -106,7 +126,12 @@ class MetricsServer:
             start_response("200 OK" if healthy else "503 Service Unavailable", [("Content-Type", "text/plain")])
             return [b"ok\n" if healthy else b"not serving\n"]
 
-        self._server = make_server(host, port, answer, handler_class=_QuietHandler)
+        try:
+            self._server = make_server(host, port, answer, _ThreadingServer, _QuietHandler)
+        except OSError as error:
+            raise InvalidRequestError(
+                f"{host}:{port} cannot be bound ({error.strerror})", remedy="choose another metrics address"
+            ) from error
         self.port: int = self._server.server_port
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()
