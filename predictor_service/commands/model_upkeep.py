@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
 from typing import Final
+
+from prometheus_client import Gauge
 
 from predictor_service.errors import PredictorError
 from predictor_service.grpc_api.drift_metrics import DriftMetrics
@@ -20,6 +25,31 @@ _logger = logging.getLogger(__name__)
 DRIFT_EVERY_MS: Final = 60_000
 
 
+def repeat_until(stop: threading.Event, parts: Sequence[Callable[[], None]], every_s: float) -> None:
+    """Runs parts one after the other, again and again.
+
+    A disk, a lock or a damaged file costs the part that it befalls, not the service: what stopped it is logged when it
+    is another reason than before, and the part is tried again.
+
+    Args:
+        stop: Set when it is enough.
+        parts: What is done in each round.
+        every_s: Pause between rounds, seconds.
+    """
+    reasons = [""] * len(parts)
+    while True:
+        for place, part in enumerate(parts):
+            try:
+                part()
+                reasons[place] = ""
+            except (OSError, sqlite3.Error, PredictorError) as error:
+                if str(error) != reasons[place]:
+                    reasons[place] = str(error)
+                    _logger.error("upkeep failed and is tried again", extra={"reason": str(error)})
+        if stop.wait(every_s):
+            return
+
+
 class ModelUpkeep:
     """Keeps an eye on the models of one service.
 
@@ -27,7 +57,8 @@ class ModelUpkeep:
         settings: Of the service.
         versions: Knows what is served.
         journal: Knows what happened.
-        metrics: Where drift is shown.
+        shown: Where the served version is shown.
+        drift: Where drift is shown.
         operations: Runs retrainings.
     """
 
@@ -37,14 +68,17 @@ class ModelUpkeep:
         versions: VersionHolder,
         journal: OutcomeJournal,
         *,
-        metrics: DriftMetrics,
+        shown: Gauge,
+        drift: DriftMetrics,
         operations: RetrainingOperations,
     ) -> None:
         self._settings = settings
         self._versions = versions
         self._journal = journal
-        self._metrics = metrics
+        self._shown = shown
+        self._drift = drift
         self._operations = operations
+        self._shown_version: str | None = None
         self._drift_due_ms = 0
         self._alarming: frozenset[tuple[str, str]] = frozenset()
 
@@ -73,6 +107,15 @@ class ModelUpkeep:
                 "model version is stale", extra={"model_version": served.version, "reason": reason, "remedy": remedy}
             )
 
+    def follow_versions(self) -> None:
+        """Swaps in whatever version is promoted, by this program or another."""
+        name = self._versions.reload()
+        if name != self._shown_version:
+            self._shown.clear()
+            self._shown.labels(name).set(1)
+            _logger.info("model version served", extra={"model_version": name})
+            self._shown_version = name
+
     def watch_drift(self) -> None:
         """Measures drift once a minute, shows it, and logs every alarm that goes on or off."""
         now_ms = monotonic_ms()
@@ -80,7 +123,7 @@ class ModelUpkeep:
             return
         self._drift_due_ms = now_ms + DRIFT_EVERY_MS
         report = measure_drift(self._journal.joined(OUTCOMES_READ))
-        self._metrics.show(report)
+        self._drift.show(report)
         alarming = {(item.device, item.target): item for item in report.targets if item.is_alarming}
         for key in sorted(alarming.keys() - self._alarming):
             item = alarming[key]

@@ -9,11 +9,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from predictor_service.commands.model_upkeep import ModelUpkeep
+from predictor_service.commands.model_upkeep import ModelUpkeep, repeat_until
 from predictor_service.features.extraction_pool import ExtractionPool
 from predictor_service.grpc_api.call_desk import CallDesk
 from predictor_service.grpc_api.call_line import CallLine
@@ -100,7 +99,7 @@ def _run(settings: Settings, options: ServerOptions, stop: threading.Event, stac
         stack.callback(page.close)
     _say_ready(settings.ready_file, f"{options.host}:{server.port}")
     drift = DriftMetrics(metrics.registry)
-    upkeep = ModelUpkeep(settings, versions, journal, metrics=drift, operations=operations)
+    upkeep = ModelUpkeep(settings, versions, journal, shown=metrics.model, drift=drift, operations=operations)
     upkeep.check_served()
     retention = Retention(profiles, journal, settings.profiles_days)
 
@@ -109,33 +108,9 @@ def _run(settings: Settings, options: ServerOptions, stop: threading.Event, stac
         if profiles.was_changed_elsewhere():
             servicer.learn_anew()
 
-    _follow_versions(versions, journal, metrics, upkeep=upkeep, look=look_after_measurements, stop=stop)
-
-
-def _follow_versions(
-    versions: VersionHolder,
-    journal: OutcomeJournal,
-    metrics: ServiceMetrics,
-    *,
-    upkeep: ModelUpkeep,
-    look: Callable[[], None],
-    stop: threading.Event,
-) -> None:
-    """Swaps in whatever version is promoted, by this program or another, until told to stop; empties the buffer."""
-    served = None
-    while True:
-        journal.flush()
-        upkeep.watch_drift()
-        look()
-        name = versions.reload()
-        if name != served:
-            metrics.model.clear()
-            metrics.model.labels(name).set(1)
-            _logger.info("model version served", extra={"model_version": name})
-            served = name
-        if stop.wait(_MODEL_CHECK_S):
-            _logger.info("draining")
-            return
+    parts = (journal.flush, upkeep.watch_drift, look_after_measurements, upkeep.follow_versions)
+    repeat_until(stop, parts, _MODEL_CHECK_S)
+    _logger.info("draining")
 
 
 def _train_first(settings: Settings) -> None:
