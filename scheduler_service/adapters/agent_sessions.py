@@ -73,6 +73,7 @@ class AgentSessions:
         previous = self._sessions.get(node_id)
         if previous is not None:
             previous.closed.set()
+            self._end_reads(node_id)
         session = AgentSession(
             node_id=node_id, connected_at_ms=now_ms, last_heard_at_ms=now_ms, no_profiles=no_profiles
         )
@@ -84,9 +85,13 @@ class AgentSessions:
         if self._sessions.get(session.node_id) is not session:
             return False
         del self._sessions[session.node_id]
-        for read in [read for read in self._reads.values() if read.node_id == session.node_id]:
-            self._finish(read, failure="the node went away; read the log again when it is back")
+        self._end_reads(session.node_id)
         return True
+
+    def _end_reads(self, node_id: str) -> None:
+        """End what was read over a stream that is gone: its agent has forgotten the orders with it."""
+        for read in [read for read in self._reads.values() if read.node_id == node_id]:
+            self._finish(read, failure="the node went away; read the log again when it is back")
 
     def close_all(self) -> None:
         """End every stream: the scheduler is stopping, and agents dial in again when it is back."""
@@ -133,10 +138,10 @@ class AgentSessions:
                 order.cancel = True
                 self.send(node_id, node_agent_pb2.ConnectResponse(read_log=order))
 
-    def take_log_chunk(self, chunk: node_agent_pb2.LogChunk) -> None:
-        """Pass a piece of a log on to its reader; nobody may be waiting for it any more."""
+    def take_log_chunk(self, node_id: str, chunk: node_agent_pb2.LogChunk) -> None:
+        """Pass a piece of a log on to its reader; nobody may be waiting for it any more, or not for this node's."""
         read = self._reads.get(chunk.read_id)
-        if read is None:
+        if read is None or read.node_id != node_id:
             return
         read.waiting_bytes += len(chunk.chunk)
         if read.waiting_bytes > LOG_BYTES_WAITING_MAX:

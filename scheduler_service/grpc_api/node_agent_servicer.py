@@ -141,7 +141,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             case "command_refused":
                 await self._tell_later(self._loop.tell(agent_messages.command_refused(message.command_refused)))
             case "log_chunk":
-                self._sessions.take_log_chunk(message.log_chunk)
+                self._sessions.take_log_chunk(session.node_id, message.log_chunk)
             case other:
                 raise AgentProtocolError(f"unexpected message {other or 'without content'} after the Hello")
 

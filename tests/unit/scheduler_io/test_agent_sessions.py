@@ -73,8 +73,9 @@ def test_a_log_is_read_to_its_end() -> None:
         order = await session.outbound.get()
         assert order.read_log.key == KEY
         for part in (b"one ", b"two"):
-            sessions.take_log_chunk(chunk(chunk=part))
-        sessions.take_log_chunk(chunk(end=True))
+            sessions.take_log_chunk("n", chunk(chunk=part))
+        sessions.take_log_chunk("another", chunk(chunk=b"lie", end=True))
+        sessions.take_log_chunk("n", chunk(end=True))
         assert await reading == b"one two"
 
     asyncio.run(within(work()))
@@ -95,6 +96,20 @@ def test_a_reader_is_told_when_the_node_goes_away_or_cannot_read() -> None:
     asyncio.run(within(work()))
 
 
+def test_a_reader_is_told_when_the_node_dials_in_again() -> None:
+    async def work() -> None:
+        sessions = AgentSessions()
+        session = sessions.open("n", now_ms=0)
+        reading = asyncio.ensure_future(read_all(sessions))
+        await session.outbound.get()
+        # The agent has forgotten the order with its old stream.
+        sessions.open("n", now_ms=1)
+        with pytest.raises(NodeUnreachableError, match="read the log again"):
+            await reading
+
+    asyncio.run(within(work()))
+
+
 def test_a_log_that_comes_too_fast_is_cut_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_sessions, "LOG_BYTES_WAITING_MAX", 10)
 
@@ -103,8 +118,8 @@ def test_a_log_that_comes_too_fast_is_cut_with_the_remedy(monkeypatch: pytest.Mo
         session = sessions.open("n", now_ms=0)
         reading = asyncio.ensure_future(read_all(sessions))
         await session.outbound.get()
-        sessions.take_log_chunk(chunk(chunk=b"x" * 8))
-        sessions.take_log_chunk(chunk(chunk=b"x" * 8))
+        sessions.take_log_chunk("n", chunk(chunk=b"x" * 8))
+        sessions.take_log_chunk("n", chunk(chunk=b"x" * 8))
         assert (await session.outbound.get()).read_log.cancel
         with pytest.raises(NodeUnreachableError, match="tail_bytes"):
             await reading
