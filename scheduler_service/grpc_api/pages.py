@@ -9,7 +9,7 @@ from itertools import dropwhile, islice
 from typing import TypeVar
 
 from scheduler_service.errors import FieldViolation, InvalidRequestError
-from scheduler_service.grpc_api.validation import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX
+from scheduler_service.grpc_api.validation import NAME_PATTERN, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ def page(
         items: In the list's order.
         size: Wanted entries; 0 = the default; more than the bound is cut.
         token: Of the page before; empty = the first page.
-        place_of: What identifies an entry's place; it must survive the entry itself.
+        place_of: What identifies an entry's place, a name; it must survive the entry itself.
         is_after: Whether the first place comes after the second one in the list's order.
 
     Raises:
@@ -50,7 +50,7 @@ def _decoded(token: str) -> str:
         version, _, place = base64.urlsafe_b64decode(token.encode()).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError, ValueError):
         version, place = "", ""
-    if version != "1":
+    if version != "1" or not NAME_PATTERN.fullmatch(place):
         description = "must be a next_page_token of this method; leave it empty for the first page"
         raise InvalidRequestError(FieldViolation(field="page_token", description=description))
     return place

@@ -82,8 +82,8 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
             self._jobs_newest_first(phases, request.tenant),
             size=request.page_size,
             token=request.page_token,
-            place_of=lambda job: str(job_number(job.job_id)),
-            is_after=lambda place, last: int(place) < int(last),
+            place_of=lambda job: job.job_id,
+            is_after=lambda place, last: job_number(place) < job_number(last),
         )
         state = self._cluster.engine.state
         return scheduling_pb2.ListJobsResponse(jobs=[job_message(state, job) for job in jobs], next_page_token=token)

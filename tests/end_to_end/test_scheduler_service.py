@@ -127,6 +127,8 @@ def test_jobs_are_listed_newest_first_in_pages(client: SchedulerClient) -> None:
     assert pages == [["job-5", "job-4"], ["job-3", "job-2"], ["job-1"]]
     assert [job.job_id for job in client.list_all(tenant="a")] == ["job-4", "job-2"]
     assert client.list_all(phases=[scheduling_pb2.JOB_PHASE_RUNNING]) == []
+    # "1:abc" as tokens are written: a place, but none of a job.
+    assert not client.stub.ListJobs(scheduling_pb2.ListJobsRequest(page_token="MTphYmM="), timeout=10).jobs
     with pytest.raises(grpc.RpcError) as caught:
         client.stub.ListJobs(scheduling_pb2.ListJobsRequest(page_token="nonsense"), timeout=10)
     assert code_of(caught.value) is grpc.StatusCode.INVALID_ARGUMENT
