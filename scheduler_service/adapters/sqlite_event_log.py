@@ -99,7 +99,8 @@ class SqliteEventLog:
                 [_row(sequence, record) for sequence, record in enumerate(records, start=first)],
             )
             self._connection.executemany(
-                "INSERT INTO requests VALUES (?, ?, ?, ?)",
+                # Whoever answers remembers fewer requests than are kept here until the next snapshot.
+                "INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?)",
                 [
                     (record.request.request_id, sequence, record.request.body_sha256, record.request.answer)
                     for sequence, record in enumerate(records, start=first)

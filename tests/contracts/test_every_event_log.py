@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -22,6 +23,7 @@ from scheduler_service.errors import (
     StateDamagedError,
     StateFromNewerVersionError,
     StateLockedError,
+    StateUnwritableError,
 )
 from tests.support.live_loop import MemoryEventLog
 
@@ -74,6 +76,13 @@ def test_requests_are_remembered_with_their_events(log: EventLog) -> None:
     assert list(log.answered_requests()) == answered
 
 
+def test_a_request_that_was_forgotten_may_be_made_anew(log: EventLog) -> None:
+    for answer in ("job-1", "job-2"):
+        request = AnsweredRequest(request_id="r", body_sha256=answer, answer=answer)
+        log.append([LogRecord(event=submitted(1), request=request)])
+    assert [request.answer for request in log.answered_requests()] == ["job-2"]
+
+
 def test_the_newest_snapshot_counts_and_old_events_leave(log: EventLog) -> None:
     log.append(records(1, 10))
     log.store_snapshot(StoredSnapshot(sequence=4, state={"jobs": 4}), retained_events=1_000)
@@ -112,11 +121,11 @@ def test_sequences_go_on_although_every_event_has_left(state_dir: Path) -> None:
 
 
 def test_an_append_that_fails_in_the_middle_stores_nothing(state_dir: Path) -> None:
-    taken = AnsweredRequest(request_id="same", body_sha256="ab", answer="job-1")
+    impossible = AnsweredRequest(request_id="r", body_sha256="ab", answer=cast("str", None))
     with closing(SqliteEventLog(state_dir)) as log:
-        log.append([LogRecord(event=submitted(1), request=taken)])
-        with pytest.raises(Exception, match="UNIQUE"):
-            log.append([LogRecord(event=submitted(2)), LogRecord(event=submitted(3), request=taken)])
+        log.append(records(1, 1))
+        with pytest.raises(StateUnwritableError, match="NOT NULL"):
+            log.append([LogRecord(event=submitted(2)), LogRecord(event=submitted(3), request=impossible)])
         assert stored_events(log) == [(1, submitted(1))]
         assert log.append(records(2, 2)) == 2
 
@@ -271,5 +280,5 @@ def test_a_backup_needs_a_state_and_a_new_folder(state_dir: Path, tmp_path: Path
     filled(state_dir, 1)
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").touch()
-    with pytest.raises(SettingsError, match="not empty"):
+    with pytest.raises(SettingsError, match="no empty folder"):
         back_up(state_dir, tmp_path / "used")
