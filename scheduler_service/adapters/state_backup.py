@@ -35,8 +35,8 @@ def back_up(state_dir: Path, target: Path) -> Mapping[str, object]:
     source = state_dir / DATABASE_NAME
     if not source.is_file():
         raise SettingsError(f"there is no state in {state_dir}; name the directory that the scheduler serves from")
-    if target.exists() and any(target.iterdir()):
-        raise SettingsError(f"{target} is not empty; name a new folder for the backup")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise SettingsError(f"{target} is no empty folder; name a new folder for the backup")
     try:
         target.mkdir(mode=0o700, parents=True, exist_ok=True)
         return _copy_state(source, target)

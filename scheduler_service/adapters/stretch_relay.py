@@ -57,8 +57,10 @@ class StretchRelay:
         try:
             answer = await self._stub.RecordStretches(request, timeout=self._deadline_s)  # type: ignore[union-attr]
         except grpc.aio.AioRpcError as error:
-            _log.warning("stretches wait", extra={"stretches": len(batch), "status": error.code().name})
-            if error.code() in _LATER:
+            is_kept = error.code() in _LATER
+            found = {"stretches": len(batch), "status": error.code().name}
+            _log.warning("stretches wait" if is_kept else "stretches dropped", extra=found)
+            if is_kept:
                 self._waiting.extendleft(reversed(batch[: STRETCHES_KEPT_MAX - len(self._waiting)]))
             return
         if answer.refused:

@@ -45,10 +45,8 @@ class MetricsServer:
         self._failure = failure
         try:
             self._server = ThreadingHTTPServer((host, int(port)), self._handler())
-        except OSError as error:
-            raise SettingsError(
-                f"{address} cannot be served: {error.strerror}; is another program using it?"
-            ) from error
+        except (OSError, OverflowError) as error:
+            raise SettingsError(f"{address} cannot be served: {error}; is another program using it?") from error
         self._server.daemon_threads = True
         self.address = f"{host}:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)

@@ -23,7 +23,6 @@ STEPS_MAX = 10**12
 MAX_SLOWDOWN_RATIO_MAX = 10.0
 ARGUMENTS_MAX = 1_000
 # As many bytes as Linux takes for one argument, and a sixteenth of what it takes in all.
-ARGUMENT_BYTES_MAX = 131_072
 COMMAND_BYTES_MAX = 131_072
 ENVIRONMENT_ENTRIES_MAX = 200
 ENVIRONMENT_BYTES_MAX = 65_536
