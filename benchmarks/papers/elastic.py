@@ -1,7 +1,7 @@
 """Figs. 3, 4, 6 and 8 to 11, Table VIII and Workload Four of the SideCar paper, run again on Pollux' step times.
 
     python -m benchmarks.papers.elastic [--seeds 20]
-        [--parts figure_6 case_study figures_8_to_11 lengths epochs two_kinds growth beginning]
+        [--parts figure_6 case_study figures_8_to_11 lengths epochs two_kinds growth beginning costs limits]
 
 Prints JSON; needs the public data of COTENANT_SHARED_DATA. Workload: workloads/elastic.toml. The default scheduler
 never changes a job; under termination a change costs a full restart, under elastic what SideCar needs.
@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.papers.elastic_causes import beginning, growth
+from benchmarks.papers.elastic_causes import beginning, costs, growth, limits
 from benchmarks.papers.elastic_figures import GAINS, case_study, epochs, figures_8_to_11, lengths, two_kinds
 from benchmarks.papers.elastic_runs import COSTS, Curves, draw_workload, read_curves, rows_of, sweep
 from benchmarks.papers.seeds import Row
@@ -26,9 +26,7 @@ ORDERED = "Figs. 7 and 8"
 def figure_6(curves: Curves, seeds: int) -> list[Row]:
     """Fig. 6, Table VIII and the order of Figs. 7 and 8, with both costs of a change."""
     traces = [draw_workload(seed, curves) for seed in range(seeds)]
-    return [
-        row for costs in COSTS for row in rows_of(sweep(traces, costs=costs), f"costs of {costs}", [*GAINS, ORDERED])
-    ]
+    return [row for one in COSTS for row in rows_of(sweep(traces, costs=one), f"costs of {one}", [*GAINS, ORDERED])]
 
 
 PARTS: Mapping[str, Callable[[Curves, int], list[Row]]] = {
@@ -40,6 +38,8 @@ PARTS: Mapping[str, Callable[[Curves, int], list[Row]]] = {
     "two_kinds": two_kinds,
     "growth": growth,
     "beginning": beginning,
+    "costs": costs,
+    "limits": limits,
 }
 
 

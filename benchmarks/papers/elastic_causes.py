@@ -1,4 +1,4 @@
-"""Why the SideCar figures are what they are: how jobs scale, how termination grows, who is alone at the beginning."""
+"""Why the SideCar figures are what they are: scaling, growth, costs of a change, and what no scheduler can beat."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from statistics import fmean
 import numpy as np
 
 from benchmarks.papers.elastic_runs import (
+    HOUR_MS,
     POLICIES,
     Curves,
     Outcome,
     draw_workload,
+    outcome_of,
+    plan_of,
     rows_of,
     run_workload,
     sweep,
 )
-from benchmarks.papers.seeds import Row, as_order_row
+from benchmarks.papers.seeds import Row, as_order_row, as_row
 from cotenant_simulator.run.records import RunResult
+from cotenant_simulator.truth.cluster import read_cluster
 from cotenant_simulator.truth.kinds import EVERY_DEVICE, Kind
 from cotenant_simulator.truth.trace import Trace
 
@@ -26,6 +30,8 @@ PRINTED_SPEEDUPS = {1: 1.0, 2: 1.7, 4: 2.4, 8: 3.4}
 """Section I: 70 % more on two GPUs, 41 % more on four; the step to eight is taken to be like the last one."""
 LENGTH_RATIO = 0.5
 """At which termination's changes cost about what they cost in the paper, see `lengths`."""
+LENGTH_RATIOS = (1.0, 0.7, 0.5, 0.25)
+COST_RATIOS = (1.0, 2.0, 4.0)
 GAINS = ("Fig. 6a", "Fig. 6b", "Table VIII")
 STRETCHES_S = (120, 300, 600)
 FIRST_JOBS = 2
@@ -63,6 +69,63 @@ def beginning(curves: Curves, seeds: int) -> list[Row]:
             setting = f"{scaling}: GPUs in use {stretch_s} s after the second of two jobs came"
             rows.append(as_order_row("Fig. 10", setting, PICTURED_ORDER, held))
     return rows
+
+
+def costs(curves: Curves, seeds: int) -> list[Row]:
+    """Fig. 6 and Table VIII where changes under termination cost more, and where it does not weigh what they cost.
+
+    Optimus' marginal gain, which section V-B names as its rule, knows no cost of a change.
+    """
+    rows: list[Row] = []
+    for length_ratio in LENGTH_RATIOS:
+        traces = [draw_workload(seed, curves, length_ratio=length_ratio) for seed in range(seeds)]
+        others = sweep(traces, ("kubernetes_default", "elastic"))
+        for cost_ratio in COST_RATIOS:
+            for how, is_told in (("weighed", True), ("not weighed", False)):
+                results = [
+                    run_workload(trace, "termination_elastic", seed=seed, cost_ratio=cost_ratio, is_told=is_told)
+                    for seed, trace in enumerate(traces)
+                ]
+                found: Mapping[str, Sequence[Outcome]] = others | {"termination_elastic": [*map(outcome_of, results)]}
+                label = f"lengths x {length_ratio}, termination's changes cost {cost_ratio} times, {how}"
+                rows += rows_of(found, label, GAINS)
+    return rows
+
+
+def limits(curves: Curves, seeds: int) -> list[Row]:
+    """Fig. 6a: how much shorter than under the others any makespan can be at all on these workloads."""
+    rows: list[Row] = []
+    for length_ratio in LENGTH_RATIOS:
+        drawn = [draw_workload(seed, curves, length_ratio=length_ratio) for seed in range(seeds)]
+        for scaling in ("measured speedups", "speedups of section I"):
+            traces = (
+                drawn if scaling == "measured speedups" else [with_speedups(one, PRINTED_SPEEDUPS) for one in drawn]
+            )
+            found, least = sweep(traces), [least_makespan_h(trace) for trace in traces]
+            label = f"lengths x {length_ratio}, {scaling}"
+            for policy, outcomes in found.items():
+                spared = [100 * (1 - one / run.makespan_h) for one, run in zip(least, outcomes, strict=True)]
+                rows.append(as_row("Fig. 6a", f"{label}: least possible makespan below {policy}, %", None, spared))
+    return rows
+
+
+def least_makespan_h(trace: Trace) -> float:
+    """Return a lower bound of every scheduler's makespan, changes for nothing: first submission to last end.
+
+    Nobody ends before it would alone with its best number of GPUs, and whoever comes after a moment needs the GPU time
+    of its most efficient number.
+    """
+    gpus = sum(len(node.gpus) for node in read_cluster(plan_of("elastic")["cluster"], device=trace.device).nodes)
+    jobs = []
+    for job in trace.jobs:
+        kind = trace.truth.kinds[job.request.key, EVERY_DEVICE]
+        runs_ms = {n: job.request.steps_total * kind.step_ms(gpus=n) for n in job.request.allowed_gpus}
+        works_ms = [n * run_ms / gpus for n, run_ms in runs_ms.items()]
+        jobs.append((float(job.submitted_at_ms), min(runs_ms.values()), min(works_ms)))
+    jobs.sort()
+    alone_ms = max(at_ms + run_ms for at_ms, run_ms, _ in jobs)
+    together_ms = max(jobs[first][0] + sum(work_ms for _, _, work_ms in jobs[first:]) for first in range(len(jobs)))
+    return (max(alone_ms, together_ms) - jobs[0][0]) / HOUR_MS
 
 
 def with_speedups(trace: Trace, speedups: Mapping[int, float]) -> Trace:

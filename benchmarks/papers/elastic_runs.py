@@ -195,6 +195,8 @@ def run_workload(
     cluster: str = "",
     predictions: str = "oracle",
     changes: Changes | None = None,
+    cost_ratio: float = 1.0,
+    is_told: bool = True,
 ) -> RunResult:
     """Run the drawn workload, a change charged half before and half after.
 
@@ -206,15 +208,17 @@ def run_workload(
         cluster: Other machines than the file's.
         predictions: See `simulate`.
         changes: Counts the changes.
+        cost_ratio: What a change costs over what the file says.
+        is_told: The policy knows what changes cost; otherwise it takes them to be for nothing.
     """
     plan = plan_of("elastic")
-    cost_s = plan["costs"][costs].get(policy, 0.0)
+    cost_s = cost_ratio * plan["costs"][costs].get(policy, 0.0)
     half_ms = round(1_000 * cost_s) // 2
     return simulate(
         trace,
         policy,
         seed=seed,
-        cost_s=cost_s,
+        cost_s=cost_s if is_told else 0.0,
         charges=Charges(restart_ms=half_ms, checkpoint_ms=half_ms),
         cluster=cluster or plan["cluster"],
         predictions=predictions,

@@ -96,3 +96,36 @@ def test_one_gpu_at_a_time_keeps_the_known_speeds_and_lies_between_them() -> Non
     assert changed.jobs[0].request.allowed_gpus == (1, 2, 3, 4)
     scaled = elastic_causes.with_speedups(trace, {1: 1.0, 2: 2.0, 4: 2.5})
     assert scaled.truth.kinds["key", EVERY_DEVICE].step_ms_by_gpus == {1: 100.0, 2: 50.0, 4: 40.0}
+
+
+def one_job_trace(*submitted_s: float) -> Trace:
+    """Jobs of 10 minutes on one GPU; on two they take 6 minutes, on four 4."""
+    kind = Kind(step_ms_by_gpus={1: 100.0, 2: 60.0, 4: 40.0}, batch=8)
+    requests = [
+        elastic_runs.elastic_request(f"job {number}", "key", (1, 2, 4), batch=8, steps_total=6_000)
+        for number in range(len(submitted_s))
+    ]
+    pairs = zip(submitted_s, requests, strict=True)
+    jobs = [TraceJob(submitted_at_ms=round(1_000 * at_s), request=request) for at_s, request in pairs]
+    return Trace(format="t", jobs=jobs, truth=Truth(kinds={("key", EVERY_DEVICE): kind}))
+
+
+def test_the_least_makespan_is_the_last_job_s_or_that_of_all_work_together() -> None:
+    """Alone a job needs 4 minutes; 32 that come at once need 32 x 10 GPU-minutes of 16 GPUs: 20 minutes."""
+    assert elastic_causes.least_makespan_h(one_job_trace(30.0)) == pytest.approx(4 / 60)
+    assert elastic_causes.least_makespan_h(one_job_trace(0.0, 3_600.0)) == pytest.approx(64 / 60)
+    assert elastic_causes.least_makespan_h(one_job_trace(*[0.0] * 32)) == pytest.approx(20 / 60)
+
+
+def test_nobody_beats_the_least_makespan_and_dearer_changes_cost_termination_more(
+    curves: elastic_runs.Curves,
+) -> None:
+    trace = elastic_runs.draw_workload(2, curves, length_ratio=0.7)
+    least_h = elastic_causes.least_makespan_h(trace)
+    ends_h = [
+        elastic_runs.outcome_of(
+            elastic_runs.run_workload(trace, policy, seed=2, cost_ratio=cost_ratio, is_told=False)
+        ).makespan_h
+        for policy, cost_ratio in (("elastic", 1.0), ("termination_elastic", 1.0), ("termination_elastic", 4.0))
+    ]
+    assert least_h < ends_h[0] < ends_h[1] < ends_h[2]
