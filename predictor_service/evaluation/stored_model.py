@@ -29,6 +29,9 @@ _ANCHORS: Final[Mapping[str, Callable[[JobFacts], float]]] = {
     "step_time": lambda job: job.graph["roofline_ms"],
 }
 
+_Asked = tuple[np.ndarray[tuple[int, int], np.dtype[np.float32]], FloatArray, FloatArray | None]
+"""Columns, anchor, and how strange each row is where widths follow it."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
@@ -79,8 +82,8 @@ class StoredModel:
 
     def predict(self, problem: Problem) -> Forecast:
         """Predicts rows for which `refuse` has no reason."""
-        columns, anchor = self._pairs(problem) if self.target == "slowdown" else self._solo(problem)
-        bounded = self._model.predict_bounded(columns, anchor, 0.9)
+        columns, anchor, near = self._pairs(problem) if self.target == "slowdown" else self._solo(problem)
+        bounded = self._model.predict_bounded(columns, anchor, 0.9, strangeness=near)
         return Forecast(
             value=bounded.value,
             lower_90=bounded.lower,
@@ -106,12 +109,13 @@ class StoredModel:
     def _model(self) -> ServedTarget:
         return self.version.devices[self.device][_TARGET_NAMES[self.target]]
 
-    def _solo(self, problem: Problem) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float32]], FloatArray]:
-        vectors = np.array([[job.graph[feature.name] for feature in FEATURES] for job in problem.jobs])
+    def _solo(self, problem: Problem) -> _Asked:
+        named = np.array([[job.graph[feature.name] for feature in FEATURES] for job in problem.jobs])
+        vectors = named.reshape(len(problem), len(FEATURES))
         anchor = np.array([_ANCHORS[self.target](job) for job in problem.jobs])
-        return self._model.select(vectors.reshape(len(problem), len(FEATURES))), anchor
+        return self._model.select(vectors), anchor, self._model.strangeness(vectors)
 
-    def _pairs(self, problem: Problem) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float32]], FloatArray]:
+    def _pairs(self, problem: Problem) -> _Asked:
         jobs = [*problem.jobs, *(others[0] for others in problem.others)]
         figures = SoloFigures(
             utilization_ratio=np.array([job.solo.utilization_ratio for job in jobs], dtype=np.float64),
@@ -124,7 +128,7 @@ class StoredModel:
         other = victim + len(problem)
         memory_bytes = device.memory_bytes if device else int(figures.memory_bytes.max())
         columns = build_pair_features(figures, victim, other, memory_bytes)
-        return columns, fair_share_slowdowns(figures, victim, other)
+        return columns, fair_share_slowdowns(figures, victim, other), None
 
 
 def device_of(version: ServedVersion, device: str) -> str:

@@ -100,6 +100,12 @@ class JobEstimator:
             value_bytes=self.memory(batch).value, bounds=model.scores, spread=float(model.spread(columns)[0])
         )
 
+    def strangeness(self, batch: int) -> dict[str, float]:
+        """How far the job is from all measured ones, 0 to 1, by target; without those whose intervals do not ask."""
+        vector = self._samples.at(nearest_grid_point(batch)).values[None, :]
+        near = {name: model.strangeness(vector) for name, model in self._models.items()}
+        return {name: float(values[0]) for name, values in near.items() if values is not None}
+
     def explain(self, estimate: Estimate, target: Target, batch: int) -> Estimate:
         """Adds the largest contributions of inputs; they add up to the estimate."""
         model = self._models.get(target.name)
@@ -129,7 +135,9 @@ class JobEstimator:
             factor = FALLBACK_FACTOR[target.name]
             upper_99 = anchor * _FALLBACK_UPPER_99
             return Bounded(value=anchor, lower=anchor / factor, upper=anchor * factor, upper_99=upper_99)
-        return model.predict_bounded(model.select(self._samples.vectors(grid)), anchor, self._confidence)
+        vectors = self._samples.vectors(grid)
+        near = model.strangeness(vectors)
+        return model.predict_bounded(model.select(vectors), anchor, self._confidence, strangeness=near)
 
     def _curve(self, target: Target, points: int) -> BoundedCurve:
         """The curve over at least so many grid points; a longer one says the same at shorter batches."""

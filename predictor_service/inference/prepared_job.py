@@ -6,7 +6,7 @@ is left is reading curves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from predictor_service.errors import InvalidRequestError
@@ -95,6 +95,7 @@ class PreparedJob:
             warnings=(
                 *self._graph_notices,
                 *_notices(memory.level, memory.in_domain and step.in_domain, oom_risk),
+                *(_interval_notices(estimator.strangeness(batch)) if question.explain else ()),
             ),
             job_key=job_key,
         )
@@ -130,6 +131,13 @@ def _sub_batch(estimator: JobEstimator, batch: int, size: int) -> SubBatchEstima
         memory_bytes=estimator.memory(size),
         step_ms=estimator.accumulated_step(size, passes),
     )
+
+
+def _interval_notices(strangeness: Mapping[str, float]) -> Iterator[Notice]:
+    if strangeness:
+        placed = ", ".join(f"{name} at {share:.0%}" for name, share in sorted(strangeness.items()))
+        message = f"from 0 % (its graph was measured at other settings) to 100 % (nothing like it was): {placed}"
+        yield Notice(code="INTERVAL_WIDTH", message=message)
 
 
 def _notices(level: Level, in_domain: bool, oom_risk: float | None) -> Iterator[Notice]:

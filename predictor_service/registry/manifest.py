@@ -13,9 +13,10 @@ import numpy as np
 from predictor_service.errors import ModelError
 from predictor_service.selection.conformal import ConformalBounds
 from predictor_service.selection.domain import TrainingDomain
+from predictor_service.selection.nearness import Nearness
 
 SCHEMA: Final = "cotenant.model_version/3"
-LEARNING_VERSION: Final = 6
+LEARNING_VERSION: Final = 7
 """Raise it with every change of anchors, folds, candidates' settings or intervals: models learned by older rules are
 named when the service starts, and learned anew."""
 
@@ -72,6 +73,19 @@ class SpreadRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NearRecord:
+    """How far off jobs are answered whose graph was measured at other settings.
+
+    Attributes:
+        scores: Sizes of errors at held-out settings; each kind of job has one vote.
+        nearness: Tells how near a job is.
+    """
+
+    scores: ConformalBounds
+    nearness: Nearness
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TargetRecord:
     """One trained target of one device type.
 
@@ -92,6 +106,7 @@ class TargetRecord:
         value_low: Smallest training value in the target's own scale; answers below are raised to it.
         value_high: Largest training value in the target's own scale; answers above are lowered to it.
         spread: How far errors of different jobs spread; None = `bounds` hold for every job alike.
+        near: Narrower intervals of jobs that are near to measured ones; None = all are taken for strangers.
     """
 
     target: str
@@ -110,6 +125,7 @@ class TargetRecord:
     value_low: float
     value_high: float
     spread: SpreadRecord | None = None
+    near: NearRecord | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -227,6 +243,18 @@ def _record_to_json(record: TargetRecord) -> dict[str, Any]:
         },
         "golden": asdict(record.golden),
         "spread": asdict(record.spread) if record.spread else None,
+        # Left out where there is none: versions of before keep their names.
+        **({"near": _near_to_json(record.near)} if record.near else {}),
+    }
+
+
+def _near_to_json(near: NearRecord) -> dict[str, Any]:
+    nearness = near.nearness
+    plain = ("kind_columns", "setting_columns", "kind_reach", "setting_reach")
+    return {
+        "scores": asdict(near.scores),
+        **{name: getattr(nearness, name) for name in plain},
+        **{name: getattr(nearness, name).tolist() for name in ("scale", "jobs")},
     }
 
 
@@ -247,7 +275,20 @@ def _record_from_json(read: Mapping[str, Any]) -> TargetRecord:
         ),
         golden=_golden_from_json(read["golden"]),
         spread=_spread_from_json(read["spread"]) if read["spread"] else None,
+        near=_near_from_json(read["near"]) if read.get("near") else None,
     )
+
+
+def _near_from_json(read: Mapping[str, Any]) -> NearRecord:
+    nearness = Nearness(
+        kind_columns=tuple(read["kind_columns"]),
+        setting_columns=tuple(read["setting_columns"]),
+        scale=np.array(read["scale"], dtype=np.float64),
+        jobs=np.array(read["jobs"], dtype=np.float64),
+        kind_reach=read["kind_reach"],
+        setting_reach=read["setting_reach"],
+    )
+    return NearRecord(scores=_bounds_from_json(read["scores"]), nearness=nearness)
 
 
 def _bounds_from_json(read: Mapping[str, Any]) -> ConformalBounds:

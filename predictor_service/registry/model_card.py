@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from predictor_service.registry.manifest import Manifest, SpreadRecord, TargetRecord
+from predictor_service.registry.manifest import Manifest, NearRecord, SpreadRecord, TargetRecord
 from predictor_service.selection.conformal import SAFETY_FACTOR, ConformalBounds
 
 _CLEAR_LEAD = 0.05
@@ -48,6 +48,8 @@ def _target_lines(device: str, record: TargetRecord) -> Iterator[str]:
     yield _bounds_line("Interval", record.bounds)
     if record.spread is not None:
         yield _spread_line(record.spread)
+    if record.near is not None:
+        yield _near_line(record.near)
     if record.graph_bounds is not None:
         yield _bounds_line("With the jobs alone predicted as well: interval", record.graph_bounds)
     yield ""
@@ -86,6 +88,11 @@ def _bounds_line(title: str, bounds: ConformalBounds) -> str:
     voters = "" if bounds.rows == bounds.groups else f"{bounds.rows} residuals, "
     counts = f"{bounds.upper_offset(0.99):.3f} ({voters}{bounds.groups} families"
     return widths + counts + "".join(f"; {note}" for note in notes) + ")."
+
+
+def _near_line(near: NearRecord) -> str:
+    width = f"Of graphs that were measured at other settings: +- {near.scores.half_width(0.9):.3f} or less"
+    return f"{width} ({near.scores.groups} graphs), growing with the distance to them."
 
 
 def _spread_line(spread: SpreadRecord) -> str:

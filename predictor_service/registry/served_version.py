@@ -78,8 +78,22 @@ class ServedTarget:
     def _predict_clipped(self, columns: FeatureArray) -> FloatArray:
         return np.clip(self._model.predict(columns), self.record.value_low, self.record.value_high)
 
+    def strangeness(self, features: FloatArray) -> FloatArray | None:
+        """How far jobs are from all measured ones, 0 to 1, see `Nearness`; None where all are taken for strangers.
+
+        Args:
+            features: Job vectors, shape (rows, len(FEATURES)).
+        """
+        near = self.record.near
+        return near.nearness.strangeness(features) if near else None
+
     def predict_bounded(
-        self, columns: FeatureArray, anchor: FloatArray, confidence: float, bounds: ConformalBounds | None = None
+        self,
+        columns: FeatureArray,
+        anchor: FloatArray,
+        confidence: float,
+        bounds: ConformalBounds | None = None,
+        strangeness: FloatArray | None = None,
     ) -> Bounded:
         """Predicts with an interval.
 
@@ -88,13 +102,16 @@ class ServedTarget:
             anchor: What physics says, shape (rows,).
             confidence: Nominal coverage of the interval.
             bounds: Other residuals than those of the record; they hold for every row alike.
+            strangeness: From 0, an interval as of jobs whose graph was measured, to 1, as of strangers; None = all are
+                strangers. The 99 % bound is that of strangers always.
         """
         raw = self._predict_clipped(columns)
         half_width, upper_99_offset = (
             self._quantiles(bounds, confidence) if bounds else self._reach(columns, confidence)
         )
-        if self.target.scale == "share":
-            half_width = np.maximum(half_width, _UNDISTURBED_RATIO / anchor)
+        if strangeness is not None:
+            half_width = self._narrow(half_width, strangeness, confidence)
+        half_width = self._as_measurable(half_width, anchor)
         return Bounded(
             value=self.target.decode(raw, anchor),
             lower=self.target.decode(raw - half_width, anchor),
@@ -115,6 +132,22 @@ class ServedTarget:
         if not record.scores.is_supported(0.99):
             upper_99_offset = np.minimum(upper_99_offset, plain[1])
         return half_width, upper_99_offset
+
+    def stranger_half_width(self, columns: FeatureArray, anchor: FloatArray, confidence: float) -> FloatArray:
+        """Half widths of what `predict_bounded` says of strangers, in the target's own scale, shape (rows,)."""
+        half_width, _ = self._reach(columns, confidence)
+        return np.broadcast_to(self._as_measurable(half_width, anchor), len(columns))
+
+    def _as_measurable(self, half_width: float | FloatArray, anchor: FloatArray) -> float | FloatArray:
+        return np.maximum(half_width, _UNDISTURBED_RATIO / anchor) if self.target.scale == "share" else half_width
+
+    def _narrow(self, far: float | FloatArray, strangeness: FloatArray, confidence: float) -> float | FloatArray:
+        """Half widths between those of jobs whose graph was measured and those of strangers; never above the latter."""
+        near = self.record.near
+        if near is None or not near.scores.is_supported(confidence):
+            return far
+        least = np.minimum(self._quantiles(near.scores, confidence)[0], far)
+        return np.asarray(least + strangeness * (far - least))
 
     def _quantiles(self, bounds: ConformalBounds, confidence: float) -> tuple[float, float]:
         """Half width and 99 % offset, kept: sorting residuals again costs more than asking the model."""

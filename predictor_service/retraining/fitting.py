@@ -9,16 +9,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from predictor_service.errors import ModelError
-from predictor_service.registry.manifest import GoldenVectors, ScoredCandidate, SpreadRecord, TargetRecord
+from predictor_service.registry.manifest import GoldenVectors, NearRecord, ScoredCandidate, SpreadRecord, TargetRecord
 from predictor_service.registry.onnx_model import OnnxModel, check_agreement
+from predictor_service.registry.served_version import ServedTarget
 from predictor_service.regressors.candidates import CANDIDATES
 from predictor_service.regressors.interface import FeatureArray, FloatArray
 from predictor_service.regressors.scikit import convert_scikit
+from predictor_service.retraining.near_errors import CONFIDENCE, errors_at_settings, learn_near
 from predictor_service.selection.conformal import ConformalBounds, calibrate, calibrate_groups
 from predictor_service.selection.domain import learn_domain
 from predictor_service.selection.folds import Fold, grouped_folds
 from predictor_service.selection.local_bounds import learn_bounds
-from predictor_service.selection.scoring import CandidateScore, predict_unchosen, score_candidates
+from predictor_service.selection.scoring import CandidateScore, choose_unseen, predict_unchosen, score_candidates
 from predictor_service.selection.targets import SLOWDOWN, Target
 
 ROWS_MIN = 6
@@ -37,6 +39,7 @@ class FittingTask:
         anchor: In the target's unit, shape (rows,).
         groups: Families of each row.
         seed: Of every regressor.
+        features: Whole vectors of jobs alone, shape (rows, len(FEATURES)); None = nobody asks how near a job is.
     """
 
     target: Target
@@ -46,6 +49,7 @@ class FittingTask:
     anchor: FloatArray
     groups: Sequence[frozenset[str]]
     seed: int
+    features: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -101,12 +105,14 @@ def fit_target(task: FittingTask) -> FittedTarget:
         except NotLearnable as refusal:
             refusals[score.name] = str(refusal)
             continue
-        residuals = _residuals(task, [each for each in scores if each.name not in refusals])
+        served = [each for each in scores if each.name not in refusals]
+        residuals = _residuals(task, served)
         record = _record(task, score, content, golden, table=_table(task, scores, refusals), residuals=residuals)
         files, spread = {record.file_name: content}, _spread(task, score, residuals)
         if spread is not None:
             record = replace(record, spread=spread[0])
             files[spread[0].file_name] = spread[1]
+        record = replace(record, near=_near(task, served, record, files))
         return FittedTarget(record=record, files=files, score=score, folds=tuple(folds))
     raise NotLearnable(f"no candidate can be served: {refusals}")
 
@@ -182,6 +188,25 @@ def _spread(task: FittingTask, score: CandidateScore, residuals: FloatArray) -> 
         golden=golden,
     )
     return record, content
+
+
+def _near(
+    task: FittingTask, scores: Sequence[CandidateScore], record: TargetRecord, files: Mapping[str, bytes]
+) -> NearRecord | None:
+    """Widths of jobs whose graph was measured at other settings, beside those of strangers as they will be served."""
+    if task.features is None:
+        return None
+    spread = OnnxModel(files[record.spread.file_name]) if record.spread else None
+    bounded = ServedTarget(record, OnnxModel(files[record.file_name]), spread)
+    encoded, held_out = task.target.encode(task.measured, task.anchor), scores[0].held_out
+    chosen = np.empty(len(encoded), dtype=object)
+    chosen[held_out.row] = [scores[best].name for best in np.array(choose_unseen(scores, encoded))[held_out.fold]]
+    errors = errors_at_settings(
+        CANDIDATES, chosen.tolist(), task.columns, encoded, features=task.features, seed=task.seed
+    )
+    return learn_near(
+        errors, task.features, task.groups, bounded.stranger_half_width(task.columns, task.anchor, CONFIDENCE)
+    )
 
 
 def _table(

@@ -12,7 +12,7 @@ import numpy as np
 from cotenant.profile_schema import SoloRow
 from predictor_service.errors import CallerError
 from predictor_service.features.devices import DeviceType
-from predictor_service.features.job_features import JobFeatures, build_features
+from predictor_service.features.job_features import FEATURES, JobFeatures, build_features
 from predictor_service.features.job_settings import JobSettings
 from predictor_service.regressors.interface import FloatArray
 from predictor_service.retraining.datasets import Dataset
@@ -49,6 +49,7 @@ class TargetTable:
         anchor: In the target's unit.
         groups: Family of each row.
         job_keys: Job of each row.
+        features: Whole vectors, shape (rows, len(FEATURES)).
     """
 
     columns: np.ndarray[tuple[int, int], np.dtype[np.float32]]
@@ -56,6 +57,7 @@ class TargetTable:
     anchor: FloatArray
     groups: tuple[frozenset[str], ...]
     job_keys: tuple[str, ...]
+    features: FloatArray
 
 
 def collect_examples(datasets: Iterable[Dataset], device: DeviceType) -> tuple[list[SoloExample], Counter[str]]:
@@ -86,15 +88,14 @@ def build_table(examples: Sequence[SoloExample], target: Target, indices: Sequen
         indices: Places of the target's columns in the feature vector.
     """
     usable = [(example, value) for example in examples if (value := example.measured(target)) is not None]
-    vectors = [example.features.values for example, _ in usable]
+    vectors = np.array([example.features.values for example, _ in usable]).reshape(len(usable), len(FEATURES))
     return TargetTable(
-        columns=np.array(vectors).reshape(len(usable), -1)[:, list(indices)].astype(np.float32)
-        if usable
-        else np.zeros((0, len(indices)), dtype=np.float32),
+        columns=vectors[:, list(indices)].astype(np.float32),
         measured=np.array([value for _, value in usable], dtype=np.float64),
         anchor=np.array([example.anchor(target) for example, _ in usable], dtype=np.float64),
         groups=tuple(frozenset({example.row.family}) for example, _ in usable),
         job_keys=tuple(example.row.job_key for example, _ in usable),
+        features=vectors,
     )
 
 

@@ -151,6 +151,7 @@ def _train_device(datasets: Sequence[Dataset], device: DeviceType, seed: int, co
             anchor=table.anchor,
             groups=table.groups,
             seed=seed,
+            features=table.features,
         )
         try:
             fitted = fit_target(task)

@@ -51,3 +51,27 @@ def grouped_folds(groups: Sequence[frozenset[str]], folds_max: int = FOLDS_MAX) 
         if held_out.any() and not held_out.all():
             folds.append(Fold(np.flatnonzero(~held_out), np.flatnonzero(held_out)))
     return folds
+
+
+def setting_folds(kinds: IndexArray, settings: IndexArray, folds_max: int = FOLDS_MAX) -> list[Fold]:
+    """Leaves out settings of every kind of job, while other settings of the same kind stay.
+
+    Args:
+        kinds: Number of each row's kind.
+        settings: Number of each row's kind with its settings.
+        folds_max: Most folds, at least 2.
+
+    Returns:
+        At most `folds_max` folds; rows of kinds with one setting are in no test.
+    """
+    place = np.full(len(kinds), -1)
+    for kind in np.unique(kinds):
+        here = np.flatnonzero(kinds == kind)
+        names, each = np.unique(settings[here], return_inverse=True)
+        if len(names) > 1:
+            place[here] = (each + kind) % folds_max  # kinds start at different folds, so that these are alike
+    return [
+        Fold(np.flatnonzero(place != part), np.flatnonzero(place == part))
+        for part in range(folds_max)
+        if (place == part).any()
+    ]

@@ -92,14 +92,22 @@ def predict_unchosen(scores: Sequence[CandidateScore], target: FloatArray) -> Fl
         In the model's own scale, in the order of `HeldOutRows.row`.
     """
     held_out = scores[0].held_out
-    errors = [np.abs(score.held_out.value - target[held_out.row]) for score in scores]
     values = held_out.value.copy()
-    for fold in range(len(held_out.models)):
+    for fold, best in enumerate(choose_unseen(scores, target)):
         is_here = held_out.fold == fold
-        if not is_here.all():
-            best = int(np.argmin([error[~is_here].mean() for error in errors]))
-            values[is_here] = scores[best].held_out.value[is_here]
+        values[is_here] = scores[best].held_out.value[is_here]
     return values
+
+
+def choose_unseen(scores: Sequence[CandidateScore], target: FloatArray) -> list[int]:
+    """Whom the other folds would choose, for each fold: a place in `scores`."""
+    held_out = scores[0].held_out
+    errors = [np.abs(score.held_out.value - target[held_out.row]) for score in scores]
+    chosen = []
+    for fold in range(len(held_out.models)):
+        is_elsewhere = held_out.fold != fold
+        chosen.append(int(np.argmin([error[is_elsewhere].mean() for error in errors])) if is_elsewhere.any() else 0)
+    return chosen
 
 
 def _score(

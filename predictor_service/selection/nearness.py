@@ -1,0 +1,146 @@
+"""How near a job is to what was measured, by what its graph does; what it is called does not count.
+
+A kind of job is what one sample costs in which mode, precision and optimizer; its settings are batch and waiting. A
+job is as strange as the nearest measured one makes it: 0 where that one is of the same kind, at settings no farther off
+than measured settings of one kind are from each other; 1 where it is as far off as kinds of different families are, or
+at settings twice as far off. Strangeness is continuous between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from predictor_service.features.job_features import FEATURE_INDEX, FEATURES
+from predictor_service.regressors.interface import FloatArray
+from predictor_service.selection.folds import IndexArray
+
+KIND_COLUMNS: Final = (
+    "log_parameters", "log_flops_per_sample", "log_depth", "log_recurrent_steps", "is_training", "optimizer_slots",
+    *(feature.name for feature in FEATURES if feature.name.endswith("_nodes")),
+    *(feature.name for feature in FEATURES if feature.name.startswith("precision_is_")),
+)  # fmt: skip
+SETTING_COLUMNS: Final = ("log_batch", "input_wait_ratio")
+MEASURED_MAX: Final = 1_024
+"""Measured jobs that are kept, evenly spaced; whoever was left out is a little stranger than it has to be."""
+QUERIES_MAX: Final = 2_048
+_DECIMALS: Final = 2
+"""Kinds that are equal to so many are one: a graph whose operations do not quite grow with the batch, or was exported
+anew, is still itself."""
+_SETTINGS_QUANTILE: Final = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Nearness:
+    """Measured jobs, and how far apart they are.
+
+    Attributes:
+        kind_columns: Features that tell kinds, by name.
+        setting_columns: Features that tell settings of a kind, by name.
+        scale: Standard deviation of each of these columns, kinds' first; columns that never varied have 1.
+        jobs: Measured ones divided by `scale`, shape (jobs, columns).
+        kind_reach: Smallest distance between kinds of different families, above 0.
+        setting_reach: Distance within which other settings of the same kind were measured, above 0.
+    """
+
+    kind_columns: tuple[str, ...]
+    setting_columns: tuple[str, ...]
+    scale: FloatArray
+    jobs: FloatArray
+    kind_reach: float
+    setting_reach: float
+
+    def strangeness(self, features: FloatArray) -> FloatArray:
+        """Tells of every job, from 0 to 1, how far it is from all measured ones.
+
+        Args:
+            features: Whole vectors, shape (rows, len(FEATURES)).
+        """
+        asked = features[:, [FEATURE_INDEX[name] for name in (*self.kind_columns, *self.setting_columns)]] / self.scale
+        kinds = len(self.kind_columns)
+        by_kind = _distances(asked[:, :kinds], self.jobs[:, :kinds]) / self.kind_reach
+        by_setting = _distances(asked[:, kinds:], self.jobs[:, kinds:]) / self.setting_reach - 1.0
+        least: FloatArray = np.maximum(by_kind, by_setting).min(axis=1)
+        return np.clip(least, 0.0, 1.0)
+
+
+def name_kinds(features: FloatArray) -> tuple[IndexArray, IndexArray]:
+    """Numbers the kind of each job and its kind with its settings, each of shape (rows,).
+
+    Args:
+        features: Whole vectors, shape (rows, len(FEATURES)).
+    """
+    rounded = np.round(_columns(features, (*KIND_COLUMNS, *SETTING_COLUMNS)), _DECIMALS)
+    kinds = np.unique(rounded[:, : len(KIND_COLUMNS)], axis=0, return_inverse=True)[1].reshape(-1)
+    return kinds, np.unique(rounded, axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def learn_nearness(features: FloatArray, groups: Sequence[frozenset[str]]) -> Nearness | None:
+    """Learns how far apart measured jobs are.
+
+    Args:
+        features: Whole vectors, shape (rows, len(FEATURES)).
+        groups: Families of each row.
+
+    Returns:
+        None where no kind was measured at two settings, or all kinds are of one family.
+    """
+    columns = _columns(features, (*KIND_COLUMNS, *SETTING_COLUMNS))
+    deviation = columns.std(axis=0)
+    scale = np.where(deviation > 1e-9, deviation, 1.0)
+    kinds, settings = name_kinds(features)
+    jobs = columns[np.unique(settings, return_index=True)[1]] / scale
+    kind_reach = _least_between_families(columns[:, : len(KIND_COLUMNS)] / scale[: len(KIND_COLUMNS)], kinds, groups)
+    setting_reach = _usual_between_settings(columns[:, len(KIND_COLUMNS) :] / scale[len(KIND_COLUMNS) :], kinds)
+    if not kind_reach or not setting_reach:
+        return None
+    return Nearness(
+        kind_columns=KIND_COLUMNS,
+        setting_columns=SETTING_COLUMNS,
+        scale=scale,
+        jobs=jobs[:: max(1, -(-len(jobs) // MEASURED_MAX))],
+        kind_reach=kind_reach,
+        setting_reach=setting_reach,
+    )
+
+
+def _columns(features: FloatArray, names: Sequence[str]) -> FloatArray:
+    return np.asarray(features[:, [FEATURE_INDEX[name] for name in names]], dtype=np.float64)
+
+
+def _least_between_families(columns: FloatArray, kinds: IndexArray, groups: Sequence[frozenset[str]]) -> float:
+    """Smallest distance between two kinds that share no family; 0 where there are none."""
+    firsts = np.unique(kinds, return_index=True)[1]
+    members: list[set[str]] = [set() for _ in firsts]
+    for kind, families in zip(kinds.tolist(), groups, strict=True):
+        members[kind] |= families
+    least = np.inf
+    for place in range(0, len(firsts), -(-len(firsts) // QUERIES_MAX)):
+        strangers = [other for other, each in enumerate(members) if members[place].isdisjoint(each)]
+        if strangers:
+            distances = _distances(columns[firsts[place : place + 1]], columns[firsts[strangers]])
+            least = min(least, float(distances.min()))
+    return least if np.isfinite(least) else 0.0
+
+
+def _usual_between_settings(columns: FloatArray, kinds: IndexArray) -> float:
+    """Distance within which nearly all settings of a kind have another one; 0 where no kind has two."""
+    nearest: list[float] = []
+    for kind in np.unique(kinds):
+        settings = np.unique(np.round(columns[kinds == kind], _DECIMALS), axis=0)
+        if len(settings) > 1:
+            apart = _distances(settings, settings)
+            np.fill_diagonal(apart, np.inf)
+            nearest += apart.min(axis=1).tolist()
+    return float(np.quantile(nearest, _SETTINGS_QUANTILE)) if nearest else 0.0
+
+
+def _distances(rows: FloatArray, known: FloatArray) -> FloatArray:
+    """Of each row to each known one, in standard deviations per square root of columns, shape (rows, known)."""
+    squares = rows @ (-2.0 * known.T)
+    squares += (known**2).sum(axis=1)
+    squares += (rows**2).sum(axis=1)[:, None]
+    return np.asarray(np.sqrt(np.maximum(squares, 0.0) / rows.shape[1]))
