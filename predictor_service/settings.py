@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from cotenant.local_state import local_state_dir
 from predictor_service.errors import InvalidRequestError
 
 ENVIRONMENT_PREFIX: Final = "COTENANT_PREDICTOR_"
 
 
 def default_state_dir() -> Path:
-    """Where state lies unless told otherwise: the user's state folder."""
-    root = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(root) / "cotenant" / "predictor"
+    """Where state lies unless told otherwise: where `cotenant up` has it."""
+    return local_state_dir(os.environ) / "predictor"
 
 
 def default_datasets_dir() -> Path:

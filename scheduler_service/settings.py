@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cotenant.local_state import local_state_dir
 from scheduler_service.errors import SettingsError
 
 ENVIRONMENT_PREFIX = "COTENANT_SCHEDULER_"
@@ -21,7 +24,9 @@ class Settings:
     metrics_address: str = field(
         default="127.0.0.1:7171", metadata={"meaning": "host:port of /metrics and /healthz; empty = none"}
     )
-    state_dir: str = field(default="state/scheduler", metadata={"meaning": "directory of the event log"})
+    state_dir: str = field(
+        default=str(local_state_dir(os.environ) / "scheduler"), metadata={"meaning": "directory of the event log"}
+    )
     predictor_address: str = field(
         default="127.0.0.1:7070", metadata={"meaning": "host:port of the predictor; empty = predict nothing"}
     )
@@ -101,7 +106,7 @@ def _converted(name: str, value: object, wanted: type, source: str) -> object:
     if wanted is bool and isinstance(value, str) and value.lower() in ("true", "1", "yes", "false", "0", "no"):
         return value.lower() in ("true", "1", "yes")
     try:
-        if isinstance(value, bool) is not (wanted is bool):
+        if isinstance(value, bool) is not (wanted is bool) or (wanted is int and isinstance(value, float)):
             raise ValueError("not of this kind")
         return wanted(value)
     except (TypeError, ValueError) as error:
@@ -120,8 +125,9 @@ def _check(settings: Settings) -> None:
         "retained_events",
         "drain_ms",
     ):
-        if getattr(settings, name) < 0:
-            raise SettingsError(f"{name} must not be negative")
+        # A number that is not a number fails both comparisons.
+        if not 0 <= getattr(settings, name) < math.inf:
+            raise SettingsError(f"{name} must not be negative, and must be finite")
     if settings.lease_ms < 2 * settings.heartbeat_ms:
         raise SettingsError("lease_ms must be at least twice heartbeat_ms, or one lost heartbeat ends every job")
     if bool(settings.tls_certificate_file) is not bool(settings.tls_key_file):

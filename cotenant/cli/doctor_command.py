@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from pathlib import Path
 
 import click
 
@@ -19,7 +18,7 @@ from cotenant import __version__, quantities
 from cotenant.cli.exit_codes import ExitCode
 from cotenant.cli.formats import emit_data
 from cotenant.cli.session import Session, show, with_session
-from cotenant.cli.settings import default_state_dir
+from cotenant.cli.settings import state_folder
 from cotenant.cli.tables import Column, Row, render_table
 from cotenant.client import is_serving, open_channel
 from cotenant.client_errors import CotenantError
@@ -121,7 +120,7 @@ def check_devices(session: Session) -> Iterator[Finding]:
 
 def check_disk(session: Session) -> Iterator[Finding]:
     """Looks at the place where `cotenant up` keeps its data."""
-    state_dir = Path(session.settings.state_dir) if session.settings.state_dir else default_state_dir(os.environ)
+    state_dir = state_folder(session.settings)
     place = next(path for path in (state_dir, *state_dir.parents) if path.exists())
     free_bytes = shutil.disk_usage(place).free
     found = f"{quantities.format_gib(free_bytes)} free at {place}"

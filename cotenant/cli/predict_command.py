@@ -20,6 +20,7 @@ from cotenant.cli.prediction_views import (
     sub_batch_rows,
 )
 from cotenant.cli.session import Session, show, tell, with_session
+from cotenant.cli.settings import point_at_state
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client import is_serving, job_settings, open_channel
 from cotenant.client_errors import InputError, ProgramError
@@ -136,6 +137,7 @@ def _nobody_configured(session: Session) -> bool:
 
 
 def _predict_offline(graph: Path, request: prediction_pb2.PredictJobRequest) -> prediction_pb2.PredictJobResponse:
+    point_at_state()
     done = run_captured("predict", [str(graph), *_offline_flags(request)], timeout_s=OFFLINE_TIMEOUT_S)
     if done.returncode not in (ExitCode.OK, ExitCode.NOT_FEASIBLE):
         tell(done.stderr.rstrip())

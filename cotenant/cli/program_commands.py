@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from cotenant.cli.settings import point_at_state
 from cotenant.programs import become
 
 # Everything behind the verb, --help included, belongs to the program.
@@ -14,6 +15,7 @@ def _pass_on(verb: str, summary: str) -> click.Command:
     @click.command(name=verb, help=summary, context_settings=_PASSED_ON)
     @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
     def command(arguments: tuple[str, ...]) -> None:
+        point_at_state()
         become(verb, arguments)
 
     return command

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cotenant.client import ChannelOptions
 from cotenant.client_errors import InputError
+from cotenant.local_state import VARIABLE, local_state_dir
 from cotenant.nearest_name import did_you_mean
 
 ENVIRONMENT_PREFIX = "COTENANT_"
@@ -29,7 +30,7 @@ class Settings:
         tls_ca_file: Certificate authority of the services; empty = plain text.
         tls_certificate_file: Own certificate.
         tls_key_file: Key of the own certificate.
-        state_dir: Where `cotenant up` keeps the data of its services.
+        state_dir: Where `cotenant up` keeps the data of its services; empty = the usual folder.
     """
 
     scheduler: str = "127.0.0.1:7071"
@@ -74,10 +75,18 @@ def config_file_path(environment: Mapping[str, str]) -> Path:
     return Path(home) / "cotenant" / "config.toml"
 
 
-def default_state_dir(environment: Mapping[str, str]) -> Path:
-    """Returns where `cotenant up` keeps its data: $XDG_STATE_HOME/cotenant/local."""
-    home = environment.get("XDG_STATE_HOME") or str(Path(environment.get("HOME", "~")).expanduser() / ".local/state")
-    return Path(home) / "cotenant" / "local"
+def state_folder(settings: Settings) -> Path:
+    """Returns where `cotenant up` keeps its data, and where every other verb looks for it."""
+    return Path(settings.state_dir).expanduser() if settings.state_dir else local_state_dir(os.environ)
+
+
+def point_at_state() -> None:
+    """Tells the programs that this process starts, or becomes, where `cotenant up` keeps its data.
+
+    Raises:
+        InputError: The configuration file is wrong.
+    """
+    os.environ[VARIABLE] = str(state_folder(resolve_settings({}).settings))
 
 
 def resolve_settings(

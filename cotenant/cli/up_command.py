@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import threading
 from pathlib import Path
@@ -12,7 +13,7 @@ import click
 from rich.console import Console
 
 from cotenant.cli.session import tell
-from cotenant.cli.settings import default_state_dir, resolve_settings
+from cotenant.cli.settings import Settings, resolve_settings, state_folder
 from cotenant.client_errors import InputError, ProgramError
 from cotenant.local_cluster import AgentOptions, LocalCluster
 from cotenant.quantities import parse_bytes
@@ -60,7 +61,7 @@ def up(
         allowed_directories=allowed or (Path.cwd(),),
     )
     cluster = LocalCluster(
-        state_dir=state_dir or _configured_state_dir(),
+        state_dir=state_dir or state_folder(resolve_settings({}).settings),
         policy=policy,
         agents=(agent,),
         predictor_port=predictor_port,
@@ -84,11 +85,6 @@ def parse_cores(text: str) -> tuple[int, ...]:
     if not set(cores) <= usable:
         raise InputError(f"no such core: {text}", remedy=f"usable here: {','.join(map(str, sorted(usable)))}")
     return cores
-
-
-def _configured_state_dir() -> Path:
-    configured = resolve_settings({}).settings.state_dir
-    return Path(configured).expanduser() if configured else default_state_dir(os.environ)
 
 
 def _serve(cluster: LocalCluster) -> None:
@@ -117,6 +113,16 @@ def _serve(cluster: LocalCluster) -> None:
 def _announce(cluster: LocalCluster) -> None:
     tell(f"up. scheduler {cluster.scheduler_address}, predictor {cluster.predictor_address}")
     tell(f"state and logs in {cluster.state_dir}; Ctrl-C stops")
-    if not cluster.scheduler_address.endswith(":7071"):
-        click.echo(f"export COTENANT_SCHEDULER={cluster.scheduler_address}")
-        click.echo(f"export COTENANT_PREDICTOR={cluster.predictor_address}")
+    for line in _exports(cluster, resolve_settings({}).settings):
+        click.echo(line)
+
+
+def _exports(cluster: LocalCluster, known: Settings) -> list[str]:
+    """What another terminal has to be told, because its settings do not say it."""
+    here = [
+        ("STATE_DIR", str(cluster.state_dir.absolute()), str(state_folder(known).absolute())),
+        ("SCHEDULER", cluster.scheduler_address, known.scheduler),
+        ("PREDICTOR", cluster.predictor_address, known.predictor),
+    ]
+    lines = [f"export COTENANT_{name}={shlex.quote(value)}" for name, value, usual in here if value != usual]
+    return ["# in other terminals:", *lines] if lines else []

@@ -9,6 +9,7 @@ import pytest
 
 from cotenant.cli.settings import resolve_settings
 from cotenant.client_errors import InputError
+from cotenant.local_state import local_state_dir
 from tests.support.cli_cluster import CommandLine
 
 
@@ -47,6 +48,12 @@ def test_a_value_of_the_wrong_kind_is_refused(text: str, tmp_path: Path) -> None
 def test_a_deadline_that_is_none_is_refused(seconds: str) -> None:
     with pytest.raises(InputError, match="COTENANT_TIMEOUT_S is out of range"):
         resolve_settings({}, {"COTENANT_TIMEOUT_S": seconds})
+
+
+def test_all_programs_of_a_machine_keep_their_state_below_one_folder() -> None:
+    assert local_state_dir({"HOME": "/home/a"}) == Path("/home/a/.local/state/cotenant/local")
+    assert local_state_dir({"HOME": "/home/a", "XDG_STATE_HOME": "/state"}) == Path("/state/cotenant/local")
+    assert local_state_dir({"COTENANT_STATE_DIR": "/kept", "XDG_STATE_HOME": "/state"}) == Path("/kept")
 
 
 @pytest.mark.parametrize("address", ["", "localhost", "no such host:7071", "127.0.0.1:"])
