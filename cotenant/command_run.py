@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -37,6 +38,7 @@ def run_command(command: click.Command, arguments: Sequence[str] | None = None, 
         prog_name: Name in usage lines; None = that of this process.
     """
     _make_stdout_trustworthy()
+    _drop_sizes_that_are_none()
     try:
         result: object = command.main(args=arguments, prog_name=prog_name, standalone_mode=False)
     except click.ClickException as error:
@@ -72,6 +74,13 @@ def _make_stdout_trustworthy() -> None:
         sys.stdout = io.TextIOWrapper(buffer, encoding=encoding, errors="replace", line_buffering=is_terminal)
     else:
         sys.stdout.reconfigure(errors="replace")
+
+
+def _drop_sizes_that_are_none() -> None:
+    """Forgets a COLUMNS or LINES such as a superscript two, which rich takes for a number and cannot read."""
+    for name in ("COLUMNS", "LINES"):
+        if not re.fullmatch("[0-9]{1,6}", os.environ.get(name, "0")):
+            del os.environ[name]
 
 
 def _close_stdout() -> None:

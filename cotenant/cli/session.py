@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,8 +55,7 @@ class Session:
 
 def output_width() -> int:
     """Returns COLUMNS, else the terminal's width, else a width that suits a pipe."""
-    columns = os.environ.get("COLUMNS", "")
-    if re.fullmatch("[0-9]{1,6}", columns):
+    if columns := os.environ.get("COLUMNS"):  # digits only: command_run has seen to it
         return int(columns)
     if sys.stdout is not None and sys.stdout.isatty():
         return os.get_terminal_size(sys.stdout.fileno()).columns

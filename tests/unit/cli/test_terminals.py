@@ -50,6 +50,16 @@ def test_a_terminal_without_utf_8_gets_a_question_mark(tmp_path: Path) -> None:
     assert b"caf?" in done.stdout
 
 
+@pytest.mark.parametrize("name", ["COLUMNS", "LINES"])
+@pytest.mark.parametrize("size", ["\u00b2", "80x", "-1", ""])
+@pytest.mark.parametrize("words", ["ps --scheduler 127.0.0.1:1", "config view"])
+def test_a_size_of_the_terminal_that_is_none_is_ignored(words: str, size: str, name: str) -> None:
+    environment = {**os.environ, name: size, "COTENANT_TIMEOUT_S": "0.1"}
+    done = subprocess.run([*COMMAND, *words.split()], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == (5 if words.startswith("ps") else 0)
+    assert "Traceback" not in done.stderr
+
+
 def test_an_argument_that_is_no_text_is_named(cotenant: CommandLine) -> None:
     outcome = cotenant("describe", "\udcff", "--scheduler", "127.0.0.1:1")
     assert (outcome.code, outcome.err) == (2, "error: '\\udcff' is not UTF-8; write it anew\n")
@@ -67,6 +77,21 @@ def test_a_verb_of_another_program_is_that_program(cotenant: CommandLine, monkey
         cotenant("simulate", "trace.csv", "--seed", "3")
     program = ("-m", "cotenant_simulator", "simulate", "trace.csv", "--seed", "3")
     assert caught.value.args == (sys.executable, sys.executable, *program)
+
+
+def test_a_program_finds_its_state_where_the_settings_say(
+    cotenant: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The configuration file is the command line's own; backup, models and retrain have to learn of it."""
+    found: list[str] = []
+    monkeypatch.setattr(os, "execv", lambda path, command: found.append(os.environ["COTENANT_STATE_DIR"]))
+    monkeypatch.delenv("COTENANT_STATE_DIR")
+    config = tmp_path / "config" / "cotenant" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(f'state_dir = "{tmp_path}/kept"\n')
+    for verb in ("backup", "export-log", "models", "retrain", "profiles"):
+        cotenant(verb, "--help")
+    assert found == [f"{tmp_path}/kept"] * 5
 
 
 @pytest.mark.parametrize(
