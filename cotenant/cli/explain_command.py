@@ -66,7 +66,7 @@ def _candidate_row(candidate: scheduling_pb2.Candidate, width: int) -> Row:
     cells = [candidate.gpu_id, verdict, cost, candidate.reason.code if narrow else reason]
     notes = [candidate.reason.message] if narrow and candidate.reason.message else []
     notes += [f"beside {neighbour_text(neighbour)}" for neighbour in candidate.neighbours]
-    return Row(cells=cells, styles=((1, style),), note="; ".join(notes))
+    return Row(cells=cells, styles=((1, style),), note="; ".join(note.rstrip(".") for note in notes))
 
 
 def _history_lines(answer: scheduling_pb2.ExplainJobResponse) -> list[tuple[str, str]]:

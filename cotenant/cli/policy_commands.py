@@ -13,16 +13,16 @@ from cotenant.client_errors import InputError
 from cotenant.nearest_name import did_you_mean
 from cotenant.v1 import scheduling_pb2
 
-_COLUMNS = (Column(title=""), Column(title="POLICY"), Column(title="WHAT IT DOES", shrinks=True))
+_COLUMNS = (Column(title=""), Column(title="POLICY"), Column(title="WHAT IT DOES", wraps=True))
 _PARAMETER_COLUMNS = (
     Column(title="PARAMETER"),
     Column(title="TYPE"),
     Column(title="DEFAULT", right=True),
-    Column(title="MEANING", shrinks=True),
+    Column(title="MEANING", wraps=True),
 )
 
 
-@click.group(epilog="Examples:  cotenant policies list   cotenant policies use horus --set share_limit=2")
+@click.group(epilog="Examples:  cotenant policies list   cotenant policies use horus --set max_jobs_per_gpu=3")
 def policies() -> None:
     """List, describe and choose scheduling policies."""
 
@@ -73,7 +73,13 @@ def use_policy(session: Session, /, policy: str, parameters: tuple[str, ...], dr
         return
     effective = message_to_dict(answer).get("effective_parameters", {})
     lines = [("policy", answer.policy + (" (not changed: dry run)" if dry_run else ""))]
-    show(render_labelled(lines + [(name, json.dumps(value)) for name, value in effective.items()], session.width))
+    lines += [(name, json.dumps(_whole(value))) for name, value in effective.items()]
+    show(render_labelled(lines, session.width))
+
+
+def _whole(value: object) -> object:
+    """A Struct makes every number a float."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def parse_parameters(pairs: tuple[str, ...]) -> dict[str, float | str | bool]:
@@ -86,7 +92,7 @@ def parse_parameters(pairs: tuple[str, ...]) -> dict[str, float | str | bool]:
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not name or not separator:
-            raise InputError(f"{pair!r} is not NAME=VALUE", remedy="e.g. --set share_limit=2")
+            raise InputError(f"{pair!r} is not NAME=VALUE", remedy="e.g. --set max_jobs_per_gpu=3")
         try:
             values[name] = json.loads(text)
         except (ValueError, RecursionError):  # no JSON, or more digits or brackets than can be read

@@ -35,6 +35,7 @@ Job file:
   steps: 2000
   share: safe                 # never | safe | any
   max_slowdown: 0.2           # a step may take 20 % longer
+  progress_regex: 'step (?P<step>\\d+)'   # for scripts that only print
 """
 _EPILOG = """\b
 Examples:
@@ -55,6 +56,7 @@ _FLAGS = (
     click.option("--steps", type=click.IntRange(min=1), help="Optimizer steps of the whole job."),
     click.option("--gpus", type=click.IntRange(min=1), help="GPUs.  [default: 1]"),
     click.option("--share", type=click.Choice(["never", "safe", "any"]), help="Sharing consent.  [default: safe]"),
+    click.option("--progress-regex", metavar="REGEX", help="Finds (?P<step>...) in log lines."),
     click.option("--max-slowdown", type=click.FloatRange(min=0), metavar="RATIO", help="0.2 = 20 % slower."),
     click.option("--memory", metavar="SIZE", help="Device memory to reserve.  [default: predicted 99 % bound]"),
     click.option(
@@ -153,7 +155,8 @@ def _flags_as_content(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 _SETTING_FLAGS = ("batch_size", "optimizer", "precision", "input_wait_ratio")
 _SPEC_FLAGS = (
-    "name", "graph", "steps", "gpus", "share", "max_slowdown", "memory", "collect_profiles", "working_directory",
+    "name", "graph", "steps", "gpus", "share", "max_slowdown", "memory", "progress_regex", "collect_profiles",
+    "working_directory",
 )  # fmt: skip
 _PATH_FLAGS = ("graph", "working_directory")
 

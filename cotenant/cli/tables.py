@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 GAP = 2
 NARROWEST_CELL = 6
+NARROWEST_SENTENCE = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +24,14 @@ class Column:
         right: Right-aligned, for numbers.
         shrinks: May be cut (with an ellipsis) when the table is too wide.
         keeps_end: Is cut at its beginning; for names whose end tells them apart.
+        wraps: Goes on in the next line where the table is too wide; for sentences.
     """
 
     title: str
     right: bool = False
     shrinks: bool = False
     keeps_end: bool = False
+    wraps: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +60,8 @@ def render_table(columns: Sequence[Column], rows: Sequence[Row], width: int) -> 
     widths = _fit_widths(columns, rows, width)
     lines = [_render_line(columns, [column.title for column in columns], widths, {}, "bold")]
     for row in rows:
-        lines.append(_render_line(columns, row.cells, widths, dict(row.styles), ""))
+        folded = _fold(columns, row.cells, widths)
+        lines += [_render_line(columns, cells, widths, dict(row.styles), "") for cells in folded]
         if row.note:
             lines += [Text(line, style="dim") for line in _wrap_note(row.note, width)]
     return Text("\n").join(lines)
@@ -80,12 +85,23 @@ def _fit_widths(columns: Sequence[Column], rows: Sequence[Row], width: int) -> l
     ]
     while sum(widths) + GAP * (len(widths) - 1) > width:
         candidates = [
-            index for index, column in enumerate(columns) if column.shrinks and widths[index] > NARROWEST_CELL
+            index
+            for index, column in enumerate(columns)
+            if widths[index] > (NARROWEST_SENTENCE if column.wraps else NARROWEST_CELL if column.shrinks else width)
         ]
         if not candidates:
             break
         widths[max(candidates, key=lambda index: widths[index])] -= 1
     return widths
+
+
+def _fold(columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    """Yields a row line by line: a sentence that is too long goes on below."""
+    folded = [
+        textwrap.wrap(cell, width=width, break_on_hyphens=False) if column.wraps else [cell]
+        for column, cell, width in zip(columns, cells, widths, strict=True)
+    ]
+    yield from zip_longest(*folded, fillvalue="")
 
 
 def _render_line(

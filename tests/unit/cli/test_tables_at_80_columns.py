@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.cli.tables import Column, Row, render_table
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakePredictor, FakeScheduler
 
@@ -40,6 +41,17 @@ def test_no_line_is_wider_than_the_terminal(
 ) -> None:
     lines = cotenant(*PAGES[page]).out.splitlines()
     assert [line for line in lines if len(line) > 80] == []
+
+
+def test_a_sentence_goes_on_below_where_it_would_be_cut() -> None:
+    columns = (Column(title="NAME", shrinks=True), Column(title="MEANING", wraps=True))
+    rows = [Row(cells=("a", "one sentence that needs more than one line")), Row(cells=("b", ""))]
+    assert render_table(columns, rows, 30).plain.splitlines() == [
+        "NAME  MEANING",
+        "a     one sentence that needs",
+        "      more than one line",
+        "b",
+    ]
 
 
 def test_a_wide_terminal_cuts_nothing(

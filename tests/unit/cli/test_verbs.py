@@ -62,9 +62,11 @@ def test_flags_win_over_the_job_file_and_leave_the_rest(
 
 
 def test_a_command_needs_no_job_file(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
-    outcome = cotenant("submit", "--steps", "5", "--env", "SEED=1", "--", "python", "train.py", "--steps", "5")
+    flags = ("--steps", "5", "--env", "SEED=1", "--progress-regex", "at (?P<step>[0-9]+)")
+    outcome = cotenant("submit", *flags, "--", "python", "train.py", "--steps", "5")
     assert outcome.code == 0
     spec = submitted(scheduler).spec
+    assert spec.progress_regex == "at (?P<step>[0-9]+)"
     assert list(spec.command) == ["python", "train.py", "--steps", "5"]
     assert spec.graph_sha256 == ""
     assert dict(spec.environment) == {"SEED": "1"}
