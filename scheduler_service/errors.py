@@ -67,7 +67,7 @@ class InvalidRequestError(CallerError):
 
 
 class UnknownPolicyError(InvalidRequestError):
-    """No such policy or parameter; the message lists the valid names."""
+    """No such policy; the message lists the valid names."""
 
 
 class UnknownJobError(CallerError):

@@ -38,6 +38,8 @@ def decide(  # noqa: PLR0917 - click passes them by name
     if output == "json":
         click.echo(json.dumps(json_format.MessageToDict(answer, preserving_proto_field_name=True), indent=2))
         return
+    if not answer.decisions:
+        click.echo("nobody waits in this snapshot", err=True)
     for decision in answer.decisions:
         gpu_ids = ",".join(assignment.gpu_id for assignment in decision.start.assignments)
         action = decision.WhichOneof("action") or ""

@@ -10,7 +10,7 @@ from google.protobuf import json_format, struct_pb2
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service import policy_registry
-from scheduler_service.core.errors import PolicyError
+from scheduler_service.core import errors as core_errors
 from scheduler_service.core.view import Policy
 from scheduler_service.errors import FieldViolation, InvalidRequestError, UnknownPolicyError
 
@@ -19,12 +19,15 @@ def make(name: str, parameters: Mapping[str, Any]) -> Policy:
     """Build a policy.
 
     Raises:
-        UnknownPolicyError: No such policy or parameter; the message lists the valid names.
+        UnknownPolicyError: No such policy; the message lists the valid names.
+        InvalidRequestError: No such parameter, or not its value; likewise.
     """
     try:
         return policy_registry.make_policy(name, parameters)
-    except PolicyError as error:
+    except core_errors.UnknownPolicyError as error:
         raise UnknownPolicyError(FieldViolation(field="policy", description=str(error))) from error
+    except core_errors.PolicyError as error:
+        raise InvalidRequestError(FieldViolation(field="parameters", description=str(error))) from error
 
 
 def read_parameters(message: struct_pb2.Struct) -> Mapping[str, Any]:
@@ -55,7 +58,8 @@ def effective_parameters(name: str, parameters: Mapping[str, Any]) -> struct_pb2
     """Return all parameters of a policy with the defaults filled in.
 
     Raises:
-        UnknownPolicyError: No such policy or parameter.
+        UnknownPolicyError: No such policy.
+        InvalidRequestError: No such parameter, or not its value.
     """
     make(name, parameters)
     defaults = {one.name: one.default for one in policy_registry.describe(name).parameters}

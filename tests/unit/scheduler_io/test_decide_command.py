@@ -1,0 +1,43 @@
+"""decide: the example that README names, and what is wrong with a question."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from scheduler_service.commands.decide import decide
+from scheduler_service.errors import InvalidRequestError
+from scheduler_service.grpc_api.status_codes import reason_of
+
+SNAPSHOT = str(Path(__file__).parents[3] / "examples" / "snapshot.json")
+
+
+def test_the_example_shares_one_gpu_and_leaves_the_other_alone() -> None:
+    done = CliRunner().invoke(decide, [SNAPSHOT, "-o", "json"], catch_exceptions=False)
+    first, second = json.loads(done.stdout)["decisions"]
+    assert first["start"]["assignments"] == [{"gpu_id": "node-a.0"}]
+    assert first["reason"]["code"] == "STARTS_SHARED"
+    assert (second["job_id"], "hold" in second) == ("transformer-2", True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason", "complaint"),
+    [
+        (["--policy", "horuss"], "UNKNOWN_POLICY", "policy: there is no policy 'horuss' (did you mean horus?)"),
+        (["--parameters", '{"x": 1}'], "INVALID_REQUEST", "parameters: policy horus has no parameter 'x'"),
+        (["--parameters", '{"queues": "x"}'], "INVALID_REQUEST", "parameters: parameter queues of policy horus must"),
+    ],
+)
+def test_a_wrong_policy_and_a_wrong_parameter_are_told_apart(flags: list[str], reason: str, complaint: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        CliRunner().invoke(decide, [SNAPSHOT, *flags], catch_exceptions=False)
+    assert reason_of(caught.value) == reason
+    assert caught.value.message.startswith(complaint)
+
+
+def test_a_snapshot_in_which_nobody_waits_is_no_silence() -> None:
+    done = CliRunner().invoke(decide, ["-"], input="{}", catch_exceptions=False)
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "nobody waits in this snapshot\n")
