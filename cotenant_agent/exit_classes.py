@@ -27,7 +27,8 @@ def classify(facts: ExitFacts) -> str:
     """One of done, fenced, host_oom, gpu_oom, checkpointed, stopped, gpu_fault, communication, signal, error, lost."""
     if facts.return_code is None:
         return "lost"
-    if facts.return_code == 0:
+    # Who was told to end may end politely; that is no success.
+    if facts.return_code == 0 and not facts.cause:
         return "done"
     if facts.cause == "fenced":
         return "fenced"

@@ -48,8 +48,7 @@ def _one_job(job: JobRecord) -> Iterator[str]:
         yield f"{job.job_id} runs as an incomplete gang"
     if job.phase is Phase.PENDING and job.assignments:
         yield f"{job.job_id} waits with GPUs"
-    # A program that reports no steps at all is believed what its exit code says.
-    if job.phase is Phase.FINISHED and 0 < job.steps_done < job.request.steps_total:
+    if job.reason.code == "FINISHED" and job.steps_done < job.request.steps_total:
         yield f"{job.job_id} finished after {job.steps_done} of {job.request.steps_total} steps"
     if (job.target is not None) != (job.after_stop is AfterStop.MOVE) or (
         job.target and job.phase is not Phase.STOPPING

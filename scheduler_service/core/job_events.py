@@ -138,24 +138,38 @@ def _with_end(job: JobRecord, event: events.JobStopped | events.JobFailed) -> Jo
 
 
 def _finished(state: ClusterState, job: JobRecord, event: events.JobFinished, step: Step) -> None:
-    """Believe a success when the work was done, and when a program nobody stopped never said how much of it was."""
+    """Believe a success: a program that nobody told to stop may know better than its steps, or log a few of them."""
     job = job.changed(
         exit_class="done",
         steps_done=max(job.steps_done, event.steps_done),
         memory_peak_bytes=max(job.memory_peak_bytes, event.memory_peak_bytes),
     )
+    end(state, job, Phase.FINISHED, _finish(job), step)
+
+
+def _finish(job: JobRecord) -> Reason:
     if job.steps_done >= job.request.steps_total:
-        end(state, job, Phase.FINISHED, Reason(code="FINISHED"), step)
-        return
-    if not job.steps_done and job.phase is not Phase.STOPPING:
-        end(state, job, Phase.FINISHED, Reason(code="FINISHED_UNCOUNTED"), step)
-        return
+        return Reason(code="FINISHED")
+    if not job.steps_done:
+        return Reason(code="FINISHED_UNCOUNTED")
     numbers = {"steps_done": job.steps_done, "steps_total": job.request.steps_total}
-    job = job.changed(exit_class="error")
-    end(state, job, Phase.FAILED, Reason(code="STEPS_MISSING", numbers=numbers), step)
+    return Reason(code="FINISHED_EARLY", numbers=numbers)
+
+
+def _finish_if_complete(
+    state: ClusterState, job: JobRecord, event: events.JobStopped | events.JobFailed, step: Step
+) -> bool:
+    """Tell whether a program that was told to stop had done its last step and ended with success; it has finished."""
+    told = event.exit_class in ("stopped", "fenced")
+    if not (told and event.exit_code == 0 and event.steps_done >= job.request.steps_total):
+        return False
+    end(state, _with_end(job, event).changed(exit_class="done"), Phase.FINISHED, Reason(code="FINISHED"), step)
+    return True
 
 
 def _failed(state: ClusterState, job: JobRecord, event: events.JobFailed, step: Step) -> None:
+    if _finish_if_complete(state, job, event, step):
+        return
     job = _with_end(job, event).changed(exit_detail=event.detail[:4_096])
     if event.exit_class == "gpu_oom":
         _out_of_memory(state, job, event, step)
@@ -186,13 +200,16 @@ def _out_of_memory(state: ClusterState, job: JobRecord, event: events.JobFailed,
 
 
 def _stopped_unasked(state: ClusterState, job: JobRecord, event: events.JobStopped, step: Step) -> None:
-    restart(state, _with_end(job, event), Reason(code="ATTEMPT_STOPPED"), step)
+    if not _finish_if_complete(state, job, event, step):
+        restart(state, _with_end(job, event), Reason(code="ATTEMPT_STOPPED"), step)
 
 
 def _stopped(state: ClusterState, job: JobRecord, event: events.JobStopped, step: Step) -> None:
     lose_as = _with_end(job, event)
     if job.after_stop is AfterStop.CANCEL:
         end(state, lose_as, Phase.CANCELLED, Reason(code="CANCELLED"), step)
+    elif _finish_if_complete(state, job, event, step):
+        return
     elif job.after_stop is AfterStop.MOVE:
         complete_move(state, lose_as, step)
     else:

@@ -139,11 +139,9 @@ REASON_TEXTS: Mapping[str, str] = {
     "FINISHED_UNCOUNTED": "The program ended with success. It never reported a step (cotenant/job.py or "
     "progress_regex), so "
     "nothing is known of its pace.",
+    "FINISHED_EARLY": "The program ended with success after {steps_done} of {steps_total} steps, as far as it said.",
     "CANCELLED": "The job was cancelled.",
     "JOB_ERROR": "The program ended with exit code {exit_code}; see its log.",
-    "STEPS_MISSING": "The program ended with success after {steps_done} of {steps_total} steps; report steps "
-    "(cotenant/job.py "
-    "or progress_regex), or correct steps_total.",
     "OUT_OF_MEMORY": "Alone on a GPU of {gpu_memory_bytes} the job ran out of memory twice; use a smaller batch or a "
     "larger "
     "GPU.",

@@ -12,7 +12,8 @@ OOM_TEXT = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 G
     ("facts", "expected"),
     [
         (ExitFacts(return_code=0), "done"),
-        (ExitFacts(return_code=0, cause="fenced"), "done"),
+        (ExitFacts(return_code=0, cause="fenced"), "fenced"),
+        (ExitFacts(return_code=0, cause="preempted"), "stopped"),
         (ExitFacts(return_code=85, cause="fenced", checkpoint_is_new=True), "fenced"),
         (ExitFacts(return_code=-9, oom_kills=1), "host_oom"),
         (ExitFacts(return_code=1, log_tail=OOM_TEXT), "gpu_oom"),
