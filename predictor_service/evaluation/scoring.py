@@ -13,6 +13,7 @@ import numpy as np
 from predictor_service.errors import PredictorError, TrainingDataError
 from predictor_service.evaluation.baselines import BASELINES
 from predictor_service.evaluation.splits import hold_out
+from predictor_service.evaluation.twins import drop_twins
 from predictor_service.learning.problem import (
     BoolArray,
     FittedMethod,
@@ -79,13 +80,18 @@ class HeldOutPredictions:
 
 
 def plan_rounds(problem: Problem, level: str, folds: int, seed: int) -> list[Round]:
-    """Holds every group out once.
+    """Holds every group out once; the graph of what is held out is not learned from under another name.
 
     Raises:
         TrainingDataError: The rows cannot be split so.
     """
-    splits = hold_out(problem.groups(level), folds, seed)
-    return [Round(problem.subset(split.train), problem.subset(split.test), split.test) for split in splits]
+    splits = drop_twins(problem, hold_out(problem.groups(level), folds, seed), level)
+    usable = [split for split in splits if len(split.train)]
+    if not usable:
+        raise TrainingDataError(
+            f"every {level} has one and the same graph", remedy="choose --fold job, or give rows of other models"
+        )
+    return [Round(problem.subset(split.train), problem.subset(split.test), split.test) for split in usable]
 
 
 def predict_rounds(  # noqa: PLR0917 (the last two serve whoever waits)
