@@ -2,7 +2,8 @@
 
 Campaigns: train, and infer by torch version and compilation. `amp` is mixed precision in 16 bits. The training batch
 is the largest that fitted, tried downward from 512. Our features at the image size of the row are joined where the
-table of timm features has them.
+table of timm features has them, unless the parameters that are published beside the row say that another network was
+measured (an older one of that name, or one whose branches were merged): flagged features_of_another_network.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _DEVICES: Final = {
     "RTXPRO6000-MaxQ": "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
 }
 _PRECISIONS: Final = {"amp": "fp16", "amp_bf16": "bf16", "bf16": "bf16"}
+_PARAMETERS_TOLERANCE: Final = 0.05
 _LAYOUTS: Final = ("nchw", "nhwc")
 _MODEL_COLUMNS: Final = "gpu precision model params_m layout fwd_gmacs fwd_mactivations"
 _TRAIN_COLUMNS: Final = "train_samples_per_sec train_step_ms train_batch_size train_img_size"
@@ -55,6 +57,8 @@ def _row(row: PublishedRow, mode: str, features: TimmFeatures) -> SoloRow:
         "img_size": side,
         **{name: row.optional_number(name) for name in ("params_m", "fwd_gmacs", "fwd_mactivations")},
     }
+    graph = features.at_size(model, side)
+    is_another = graph is not None and _differs(graph["parameters"], row.optional_number("params_m"))
     settings: dict[str, str | int] = {"side": side, "layout": layout, "mode": mode, "precision": row.text("precision")}
     return solo_row(
         run_id=f"timm-{mode}-{row.line}",
@@ -69,8 +73,15 @@ def _row(row: PublishedRow, mode: str, features: TimmFeatures) -> SoloRow:
         precision=precision,
         optimizer="none" if mode == "infer" else "unstated",
         step_ms_mean=row.number(f"{mode}_step_ms", above=0),
-        features_json=features_json(published, features.at_size(model, side)),
+        quality_flags=("features_of_another_network",) if is_another else (),
+        features_json=features_json(published, None if is_another else graph),
     )
+
+
+def _differs(parameters: float, published_millions: float | None) -> bool:
+    if not published_millions:
+        return False
+    return abs(parameters / (1e6 * published_millions) - 1) > _PARAMETERS_TOLERANCE
 
 
 def _campaign(row: PublishedRow, mode: str) -> str:

@@ -15,6 +15,7 @@ from predictor_service.commands.datasets import datasets
 from predictor_service.errors import TrainingDataError
 from predictor_service.importers.catalogue import IMPORTERS, import_set
 from predictor_service.importers.imported_set import ImportedSet, job_key, write_set
+from predictor_service.importers.timm_features import TimmFeatures
 from tests.support.shared_data import shared_data
 
 # Rows alone, of pairs, of curves, as the tables have them.
@@ -143,6 +144,22 @@ def test_timm_bench_drops_the_tag_of_weights(tmp_path: Path) -> None:
     row = imported(tmp_path, "timm_bench").solo[0]
     assert (row.architecture, row.family, row.precision, row.mode) == ("resnet50", "resnet", "fp16", "train")
     assert (row.device, row.batch, row.input_shape) == ("NVIDIA GeForce RTX 3090", 256, "3x224x224")
+
+
+def test_timm_bench_joins_no_features_of_another_network(tmp_path: Path) -> None:
+    same = imported(tmp_path, "timm_bench").solo[0]
+    other = imported(tmp_path, "timm_bench", params_m="15.41").solo[0]
+    assert '"graph.parameters":25557032.0' in (same.features_json or "")
+    assert "graph." not in (other.features_json or "")
+    assert (same.quality_flags, other.quality_flags) == ((), ("features_of_another_network",))
+
+
+def test_no_two_sizes_of_one_design_have_the_same_features() -> None:
+    """By the names of the larger ones of this series timm builds the smallest."""
+    names = [f"ig_resnext101_32x{width}d" for width in (8, 16, 32, 48)]
+    known = [TimmFeatures.load().at_default_size(name) for name in names]
+    assert known[0] is not None
+    assert known[1:] == [None] * 3
 
 
 def test_torchvision_bench_keeps_its_two_runs_on_one_gpu_type_apart(tmp_path: Path) -> None:
