@@ -63,7 +63,7 @@ class LargeCluster:
             now_ms=10_000_000,
             nodes=nodes,
             gpus=gpus,
-            pending=tuple(self._pending(luck)),
+            pending=sorted(self._pending(luck), key=lambda job: (job.submitted_at_ms, job.request.job_id)),
             running=running,
             predictions=self._predictions(luck),
             free_gpu_ids={gpu_id for gpu_id, entry in gpus.items() if not entry.job_ids},

@@ -18,7 +18,6 @@ from cotenant_simulator.system_clock import cpu_s
 
 _PATH = click.Path(path_type=Path)
 _EXIT_UNFINISHED = 1
-HOUR_MS = 3_600_000
 
 
 class FiniteRange(click.FloatRange):

@@ -58,11 +58,10 @@ class DominantResourceFairness:
         room = TaskRoom(view)
         round_ = ExclusiveRound(view, room.choose_emptiest)
         reshaper = Reshaper(round_.ledger, rest_ms=self.interval_ms)
-        jobs = sorted(view.pending, key=lambda job: (job.submitted_at_ms, job.request.job_id))
-        possible = [job for job in jobs if _least_possible(round_, job.request) is not None]
+        possible = [job for job in view.pending if _least_possible(round_, job.request) is not None]
         wanted = fair_counts(view, room, possible, reshaper.adjustable)
         decisions: list[Decision] = []
-        for job in jobs:
+        for job in view.pending:
             decision = _decide_one(round_, job, wanted.get(job.request.job_id, 0))
             if isinstance(decision, Start):
                 room.take(job.request, decision.assignments)

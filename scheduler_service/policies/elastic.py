@@ -87,13 +87,12 @@ class Elastic:
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return reshapes, then one decision per pending job."""
         round_ = _Round(view, self)
-        jobs = sorted(view.pending, key=lambda job: (job.submitted_at_ms, job.request.job_id))
         decisions: list[Decision] = []
-        for position, job in enumerate(jobs):
+        for position, job in enumerate(view.pending):
             decision = round_.decide(job)
             decisions.append(decision)
             if isinstance(decision, Hold) and not round_.is_impossible(job):
-                return [*round_.reshapes, *decisions, *behind(job, jobs[position + 1 :])]
+                return [*round_.reshapes, *decisions, *behind(job, view.pending[position + 1 :])]
         if view.can_move and not view.deferred and not any(isinstance(decision, Hold) for decision in decisions):
             round_.grow()
         return [*round_.reshapes, *decisions]

@@ -49,9 +49,9 @@ def k_medians(features: NDArray[np.float64], k: int) -> NDArray[np.int64]:
     return clusters
 
 
-def queue_weight(waits_s: Sequence[float]) -> float:
+def queue_weight(length: int, median_wait_s: float) -> float:
     """Return max(length, median wait in seconds times length) of one queue."""
-    return max(float(len(waits_s)), float(np.median(waits_s)) * len(waits_s)) if len(waits_s) else 0.0
+    return max(float(length), median_wait_s * length)
 
 
 def slots_of(weights: Sequence[float], lengths: Sequence[int], slots: int) -> list[int]:
@@ -100,4 +100,4 @@ def _weight(queue: Sequence[PendingJob], head: int, now_ms: int) -> float:
         return 0.0
     middle = (queue[head + (length - 1) // 2], queue[head + length // 2])
     median_wait_s = sum(now_ms - job.submitted_at_ms for job in middle) / 2 / 1_000
-    return max(float(length), median_wait_s * length)
+    return queue_weight(length, median_wait_s)

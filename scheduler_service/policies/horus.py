@@ -33,12 +33,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scheduler_service.core.capacity import is_reliable, memory_point, samples_per_gpu
-from scheduler_service.core.decisions import Decision, HoldMany
+from scheduler_service.core.decisions import Decision
 from scheduler_service.core.errors import PolicyParameterError
-from scheduler_service.core.records import JobRequest, Reason
+from scheduler_service.core.records import JobRequest
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.fair_queues import fair_order, k_medians
 from scheduler_service.policies.least_cost import CostModel, Curve, LeastCostRound
+from scheduler_service.policies.waiting_list import Waiting
 
 DEFAULT_CURVE = Curve(linear=(0.0, 0.5), quadratic=(0.0, 0.0, 0.5))
 """Slowdown 0.5 at utilization 1 and 2.0 at 2: the upper ends of the ranges in Horus 3.2 (1-1.5x, 1.5-3x)."""
@@ -86,18 +87,18 @@ class Horus:
         """Return one decision per pending job."""
         round_ = LeastCostRound(view, self._costs())
         decisions: list[Decision] = []
-        waiting: dict[int, tuple[Reason, list[str]]] = {}
+        waiting = Waiting()
         for job in self._ordered(view, has_room=round_.has_room()):
             known = None if view.explain else round_.known_obstacle(job.request)
             if known is None:
                 decisions.append(round_.decide(job))
             else:
-                waiting.setdefault(id(known), (known, []))[1].append(job.request.job_id)
-        return [*decisions, *(HoldMany(job_ids=tuple(ids), reason=reason) for reason, ids in waiting.values())]
+                waiting.add(job.request.job_id, known)
+        return [*decisions, *waiting.holds()]
 
     def _ordered(self, view: SchedulingView, *, has_room: bool) -> Iterable[PendingJob]:
         """Return the jobs in the order of the fair queues; where nobody can start, order does not matter."""
-        jobs = sorted(view.pending, key=lambda job: (job.submitted_at_ms, job.request.job_id))
+        jobs = view.pending
         if not has_room:
             return jobs
         features = features_of(view, jobs) if self.queues > 1 else np.zeros((len(jobs), 1))

@@ -44,8 +44,7 @@ class KubernetesDefault:
         def decide_one(job: PendingJob) -> Decision:
             return round_.decide(replace(job, request=sized(job.request, drawn_gpus(job.request, view.seed))))
 
-        jobs = sorted(view.pending, key=lambda job: (job.submitted_at_ms, job.request.job_id))
-        return decide_in_order(jobs, decide_one)
+        return decide_in_order(view.pending, decide_one)
 
 
 def drawn_gpus(request: JobRequest, seed: int) -> int:

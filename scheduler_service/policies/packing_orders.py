@@ -17,9 +17,9 @@ from scheduler_service.policies.opportunistic_memory import Demand
 DemandOf = Callable[[JobRequest], Demand]
 
 
-def by_arrival(jobs: Sequence[PendingJob], demand_of: DemandOf | None = None) -> list[PendingJob]:
-    """Return jobs in the order of submission."""
-    return sorted(jobs, key=_arrival)
+def by_arrival(jobs: Sequence[PendingJob], demand_of: DemandOf) -> Sequence[PendingJob]:
+    """Return jobs in the order of submission, in which they come."""
+    return jobs
 
 
 def by_resources(jobs: Sequence[PendingJob], demand_of: DemandOf) -> list[PendingJob]:
@@ -48,7 +48,7 @@ def by_loneliness(jobs: Sequence[PendingJob], demand_of: DemandOf) -> list[Pendi
     return sorted(jobs, key=lambda job: (-_surge(demand_of, job), -job.request.gpus, *_arrival(job)))
 
 
-def by_width(jobs: Sequence[PendingJob], demand_of: DemandOf | None = None) -> list[PendingJob]:
+def by_width(jobs: Sequence[PendingJob], demand_of: DemandOf) -> list[PendingJob]:
     """Return the jobs with most workers first, as bin packing takes large things first."""
     return sorted(jobs, key=lambda job: (-job.request.gpus, *_arrival(job)))
 

@@ -55,14 +55,13 @@ class TerminationElastic:
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job, and at most one growth."""
         round_ = ExclusiveRound(view)
-        jobs = sorted(view.pending, key=lambda job: (job.submitted_at_ms, job.request.job_id))
         decisions: list[Decision] = []
-        for position, job in enumerate(jobs):
+        for position, job in enumerate(view.pending):
             least = replace(job, request=sized(job.request, counts_of(job.request)[0]))
             decision = round_.decide(least)
             decisions.append(decision)
             if isinstance(decision, Hold) and not round_.is_impossible(least.request):
-                return [*decisions, *behind(job, jobs[position + 1 :])]
+                return [*decisions, *behind(job, view.pending[position + 1 :])]
         if decisions or view.deferred or not view.can_move:
             return decisions
         return self._growth(view)

@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from scheduler_service.core.decisions import Decision, Hold, HoldMany, Stop
+from scheduler_service.core.decisions import Decision, Hold, Stop
 from scheduler_service.core.errors import PolicyParameterError
 from scheduler_service.core.records import Reason
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
@@ -41,6 +41,7 @@ from scheduler_service.policies.exclusive_round import ExclusiveRound
 from scheduler_service.policies.placement import fits_alone, inventory_of, shape_of
 from scheduler_service.policies.preemption import Takeover, Takeovers
 from scheduler_service.policies.remaining_time import require_not_negative, require_positive
+from scheduler_service.policies.waiting_list import Waiting
 
 SIXTEEN_GPU_HOURS_MS = 57_600_000
 
@@ -93,8 +94,8 @@ class Tiresias:
         if not view.pending:
             return []
         round_ = _Round(view, self)
-        found = [round_.decide(job) for job in round_.waiting]
-        return [*round_.stops, *(one.hold() if isinstance(one, _Waiting) else one for one in found if one is not None)]
+        found = [decision for job in round_.queue if (decision := round_.decide(job)) is not None]
+        return [*round_.stops, *found, *round_.waiting.holds()]
 
     def order(self, view: SchedulingView, job: PendingJob | RunningJob) -> tuple[int, int, str]:
         """Return where a job stands among all, first come first."""
@@ -110,23 +111,13 @@ class Tiresias:
         return view.now_ms - job.started_at_ms < earned_ms
 
 
-@dataclass(slots=True, kw_only=True)
-class _Waiting:
-    """Jobs that wait for one and the same reason."""
-
-    reason: Reason
-    job_ids: list[str]
-
-    def hold(self) -> HoldMany:
-        return HoldMany(job_ids=tuple(self.job_ids), reason=self.reason)
-
-
 class _Round:
     """One call of decide.
 
     Attributes:
-        waiting: The pending jobs in order.
+        queue: The pending jobs in order.
         stops: Who makes room.
+        waiting: Those for whom nobody does.
     """
 
     def __init__(self, view: SchedulingView, policy: Tiresias) -> None:
@@ -135,16 +126,16 @@ class _Round:
         self._free = ExclusiveRound(view)
         self._kinds = inventory_of(view).gpus
         self._policy = policy
-        self.waiting = sorted(view.pending, key=lambda job: policy.order(view, job))
+        self.queue = sorted(view.pending, key=lambda job: policy.order(view, job))
+        self.waiting = Waiting()
         self._places: dict[str, float] = {}
         self._failed: dict[object, Reason] = {}
-        self._together: dict[int, _Waiting] = {}
 
     @cached_property
     def _takeovers(self) -> Takeovers:
         """Who might make room; nobody is asked before somebody finds too few free GPUs."""
         view, policy = self._view, self._policy
-        everyone: list[PendingJob | RunningJob] = [*self.waiting, *view.running.values()]
+        everyone: list[PendingJob | RunningJob] = [*self.queue, *view.running.values()]
         everyone.sort(key=lambda job: policy.order(view, job))
         self._places = {job.request.job_id: float(place) for place, job in enumerate(everyone)}
         ranks = {
@@ -153,15 +144,16 @@ class _Round:
         }
         return Takeovers(self._free.ledger, ranks=ranks)
 
-    def decide(self, job: PendingJob) -> Decision | _Waiting | None:
-        """Start a job, make room for it, or let it wait; None = it waits for the same reason as others.
+    def decide(self, job: PendingJob) -> Decision | None:
+        """Start a job, make room for it, or let it wait; None = it is among those that wait.
 
         Where a job found no GPUs, an equal one that comes later finds none either, unless somebody was stopped since.
         """
         shape = shape_of(job.request)
         known = self._failed.get(shape)
         if known is not None:
-            return self._wait(job, known)
+            self.waiting.add(job.request.job_id, known)
+            return None
         start = self._free.start(job)
         if start is not None:
             return start
@@ -171,21 +163,13 @@ class _Round:
             if self._view.explain:
                 return hold
             self._failed[shape] = hold.reason
-            return self._wait(job, hold.reason)
+            self.waiting.add(job.request.job_id, hold.reason)
+            return None
         self._failed.clear()
         self._takeovers.promise(takeover)
         self._free.take(takeover.gpu_ids)
         self.stops += [self._stop(victim, job) for victim in takeover.victims]
         return Hold(job_id=job.request.job_id, reason=_waiting(job, takeover), candidates=hold.candidates)
-
-    def _wait(self, job: PendingJob, reason: Reason) -> _Waiting | None:
-        """Add a job to those that wait for one and the same reason; None = it is not the first."""
-        together = self._together.get(id(reason))
-        if together is not None:
-            together.job_ids.append(job.request.job_id)
-            return None
-        self._together[id(reason)] = together = _Waiting(reason=reason, job_ids=[job.request.job_id])
-        return together
 
     def _find(self, job: PendingJob) -> Takeover | None:
         """Look for GPUs of jobs that come later, on any kind that fits."""

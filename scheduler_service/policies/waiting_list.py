@@ -9,17 +9,32 @@ from scheduler_service.core.records import Reason
 from scheduler_service.core.view import PendingJob
 
 
+class Waiting:
+    """Jobs that wait, put together where they wait for one and the same reason."""
+
+    def __init__(self) -> None:
+        self._job_ids: dict[int, tuple[Reason, list[str]]] = {}
+
+    def add(self, job_id: str, reason: Reason) -> None:
+        """Let a job wait; the reasons of equal jobs are one object."""
+        self._job_ids.setdefault(id(reason), (reason, []))[1].append(job_id)
+
+    def holds(self) -> list[HoldMany]:
+        """Return the decisions about them, in the order of the reasons."""
+        return [HoldMany(job_ids=tuple(job_ids), reason=reason) for reason, job_ids in self._job_ids.values()]
+
+
 def decide_in_order(jobs: Iterable[PendingJob], decide: Callable[[PendingJob], Decision]) -> list[Decision]:
     """Return the decisions about all jobs: starts in order, then the holds, folded where they share their reason."""
     decisions: list[Decision] = []
-    waiting: dict[int, tuple[Reason, list[str]]] = {}
+    waiting = Waiting()
     for job in jobs:
         decision = decide(job)
         if isinstance(decision, Hold) and not decision.candidates and not decision.until_ms:
-            waiting.setdefault(id(decision.reason), (decision.reason, []))[1].append(decision.job_id)
+            waiting.add(decision.job_id, decision.reason)
         else:
             decisions.append(decision)
-    return [*decisions, *(HoldMany(job_ids=tuple(ids), reason=reason) for reason, ids in waiting.values())]
+    return [*decisions, *waiting.holds()]
 
 
 def behind(first: PendingJob, others: Sequence[PendingJob]) -> list[Decision]:

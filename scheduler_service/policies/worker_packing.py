@@ -18,14 +18,14 @@ from scheduler_service.core.capacity import (
     samples_per_gpu,
     sharing_obstacle,
 )
-from scheduler_service.core.decisions import Candidate, Decision, Hold, HoldMany, Start
+from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu, JobRequest, Reason
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.policies.device_offer import Device, Offer
 from scheduler_service.policies.opportunistic_memory import Demand, demand_of
 from scheduler_service.policies.packing_columns import PackingColumns
-from scheduler_service.policies.packing_orders import DemandOf, by_arrival
+from scheduler_service.policies.packing_orders import DemandOf
 from scheduler_service.policies.packing_rules import ROUNDING_DIGITS, Best, PackingRules
 from scheduler_service.policies.placement import (
     Kind,
@@ -40,6 +40,7 @@ from scheduler_service.policies.placement import (
 )
 from scheduler_service.policies.placement_reasons import full_reason, start_reason
 from scheduler_service.policies.resulting_interference import WorkerBalance, slowdowns_on
+from scheduler_service.policies.waiting_list import Waiting
 from scheduler_service.policies.worker_mapping import WorkerMapper, WorkerMapping
 
 Order = Callable[[Sequence[PendingJob], DemandOf], Sequence[PendingJob]]
@@ -60,18 +61,15 @@ class _Load:
 def pack(view: SchedulingView, rules: PackingRules, order: Order) -> list[Decision]:
     """Return one decision per pending job, jobs being placed in this order; equal jobs wait as one object."""
     round_ = PackingRound(view, rules)
-    jobs: Sequence[PendingJob] = by_arrival(view.pending)
-    if round_.has_room():
-        jobs = order(jobs, round_.demand)
     decisions: list[Decision] = []
-    waiting: dict[int, tuple[Reason, list[str]]] = {}
-    for job in jobs:
+    waiting = Waiting()
+    for job in order(view.pending, round_.demand) if round_.has_room() else view.pending:
         known = None if view.explain else round_.known_obstacle(job.request)
         if known is None:
             decisions.append(round_.decide(job))
         else:
-            waiting.setdefault(id(known), (known, []))[1].append(job.request.job_id)
-    return [*decisions, *(HoldMany(job_ids=tuple(ids), reason=reason) for reason, ids in waiting.values())]
+            waiting.add(job.request.job_id, known)
+    return [*decisions, *waiting.holds()]
 
 
 class PackingRound:

@@ -110,9 +110,8 @@ def test_section_4_2_3_eight_gpus_prefer_one_node_then_one_rack_before_cost() ->
 
 
 def test_section_4_2_2_weight_is_the_longer_of_length_and_median_wait_times_length() -> None:
-    assert queue_weight([0.0, 0.0, 0.0]) == 3.0
-    assert queue_weight([1.0, 5.0, 100.0]) == 15.0
-    assert queue_weight([]) == 0.0
+    assert queue_weight(3, median_wait_s=0.0) == 3.0
+    assert queue_weight(3, median_wait_s=5.0) == 15.0
 
 
 def test_section_4_2_2_slots_follow_the_weights_and_no_queue_gets_more_than_it_holds() -> None:

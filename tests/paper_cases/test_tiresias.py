@@ -64,7 +64,7 @@ def test_a_job_that_does_not_fit_lets_others_pass() -> None:
     waiting = [pending(job("wide", gpus=3), 1), pending(job("narrow"), 2)]
     nodes = [node("n0", 2), node("n1", 2)]
     found = decided(Tiresias(), nodes=nodes, waiting=waiting, nodes_per_job_max=1)
-    assert found == [("hold", "wide", "GANG_NEEDS_MORE_NODES"), ("start", "narrow", "STARTS_ALONE_UNPREDICTED")]
+    assert found == [("start", "narrow", "STARTS_ALONE_UNPREDICTED"), ("hold", "wide", "GANG_NEEDS_MORE_NODES")]
 
 
 def test_the_last_in_the_order_is_stopped_and_nobody_who_just_started() -> None:
