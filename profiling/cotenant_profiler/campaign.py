@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
@@ -14,6 +15,9 @@ from cotenant_profiler.job_spec import JobSpec
 
 SCALES = ("small", "full", "all")
 SHARE_MODES = ("time_slicing", "mps")
+_COUNT_MAX = 10_000
+_BATCH_MAX = 1_000_000
+_SEED_MAX = (1 << 63) - 1
 _METHOD_MINIMA = {
     "window_ms": 100,
     "attempts_max": 1,
@@ -138,29 +142,30 @@ def parse_campaign(document: Mapping[str, Any]) -> Campaign:
         "groups",
     }
     _refuse_unknown(document, known, "the campaign")
-    core = {str(key): _job(value, f"core_jobs.{key}") for key, value in document.get("core_jobs", {}).items()}
+    jobs = _table(document, "core_jobs")
+    core = {str(key): _job(value, f"core_jobs.{key}") for key, value in jobs.items()}
     if not core:
         raise InvalidCampaignError("core_jobs is empty; name at least one job, e.g. [core_jobs.mlp]")
-    solo = dict(document.get("solo", {}))
+    solo = _table(document, "solo")
     _refuse_unknown(solo, {"repeats", "architectures", "wait_ratios", "batches", "first"}, "solo")
-    pairs = dict(document.get("pairs", {}))
+    pairs = _table(document, "pairs")
     _refuse_unknown(pairs, {"repeats", "repeated"}, "pairs")
-    triples = dict(document.get("triples", {}))
+    triples = _table(document, "triples")
     _refuse_unknown(triples, {"count"}, "triples")
     return Campaign(
         name=_text(document, "name"),
         device=_text(document, "device"),
-        seed=_number(document, "seed", 0, minimum=0),
-        method=_method(document.get("method", {})),
+        seed=_number(document, "seed", 0, minimum=0, maximum=_SEED_MAX),
+        method=_method(_table(document, "method")),
         core_jobs=tuple(core.values()),
         solo_jobs=_sweep(solo, core.values()),
         solo_repeats=_number(solo, "repeats", 3, minimum=1),
-        solo_first=solo.get("first", False) is True,
+        solo_first=_flag(solo, "first", "solo.first"),
         pair_repeats=_number(pairs, "repeats", 3, minimum=1),
         repeated_pairs=_number(pairs, "repeated", 0, minimum=0),
-        groups=tuple(_group(names, core) for names in document.get("groups", [])),
+        groups=tuple(_group(names, core) for names in _list(document, "groups", "groups")),
         triples=_number(triples, "count", 0, minimum=0),
-        traces=document.get("traces", False) is True,
+        traces=_flag(document, "traces", "traces"),
         share_mode=_share_mode(document.get("share_mode", "time_slicing")),
     )
 
@@ -171,6 +176,27 @@ def _refuse_unknown(table: Mapping[str, Any], known: set[str], place: str) -> No
         raise InvalidCampaignError(f"{place} has unknown keys: {', '.join(unknown)}; known: {', '.join(sorted(known))}")
 
 
+def _table(document: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = document.get(key, {})
+    if not isinstance(value, dict):
+        raise InvalidCampaignError(f"{key} must be a table, not {value!r}")
+    return value
+
+
+def _list(table: Mapping[str, Any], key: str, place: str) -> list[Any]:
+    value = table.get(key, [])
+    if not isinstance(value, list):
+        raise InvalidCampaignError(f"{place} must be a list, not {value!r}")
+    return value
+
+
+def _flag(table: Mapping[str, Any], key: str, place: str) -> bool:
+    value = table.get(key, False)
+    if not isinstance(value, bool):
+        raise InvalidCampaignError(f"{place} must be true or false, not {value!r}")
+    return value
+
+
 def _text(table: Mapping[str, Any], key: str) -> str:
     value = table.get(key)
     if not isinstance(value, str) or not value:
@@ -178,10 +204,12 @@ def _text(table: Mapping[str, Any], key: str) -> str:
     return value
 
 
-def _number(table: Mapping[str, Any], key: str, default: int, *, minimum: int) -> int:
+def _number(table: Mapping[str, Any], key: str, default: int, *, minimum: int, maximum: int = _COUNT_MAX) -> int:
     value = table.get(key, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-        raise InvalidCampaignError(f"{key} must be a whole number of at least {minimum}, not {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
+        raise InvalidCampaignError(
+            f"{key} must be a whole number of at least {minimum} and at most {maximum}, not {value!r}"
+        )
     return value
 
 
@@ -197,7 +225,8 @@ def _method(table: Mapping[str, Any]) -> Method:
     values: dict[str, Any] = {}
     for key, value in table.items():
         least = _METHOD_MINIMA.get(key, 0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not least <= value < math.inf:
             raise InvalidCampaignError(f"method.{key} must be a number of at least {least}, not {value!r}")
         values[key] = float(value) if kinds[key] is float else int(value)
     return Method(**values)
@@ -211,19 +240,20 @@ def _job(table: object, place: str) -> JobSpec:
     if not isinstance(wait_ratio, int | float) or not 0 <= wait_ratio < 1:
         raise InvalidCampaignError(f"{place}.input_wait_ratio must be at least 0 and below 1, not {wait_ratio!r}")
     architecture = zoo.find(_text(table, "architecture")).name
-    batch = _number(table, "batch", 0, minimum=1)
+    batch = _number(table, "batch", 0, minimum=1, maximum=_BATCH_MAX)
     return JobSpec(architecture=architecture, batch=batch, input_wait_ratio=float(wait_ratio))
 
 
 def _sweep(table: Mapping[str, Any], core: Collection[JobSpec]) -> tuple[JobSpec, ...]:
     """The named architectures (or a scale of the zoo) with their largest batches, and with waits at a middle batch."""
     wanted = table.get("architectures", [])
-    names = zoo.names(wanted) if wanted in SCALES else wanted
+    names = zoo.names(wanted) if wanted in SCALES else _list(table, "architectures", "solo.architectures")
+    wait_ratios = _list(table, "wait_ratios", "solo.wait_ratios")
     jobs: dict[JobSpec, None] = {}
-    for architecture in map(zoo.find, names):
+    for architecture in (zoo.find(str(name)) for name in names):
         for batch in architecture.batches[-_number(table, "batches", 99, minimum=1) :]:
             jobs[JobSpec(architecture=architecture.name, batch=batch)] = None
-        for wait_ratio in table.get("wait_ratios", []):
+        for wait_ratio in wait_ratios:
             batch = architecture.batches[len(architecture.batches) // 2]
             jobs[_job({"architecture": architecture.name, "batch": batch, "input_wait_ratio": wait_ratio}, "solo")] = (
                 None
@@ -232,6 +262,6 @@ def _sweep(table: Mapping[str, Any], core: Collection[JobSpec]) -> tuple[JobSpec
 
 
 def _group(names: object, core: Mapping[str, JobSpec]) -> tuple[JobSpec, ...]:
-    if not isinstance(names, list) or len(names) < 2 or not set(names) <= set(core):
+    if not isinstance(names, list) or len(names) < 2 or not all(name in list(core) for name in names):
         raise InvalidCampaignError(f"a group must list two or more of: {', '.join(core)}; not {names!r}")
     return tuple(sorted(core[name] for name in names))
