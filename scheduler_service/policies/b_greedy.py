@@ -29,18 +29,14 @@ from dataclasses import dataclass, field
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.packing_orders import by_resources
-from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingRules
+from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingParameters, PackingRules
 from scheduler_service.policies.worker_packing import pack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BGreedy:
+class BGreedy(PackingParameters):
     """Best fit with the balance constraint."""
 
-    compute_requirement: str = field(
-        default="sm_activity",
-        metadata={"description": "what counts as compute: sm_activity (else utilization), utilization or zero"},
-    )
     theta_diff: float = field(
         default=0.1, metadata={"description": "largest difference between the slowdowns of one job's workers"}
     )

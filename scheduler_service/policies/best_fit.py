@@ -25,23 +25,18 @@ Cost:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.packing_orders import by_resources
-from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingRules
+from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingParameters, PackingRules
 from scheduler_service.policies.worker_packing import pack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BestFit:
+class BestFit(PackingParameters):
     """Two-dimensional best fit decreasing."""
-
-    compute_requirement: str = field(
-        default="sm_activity",
-        metadata={"description": "what counts as compute: sm_activity (else utilization), utilization or zero"},
-    )
 
     def __post_init__(self) -> None:
         """Refuse values without a meaning."""

@@ -28,18 +28,14 @@ from dataclasses import dataclass, field
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.packing_orders import by_resources
-from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingRules
+from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingParameters, PackingRules
 from scheduler_service.policies.worker_packing import pack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IGreedy:
+class IGreedy(PackingParameters):
     """Best fit with the interference constraint."""
 
-    compute_requirement: str = field(
-        default="sm_activity",
-        metadata={"description": "what counts as compute: sm_activity (else utilization), utilization or zero"},
-    )
     theta_max: float = field(
         default=0.2, metadata={"description": "largest expected slowdown on any shared GPU; 0.2 = 20 %"}
     )

@@ -36,28 +36,18 @@ from scheduler_service.core.decisions import Decision, Migrate, Start
 from scheduler_service.core.view import GpuView, RunningJob, SchedulingView
 from scheduler_service.policies.adjustment import Arrangement
 from scheduler_service.policies.packing_orders import by_gregariousness
-from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingRules
+from scheduler_service.policies.packing_rules import OjppParameters
 from scheduler_service.policies.packing_search import search_plan
 from scheduler_service.policies.placement import ranked
 from scheduler_service.policies.remaining_time import remaining_ms_of, require_not_negative, require_positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ojpap:
+class Ojpap(OjppParameters):
     """OJPP with online adjustment."""
 
-    compute_requirement: str = field(
-        default="sm_activity",
-        metadata={"description": "what counts as compute: sm_activity (else utilization), utilization or zero"},
-    )
-    tau_max: float = field(
-        default=0.1, metadata={"description": "largest probability that memory peaks on one GPU coincide; 0.1 = 10 %"}
-    )
     theta_max: float = field(
         default=0.2, metadata={"description": "largest slowdown on any shared GPU, expected or measured; 0.2 = 20 %"}
-    )
-    theta_diff: float = field(
-        default=0.1, metadata={"description": "largest difference between the slowdowns of one job's workers"}
     )
     looks_max: int = field(
         default=2_000,
@@ -79,7 +69,7 @@ class Ojpap:
 
     def __post_init__(self) -> None:
         """Refuse values without a meaning."""
-        _ = self._rules()
+        _ = self.rules()
         require_positive(interval_ms=self.interval_ms)
         require_not_negative(
             looks_max=self.looks_max,
@@ -91,25 +81,15 @@ class Ojpap:
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return migrations, then one decision per pending job."""
-        decisions = search_plan(view, self._rules(), by_gregariousness, self.looks_max)
+        decisions = search_plan(view, self.rules(), by_gregariousness, self.looks_max)
         if any(isinstance(decision, Start) for decision in decisions):
             return decisions
         if not any(self._suffers(view, entry) for entry in view.gpus.values()):
             return decisions
-        arrangement = Arrangement(view, self._rules(), lambda entry: self._is_judged(view, entry))
+        arrangement = Arrangement(view, self.rules(), lambda entry: self._is_judged(view, entry))
         plan = arrangement.plan(self._cost_ms, self._cost_limit_ms(view))
         moves = [Migrate(job_id=one.job_id, reason=one.reason, assignments=ranked(one.gpu_ids)) for one in plan]
         return [*moves, *decisions]
-
-    def _rules(self) -> PackingRules:
-        return PackingRules(
-            best=Best.LEAST_INTERFERENCE,
-            memory=MemoryModel.ONE_SURGE,
-            compute_requirement=self.compute_requirement,
-            tau_max=self.tau_max,
-            theta_max=self.theta_max,
-            theta_diff=self.theta_diff,
-        )
 
     def _suffers(self, view: SchedulingView, entry: GpuView) -> bool:
         """The trigger: the moving average is too high."""

@@ -42,28 +42,15 @@ from dataclasses import dataclass, field
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.packing_orders import as_listed, by_gregariousness
-from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingRules
+from scheduler_service.policies.packing_rules import OjppParameters
 from scheduler_service.policies.packing_search import search_plan
 from scheduler_service.policies.remaining_time import require_not_negative
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ojpp:
+class Ojpp(OjppParameters):
     """All constraints of OJPP, most easygoing jobs first."""
 
-    compute_requirement: str = field(
-        default="sm_activity",
-        metadata={"description": "what counts as compute: sm_activity (else utilization), utilization or zero"},
-    )
-    tau_max: float = field(
-        default=0.1, metadata={"description": "largest probability that memory peaks on one GPU coincide; 0.1 = 10 %"}
-    )
-    theta_max: float = field(
-        default=0.2, metadata={"description": "largest expected slowdown on any shared GPU; 0.2 = 20 %"}
-    )
-    theta_diff: float = field(
-        default=0.1, metadata={"description": "largest difference between the slowdowns of one job's workers"}
-    )
     listing_order: bool = field(
         default=False,
         metadata={"description": "order as printed in Algorithm 3: the largest job before all others"},
@@ -78,20 +65,10 @@ class Ojpp:
 
     def __post_init__(self) -> None:
         """Refuse values without a meaning."""
-        _ = self._rules()
+        _ = self.rules()
         require_not_negative(looks_max=self.looks_max)
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job."""
         order = as_listed if self.listing_order else by_gregariousness
-        return search_plan(view, self._rules(), order, self.looks_max)
-
-    def _rules(self) -> PackingRules:
-        return PackingRules(
-            best=Best.LEAST_INTERFERENCE,
-            memory=MemoryModel.ONE_SURGE,
-            compute_requirement=self.compute_requirement,
-            tau_max=self.tau_max,
-            theta_max=self.theta_max,
-            theta_diff=self.theta_diff,
-        )
+        return search_plan(view, self.rules(), order, self.looks_max)

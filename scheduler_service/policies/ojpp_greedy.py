@@ -14,15 +14,8 @@ Source:
     Algorithms 1 and 2, Eq. 1-8.
 
 Where we differ:
-    Every job's consent is asked as under every policy (share, max_slowdown_ratio). The memory that the engine reserves
-    (the 99 % bound, or what the user stated as memory_bytes) has to fit beside the neighbours' as well, since a caching
-    allocator keeps its peak; so Eq. 3 packs closer than reservations only where users state less than their peak. A job
-    without a memory triple is taken at its reservation all the time (delta = 0, p = 0); one that ran out of memory is
-    too. The undefined alpha is SM activity where known, else utilization (compute_requirement). Among more than two
-    jobs pairwise slowdowns are added up; an unknown pair counts as 0 among jobs with share: any. Of equally slow GPUs
-    the one that is left fullest is taken. A job's workers are on different GPUs of one kind; if they take new GPUs too,
-    a slowdown of 0 counts from the first worker on, so that those never break Eq. 8. A worker too large for an empty
-    GPU makes its job wait with a reason, which the paper does not check.
+    As ojpp does: consent, reservations, jobs without a memory triple, the undefined alpha, sums of slowdowns, ties, and
+    workers too large for an empty GPU. The order and the one plan are the paper's.
 
 Cost:
     One sort; one look at every GPU in use per different shape of job, and one at the workers of every job touched.
@@ -31,47 +24,23 @@ Cost:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.packing_orders import by_resources
-from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingRules
+from scheduler_service.policies.packing_rules import OjppParameters
 from scheduler_service.policies.worker_packing import pack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OjppGreedy:
+class OjppGreedy(OjppParameters):
     """All constraints of OJPP, largest jobs first."""
-
-    compute_requirement: str = field(
-        default="sm_activity",
-        metadata={"description": "what counts as compute: sm_activity (else utilization), utilization or zero"},
-    )
-    tau_max: float = field(
-        default=0.1, metadata={"description": "largest probability that memory peaks on one GPU coincide; 0.1 = 10 %"}
-    )
-    theta_max: float = field(
-        default=0.2, metadata={"description": "largest expected slowdown on any shared GPU; 0.2 = 20 %"}
-    )
-    theta_diff: float = field(
-        default=0.1, metadata={"description": "largest difference between the slowdowns of one job's workers"}
-    )
 
     def __post_init__(self) -> None:
         """Refuse values without a meaning."""
-        _ = self._rules()
+        _ = self.rules()
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job."""
-        return pack(view, self._rules(), by_resources)
-
-    def _rules(self) -> PackingRules:
-        return PackingRules(
-            best=Best.LEAST_INTERFERENCE,
-            memory=MemoryModel.ONE_SURGE,
-            compute_requirement=self.compute_requirement,
-            tau_max=self.tau_max,
-            theta_max=self.theta_max,
-            theta_diff=self.theta_diff,
-        )
+        return pack(view, self.rules(), by_resources)

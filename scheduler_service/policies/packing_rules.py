@@ -8,7 +8,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from scheduler_service.core.errors import PolicyParameterError
@@ -132,6 +132,42 @@ class PackingRules:
             return None
         numbers = {"difference_ratio": difference_ratio, "difference_max_ratio": self.theta_diff}
         return Reason(code="WORKERS_OUT_OF_BALANCE", numbers=numbers, job_ids=(job_id,), gpu_ids=(gpu_id,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackingParameters:
+    """What every packing policy lets its user choose."""
+
+    compute_requirement: str = field(
+        default="sm_activity",
+        metadata={"description": "what counts as compute: sm_activity (else utilization), utilization or zero"},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OjppParameters(PackingParameters):
+    """The limits of OJPP."""
+
+    tau_max: float = field(
+        default=0.1, metadata={"description": "largest probability that memory peaks on one GPU coincide; 0.1 = 10 %"}
+    )
+    theta_max: float = field(
+        default=0.2, metadata={"description": "largest expected slowdown on any shared GPU; 0.2 = 20 %"}
+    )
+    theta_diff: float = field(
+        default=0.1, metadata={"description": "largest difference between the slowdowns of one job's workers"}
+    )
+
+    def rules(self) -> PackingRules:
+        """Return them as rules."""
+        return PackingRules(
+            best=Best.LEAST_INTERFERENCE,
+            memory=MemoryModel.ONE_SURGE,
+            compute_requirement=self.compute_requirement,
+            tau_max=self.tau_max,
+            theta_max=self.theta_max,
+            theta_diff=self.theta_diff,
+        )
 
 
 FREE_MEMORY_RULES = PackingRules(best=Best.MOST_FREE_MEMORY, memory=MemoryModel.RESERVED, compute_requirement="zero")
