@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 import subprocess
@@ -11,12 +12,15 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from prometheus_client import CollectorRegistry
 
 from scheduler_service.adapters.event_log import LogRecord
 from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.state_backup import back_up
 from scheduler_service.commands.main import cli
 from scheduler_service.core.events import TimerFired
 from scheduler_service.errors import SettingsError
+from scheduler_service.grpc_api.metrics_server import MetricsServer
 from scheduler_service.grpc_api.server import Encryption, GrpcServer, is_loopback
 from scheduler_service.settings import Settings, load_settings
 
@@ -39,6 +43,9 @@ def test_flags_come_before_the_environment_before_the_file_before_defaults(tmp_p
         ("insecure = 'maybe'", "insecure must be of type bool"),
         ("heartbeat_ms = 0", "at least 1"),
         ("grace_ms = -1", "must not be negative"),
+        ("lease_margin_ratio = nan", "lease_margin_ratio must"),
+        ("lease_margin_ratio = inf", "lease_margin_ratio must"),
+        ("lease_ms = 2000.7", "lease_ms must be of type int"),
         ("lease_ms = 3000", "twice heartbeat_ms"),
         ("tls_key_file = 'k'", "belong together"),
         ("client_ca_file = 'c'", "needs tls_certificate_file"),
@@ -102,6 +109,21 @@ def test_a_backup_on_a_full_disk_is_refused_and_leaves_nothing(tmp_path: Path) -
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"error: the backup cannot be written to {tmp_path / 'b'} (")
     assert list((tmp_path / "b").iterdir()) == []
+
+
+def test_a_backup_into_a_file_is_refused(tmp_path: Path) -> None:
+    with closing(SqliteEventLog(tmp_path / "state")):
+        (tmp_path / "file").touch()
+        with pytest.raises(SettingsError, match="name a new folder"):
+            back_up(tmp_path / "state", tmp_path / "file")
+
+
+def test_metrics_on_a_port_that_no_machine_has_are_refused() -> None:
+    async def serve() -> None:
+        MetricsServer(address="127.0.0.1:70000", registry=CollectorRegistry(), failure=str)
+
+    with pytest.raises(SettingsError, match="70000"):
+        asyncio.run(serve())
 
 
 def test_a_log_is_not_exported_from_nowhere(tmp_path: Path) -> None:
