@@ -14,6 +14,10 @@ from cotenant.v1 import prediction_pb2
 KEY_LENGTH = 8
 HARMFUL_RATIO = 0.2
 """What jobs accept unless they say otherwise."""
+_NONE_YET = (
+    "no pair was measured yet; it takes a job that ran alone and then beside one other job, for some seconds each, "
+    "on a device that nobody else used meanwhile (`cotenant profiles status` counts what could not be used)"
+)
 _COLUMNS = (
     Column(title="VICTIM", shrinks=True),
     Column(title="BESIDE", shrinks=True),
@@ -46,7 +50,7 @@ def pairs(session: Session, /, device: str, limit: int | None) -> None:
     job_names, at_ms = _job_names(session) if found else {}, system_clock.now_ms()
     show(render_table(_COLUMNS, [_pair_row(pair, job_names, at_ms) for pair in found], session.width))
     if not found:
-        tell("no pair was measured yet; it takes a job that ran alone and then beside one other job")
+        tell(_NONE_YET)
 
 
 def _job_names(session: Session) -> dict[str, str]:

@@ -28,6 +28,10 @@ from predictor_service.system_clock import now_ms
 
 _PATH: Final = click.Path(path_type=Path)
 _KEY: Final = re.compile(r"[0-9a-f]{12,64}")
+_FLAGS: Final = {
+    "foreign_load": "somebody else used the device: no training, no pair",
+    "unsteady": "step times scattered: no training",
+}
 _OUTPUT: Final = click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
 
 
@@ -68,6 +72,7 @@ def status_command(context: click.Context, state_dir: Path | None, output: str) 
         "solo_rows": sum(row.status == "ok" for row in rows.solo),
         "pair_rows": len(rows.pairs),
         "no_row": dict(Counter(item.fault for item in stored if item.fault) + rows.left_out),
+        "flagged": dict(Counter(flag for item in _readable(stored) for flag in item.quality_flags)),
         "unknown_fields": sorted(frozenset[str]().union(*(item.unknown for item in stored))),
         "refused": status.refused,
         "oldest_ms": status.oldest_ms,
@@ -87,6 +92,7 @@ def _as_lines(answer: dict[str, Any]) -> str:
         f"kept        {answer['days_kept']} days, at most {answer['rows_max']:,}",
     ]
     lines += [f"no row      {count:,}: {reason}" for reason, count in sorted(answer["no_row"].items())]
+    lines += [f"flagged     {count:,}: {_FLAGS.get(flag, flag)}" for flag, count in sorted(answer["flagged"].items())]
     lines += [f"refused     {count:,}: {reason}" for reason, count in sorted(answer["refused"].items())]
     if answer["unknown_fields"]:
         lines.append(f"unknown     {', '.join(answer['unknown_fields'])}: kept, but written by another version")

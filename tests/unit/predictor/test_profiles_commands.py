@@ -24,7 +24,8 @@ def state(tmp_path: Path) -> Path:
     known, other = kept_job(folder / "graphs", 64, 48, 10), kept_job(folder / "graphs", 32, 32, 10)
     with closing(ProfileStore(folder / FILE_NAME, days=36_500)) as store:
         store.add([stretch(1, job=known), stretch(2, job=other), stretch(3, job=known, others=(other,))], NOW_MS)
-        store.add([stretch(4, job=job(4), others=(other,)), stretch(5, steps=0)], NOW_MS)
+        doubted = stretch(4, job=job(4), others=(other,), quality_flags=("foreign_load",))
+        store.add([doubted, stretch(5, steps=0)], NOW_MS)
     return folder
 
 
@@ -38,9 +39,11 @@ def test_status_counts_rows_and_names_what_has_none(state: Path) -> None:
     assert (status["stretches"], status["jobs"], status["solo_rows"], status["pair_rows"]) == (4, 3, 2, 1)
     assert list(status["no_row"].values()) == [1]
     assert list(status["refused"].values()) == [1]
+    assert status["flagged"] == {"foreign_load": 1}
     table = run(state, "status").stdout
     assert "4 of 3 jobs" in table
     assert "36500 days" in table
+    assert "1: somebody else used the device" in table
 
 
 def test_list_shows_one_line_for_a_job(state: Path) -> None:
