@@ -121,7 +121,8 @@ def _contract(
         "COTENANT_SUB_BATCH": str(request.sub_batch or ""),
         "COTENANT_ACCUMULATION_STEPS": str(request.accumulation_steps or ""),
         "COTENANT_RANK": str(request.rank),
-        "COTENANT_WORLD_SIZE": str(request.world_size),
+        # One process has all GPUs of an attempt.
+        "COTENANT_WORLD_SIZE": "1",
         "COTENANT_PROGRESS": str(places.run_directory / "progress.sock"),
         "COTENANT_GRACE_MS": str(grace_ms),
         "COTENANT_CHECKPOINT_INTERVAL_MS": str(checkpoint_interval_ms or ""),

@@ -23,6 +23,8 @@ from cotenant_agent.state_directory import StateDirectory
 from cotenant_agent.system_clock import boot_ms, wall_ms
 
 _SHIM = Path(__file__).with_name("shim.py")
+_STOP_GRACE_MS = 30_000
+"""For jobs that do not say how long a checkpoint takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,6 @@ class JobRules:
 
     user: str = ""
     log_limit_bytes: int = 8 << 20
-    default_grace_ms: int = 30_000
     checkpoint_interval_ms: int = 60_000
 
 
@@ -80,7 +81,7 @@ class Launcher:
             raise CommandRefusedError("ALREADY_STARTED", f"{request.key.directory_name} was started before") from None
         for path in (places.run_directory, places.checkpoint_directory):
             self._make_job_directory(path)
-        stop_grace_ms = 2 * request.checkpoint_ms or self._rules.default_grace_ms
+        stop_grace_ms = 2 * request.checkpoint_ms or _STOP_GRACE_MS
         write_json(directory.lease, {"deadline_boot_ms": boot_ms() + lease_ms, "grace_ms": grace_ms})
         spec = self._spec(request, plan, stop_grace_ms, resume)
         write_json(directory.spec, spec)

@@ -37,7 +37,6 @@ class LaunchRequest:
     command: tuple[str, ...]
     gpu_ids: tuple[str, ...] = ()
     rank: int = 0
-    world_size: int = 1
     working_directory: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     global_batch: int = 0
@@ -45,7 +44,6 @@ class LaunchRequest:
     accumulation_steps: int = 1
     granted_fences: tuple[int, ...] = ()
     memory_limit_bytes: int = 0
-    steps_done: int = 0
     checkpoint_ms: int = 0
     host_memory_bytes: int = 0
     cpu_cores: float = 0.0

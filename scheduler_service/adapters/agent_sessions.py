@@ -24,7 +24,6 @@ class AgentSession:
     """One connected agent; `closed` is set when its stream must end, `no_profiles` when it keeps what it measures."""
 
     node_id: str
-    connected_at_ms: int
     last_heard_at_ms: int
     no_profiles: bool = False
     outbound: asyncio.Queue[node_agent_pb2.ConnectResponse] = field(
@@ -74,9 +73,7 @@ class AgentSessions:
         if previous is not None:
             previous.closed.set()
             self._end_reads(node_id)
-        session = AgentSession(
-            node_id=node_id, connected_at_ms=now_ms, last_heard_at_ms=now_ms, no_profiles=no_profiles
-        )
+        session = AgentSession(node_id=node_id, last_heard_at_ms=now_ms, no_profiles=no_profiles)
         self._sessions[node_id] = session
         return session
 

@@ -64,10 +64,10 @@ def request_id_violations(request_id: str) -> Iterator[FieldViolation]:
         )
 
 
-def job_id_violations(job_id: str, *, field: str = "job_id") -> Iterator[FieldViolation]:
+def job_id_violations(job_id: str) -> Iterator[FieldViolation]:
     """Check that a job is named."""
     if not NAME_PATTERN.fullmatch(job_id):
-        yield FieldViolation(field=field, description="must name a job, e.g. job-7")
+        yield FieldViolation(field="job_id", description="must name a job, e.g. job-7")
 
 
 def submission_violations(request: scheduling_pb2.SubmitJobRequest) -> Iterator[FieldViolation]:
