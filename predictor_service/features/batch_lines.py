@@ -19,7 +19,7 @@ _OPERATOR_COUNTS: Final[Mapping[str, Callable[[OperatorCost], int]]] = {
     "operator_output_bytes": lambda cost: cost.output_bytes,
 }
 # These do not grow with the batch of a graph whose batch is fixed.
-_INDEPENDENT_OF_BATCH = frozenset({"recurrent_steps"})
+_INDEPENDENT_OF_BATCH = frozenset({"recurrent_steps", "lstm_steps"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,7 @@ class DeviceType:
         multiprocessors: Streaming multiprocessors; 1 for the stand-in.
         context_bytes: Held by driver and libraries as soon as a process uses the device.
         launch_ms: Time that one small operator costs at least.
+        fuses_lstm: Whether an LSTM layer is one call however many steps it has.
     """
 
     name: str
@@ -49,21 +50,38 @@ class DeviceType:
     multiprocessors: int
     context_bytes: int = _GPU_CONTEXT_BYTES
     launch_ms: float = 0.01
+    fuses_lstm: bool = False
 
     def peak(self, precision: str) -> float:
         """Operations per second at a precision; one that the device lacks runs at the fp32 rate."""
         return self.peak_flops.get(precision, self.peak_flops["fp32"])
 
+    def sequence_ms(self, recurrent_steps: float, lstm_steps: float) -> float:
+        """Launches of a pass for which the steps of sequences wait: none can begin before the one before it ended.
+
+        Args:
+            recurrent_steps: Of all layers, see `GraphFeatures`.
+            lstm_steps: Those among them of LSTM layers.
+        """
+        return self.launch_ms * (recurrent_steps - (lstm_steps if self.fuses_lstm else 0.0))
+
 
 def _gpu(  # noqa: PLR0917 (a row of a table, read by its columns)
-    name: str, memory_gib: float, fp32: float, tf32: float, half: float, gigabytes_per_s: float, multiprocessors: int
+    name: str,
+    memory_gib: float,
+    fp64: float,
+    fp32: float,
+    tf32: float,
+    half: float,
+    gigabytes_per_s: float,
+    multiprocessors: int,
 ) -> DeviceType:
     """One row of the table; rates in TFLOP/s."""
-    peaks = {"fp32": fp32 * 1e12, "tf32": tf32 * 1e12, "bf16": half * 1e12, "fp16": half * 1e12}
+    rates = {"fp64": fp64, "fp32": fp32, "tf32": tf32, "bf16": half, "fp16": half}
     return DeviceType(
         name=name,
         memory_bytes=int(memory_gib * GIBIBYTE),
-        peak_flops=peaks,
+        peak_flops={precision: rate * 1e12 for precision, rate in rates.items()},
         memory_bytes_per_s=gigabytes_per_s * 1e9,
         multiprocessors=multiprocessors,
     )
@@ -78,33 +96,36 @@ _STANDIN: Final = DeviceType(
     # Resident set that the first step adds to the imported libraries, before anything that grows with the model: the
     # intercept of datasets/cpu_standin.
     context_bytes=92 << 20,
+    # A step of a GRU costs about that in each of its three passes, however small (49 microseconds together); one of an
+    # LSTM a fiftieth of it, because PyTorch hands whole LSTM layers to oneDNN on a processor, and no others.
     launch_ms=0.02,
+    fuses_lstm=True,
 )
 
 _TABLE: Final = (
     _STANDIN,
-    _gpu("Tesla K80", 12, 4.37, 4.37, 4.37, 240, 13),
-    _gpu("Tesla P100-PCIE-16GB", 16, 9.3, 9.3, 18.7, 732, 56),
-    _gpu("Tesla V100-SXM2-16GB", 16, 15.7, 15.7, 125, 900, 80),
-    _gpu("Tesla V100-SXM2-32GB", 32, 15.7, 15.7, 125, 900, 80),
-    _gpu("Tesla T4", 16, 8.1, 8.1, 65, 320, 40),
-    _gpu("NVIDIA GeForce GTX 1080 Ti", 11, 11.3, 11.3, 11.3, 484, 28),
-    _gpu("NVIDIA GeForce RTX 2080 Ti", 11, 13.4, 13.4, 53.8, 616, 68),
-    _gpu("NVIDIA GeForce RTX 3090", 24, 35.6, 35.6, 71, 936, 82),
-    _gpu("NVIDIA GeForce RTX 4090", 24, 82.6, 82.6, 165.2, 1008, 128),
-    _gpu("NVIDIA GeForce RTX 5090", 32, 104.8, 104.8, 209.6, 1792, 170),
-    _gpu("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 96, 110, 219, 438, 1792, 188),
-    _gpu("NVIDIA TITAN Xp", 12, 12.1, 12.1, 12.1, 547, 30),
-    _gpu("NVIDIA TITAN V", 12, 14.9, 14.9, 110, 653, 80),
-    _gpu("NVIDIA TITAN RTX", 24, 16.3, 16.3, 130, 672, 72),
-    _gpu("NVIDIA A10", 24, 31.2, 62.5, 125, 600, 72),
-    _gpu("NVIDIA A100-SXM4-40GB", 40, 19.5, 156, 312, 1555, 108),
-    _gpu("NVIDIA A100-SXM4-80GB", 80, 19.5, 156, 312, 2039, 108),
-    _gpu("NVIDIA L4", 24, 30.3, 60, 121, 300, 58),
-    _gpu("NVIDIA L40S", 48, 91.6, 183, 362, 864, 142),
-    _gpu("NVIDIA H100 PCIe", 80, 51, 378, 756, 2000, 114),
-    _gpu("NVIDIA H100 80GB HBM3", 80, 67, 494, 989, 3350, 132),
-    _gpu("NVIDIA H200", 140, 67, 494, 989, 4800, 132),
+    _gpu("Tesla K80", 12, 1.46, 4.37, 4.37, 4.37, 240, 13),
+    _gpu("Tesla P100-PCIE-16GB", 16, 4.7, 9.3, 9.3, 18.7, 732, 56),
+    _gpu("Tesla V100-SXM2-16GB", 16, 7.8, 15.7, 15.7, 125, 900, 80),
+    _gpu("Tesla V100-SXM2-32GB", 32, 7.8, 15.7, 15.7, 125, 900, 80),
+    _gpu("Tesla T4", 16, 0.25, 8.1, 8.1, 65, 320, 40),
+    _gpu("NVIDIA GeForce GTX 1080 Ti", 11, 0.35, 11.3, 11.3, 11.3, 484, 28),
+    _gpu("NVIDIA GeForce RTX 2080 Ti", 11, 0.42, 13.4, 13.4, 53.8, 616, 68),
+    _gpu("NVIDIA GeForce RTX 3090", 24, 0.56, 35.6, 35.6, 71, 936, 82),
+    _gpu("NVIDIA GeForce RTX 4090", 24, 1.3, 82.6, 82.6, 165.2, 1008, 128),
+    _gpu("NVIDIA GeForce RTX 5090", 32, 1.6, 104.8, 104.8, 209.6, 1792, 170),
+    _gpu("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 96, 1.7, 110, 219, 438, 1792, 188),
+    _gpu("NVIDIA TITAN Xp", 12, 0.38, 12.1, 12.1, 12.1, 547, 30),
+    _gpu("NVIDIA TITAN V", 12, 7.4, 14.9, 14.9, 110, 653, 80),
+    _gpu("NVIDIA TITAN RTX", 24, 0.51, 16.3, 16.3, 130, 672, 72),
+    _gpu("NVIDIA A10", 24, 0.49, 31.2, 62.5, 125, 600, 72),
+    _gpu("NVIDIA A100-SXM4-40GB", 40, 9.7, 19.5, 156, 312, 1555, 108),
+    _gpu("NVIDIA A100-SXM4-80GB", 80, 9.7, 19.5, 156, 312, 2039, 108),
+    _gpu("NVIDIA L4", 24, 0.49, 30.3, 60, 121, 300, 58),
+    _gpu("NVIDIA L40S", 48, 1.4, 91.6, 183, 362, 864, 142),
+    _gpu("NVIDIA H100 PCIe", 80, 26, 51, 378, 756, 2000, 114),
+    _gpu("NVIDIA H100 80GB HBM3", 80, 34, 67, 494, 989, 3350, 132),
+    _gpu("NVIDIA H200", 140, 34, 67, 494, 989, 4800, 132),
 )
 
 DEVICE_TYPES: Final[Mapping[str, DeviceType]] = {device.name: device for device in _TABLE}

@@ -23,7 +23,7 @@ from predictor_service.features.graph_limits import DEFAULT_LIMITS, GraphLimits
 from predictor_service.features.graph_measurement import ParameterCount
 from predictor_service.features.operator_families import OperatorFamily
 
-SCHEMA: Final = "cotenant.graph_description/1"
+SCHEMA: Final = "cotenant.graph_description/2"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,6 +38,7 @@ SCALARS: Final = (
     "input_bytes",
     "output_bytes",
     "recurrent_steps",
+    "lstm_steps",
 )
 """Names of the totals that every extraction has."""
 

@@ -29,7 +29,9 @@ class GraphFeatures:
         traffic_bytes: Read and written by all operators when nothing stays in a cache.
         widest_activation_bytes: Largest output of one operator.
         depth: Multiplying operators on the longest path.
-        recurrent_steps: Steps that recurrent layers take one after the other, summed over layers.
+        recurrent_steps: Steps that wait for the one before: of recurrent layers, summed over layers and directions, and
+            what a loop's body runs more often than once.
+        lstm_steps: Those among them of LSTM layers, which some libraries run in one call.
         nodes: Operators that run on the device; views, constants and shape arithmetic left out.
         unshaped_nodes: Those among them whose cost is unknown and counted as 0.
         operator_counts: Operators by family, all families present.
@@ -52,6 +54,7 @@ class GraphFeatures:
     widest_activation_bytes: int
     depth: int
     recurrent_steps: int
+    lstm_steps: int
     nodes: int
     unshaped_nodes: int
     operator_counts: Mapping[OperatorFamily, int]

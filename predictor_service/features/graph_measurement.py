@@ -9,8 +9,8 @@ from onnx import GraphProto
 
 from predictor_service.errors import GraphLimitError
 from predictor_service.features.graph_nodes import GraphNode
-from predictor_service.features.operator_costs import OperatorCost, classify, measure_operator
-from predictor_service.features.operator_families import MULTIPLYING_FAMILIES, OperatorFamily
+from predictor_service.features.operator_costs import OperatorCost, classify, measure_operator, sequence_length
+from predictor_service.features.operator_families import FAMILY_OF, MULTIPLYING_FAMILIES, OperatorFamily
 from predictor_service.features.saved_activations import saved_activation_bytes
 from predictor_service.features.shape_inference import ShapeTable, TensorShape
 from predictor_service.features.tensor_roles import TensorRoles, assign_roles, is_parameter_type
@@ -122,11 +122,8 @@ def measure_graph(structure: GraphStructure, table: ShapeTable) -> Measurement:
         "activation_bytes_saved": saved_activation_bytes(structure.nodes, structure.roles, table),
         "input_bytes": _total_bytes(structure.data_inputs, table),
         "output_bytes": _total_bytes(structure.outputs, table),
-        "recurrent_steps": sum(
-            _recurrent_steps(node, table)
-            for node, family in zip(device_nodes, families, strict=True)
-            if family is OperatorFamily.RECURRENT
-        ),
+        "recurrent_steps": sum(_waiting_steps(node, table) for node in device_nodes),
+        "lstm_steps": sum(_waiting_steps(node, table) for node in device_nodes if node.op_type == "LSTM"),
     }
     if max(totals.values()) > _LARGEST_COUNT:
         raise GraphLimitError("the graph's cost exceeds 2^62", remedy="look at the dimension bindings")
@@ -171,19 +168,26 @@ def lacks_multiplying_shape(measurement: Measurement) -> bool:
 
 
 def _repeated(cost: OperatorCost, node: GraphNode, table: ShapeTable) -> OperatorCost:
+    times = _repetitions(node, table)
+    return cost if times == 1 else cost.times(times)
+
+
+def _repetitions(node: GraphNode, table: ShapeTable) -> int:
     times = 1
     for repetition in node.repetitions:
         shape = table.get(repetition.tensor)
         if shape is not None and -len(shape.dims) <= repetition.axis < len(shape.dims):
             times *= max(shape.dims[repetition.axis], 1)
-    return cost if times == 1 else cost.times(times)
+    return times
 
 
-def _recurrent_steps(node: GraphNode, table: ShapeTable) -> int:
-    shape = table.get(node.input(0))
-    if shape is None or len(shape.dims) < 2:
-        return 0
-    return shape.dims[1 if node.number("layout", 0) else 0]
+def _waiting_steps(node: GraphNode, table: ShapeTable) -> int:
+    """Executions of a node that wait for the one before: steps of a recurrent layer, repetitions of a body."""
+    times = _repetitions(node, table)
+    if FAMILY_OF.get(node.op_type) is not OperatorFamily.RECURRENT:
+        return times - 1
+    directions = 2 if node.attributes.get("direction") == b"bidirectional" else 1
+    return times * directions * sequence_length(node, table.get(node.input(0)))
 
 
 def _total_bytes(names: Iterable[str], table: ShapeTable) -> int:

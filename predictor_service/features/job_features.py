@@ -20,7 +20,7 @@ from predictor_service.features.graph_features import GraphFeatures
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS, OPTIMIZERS, PRECISIONS, JobSettings
 from predictor_service.features.operator_families import OperatorFamily
 
-FEATURE_VERSION: Final = 2
+FEATURE_VERSION: Final = 3
 """Raise it with every change of names, order or meaning: models of another version are not served."""
 
 FloatArray = npt.NDArray[np.float64]
@@ -112,12 +112,14 @@ def _measure_roofline(
     bytes_to_ms = 1e3 * passes * ACTIVATION_SCALE[settings.precision] / device.memory_bytes_per_s
     traffic_ms = graph.operator_traffic_bytes * bytes_to_ms
     operator_ms = np.maximum(np.maximum(flops_ms, traffic_ms), device.launch_ms * passes)
-    sum_ms = float(operator_ms.sum())
-    shares = np.bincount(codes, weights=operator_ms, minlength=len(_FAMILY_CODES)) / max(sum_ms, 1e-12)
+    family_ms = np.bincount(codes, weights=operator_ms, minlength=len(_FAMILY_CODES))
+    sequence_ms = passes * device.sequence_ms(graph.recurrent_steps, graph.lstm_steps)
+    family_ms[_FAMILY_CODES[OperatorFamily.RECURRENT]] += sequence_ms
+    sum_ms = float(family_ms.sum())
     return _Roofline(
         step_ms=sum_ms + _optimizer_ms(graph, settings, device) + device.launch_ms,
         compute_bound_ratio=float(operator_ms[flops_ms >= traffic_ms].sum()) / max(sum_ms, 1e-12),
-        family_ratios=tuple(shares.tolist()),
+        family_ratios=tuple((family_ms / max(sum_ms, 1e-12)).tolist()),
     )
 
 
@@ -188,7 +190,7 @@ def _list_features() -> tuple[Feature, ...]:
     graph = GraphFeatures(
         batch=1, parameters=0, parameter_bytes=0, buffers=0, buffer_bytes=0, forward_macs=0, forward_flops=0,
         activation_bytes_saved=0, input_bytes=0, output_bytes=0, traffic_bytes=0, widest_activation_bytes=0, depth=0,
-        recurrent_steps=0, nodes=0, unshaped_nodes=0, operator_counts=dict.fromkeys(OperatorFamily, 0),
+        recurrent_steps=0, lstm_steps=0, nodes=0, unshaped_nodes=0, operator_counts=dict.fromkeys(OperatorFamily, 0),
         operator_families=(), operator_flops=empty, operator_traffic_bytes=empty,
     )  # fmt: skip
     device = DeviceType(

@@ -3,7 +3,7 @@
 One multiply-accumulate counts as two operations. Element-wise operators count one operation per element (or the few
 that their formula has), which only matters for the rooflines: their time is that of their bytes.
 Traffic is what must cross the memory bus when nothing stays in a cache: every input once, every output once; a lookup
-reads the rows that it returns.
+reads the rows that it returns, and a recurrent layer reads the weights of its state in every step.
 """
 
 from __future__ import annotations
@@ -107,6 +107,13 @@ def classify(node: GraphNode, constants: Set[str], table: ShapeTable) -> Operato
         if looked_up is not None and len(looked_up.dims) == 2:
             return OperatorFamily.EMBEDDING
     return family
+
+
+def sequence_length(node: GraphNode, sequence: TensorShape | None) -> int:
+    """Steps of a recurrent layer from the shape of its input; 0 where it is not known."""
+    if sequence is None or len(sequence.dims) < 2:
+        return 0
+    return sequence.dims[1 if node.number("layout", 0) else 0]
 
 
 def _count_macs(node: GraphNode, family: OperatorFamily, inputs: Shapes, outputs: Shapes) -> int:
@@ -230,6 +237,7 @@ def _count_flops(node: GraphNode, family: OperatorFamily, inputs: Shapes, output
 
 # Operators that read as much as they write, however large the tensor that they pick from.
 _PICKING = frozenset({"Gather", "GatherElements", "GatherND", "Slice", "Compress"})
+_RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 
 
 def _bytes_read(node: GraphNode, inputs: Shapes, outputs: Shapes) -> list[int]:
@@ -238,4 +246,6 @@ def _bytes_read(node: GraphNode, inputs: Shapes, outputs: Shapes) -> list[int]:
     if node.op_type in _PICKING:
         output = outputs[0]
         sizes_bytes[0] = 0 if output is None else output.size_bytes
+    if node.op_type in _RECURRENT and len(sizes_bytes) > 2:
+        sizes_bytes[2] *= max(sequence_length(node, inputs[0]), 1)
     return sizes_bytes

@@ -158,7 +158,7 @@ def _tile_products(work: ForwardWork, device: DeviceType, precision: str) -> Flo
     return np.concatenate(parts)
 
 
-STEP_PART_NAMES: Final = ("fixed", "arithmetic", "traffic", "launches", "weights")
+STEP_PART_NAMES: Final = ("fixed", "arithmetic", "traffic", "launches", "sequence", "weights")
 """Parts of the step time of a job that is known by figures in a table."""
 
 
@@ -191,6 +191,7 @@ def described_step_parts(
         "arithmetic": 2e3 * passes * figures["forward_macs"] / device.peak(precision),
         "traffic": 2e3 * kept * ACTIVATION_SCALE.get(precision, 1.0) / device.memory_bytes_per_s,
         "launches": launches * device.launch_ms,
+        "sequence": passes * device.sequence_ms(figures.get("recurrent_steps", 0.0), figures.get("lstm_steps", 0.0)),
         "weights": 1e3 * weight_bytes * figures["parameters"] / device.memory_bytes_per_s,
     }
 

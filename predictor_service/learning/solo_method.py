@@ -168,7 +168,7 @@ class SoloMethod:
 
     def fit(self, problem: Problem, seed: int) -> FittedSolo:
         """Learns from all rows of a problem; see `problem.Method`."""
-        problem = at_batches(problem)
+        problem = _comparable(at_batches(problem))
         failed = find_failed_runs(problem)
         measured = _learn(problem, self.level, seed)
         is_doubted = failed.any() and not failed.all()
@@ -178,12 +178,25 @@ class SoloMethod:
         return FittedSolo(measured=measured, sound=sound, promise=_choose_promise(sound, seed), domain=domain)
 
 
+def _comparable(problem: Problem) -> Problem:
+    """The rows whose step is that of the others; all where none is."""
+    if problem.target != "step_time":
+        return problem
+    kept = [row for row, job in enumerate(problem.jobs) if job.labels.get("step_ms") != "not_comparable"]
+    return problem.subset(kept) if kept else problem
+
+
+def _candidates(level: str, used: str) -> tuple[str, ...]:
+    """Trees that know no physics cannot reach a device that they have not seen, and are not heard of one untested."""
+    return tuple(CANDIDATES) if level == "device" != used else (*CANDIDATES, UNTUNED)
+
+
 def _learn(problem: Problem, level: str, seed: int) -> LearnedRows:
     used, groups, folds = inner_folds(problem, level)
-    names = (*CANDIDATES, UNTUNED) if folds else (CONSTANT,)
+    names = _candidates(level, used) if folds else (CONSTANT,)
     models = fit_models(problem, level, seed, names)
     anchor, encoded = models.physics.anchor(problem), models.seen
-    held_out = hold_out(problem, level, folds, seed) if folds else _nothing_held_out(problem)
+    held_out = hold_out(problem, level, folds, seed, names) if folds else _nothing_held_out(problem)
     answers = {name: models.physics.encode(values, anchor) for name, values in held_out.items()}
     errors = {name: values - encoded for name, values in answers.items()}
     count = len(frozenset[str]().union(*groups))

@@ -53,7 +53,7 @@ class SoloModels:
         return {name: self.physics.decode(value, anchor) for name, value in self.encode_each(problem).items()}
 
 
-def fit_models(problem: Problem, level: str, seed: int, names: Iterable[str] = (*CANDIDATES, UNTUNED)) -> SoloModels:
+def fit_models(problem: Problem, level: str, seed: int, names: Iterable[str]) -> SoloModels:
     """Fits candidates.
 
     Args:
@@ -76,11 +76,13 @@ def fit_models(problem: Problem, level: str, seed: int, names: Iterable[str] = (
     )
 
 
-def hold_out(problem: Problem, level: str, folds: Sequence[Fold], seed: int) -> dict[str, FloatArray]:
+def hold_out(
+    problem: Problem, level: str, folds: Sequence[Fold], seed: int, names: Iterable[str]
+) -> dict[str, FloatArray]:
     """What every candidate says of every row, in the target's unit, having learned everything without its group."""
     held_out: dict[str, FloatArray] = {}
     for fold in folds:
-        models = fit_models(problem.subset(fold.train), level, seed)
+        models = fit_models(problem.subset(fold.train), level, seed, names)
         for name, values in models.decode_each(problem.subset(fold.test)).items():
             held_out.setdefault(name, np.full(len(problem), np.nan))[fold.test] = values
     return {name: values for name, values in held_out.items() if np.isfinite(values).all()}

@@ -18,17 +18,16 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy.optimize import nnls
 
 from predictor_service.features.analytical_memory import PART_NAMES, described_parts
 from predictor_service.features.devices import STANDIN_DEVICE, find_device_type
 from predictor_service.features.step_simulation import STEP_PART_NAMES, described_step_parts
 from predictor_service.learning.busy_share import fit_shares, read_shares, share_parts
+from predictor_service.learning.part_coefficients import fit_sums, fit_times
 from predictor_service.learning.problem import FloatArray, JobFacts, Problem
 
 LOG_TARGETS: Final = frozenset({"memory", "step_time"})
 """Targets that are learned as ln(measured / anchor); the others are shares, learned as differences of arcsines."""
-_ROWS_PER_COEFFICIENT: Final = 4
 _RECKONED_MS: Final = ("roofline_ms", "simulated_launched_ms")
 _NO_PARTS: Final = np.zeros(0)
 
@@ -143,15 +142,12 @@ _PARTS: Final[Mapping[str, Callable[[JobFacts], FloatArray | None]]] = {
 
 
 def _fit_parts(problem: Problem) -> FloatArray:
-    """Coefficients by relative error; all 1 where there are too few rows to fit."""
     parts = _parts(problem)
     known = np.isfinite(parts).all(axis=1)
-    if known.sum() < _ROWS_PER_COEFFICIENT * parts.shape[1]:
-        return np.ones(parts.shape[1])
-    relative = parts[known] / problem.measured[known][:, None]
-    scale = np.maximum(relative.max(axis=0), 1e-12)
-    coefficients, _ = nnls(relative / scale, np.ones(int(known.sum())))
-    return np.asarray(coefficients / scale)
+    if problem.target == "memory":
+        return fit_sums(parts[known], problem.measured[known])
+    known &= parts.any(axis=1)
+    return fit_times(parts[known], problem.measured[known])
 
 
 def _fit_shares(problem: Problem) -> FloatArray:

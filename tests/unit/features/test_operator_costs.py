@@ -70,7 +70,19 @@ def test_a_gru_in_two_directions_has_three_gates_each() -> None:
     counted = features(net, y, batch=4)
 
     assert counted.forward_macs == 9 * 4 * 2 * 96 * (16 + 32)
-    assert counted.recurrent_steps == 9
+    assert counted.recurrent_steps == 2 * 9
+    assert counted.lstm_steps == 0
+
+
+def test_the_weights_of_a_state_are_read_in_every_step() -> None:
+    def traffic_bytes(steps: int) -> int:
+        net = GraphBuilder()
+        weights = [net.weight([1, 64, 16]), net.weight([1, 64, 16])]
+        return features(
+            net, net.node("LSTM", [net.input("x", [steps, "batch", 16]), *weights], hidden_size=16)
+        ).traffic_bytes
+
+    assert traffic_bytes(steps=9) - traffic_bytes(steps=8) == 4 * (64 * 16 + 16 + 16)
 
 
 def test_attention_meets_every_key_twice() -> None:
@@ -159,7 +171,10 @@ def test_the_body_of_a_scan_counts_once_per_step() -> None:
     net.initializers.append(helper.make_tensor("w", TensorProto.FLOAT, [8, 16], [0.0] * 128))
     y = net.node("Scan", [x], body=step, num_scan_inputs=1)
 
-    assert features(net, y, batch=3).forward_macs == 7 * 3 * 8 * 16
+    counted = features(net, y, batch=3)
+
+    assert counted.forward_macs == 7 * 3 * 8 * 16
+    assert counted.recurrent_steps == 7 - 1
 
 
 def test_the_longer_branch_of_an_if_stands_for_both() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from predictor_service.learning.problem import LEVELS, Problem
-from predictor_service.learning.solo_candidates import fit_candidates
+from predictor_service.learning.solo_candidates import UNTUNED, fit_candidates
 from predictor_service.learning.solo_method import FittedSolo, SoloMethod, inner_folds
 from predictor_service.learning.solo_physics import fit_physics
 from predictor_service.learning.untuned_trees import fit_untuned_trees
@@ -125,6 +125,26 @@ def test_a_device_that_was_never_measured_is_answered_from_its_peaks() -> None:
     unseen = step_problem("Tesla T4", seed=2)
     forecast = SoloMethod("architecture").fit(problem, seed=0).predict(unseen)
     assert np.median(np.abs(forecast.value / unseen.measured - 1.0)) < 0.2
+
+
+def test_one_device_teaches_another_one_by_its_peaks() -> None:
+    fitted = SoloMethod("device").fit(step_problem("Tesla K80"), seed=0)
+    unseen = step_problem("NVIDIA A100-SXM4-40GB")
+    assert UNTUNED not in {result.name for result in fitted.candidates}
+    assert np.median(np.abs(fitted.predict(unseen).value / unseen.measured - 1.0)) < 0.3
+
+
+def test_rows_that_count_another_unit_of_step_teach_nothing() -> None:
+    sound = step_problem("Tesla T4", architectures=4)
+    odd = step_problem("Tesla T4", architectures=3, seed=1)
+    labelled = [dataclasses.replace(job, labels={"step_ms": "not_comparable"}) for job in odd.jobs]
+    odd = dataclasses.replace(odd, jobs=tuple(labelled), measured=1e3 * odd.measured)
+    unseen = step_problem("Tesla T4", seed=2)
+    alone, beside = (
+        SoloMethod("architecture").fit(rows, seed=0).predict(unseen) for rows in (sound, joined(sound, odd))
+    )
+    assert np.array_equal(alone.value, beside.value)
+    assert np.isfinite(SoloMethod("architecture").fit(odd, seed=0).predict(unseen).value).all()
 
 
 def test_where_figures_of_graphs_only_name_few_architectures_published_columns_answer_alone() -> None:
