@@ -47,12 +47,17 @@ class Recovered:
 
 
 def apply_event(engine: SchedulerEngine, event: Event) -> list[Command]:
-    """Let the engine handle a stored event; one that it finds impossible changes nothing and is reported as our bug."""
+    """Let the engine handle a stored event; one that it finds impossible is reported as our bug.
+
+    Whatever else breaks is reported too: the event is stored, and who ends at it once would end at it at every start.
+    """
     try:
         return engine.handle(event)
     except (InvalidTransition, PolicyError) as error:
         _log.error("impossible event", extra={"kind": type(event).__name__, "finding": str(error)})
-        return []
+    except Exception:
+        _log.exception("broken event", extra={"kind": type(event).__name__})
+    return []
 
 
 def snapshot_state(engine: SchedulerEngine, numbers: JobNumbers) -> Mapping[str, Any]:

@@ -103,15 +103,17 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             raise AgentProtocolError("node_id must be 1 to 63 letters, digits or . _ -")
         if len(hello.gpus) > GPUS_PER_NODE_MAX or len(hello.attempts) > ATTEMPTS_PER_HELLO_MAX:
             raise AgentProtocolError("a Hello has at most 1,024 GPUs and 10,000 attempts")
-        self._check_gpu_ids(hello)
+        self._check_gpus(hello)
         if self._certificates_required and hello.node_id not in _certificate_names(context):
             raise AgentProtocolError(f"the certificate does not name node {hello.node_id!r}")
         return hello
 
-    def _check_gpu_ids(self, hello: node_agent_pb2.Hello) -> None:
+    def _check_gpus(self, hello: node_agent_pb2.Hello) -> None:
         gpu_ids = [gpu.gpu_id for gpu in hello.gpus]
         if len(set(gpu_ids)) != len(gpu_ids) or not all(gpu_ids):
             raise AgentProtocolError("every GPU of a node needs an id of its own")
+        if any(gpu.healthy and gpu.memory_bytes < 1 for gpu in hello.gpus):
+            raise AgentProtocolError("a healthy GPU has memory")
         for gpu_id in gpu_ids:
             view = self._loop.engine.state.gpus.get(gpu_id)
             if view is not None and view.node_id != hello.node_id:

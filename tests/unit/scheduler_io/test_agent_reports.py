@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import cast
 
+import pytest
+
 from cotenant.v1 import node_agent_pb2
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.progress_reports import ProgressReports
 from scheduler_service.adapters.stretch_relay import StretchRelay
 from scheduler_service.core.events import GpuHealthChanged, JobProgressed, NodeJoined
+from scheduler_service.errors import AgentProtocolError
 from scheduler_service.grpc_api.node_agent_servicer import LeaseTimes, NodeAgentServicer
 from scheduler_service.grpc_api.status_codes import Context
 from scheduler_service.live_loop import LiveLoop
@@ -44,6 +47,25 @@ async def until(condition: Callable[[], object]) -> None:
 
 def kinds(log: FillingLog) -> list[str]:
     return [type(stored.event).__name__ for stored in log.read_from(1)]
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        node_agent_pb2.Hello(node_id="a/b"),
+        node_agent_pb2.Hello(node_id="n", gpus=[node_agent_pb2.AgentGpu(gpu_id="g", healthy=True)]),
+        node_agent_pb2.Hello(node_id="n", gpus=[node_agent_pb2.AgentGpu(memory_bytes=1, healthy=True)]),
+    ],
+)
+def test_a_node_that_cannot_be_is_refused(hello: node_agent_pb2.Hello) -> None:
+    async def work(loop: LiveLoop) -> None:
+        async def said() -> AsyncIterator[node_agent_pb2.ConnectRequest]:
+            yield node_agent_pb2.ConnectRequest(hello=hello)
+
+        with pytest.raises(AgentProtocolError):
+            await anext(agents_of(loop, ProgressReports(interval_ms=0)).Connect(said(), cast("Context", None)))
+
+    run(work, FillingLog())
 
 
 def test_progress_waits_in_one_piece_while_the_disk_refuses() -> None:

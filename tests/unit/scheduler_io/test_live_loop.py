@@ -11,8 +11,9 @@ import pytest
 from scheduler_service.adapters import recovery
 from scheduler_service.adapters.event_log import LogRecord
 from scheduler_service.adapters.recovery import JobNumbers, recover
+from scheduler_service.core.commands import Command
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.events import JobSubmitted, NodeJoined
+from scheduler_service.core.events import Event, JobSubmitted, NodeJoined
 from scheduler_service.core.records import Gpu, JobRequest, Node
 from scheduler_service.errors import NotReadyError, RequestConflictError, StateFullError, UnknownJobError
 from scheduler_service.live_loop import LiveLoop, Mutation, Proposal
@@ -106,6 +107,26 @@ def test_nothing_enters_a_closed_loop() -> None:
             await loop.mutate(submission("job-1"))
 
     run(work, FillingLog())
+
+
+def test_an_event_that_breaks_the_engine_ends_neither_the_loop_nor_a_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = SchedulerEngine.handle
+
+    def handle_all_but_nodes(engine: SchedulerEngine, event: Event) -> list[Command]:
+        if isinstance(event, NodeJoined):
+            raise KeyError("a bug of ours")
+        return handle(engine, event)
+
+    monkeypatch.setattr(SchedulerEngine, "handle", handle_all_but_nodes)
+    log = MemoryEventLog()
+
+    async def work(loop: LiveLoop) -> None:
+        await loop.tell(node_joined("n1"))
+        assert await loop.mutate(submission("job-1")) == "job-1"
+
+    run(work, log)
+    found = recover(log, new_engine=make_engine, restored_engine=lambda _: make_engine())
+    assert list(found.engine.state.jobs) == ["job-1"]
 
 
 def test_recovery_from_a_snapshot_equals_recovery_from_all_events() -> None:
