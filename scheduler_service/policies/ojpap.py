@@ -2,7 +2,7 @@
 
 What it does:
     Places jobs as ojpp does. When the moving average of the slowdown measured on a GPU stays above its limit, it looks
-    at those GPUs above it that are in the half that suffers most: from each the worker that is cheapest to migrate goes
+    at those GPUs above it that are in the half of those in use that suffers most. From each the cheapest worker goes
     to the GPU on which the worst slowdown would then be lowest, GPUs in use first, if every limit of ojpp holds there
     and for its job, if that lowers the interference, and if the costs of all moves together stay within a limit.
 
