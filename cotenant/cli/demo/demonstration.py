@@ -146,6 +146,7 @@ def _running(cluster: LocalCluster, narrator: Narrator, report: DemoReport) -> I
         cluster.stop()
 
 
+_END_TITLE = "Every job at its end; PRED/MEAS = slowdown as the scheduler knew it, ? = unknown"
 _FIRST_START = {"predictor": " (trains its models from the committed measurements at its first start)"}
 
 
@@ -161,7 +162,7 @@ def _play(stage: Stage, jobs: Sequence[scenario.DemoJob], options: DemoOptions) 
     narrator.section(f"{len(jobs)} real trainings on {report.devices} stand-in devices, policy {report.policy}")
     job_ids, crash = _run_jobs(stage, jobs, with_crash=options.crash)
     ended = {job_id: stage.scheduler.get_job(job_id) for job_id in job_ids}
-    narrator.say(render_jobs(ended, title="Every job at its end", width=narrator.width))
+    narrator.say(render_jobs(ended, title=_END_TITLE, width=narrator.width))
     report.checks += check_jobs(ended, len(jobs), stage.tracker.violations)
     report.checks.append(check_logs(stage.scheduler, ended))
     if crash.before:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from rich.text import Text
@@ -9,11 +10,12 @@ from rich.text import Text
 from cotenant import quantities
 from cotenant.cli.demo.job_tracker import ENDED
 from cotenant.cli.demo.narrator import Note
-from cotenant.cli.job_views import coded_reason, neighbour_names, phase_name, slowdown_pair
+from cotenant.cli.job_views import coded_reason, phase_name, slowdown_pair
 from cotenant.cli.tables import Column, Row, render_table
 from cotenant.v1 import scheduling_pb2
 
 BAR_CELLS = 5
+_JOB_ID = re.compile(r"\bjob-[0-9]+\b")
 _COLUMNS = (
     Column(title="JOB", shrinks=True),
     Column(title="PHASE"),
@@ -56,7 +58,7 @@ def _row(job: scheduling_pb2.Job, names: Mapping[str, str]) -> Row:
     return Row(
         cells=cells,
         styles=((1, _STYLES.get(phase, "")),),
-        note=coded_reason(job.reason) if wants_note else "",
+        note=_named(coded_reason(job.reason), names) if wants_note else "",
     )
 
 
@@ -67,7 +69,9 @@ def _progress_text(job: scheduling_pb2.Job) -> str:
 
 
 def summary_line(jobs: Mapping[str, scheduling_pb2.Job]) -> str:
-    """Returns one line for a log: counts and who runs beside whom."""
+    """Returns one line for a log: counts and who runs beside whom; empty before the first job."""
+    if not jobs:
+        return ""
     names = {job_id: job.spec.name for job_id, job in jobs.items()}
     running = [job for job in jobs.values() if phase_name(job) == "running"]
     parts = []
@@ -79,22 +83,21 @@ def summary_line(jobs: Mapping[str, scheduling_pb2.Job]) -> str:
 
 
 def placement_notes(jobs: Mapping[str, scheduling_pb2.Job]) -> dict[str, Note]:
-    """Returns what is worth saying once: where each job is and why, and beside whom it now is."""
+    """Returns what is worth saying once: where each job is and why."""
     names = {job_id: job.spec.name for job_id, job in jobs.items()}
-    notes = {}
-    for job_id, job in jobs.items():
-        notes[job_id] = _placement_note(job)
-        beside = neighbour_names(job, names)
-        if beside and job.phase not in ENDED:
-            notes[f"{job_id} beside"] = Note(key=(beside,), text=f"{job.spec.name} is beside {beside}")
-    return notes
+    return {job_id: _placement_note(job, names) for job_id, job in jobs.items()}
 
 
-def _placement_note(job: scheduling_pb2.Job) -> Note:
+def _named(reason: str, names: Mapping[str, str]) -> str:
+    """Puts names where a reason has job ids."""
+    return _JOB_ID.sub(lambda found: names.get(found[0], found[0]), reason)
+
+
+def _placement_note(job: scheduling_pb2.Job, names: Mapping[str, str]) -> Note:
     phase = phase_name(job)
     if job.phase in ENDED:
         return Note(key=(phase,), text=f"{job.spec.name} {phase} after {job.steps_done} steps")
     gpus = ",".join(assignment.gpu_id for assignment in job.assignments)
     where = f"on {gpus}" if gpus else phase
-    text = f"{job.spec.name} {where}: {coded_reason(job.reason)}"
+    text = f"{job.spec.name} {where}: {_named(coded_reason(job.reason), names)}"
     return Note(key=(where, job.reason.code), text=text)

@@ -97,6 +97,6 @@ class Narrator:
             if self._noted.get(subject) != note.key:
                 self._noted[subject] = note.key
                 self.mark(note.text, style="cyan")
-        if system_clock.steady_ms() - self._last_line_ms >= LINE_EVERY_MS:
+        if system_clock.steady_ms() - self._last_line_ms >= LINE_EVERY_MS and (text := line()):
             self._last_line_ms = system_clock.steady_ms()
-            self.mark(line(), style="")
+            self.mark(text, style="")

@@ -13,6 +13,7 @@ from cotenant import process_tree
 from cotenant.cli.demo import scenario
 from cotenant.cli.demo.exclusive import ExclusiveJob, Outcome, run_exclusively
 from cotenant.cli.demo.job_tracker import JobTracker, Window
+from cotenant.cli.demo.live_view import placement_notes, summary_line
 from cotenant.cli.demo.report import Comparison, DemoReport, compare_pairs, error_summary, verdict_lines
 from cotenant.cli.demo.stages import crash_is_due
 from cotenant.cli.demo.verification import check_crash, check_jobs, step_fault
@@ -53,6 +54,14 @@ def test_a_lost_job_and_a_short_one_are_found() -> None:
     short = ended_job(scheduling_pb2.JOB_PHASE_FINISHED)
     checks = check_jobs({short.job_id: short}, submitted=2, violations=[])
     assert [check.holds for check in checks] == [False, False, True]
+
+
+def test_reasons_name_jobs_as_the_demo_does() -> None:
+    waiting, other = pending_job(), running_job()
+    waiting.reason.message = f"Sharing is refused by {other.job_id}, and job-7 is gone."
+    notes = placement_notes({job.job_id: job for job in (waiting, other)})
+    assert notes[waiting.job_id].text.endswith("Sharing is refused by cnn-waiting, and job-7 is gone.")
+    assert summary_line({}) == ""
 
 
 def test_a_restarted_job_is_found_after_the_crash() -> None:
