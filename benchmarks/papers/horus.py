@@ -1,11 +1,13 @@
 """Tables 6 and 7 and Figs. 7 to 9 of the Horus paper, run again.
 
-    python -m benchmarks.papers.horus [--seeds 20] [--parts testbed simulation dense] [--crowds pairwise summed printed]
+    python -m benchmarks.papers.horus [--seeds 20] [--parts testbed simulation dense partners]
+                                      [--crowds pairwise summed printed]
 
 Prints JSON; the simulation needs the public data of COTENANT_SHARED_DATA. Every policy of a seed meets the same jobs;
 ratios are taken per seed. Three and more jobs on a GPU slow each other down by the sum of what pairs do (pairwise), or
 by their summed utilization, as pairs do (summed), or pairs and crowds alike by the range that section 3.2 prints
-(printed, the testbed only). docs/papers.md says what stands in for what.
+(printed, the testbed only). `partners` says what choosing who shares can be worth. docs/papers.md says what stands in
+for what.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from benchmarks.papers.colocation_limits import HOUR_MS, least_gpu_h, with_least_memory
 from benchmarks.papers.colocation_workloads import (
     cluster_of,
     draw_philly,
@@ -50,6 +53,11 @@ POLICIES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "horus_f k=5": ("horus_f", {"queues": 5}),
 }
 TESTBED = ("fifo", "obp", "pab", PROFILED_PAB, "horus", WIDE_HORUS)
+PARTNERS = ("fifo", "obp", "pab", "horus")
+LEAST_MEMORY_GIB = {"memory as committed": 0.0, "two fit on a GPU": 2.7}
+"""Of 8 GiB."""
+MEANS_OF = 5
+"""Section 5.2: five runs of each algorithm and pattern."""
 SIMULATED = ("fifo", "obp", "horus", "horus_f", "horus_f k=5")
 PATTERNS = ("W-Small", "W-Large")
 CROWDS = ("pairwise", "summed", "printed")
@@ -60,20 +68,19 @@ PROFILING_MS = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What one run left: minutes, and the mean share of all GPUs' time that computes until the last job ends."""
+    """What one run left: minutes, the mean share of all GPUs' time that computes until the last job ends, GPU hours."""
 
     makespan_min: float
     run_min: float
     first_wait_median_min: float
     first_wait_mean_min: float
     utilization_ratio: float
+    held_gpu_h: float
 
 
 def testbed(seeds: int, crowds: str) -> list[Row]:
     """Table 6, Figs. 7 and 8: 100 jobs on 12 GPUs, two patterns."""
-    settings, rows = settings_of("testbed"), []
-    if crowds == "printed":
-        settings = {**settings, "slowdown": settings["printed_slowdown"]}
+    settings, rows = _testbed_settings(crowds), []
     for pattern in PATTERNS:
         traces = [_with_crowds(draw_testbed(settings, pattern, seed), settings, crowds) for seed in range(seeds)]
         found = _sweep(traces, cluster_of(settings), TESTBED, pattern)
@@ -119,7 +126,39 @@ def dense(seeds: int, crowds: str) -> list[Row]:
     return [{**row, "setting": f"half of the GPUs, {row['setting']}"} for row in simulation(seeds, crowds, "dense")]
 
 
-PARTS: Mapping[str, Callable[[int, str], list[Row]]] = {"testbed": testbed, "simulation": simulation, "dense": dense}
+def partners(seeds: int, crowds: str) -> list[Row]:
+    """Table 6: the GPU time that obp, pab and horus take, the least possible, and what five runs may show by luck."""
+    if crowds == "pairwise":
+        return []
+    settings, rows = _testbed_settings(crowds), []
+    for pattern in PATTERNS:
+        drawn = [_with_crowds(draw_testbed(settings, pattern, seed), settings, crowds) for seed in range(seeds)]
+        for memory, least_gib in LEAST_MEMORY_GIB.items():
+            traces, label = [with_least_memory(trace, least_gib) for trace in drawn], f"{pattern}, {memory}"
+            found = _sweep(traces, cluster_of(settings), PARTNERS, label)
+            held = {policy: [one.held_gpu_h for one in outcomes] for policy, outcomes in found.items()}
+            for most in (2, 4):
+                held[f"the least, {most} per GPU"] = [least_gpu_h(trace, settings, most) for trace in traces]
+            rows += [
+                as_row("Table 6", f"{label}, GPU time, {name} over obp", None, _ratios(held, name, "obp"))
+                for name in held
+                if name not in ("fifo", "obp")
+            ]
+            makespans = {policy: [one.makespan_min for one in outcomes] for policy, outcomes in found.items()}
+            rows += _over_others(label, makespans)
+            rows += [row for row in _slower(label, found) if "obp" in str(row["setting"])]
+            ratios = _ratios(makespans, "horus", "obp")
+            means = [fmean(ratios[first : first + MEANS_OF]) for first in range(0, len(ratios), MEANS_OF)]
+            rows.append(as_row("Table 6", f"{label}, makespan, horus over obp, least of five runs", None, [min(means)]))
+    return rows
+
+
+PARTS: Mapping[str, Callable[[int, str], list[Row]]] = {
+    "testbed": testbed,
+    "simulation": simulation,
+    "dense": dense,
+    "partners": partners,
+}
 
 
 def main(seeds: int = 20, parts: Sequence[str] = tuple(PARTS), crowds: Sequence[str] = CROWDS) -> dict[str, object]:
@@ -154,7 +193,13 @@ def run(trace: Trace, cluster: Cluster, name: str, *, seed: int) -> Outcome:
         first_wait_median_min=median(waits_ms) / 60_000,
         first_wait_mean_min=fmean(waits_ms) / 60_000,
         utilization_ratio=result.gpu_ms_utilized / (result.gpus * span_ms),
+        held_gpu_h=result.gpu_ms_held / HOUR_MS,
     )
+
+
+def _testbed_settings(crowds: str) -> Mapping[str, Any]:
+    settings = settings_of("testbed")
+    return {**settings, "slowdown": settings["printed_slowdown"]} if crowds == "printed" else settings
 
 
 def _with_crowds(trace: Trace, settings: Mapping[str, Any], crowds: str) -> Trace:
@@ -177,7 +222,7 @@ def _over_others(pattern: str, makespans: Mapping[str, Sequence[float]]) -> list
     }
     printed = {target.setting: target.values for target in read_targets("horus") if target.values}
     rows = []
-    for other in ("fifo", "obp", "pab", PROFILED_PAB):
+    for other in [one for one in ("fifo", "obp", "pab", PROFILED_PAB) if one in makespans]:
         paper = printed[settings["fifo" if other == "fifo" else "others"]]["horus"]
         ratios = _ratios(makespans, "horus", other)
         rows.append(as_row("6.1", f"{pattern}, makespan, horus over {other}", paper, ratios))
@@ -190,7 +235,7 @@ def _slower(pattern: str, found: Mapping[str, Sequence[Outcome]]) -> list[Row]:
     runs = {policy: [one.run_min for one in outcomes] for policy, outcomes in found.items()}
     return [
         as_row("Fig. 7", f"{pattern}, run time, {name} over fifo", printed.get(name), _ratios(runs, name, "fifo"))
-        for name in TESTBED
+        for name in found
         if name != "fifo"
     ]
 

@@ -163,10 +163,9 @@ def _compare(label: str, workloads: Sequence[Sequence[ServerJob]], worlds: Seque
         for name in OTHERS:
             ratios = over(found, name, PAPER, field)
             rows.append(as_row("Fig. 11", f"{label}: {quantity} of {name} over optimus", printed.get(name), ratios))
-    if worlds[0].shares_links:
-        return rows
-    # Shared links are as wide as own ones at most where three tasks share one, wider where fewer do: no bound for them.
-    limits = [drf.jct_h / least_jct_h(jobs) for drf, jobs in zip(found["drf"], workloads, strict=True)]
+    shares_links = worlds[0].shares_links
+    pairs = zip(found["drf"], workloads, strict=True)
+    limits = [drf.jct_h / least_jct_h(jobs, shares_links=shares_links) for drf, jobs in pairs]
     return [*rows, as_row("Fig. 11", f"{label}: limits: jct of drf over the least possible", None, limits)]
 
 

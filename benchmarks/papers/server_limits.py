@@ -28,24 +28,30 @@ class Need:
     work_s: float
 
 
-def least_jct_h(jobs: Sequence[ServerJob]) -> float:
-    """Return a lower bound of the mean completion time where every container has a link of its own.
+def least_jct_h(jobs: Sequence[ServerJob], *, shares_links: bool = False) -> float:
+    """Return a lower bound of the mean completion time, if Theorem 1's equal parts are the best places.
 
     The larger of two: nobody is faster than alone on the cluster; and one machine of all containers' power, on which
     every job is as efficient as it can be, is best used by whoever needs least still.
 
     Args:
         jobs: By any order; at least one.
+        shares_links: The tasks on a node share its link, here only those of the job itself; otherwise each has its own.
     """
-    needs = [_need(job) for job in jobs]
+    needs = [_need(job, shares_links=shares_links) for job in jobs]
     submitted_s = fmean(job.submitted_s for job in jobs)
     alone_s = fmean(need.released_s + need.alone_s for need in needs)
     return (max(alone_s, fmean(_shortest_rest_first(needs))) - submitted_s) / HOUR_S
 
 
-def _need(job: ServerJob) -> Need:
+def _need(job: ServerJob, *, shares_links: bool) -> Need:
     numbers, power = range(1, plan()["tasks_max"] + 1), sum(plan()["nodes"]["containers"])
-    step_s = {(w, p): _best_step_s(job.training, w, p) for w in numbers for p in numbers if w + p <= power}
+    step_s = {
+        (w, p): _best_step_s(job.training, w, p, shares_links=shares_links)
+        for w in numbers
+        for p in numbers
+        if w + p <= power
+    }
     return Need(
         released_s=ceil(job.submitted_s / plan()["interval_s"]) * plan()["interval_s"],
         alone_s=job.steps * min(step_s.values()),
@@ -53,22 +59,23 @@ def _need(job: ServerJob) -> Need:
     )
 
 
-def _best_step_s(training: ServerTraining, workers: int, servers: int) -> float:
-    """Return the time of a step in equal parts on the best number of nodes (Theorem 1)."""
+def _best_step_s(training: ServerTraining, workers: int, servers: int, *, shares_links: bool) -> float:
+    """Return the time of a step in equal parts on the best number of nodes."""
     containers: Sequence[int] = plan()["nodes"]["containers"]
-    fewest = ceil((workers + servers) / max(containers))
-    return min(_even_step_s(training, workers, servers, nodes) for nodes in range(fewest, len(containers) + 1))
+    fewest, most = ceil((workers + servers) / max(containers)), min(len(containers), workers + servers)
+    return min(
+        training.step_ms(_equal_parts(workers, servers, nodes, shares_links=shares_links)) / 1_000
+        for nodes in range(fewest, most + 1)
+    )
 
 
-def _even_step_s(training: ServerTraining, workers: int, servers: int, nodes: int) -> float:
-    parts = [
-        NodeTasks(
-            workers=workers // nodes + (node < workers % nodes),
-            servers=servers // nodes + (node >= nodes - servers % nodes),
-        )
-        for node in range(nodes)
-    ]
-    return training.step_ms(parts) / 1_000
+def _equal_parts(workers: int, servers: int, nodes: int, *, shares_links: bool) -> list[NodeTasks]:
+    parts = []
+    for node in range(nodes):
+        here = workers // nodes + (node < workers % nodes), servers // nodes + (node >= nodes - servers % nodes)
+        ratio = plan()["containers_of_table_2"] / max(sum(here), 1) if shares_links else 1.0
+        parts.append(NodeTasks(workers=here[0], servers=here[1], bandwidth_ratio=ratio))
+    return parts
 
 
 def _shortest_rest_first(needs: Sequence[Need]) -> list[float]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.papers import horus
+from benchmarks.papers.colocation_limits import least_gpu_h, with_least_memory
 from benchmarks.papers.colocation_workloads import cluster_of, draw_testbed, settings_of, with_summed_crowds
 from benchmarks.papers.horus import PROFILED_PAB, main, run
 from cotenant_simulator.truth.crowds import SummedUtilization
@@ -34,3 +36,35 @@ def test_the_printed_law_is_asked_of_the_testbed_only() -> None:
     law = SummedUtilization(**FEW["printed_slowdown"])
     assert (law.slowdown_ratio(1.0), law.slowdown_ratio(2.0)) == (0.5, 2.0)
     assert main(1, ["simulation", "dense"], ["printed"])["rows"] == []
+
+
+def test_the_least_gpu_time_of_two_equal_jobs_is_that_of_the_pair_where_it_is_faster() -> None:
+    """Two jobs of an hour each: together both take 1 + slowdown hours, apart one each."""
+    trace = draw_testbed({**FEW, "jobs": 2, "utilizations": [0.5], "memories_gib": [2.0]}, "W-Small", 0)
+    alone_h = sum(job.request.steps_total for job in trace.jobs) / 3_600
+    for slowdown, expected in ((0.5, 1.5 / 2), (1.5, 1.0)):
+        settings = {**FEW, "slowdown": {"linear": slowdown, "quadratic": slowdown}}
+        assert least_gpu_h(trace, settings, 2) == pytest.approx(expected * alone_h)
+        assert least_gpu_h(trace, settings, 1) == pytest.approx(alone_h)
+    apart = with_least_memory(trace, 4.5)
+    assert least_gpu_h(apart, FEW, 2) == pytest.approx(alone_h)
+
+
+@pytest.mark.parametrize("policy", ["obp", "horus"])
+def test_no_policy_takes_less_than_the_least_gpu_time(policy: str) -> None:
+    settings = {**settings_of("testbed"), "jobs": 40}
+    trace = with_least_memory(with_summed_crowds(draw_testbed(settings, "W-Large", 3), settings), 2.7)
+    outcome = run(trace, cluster_of(settings), policy, seed=3)
+    assert outcome.held_gpu_h > least_gpu_h(trace, settings, 2)
+
+
+def test_partners_print_their_gpu_time_beside_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(horus, "PATTERNS", ("W-Small",))
+    monkeypatch.setattr(horus, "LEAST_MEMORY_GIB", {"two fit on a GPU": 2.7})
+    rows = main(1, ["partners"], ["summed"])["rows"]
+    assert isinstance(rows, list)
+    settings = [str(row["setting"]) for row in rows]
+    assert settings[3] == "W-Small, two fit on a GPU, GPU time, the least, 4 per GPU over obp"
+    least = {setting: row["ours"] for setting, row in zip(settings, rows, strict=True) if "the least" in setting}
+    assert all(0.5 < ratio < 1.01 for ratio in least.values())
+    assert main(1, ["partners"], ["pairwise"])["rows"] == []

@@ -224,14 +224,14 @@ _LENGTHS = (("long", 4.0), ("short", 2.0))
 
 @pytest.mark.parametrize("scheduler", ["optimus", "drf", "tetris"])
 def test_nobody_beats_the_least_completion_time(scheduler: str) -> None:
-    for jobs in (draw_jobs(5), draw_published(5, keeps_lengths=False)):
-        outcome = run(jobs, scheme(scheduler, scheduler), World(seed=5))
-        assert outcome.jct_h > least_jct_h(jobs)
+    for jobs, shares_links in ((draw_jobs(5), False), (draw_jobs(5), True), (draw_published(5), False)):
+        outcome = run(jobs, scheme(scheduler, scheduler), World(seed=5, shares_links=shares_links))
+        assert outcome.jct_h > least_jct_h(jobs, shares_links=shares_links)
 
 
 def test_causes_print_the_paper_beside_one_changed_factor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimus_causes, "COMPUTING", (5,))
     rows = optimus_causes.main(1, ["computing"])["rows"]
     assert isinstance(rows, list)
-    assert [row["paper"] for row in rows] == [2.39, None, 1.63, None, None, 2.39, None, 1.63, None]
-    assert sum("limits" in row["setting"] for row in rows) == 1
+    assert [row["paper"] for row in rows] == [2.39, None, 1.63, None, None] * 2
+    assert sum("limits" in row["setting"] for row in rows) == 2
