@@ -53,7 +53,7 @@ class CallDesk:
         Args:
             context: The call.
             method: Short name, for metrics and log.
-            request: Its message, if it has one with a request_id.
+            request: Its message; None where the caller sends several.
             produce: Makes the answer.
         """
         if method in BRIEF_METHODS:
@@ -91,7 +91,8 @@ class CallDesk:
         if wait_s <= 0:
             raise DeadlineError("the deadline passed while the request waited", remedy="allow more time")
         if request is None:
-            return produce()
+            with self._line.streams.admitted(context):
+                return produce()
         return self._repeated.answer(method, getattr(request, "request_id", ""), request, wait_s, produce)
 
     def _note(self, method: str, code: grpc.StatusCode, duration_ms: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from predictor_service.errors import OverloadedError
 from predictor_service.grpc_api.shared_core import SharedCore
+from predictor_service.grpc_api.stream_guard import StreamGuard
 
 WAITING_MAX: Final = 256
 _RETRY_MS_MIN: Final = 50
@@ -84,6 +85,8 @@ class CallLine(ThreadPoolExecutor):
         self._recent_ms = 1.0
         self.core = SharedCore()
         """Where its threads run."""
+        self.streams = StreamGuard(max(1, threads // 4))
+        """Of its threads, those that may wait for what a caller still sends."""
         self._thread_role = threading.local()
         self._admitted: SimpleQueue[PlacedCall | None] = SimpleQueue()
         self._refused: SimpleQueue[PlacedCall | None] = SimpleQueue()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ipaddress
 import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from cotenant.v1 import models_pb2, models_pb2_grpc, prediction_pb2, prediction_pb2_grpc
-from predictor_service.errors import InvalidRequestError
+from predictor_service.errors import InvalidRequestError, OverloadedError
 from predictor_service.features.graph_limits import DEFAULT_LIMITS
 from predictor_service.grpc_api.call_line import CallLine
 from predictor_service.grpc_api.model_servicer import ModelServicer
@@ -46,6 +47,26 @@ class ServerOptions:
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None
     insecure: bool = False
+
+
+class _GuardedReflection(reflection.ReflectionServicer):
+    """Describes the services to as many callers as the line allows streams."""
+
+    def __init__(self, names: Iterable[str], line: CallLine) -> None:
+        super().__init__(names)
+        self._line = line
+
+    def ServerReflectionInfo(  # noqa: N802 (named by the contract)
+        self,
+        request_iterator: Iterable[Any],
+        context: Any,  # noqa: ANN401 (of the library's own wider type)
+    ) -> Iterator[Any]:
+        """Answers question after question."""
+        try:
+            with self._line.streams.admitted(context):
+                yield from super().ServerReflectionInfo(request_iterator, context)
+        except OverloadedError as error:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
 
 
 class PredictionServer:
@@ -87,7 +108,8 @@ class PredictionServer:
             models_pb2_grpc.add_ModelServiceServicer_to_server(models, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE_NAME, MODEL_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        add_reflection: Any = reflection_pb2_grpc.add_ServerReflectionServicer_to_server
+        add_reflection(_GuardedReflection(names, line), self._server)
         self.port = self._bind(options)
 
     def start(self) -> None:

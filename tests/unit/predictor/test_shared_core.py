@@ -10,7 +10,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from cotenant.v1.prediction_pb2 import ListDevicesResponse
+from cotenant.v1.prediction_pb2 import ListDevicesRequest, ListDevicesResponse
 from predictor_service.grpc_api.call_desk import CallDesk
 from predictor_service.grpc_api.call_line import CallLine
 from predictor_service.grpc_api.metrics import ServiceMetrics
@@ -45,7 +45,7 @@ def cores_in(line: CallLine, method: str, look: Callable[[], str]) -> str:
         seen.set_result(look())
         return ListDevicesResponse()
 
-    line.submit(lambda: desk.answer(Context(), method, None, produce))  # type: ignore[arg-type]
+    line.submit(lambda: desk.answer(Context(), method, ListDevicesRequest(), produce))  # type: ignore[arg-type]
     return seen.result(WAIT_S)
 
 
