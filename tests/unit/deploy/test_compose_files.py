@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+import argparse
 import fnmatch
 import re
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
+
+from cotenant_agent.settings import add_arguments
+from predictor_service.commands.program import serve_command
+from scheduler_service.commands.serve import serve
 
 ROOT = Path(__file__).resolve().parents[3]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 GPU = yaml.safe_load((ROOT / "docker-compose.gpu.yml").read_text())
 DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text()
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+
+
+def flags_of(command: click.Command) -> set[str]:
+    return {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
+
+
+def flags_of_agent() -> set[str]:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return {flag for action in parser._actions for flag in action.option_strings}
+
+
+FLAGS = {
+    ("predictor", "serve"): flags_of(serve_command),
+    ("scheduler", "serve"): flags_of(serve),
+    ("agent", "run"): flags_of_agent(),
+}
 
 
 def variables_with_defaults(text: str) -> dict[str, str]:
@@ -70,6 +93,27 @@ def test_every_build_target_is_a_stage_of_the_dockerfile_and_ends_as_an_unprivil
     stage = re.search(rf"^FROM \S+ AS {SERVICES[name]['build']['target']}\n(.*?)(?=^FROM|\Z)", DOCKERFILE, re.M | re.S)
     assert stage is not None
     assert "USER cotenant\n" in stage.group(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        *((name, service["command"]) for name, service in SERVICES.items()),
+        ("agent", GPU["services"]["agent"]["command"]),
+    ],
+)
+def test_every_flag_of_a_command_is_one_that_the_program_has(name: str, command: list[str]) -> None:
+    verb, *words = command
+    assert {word for word in words if word.startswith("--")} <= FLAGS[name, verb]
+
+
+def test_the_health_checks_ask_where_the_programs_serve() -> None:
+    for name, service in SERVICES.items():
+        kind, *words = service["healthcheck"]["test"]
+        command = service["command"]
+        told = command[command.index("--ready-file" if name == "agent" else "--address") + 1]
+        assert kind == "CMD"
+        assert words[-1] == told.replace("0.0.0.0", "127.0.0.1")
 
 
 def test_the_gpu_file_changes_the_agent_only_and_asks_for_devices() -> None:
