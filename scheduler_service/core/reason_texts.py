@@ -49,7 +49,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "SHARE_NOT_ALLOWED": "Sharing is refused by {jobs} (share: never).",
     "SLOWDOWN_TOO_HIGH": "Sharing would slow a job down by {slowdown_ratio}, and it accepts {max_slowdown_ratio} "
     "({jobs}); "
-    "raise max_slowdown_ratio to share sooner.",
+    "raise max_slowdown to share sooner.",
     "OUT_OF_DOMAIN": "The prediction for {jobs} is outside of what the model was trained on, so nobody shares a GPU "
     "on its "
     "word; share: any accepts that.",
@@ -125,7 +125,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "ATTEMPT_LOST": "The node or the job's shim was lost; the job goes on from its last checkpoint.",
     "ATTEMPT_FENCED": "The attempt ended itself because its lease had run out; the job goes on from its checkpoint.",
     "ATTEMPT_COMMUNICATION": "The job's processes lost each other; it goes on from its last checkpoint.",
-    "ATTEMPT_HOST_OOM": "The host ran out of memory; the job is tried again. State host_memory_bytes to be placed "
+    "ATTEMPT_HOST_OOM": "The host ran out of memory; the job is tried again. State host_memory to be placed "
     "better.",
     "ATTEMPT_GPU_FAULT": "The GPU failed; the job goes on from its last checkpoint on another one.",
     "ATTEMPT_SIGNAL": "The process was killed by a signal; the job goes on from its last checkpoint.",
