@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-IntegerArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
 

@@ -60,19 +60,6 @@ def count_memory(graph: GraphFeatures, settings: JobSettings, device: DeviceType
     )
 
 
-def horus_memory_bytes(graph: GraphFeatures, device: DeviceType) -> float:
-    """Estimates memory as Horus prints it: GMem = (B * A + P) + B * G + delta.
-
-    A and G are activations and gradients of one sample, P the parameters, delta the initialization overhead (here the
-    device's context). Gradients are as many as activations: the paper does not define them otherwise. Kept as a
-    compared estimator; nothing is placed by it.
-
-    Source: Horus, section 4.1.2, Eq. (2).
-    """
-    activations_bytes = graph.activation_bytes_saved
-    return activations_bytes + graph.parameter_bytes + activations_bytes + device.context_bytes
-
-
 PART_NAMES: Final = ("context", "weights", "saved", "widest", "input", "peak")
 """Parts of the memory of a job that is known by figures in a table instead of by its graph."""
 

@@ -71,17 +71,6 @@ def points_up_to(batch: int) -> int:
     return (batch - 1).bit_length() + 1
 
 
-def read_curve(grid: tuple[int, ...], values: FloatArray, batch: int) -> float:
-    """Reads the curve at a batch.
-
-    Args:
-        grid: Ascending batches; the last one is at least `batch`.
-        values: Model answers at the grid, same length.
-        batch: Where to read.
-    """
-    return float(np.interp(batch, grid, np.maximum.accumulate(values)))
-
-
 def largest_within(grid: tuple[int, ...], values: FloatArray, limit: float) -> int:
     """Finds the largest batch at which the curve stays within a limit, by bisection.
 
