@@ -85,6 +85,14 @@ def test_a_batch_that_cannot_fit_exits_with_four(cluster: RealCluster) -> None:
     assert "NO: up to" in done.stdout
 
 
+def test_what_up_keeps_is_found_without_naming_a_folder(cluster: RealCluster, tmp_path: Path) -> None:
+    backed_up = cluster.cotenant("backup", str(tmp_path / "monday"))
+    assert json.loads(backed_up.stdout)["last_sequence"] > 0, backed_up.stderr
+    assert '"NodeJoined"' in cluster.cotenant("export-log").stdout
+    assert "promoted" in cluster.cotenant("models", "list").stdout
+    assert cluster.cotenant("profiles", "status").returncode == 0
+
+
 def test_the_doctor_finds_the_services(cluster: RealCluster) -> None:
     findings = json.loads(cluster.cotenant("doctor", "-o", "json").stdout)["findings"]
     states = {finding["check"]: finding["state"] for finding in findings}
@@ -98,6 +106,7 @@ def test_policies_are_listed_and_one_is_in_use(cluster: RealCluster) -> None:
 
 
 def test_a_prediction_needs_no_service(tmp_path: Path) -> None:
-    nobody = RealCluster(process=None, environment={**os.environ, "XDG_CONFIG_HOME": str(tmp_path)})  # type: ignore[arg-type]
+    places = {"XDG_CONFIG_HOME": str(tmp_path), "COTENANT_STATE_DIR": str(tmp_path / "state")}
+    nobody = RealCluster(process=None, environment={**os.environ, **places})  # type: ignore[arg-type]
     done = nobody.cotenant("predict", str(ROOT / GRAPH), "--batch-size", "64", "--offline", "-o", "json", timeout_s=300)
     assert (done.returncode, json.loads(done.stdout)["fits"]) == (0, True), done.stderr
