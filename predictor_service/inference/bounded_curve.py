@@ -21,7 +21,10 @@ class CurvePoint(NamedTuple):
 
 
 class BoundedCurve:
-    """Straight lines between powers of two, never falling; the numbers are those of `batch_curve.read_curve`.
+    """Straight lines between powers of two; the numbers are those of numpy.interp.
+
+    Value and bounds never fall, but for the upper end of the interval: where less is known of a small batch than of a
+    large one, its upper end may be the higher one.
 
     Plain floats on purpose: reading four numbers costs one microsecond, four calls of numpy.interp cost thirty.
 
@@ -30,8 +33,11 @@ class BoundedCurve:
     """
 
     def __init__(self, bounded: Bounded) -> None:
-        curves = (bounded.value, bounded.lower, bounded.upper, bounded.upper_99)
-        self._points = [CurvePoint(*values) for values in zip(*(_rising(curve) for curve in curves), strict=True)]
+        value, lower, upper_99 = (
+            np.maximum.accumulate(each) for each in (bounded.value, bounded.lower, bounded.upper_99)
+        )
+        curves = (value, lower, np.maximum(bounded.upper, value), upper_99)
+        self._points = [CurvePoint(*values) for values in zip(*(curve.tolist() for curve in curves), strict=True)]
         # Slope of every line that ends at a point; no line ends at the first one.
         self._slopes = [CurvePoint(0.0, 0.0, 0.0, 0.0)]
         for index, (low, high) in enumerate(itertools.pairwise(self._points)):
@@ -84,8 +90,3 @@ def read_between(low: CurvePoint, high: CurvePoint, start: int, batch: int) -> C
         low.upper + weight * (high.upper - low.upper),
         low.upper_99 + weight * (high.upper_99 - low.upper_99),
     )
-
-
-def _rising(values: FloatArray) -> list[float]:
-    rising: list[float] = np.maximum.accumulate(values).tolist()
-    return rising

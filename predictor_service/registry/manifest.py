@@ -250,10 +250,9 @@ def _record_to_json(record: TargetRecord) -> dict[str, Any]:
 
 def _near_to_json(near: NearRecord) -> dict[str, Any]:
     nearness = near.nearness
-    plain = ("kind_columns", "setting_columns", "kind_reach", "setting_reach")
     return {
         "scores": asdict(near.scores),
-        **{name: getattr(nearness, name) for name in plain},
+        **{name: getattr(nearness, name) for name in ("kind_columns", "setting_columns")},
         **{name: getattr(nearness, name).tolist() for name in ("scale", "jobs")},
     }
 
@@ -285,8 +284,6 @@ def _near_from_json(read: Mapping[str, Any]) -> NearRecord:
         setting_columns=tuple(read["setting_columns"]),
         scale=np.array(read["scale"], dtype=np.float64),
         jobs=np.array(read["jobs"], dtype=np.float64),
-        kind_reach=read["kind_reach"],
-        setting_reach=read["setting_reach"],
     )
     return NearRecord(scores=_bounds_from_json(read["scores"]), nearness=nearness)
 

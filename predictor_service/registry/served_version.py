@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,7 +48,9 @@ class ServedTarget:
         self._model = model
         self._spread = spread
         self._offsets: dict[tuple[int, float], tuple[ConformalBounds, float, float]] = {}
-        self._indices = np.array([FEATURE_INDEX.get(name, -1) for name in record.columns], dtype=np.intp)
+        self._indices = _places(record.columns)
+        nearness = record.near.nearness if record.near else None
+        self._near_indices = _places((*nearness.kind_columns, *nearness.setting_columns) if nearness else ())
 
     @property
     def scores(self) -> ConformalBounds:
@@ -85,7 +87,7 @@ class ServedTarget:
             features: Job vectors, shape (rows, len(FEATURES)).
         """
         near = self.record.near
-        return near.nearness.strangeness(features) if near else None
+        return near.nearness.strangeness(features[:, self._near_indices]) if near else None
 
     def predict_bounded(
         self,
@@ -165,6 +167,10 @@ class ServedTarget:
     def contains(self, columns: FeatureArray) -> npt.NDArray[np.bool_]:
         """Tells for every row whether it resembles the training rows."""
         return self.record.domain.contains(columns)
+
+
+def _places(names: Sequence[str]) -> npt.NDArray[np.intp]:
+    return np.array([FEATURE_INDEX.get(name, -1) for name in names], dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

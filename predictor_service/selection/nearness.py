@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -30,41 +31,61 @@ QUERIES_MAX: Final = 2_048
 _DECIMALS: Final = 2
 """Kinds that are equal to so many are one: a graph whose operations do not quite grow with the batch, or was exported
 anew, is still itself."""
+_STORED_DECIMALS: Final = 6
 _SETTINGS_QUANTILE: Final = 0.95
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Nearness:
-    """Measured jobs, and how far apart they are.
+    """Measured jobs, and what counts as near to them.
 
     Attributes:
         kind_columns: Features that tell kinds, by name.
         setting_columns: Features that tell settings of a kind, by name.
-        scale: Standard deviation of each of these columns, kinds' first; columns that never varied have 1.
+        scale: Of each of these columns, kinds' first: divided by it, kinds of different families are at least 1 apart,
+            and nearly all measured settings of a kind at most 1.
         jobs: Measured ones divided by `scale`, shape (jobs, columns).
-        kind_reach: Smallest distance between kinds of different families, above 0.
-        setting_reach: Distance within which other settings of the same kind were measured, above 0.
     """
 
     kind_columns: tuple[str, ...]
     setting_columns: tuple[str, ...]
     scale: FloatArray
     jobs: FloatArray
-    kind_reach: float
-    setting_reach: float
 
-    def strangeness(self, features: FloatArray) -> FloatArray:
+    def strangeness(self, columns: FloatArray) -> FloatArray:
         """Tells of every job, from 0 to 1, how far it is from all measured ones.
 
         Args:
-            features: Whole vectors, shape (rows, len(FEATURES)).
+            columns: `kind_columns`, then `setting_columns`, shape (rows, columns).
         """
-        asked = features[:, [FEATURE_INDEX[name] for name in (*self.kind_columns, *self.setting_columns)]] / self.scale
-        kinds = len(self.kind_columns)
-        by_kind = _distances(asked[:, :kinds], self.jobs[:, :kinds]) / self.kind_reach
-        by_setting = _distances(asked[:, kinds:], self.jobs[:, kinds:]) / self.setting_reach - 1.0
-        least: FloatArray = np.maximum(by_kind, by_setting).min(axis=1)
+        asked, kinds = columns / self.scale, len(self.kind_columns)
+        measured_kinds, measured_settings = self._measured
+        by_kind = measured_kinds.distances(asked[:, :kinds])
+        by_setting = measured_settings.distances(asked[:, kinds:])
+        by_setting -= 1.0
+        least: FloatArray = np.maximum(by_kind, by_setting, out=by_kind).min(axis=1)
         return np.clip(least, 0.0, 1.0)
+
+    @cached_property
+    def _measured(self) -> tuple[_Points, _Points]:
+        kinds = len(self.kind_columns)
+        return _Points(self.jobs[:, :kinds]), _Points(self.jobs[:, kinds:])
+
+
+class _Points:
+    """Points with what every question about distances to them needs again."""
+
+    def __init__(self, points: FloatArray) -> None:
+        self._minus_twice = np.ascontiguousarray(-2.0 * points.T)
+        self._squares = (points**2).sum(axis=1)
+
+    def distances(self, rows: FloatArray) -> FloatArray:
+        """Euclidean distance of each row to each point, shape (rows, points)."""
+        squares = rows @ self._minus_twice
+        squares += self._squares
+        squares += (rows * rows).sum(axis=1)[:, None]
+        np.maximum(squares, 0.0, out=squares)
+        return np.asarray(np.sqrt(squares, out=squares))
 
 
 def name_kinds(features: FloatArray) -> tuple[IndexArray, IndexArray]:
@@ -88,22 +109,22 @@ def learn_nearness(features: FloatArray, groups: Sequence[frozenset[str]]) -> Ne
     Returns:
         None where no kind was measured at two settings, or all kinds are of one family.
     """
-    columns = _columns(features, (*KIND_COLUMNS, *SETTING_COLUMNS))
+    columns, kinds_count = _columns(features, (*KIND_COLUMNS, *SETTING_COLUMNS)), len(KIND_COLUMNS)
     deviation = columns.std(axis=0)
     scale = np.where(deviation > 1e-9, deviation, 1.0)
     kinds, settings = name_kinds(features)
-    jobs = columns[np.unique(settings, return_index=True)[1]] / scale
-    kind_reach = _least_between_families(columns[:, : len(KIND_COLUMNS)] / scale[: len(KIND_COLUMNS)], kinds, groups)
-    setting_reach = _usual_between_settings(columns[:, len(KIND_COLUMNS) :] / scale[len(KIND_COLUMNS) :], kinds)
+    kind_reach = _least_between_families(columns[:, :kinds_count] / scale[:kinds_count], kinds, groups)
+    setting_reach = _usual_between_settings(columns[:, kinds_count:] / scale[kinds_count:], kinds)
     if not kind_reach or not setting_reach:
         return None
+    scale[:kinds_count] *= kind_reach
+    scale[kinds_count:] *= setting_reach
+    jobs = columns[np.unique(settings, return_index=True)[1]] / scale
     return Nearness(
         kind_columns=KIND_COLUMNS,
         setting_columns=SETTING_COLUMNS,
         scale=scale,
-        jobs=jobs[:: max(1, -(-len(jobs) // MEASURED_MAX))],
-        kind_reach=kind_reach,
-        setting_reach=setting_reach,
+        jobs=np.round(jobs[:: max(1, -(-len(jobs) // MEASURED_MAX))], _STORED_DECIMALS),
     )
 
 
@@ -121,7 +142,7 @@ def _least_between_families(columns: FloatArray, kinds: IndexArray, groups: Sequ
     for place in range(0, len(firsts), -(-len(firsts) // QUERIES_MAX)):
         strangers = [other for other, each in enumerate(members) if members[place].isdisjoint(each)]
         if strangers:
-            distances = _distances(columns[firsts[place : place + 1]], columns[firsts[strangers]])
+            distances = _Points(columns[firsts[strangers]]).distances(columns[firsts[place : place + 1]])
             least = min(least, float(distances.min()))
     return least if np.isfinite(least) else 0.0
 
@@ -132,15 +153,7 @@ def _usual_between_settings(columns: FloatArray, kinds: IndexArray) -> float:
     for kind in np.unique(kinds):
         settings = np.unique(np.round(columns[kinds == kind], _DECIMALS), axis=0)
         if len(settings) > 1:
-            apart = _distances(settings, settings)
+            apart = _Points(settings).distances(settings)
             np.fill_diagonal(apart, np.inf)
             nearest += apart.min(axis=1).tolist()
     return float(np.quantile(nearest, _SETTINGS_QUANTILE)) if nearest else 0.0
-
-
-def _distances(rows: FloatArray, known: FloatArray) -> FloatArray:
-    """Of each row to each known one, in standard deviations per square root of columns, shape (rows, known)."""
-    squares = rows @ (-2.0 * known.T)
-    squares += (known**2).sum(axis=1)
-    squares += (rows**2).sum(axis=1)[:, None]
-    return np.asarray(np.sqrt(np.maximum(squares, 0.0) / rows.shape[1]))
