@@ -84,6 +84,13 @@ class InvalidRequestError(CallerError):
     """A field of the request is outside its range; `details["field"]` names it where there is one."""
 
 
+def invalid_field(
+    field: str, message: str, remedy: str = "send a value in the range that is named"
+) -> InvalidRequestError:
+    """The error about a field of a request, named in its message and for programs."""
+    return InvalidRequestError(f"{field}: {message}", remedy=remedy, details={"field": field})
+
+
 class InvalidBindingError(InvalidRequestError):
     """A dimension binding is not a usable size."""
 

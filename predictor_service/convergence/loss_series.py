@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from predictor_service.errors import InvalidRequestError
+from predictor_service.errors import invalid_field
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -120,24 +120,26 @@ def replace_outliers(losses: FloatArray) -> tuple[FloatArray, int]:
 
 def _check_points(field: str, times: FloatArray, values: FloatArray) -> None:
     if len(times) > POINTS_MAX:
-        raise _invalid(field, f"{len(times)} points", f"send at most {POINTS_MAX}, e.g. the mean of every epoch")
+        raise invalid_field(field, f"{len(times)} points", f"send at most {POINTS_MAX}, e.g. the mean of every epoch")
     if not (np.isfinite(times).all() and np.isfinite(values).all()):
-        raise _invalid(field, "a point is not finite", "leave such points out")
+        raise invalid_field(field, "a point is not finite", "leave such points out")
     if (np.diff(times, prepend=0.0) < 0).any():
-        raise _invalid(field, "progress falls or is negative", "send points in the order of training, from 0")
+        raise invalid_field(field, "progress falls or is negative", "send points in the order of training, from 0")
     if (values < 0).any():
-        raise _invalid(field, "a loss is negative", "send a loss of 0 or more, or an accuracy within 0 to 1")
+        raise invalid_field(field, "a loss is negative", "send a loss of 0 or more, or an accuracy within 0 to 1")
 
 
 def _check_epochs(epoch_length: float, rate_drops: Sequence[float], until: float) -> None:
     if not (np.isfinite(epoch_length) and epoch_length > 0):
-        raise _invalid("epoch_length", f"epoch_length is {epoch_length:g}", "use the progress that makes one epoch")
+        raise invalid_field(
+            "epoch_length", f"epoch_length is {epoch_length:g}", "use the progress that makes one epoch"
+        )
     if until > PROGRESS_EPOCHS_MAX * epoch_length:
-        raise _invalid("epoch_length", f"the curve has more than {PROGRESS_EPOCHS_MAX:g} epochs", "use longer epochs")
+        raise invalid_field(
+            "epoch_length", f"the curve has more than {PROGRESS_EPOCHS_MAX:g} epochs", "use longer epochs"
+        )
     drops = np.asarray(rate_drops, dtype=np.float64)
     if not (np.isfinite(drops) & (drops >= 0)).all():
-        raise _invalid("rate_drops", "one is negative or not finite", "send the progress where the rate was lowered")
-
-
-def _invalid(field: str, message: str, remedy: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{field}: {message}", remedy=remedy, details={"field": field})
+        raise invalid_field(
+            "rate_drops", "one is negative or not finite", "send the progress where the rate was lowered"
+        )

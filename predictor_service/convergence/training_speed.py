@@ -24,7 +24,7 @@ from typing import Final
 import numpy as np
 
 from predictor_service.convergence.nonnegative_fit import FloatArray, fit_nonnegative
-from predictor_service.errors import InvalidRequestError
+from predictor_service.errors import invalid_field
 
 SAMPLES_MAX: Final = 10_000
 COUNT_MAX: Final = 1_000_000
@@ -170,10 +170,10 @@ def _left_out_error(synchrony: Synchrony, resources: Sequence[Resources], measur
 
 def _check(samples: Sequence[SpeedSample]) -> None:
     if not 1 <= len(samples) <= SAMPLES_MAX:
-        raise _invalid("samples", f"{len(samples)} samples", f"send 1 to {SAMPLES_MAX}")
+        raise invalid_field("samples", f"{len(samples)} samples", f"send 1 to {SAMPLES_MAX}")
     for sample in samples:
         if not STEPS_PER_S_MIN <= sample.steps_per_s <= STEPS_PER_S_MAX:
-            raise _invalid(
+            raise invalid_field(
                 "samples",
                 f"steps_per_s is {sample.steps_per_s:g}, not in {STEPS_PER_S_MIN:g} to {STEPS_PER_S_MAX:g}",
                 "leave out runs that did not step",
@@ -190,8 +190,4 @@ def check_resources(resources: Resources, field: str) -> None:
     for name in ("workers", "servers", "batch"):
         count = getattr(resources, name)
         if not 1 <= count <= COUNT_MAX:
-            raise _invalid(field, f"{name} is {count}", f"use 1 to {COUNT_MAX}")
-
-
-def _invalid(field: str, message: str, remedy: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{field}: {message}", remedy=remedy, details={"field": field})
+            raise invalid_field(field, f"{name} is {count}", f"use 1 to {COUNT_MAX}")

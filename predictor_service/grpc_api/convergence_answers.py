@@ -20,7 +20,7 @@ from predictor_service.convergence.training_speed import (
     fit_speed,
     remaining_ms,
 )
-from predictor_service.errors import InvalidRequestError
+from predictor_service.errors import invalid_field
 from predictor_service.inference.records import DEFAULT_CONFIDENCE
 
 PATIENCE_DEFAULT: Final = 3
@@ -38,11 +38,11 @@ def fit_loss_curve(request: prediction_pb2.FitLossCurveRequest) -> prediction_pb
     """
     confidence = request.confidence or DEFAULT_CONFIDENCE
     if not 0.5 <= confidence <= 0.999:
-        raise _invalid("confidence", f"{confidence:g} is outside 0.5 to 0.999", "leave it out for 0.9")
+        raise invalid_field("confidence", f"{confidence:g} is outside 0.5 to 0.999", "leave it out for 0.9")
     for field, count_max in (("points", POINTS_MAX), ("prior_points", POINTS_MAX), ("rate_drops", RATE_DROPS_MAX)):
         _check_count(field, len(getattr(request, field)), count_max)
     if request.metric not in (0, 1, 2):
-        raise _invalid("metric", f"unknown value {request.metric}", "use a newer server")
+        raise invalid_field("metric", f"unknown value {request.metric}", "use a newer server")
     series = _series(request)
     end = predict_end(series, _goal(request, series), confidence)
     return prediction_pb2.FitLossCurveResponse(
@@ -67,12 +67,14 @@ def fit_speed_model(request: prediction_pb2.FitSpeedModelRequest) -> prediction_
         InvalidRequestError: A field is outside its range.
     """
     if request.synchrony not in _SYNCHRONIES:
-        raise _invalid("synchrony", "it is not set", "say ASYNCHRONOUS, SYNCHRONOUS or ALL_REDUCE")
+        raise invalid_field("synchrony", "it is not set", "say ASYNCHRONOUS, SYNCHRONOUS or ALL_REDUCE")
     _check_count("asked", len(request.asked), SAMPLES_MAX)
     _check_count("samples", len(request.samples), SAMPLES_MAX)
     steps = request.steps_remaining
     if not 0 <= steps <= _REMAINING_STEPS_MAX:
-        raise _invalid("steps_remaining", f"{steps:g} is outside 0 to {_REMAINING_STEPS_MAX:g}", "send what remains")
+        raise invalid_field(
+            "steps_remaining", f"{steps:g} is outside 0 to {_REMAINING_STEPS_MAX:g}", "send what remains"
+        )
     asked = [_resources(item) for item in request.asked]
     for resources in asked:
         check_resources(resources, "asked")
@@ -108,16 +110,20 @@ def _losses(points: Sequence[prediction_pb2.CurvePoint], metric: int) -> list[fl
 def _goal(request: prediction_pb2.FitLossCurveRequest, series: LossSeries) -> Goal:
     patience = request.patience or PATIENCE_DEFAULT
     if not 1 <= patience <= PATIENCE_MAX:
-        raise _invalid("patience", f"{patience} epochs", f"use 1 to {PATIENCE_MAX}, 0 for {PATIENCE_DEFAULT}")
+        raise invalid_field("patience", f"{patience} epochs", f"use 1 to {PATIENCE_MAX}, 0 for {PATIENCE_DEFAULT}")
     if request.WhichOneof("goal") == "target_value":
         target = request.target_value
         loss = 1.0 - target if request.metric == prediction_pb2.CURVE_METRIC_ACCURACY else target
         if not (math.isfinite(loss) and loss >= 0):
-            raise _invalid("target_value", f"{target:g} cannot be reached", "use a loss of 0 or more, an accuracy to 1")
+            raise invalid_field(
+                "target_value", f"{target:g} cannot be reached", "use a loss of 0 or more, an accuracy to 1"
+            )
         return Goal(loss=loss / series.largest)
     threshold = request.convergence_threshold
     if not 0 < threshold < 1:
-        raise _invalid("convergence_threshold", f"it is {threshold:g}", "use a share above 0 and below 1, e.g. 0.01")
+        raise invalid_field(
+            "convergence_threshold", f"it is {threshold:g}", "use a share above 0 and below 1, e.g. 0.01"
+        )
     return Goal(threshold=threshold, patience=patience)
 
 
@@ -161,8 +167,4 @@ def _speed(
 def _check_count(field: str, count: int, count_max: int) -> None:
     """Refuses long lists before a line of Python runs for each of their entries."""
     if count > count_max:
-        raise _invalid(field, f"{count} entries", f"send at most {count_max}")
-
-
-def _invalid(field: str, message: str, remedy: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{field}: {message}", remedy=remedy, details={"field": field})
+        raise invalid_field(field, f"{count} entries", f"send at most {count_max}")

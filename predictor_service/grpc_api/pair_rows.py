@@ -7,12 +7,10 @@ from statistics import NormalDist
 from typing import Final
 
 from cotenant.v1 import prediction_pb2
-from predictor_service.errors import InvalidRequestError
+from predictor_service.grpc_api.pages import cut_page
 from predictor_service.inference.pair_table import MeasuredPair
 from predictor_service.inference.predictor import Predictor
 
-PAGE_SIZE_DEFAULT: Final = 50
-PAGE_SIZE_MAX: Final = 1_000
 _DEVIATIONS: Final = NormalDist().inv_cdf(0.95)
 
 
@@ -25,18 +23,8 @@ def list_measured_pairs(
         InvalidRequestError: The page size is outside its range.
         UnknownDeviceError: There is no such device type.
     """
-    if not 0 <= request.page_size <= PAGE_SIZE_MAX:
-        raise InvalidRequestError(
-            f"page_size is {request.page_size}",
-            remedy=f"use 0 (= {PAGE_SIZE_DEFAULT}) to {PAGE_SIZE_MAX}",
-            details={"field": "page_size"},
-        )
-    # The token is the last place of the page before: the list is sorted, so it survives new measurements.
-    rows = [row for row in predictor.measured_pairs(request.device) if _place(row) > request.page_token]
-    page = rows[: request.page_size or PAGE_SIZE_DEFAULT]
-    return prediction_pb2.ListMeasuredPairsResponse(
-        pairs=[_message(row) for row in page], next_page_token=_place(page[-1]) if len(page) < len(rows) else ""
-    )
+    page, token = cut_page(predictor.measured_pairs(request.device), _place, request.page_size, request.page_token)
+    return prediction_pb2.ListMeasuredPairsResponse(pairs=[_message(row) for row in page], next_page_token=token)
 
 
 def _place(row: MeasuredPair) -> str:

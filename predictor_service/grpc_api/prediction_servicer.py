@@ -9,11 +9,12 @@ from typing import Final
 import grpc
 
 from cotenant.v1 import prediction_pb2, prediction_pb2_grpc
-from predictor_service.errors import GraphLimitError, InvalidRequestError
+from predictor_service.errors import GraphLimitError, invalid_field
 from predictor_service.features.graph_limits import DEFAULT_LIMITS
 from predictor_service.grpc_api.call_desk import CallDesk
 from predictor_service.grpc_api.convergence_answers import fit_loss_curve, fit_speed_model
 from predictor_service.grpc_api.job_answers import JobAnswers
+from predictor_service.grpc_api.pages import cut_page
 from predictor_service.grpc_api.pair_rows import list_measured_pairs
 from predictor_service.grpc_api.stretch_answers import record_stretches
 from predictor_service.grpc_api.translate_answers import (
@@ -34,8 +35,6 @@ from predictor_service.system_clock import now_ms
 UPLOAD_BYTES_MAX: Final = DEFAULT_LIMITS.graph_bytes
 OUTCOMES_MAX: Final = 1_000
 _LEARNED_AT_START_MAX: Final = 50_000
-PAGE_SIZE_DEFAULT: Final = 50
-PAGE_SIZE_MAX: Final = 1_000
 
 
 class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
@@ -155,21 +154,13 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
                     f"the upload exceeds {UPLOAD_BYTES_MAX} bytes", remedy="send the graph without its weights"
                 )
         if expected_sha256 and hashlib.sha256(data).hexdigest() != expected_sha256:
-            raise InvalidRequestError(
-                "the bytes received do not have the expected hash",
-                remedy="send them again",
-                details={"field": "expected_sha256"},
-            )
+            raise invalid_field("expected_sha256", "the bytes received have another hash", "send them again")
         graph_sha256, description, notices = self._predictor.keep_graph(bytes(data))
         return upload_response(graph_sha256, len(data), description, notices)
 
     def _record(self, request: prediction_pb2.RecordOutcomesRequest) -> prediction_pb2.RecordOutcomesResponse:
         if len(request.outcomes) > OUTCOMES_MAX:
-            raise InvalidRequestError(
-                f"{len(request.outcomes)} outcomes",
-                remedy=f"send at most {OUTCOMES_MAX}",
-                details={"field": "outcomes"},
-            )
+            raise invalid_field("outcomes", f"{len(request.outcomes)} of them", f"send at most {OUTCOMES_MAX}")
         outcomes = [(outcome.prediction_id, outcome_content(outcome)) for outcome in request.outcomes]
         unknown = self._journal.record(outcomes, now_ms())
         self._learn(outcomes)
@@ -184,18 +175,10 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         keep_outcomes(self._profiles, joined, now_ms())
 
     def _list_devices(self, request: prediction_pb2.ListDevicesRequest) -> prediction_pb2.ListDevicesResponse:
-        if not 0 <= request.page_size <= PAGE_SIZE_MAX:
-            raise InvalidRequestError(
-                f"page_size is {request.page_size}",
-                remedy=f"use 0 (= {PAGE_SIZE_DEFAULT}) to {PAGE_SIZE_MAX}",
-                details={"field": "page_size"},
-            )
-        # The token is the last name of the page before: the list is sorted, so it survives a change of models.
-        devices = [item for item in self._predictor.devices() if item[0].name > request.page_token]
-        page = devices[: request.page_size or PAGE_SIZE_DEFAULT]
+        devices = self._predictor.devices()
+        page, token = cut_page(devices, lambda item: item[0].name, request.page_size, request.page_token)
         return prediction_pb2.ListDevicesResponse(
-            devices=[device_message(device, trained) for device, trained in page],
-            next_page_token=page[-1][0].name if len(page) < len(devices) else "",
+            devices=[device_message(device, trained) for device, trained in page], next_page_token=token
         )
 
 

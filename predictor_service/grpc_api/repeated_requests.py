@@ -12,7 +12,7 @@ from typing import Final, TypeVar, cast
 
 from google.protobuf.message import Message
 
-from predictor_service.errors import DeadlineError, InvalidRequestError, RequestConflictError
+from predictor_service.errors import DeadlineError, RequestConflictError, invalid_field
 
 ANSWERS_BYTES_MAX: Final = 64 << 20
 ANSWERS_MAX: Final = 10_000
@@ -57,9 +57,7 @@ class RepeatedRequests:
         if not request_id:
             return produce()
         if len(request_id) > REQUEST_ID_CHARACTERS_MAX:
-            raise InvalidRequestError(
-                "the request_id is too long", remedy="use a UUID", details={"field": "request_id"}
-            )
+            raise invalid_field("request_id", "it is too long", "use a UUID")
         key = (method, request_id)
         body_sha256 = hashlib.sha256(body.SerializeToString(deterministic=True)).digest()
         with self._lock:

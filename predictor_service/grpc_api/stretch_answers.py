@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from cotenant.v1 import prediction_pb2, resources_pb2
-from predictor_service.errors import CallerError, InvalidRequestError
+from predictor_service.errors import CallerError, invalid_field
 from predictor_service.features.devices import find_device_type
 from predictor_service.grpc_api.translate_requests import job_settings
 from predictor_service.profile_store.store import ProfileStore
@@ -34,11 +34,7 @@ def record_stretches(
         StoreFullError: The disk takes no more; nothing of the request is kept, so it may be sent again.
     """
     if len(request.stretches) > STRETCHES_MAX:
-        raise InvalidRequestError(
-            f"{len(request.stretches)} stretches",
-            remedy=f"send at most {STRETCHES_MAX}",
-            details={"field": "stretches"},
-        )
+        raise invalid_field("stretches", f"{len(request.stretches)} of them", f"send at most {STRETCHES_MAX}")
     stretches, refused = [], list[tuple[str, str]]()
     for message in request.stretches:
         try:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Final
 
 from cotenant.v1 import prediction_pb2, resources_pb2
-from predictor_service.errors import InvalidRequestError
+from predictor_service.errors import invalid_field
 from predictor_service.features.job_settings import JobSettings
 from predictor_service.inference.memory_risk import RISK_JOBS_MAX
 from predictor_service.inference.predictor import PAIR_JOBS_MAX
@@ -82,10 +82,10 @@ def job_settings(message: resources_pb2.JobSettings) -> JobSettings:
     """
     size_bytes = message.ByteSize()
     if size_bytes > SETTINGS_BYTES_MAX:
-        raise InvalidRequestError(
-            f"the settings of a job have {size_bytes} bytes, at most {SETTINGS_BYTES_MAX} are read",
-            remedy="bind dimensions that the graph has, by their names",
-            details={"field": "settings"},
+        raise invalid_field(
+            "settings",
+            f"those of a job have {size_bytes} bytes, at most {SETTINGS_BYTES_MAX} are read",
+            "bind dimensions that the graph has, by their names",
         )
     return JobSettings(
         batch_size=message.batch_size,
@@ -102,16 +102,12 @@ def job_settings(message: resources_pb2.JobSettings) -> JobSettings:
 
 def _check_count(field: str, parts: Collection[object], parts_max: int) -> None:
     if len(parts) > parts_max:
-        raise InvalidRequestError(
-            f"{field}: {len(parts)}, more than {parts_max}", remedy="send fewer", details={"field": field}
-        )
+        raise invalid_field(field, f"{len(parts)}, more than {parts_max}", "send fewer")
 
 
 def _choice(field: str, number: int, names: dict[int, str]) -> str:
     if number not in names:
-        raise InvalidRequestError(
-            f"{field} has the unknown value {number}", remedy="use a newer server", details={"field": field}
-        )
+        raise invalid_field(field, f"unknown value {number}", "use a newer server")
     return names[number]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
-from predictor_service.errors import InvalidRequestError, PredictorError, UnboundDimensionError, UnknownDeviceError
+from predictor_service.errors import PredictorError, UnboundDimensionError, UnknownDeviceError, invalid_field
 from predictor_service.features.devices import DEVICE_TYPES, DeviceType, find_device_type
 from predictor_service.features.graph_description import GraphDescription
 from predictor_service.inference.graph_library import GraphLibrary
@@ -216,7 +216,7 @@ class Predictor:
         """
         _check_confidence(question.confidence)
         if bool(question.onnx_graph) == bool(question.graph_sha256):
-            raise _invalid(
+            raise invalid_field(
                 "graph",
                 "exactly one of onnx_graph and graph_sha256 must be set, and not empty",
                 remedy="send the bytes of an .onnx file, or the hash of an uploaded one",
@@ -230,12 +230,12 @@ class Predictor:
         ids = _check_jobs(question.jobs, PAIR_JOBS_MAX)
         for job in question.jobs:
             if not job.is_known and not job.graph_sha256:
-                raise _invalid("jobs", f"job {job.job_id!r} has neither a graph nor all three known figures")
+                raise invalid_field("jobs", f"job {job.job_id!r} has neither a graph nor all three known figures")
         for pair, slowdown_ratio in question.observed.items():
             if not set(pair) <= ids:
-                raise _invalid("observed", f"{pair[0]!r} beside {pair[1]!r}: not both are among the jobs")
+                raise invalid_field("observed", f"{pair[0]!r} beside {pair[1]!r}: not both are among the jobs")
             if not (math.isfinite(slowdown_ratio) and slowdown_ratio > -1):
-                raise _invalid("observed", f"slowdown_ratio {slowdown_ratio:g} must be above -1")
+                raise invalid_field("observed", f"slowdown_ratio {slowdown_ratio:g} must be above -1")
         return self._device(question.device)
 
     def check_memory_risk(self, question: RiskQuestion) -> DeviceType:
@@ -244,7 +244,7 @@ class Predictor:
         _check_jobs(question.jobs, RISK_JOBS_MAX)
         for job in question.jobs:
             if job.known_memory_bytes is None and not job.graph_sha256:
-                raise _invalid("jobs", f"job {job.job_id!r} has neither a graph nor a known memory")
+                raise invalid_field("jobs", f"job {job.job_id!r} has neither a graph nor a known memory")
         return self._device(question.device, question.device_memory_bytes)
 
     def devices(self) -> list[tuple[DeviceType, bool]]:
@@ -265,7 +265,7 @@ class Predictor:
                 details={"field": "device"},
             )
         if memory_bytes < 0:
-            raise _invalid("device_memory_bytes", f"{memory_bytes} is below 0")
+            raise invalid_field("device_memory_bytes", f"{memory_bytes} is below 0")
         return _with_memory(device.name, memory_bytes) if memory_bytes else device
 
     def _describe(self, question: JobQuestion) -> MeasuredGraph:
@@ -314,16 +314,16 @@ def _with_memory(device_name: str, memory_bytes: int) -> DeviceType:
 
 def _check_confidence(confidence: float) -> None:
     if not 0.5 <= confidence <= 0.999:
-        raise _invalid("confidence", f"{confidence:g} is outside 0.5 to 0.999; leave it out for 0.9")
+        raise invalid_field("confidence", f"{confidence:g} is outside 0.5 to 0.999; leave it out for 0.9")
 
 
 def _check_jobs(jobs: Sequence[PairJob], jobs_max: int) -> set[str]:
     """Checks the jobs of a list; returns their ids."""
     if not 1 <= len(jobs) <= jobs_max:
-        raise _invalid("jobs", f"{len(jobs)} jobs; 1 to {jobs_max} are accepted")
+        raise invalid_field("jobs", f"{len(jobs)} jobs; 1 to {jobs_max} are accepted")
     ids = {job.job_id for job in jobs}
     if len(ids) < len(jobs):
-        raise _invalid("jobs", "two jobs have the same job_id")
+        raise invalid_field("jobs", "two jobs have the same job_id")
     for job in jobs:
         _check_known(job)
     return ids
@@ -332,11 +332,9 @@ def _check_jobs(jobs: Sequence[PairJob], jobs_max: int) -> set[str]:
 def _check_known(job: PairJob) -> None:
     for name, value in (("known_step_ms", job.known_step_ms), ("known_memory_bytes", job.known_memory_bytes)):
         if value is not None and not (math.isfinite(value) and value > 0):
-            raise _invalid("jobs", f"job {job.job_id!r}: {name} is {value:g}, must be above 0")
+            raise invalid_field("jobs", f"job {job.job_id!r}: {name} is {value:g}, must be above 0")
     utilization_ratio = job.known_utilization_ratio
     if utilization_ratio is not None and not 0 <= utilization_ratio <= 1:
-        raise _invalid("jobs", f"job {job.job_id!r}: known_utilization_ratio is {utilization_ratio:g}, not in 0 to 1")
-
-
-def _invalid(field: str, message: str, remedy: str = "send a value in the range that is named") -> InvalidRequestError:
-    return InvalidRequestError(f"{field}: {message}", remedy=remedy, details={"field": field})
+        raise invalid_field(
+            "jobs", f"job {job.job_id!r}: known_utilization_ratio is {utilization_ratio:g}, not in 0 to 1"
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from predictor_service.errors import InvalidRequestError
+from predictor_service.errors import invalid_field
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.graph_description import GraphDescription
 from predictor_service.features.job_settings import check_batch
@@ -109,17 +109,11 @@ def check_sub_batches(sizes: Sequence[int], batch: int) -> None:
         InvalidBatchError: One is outside the range of batches.
     """
     if len(sizes) > SUB_BATCHES_MAX:
-        raise _invalid(f"{len(sizes)} sub-batches, at most {SUB_BATCHES_MAX}")
+        raise invalid_field("sub_batches", f"{len(sizes)} of them", f"send at most {SUB_BATCHES_MAX}")
     for size in sizes:
         check_batch(size, "sub_batches")
         if size > batch:
-            raise _invalid(f"{size} is more than the batch of {batch}")
-
-
-def _invalid(message: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"sub_batches: {message}", remedy="send a value in the range that is named", details={"field": "sub_batches"}
-    )
+            raise invalid_field("sub_batches", f"{size} is more than the batch of {batch}", "divide the batch")
 
 
 def _sub_batch(estimator: JobEstimator, batch: int, size: int) -> SubBatchEstimate:

@@ -20,7 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from predictor_service.errors import InvalidRequestError, RetrainingBusyError, ServiceError, UnknownRetrainingError
+from predictor_service.errors import RetrainingBusyError, ServiceError, UnknownRetrainingError, invalid_field
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.system_clock import now_ms
 
@@ -90,11 +90,7 @@ class RetrainingOperations:
             ServiceError: The system starts no process.
         """
         if len(why) > WHY_CHARACTERS_MAX:
-            raise InvalidRequestError(
-                f"why has {len(why)} characters",
-                remedy=f"at most {WHY_CHARACTERS_MAX} are kept",
-                details={"field": "why"},
-            )
+            raise invalid_field("why", f"{len(why)} characters", f"at most {WHY_CHARACTERS_MAX} are kept")
         self._prepare()
         with self._lock:
             if self._process is not None:

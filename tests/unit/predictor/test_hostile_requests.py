@@ -45,7 +45,7 @@ def test_parts_are_counted_before_one_is_read(
 
 @pytest.mark.parametrize("bindings", [{str(number): 1 for number in range(20_000)}, {"x" * SETTINGS_BYTES_MAX: 1}])
 def test_settings_of_a_job_may_not_be_long(bindings: dict[str, int]) -> None:
-    with pytest.raises(InvalidRequestError, match="the settings of a job have"):
+    with pytest.raises(InvalidRequestError, match="settings: those of a job have"):
         job_settings(resources_pb2.JobSettings(batch_size=1, dimension_bindings=bindings))
     assert job_settings(resources_pb2.JobSettings(batch_size=1, dimension_bindings={"x": 1})).dimension_bindings
 
