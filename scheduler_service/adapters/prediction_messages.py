@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 
 from google.protobuf import json_format
 
@@ -37,18 +38,22 @@ def job_question(command: RequestPrediction) -> prediction_pb2.PredictJobRequest
 
 
 def job_prediction(command: RequestPrediction, answer: prediction_pb2.PredictJobResponse) -> JobPrediction:
-    """Read the answer about one key; the full batch on one GPU is one of the points, more GPUs follow from one."""
+    """Read the answer about one key; the full batch on one GPU is one of the points, more GPUs follow from one.
+
+    Raises:
+        ValueError: A number cannot be.
+    """
     batch = settings_message(command.settings).batch_size or 1
     memory = {point.sub_batch: _memory_point(point.memory_bytes) for point in answer.sub_batches}
-    step_ms = {(1, point.sub_batch): point.step_ms.value for point in answer.sub_batches}
+    step_ms = {(1, point.sub_batch): _possible(point.step_ms.value) for point in answer.sub_batches}
     memory[batch] = _memory_point(answer.memory_bytes)
-    step_ms[1, batch] = answer.step_ms.value
+    step_ms[1, batch] = _possible(answer.step_ms.value)
     step_ms |= _on_more_gpus(command.gpus, batch, step_ms)
     utilization = answer.utilization_ratio
     return JobPrediction(
         key=command.key,
         device=command.device,
-        utilization_ratio=utilization.value,
+        utilization_ratio=_possible(utilization.value),
         utilization_lower_ratio=utilization.lower,
         utilization_upper_ratio=utilization.upper,
         sm_activity_ratio=answer.sm_activity_ratio.value if answer.HasField("sm_activity_ratio") else None,
@@ -79,9 +84,15 @@ def _on_more_gpus(
 
 def _memory_point(estimate: resources_pb2.Estimate) -> MemoryPoint:
     upper = estimate.upper_99 if estimate.HasField("upper_99") else estimate.upper
-    return MemoryPoint(
-        memory_bytes=round(estimate.value), memory_bytes_upper_99=max(round(upper), round(estimate.value))
-    )
+    value, bound = round(_possible(estimate.value)), round(_possible(upper))
+    return MemoryPoint(memory_bytes=value, memory_bytes_upper_99=max(bound, value))
+
+
+def _possible(value: float, *, least: float = 0.0) -> float:
+    """Return a number that a policy may reckon with; with NaN every comparison says no, which would let jobs share."""
+    if not least <= value < inf:
+        raise ValueError(f"{value} cannot be")
+    return value
 
 
 def pairs_question(command: RequestPairPredictions | RefreshPairs) -> prediction_pb2.PredictPairsRequest:
@@ -114,7 +125,7 @@ def pair_predictions(device: str, answer: prediction_pb2.PredictPairsResponse) -
     """Read the matrices, victim by other.
 
     Raises:
-        ValueError: The matrices do not fit their names.
+        ValueError: The matrices do not fit their names, or a number cannot be.
     """
     size = len(answer.job_ids)
     columns: Sequence[Sequence[object]] = (answer.slowdown_ratio, answer.upper, answer.level, answer.in_domain)
@@ -126,8 +137,8 @@ def pair_predictions(device: str, answer: prediction_pb2.PredictPairsResponse) -
             victim_key=answer.job_ids[index // size],
             other_key=answer.job_ids[index % size],
             device=device,
-            slowdown_ratio=max(answer.slowdown_ratio[index], 0.0),
-            upper_ratio=max(answer.upper[index], 0.0),
+            slowdown_ratio=max(_possible(answer.slowdown_ratio[index], least=-inf), 0.0),
+            upper_ratio=max(_possible(answer.upper[index], least=-inf), 0.0),
             level=LEVEL_FROM_PROTO[answer.level[index]],
             in_domain=answer.in_domain[index],
             model_version=answer.model_version,

@@ -92,6 +92,23 @@ def test_a_refusal_is_not_repeated(predictor: FakePredictor) -> None:
     assert len(predictor.job_questions) == 1
 
 
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0])
+@pytest.mark.parametrize("name", ["memory_bytes", "step_ms", "utilization_ratio"])
+def test_a_number_that_cannot_be_is_no_answer(predictor: FakePredictor, name: str, wrong: float) -> None:
+    setattr(predictor, name, wrong)
+    event = ask(predictor.address, QUESTION, deadline_s=5)
+    assert isinstance(event, PredictionFailed)
+    assert event.code == "BAD_ANSWER"
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_a_slowdown_that_cannot_be_is_no_answer(predictor: FakePredictor, wrong: float) -> None:
+    predictor.slowdown_ratio = wrong
+    event = ask(predictor.address, RequestPairPredictions(device="d", members=members(2), new_keys=("k0",)))
+    assert isinstance(event, PairPredictionsFailed)
+    assert event.code == "BAD_ANSWER"
+
+
 def test_no_predictor_is_an_event_too() -> None:
     event = ask("", QUESTION)
     assert isinstance(event, PredictionFailed)
