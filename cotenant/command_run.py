@@ -15,6 +15,8 @@ EXIT_OK = 0
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+SHOWN_AS = "COTENANT_SHOWN_AS"
+"""Environment variable of a program that stands for a verb: what its usage lines call it."""
 
 _REMEDIES = {
     errno.ENOSPC: "free some space",
@@ -35,8 +37,9 @@ def run_command(command: click.Command, arguments: Sequence[str] | None = None, 
     Args:
         command: What to run.
         arguments: Words after the program's name; None = those of this process.
-        prog_name: Name in usage lines; None = that of this process.
+        prog_name: Name in usage lines unless SHOWN_AS has one; None = that of this process.
     """
+    prog_name = os.environ.pop(SHOWN_AS, "") or prog_name
     _make_stdout_trustworthy()
     _drop_sizes_that_are_none()
     try:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import NoReturn
 
 from cotenant.client_errors import ProgramError
+from cotenant.command_run import SHOWN_AS
 
 # Verb -> program and its own verb; none where the program's verbs stand below ours.
 PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -63,6 +64,7 @@ def become(verb: str, arguments: Sequence[str]) -> NoReturn:
         ProgramError: The program is not installed.
     """
     command = command_line(verb, arguments)
+    os.environ[SHOWN_AS] = "cotenant" if PROGRAM_COMMANDS[verb][1] else f"cotenant {verb}"
     os.execv(command[0], command)
 
 

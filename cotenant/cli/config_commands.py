@@ -13,11 +13,11 @@ from click.shell_completion import get_completion_class
 from cotenant import __version__
 from cotenant.cli.formats import emit_data
 from cotenant.cli.session import Session, show, with_session
-from cotenant.cli.settings import config_file_path
+from cotenant.cli.settings import config_file_path, state_folder
 from cotenant.cli.tables import Column, Row, render_table
 from cotenant.client_errors import InputError
 
-_COLUMNS = (Column(title="SETTING"), Column(title="VALUE", shrinks=True), Column(title="FROM", shrinks=True))
+_COLUMNS = (Column(title="SETTING"), Column(title="VALUE", wraps=True), Column(title="FROM", wraps=True))
 _LIBRARIES = ("grpcio", "protobuf", "click", "rich", "pyyaml")
 
 
@@ -30,7 +30,7 @@ def config() -> None:
 @with_session
 def view(session: Session, /) -> None:
     """Show every setting with its origin."""
-    values = dataclasses.asdict(session.settings)
+    values = {**dataclasses.asdict(session.settings), "state_dir": str(state_folder(session.settings))}
     origins = session.resolved.origins
     if not session.output.is_for_people:
         path = str(config_file_path(os.environ))

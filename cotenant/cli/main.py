@@ -14,6 +14,7 @@ from cotenant.cli.exit_codes import EXIT_CODES_HELP, exit_code_of
 from cotenant.cli.session import tell
 from cotenant.client_errors import CotenantError, ServiceError
 from cotenant.command_run import run_command
+from cotenant.nearest_name import did_you_mean
 
 # Verb -> module and attribute. Loaded when used, so that completion and --help stay fast.
 VERBS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
@@ -68,6 +69,15 @@ class VerbGroup(click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"{entry[0]}.{entry[1]} is not a command")
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Finds the verb; a misspelt one is answered with the nearest."""
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            near = did_you_mean(args[0], list(VERBS))
+            ctx.fail(f"No such command {args[0]!r}" + (f"; {near}" if near.startswith("did") else "."))
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the verbs without loading their modules."""

@@ -41,7 +41,7 @@ _EPILOG = """\b
 Examples:
   cotenant submit job.yaml --wait
   cotenant submit job.yaml --dry-run
-  cotenant submit --name mlp --steps 500 --batch-size 64 --graph mlp.onnx -- python train.py --steps 500
+  cotenant submit --steps 500 --batch-size 64 --graph mlp.onnx -- python train.py
 """
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -21,6 +21,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("COTENANT_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COTENANT_SHOWN_AS", "")
     monkeypatch.setattr(system_clock, "now_ms", lambda: NOW_MS)
 
 

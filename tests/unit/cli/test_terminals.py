@@ -77,6 +77,24 @@ def test_a_verb_of_another_program_is_that_program(cotenant: CommandLine, monkey
         cotenant("simulate", "trace.csv", "--seed", "3")
     program = ("-m", "cotenant_simulator", "simulate", "trace.csv", "--seed", "3")
     assert caught.value.args == (sys.executable, sys.executable, *program)
+    assert os.environ["COTENANT_SHOWN_AS"] == "cotenant"
+
+
+@pytest.mark.parametrize(
+    ("verb", "usage"),
+    [
+        ("simulate", "Usage: cotenant simulate [OPTIONS] TRACE"),
+        ("profile", "Usage: cotenant profile [OPTIONS] COMMAND"),
+    ],
+)
+def test_a_verb_of_another_program_is_called_as_it_was(verb: str, usage: str) -> None:
+    done = subprocess.run([*COMMAND, verb, "--help"], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith(usage)
+
+
+def test_a_misspelt_verb_is_answered_with_the_nearest(cotenant: CommandLine) -> None:
+    assert "No such command 'submitt'; did you mean 'submit'?" in cotenant("submitt").err
+    assert "No such command 'xyz'." in cotenant("xyz").err
 
 
 def test_a_program_finds_its_state_where_the_settings_say(
