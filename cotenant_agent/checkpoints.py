@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cotenant.job import MANIFEST_NAME
 from cotenant_agent.durable_files import read_integer, read_json, read_text
+from cotenant_agent.records import STEPS_LIMIT
 
 _READ_BYTES = 1 << 20
 _FILES_MAX = 10_000
@@ -30,7 +31,7 @@ def read_checkpoint(directory: Path) -> Checkpoint | None:
     manifest = read_json(directory / MANIFEST_NAME)
     step = read_integer(manifest, "step", -1)
     files = _named_files(directory, manifest)
-    if manifest is None or step < 0 or str(manifest.get("fence")) != directory.name or files is None:
+    if manifest is None or not 0 <= step < STEPS_LIMIT or str(manifest.get("fence")) != directory.name or files is None:
         return None
     try:
         found = [file.stat() for file in files]

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from cotenant_agent.records import STEPS_LIMIT
+
 _DATAGRAM_LIMIT_BYTES = 1024
 _DATAGRAMS_PER_READ = 200
-_COUNTER_LIMIT = 1 << 53
 _LINE_LIMIT = 512
 _MATCH_LIMIT_S = 0.05
 _CREDENTIALS = struct.Struct("iII")
@@ -255,4 +256,4 @@ def _finite(value: object) -> float | None:
 
 
 def _is_counter(value: object) -> bool:
-    return type(value) is int and 0 <= value < _COUNTER_LIMIT
+    return type(value) is int and 0 <= value < STEPS_LIMIT

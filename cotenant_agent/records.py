@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+STEPS_LIMIT = 1 << 53
+"""Of steps and epochs that a job may claim; what is larger fits into no message."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class AttemptKey:

@@ -32,7 +32,7 @@ def test_a_whole_checkpoint_is_believed(tmp_path: Path) -> None:
     "change",
     [
         {"fence": 4}, {"files": []}, {"files": ["absent"]}, {"files": ["../../etc/passwd"]}, {"files": "step-7.pt"},
-        {"bytes": 1}, {"step": -1}, {"step": "7"}, {"files": [3]},
+        {"bytes": 1}, {"step": -1}, {"step": "7"}, {"step": 2**63}, {"files": [3]},
     ],
 )  # fmt: skip
 def test_a_manifest_that_does_not_fit_is_not_believed(tmp_path: Path, change: dict[str, object]) -> None:
