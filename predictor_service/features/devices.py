@@ -14,13 +14,16 @@ Source: https://hothardware.com/news/nvidia-titan-rtx-turing-gpu-24gb-gddr6-11-g
 Source: https://hmc-tech.com/gpus/nvidia-geforce-rtx-4090-vs-nvidia-rtx-pro-5000-blackwell (RTX 4090).
 Source: https://www.spheron.network/blog/nvidia-rtx-5090-specs/ (RTX 5090; its half precision is given with sparsity and
 16-bit accumulation, a quarter of it is used here).
+Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html (shares of MIG slices).
 Source: https://huggingface.co/RajBhope/gpu-runtime-predictor/blob/main/gpu_catalog.json (T4, V100).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 GIBIBYTE: Final = 1 << 30
@@ -132,8 +135,35 @@ DEVICE_TYPES: Final[Mapping[str, DeviceType]] = {device.name: device for device 
 
 
 def find_device_type(name: str) -> DeviceType | None:
-    """Returns the device type of this name, whatever its case; None when the catalogue lacks it."""
-    return DEVICE_TYPES.get(name) or _BY_LOWER_NAME.get(name.strip().lower())
+    """Returns the device type of this name, whatever its case; None when the catalogue lacks it.
+
+    A slice of a device (`NVIDIA A100-SXM4-40GB MIG 2g.10gb`) has its share of the peaks of the whole one.
+    """
+    lowered = name.strip().lower()
+    return DEVICE_TYPES.get(name) or _BY_LOWER_NAME.get(lowered) or _find_slice(lowered)
+
+
+@lru_cache(maxsize=256)
+def _find_slice(lowered_name: str) -> DeviceType | None:
+    """The slice of a device that a name tells; None where it tells none, or more than the device has."""
+    found = _SLICE.fullmatch(lowered_name)
+    whole = _BY_LOWER_NAME.get(found["whole"]) if found else None
+    if found is None or whole is None:
+        return None
+    compute_ratio = int(found["slices"]) / _SLICES_OF_COMPUTE
+    memory_ratio = int(found["gigabytes"]) * GIBIBYTE / whole.memory_bytes
+    if not (0 < compute_ratio <= 1 and 0 < memory_ratio <= 1):
+        return None
+    return replace(
+        whole,
+        name=f"{whole.name} MIG {found['slices']}g.{found['gigabytes']}gb",
+        memory_bytes=int(found["gigabytes"]) * GIBIBYTE,
+        peak_flops={precision: compute_ratio * rate for precision, rate in whole.peak_flops.items()},
+        memory_bytes_per_s=memory_ratio * whole.memory_bytes_per_s,
+        multiprocessors=int(compute_ratio * whole.multiprocessors),
+    )
 
 
 _BY_LOWER_NAME: Final = {device.name.lower(): device for device in _TABLE}
+_SLICES_OF_COMPUTE: Final = 7
+_SLICE: Final = re.compile(r"(?P<whole>.+) mig (?P<slices>\d)g\.(?P<gigabytes>\d{1,3})gb", re.ASCII)

@@ -309,7 +309,9 @@ class Predictor:
 @lru_cache(maxsize=256)
 def _with_memory(device_name: str, memory_bytes: int) -> DeviceType:
     """A device type with other memory than the usual one; the sizes that a cluster has are few."""
-    return dataclasses.replace(DEVICE_TYPES[device_name], memory_bytes=memory_bytes)
+    device = find_device_type(device_name)
+    assert device is not None  # the name is that of one that was found
+    return dataclasses.replace(device, memory_bytes=memory_bytes)
 
 
 def _check_confidence(confidence: float) -> None:
