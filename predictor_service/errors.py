@@ -182,4 +182,4 @@ class StoreFullError(ServiceError):
 
 
 class StoreFormatError(ServiceError):
-    """The profile store was written by a newer program, or is none."""
+    """A SQLite file of the state folder was written by a newer program, or is none."""

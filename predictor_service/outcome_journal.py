@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from predictor_service.errors import StoreFullError
+from predictor_service.sqlite_files import open_database, storage_error
 
 FILE_NAME: Final = "journal.sqlite"
 PREDICTIONS_MAX: Final = 200_000
@@ -89,6 +89,10 @@ class OutcomeJournal:
     Args:
         path: The file; made when absent.
         predictions_max: Predictions kept; the oldest leave.
+
+    Raises:
+        StoreFormatError: It is no journal.
+        StoreFullError: The disk or its owner does not let it be opened.
     """
 
     def __init__(self, path: Path, predictions_max: int = PREDICTIONS_MAX) -> None:
@@ -97,10 +101,8 @@ class OutcomeJournal:
         self._since_trim = 0
         self._buffer_lock = threading.Lock()
         self._buffered: list[PredictionRow] = []
-        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = NORMAL")
-        self._connection.executescript(_SCHEMA)
+        self._path = path
+        self._connection = open_database(path, "synchronous = NORMAL", schema=_SCHEMA)
 
     def remember(self, entry: PredictionEntry) -> None:
         """Writes down a prediction, at the latest when it is looked for or at the next `flush`."""
@@ -152,10 +154,7 @@ class OutcomeJournal:
                     )
                     self._trim(len(rows))
             except sqlite3.Error as error:
-                raise StoreFullError(
-                    f"outcomes are not kept: {error}",
-                    remedy="check room and rights of the state folder, send them again",
-                ) from error
+                raise storage_error(error, self._path) from error
         return list(dict.fromkeys(unknown))
 
     def find(self, prediction_ids: Sequence[str]) -> dict[str, PredictionEntry]:

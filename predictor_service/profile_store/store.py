@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from predictor_service.errors import StoreFormatError, StoreFullError
+from predictor_service.errors import StoreFormatError
 from predictor_service.profile_store.stretch import StoredStretch, Stretch, decode, encode, find_fault
+from predictor_service.sqlite_files import open_database, storage_error
 
 FILE_NAME: Final = "profiles.sqlite"
 ROWS_MAX: Final = 100_000
@@ -20,7 +21,6 @@ DAYS_KEPT: Final = 90
 ROWS_PER_JOB_HOUR_MAX: Final = 60
 DAY_MS: Final = 86_400_000
 HOUR_MS: Final = 3_600_000
-_BUSY_TIMEOUT_S: Final = 10.0
 # Each one makes the format of its place, from 1, out of the one before. What was released is never changed.
 _MIGRATIONS: Final = (
     """
@@ -35,16 +35,6 @@ _MIGRATIONS: Final = (
     """,
 )
 FORMAT_VERSION: Final = len(_MIGRATIONS)
-# The disk, not the file: what is there stays good.
-_DISK_ERRORS: Final = frozenset(
-    {
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_BUSY,
-    }
-)
 KEEPS_NONE: Final = "this predictor keeps none"
 TOO_MANY: Final = f"more than {ROWS_PER_JOB_HOUR_MAX} of one job within an hour"
 
@@ -107,7 +97,7 @@ class ProfileStore:
         self._rows_max = rows_max
         self._days = days
         self._lock = threading.Lock()
-        self._connection = _connect(path)
+        self._connection = open_database(path, "synchronous = FULL", "secure_delete = ON")
         try:
             self._migrate()
         except BaseException:
@@ -265,7 +255,7 @@ class ProfileStore:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 if isinstance(error, sqlite3.Error):
-                    raise _storage_error(error, self._path) from error
+                    raise storage_error(error, self._path) from error
                 raise
 
 
@@ -293,24 +283,3 @@ def _count(connection: sqlite3.Connection, refused: Counter[str]) -> None:
         "ON CONFLICT (reason) DO UPDATE SET stretches = stretches + excluded.stretches",
         list(refused.items()),
     )
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    try:
-        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
-    except sqlite3.Error as error:
-        raise _storage_error(error, path) from error
-    try:
-        for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
-            connection.execute(f"PRAGMA {pragma}")
-    except sqlite3.Error as error:
-        connection.close()
-        raise _storage_error(error, path) from error
-    return connection
-
-
-def _storage_error(error: sqlite3.Error, path: Path) -> StoreFullError | StoreFormatError:
-    # Errors of this program, e.g. a closed connection, have no code.
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DISK_ERRORS:
-        return StoreFullError(f"profiles are not kept: {error}", remedy=f"check room and rights of {path.parent}")
-    return StoreFormatError(f"{path} is no profile store ({error})", remedy="move the file away; a new one is made")

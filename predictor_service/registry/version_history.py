@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from predictor_service.sqlite_files import open_database
 from predictor_service.system_clock import now_ms
 
 _SCHEMA: Final = """
@@ -22,7 +22,6 @@ CREATE TRIGGER IF NOT EXISTS events_never_change BEFORE UPDATE ON events
 CREATE TRIGGER IF NOT EXISTS events_never_leave BEFORE DELETE ON events
   BEGIN SELECT RAISE(ABORT, 'the history of model versions is only ever added to'); END;
 """
-_BUSY_TIMEOUT_S: Final = 10.0
 WHY_CHARACTERS_MAX: Final = 2_000
 
 
@@ -65,14 +64,15 @@ class VersionHistory:
 
     Args:
         path: Made when absent.
+
+    Raises:
+        StoreFormatError: It is no history.
+        StoreFullError: The disk or its owner does not let it be opened.
     """
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
-        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = FULL")
-        self._connection.executescript(_SCHEMA)
+        self._connection = open_database(path, "synchronous = FULL", schema=_SCHEMA)
 
     def append(self, event: VersionEvent) -> None:
         """Adds one line; its time is now."""

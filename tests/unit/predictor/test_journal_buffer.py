@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from predictor_service import outcome_journal
-from predictor_service.errors import StoreFullError
+from predictor_service.errors import PredictorError, StoreFormatError, StoreFullError
 from predictor_service.outcome_journal import (
     BUFFERED_MAX,
     OutcomeJournal,
@@ -86,20 +86,23 @@ def test_a_full_disk_costs_the_journal_not_the_predictions(tmp_path: Path, caplo
     assert written(path) == 1
 
 
-@pytest.mark.parametrize("what", ["INSERT", "DELETE"])
-def test_outcomes_are_kept_all_or_none_and_a_full_disk_has_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+@pytest.mark.parametrize(
+    ("hindrance", "expected"),
+    [
+        ("PRAGMA max_page_count = 1", StoreFullError),
+        ("CREATE TRIGGER t BEFORE DELETE ON outcomes BEGIN SELECT RAISE(ABORT, 'no'); END", StoreFormatError),
+    ],
+    ids=["full", "while trimming"],
+)
+def test_outcomes_are_kept_all_or_none_and_what_the_file_refuses_has_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hindrance: str, expected: type[PredictorError]
 ) -> None:
     monkeypatch.setattr(outcome_journal, "OUTCOMES_MAX", 2)
     journal = OutcomeJournal(tmp_path / "journal.sqlite", predictions_max=1)
     journal.remember(entry(1))
     journal.flush()
-    journal._connection.execute(
-        f"CREATE TRIGGER full BEFORE {what} ON outcomes WHEN (SELECT count(*) FROM outcomes) = 3 "
-        "BEGIN SELECT RAISE(ABORT, 'full'); END"
-    )
-    with pytest.raises(StoreFullError, match="outcomes are not kept"):
-        journal.record([("p-1", {"step_ms_mean": 1.0})] * (3 + (what == "INSERT")), at_ms=5)
-    journal._connection.execute("DROP TRIGGER full")
-    assert journal.joined(newest=9) == []
+    journal._connection.execute(hindrance)
+    with pytest.raises(expected):
+        journal.record([("p-1", {"step_ms_mean": 1.0, "quality_flags": ["x" * 2000]})] * 30, at_ms=5)
+    assert journal.joined(newest=99) == []
     journal.close()

@@ -181,16 +181,3 @@ def test_a_file_of_a_newer_program_is_refused_and_left_alone(tmp_path: Path) -> 
     assert "move the file away" in caught.value.remedy
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT count(*) FROM stretches").fetchone() == (1,)
-
-
-@pytest.mark.parametrize("content", [b"no database at all, but a text of some length", b"\0" * 5000])
-def test_a_file_that_is_no_store_is_refused_with_a_remedy(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "profiles.sqlite"
-    path.write_bytes(content)
-    with pytest.raises(StoreFormatError, match="move the file away"):
-        ProfileStore(path)
-
-
-def test_a_folder_that_takes_no_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreFullError, match="absent"):
-        ProfileStore(tmp_path / "absent" / "profiles.sqlite")
