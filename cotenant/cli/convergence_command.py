@@ -33,8 +33,8 @@ _FILE = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 
 
 @click.group(
-    epilog="Examples:  cotenant convergence loss curve.csv --threshold 0.01 --epoch-length 390   "
-    "cotenant convergence speed runs.csv --synchrony all_reduce --ask 8"
+    epilog="\b\nExamples:\n  cotenant convergence loss curve.csv --threshold 0.01 --epoch-length 390\n"
+    "  cotenant convergence speed runs.csv --synchrony all_reduce --ask 8"
 )
 def convergence() -> None:
     """Foresee when training ends (loss) and how fast it is elsewhere (speed), from what was measured."""

@@ -24,7 +24,7 @@ _PHASES = [
 ]
 
 
-@click.command(epilog="Examples:  cotenant ps --phase pending   cotenant ps -o json   cotenant ps -w")
+@click.command(epilog="\b\nExamples:\n  cotenant ps --phase pending\n  cotenant ps -o json\n  cotenant ps -w")
 @click.option("-a", "--all", "show_all", is_flag=True, help=f"More than the newest {SHOWN_BY_DEFAULT}.")
 @click.option("--phase", "phases", multiple=True, type=click.Choice(_PHASES), help="Only jobs in this phase.")
 @click.option("--tenant", default="", help="Only jobs of this tenant.")

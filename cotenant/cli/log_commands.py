@@ -18,7 +18,7 @@ LONGEST_LINE_BYTES = 4096
 TAIL_LIMIT_BYTES = 4 * 1024 * 1024
 
 
-@click.command(epilog="Examples:  cotenant logs job-12 --tail 20   cotenant logs -f resnet-small")
+@click.command(epilog="\b\nExamples:\n  cotenant logs job-12 --tail 20\n  cotenant logs -f resnet-small")
 @click.argument("job", shell_complete=complete_job)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended; exit 7 or 8 as it ended.")
 @click.option("--tail", type=click.IntRange(1, 1_000_000), metavar="LINES", help="Only the last lines.")

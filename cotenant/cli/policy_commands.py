@@ -22,7 +22,7 @@ _PARAMETER_COLUMNS = (
 )
 
 
-@click.group(epilog="Examples:  cotenant policies list   cotenant policies use horus --set max_jobs_per_gpu=3")
+@click.group(epilog="\b\nExamples:\n  cotenant policies list\n  cotenant policies use horus --set max_jobs_per_gpu=3")
 def policies() -> None:
     """List, describe and choose scheduling policies."""
 

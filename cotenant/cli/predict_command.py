@@ -34,8 +34,8 @@ OFFLINE_TIMEOUT_S = 600.0
 
 
 @click.command(
-    epilog="Examples:  cotenant predict model.onnx --batch-size 64   "
-    "cotenant predict model.onnx --batch-size 64 --device 'NVIDIA H200' --bind sequence=128 -o json"
+    epilog="\b\nExamples:\n  cotenant predict model.onnx --batch-size 64\n"
+    "  cotenant predict model.onnx --batch-size 64 --device 'NVIDIA H200' -o json"
 )
 @click.argument("graph", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--batch-size", type=click.IntRange(1, 1_000_000), required=True, help="Samples per optimizer step.")
