@@ -27,7 +27,8 @@ COMMAND_BYTES_MAX = 131_072
 ENVIRONMENT_ENTRIES_MAX = 200
 ENVIRONMENT_BYTES_MAX = 65_536
 PATH_CHARACTERS_MAX = 4_096
-REGEX_CHARACTERS_MAX = 1_000
+# As many as agents take.
+REGEX_CHARACTERS_MAX = 512
 BYTES_MAX = 2**60
 CHECKPOINT_MS_MAX = 24 * 3_600_000
 RESTART_LIMIT_MAX = 1_000
@@ -137,7 +138,7 @@ def _regex_violations(pattern: str) -> Iterator[FieldViolation]:
         return
     try:
         groups = re.compile(pattern).groupindex
-    except re.error as error:
+    except (re.error, RecursionError, OverflowError) as error:
         yield _violation("spec.progress_regex", f"must be a regular expression: {error}")
         return
     if "step" not in groups:

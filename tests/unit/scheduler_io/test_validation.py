@@ -61,6 +61,8 @@ def test_a_good_spec_breaks_no_rule() -> None:
         ({"environment": {f"X{n}": "" for n in range(201)}}, "spec.environment"),
         ({"progress_regex": "step ([0-9]+)"}, "spec.progress_regex"),
         ({"progress_regex": "(?P<step>"}, "spec.progress_regex"),
+        ({"progress_regex": "(?P<step>a{99999999999999999999})"}, "spec.progress_regex"),
+        ({"progress_regex": "(?P<step>a)".ljust(513)}, "spec.progress_regex"),
     ],
     ids=lambda value: str(value)[:40],
 )
