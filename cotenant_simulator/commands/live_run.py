@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from cotenant_simulator.commands.progress import Progress
+from cotenant_simulator.commands.simulate import CLUSTER
 from cotenant_simulator.errors import InputError
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.trace_file import fingerprint, read_trace
@@ -74,6 +75,7 @@ def _inputs(flags: dict[str, Any]) -> tuple[Trace, Cluster]:
     trace = read_trace(flags["trace"], consent, seed=flags["seed"] or None)
     for reason, count in trace.skipped.items():
         sys.stderr.write(f"{flags['trace']}: {count} lines left out, {reason}\n")
+    flags["cluster"] = flags["cluster"] or ("own" if trace.nodes else CLUSTER)
     cluster = read_cluster(flags["cluster"], device=trace.device, own_nodes=trace.nodes)
     truth = trace.truth if flags["slowdown"] is None else replace(trace.truth, slowdown_ratio=flags["slowdown"])
     return replace(trace, truth=replace(truth, speeds=cluster.speeds)), cluster

@@ -18,6 +18,8 @@ from cotenant_simulator.system_clock import cpu_s
 
 _PATH = click.Path(path_type=Path)
 _EXIT_UNFINISHED = 1
+CLUSTER = "16x4"
+"""Where a trace that names no machines runs unless told otherwise."""
 
 
 class FiniteRange(click.FloatRange):
@@ -51,7 +53,7 @@ def _world_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command()
 @click.argument("trace", type=_PATH)
-@click.option("--cluster", default="16x4", show_default=True, help="NODESxGPUS, a TOML file, or own (event logs).")
+@click.option("--cluster", help=f"NODESxGPUS, a TOML file, or own.  [default: {CLUSTER}; own for event logs]")
 @click.option("--policies", default="fifo", show_default=True, help="Names, separated by commas.")
 @click.option("--parameter", "parameters", multiple=True, help="POLICY.NAME=VALUE of a policy; may be repeated.")
 @click.option("--predictions", default="oracle", show_default=True, help="oracle, trained, noise:SIGMA or error:E.")
@@ -107,7 +109,7 @@ def _run_pollux(flags: dict[str, Any], names: list[str], timings: dict[str, obje
     for name in names:
         began_s = cpu_s()
         with Progress(name, 1):
-            found: dict[str, Any] = run_pollux_rules(trace, profiles, name, flags["cluster"])
+            found: dict[str, Any] = run_pollux_rules(trace, profiles, name, flags["cluster"] or CLUSTER)
         timings[name] = {"cpu_s": cpu_s() - began_s}
         jobs = found["jobs"] if flags["jobs"] == "all" else []
         if merged:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from cotenant_simulator.commands.simulate import simulate
 from cotenant_simulator.errors import TraceError
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.trace_file import FORMATS, read_trace
@@ -224,6 +226,12 @@ def test_an_exported_log_is_yesterday_again(tmp_path: Path) -> None:
     assert [len(node.gpus) for node in trace.nodes] == [2, 2]
     expected = {job_id: end_s - began_s for job_id, end_s in ends_s(first).items()}
     assert ends_s(again) == pytest.approx(expected, abs=0.002)
+
+
+def test_an_exported_log_runs_on_its_own_machines_unless_told_otherwise(tmp_path: Path) -> None:
+    for flags, cluster in (([], "own"), (["--cluster", "1x4"], "1x4")):
+        done = CliRunner().invoke(simulate, [str(_exported(tmp_path)), *flags, "-o", "json"], catch_exceptions=False)
+        assert json.loads(done.stdout)["cluster"] == cluster
 
 
 def test_a_job_that_nobody_measured_fits_the_machine_that_took_it(tmp_path: Path) -> None:
