@@ -79,6 +79,7 @@ def run(campaign: Path, out: Path, deadline_s: int | None, raise_weight: bool) -
     click.echo(f"device: {journal.header['held_by']}; {len(runs) - unfinished} of {len(runs)} runs done", err=True)
     _show(summarize(journal.records))
     if unfinished:
+        click.echo("the same command goes on where this one stopped; foreign load = others used the device", err=True)
         sys.exit(EXIT_INCOMPLETE)
 
 
