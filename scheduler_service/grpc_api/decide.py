@@ -9,7 +9,6 @@ from typing import Any
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.predictor_client import PredictorClient
-from scheduler_service.core.capacity import reserved_bytes
 from scheduler_service.core.commands import PairMember, RequestPairPredictions, RequestPrediction
 from scheduler_service.core.decisions import Decision, Hold, Migrate, Reshape, Start, Stop, unfolded
 from scheduler_service.core.ledger import host_share
@@ -186,13 +185,9 @@ def _view(snapshot: scheduling_pb2.Snapshot, store: PredictionStore, *, explain:
 
 
 def _running(message: scheduling_pb2.SnapshotRunning, gpus: Mapping[str, Gpu], store: PredictionStore) -> RunningJob:
-    """Read a running job; what it occupies is what we would have reserved, else all of its GPU."""
-    request = translate_snapshot.request(message.job)
     gpu = gpus[message.assignments[0].gpu_id]
-    reserved = reserved_bytes(request, store.job(request.key, gpu.device), message.sub_batch, gpu)
-    return translate_snapshot.running_job(
-        message, memory_reserved_bytes=gpu.memory_bytes if reserved is None else reserved
-    )
+    key = translate_snapshot.request(message.job).key
+    return translate_snapshot.running_job(message, gpu=gpu, prediction=store.job(key, gpu.device))
 
 
 def _gpu_view(gpu: Gpu, node: Node, holders: Sequence[RunningJob]) -> GpuView:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.proto_enums import LEVEL_FROM_PROTO, SHARE_FROM_PROTO
+from scheduler_service.core.capacity import reserved_bytes, samples_per_gpu
 from scheduler_service.core.records import (
     Assignment,
     Gpu,
@@ -127,13 +128,22 @@ def pending_job(message: scheduling_pb2.SnapshotPending) -> PendingJob:
     )
 
 
-def running_job(message: scheduling_pb2.SnapshotRunning, *, memory_reserved_bytes: int) -> RunningJob:
-    """Read a running job."""
+def running_job(message: scheduling_pb2.SnapshotRunning, *, gpu: Gpu, prediction: JobPrediction | None) -> RunningJob:
+    """Read a running job; without a sub-batch it takes its share of the batch at once.
+
+    Args:
+        message: The job.
+        gpu: Its first GPU; it occupies what we would have reserved there, else all of it.
+        prediction: What is known of it there.
+    """
+    asked = request(message.job)
+    sub_batch = message.sub_batch or samples_per_gpu(asked, len(message.assignments))
+    reserved = reserved_bytes(asked, prediction, sub_batch, gpu)
     return RunningJob(
-        request=request(message.job),
+        request=asked,
         attempt=message.attempt,
         assignments=tuple(Assignment(gpu_id=one.gpu_id, rank=one.rank) for one in message.assignments),
-        sub_batch=message.sub_batch,
+        sub_batch=sub_batch,
         submitted_at_ms=message.submitted_at_ms,
         started_at_ms=message.started_at_ms,
         steps_done=message.steps_done,
@@ -142,7 +152,7 @@ def running_job(message: scheduling_pb2.SnapshotRunning, *, memory_reserved_byte
         observed_slowdown_ratio=message.observed_slowdown_ratio
         if message.HasField("observed_slowdown_ratio")
         else None,
-        memory_reserved_bytes=memory_reserved_bytes,
+        memory_reserved_bytes=gpu.memory_bytes if reserved is None else reserved,
     )
 
 

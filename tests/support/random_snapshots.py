@@ -102,7 +102,7 @@ class SnapshotMaker:
                 continue
             entry = self.snapshot.running.add(
                 job=job,
-                sub_batch=self.luck.choice((1, 8)),
+                sub_batch=self.luck.choice((0, 1, 8)),
                 steps_done=self.luck.choice((0, 50, 10**10)),
                 attained_gpu_ms=self.luck.choice((0, 10**6, 10**9)),
                 started_at_ms=self.luck.choice((0, self.snapshot.now_ms)),
