@@ -12,7 +12,6 @@ from scheduler_service.core.decisions import Decision, HoldMany, Start
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.errors import InvalidTransition
 from scheduler_service.core.invariants import check
-from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import Assignment, Phase, Reason, Share
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policy_registry import make_policy
@@ -89,34 +88,6 @@ def test_a_stale_report_changes_nothing() -> None:
     assert isinstance(before, dict)
     assert isinstance(after, dict)
     assert {**after, "now_ms": 0} == {**before, "now_ms": 0}
-
-
-def test_success_of_a_program_that_reports_no_steps_is_believed() -> None:
-    play = Play()
-    play.submit()
-    play.report(events.JobFinished, steps_done=0)
-    assert play.phase() is Phase.FINISHED
-    assert play.engine.state.jobs["j0"].reason.code == "FINISHED_UNCOUNTED"
-
-
-def test_success_after_a_part_of_the_steps_is_believed_and_says_so() -> None:
-    play = Play()
-    play.submit()
-    play.report(events.JobFinished, steps_done=9)
-    assert play.phase() is Phase.FINISHED
-    assert play.engine.state.jobs["j0"].reason.code == "FINISHED_EARLY"
-    assert "9 of 10 steps" in describe_reason(play.engine.state.jobs["j0"].reason)
-
-
-@pytest.mark.parametrize(("steps_done", "phase"), [(9, Phase.PENDING), (10, Phase.FINISHED)])
-@pytest.mark.parametrize(("kind", "exit_class"), [(events.JobFailed, "fenced"), (events.JobStopped, "stopped")])
-def test_success_of_a_program_that_something_else_stopped_counts_only_after_its_last_step(
-    kind: type[events.AttemptReport], exit_class: str, steps_done: int, phase: Phase
-) -> None:
-    play = Play()
-    play.submit()
-    play.report(kind, exit_class=exit_class, exit_code=0, steps_done=steps_done)
-    assert play.phase() is phase
 
 
 def test_a_lost_job_restarts_from_its_checkpoint_with_the_next_fence_after_a_pause() -> None:
