@@ -87,23 +87,34 @@ def judge(task: FittingTask, parts: Mapping[str, Sequence[str]]) -> dict[str, An
 
 def judge_level(task: FittingTask, folds: Iterator[Fold], left_out: Sequence[str]) -> dict[str, Any]:
     """Asks about the rows of every fold what was learned from the others."""
-    ways: dict[str, Answers] = {"strangers": [], "served": []}
+    ways: dict[str, Answers] = {}
     for fold in folds:
-        fitted = fit_target(part(task, fold.train))
-        models = {name: OnnxModel(content) for name, content in fitted.files.items()}
-        spread = models.get(fitted.record.spread.file_name) if fitted.record.spread else None
-        served = ServedTarget(fitted.record, models[fitted.record.file_name], spread)
-        asked = part(task, fold.test)
-        near = None if asked.features is None else served.strangeness(asked.features)
-        for way, strangeness in (("strangers", None), ("served", near)):
-            bounded = served.predict_bounded(asked.columns, asked.anchor, CONFIDENCE, strangeness=strangeness)
-            ways[way].append((fold.test, bounded))
+        for way, bounded in ask_part(part(task, fold.train), part(task, fold.test)).items():
+            ways.setdefault(way, []).append((fold.test, bounded))
     return {way: score(answers, task.measured, left_out) for way, answers in ways.items()}
+
+
+def ask_part(known: FittingTask, asked: FittingTask) -> Mapping[str, Bounded]:
+    """Returns what is said of some rows by what would be served after a training on others."""
+    fitted = fit_target(known)
+    models = {name: OnnxModel(content) for name, content in fitted.files.items()}
+    spread = models.get(fitted.record.spread.file_name) if fitted.record.spread else None
+    served = ServedTarget(fitted.record, models[fitted.record.file_name], spread)
+    near = None if asked.features is None else served.strangeness(asked.features)
+    return {
+        way: served.predict_bounded(asked.columns, asked.anchor, CONFIDENCE, strangeness=strangeness)
+        for way, strangeness in (("strangers", None), ("served", near))
+    }
+
+
+def codes_of(parts: Mapping[str, Sequence[str]]) -> Mapping[str, IndexArray]:
+    """Returns the labels of each level as numbers."""
+    return {name: np.unique(labels, return_inverse=True)[1] for name, labels in parts.items()}
 
 
 def splits(parts: Mapping[str, Sequence[str]], level: str) -> Iterator[Fold]:
     """Yields the folds of a level: a family as a whole; else a part of each larger one, of which the rest stays."""
-    codes = {name: np.unique(labels, return_inverse=True)[1] for name, labels in parts.items()}
+    codes = codes_of(parts)
     if level == LEVELS[-1]:
         for family in np.unique(codes[level]):
             yield Fold(np.flatnonzero(codes[level] != family), np.flatnonzero(codes[level] == family))
