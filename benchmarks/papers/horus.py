@@ -1,13 +1,13 @@
 """Tables 6 and 7 and Figs. 7 to 9 of the Horus paper, run again.
 
-    python -m benchmarks.papers.horus [--seeds 20] [--parts testbed simulation dense partners]
+    python -m benchmarks.papers.horus [--seeds 20] [--parts testbed simulation dense partners slowdowns]
                                       [--crowds pairwise summed printed]
 
 Prints JSON; the simulation needs the public data of COTENANT_SHARED_DATA. Every policy of a seed meets the same jobs;
 ratios are taken per seed. Three and more jobs on a GPU slow each other down by the sum of what pairs do (pairwise), or
 by their summed utilization, as pairs do (summed), or pairs and crowds alike by the range that section 3.2 prints
-(printed, the testbed only). `partners` says what choosing who shares can be worth. docs/papers.md says what stands in
-for what.
+(printed, the testbed only). `partners` says what choosing who shares can be worth, `slowdowns` what less interference
+is. docs/papers.md says what stands in for what.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ TESTBED = ("fifo", "obp", "pab", PROFILED_PAB, "horus", WIDE_HORUS)
 PARTNERS = ("fifo", "obp", "pab", "horus")
 LEAST_MEMORY_GIB = {"memory as committed": 0.0, "two fit on a GPU": 2.7}
 """Of 8 GiB."""
+SLOWDOWNS = (0.1, 0.15, 0.2, 0.25)
 MEANS_OF = 5
 """Section 5.2: five runs of each algorithm and pattern."""
 SIMULATED = ("fifo", "obp", "horus", "horus_f", "horus_f k=5")
@@ -153,11 +154,28 @@ def partners(seeds: int, crowds: str) -> list[Row]:
     return rows
 
 
+def slowdowns(seeds: int, crowds: str) -> list[Row]:
+    """Table 6 and Fig. 7 where jobs slow each other down less than the committed 0.25 of their summed utilization."""
+    if crowds != "summed":
+        return []
+    rows = []
+    for slowdown in SLOWDOWNS:
+        settings = {**settings_of("testbed"), "slowdown": {"linear": slowdown, "quadratic": slowdown}}
+        for pattern in PATTERNS:
+            traces = [_with_crowds(draw_testbed(settings, pattern, seed), settings, crowds) for seed in range(seeds)]
+            label = f"{pattern}, slowdown {slowdown}"
+            found = _sweep(traces, cluster_of(settings), ("fifo", "obp", "horus"), label)
+            makespans = {policy: [one.makespan_min for one in outcomes] for policy, outcomes in found.items()}
+            rows += _over_others(label, makespans) + _slower(label, found)
+    return rows
+
+
 PARTS: Mapping[str, Callable[[int, str], list[Row]]] = {
     "testbed": testbed,
     "simulation": simulation,
     "dense": dense,
     "partners": partners,
+    "slowdowns": slowdowns,
 }
 
 
