@@ -105,6 +105,8 @@ def _example(dataset: Dataset, row: SoloRow, device: DeviceType) -> SoloExample 
         return f"status {row.status}"
     if row.gpus != 1:
         return "more than one device"
+    if row.sub_batch != row.batch:  # its step has several passes, the features of its part are those of one
+        return "its batch was divided"
     graph = dataset.graphs.get(row.graph_sha256 or "")
     if graph is None:
         return "without its graph"

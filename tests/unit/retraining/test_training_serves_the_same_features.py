@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,17 @@ from predictor_service.retraining.datasets import read_dataset
 from predictor_service.retraining.solo_table import collect_examples
 from predictor_service.selection.targets import MEMORY, STEP, UTILIZATION
 from tests.support.measured_dataset import DEVICE, job_settings, write_dataset
+
+
+def test_a_step_of_a_divided_batch_does_not_teach_what_a_step_of_its_part_takes(tmp_path: Path) -> None:
+    """The measured step has several passes; the features of a part of the batch are those of one."""
+    write_dataset(tmp_path)
+    dataset = read_dataset(tmp_path)
+    divided = dataclasses.replace(dataset.solo[0], sub_batch=dataset.solo[0].batch // 2, run_id="divided")
+    mixed = dataclasses.replace(dataset, solo=(*dataset.solo, divided))
+    examples, left_out = collect_examples([mixed], DEVICE_TYPES[DEVICE])
+    assert len(examples) == len(dataset.solo)
+    assert left_out == {"its batch was divided": 1}
 
 
 def test_training_and_serving_build_equal_vectors_and_anchors(tmp_path: Path) -> None:
