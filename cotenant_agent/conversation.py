@@ -178,7 +178,7 @@ class Conversation:
                 await self._carry_out(message, name)
             except CommandRefusedError as refusal:
                 self._refuse(key, name, refusal)
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 self._refuse(key, name, CommandRefusedError("NODE_FAILURE", f"this node could not do it: {error}"))
             else:
                 self._log.write("command", level="audit", key=key, command=name)

@@ -264,6 +264,16 @@ def test_orders_may_be_repeated_and_stale_fences_are_refused(
     assert [path.name for path in (shared_agent.state / "jobs").glob(f"{job}.*")] == [f"{job}.2"]
 
 
+def test_an_order_about_a_name_that_no_job_has_is_refused(
+    shared_agent: AgentProcess, scheduler: FakeScheduler, job: str
+) -> None:
+    name = f"{job}\0"
+    scheduler.send(launch_job=launch(name, ["python"], GPU))
+    assert scheduler.wait_for_refusal(name).code == "NODE_FAILURE"
+    scheduler.send(stop_job=messages.StopJob(key=key(job)))
+    assert scheduler.wait_for_refusal(job).code == "NO_SUCH_ATTEMPT"
+
+
 def test_what_the_node_does_not_allow_is_refused_with_the_remedy(
     tmp_path: Path, scheduler: FakeScheduler, job: str
 ) -> None:
