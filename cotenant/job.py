@@ -5,8 +5,8 @@ function is harmless: nothing is sent, nothing asks to stop, and the batch sizes
 
     from cotenant import job
 
-    start = load(job.resume_directory())                # None at the first start
-    for step in range(start, steps_total):
+    load(job.resume_directory())                        # None at the first start, else the folder with step-N.pt
+    for step in range(job.resume_step(), steps_total):
         for part, weight in job.sub_batches((x, y)):    # gradient accumulation, exact
             (loss_function(model(part[0]), part[1]) * weight).backward()
         optimizer.step()

@@ -51,6 +51,30 @@ def test_outside_a_cluster_nothing_happens(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != "") == ["job.py", "script.py"]
 
 
+def test_the_loop_of_the_documentation_checkpoints_and_goes_on(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "training_scripts.md").read_text()
+    loop = page.split("from cotenant import job\n", 1)[1].split("```", 1)[0]
+    run_to = (
+        "from types import SimpleNamespace as Thing\n"
+        "class Loss(float):\n    backward = __mul__ = lambda self, weight=1: self\n"
+        "x, y, model, optimizer = [1, 2], [3, 4], list, Thing(step=lambda: None)\n"
+        "loss_function, loss = lambda found, wanted: Loss(0.5), 0.5\n"
+        "save = lambda path: path.write_text(path.name)\n"
+        "load = lambda path: print('loaded', path.read_text())\n"
+    )
+    wishes = cluster(tmp_path, COTENANT_CHECKPOINT_INTERVAL_MS="1")
+    first = run_script(tmp_path, f"import time\n{run_to}steps_total = 3\ntime.sleep(0.01)\n{loop}", **wishes)
+    assert (first.returncode, first.stdout, first.stderr) == (0, "", "")
+    written = Path(wishes["COTENANT_CHECKPOINT_DIR"])
+    step = json.loads((written / job.MANIFEST_NAME).read_text())["step"]
+    second = run_script(
+        tmp_path,
+        f"{run_to}steps_total = 3\n{loop}print('steps left', steps_total - job.resume_step())",
+        **{**wishes, "COTENANT_RESUME": str(written), "COTENANT_CHECKPOINT_INTERVAL_MS": "0"},
+    )
+    assert second.stdout == f"loaded step-{step}.pt\nsteps left {3 - step}\n", second.stderr
+
+
 def test_the_last_step_is_stored_although_every_datagram_is_lost(tmp_path: Path) -> None:
     done = run_script(tmp_path, "for step in range(1, 51):\n    job.report(step, epoch=2)\n", **cluster(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
