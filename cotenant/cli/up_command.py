@@ -14,7 +14,8 @@ from rich.console import Console
 
 from cotenant.cli.session import tell
 from cotenant.cli.settings import Settings, resolve_settings, state_folder
-from cotenant.client_errors import InputError, ProgramError
+from cotenant.client import ChannelOptions, SchedulerClient, open_channel
+from cotenant.client_errors import InputError, ProgramError, ServiceError
 from cotenant.local_cluster import AgentOptions, LocalCluster
 from cotenant.quantities import parse_bytes
 
@@ -23,7 +24,7 @@ _PORT = click.IntRange(0, 65_535)
 
 @click.command(epilog="Example:  cotenant up --policy horus --allow-directory ~/trainings")
 @click.option("--state-dir", type=click.Path(file_okay=False, path_type=Path), help="Where everything is kept.")
-@click.option("--policy", default="horus", show_default=True, help="Scheduling policy at the start.")
+@click.option("--policy", default="horus", show_default=True, help="Policy of a new state; an old one keeps its own.")
 @click.option("--predictor-port", type=_PORT, default=7070, show_default=True, help="0 = any free one.")
 @click.option("--scheduler-port", type=_PORT, default=7071, show_default=True, help="0 = any free one.")
 @click.option("--node-id", default="local", show_default=True, help="Name of this machine in the cluster.")
@@ -113,12 +114,25 @@ def _serve(cluster: LocalCluster) -> None:
 def _announce(cluster: LocalCluster) -> None:
     tell(f"up. scheduler {cluster.scheduler_address}, predictor {cluster.predictor_address}")
     tell(f"state and logs in {cluster.state_dir}; Ctrl-C stops")
-    for line in _exports(cluster, resolve_settings({}).settings):
+    active = _active_policy(cluster.scheduler_address)
+    if active not in ("", cluster.policy):
+        tell(f"policy {active} of the kept state stays in force; `cotenant policies use {cluster.policy}` changes it")
+    for line in export_lines(cluster, resolve_settings({}).settings):
         click.echo(line)
 
 
-def _exports(cluster: LocalCluster, known: Settings) -> list[str]:
-    """What another terminal has to be told, because its settings do not say it."""
+def _active_policy(address: str) -> str:
+    """Returns what the scheduler decides by; empty when it does not answer."""
+    with open_channel(ChannelOptions(address=address)) as channel:
+        try:
+            policies = SchedulerClient(channel, address=address).list_policies()
+        except ServiceError:
+            return ""
+    return next((policy.name for policy in policies if policy.active), "")
+
+
+def export_lines(cluster: LocalCluster, known: Settings) -> list[str]:
+    """Returns what another terminal has to be told, because its settings do not say it."""
     here = [
         ("STATE_DIR", str(cluster.state_dir.absolute()), str(state_folder(known).absolute())),
         ("SCHEDULER", cluster.scheduler_address, known.scheduler),

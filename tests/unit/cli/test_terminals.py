@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.cli.up_command import parse_cores
+from cotenant.cli.settings import Settings
+from cotenant.cli.up_command import export_lines, parse_cores
 from cotenant.client_errors import InputError
+from cotenant.local_cluster import LocalCluster, Program
 from tests.support.cli_cluster import CommandLine
 
 COMMAND = [sys.executable, "-c", "from cotenant.cli.main import main; main()"]
@@ -118,6 +120,22 @@ def test_a_program_finds_its_state_where_the_settings_say(
 def test_cores_that_cannot_stand_in_are_refused(text: str, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         parse_cores(text)
+
+
+@pytest.mark.parametrize(
+    ("known", "lines"),
+    [
+        (Settings(state_dir="/kept here", scheduler="127.0.0.1:1", predictor="127.0.0.1:2"), []),
+        (Settings(state_dir="/kept here", scheduler="127.0.0.1:1"), ["export COTENANT_PREDICTOR=127.0.0.1:2"]),
+        (Settings(scheduler="127.0.0.1:1", predictor="127.0.0.1:2"), ["export COTENANT_STATE_DIR='/kept here'"]),
+    ],
+)
+def test_other_terminals_are_told_what_their_settings_do_not_say(known: Settings, lines: list[str]) -> None:
+    folder = Path("/kept here")
+    cluster = LocalCluster(state_dir=folder, policy="horus", agents=())
+    for name, address in (("scheduler", "127.0.0.1:1"), ("predictor", "127.0.0.1:2")):
+        cluster.programs[name] = Program(name, name, [], folder, address=address)
+    assert [line for line in export_lines(cluster, known) if not line.startswith("#")] == lines
 
 
 @pytest.mark.parametrize("node_id", ["", "../../x", "\udcff", "n" * 64])
