@@ -20,7 +20,7 @@ from predictor_service.features.graph_features import GraphFeatures
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS, OPTIMIZERS, PRECISIONS, JobSettings
 from predictor_service.features.operator_families import OperatorFamily
 
-FEATURE_VERSION: Final = 3
+FEATURE_VERSION: Final = 4
 """Raise it with every change of names, order or meaning: models of another version are not served."""
 
 FloatArray = npt.NDArray[np.float64]
@@ -65,6 +65,7 @@ class _Roofline:
     step_ms: float
     compute_bound_ratio: float
     family_ratios: tuple[float, ...]
+    work_ratios: tuple[float, ...]
 
 
 def build_features(
@@ -112,14 +113,19 @@ def _measure_roofline(
     bytes_to_ms = 1e3 * passes * ACTIVATION_SCALE[settings.precision] / device.memory_bytes_per_s
     traffic_ms = graph.operator_traffic_bytes * bytes_to_ms
     operator_ms = np.maximum(np.maximum(flops_ms, traffic_ms), device.launch_ms * passes)
-    family_ms = np.bincount(codes, weights=operator_ms, minlength=len(_FAMILY_CODES))
-    sequence_ms = passes * device.sequence_ms(graph.recurrent_steps, graph.lstm_steps)
-    family_ms[_FAMILY_CODES[OperatorFamily.RECURRENT]] += sequence_ms
+    work_ms = np.bincount(codes, weights=operator_ms, minlength=len(_FAMILY_CODES))
+    family_ms = work_ms.copy()
+    # What a recurrent layer multiplies is a product like any other; what makes it recurrent is waiting.
+    family_ms[_FAMILY_CODES[OperatorFamily.MATRIX_MULTIPLY]] += work_ms[_FAMILY_CODES[OperatorFamily.RECURRENT]]
+    family_ms[_FAMILY_CODES[OperatorFamily.RECURRENT]] = passes * device.sequence_ms(
+        graph.recurrent_steps, graph.lstm_steps
+    )
     sum_ms = float(family_ms.sum())
     return _Roofline(
         step_ms=sum_ms + _optimizer_ms(graph, settings, device) + device.launch_ms,
         compute_bound_ratio=float(operator_ms[flops_ms >= traffic_ms].sum()) / max(sum_ms, 1e-12),
         family_ratios=tuple((family_ms / max(sum_ms, 1e-12)).tolist()),
+        work_ratios=tuple((work_ms / max(float(work_ms.sum()), 1e-12)).tolist()),
     )
 
 
@@ -154,6 +160,8 @@ def _named_values(
     yield "compute_bound_ratio", "share of roofline time", roofline.compute_bound_ratio
     for name, ratio in zip(_TIME_NAMES, roofline.family_ratios, strict=True):
         yield name, "share of roofline time", ratio
+    for family, name in _WORK_NAMES.items():
+        yield name, "share of roofline time without waiting", roofline.work_ratios[_FAMILY_CODES[family]]
     for family, name in _COUNT_NAMES.items():
         yield name, "ln(count)", math.log1p(graph.operator_counts[family])
     yield "log_memory_bytes", "ln(bytes)", math.log(memory_bytes)
@@ -180,6 +188,17 @@ def _setting_values(settings: JobSettings) -> Iterator[tuple[str, str, float]]:
 
 
 _TIME_NAMES: Final = tuple(f"{family.value}_time_ratio" for family in OperatorFamily)
+_WORK_NAMES: Final = {
+    family: f"{family.value}_work_ratio"
+    for family in (
+        OperatorFamily.CONVOLUTION,
+        OperatorFamily.MATRIX_MULTIPLY,
+        OperatorFamily.RECURRENT,
+        OperatorFamily.NORMALIZATION,
+    )
+}
+"""Memory knows what kind of work a step does, not how long it waits."""
+_NO_RATIOS: Final = (0.0,) * len(OperatorFamily)
 _COUNT_NAMES: Final = {family: f"log_{family.value}_nodes" for family in OperatorFamily}
 _FAMILY_CODES: Final = {family: code for code, family in enumerate(OperatorFamily)}
 
@@ -196,7 +215,7 @@ def _list_features() -> tuple[Feature, ...]:
     device = DeviceType(
         name="none", memory_bytes=1, peak_flops={"fp32": 1.0}, memory_bytes_per_s=1.0, multiprocessors=1
     )
-    roofline = _Roofline(step_ms=1.0, compute_bound_ratio=0.0, family_ratios=(0.0,) * len(OperatorFamily))
+    roofline = _Roofline(step_ms=1.0, compute_bound_ratio=0.0, family_ratios=_NO_RATIOS, work_ratios=_NO_RATIOS)
     named = _named_values(graph, JobSettings(batch_size=1), device, roofline, 1.0)
     return tuple(Feature(name=name, unit=unit) for name, unit, _ in named)
 

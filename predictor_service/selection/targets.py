@@ -64,8 +64,8 @@ _WORK_COLUMNS: Final = (
 )  # fmt: skip
 _MEMORY_COLUMNS: Final = (
     "log_batch", "log_memory_bytes", "activation_memory_ratio", "log_parameters", "log_activation_bytes",
-    "log_widest_activation_bytes", "log_input_bytes", "log_nodes", "convolution_time_ratio",
-    "matrix_multiply_time_ratio", "recurrent_time_ratio", "normalization_time_ratio", "optimizer_slots", "is_training",
+    "log_widest_activation_bytes", "log_input_bytes", "log_nodes", "convolution_work_ratio",
+    "matrix_multiply_work_ratio", "recurrent_work_ratio", "normalization_work_ratio", "optimizer_slots", "is_training",
 )  # fmt: skip
 
 UTILIZATION: Final = Target(name="utilization_ratio", scale="share", columns=_WORK_COLUMNS)

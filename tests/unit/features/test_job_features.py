@@ -34,3 +34,11 @@ def test_an_lstm_waits_on_a_gpu_and_not_where_a_library_takes_its_steps_in_one_c
     waits, fused = (recurrent_job("LSTM", 4, 200, device).roofline_ms for device in (T4, STANDIN_DEVICE))
     assert waits > 200 * DEVICE_TYPES[T4].launch_ms
     assert fused < 200 * DEVICE_TYPES[STANDIN_DEVICE].launch_ms
+
+
+def test_what_a_recurrent_layer_multiplies_is_a_product_and_what_it_waits_is_recurrent() -> None:
+    fused, waiting = (recurrent_job(cell, 4, 200, STANDIN_DEVICE).values for cell in ("LSTM", "GRU"))
+    assert fused[FEATURE_INDEX["matrix_multiply_time_ratio"]] == pytest.approx(1.0)
+    assert fused[FEATURE_INDEX["recurrent_time_ratio"]] == 0.0
+    assert waiting[FEATURE_INDEX["matrix_multiply_time_ratio"]] < 0.1
+    assert fused[FEATURE_INDEX["recurrent_work_ratio"]] == waiting[FEATURE_INDEX["recurrent_work_ratio"]] == 1.0

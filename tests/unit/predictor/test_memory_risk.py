@@ -123,3 +123,9 @@ def test_what_is_asked_of_the_rest_is_checked_too(predictor: Predictor) -> None:
         ask(predictor, [job], 0, "Abacus")
     with pytest.raises(UnknownGraphError):
         ask(predictor, [PairJob(job_id="a", settings=JobSettings(batch_size=1), graph_sha256="0" * 64)], 0)
+
+
+def test_a_slice_of_a_device_is_asked_about_like_a_whole_one(predictor: Predictor) -> None:
+    jobs = [known("a", 400 * MIB)]
+    assert ask(predictor, jobs, 950 * MIB, device="NVIDIA A100-SXM4-40GB MIG 2g.10gb").bounds_fit
+    assert not ask(predictor, jobs, 300 * MIB, device="NVIDIA A100-SXM4-40GB MIG 2g.10gb").bounds_fit
