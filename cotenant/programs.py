@@ -68,15 +68,28 @@ def become(verb: str, arguments: Sequence[str]) -> NoReturn:
     os.execv(command[0], command)
 
 
-def run_captured(verb: str, arguments: Sequence[str], *, timeout_s: float) -> subprocess.CompletedProcess[str]:
+def run_captured(
+    verb: str, arguments: Sequence[str], *, timeout_s: float, is_heard: bool = False
+) -> subprocess.CompletedProcess[str]:
     """Runs a verb's program and returns what it wrote.
+
+    Args:
+        verb: As above.
+        arguments: Its own.
+        timeout_s: How long it may take.
+        is_heard: Whether people see at once what it writes to stderr, instead of its being returned.
 
     Raises:
         ProgramError: It did not end in time.
     """
     try:
         return subprocess.run(
-            command_line(verb, arguments), capture_output=True, text=True, check=False, timeout=timeout_s
+            command_line(verb, arguments),
+            stdout=subprocess.PIPE,
+            stderr=None if is_heard else subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=timeout_s,
         )
     except subprocess.TimeoutExpired as error:
         raise ProgramError(f"{PROGRAM_COMMANDS[verb][0]} did not answer within {timeout_s:g} s") from error

@@ -138,9 +138,8 @@ def _nobody_configured(session: Session) -> bool:
 
 def _predict_offline(graph: Path, request: prediction_pb2.PredictJobRequest) -> prediction_pb2.PredictJobResponse:
     point_at_state()
-    done = run_captured("predict", [str(graph), *_offline_flags(request)], timeout_s=OFFLINE_TIMEOUT_S)
+    done = run_captured("predict", [str(graph), *_offline_flags(request)], timeout_s=OFFLINE_TIMEOUT_S, is_heard=True)
     if done.returncode not in (ExitCode.OK, ExitCode.NOT_FEASIBLE):
-        tell(done.stderr.rstrip())
         raise click.exceptions.Exit(done.returncode)
     try:
         return Parse(done.stdout, prediction_pb2.PredictJobResponse(), ignore_unknown_fields=True)

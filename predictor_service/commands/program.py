@@ -125,7 +125,7 @@ def predict_command(context: click.Context, /, graph: Path, output: str, **flags
     )
     store = VersionStore(settings.state_dir / "models")
     if store.current() is None:
-        click.echo("no model yet: training once", err=True)
+        click.echo("no model yet: training once, some ten seconds", err=True)
         train_once(settings)
     answer = open_predictor(settings.state_dir).predict_job(question)
     click.echo(answer_as_json(answer) if output == "json" else answer_as_table(answer, question))

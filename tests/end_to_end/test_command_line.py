@@ -110,3 +110,4 @@ def test_a_prediction_needs_no_service(tmp_path: Path) -> None:
     nobody = RealCluster(process=None, environment={**os.environ, **places})  # type: ignore[arg-type]
     done = nobody.cotenant("predict", str(ROOT / GRAPH), "--batch-size", "64", "--offline", "-o", "json", timeout_s=300)
     assert (done.returncode, json.loads(done.stdout)["fits"]) == (0, True), done.stderr
+    assert "training once" in done.stderr
