@@ -45,6 +45,8 @@ async def decide(
     parameters = policies.read_parameters(request.parameters)
     effective = policies.effective_parameters(request.policy, parameters)
     validation.require(translate_snapshot.snapshot_violations(snapshot))
+    if request.explain:
+        validation.require(translate_snapshot.explanation_violations(snapshot))
     if request.validate_only:
         return scheduling_pb2.DecideResponse(effective_parameters=effective)
     store = _given_predictions(snapshot)

@@ -25,6 +25,7 @@ from scheduler_service.grpc_api.translate_jobs import (
     history_messages,
     job_message,
     name_neighbours,
+    present_reason,
     reason_message,
 )
 from scheduler_service.grpc_api.translate_nodes import node_message
@@ -116,12 +117,15 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         validation.require(validation.job_id_violations(request.job_id))
         job = job_requests.known_job(self._cluster.engine, request.job_id)
         state = self._cluster.engine.state
-        decision = self._cluster.engine.explain(request.job_id)
-        candidates = candidate_messages(decision.candidates)
+        reason, candidates = present_reason(state, job), []
+        # Beyond it the newest decision has to do: agents must not wait for their leases meanwhile.
+        if len(state.ready_jobs()) * len(state.usable_gpus) <= validation.EXPLAINED_LOOKS_MAX:
+            decision = self._cluster.engine.explain(request.job_id)
+            reason, candidates = decision.reason, candidate_messages(decision.candidates)
         name_neighbours(state, job, candidates)
         return scheduling_pb2.ExplainJobResponse(
             job=job_message(state, job),
-            reason=reason_message(decision.reason),
+            reason=reason_message(reason),
             candidates=candidates,
             policy=state.policy,
             decided_at_ms=state.decided_at_ms,

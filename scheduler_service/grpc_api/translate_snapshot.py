@@ -20,6 +20,7 @@ from scheduler_service.core.records import (
 )
 from scheduler_service.core.view import PendingJob, RunningJob
 from scheduler_service.errors import FieldViolation
+from scheduler_service.grpc_api import validation
 from scheduler_service.grpc_api.snapshot_ranges import range_violations
 from scheduler_service.grpc_api.translate_jobs import DEFAULT_MAX_SLOWDOWN_RATIO, key_of
 
@@ -52,6 +53,15 @@ def snapshot_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViol
             description = f"job {entry.job.job_id} must hold every one of its GPUs once"
             yield FieldViolation(field="snapshot.running.assignments", description=description)
     yield from range_violations(snapshot)
+
+
+def explanation_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViolation]:
+    """Check that every GPU can be looked at for every pending job."""
+    most = validation.EXPLAINED_LOOKS_MAX
+    looks = len(snapshot.pending) * sum(len(node.gpus) for node in snapshot.nodes)
+    if looks > most:
+        description = f"looks at {looks:,} pairs of a job and a GPU, at most {most:,}; ask about fewer pending jobs"
+        yield FieldViolation(field="explain", description=description)
 
 
 def snapshot_jobs(snapshot: scheduling_pb2.Snapshot) -> list[scheduling_pb2.SnapshotJob]:
