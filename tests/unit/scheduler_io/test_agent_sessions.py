@@ -9,7 +9,7 @@ import pytest
 
 from cotenant.v1 import node_agent_pb2
 from scheduler_service.adapters import agent_sessions
-from scheduler_service.adapters.agent_sessions import OUTBOUND_MESSAGES_MAX, AgentSessions
+from scheduler_service.adapters.agent_sessions import OUTBOUND_MESSAGES_MAX, AgentSession, AgentSessions
 from scheduler_service.errors import NodeUnreachableError, OverloadedError
 
 KEY = node_agent_pb2.AttemptKey(job_id="job-1", attempt=1, fence=1)
@@ -22,6 +22,15 @@ async def within(work: Awaitable[None]) -> None:
 
 async def read_all(sessions: AgentSessions) -> bytes:
     return b"".join([chunk async for chunk in sessions.read_log("n", KEY, follow=False, tail_bytes=0)])
+
+
+async def begin_reading() -> tuple[AgentSessions, AgentSession, asyncio.Future[bytes]]:
+    """A connected agent, and a reader whose order it has."""
+    sessions = AgentSessions()
+    session = sessions.open("n", now_ms=0)
+    reading = asyncio.ensure_future(read_all(sessions))
+    assert (await session.outbound.get()).read_log.key == KEY
+    return sessions, session, reading
 
 
 def chunk(**fields: object) -> node_agent_pb2.LogChunk:
@@ -67,11 +76,7 @@ def test_a_silent_agent_is_disconnected() -> None:
 
 def test_a_log_is_read_to_its_end() -> None:
     async def work() -> None:
-        sessions = AgentSessions()
-        session = sessions.open("n", now_ms=0)
-        reading = asyncio.ensure_future(read_all(sessions))
-        order = await session.outbound.get()
-        assert order.read_log.key == KEY
+        sessions, _, reading = await begin_reading()
         for part in (b"one ", b"two"):
             sessions.take_log_chunk("n", chunk(chunk=part))
         sessions.take_log_chunk("another", chunk(chunk=b"lie", end=True))
@@ -83,10 +88,7 @@ def test_a_log_is_read_to_its_end() -> None:
 
 def test_a_reader_is_told_when_the_node_goes_away_or_cannot_read() -> None:
     async def work() -> None:
-        sessions = AgentSessions()
-        session = sessions.open("n", now_ms=0)
-        reading = asyncio.ensure_future(read_all(sessions))
-        await session.outbound.get()
+        sessions, session, reading = await begin_reading()
         sessions.end(session)
         with pytest.raises(NodeUnreachableError, match="went away"):
             await reading
@@ -98,10 +100,7 @@ def test_a_reader_is_told_when_the_node_goes_away_or_cannot_read() -> None:
 
 def test_a_reader_is_told_when_the_node_dials_in_again() -> None:
     async def work() -> None:
-        sessions = AgentSessions()
-        session = sessions.open("n", now_ms=0)
-        reading = asyncio.ensure_future(read_all(sessions))
-        await session.outbound.get()
+        sessions, _, reading = await begin_reading()
         # The agent has forgotten the order with its old stream.
         sessions.open("n", now_ms=1)
         with pytest.raises(NodeUnreachableError, match="read the log again"):
@@ -114,10 +113,7 @@ def test_a_log_that_comes_too_fast_is_cut_with_the_remedy(monkeypatch: pytest.Mo
     monkeypatch.setattr(agent_sessions, "LOG_BYTES_WAITING_MAX", 10)
 
     async def work() -> None:
-        sessions = AgentSessions()
-        session = sessions.open("n", now_ms=0)
-        reading = asyncio.ensure_future(read_all(sessions))
-        await session.outbound.get()
+        sessions, session, reading = await begin_reading()
         sessions.take_log_chunk("n", chunk(chunk=b"x" * 8))
         sessions.take_log_chunk("n", chunk(chunk=b"x" * 8))
         assert (await session.outbound.get()).read_log.cancel

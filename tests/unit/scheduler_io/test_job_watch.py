@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
 
 import pytest
 
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.core.decisions import Decision, Hold
-from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import JobCancelled, JobSubmitted
-from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.view import Policy, SchedulingView
+from scheduler_service.core.records import JobRequest
 from scheduler_service.errors import OverloadedError
 from scheduler_service.grpc_api import job_watch
 from scheduler_service.grpc_api.job_watch import CHANGES_WAITING_MAX, WatchHub
-
-
-class HoldEverything:
-    def decide(self, view: SchedulingView) -> Sequence[Decision]:
-        return [Hold(job_id=job.request.job_id, reason=Reason(code="HELD")) for job in view.pending]
-
-
-def make_policy(name: str, parameters: Mapping[str, object]) -> Policy:
-    return HoldEverything()
+from tests.support.live_loop import make_engine
 
 
 class Cluster:
     """An engine with a hub that hears of every event, as the live loop would tell it."""
 
     def __init__(self) -> None:
-        self.engine = SchedulerEngine(make_policy=make_policy, policy="hold")
+        self.engine = make_engine()
         self.hub = WatchHub(state=lambda: self.engine.state)
 
     def submit(self, *job_ids: str) -> None:
