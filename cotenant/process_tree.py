@@ -37,13 +37,17 @@ def adopt_orphans(*, wanted: bool = True) -> bool:
         return False
 
 
+def processes() -> list[FoundProcess]:
+    """Returns all processes of this machine that we may look at."""
+    found = (_read_process(entry) for entry in Path("/proc").glob("[0-9]*"))
+    return [process for process in found if process is not None]
+
+
 def descendants(root_pid: int) -> list[FoundProcess]:
     """Returns the living descendants of a process, zombies left out."""
     by_parent: dict[int, list[FoundProcess]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        process = _read_process(entry)
-        if process is not None:
-            by_parent.setdefault(process.parent_pid, []).append(process)
+    for process in processes():
+        by_parent.setdefault(process.parent_pid, []).append(process)
     found: list[FoundProcess] = []
     queue = [root_pid]
     while queue:

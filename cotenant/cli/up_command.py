@@ -17,6 +17,7 @@ from cotenant.cli.settings import Settings, resolve_settings, state_folder
 from cotenant.client import ChannelOptions, SchedulerClient, open_channel
 from cotenant.client_errors import InputError, ProgramError, ServiceError
 from cotenant.local_cluster import AgentOptions, LocalCluster
+from cotenant.process_tree import processes
 from cotenant.quantities import parse_bytes
 
 _PORT = click.IntRange(0, 65_535)
@@ -62,13 +63,27 @@ def up(
         allowed_directories=allowed or (Path.cwd(),),
     )
     cluster = LocalCluster(
-        state_dir=state_dir or state_folder(resolve_settings({}).settings),
+        state_dir=(state_dir or state_folder(resolve_settings({}).settings)).absolute(),
         policy=policy,
         agents=(agent,),
         predictor_port=predictor_port,
         scheduler_port=scheduler_port,
     )
+    refuse_second(cluster.state_dir)
     _serve(cluster)
+
+
+def refuse_second(state_dir: Path) -> None:
+    """Looks for programs that an earlier `up` left on a state; they outlive one that is killed.
+
+    Raises:
+        InputError: There are some.
+    """
+    words = f"--ready-file {state_dir}/"
+    pids = [str(process.pid) for process in processes() if words in process.command and process.state != "Z"]
+    if pids:
+        remedy = f"use it, or end it: kill {' '.join(pids)}   (jobs go on if `cotenant up` comes back soon)"
+        raise InputError(f"a cluster runs on {state_dir} already", remedy=remedy)
 
 
 def parse_cores(text: str) -> tuple[int, ...]:
@@ -134,7 +149,7 @@ def _active_policy(address: str) -> str:
 def export_lines(cluster: LocalCluster, known: Settings) -> list[str]:
     """Returns what another terminal has to be told, because its settings do not say it."""
     here = [
-        ("STATE_DIR", str(cluster.state_dir.absolute()), str(state_folder(known).absolute())),
+        ("STATE_DIR", str(cluster.state_dir), str(state_folder(known).absolute())),
         ("SCHEDULER", cluster.scheduler_address, known.scheduler),
         ("PREDICTOR", cluster.predictor_address, known.predictor),
     ]

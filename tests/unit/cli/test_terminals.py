@@ -144,6 +144,17 @@ def test_a_node_whose_name_is_none_is_refused_before_anything_starts(node_id: st
     assert (outcome.code, "names no node" in outcome.err) == (2, True)
 
 
+def test_a_cluster_that_a_killed_up_left_behind_is_named(cotenant: CommandLine, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", "import sys; sys.stdin.read()", "--ready-file", f"{tmp_path}/agent-local.ready.json"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as left:
+        outcome = cotenant("up", "--standin-cores", str(min(os.sched_getaffinity(0))), "--state-dir", str(tmp_path))
+        assert left.stdin is not None
+        left.stdin.close()
+    assert outcome.code == 2
+    assert f"a cluster runs on {tmp_path} already" in outcome.err
+    assert f"kill {left.pid}" in outcome.err
+
+
 def test_a_state_folder_that_cannot_be_made_is_named(cotenant: CommandLine) -> None:
     outcome = cotenant("up", "--standin-cores", "0", "--state-dir", "/proc/nowhere")
     assert outcome.code == 2
