@@ -23,10 +23,6 @@ class GpuInventory(Protocol):
     """
 
     @property
-    def context_bytes(self) -> int:
-        """Device memory that each attempt occupies beyond its own limit."""
-
-    @property
     def enforcements(self) -> tuple[str, ...]:
         """What is enforced on these devices, in the words of the Hello."""
 
@@ -51,11 +47,6 @@ class SeveralInventories:
 
     def __init__(self, inventories: Sequence[GpuInventory]) -> None:
         self._inventories = tuple(inventories)
-
-    @property
-    def context_bytes(self) -> int:
-        """See `GpuInventory.context_bytes`; the largest."""
-        return max((inventory.context_bytes for inventory in self._inventories), default=0)
 
     @property
     def enforcements(self) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ class Launcher:
                 raise CommandRefusedError("DEVICE_UNAVAILABLE", f"{gpu_id}: {reason}")
             here = [item for item in live if gpu_id in item.gpu_ids]
             taken = sum(max(item.memory_limit_bytes, item.usage.memory_bytes or 0) for item in here)
-            needed = taken + request.memory_limit_bytes + self._inventory.context_bytes * (len(here) + 1)
+            needed = taken + request.memory_limit_bytes
             if needed > gpu.memory_bytes:
                 beside = f"({len(here)} other attempts hold {taken})"
                 message = f"{gpu_id} has {gpu.memory_bytes} bytes; with this start {needed} would be promised {beside}"

@@ -45,18 +45,12 @@ class _Device:
 class NvmlInventory:
     """All NVIDIA GPUs of this machine."""
 
-    def __init__(self, *, context_bytes: int = 0) -> None:
-        self._context_bytes = context_bytes
+    def __init__(self) -> None:
         with _driver_errors("start NVML", DriverMissingError):
             pynvml.nvmlInit()
         with _driver_errors("count the GPUs", DeviceError):
             count = pynvml.nvmlDeviceGetCount()
         self._devices = [_identify(index) for index in range(count)]
-
-    @property
-    def context_bytes(self) -> int:
-        """See `GpuInventory.context_bytes`."""
-        return self._context_bytes
 
     @property
     def enforcements(self) -> tuple[str, ...]:

@@ -21,7 +21,6 @@ _NODE_ID = re.compile(r"[A-Za-z0-9._-]{1,63}")
 _PORT_MAX = 65_535
 _LEAST = {
     "standin_memory_bytes": 1,
-    "nvml_context_bytes": 0,
     "log_limit_bytes": 4096,
     "checkpoint_interval_ms": 0,
     "sample_ms": 50,
@@ -43,7 +42,6 @@ class AgentSettings:
     state_dir: str = _described("", "where everything is kept")
     checkpoint_dir: str = _described("", "checkpoints, shared storage perhaps; default: in the state dir")
     nvml: bool = _described(False, "offer the NVIDIA GPUs of this machine")
-    nvml_context_bytes: int = _described(512 << 20, "device memory of one CUDA context")
     standin_cores: tuple[int, ...] = _described((), "cores that play one device each: 0,1")
     standin_memory_bytes: int = _described(2 << 30, "memory of one stand-in device")
     allow_file: str = _described("", "TOML list of what this node runs")

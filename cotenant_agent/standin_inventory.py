@@ -75,11 +75,6 @@ class StandinInventory:
         self._core_marks: dict[int, tuple[int, int]] = {}
 
     @property
-    def context_bytes(self) -> int:
-        """See `GpuInventory.context_bytes`; the import baseline is not counted at all."""
-        return 0
-
-    @property
     def enforcements(self) -> tuple[str, ...]:
         """See `GpuInventory.enforcements`."""
         return ("pinned_cores", "watchdog")

@@ -84,7 +84,7 @@ def build_agent(settings: AgentSettings, log: StructuredLog) -> Iterator[NodeAge
 def _build_inventory(settings: AgentSettings, state: Path, processes: Processes) -> GpuInventory:
     inventories: list[GpuInventory] = []
     if settings.nvml:
-        inventories.append(NvmlInventory(context_bytes=settings.nvml_context_bytes))
+        inventories.append(NvmlInventory())
     if settings.standin_cores:
         inventories.append(
             StandinInventory(

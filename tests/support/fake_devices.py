@@ -30,10 +30,6 @@ class FakeInventory:
         self.memory_of_pid: dict[int, int] = {}
 
     @property
-    def context_bytes(self) -> int:
-        return 0
-
-    @property
     def enforcements(self) -> tuple[str, ...]:
         return ("watchdog",)
 

@@ -32,7 +32,7 @@ def driver(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> Fa
 
 @pytest.fixture
 def inventory(driver: FakeDriver) -> Iterator[NvmlInventory]:
-    found = NvmlInventory(context_bytes=512 << 20)
+    found = NvmlInventory()
     yield found
     found.close()
 

@@ -48,7 +48,6 @@ def test_lists_may_be_repeated_or_separated_by_commas() -> None:
         ({**BASE, "node_id": "k\u00f6ln"}, "node_id"),
         ({**BASE, "sample_ms": "1"}, "at least 50"),
         ({**BASE, "metrics_port": "70000"}, "at most 65535"),
-        ({**BASE, "nvml_context_bytes": "-1"}, "nvml_context_bytes"),
         ({**BASE, "checkpoint_interval_ms": "-1"}, "checkpoint_interval_ms"),
         ({**BASE, "tls_key": "k"}, "belong together"),
         ({**BASE, "insecure": "perhaps"}, "insecure"),

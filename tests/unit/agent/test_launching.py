@@ -1,0 +1,63 @@
+"""What fits on a device beside whom: the agent's last look before a start."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from cotenant_agent.allow_list import AllowList
+from cotenant_agent.attempt import Attempt
+from cotenant_agent.cgroups import ControlGroups
+from cotenant_agent.errors import CommandRefusedError
+from cotenant_agent.launching import JobRules, Launcher
+from cotenant_agent.records import AttemptKey, LaunchRequest
+from cotenant_agent.state_directory import StateDirectory
+from tests.support.fake_devices import FakeInventory, FakeProcesses
+
+DEVICE_BYTES = 1 << 30
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Launcher]:
+    directory = StateDirectory(tmp_path)
+    yield Launcher(
+        directory=directory,
+        processes=FakeProcesses(),
+        inventory=FakeInventory(["gpu-0", "gpu-1"], memory_bytes=DEVICE_BYTES),
+        groups=ControlGroups(),
+        allow_list=AllowList(executables=(sys.executable,), directories=()),
+        rules=JobRules(),
+    )
+    directory.close()
+
+
+def launch(
+    launcher: Launcher, job_id: str, limit_bytes: int, live: Sequence[Attempt] = (), gpu_id: str = "gpu-0"
+) -> Attempt:
+    request = LaunchRequest(
+        key=AttemptKey(job_id=job_id, attempt=1, fence=1),
+        command=(sys.executable,),
+        gpu_ids=(gpu_id,),
+        memory_limit_bytes=limit_bytes,
+    )
+    return launcher.launch(request, None, live, lease_ms=1_000, grace_ms=1_000)
+
+
+def test_a_job_to_which_the_scheduler_has_given_a_whole_device_is_launched(launcher: Launcher) -> None:
+    assert launch(launcher, "whole", DEVICE_BYTES).memory_limit_bytes == DEVICE_BYTES
+
+
+def test_reservations_may_fill_a_device_and_not_pass_it(launcher: Launcher) -> None:
+    live = [launch(launcher, "first", DEVICE_BYTES - 100)]
+    live.append(launch(launcher, "second", 100, live))
+    with pytest.raises(CommandRefusedError, match="OVER_CAPACITY"):
+        launch(launcher, "third", 1, live)
+    launch(launcher, "elsewhere", DEVICE_BYTES, live, gpu_id="gpu-1")
+
+
+def test_a_device_that_is_not_there_takes_nobody(launcher: Launcher) -> None:
+    with pytest.raises(CommandRefusedError, match="unknown on this node"):
+        launch(launcher, "lost", 1, gpu_id="gpu-7")
