@@ -14,6 +14,8 @@ ENDED = (
     scheduling_pb2.JOB_PHASE_CANCELLED,
 )
 NARROW_WIDTH = 120
+AWAITING_PREDICTION = "AWAITING_PREDICTION"
+"""Reason of the first moment of every job with a graph: not worth saying."""
 _PHASE_STYLES = {"running": "green", "failed": "red", "pending": "yellow", "cancelled": "dim", "finished": "cyan"}
 
 _COLUMNS = (

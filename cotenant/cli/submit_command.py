@@ -11,7 +11,7 @@ import click
 from cotenant.cli.exit_codes import ExitCode
 from cotenant.cli.formats import emit_data, emit_message, message_to_dict
 from cotenant.cli.graph_input import load_graph
-from cotenant.cli.job_views import coded_reason, describe_job
+from cotenant.cli.job_views import AWAITING_PREDICTION, coded_reason, describe_job
 from cotenant.cli.job_waiting import wait_for_job
 from cotenant.cli.predict_command import parse_bindings
 from cotenant.cli.prediction_views import QUANTITY_COLUMNS, prediction_lines, quantity_rows
@@ -106,7 +106,7 @@ def submit(
             emit_message(job, session.output, names=[job.job_id])
     else:
         show(f"{job.job_id}  {job.spec.name}  submitted")
-        if job.reason.code:
+        if job.reason.code not in ("", AWAITING_PREDICTION):
             tell(coded_reason(job.reason), style="dim")
     if wait:
         raise click.exceptions.Exit(wait_for_job(session, client, job.job_id))

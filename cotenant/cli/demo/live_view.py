@@ -10,7 +10,7 @@ from rich.text import Text
 from cotenant import quantities
 from cotenant.cli.demo.job_tracker import ENDED
 from cotenant.cli.demo.narrator import Note
-from cotenant.cli.job_views import coded_reason, phase_name, slowdown_pair
+from cotenant.cli.job_views import AWAITING_PREDICTION, coded_reason, phase_name, slowdown_pair
 from cotenant.cli.tables import Column, Row, render_table
 from cotenant.v1 import scheduling_pb2
 
@@ -85,7 +85,9 @@ def summary_line(jobs: Mapping[str, scheduling_pb2.Job]) -> str:
 def placement_notes(jobs: Mapping[str, scheduling_pb2.Job]) -> dict[str, Note]:
     """Returns what is worth saying once: where each job is and why."""
     names = {job_id: job.spec.name for job_id, job in jobs.items()}
-    return {job_id: _placement_note(job, names) for job_id, job in jobs.items()}
+    return {
+        job_id: _placement_note(job, names) for job_id, job in jobs.items() if job.reason.code != AWAITING_PREDICTION
+    }
 
 
 def _named(reason: str, names: Mapping[str, str]) -> str:

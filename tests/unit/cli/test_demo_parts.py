@@ -61,6 +61,8 @@ def test_reasons_name_jobs_as_the_demo_does() -> None:
     waiting.reason.message = f"Sharing is refused by {other.job_id}, and job-7 is gone."
     notes = placement_notes({job.job_id: job for job in (waiting, other)})
     assert notes[waiting.job_id].text.endswith("Sharing is refused by cnn-waiting, and job-7 is gone.")
+    waiting.reason.code = "AWAITING_PREDICTION"
+    assert list(placement_notes({job.job_id: job for job in (waiting, other)})) == [other.job_id]
     assert summary_line({}) == ""
 
 
