@@ -85,13 +85,15 @@ class AttemptTable:
             raise CommandRefusedError("NO_SUCH_ATTEMPT", f"nothing is kept of {key.directory_name} on this node")
         return directory
 
-    def launch(self, request: LaunchRequest, resume: Checkpoint | None, lease_ms: int, grace_ms: int) -> Attempt:
+    def launch(
+        self, request: LaunchRequest, resume: Checkpoint | None, deadline_boot_ms: int, grace_ms: int
+    ) -> Attempt:
         """Start an attempt, or return the one that was started before.
 
         Args:
             request: what to start.
             resume: verified checkpoint to continue from.
-            lease_ms: how long the attempt may run without a renewal.
+            deadline_boot_ms: until when the attempt may run without a renewal.
             grace_ms: how long it may take to end after that.
 
         Raises:
@@ -106,7 +108,7 @@ class AttemptTable:
         if (self.directory.jobs / key.directory_name).exists():
             raise CommandRefusedError("ALREADY_STARTED", f"{key.directory_name} was started before and has ended")
         live = [item for item in self._attempts.values() if item.state is not AttemptState.ENDED]
-        attempt = self._launcher.launch(request, resume, live, lease_ms=lease_ms, grace_ms=grace_ms)
+        attempt = self._launcher.launch(request, resume, live, deadline_boot_ms=deadline_boot_ms, grace_ms=grace_ms)
         self._attempts[(key.job_id, key.attempt)] = attempt
         self._open_socket(attempt)
         self._launcher.start_shim(attempt)

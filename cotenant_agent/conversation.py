@@ -72,6 +72,7 @@ class Conversation:
         self._sent_beats: dict[int, int] = {}
         self._sent_stretches: dict[int, frozenset[str]] = {}
         self._heard_ms = boot_ms()
+        self._confirmed_ms = boot_ms()
         self._welcomed = asyncio.Event()
 
     async def hold(self, stub: NodeAgentServiceAsyncStub) -> None:
@@ -133,6 +134,7 @@ class Conversation:
         self._stretches.mark_delivered(self._sent_stretches.pop(ack.sequence, frozenset()))
         sent_ms = self._sent_beats.get(ack.sequence)
         if sent_ms is not None:
+            self._confirmed_ms = max(self._confirmed_ms, sent_ms)
             # Counted from when the heartbeat left: the scheduler's own count can only be later.
             deadline_ms = sent_ms + self._rules.lease_ms
             self._table.renew(map(key_from_message, ack.renewed), deadline_ms, self._rules.grace_ms)
@@ -199,7 +201,9 @@ class Conversation:
         request = launch_from_message(message)
         directory = self._table.directory.checkpoints / request.key.job_id
         resume = await asyncio.to_thread(newest_resumable, directory, request.granted_fences)
-        attempt = self._table.launch(request, resume, self._rules.lease_ms, self._rules.grace_ms)
+        # Nobody knows how long the order was on its way: the Hello, or the newest confirmed heartbeat, left before it.
+        deadline_ms = self._confirmed_ms + self._rules.lease_ms
+        attempt = self._table.launch(request, resume, deadline_ms, self._rules.grace_ms)
         if attempt.end is not None:
             self.announce_end(attempt.end)
 

@@ -20,7 +20,7 @@ from cotenant_agent.launch_plan import LaunchPlaces, LaunchPlan, plan_launch
 from cotenant_agent.processes import Processes, read_boot_id
 from cotenant_agent.records import LaunchRequest
 from cotenant_agent.state_directory import StateDirectory
-from cotenant_agent.system_clock import boot_ms, wall_ms
+from cotenant_agent.system_clock import wall_ms
 
 _SHIM = Path(__file__).with_name("shim.py")
 _STOP_GRACE_MS = 30_000
@@ -64,7 +64,7 @@ class Launcher:
         resume: Checkpoint | None,
         live: Sequence[Attempt],
         *,
-        lease_ms: int,
+        deadline_boot_ms: int,
         grace_ms: int,
     ) -> Attempt:
         """Check the request and write down everything that the shim needs; nothing runs yet.
@@ -82,7 +82,7 @@ class Launcher:
         for path in (places.run_directory, places.checkpoint_directory):
             self._make_job_directory(path)
         stop_grace_ms = 2 * request.checkpoint_ms or _STOP_GRACE_MS
-        write_json(directory.lease, {"deadline_boot_ms": boot_ms() + lease_ms, "grace_ms": grace_ms})
+        write_json(directory.lease, {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms})
         spec = self._spec(request, plan, stop_grace_ms, resume)
         write_json(directory.spec, spec)
         return Attempt(directory, spec, self._directory.checkpoints, self._directory.run)

@@ -43,7 +43,7 @@ def launch(
         gpu_ids=(gpu_id,),
         memory_limit_bytes=limit_bytes,
     )
-    return launcher.launch(request, None, live, lease_ms=1_000, grace_ms=1_000)
+    return launcher.launch(request, None, live, deadline_boot_ms=1_000, grace_ms=1_000)
 
 
 def test_a_job_to_which_the_scheduler_has_given_a_whole_device_is_launched(launcher: Launcher) -> None:

@@ -1,0 +1,94 @@
+"""One stream with a scheduler of the test's own making, message by message."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from cotenant.v1 import node_agent_pb2 as messages
+from cotenant.v1 import scheduling_pb2
+from cotenant_agent.conversation import Conversation
+from cotenant_agent.metrics import AgentMetrics
+from cotenant_agent.stretches import StretchRecorder
+from cotenant_agent.structured_log import StructuredLog
+from cotenant_agent.system_clock import boot_ms
+
+LEASE_MS = 20_000
+
+
+class Table:
+    """Launches nothing; remembers until when it was told that a launch may run."""
+
+    def __init__(self, state: Path) -> None:
+        self.directory = SimpleNamespace(checkpoints=state)
+        self.deadlines_boot_ms: list[int] = []
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+    def launch(self, request: object, resume: object, deadline_boot_ms: int, grace_ms: int) -> object:
+        self.deadlines_boot_ms.append(deadline_boot_ms)
+        return SimpleNamespace(end=None)
+
+    def renew(self, *_: object) -> None:
+        pass
+
+
+class Stream:
+    """Answers a Hello with a welcome, waits, and orders a launch; the heartbeats before it may be confirmed."""
+
+    def __init__(self, *, wait_s: float, confirms: bool) -> None:
+        self._wait_s, self._confirms = wait_s, confirms
+
+    def Connect(self, said: AsyncIterator[messages.ConnectRequest]) -> Stream:  # noqa: N802
+        self._said = said
+        return self
+
+    def cancel(self) -> None:
+        pass
+
+    async def __aiter__(self) -> AsyncIterator[messages.ConnectResponse]:
+        assert (await anext(self._said)).HasField("hello")
+        yield messages.ConnectResponse(welcome=messages.Welcome(heartbeat_ms=50, lease_ms=LEASE_MS, grace_ms=0))
+        await asyncio.sleep(self._wait_s)
+        beat = (await anext(self._said)).heartbeat
+        while self._confirms and beat.sequence < 5:
+            beat = (await anext(self._said)).heartbeat
+        if self._confirms:
+            yield messages.ConnectResponse(heartbeat_ack=messages.HeartbeatAck(sequence=beat.sequence))
+        key = messages.AttemptKey(job_id="job", attempt=1, fence=1)
+        yield messages.ConnectResponse(launch_job=messages.LaunchJob(key=key, spec=scheduling_pb2.JobSpec()))
+        await asyncio.sleep(0.2)
+
+
+def deadline_after(tmp_path: Path, stream: Stream) -> tuple[int, int]:
+    """Milliseconds from the Hello, and from the end, to the deadline of what was launched, less the lease."""
+    table, began_ms = Table(tmp_path), boot_ms()
+    conversation = Conversation(
+        table=cast("Any", table),
+        read_gpus=lambda: (),
+        stretches=StretchRecorder(campaign="", devices={}, make_id=str),
+        hello=messages.Hello,
+        on_welcome=lambda: None,
+        metrics=AgentMetrics(),
+        log=StructuredLog(io.StringIO(), "n"),
+    )
+    asyncio.run(asyncio.wait_for(conversation.hold(cast("Any", stream)), timeout=30))
+    (deadline_boot_ms,) = table.deadlines_boot_ms
+    return deadline_boot_ms - began_ms - LEASE_MS, deadline_boot_ms - boot_ms() - LEASE_MS
+
+
+def test_an_order_that_was_long_on_its_way_starts_a_lease_in_the_past(tmp_path: Path) -> None:
+    from_hello_ms, _ = deadline_after(tmp_path, Stream(wait_s=1.0, confirms=False))
+    # The scheduler may have sent it right after the Hello, and counts from there until it gives the node up.
+    assert 0 <= from_hello_ms < 900
+
+
+def test_a_lease_starts_with_the_newest_heartbeat_that_was_confirmed(tmp_path: Path) -> None:
+    from_hello_ms, from_end_ms = deadline_after(tmp_path, Stream(wait_s=0.5, confirms=True))
+    assert from_hello_ms > 150
+    assert from_end_ms < 0
