@@ -41,6 +41,12 @@ def test_all_metrics_of_two_rows_worked_out_by_hand() -> None:
     assert scored == pytest.approx(expected)
 
 
+def test_a_value_at_the_end_of_an_interval_is_inside() -> None:
+    """A device that is always busy is measured at 1, where its interval ends."""
+    scored = measure_forecast("utilization", forecast([0.5, 0.5], 0.25, [0.75, 0.75]), np.array([0.25, 0.75]))
+    assert scored.as_mapping()["coverage_90_ratio"] == scored.as_mapping()["coverage_99_ratio"] == 1.0
+
+
 def test_a_slowdown_is_judged_relative_to_the_shared_time_and_may_be_zero_or_negative() -> None:
     scored = measure_points("slowdown", np.array([0.5, -0.1]), np.array([0.0, -0.25])).as_mapping()
     assert scored["mape_ratio"] == pytest.approx((0.5 / 1.0 + 0.15 / 0.75) / 2)

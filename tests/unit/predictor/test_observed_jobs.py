@@ -53,6 +53,29 @@ def test_a_measured_job_is_answered_between_its_prediction_and_what_was_measured
     assert not any(each.explanation for each in (utilization, memory, step))
 
 
+def test_one_outcome_is_weighed_by_variances_and_its_bounds_are_those_of_the_next_window() -> None:
+    """Promised within 0.1 / 1.645 of 0.6, or off by more: the larger one beside the noise of 0.08 of one window."""
+    near, far = (
+        weigh_observed(seen, utilization=_estimate(0.6, 0.5, 0.7), memory=_MEMORY, step=_STEP)[0]
+        for share in (0.62, 1.0)
+        if (seen := _table({"utilization_ratio": share, "window_ms": 30_000}).find("cpu-standin", "key"))
+    )
+    promised, noise = (0.1 / 1.6449) ** 2, 0.08**2
+    trust = promised / (promised + noise)
+    assert near.value == pytest.approx(0.6 + trust * 0.02, abs=1e-5)
+    assert near.upper - near.value == pytest.approx(1.6449 * math.sqrt(trust * noise + noise), abs=1e-5)
+    trust = 0.4**2 / (0.4**2 + noise)
+    assert far.value == pytest.approx(0.6 + trust * 0.4, abs=1e-5)
+    assert far.upper == 1.0
+
+
+def test_measured_memory_is_promised_with_a_margin() -> None:
+    seen = _table(_OUTCOME).find("cpu-standin", "key")
+    assert seen is not None
+    _, memory, _ = weigh_observed(seen, utilization=_SHARE, memory=_MEMORY, step=_STEP)
+    assert (memory.lower, memory.upper, memory.upper_99) == (800.0, 2_000.0, 2_040.0)
+
+
 def test_many_outcomes_settle_the_answer() -> None:
     seen = _table(*[_OUTCOME] * 20).find("cpu-standin", "key")
     assert seen is not None

@@ -67,6 +67,27 @@ def test_rows_that_were_removed_are_an_objection() -> None:
     assert "only 20 of 60 rows" in found.objection
 
 
+def test_half_of_the_rows_is_enough_to_compare() -> None:
+    assert compare(rows(0.1), rows(0.01, count=30)).objection == ""
+    assert "only 29 of 60 rows" in compare(rows(0.1), rows(0.01, count=29)).objection
+
+
+@pytest.mark.parametrize(
+    ("target", "measured", "predicted", "error"),
+    [
+        ("memory_bytes", 4.0, 8.0, np.log(2.0)),
+        ("slowdown_ratio", 0.0, 1.0, np.log(2.0)),
+        ("utilization_ratio", 0.25, 0.75, 0.5),
+    ],
+)
+def test_errors_are_taken_in_the_scale_in_which_a_target_is_learned(
+    target: str, measured: float, predicted: float, error: float
+) -> None:
+    same = HeldOutRows(row_ids=("a",), measured=(measured,), predicted=(predicted,), groups=(("family",),))
+    found = compare(same, same, target)
+    assert found.champion_error == found.challenger_error == pytest.approx(error)
+
+
 def test_rows_are_matched_by_identity_not_by_place() -> None:
     mixed = rows(0.1)
     order = np.random.default_rng(5).permutation(60)
