@@ -105,6 +105,10 @@ TASKS: Final[Mapping[str, Task]] = {
         target="step_time", data="torchvision_bench", device=ALL_DEVICES, level="device"
     ),
     "step_time, gavel on 3 GPU types, unseen architecture": Task(target="step_time", data="gavel", device=ALL_DEVICES),
+    "step_time, gavel, unseen device": Task(target="step_time", data="gavel", device=ALL_DEVICES, level="device"),
+    "step_time, miso, unseen slice of an A100": Task(
+        target="step_time", data="miso", campaign="mig", device=ALL_DEVICES, level="device"
+    ),
     "step_time, pollux on a T4, unseen batch": Task(target="step_time", data="pollux", device=_T4, level="job"),
     "step_time, pollux on a T4, unseen architecture": Task(target="step_time", data="pollux", device=_T4),
     "utilization, miso, unseen architecture": Task(target="utilization", data="miso", campaign="util_collection"),
