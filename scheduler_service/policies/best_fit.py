@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.packing_orders import by_resources
-from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingParameters, PackingRules
+from scheduler_service.policies.packing_rules import PackingParameters
 from scheduler_service.policies.worker_packing import pack
 
 
@@ -38,15 +38,6 @@ from scheduler_service.policies.worker_packing import pack
 class BestFit(PackingParameters):
     """Two-dimensional best fit decreasing."""
 
-    def __post_init__(self) -> None:
-        """Refuse values without a meaning."""
-        _ = self._rules()
-
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job."""
-        return pack(view, self._rules(), by_resources)
-
-    def _rules(self) -> PackingRules:
-        return PackingRules(
-            best=Best.LEAST_LEFTOVER, memory=MemoryModel.PEAKS, compute_requirement=self.compute_requirement
-        )
+        return pack(view, self.rules(), by_resources)

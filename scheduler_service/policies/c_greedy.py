@@ -25,12 +25,12 @@ Cost:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.packing_orders import by_resources
-from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingParameters, PackingRules
+from scheduler_service.policies.packing_rules import MemoryModel, PackingParameters, PackingRules
 from scheduler_service.policies.worker_packing import pack
 
 
@@ -42,18 +42,10 @@ class CGreedy(PackingParameters):
         default=0.1, metadata={"description": "largest probability that memory peaks on one GPU coincide; 0.1 = 10 %"}
     )
 
-    def __post_init__(self) -> None:
-        """Refuse values without a meaning."""
-        _ = self._rules()
-
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job."""
-        return pack(view, self._rules(), by_resources)
+        return pack(view, self.rules(), by_resources)
 
-    def _rules(self) -> PackingRules:
-        return PackingRules(
-            best=Best.LEAST_LEFTOVER,
-            memory=MemoryModel.ONE_SURGE,
-            compute_requirement=self.compute_requirement,
-            tau_max=self.tau_max,
-        )
+    def rules(self) -> PackingRules:
+        """Return those of best fit with one peak and the limit."""
+        return replace(PackingParameters.rules(self), memory=MemoryModel.ONE_SURGE, tau_max=self.tau_max)

@@ -23,12 +23,12 @@ Cost:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.packing_orders import by_resources
-from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingParameters, PackingRules
+from scheduler_service.policies.packing_rules import PackingParameters, PackingRules
 from scheduler_service.policies.worker_packing import pack
 
 
@@ -40,18 +40,10 @@ class IGreedy(PackingParameters):
         default=0.2, metadata={"description": "largest expected slowdown on any shared GPU; 0.2 = 20 %"}
     )
 
-    def __post_init__(self) -> None:
-        """Refuse values without a meaning."""
-        _ = self._rules()
-
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job."""
-        return pack(view, self._rules(), by_resources)
+        return pack(view, self.rules(), by_resources)
 
-    def _rules(self) -> PackingRules:
-        return PackingRules(
-            best=Best.LEAST_LEFTOVER,
-            memory=MemoryModel.PEAKS,
-            compute_requirement=self.compute_requirement,
-            theta_max=self.theta_max,
-        )
+    def rules(self) -> PackingRules:
+        """Return those of best fit with the limit."""
+        return replace(PackingParameters.rules(self), theta_max=self.theta_max)

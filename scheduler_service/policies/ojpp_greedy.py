@@ -37,10 +37,6 @@ from scheduler_service.policies.worker_packing import pack
 class OjppGreedy(OjppParameters):
     """All constraints of OJPP, largest jobs first."""
 
-    def __post_init__(self) -> None:
-        """Refuse values without a meaning."""
-        _ = self.rules()
-
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job."""
         return pack(view, self.rules(), by_resources)

@@ -136,12 +136,22 @@ class PackingRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackingParameters:
-    """What every packing policy lets its user choose."""
+    """What every packing policy lets its user choose; by themselves they are the rules of best fit."""
 
     compute_requirement: str = field(
         default="sm_activity",
         metadata={"description": "what counts as compute: sm_activity (else utilization), utilization or zero"},
     )
+
+    def __post_init__(self) -> None:
+        """Refuse values without a meaning."""
+        _ = self.rules()
+
+    def rules(self) -> PackingRules:
+        """Return them as rules."""
+        return PackingRules(
+            best=Best.LEAST_LEFTOVER, memory=MemoryModel.PEAKS, compute_requirement=self.compute_requirement
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
