@@ -213,5 +213,8 @@ class Floor:
         attempt.turn += 1
 
     def _slowdown(self, attempt: Attempt, gpu_id: str) -> float:
-        others = [other.key for other in self._on_gpu[gpu_id] if other is not attempt and other.is_training]
+        here = self._on_gpu[gpu_id]
+        if len(here) == 1:
+            return 0.0
+        others = [other.key for other in here if other is not attempt and other.is_training]
         return self.truth.slowdown_beside_ratio(attempt.key, others, attempt.device) if others else 0.0

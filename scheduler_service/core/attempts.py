@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from scheduler_service.core.commands import LaunchJob, RecordOutcome, StopJob
 from scheduler_service.core.decisions import Start
 from scheduler_service.core.job_records import JobRecord, with_history
@@ -32,12 +34,18 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
     """Begin a new attempt of a job that has none, with a fence that nobody has had."""
     node_ids = tuple(dict.fromkeys(state.gpus[assignment.gpu_id].node_id for assignment in start.assignments))
     slowdown_ratio = start.reason.numbers.get("slowdown_ratio")
-    job = job.changed(
+    assignments = tuple(sorted(start.assignments, key=lambda assignment: assignment.rank))
+    gpus = ", ".join([part.gpu_id for part in assignments])
+    job = with_history(
+        job,
+        at_ms=state.now_ms,
+        kind="launch",
+        message=f"attempt {job.attempt + 1} on {gpus}",
         phase=Phase.STARTING,
         reason=start.reason,
         attempt=job.attempt + 1,
         fence=state.next_fence,
-        assignments=tuple(sorted(start.assignments, key=lambda assignment: assignment.rank)),
+        assignments=assignments,
         node_ids=node_ids,
         sub_batch=start.sub_batch,
         accumulation_steps=start.accumulation_steps,
@@ -58,12 +66,11 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
         exit_detail="",
     )
     state.next_fence += 1
-    gpus = ", ".join(job.gpu_ids)
-    state.put_job(with_history(job, at_ms=state.now_ms, kind="launch", message=f"attempt {job.attempt} on {gpus}"))
+    state.put_job(job)
     neighbours = state.neighbours(job)
     if neighbours:
-        note_new_neighbourhood(state, (job.job_id, *neighbours))
-    step.commands += launch_commands(state, state.jobs[job.job_id])
+        note_new_neighbourhood(state, (job.job_id, *neighbours), is_shared=True)
+    step.commands += launch_commands(state, job)
 
 
 def launch_commands(state: ClusterState, job: JobRecord, node_id: str | None = None) -> list[LaunchJob]:
@@ -104,16 +111,23 @@ def stop_commands(job: JobRecord, node_id: str | None = None) -> list[StopJob]:
 def stop(state: ClusterState, job: JobRecord, after: AfterStop, step: Step) -> None:
     """Ask for the end of an attempt; its GPUs are `releasing` until the agent confirms."""
     reason = Reason(code="STOPPING_TO_CANCEL" if after is AfterStop.CANCEL else "STOPPING_TO_REQUEUE")
-    job = job.changed(phase=Phase.STOPPING, after_stop=after, reason=reason)
-    state.put_job(with_history(job, at_ms=state.now_ms, kind="stop", message=after.value))
+    job = with_history(
+        job,
+        at_ms=state.now_ms,
+        kind="stop",
+        message=after.value,
+        phase=Phase.STOPPING,
+        after_stop=after,
+        reason=reason,
+    )
+    state.put_job(job)
     step.commands += stop_commands(job)
 
 
-def note_new_neighbourhood(state: ClusterState, job_ids: tuple[str, ...]) -> None:
-    """Remember that windows measured across this instant mix two situations."""
+def note_new_neighbourhood(state: ClusterState, job_ids: Iterable[str], *, is_shared: bool = False) -> None:
+    """Remember that windows measured across this instant mix two situations, and who has company from now on."""
     for job_id in job_ids:
         job = state.jobs[job_id]
-        is_shared = bool(state.neighbours(job))
         state.put_job(job.changed(neighbours_since_ms=state.now_ms, was_shared=job.was_shared or is_shared))
 
 
@@ -157,8 +171,17 @@ def end(state: ClusterState, job: JobRecord, phase: Phase, reason: Reason, step:
     if job.holds_gpus:
         job = leave_gpus(state, job, step, has_steps=False)
     step.is_decision_due = True
-    job = job.changed(phase=phase, reason=reason, finished_at_ms=state.now_ms, not_before_ms=0)
-    state.put_job(with_history(job, at_ms=state.now_ms, kind=phase.value, message=message or reason.code))
+    ended = with_history(
+        job,
+        at_ms=state.now_ms,
+        kind=phase.value,
+        message=message or reason.code,
+        phase=phase,
+        reason=reason,
+        finished_at_ms=state.now_ms,
+        not_before_ms=0,
+    )
+    state.put_job(ended)
     note_new_neighbourhood(state, neighbours)
 
 
@@ -166,7 +189,11 @@ def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: Step, *, 
     """Put a job back into the queue; only steps inside a believed checkpoint count."""
     neighbours = state.neighbours(job)
     job = leave_gpus(state, job, step, has_steps=True)
-    job = job.changed(
+    job = with_history(
+        job,
+        at_ms=state.now_ms,
+        kind="requeue",
+        message=reason.code,
         phase=Phase.PENDING,
         reason=reason,
         assignments=(),
@@ -175,7 +202,7 @@ def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: Step, *, 
         steps_done=max(job.checkpoint_step, 0),
         not_before_ms=state.now_ms + wait_ms if wait_ms else 0,
     )
-    state.put_job(with_history(job, at_ms=state.now_ms, kind="requeue", message=reason.code))
+    state.put_job(job)
     if wait_ms:
         step.wakes_at_ms.append(job.not_before_ms)
         step.backoffs.append((job.not_before_ms, job.job_id))

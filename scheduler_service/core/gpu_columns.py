@@ -7,7 +7,7 @@ A policy judges classes, of which there are few, and finds the GPUs of the best 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -43,7 +43,12 @@ class LoadClass:
     def joined_by(self, resident: Resident) -> LoadClass:
         """Return the class of such a GPU with one more job."""
         used_bytes = self.memory_used_bytes + resident.memory_reserved_bytes
-        return replace(self, residents=(*self.residents, resident), memory_used_bytes=used_bytes)
+        return LoadClass(
+            gpu=self.gpu,
+            residents=(*self.residents, resident),
+            memory_used_bytes=used_bytes,
+            is_releasing=self.is_releasing,
+        )
 
 
 class GpuColumns:

@@ -17,6 +17,7 @@ from scheduler_service.core.attempts import (
     end,
     launch_commands,
     lose,
+    note_new_neighbourhood,
     requeue,
     restart,
     stop,
@@ -112,10 +113,17 @@ def _started(state: ClusterState, job: JobRecord, event: events.AttemptReport, s
 
 def confirm_start(state: ClusterState, job: JobRecord) -> None:
     """Note that the process runs."""
-    job = job.changed(phase=Phase.RUNNING, launch_refusals=0, neighbours_since_ms=state.now_ms)
-    state.put_job(with_history(job, at_ms=state.now_ms, kind="started", message=f"attempt {job.attempt}"))
-    for other_id in state.neighbours(job):
-        state.put_job(state.jobs[other_id].changed(neighbours_since_ms=state.now_ms))
+    running = with_history(
+        job,
+        at_ms=state.now_ms,
+        kind="started",
+        message=f"attempt {job.attempt}",
+        phase=Phase.RUNNING,
+        launch_refusals=0,
+        neighbours_since_ms=state.now_ms,
+    )
+    state.put_job(running)
+    note_new_neighbourhood(state, state.neighbours(running))
 
 
 def _progressed_while_starting(state: ClusterState, job: JobRecord, event: events.JobProgressed, step: Step) -> None:

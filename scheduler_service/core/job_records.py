@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from scheduler_service.core.records import ENDED_PHASES, AfterStop, Assignment, JobRequest, Phase, Reason, Share
@@ -13,7 +13,7 @@ HISTORY_MAX = 200
 """Entries kept of a job's life while it lives."""
 ENDED_HISTORY_MAX = 20
 """Entries kept once it has ended, so that ten thousand ended jobs stay small."""
-HOLDING_PHASES = frozenset({Phase.STARTING, Phase.RUNNING, Phase.STOPPING})
+HOLDING_PHASES = (Phase.STARTING, Phase.RUNNING, Phase.STOPPING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +120,10 @@ class JobRecord:
         Raises:
             TypeError: There is no such field.
         """
-        if not changes.keys() <= _JOB_FIELDS:
-            raise TypeError(f"a job record has no {', '.join(sorted(changes.keys() - _JOB_FIELDS))}")
         copy = object.__new__(JobRecord)
-        copy.__dict__.update(self.__dict__)
-        copy.__dict__.update(changes)
+        copy.__dict__.update(self.__dict__, **changes)
+        if len(copy.__dict__) != len(_JOB_FIELDS):
+            raise TypeError(f"a job record has no {', '.join(sorted(changes.keys() - _JOB_FIELDS))}")
         return copy
 
     @property
@@ -145,7 +144,7 @@ class JobRecord:
     @property
     def gpu_ids(self) -> tuple[str, ...]:
         """GPUs of the present attempt in rank order."""
-        return tuple(assignment.gpu_id for assignment in self.assignments)
+        return tuple([assignment.gpu_id for assignment in self.assignments])
 
     @property
     def occupied_bytes(self) -> dict[str, int]:
@@ -207,11 +206,18 @@ class RejectedDecision:
     detail: str = ""
 
 
-def with_history(job: JobRecord, *, at_ms: int, kind: str, message: str) -> JobRecord:
-    """Return the job with one more line in its story; the oldest lines leave."""
-    limit = ENDED_HISTORY_MAX if job.has_ended else HISTORY_MAX
+def with_history(
+    job: JobRecord,
+    *,
+    at_ms: int,
+    kind: str,
+    message: str,
+    **changes: Any,  # noqa: ANN401 - values of any field
+) -> JobRecord:
+    """Return the job with other values and one more line in its story; the oldest lines leave."""
+    limit = ENDED_HISTORY_MAX if changes.get("phase", job.phase) in ENDED_PHASES else HISTORY_MAX
     line = JobEvent(at_ms=at_ms, kind=kind, message=message[:500])
-    return job.changed(history=(*job.history, line)[-limit:])
+    return job.changed(history=(*job.history, line)[-limit:], **changes)
 
 
 def pending_view(job: JobRecord) -> PendingJob:
@@ -252,21 +258,32 @@ def running_view(job: JobRecord) -> RunningJob:
 
 def occupies_alike(job: JobRecord, before: JobRecord) -> bool:
     """Say whether a change of a job leaves all GPUs and hosts as they were."""
-    return (
-        before.assignments is job.assignments
-        and before.target is job.target
-        and before.holds_gpus is job.holds_gpus
-        and (before.phase is Phase.STOPPING) is (job.phase is Phase.STOPPING)
-    )
+    if before.assignments is not job.assignments or before.target is not job.target:
+        return False
+    is_held_alike = before.holds_gpus is job.holds_gpus
+    return before.phase is job.phase or (is_held_alike and Phase.STOPPING not in (before.phase, job.phase))
 
 
 def with_job(use: KeyUse | None, job: JobRecord) -> KeyUse:
     """Return what living jobs share under a key once this one is among them."""
     use = use or KeyUse(graph_sha256=job.graph_sha256, settings=job.settings)
-    return replace(
-        use,
+    return KeyUse(
+        graph_sha256=use.graph_sha256,
+        settings=use.settings,
         jobs=use.jobs + 1,
         batch=max(use.batch, job.request.batch),
         gpus=tuple(sorted({*use.gpus, job.request.gpus, *job.request.allowed_gpus})),
         may_share=use.may_share or job.request.share is not Share.NEVER,
+    )
+
+
+def without_job(use: KeyUse) -> KeyUse:
+    """Return what living jobs share under a key once one of them has ended; what it brought stays."""
+    return KeyUse(
+        graph_sha256=use.graph_sha256,
+        settings=use.settings,
+        jobs=use.jobs - 1,
+        batch=use.batch,
+        gpus=use.gpus,
+        may_share=use.may_share,
     )

@@ -21,6 +21,7 @@ class Ledger:
         self.view = view
         # Residents are asked for often, and nothing about them changes with time.
         self._running = view.running.reported if isinstance(view.running, RunningNow) else view.running
+        self._residents: dict[str, Resident] = {}
         self._placed: dict[str, list[Resident]] = {}
         self._host_placed: dict[str, HostUse] = {}
         self._taken_free: dict[str, None] = {}
@@ -28,13 +29,15 @@ class Ledger:
 
     def residents(self, gpu_id: str) -> tuple[Resident, ...]:
         """Return the jobs on a GPU, those of this round last."""
-        running = self._running
-        there = (running[job_id] for job_id in self.view.gpus[gpu_id].job_ids)
-        before = tuple(
-            Resident(request=job.request, sub_batch=job.sub_batch, memory_reserved_bytes=job.memory_reserved_bytes)
-            for job in there
-        )
+        before = [self._residents.get(job_id) or self._resident(job_id) for job_id in self.view.gpus[gpu_id].job_ids]
         return (*before, *self._placed.get(gpu_id, ()))
+
+    def _resident(self, job_id: str) -> Resident:
+        job = self._running[job_id]
+        self._residents[job_id] = resident = Resident(
+            request=job.request, sub_batch=job.sub_batch, memory_reserved_bytes=job.memory_reserved_bytes
+        )
+        return resident
 
     def job_count(self, gpu_id: str) -> int:
         """Return how many jobs a GPU holds."""
@@ -91,6 +94,8 @@ class Ledger:
         """Give these GPUs to a job."""
         for assignment in assignments:
             self._take(resident, assignment.gpu_id)
+        if not resident.request.cpu_cores and not resident.request.host_memory_bytes:
+            return
         for node_id in self._node_ids(assignments):
             self._occupy_host(node_id, self.host_part(resident.request, assignments, node_id))
 

@@ -25,9 +25,18 @@ def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_byt
         memory_reserved_bytes=reserved_bytes,
         reason=decision.reason,
     )
-    job = job.changed(phase=Phase.STOPPING, after_stop=AfterStop.MOVE, target=target, reason=decision.reason)
     gpus = ", ".join(part.gpu_id for part in target.assignments)
-    state.put_job(with_history(job, at_ms=state.now_ms, kind="move", message=f"to {gpus}: {decision.reason.code}"))
+    job = with_history(
+        job,
+        at_ms=state.now_ms,
+        kind="move",
+        message=f"to {gpus}: {decision.reason.code}",
+        phase=Phase.STOPPING,
+        after_stop=AfterStop.MOVE,
+        target=target,
+        reason=decision.reason,
+    )
+    state.put_job(job)
     step.commands += stop_commands(job)
 
 

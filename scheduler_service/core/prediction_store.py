@@ -105,11 +105,13 @@ class PredictionStore:
 
     def job(self, key: str, device: str) -> JobPrediction | None:
         """Return the prediction of a key on a device type, or None."""
-        return self._jobs.get(key, {}).get(device)
+        by_device = self._jobs.get(key)
+        return by_device.get(device) if by_device is not None else None
 
     def pair(self, victim_key: str, other_key: str, device: str, sub_batch: int = 0) -> PairPrediction | None:
         """Return how much `other_key` slows `victim_key` down: observed before predicted, this sub-batch before any."""
-        observed = self._observed.get(victim_key, {}).get((other_key, device))
+        seen_beside = self._observed.get(victim_key)
+        observed = seen_beside.get((other_key, device)) if seen_beside is not None else None
         if observed is None:
             return self.predicted_pair(victim_key, other_key, device, sub_batch)
         known = observed.answers.get(sub_batch)

@@ -27,7 +27,7 @@ class Phase(StrEnum):
     CANCELLED = "cancelled"
 
 
-ENDED_PHASES = frozenset({Phase.FINISHED, Phase.FAILED, Phase.CANCELLED})
+ENDED_PHASES = (Phase.FINISHED, Phase.FAILED, Phase.CANCELLED)
 
 
 class AfterStop(StrEnum):

@@ -36,8 +36,9 @@ class RestColumn:
     def __init__(self, position_of: Mapping[str, int]) -> None:
         self._position_of = position_of
         size = len(position_of)
-        self._steps_total, self._steps_done, self._accrued_at_ms = np.zeros(size), np.zeros(size), np.zeros(size)
-        self._pace_ms, self._step_ms = np.full(size, inf), np.full(size, inf)
+        # Steps in all, steps done and until when, at most, and at what pace they go on; how long one takes alone, and
+        # what makes the time infinite where nobody knows.
+        self._columns = np.array([[0.0], [0.0], [0.0], [0.0], [inf], [0.0], [inf]]).repeat(size, axis=1)
         self._job_of = np.zeros(size, dtype=np.intp)
 
     def put(self, view: SchedulingView, job: RunningJob, *, goes_on: bool) -> None:
@@ -55,23 +56,21 @@ class RestColumn:
             return
         prediction = view.predictions.job(job.request.key, view.gpus[alone[0]].gpu.device)
         step_ms = step_ms_of(job.request, prediction, gpus=len(job.assignments), sub_batch=job.sub_batch)
-        positions = [self._position_of[gpu_id] for gpu_id in alone]
-        self._job_of[positions] = positions[0]
-        self._steps_total[positions] = job.request.steps_total
-        self._steps_done[positions] = job.steps_done
-        self._accrued_at_ms[positions] = job.accrued_at_ms
-        self._pace_ms[positions] = job.step_ms if goes_on and job.step_ms > 0 and not job.is_stopping else inf
-        self._step_ms[positions] = inf if step_ms is None or job.request.steps_total <= 0 else step_ms
+        total, done = job.request.steps_total, job.steps_done
+        pace_ms = job.step_ms if goes_on and job.step_ms > 0 and not job.is_stopping else inf
+        known_ms = (0.0, inf) if step_ms is None or total <= 0 else (step_ms, 0.0)
+        values = (total, done, job.accrued_at_ms, max(total - 1, done), pace_ms, *known_ms)
+        first = self._position_of[alone[0]]
+        for gpu_id in alone:
+            position = self._position_of[gpu_id]
+            self._columns[:, position], self._job_of[position] = values, first
 
     def at(self, now_ms: int) -> Rests:
         """Return the remaining times at an instant: `running_now.continued` over all GPUs."""
-        total, before = self._steps_total, self._steps_done
-        steps = np.floor(np.maximum(now_ms - self._accrued_at_ms, 0.0) / self._pace_ms)
-        done = np.minimum(before + steps, np.maximum(total - 1, before))
-        left = np.maximum(total - done, 0.0)
-        remaining_ms = np.full(len(left), inf)
-        np.multiply(left, self._step_ms, out=remaining_ms, where=np.isfinite(self._step_ms))
-        return Rests(remaining_ms, self._job_of.copy())
+        total, before, accrued_at_ms, most, pace_ms, step_ms, unknown_ms = self._columns
+        steps = np.floor(np.maximum(now_ms - accrued_at_ms, 0.0) / pace_ms)
+        left = np.maximum(total - np.minimum(before + steps, most), 0.0)
+        return Rests(left * step_ms + unknown_ms, self._job_of.copy())
 
 
 def rests_of(view: SchedulingView, gpu_ids: Sequence[str]) -> Rests:

@@ -10,7 +10,6 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from types import MappingProxyType
 
 from scheduler_service.core.decision_log import DecisionLog
@@ -18,6 +17,7 @@ from scheduler_service.core.decisions import Hold
 from scheduler_service.core.host_use import host_use_of
 from scheduler_service.core.inventory import Inventory, count_gpus
 from scheduler_service.core.job_records import (
+    HOLDING_PHASES,
     Ghost,
     JobRecord,
     KeyUse,
@@ -25,6 +25,7 @@ from scheduler_service.core.job_records import (
     occupies_alike,
     pending_view,
     with_job,
+    without_job,
 )
 from scheduler_service.core.length_queue import LengthQueue, build_lengths
 from scheduler_service.core.open_gpus import FreePlaces, OpenGpus
@@ -166,7 +167,10 @@ class ClusterState:
 
     def neighbours(self, job: JobRecord) -> tuple[str, ...]:
         """Return the other jobs on any GPU of a job."""
-        found = dict.fromkeys(other for gpu_id in job.gpu_ids for other in self._holders.get(gpu_id, ()))
+        found: dict[str, None] = {}
+        for part in job.assignments:
+            for other in self._holders.get(part.gpu_id, ()):
+                found[other] = None
         found.pop(job.job_id, None)
         return tuple(found)
 
@@ -185,18 +189,20 @@ class ClusterState:
 
     def put_job(self, job: JobRecord) -> None:
         """Store a job and bring every index up to date; a job that becomes pending is ready unless held."""
-        before = self._jobs.get(job.job_id)
-        self._jobs[job.job_id] = job
+        job_id, phase = job.job_id, job.phase
+        before = self._jobs.get(job_id)
+        self._jobs[job_id] = job
         if before is None and not job.has_ended:
             self._add_key_use(job)
-        if before is None or before.phase is not job.phase:
+        if before is None or before.phase is not phase:
             self._move_phase(job, before)
-        if job.phase is Phase.PENDING and job.job_id in self._ready_jobs:
+        elif phase is Phase.PENDING and job_id in self._ready_jobs:
             self._show(job)
-        if job.holds_gpus:
+        if phase in HOLDING_PHASES:
             self._running.put(job)
-            self.touched_job_ids.add(job.job_id)
-        self._update_occupancy(job, before)
+            self.touched_job_ids.add(job_id)
+        if before is None or not occupies_alike(job, before):
+            self._update_occupancy(job, before)
 
     def _move_phase(self, job: JobRecord, before: JobRecord | None) -> None:
         if before is not None:
@@ -230,7 +236,7 @@ class ClusterState:
         if use.jobs == 1:
             del self._living_keys[job.request.key]
         else:
-            self._living_keys[job.request.key] = replace(use, jobs=use.jobs - 1)
+            self._living_keys[job.request.key] = without_job(use)
 
     def _leave_queue(self, job: JobRecord) -> None:
         same_key = self._pending_by_key[job.request.key]
@@ -280,8 +286,6 @@ class ClusterState:
         del self._jobs[oldest]
 
     def _update_occupancy(self, job: JobRecord, before: JobRecord | None) -> None:
-        if before is not None and occupies_alike(job, before):
-            return
         held_before = before.occupied_bytes if before is not None else {}
         held_now = job.occupied_bytes
         if not held_before and not held_now:

@@ -13,8 +13,10 @@ Source:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, nan
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +29,8 @@ from scheduler_service.core.step_times import step_ms_of
 from scheduler_service.core.view import GpuView, Predictions, SchedulingView
 from scheduler_service.policies.pair_sharing import sub_batches_of
 from scheduler_service.policies.pair_sums import gang_option
-from scheduler_service.policies.placement import shape_of
-from scheduler_service.policies.sharing_spot import Partner, Spot
+from scheduler_service.policies.placement import nearest_obstacle, shape_of
+from scheduler_service.policies.sharing_spot import Spot
 
 CELLS_MAX = 2_000_000
 """Answers kept; with more shapes and classes than that everything is asked anew."""
@@ -37,25 +39,82 @@ ROUNDING_RATIO = 1e-6
 GAIN_MIN = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class PairAnswer:
-    """What a job of one shape may do on a GPU of one load class.
+class PairOption(NamedTuple):
+    """One sub-batch that a job may use beside a partner.
 
     Attributes:
-        full_step_ms: One optimizer step alone with the whole batch at once; infinite = unknown.
-        options: (time of a step, own slowdown, slowdown of the partner) of every sub-batch that may join.
+        step_ms: One optimizer step of the job alone.
+        slowdown_ratio: How much slower the job gets.
+        partner_slowdown_ratio: How much slower its partner gets.
+        sub_batch: Samples per pass.
     """
 
-    full_step_ms: float
-    options: tuple[tuple[float, float, float], ...]
+    step_ms: float
+    slowdown_ratio: float
+    partner_slowdown_ratio: float
+    sub_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PairAnswer:
+    """What jobs of one shape may do beside partners of one shape.
+
+    Attributes:
+        full_step_ms: One optimizer step alone with the whole batch at once; None = unknown.
+        options: The sub-batches that may join, largest first.
+        nearest: Why the others may not: the reason that was nearest to a start, and whom it was about.
+    """
+
+    full_step_ms: float | None = None
+    options: tuple[PairOption, ...] = ()
+    nearest: Reason | None = None
+    job_id: str = ""
+    partner_id: str = ""
 
     @property
     def rest_per_step_ms(self) -> float:
         """How long the partner must at least still need for every step that the job has left; infinite = never pays."""
-        return min((_rest_per_step_ms(self.full_step_ms, *option) for option in self.options), default=inf)
+        if self.full_step_ms is None:
+            return inf
+        return min((_rest_per_step_ms(self.full_step_ms, option) for option in self.options), default=inf)
 
 
-def _rest_per_step_ms(full_ms: float, step_ms: float, own: float, other: float) -> float:
+def answer_pair(request: JobRequest, spot: Spot, steps_ms: Mapping[int, float | None]) -> PairAnswer:
+    """Return what a job may do on a GPU beside the job that is there.
+
+    Args:
+        request: The job.
+        spot: The GPU.
+        steps_ms: The time of an optimizer step by sub-batch, see `own_steps_ms`.
+    """
+    options: list[PairOption] = []
+    obstacles: list[Reason] = []
+    for sub_batch, step_ms in steps_ms.items():
+        resident = spot.admit(request, sub_batch)
+        if isinstance(resident, Reason):
+            obstacles.append(resident)
+        elif step_ms is not None:
+            options.append(PairOption(step_ms, *spot.slowdowns(resident), sub_batch))
+    return PairAnswer(
+        full_step_ms=steps_ms[samples_per_gpu(request, request.gpus)],
+        options=tuple(options),
+        nearest=nearest_obstacle(obstacles) if obstacles else None,
+        job_id=request.job_id,
+        partner_id=spot.partner_id,
+    )
+
+
+def own_steps_ms(request: JobRequest, predictions: Predictions, device: str) -> dict[int, float | None]:
+    """Return the time of an optimizer step by sub-batch, largest first; None = unknown."""
+    prediction = predictions.job(request.key, device)
+    return {
+        sub_batch: step_ms_of(request, prediction, gpus=request.gpus, sub_batch=sub_batch)
+        for sub_batch in sub_batches_of(samples_per_gpu(request, request.gpus))
+    }
+
+
+def _rest_per_step_ms(full_ms: float, option: PairOption) -> float:
+    step_ms, own, other, _ = option
     own_pace, other_pace = 1 + own, 1 + other
     if step_ms < full_ms:
         return -1.0  # not a pair of lines any more: it is always weighed
@@ -66,7 +125,7 @@ def _rest_per_step_ms(full_ms: float, step_ms: float, own: float, other: float) 
     return bound * (1 - ROUNDING_RATIO)
 
 
-NOTHING = PairAnswer(inf, ())
+NOTHING = PairAnswer()
 
 
 class PairAnswers:
@@ -145,7 +204,7 @@ class PairAnswers:
     def _forget(self, key: str, partner_key: str) -> None:
         rows, numbers = self._rows_of_key.get(key), self._classes_of_key.get(partner_key)
         if rows and numbers:
-            self._bounds[np.ix_(np.array(rows), np.array(numbers))] = nan
+            self._bounds[np.array(rows)[:, None], numbers] = nan
 
     def _make_room(self, rows: int, numbers: int) -> None:
         before = self._bounds
@@ -164,7 +223,8 @@ class PairAnswers:
         answer = _answer(self._requests[row], load, self.predictions)
         self._answers[row, number] = answer
         self._bounds[row, number] = answer.rest_per_step_ms
-        self._firsts[:, row, number] = gang_option(*(answer.options[0] if answer.options else (inf, 0.0, 0.0)))
+        is_known = answer.options and answer.full_step_ms is not None
+        self._firsts[:, row, number] = gang_option(*(answer.options[0][:3] if is_known else (None, 0.0, 0.0)))
 
 
 def _grown(size: int, wanted: int) -> int:
@@ -183,21 +243,11 @@ def answers_of(view: SchedulingView, columns: GpuColumns) -> PairAnswers:
 def _answer(request: JobRequest, load: LoadClass, predictions: Predictions) -> PairAnswer:
     if len(load.residents) != 1 or load.is_releasing:
         return NOTHING
-    prediction, gpus = predictions.job(request.key, load.gpu.device), request.gpus
-    samples = samples_per_gpu(request, gpus)
-    full_ms = step_ms_of(request, prediction, gpus=gpus, sub_batch=samples)
-    if full_ms is None:
-        return NOTHING
     spot = Spot(
         entry=GpuView(gpu=load.gpu, node_id=""),
-        partner=Partner(resident=load.residents[0], steps_done=0, gpus=1),
+        partner=load.residents[0],
         memory_free_bytes=load.gpu.memory_bytes - load.memory_used_bytes,
         predictions=predictions,
+        partner_rest_ms=lambda: None,
     )
-    options: list[tuple[float, float, float]] = []
-    for sub_batch in sub_batches_of(samples):
-        resident = spot.admit(request, sub_batch)
-        step_ms = step_ms_of(request, prediction, gpus=gpus, sub_batch=sub_batch)
-        if not isinstance(resident, Reason) and step_ms is not None:
-            options.append((step_ms, *spot.slowdowns(resident)))
-    return PairAnswer(full_ms, tuple(options))
+    return answer_pair(request, spot, own_steps_ms(request, predictions, load.gpu.device))

@@ -9,7 +9,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
@@ -24,7 +24,7 @@ from scheduler_service.core.rest_column import rests_of
 from scheduler_service.core.step_times import remaining_ms_of
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.pair_answers import PairAnswer, answers_of
-from scheduler_service.policies.pair_sums import Column, Gangs, RunningJobs, least_sums, may_pay_as_gangs
+from scheduler_service.policies.pair_sums import LEFT_MIN, Column, Gangs, RunningJobs, least_sums, may_pay_as_gangs
 
 NODES_WEIGHED = 4
 """Nodes whose GPUs are weighed again one by one."""
@@ -88,10 +88,10 @@ class PairColumns:
             request: One of them.
             lefts: Steps left.
         """
-        met, left = self._met, np.array(lefts, dtype=np.float64)[:, None]
+        # Of a job without any steps nothing is known; a product with an infinite bound must not be undefined.
+        met, left = self._met, np.maximum(np.array(lefts, dtype=np.float64), LEFT_MIN)[:, None]
         bounds = self._answers.bounds(self._answers.row_of(request), met.classes, self._columns.classes)
-        with np.errstate(invalid="ignore"):
-            pays = met.rests_ms > left * bounds
+        pays = met.rests_ms > left * bounds
         found: NDArray[np.bool_] = pays @ met.gpus + self._free_count >= request.gpus
         return found
 
@@ -112,9 +112,18 @@ class PairColumns:
             left=np.array([left for some in lefts for left in some], dtype=np.float64),
             gpus=np.array([request.gpus for request in requests]),
         )
-        with np.errstate(invalid="ignore"):
-            found = may_pay_as_gangs(gangs, self._met, self._free_count)
+        found = may_pay_as_gangs(gangs, self._met, self._free_count)
         return [found[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
+
+    def rest_ms(self, gpu_id: str) -> float | None:
+        """Return how long the one job on a GPU still needs alone, or None."""
+        rest_ms = float(self._rests_ms[self._columns.position_of[gpu_id]])
+        return rest_ms if rest_ms < inf else None
+
+    def answer(self, request: JobRequest, gpu_id: str) -> PairAnswer:
+        """Return what a job may do on a GPU that holds one job."""
+        number = int(self._columns.class_of[self._columns.position_of[gpu_id]])
+        return self._answers.answer(self._answers.row_of(request), number, self._columns.classes)
 
     def shortlist(self, job: PendingJob) -> Shortlist:
         """Return the GPUs among which the best gang is: those of the best nodes, and of all of them where one may span.
@@ -141,17 +150,18 @@ class PairColumns:
     def _settle(self) -> None:
         """Sort the GPUs with one job anew, by position, and their jobs."""
         jobs_on = self._columns.jobs_on
-        self._lone = lone = np.flatnonzero(jobs_on == 1)
+        self._lone = lone = (jobs_on == 1).nonzero()[0]
         self._is_free = jobs_on == 0
         self._lone_rests_ms = self._rests_ms[lone]
         self._free_count = int(np.count_nonzero(self._is_free))
         known = lone[np.isfinite(self._lone_rests_ms)]
-        one_of = np.zeros(len(jobs_on), dtype=np.intp)
-        one_of[self._job_of[known]] = known
-        gpus = np.bincount(self._job_of[known], minlength=len(one_of))
-        jobs = np.flatnonzero(gpus)
+        job_of, one_of = self._job_of[known], np.zeros(len(jobs_on), dtype=np.intp)
+        one_of[job_of] = known
+        gpus = np.bincount(job_of, minlength=len(one_of))
+        jobs = gpus.nonzero()[0]
+        places = one_of[jobs]
         self._met = RunningJobs(
-            rests_ms=self._rests_ms[one_of[jobs]], classes=self._columns.class_of[one_of[jobs]], gpus=gpus[jobs]
+            rests_ms=self._rests_ms[places], classes=self._columns.class_of[places], gpus=gpus[jobs]
         )
 
     def _best_nodes(self, costs: Column, gpus: int) -> Positions:
@@ -178,7 +188,7 @@ class PairColumns:
         most = max((len(answer.options) for answer in answers), default=0)
         tables = ([_option(answer, choice) for answer in answers] for choice in range(most))
         options = [tuple(np.array(table, dtype=np.float64)[places].T) for table in tables]
-        full_ms = np.array([answer.full_step_ms for answer in answers])[places]
+        full_ms = np.array([inf if answer.full_step_ms is None else answer.full_step_ms for answer in answers])[places]
         with np.errstate(invalid="ignore"):
             return least_sums(_steps_left(job), options, full_ms, self._lone_rests_ms)
 
@@ -188,11 +198,11 @@ def _steps_left(job: PendingJob) -> int:
 
 
 def _option(answer: PairAnswer, choice: int) -> tuple[float, float, float]:
-    return answer.options[choice] if choice < len(answer.options) else (inf, 0.0, 0.0)
+    return answer.options[choice][:3] if choice < len(answer.options) else (inf, 0.0, 0.0)
 
 
-def lone_gpu_ids(view: SchedulingView) -> list[str]:
+def lone_gpu_ids(view: SchedulingView) -> Collection[str]:
     """Return the GPUs that hold one job and release nothing."""
     if view.lone_gpu_ids is not None:
-        return list(view.lone_gpu_ids)
+        return view.lone_gpu_ids
     return [name for name, entry in view.gpus.items() if len(entry.job_ids) == 1 and not entry.is_releasing]

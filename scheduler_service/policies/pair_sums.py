@@ -16,6 +16,10 @@ from numpy.typing import NDArray
 from scheduler_service.policies.pair_sharing import ROUNDING_RATIO
 
 Column = NDArray[np.float64]
+FAR = 1e100
+"""Stands for what never ends in products of times and paces, which must not become undefined."""
+LEFT_MIN = 1e-9
+"""Counts as the steps of a job without any."""
 CLOSE_RATIO = 1e-12
 """Sums that differ by less may be in another order where they are rounded otherwise."""
 
@@ -53,12 +57,12 @@ class Gangs:
 
 
 def gang_option(
-    step_ms: float, slowdown_ratio: float, partner_ratio: float
+    step_ms: float | None, slowdown_ratio: float, partner_ratio: float
 ) -> tuple[float, float, float, float, float]:
     """Return how a gang would go on beside a running job.
 
     Args:
-        step_ms: A step of the gang alone; infinite = it may not join.
+        step_ms: A step of the gang alone; None = it may not join.
         slowdown_ratio: How much slower it gets.
         partner_ratio: How much slower the running job gets.
 
@@ -67,8 +71,8 @@ def gang_option(
         where it ends first, of the other's where that one does.
     """
     own, other = 1 + slowdown_ratio, 1 + partner_ratio
-    if step_ms == inf:
-        return inf, own, other, inf, inf
+    if step_ms is None:
+        return FAR, own, other, FAR, FAR
     return step_ms, own, other, own * (2 - 1 / other), other * (2 - 1 / own)
 
 
@@ -104,28 +108,28 @@ def may_pay_as_gangs(gangs: Gangs, running: RunningJobs, free_count: int) -> NDA
     """
     if not len(running.gpus):
         return free_count >= gangs.gpus[gangs.shapes]
-    shape, (step_ms, own_paces, other_paces, ends_first, outlives) = gangs.shapes[:, None], gangs.options
-    new, gpus = gangs.left[:, None] * step_ms.min(axis=1, initial=inf)[shape], gangs.gpus[shape]
+    shapes, (step_ms, own_paces, other_paces, ends_first, outlives) = gangs.shapes, gangs.options
+    shape, left = shapes[:, None], np.maximum(gangs.left, LEFT_MIN)[:, None]
+    new, gpus = left * np.minimum.reduce(step_ms, axis=1)[shape], gangs.gpus[shape]
     # Of the two formulas of Theorem 1 the one that holds is the lesser.
-    sums = np.minimum(
-        running.rests_ms + new * ends_first[gangs.shapes], (running.rests_ms * outlives)[gangs.shapes] + new
-    )
+    sums = np.minimum(running.rests_ms + new * ends_first[shapes], (running.rests_ms * outlives)[shapes] + new)
     limits = (new + 2 * running.rests_ms) * (1 - ROUNDING_RATIO)
-    is_close = np.abs(sums - limits) <= CLOSE_RATIO * limits
-    pays = sums < limits
+    gains = limits - sums
+    is_close, pays = np.abs(gains) <= CLOSE_RATIO * limits, gains > 0
     sums = np.where(pays, sums, inf)
-    order = sums.argsort(axis=1)[:, : gangs.gpus.max() + 1]
+    order = sums.argsort(axis=1)[:, : np.maximum.reduce(gangs.gpus) + 1]
     cheapest, gpus_there = sums[np.arange(len(sums))[:, None], order], running.gpus[order]
-    is_met = (np.add.accumulate(gpus_there, axis=1) - gpus_there < gpus) & np.isfinite(cheapest)
+    is_met = (np.add.accumulate(gpus_there, axis=1) - gpus_there < gpus) & (cheapest < inf)
     is_tie = is_met[:, :-1] & (cheapest[:, 1:] <= cheapest[:, :-1] * (1 + CLOSE_RATIO))
     is_open = np.logical_or.reduce(is_close, axis=1) | np.logical_or.reduce(is_tie, axis=1) | ~is_met[:, 0]
     own_pace, other_pace, rests = own_paces[shape, order], other_paces[shape, order], running.rests_ms[order]
     until = rests * other_pace
-    end = np.where(is_met, np.minimum(new * own_pace, new + until * (1 - 1 / own_pace)), 0.0).max(axis=1, initial=0.0)
-    ends = np.minimum(until, rests + end[:, None] * (1 - 1 / other_pace))
-    shared = end + np.where(is_met, ends, 0.0).sum(axis=1)
+    ends = np.minimum(new * own_pace, new + until * (1 - 1 / own_pace))
+    end = np.maximum.reduce(np.where(is_met, ends, 0.0), axis=1)
+    partners_ends = np.minimum(until, rests + end[:, None] * (1 - 1 / other_pace))
+    shared = end + np.add.reduce(np.where(is_met, partners_ends, 0.0), axis=1)
     known = np.where(is_met, rests, 0.0)
-    waiting = known.sum(axis=1) + known.max(axis=1, initial=0.0) + new[:, 0]
+    waiting = np.add.reduce(known, axis=1) + np.maximum.reduce(known, axis=1) + new[:, 0]
     is_enough = pays @ running.gpus + free_count >= gpus[:, 0]
     found: NDArray[np.bool_] = is_enough & (is_open | (shared < waiting * (1 - ROUNDING_RATIO / 2)))
     return found

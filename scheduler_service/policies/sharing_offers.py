@@ -52,9 +52,10 @@ class Gang:
 
 
 def misfits(request: JobRequest, chosen: Sequence[Offer], sub_batch: int) -> Iterator[tuple[str, Reason]]:
-    """Yield the GPUs among these that do not take this sub-batch of a job, and why."""
+    """Yield the GPUs among these that do not take this sub-batch of a job, and why; each takes the one it offered."""
     for offer in chosen:
-        admitted = offer.spot.admit(request, sub_batch) if offer.spot is not None else None
+        is_other = offer.spot is not None and offer.sub_batch != sub_batch
+        admitted = offer.spot.admit(request, sub_batch) if offer.spot is not None and is_other else None
         if isinstance(admitted, Reason):
             yield offer.entry.gpu.gpu_id, admitted
 

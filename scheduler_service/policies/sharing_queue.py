@@ -124,8 +124,9 @@ class QueueRound:
             )
         found: list[Candidate] = []
         for (group, firsts), may_share in zip(others + gangs, answers, strict=True):
-            if may_share.any():
-                turn, length = firsts[int(may_share.argmax())]
+            place = int(may_share.argmax())
+            if may_share[place]:
+                turn, length = firsts[place]
                 found.append((turn, group, length))
         return found
 

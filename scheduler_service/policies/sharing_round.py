@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import chain
 from typing import Protocol
 
@@ -28,9 +29,9 @@ from scheduler_service.policies.placement import (
     ranked,
     shape_of,
 )
-from scheduler_service.policies.remaining_time import passes_of
+from scheduler_service.policies.remaining_time import passes_of, remaining_ms_of
 from scheduler_service.policies.sharing_offers import Gang, Offer, candidate_table, misfits
-from scheduler_service.policies.sharing_spot import JOBS_PER_GPU_MAX, Partner, Spot
+from scheduler_service.policies.sharing_spot import JOBS_PER_GPU_MAX, Spot
 
 GPUS_IN_COLUMNS_MIN = 64
 """With fewer GPUs that have a place, looking at each costs less than building columns."""
@@ -50,8 +51,8 @@ class SharingRule(Protocol):
     def length(self, job: PendingJob) -> int:
         """Return what else than its request decides about a job; 0 = nothing."""
 
-    def offer(self, job: PendingJob, spot: Spot) -> Offer | Reason:
-        """Return how the job would use this GPU, or why not."""
+    def offer(self, job: PendingJob, spot: Spot, pairs: PairColumns | None) -> Offer | Reason:
+        """Return how the job would use this GPU, or why not; `pairs` knows answers where somebody keeps columns."""
 
     def objection(self, job: PendingJob, spots: Sequence[Spot], sub_batch: int) -> Reason | None:
         """Return why the job should not start on these GPUs together, or None."""
@@ -76,11 +77,19 @@ class SharingRound:
         self._pairs: PairColumns | None = None
         self._failed: dict[object, Reason] = {}
         self._weighed: set[object] = set()
-        self._open = dict.fromkeys(chain(view.free_gpu_ids, lone_gpu_ids(view)))
+        self._open_before = view.free_gpu_ids, lone_gpu_ids(view)
+        self._open_count = sum(map(len, self._open_before))
+        self._filled: set[str] = set()
         self._spots: dict[str, Spot] = {}
-        self._full = Reason(code="CLUSTER_FULL", numbers={"gpus_in_cluster": len(view.gpus)})
-        self._too_many = Reason(code="TOO_MANY_WEIGHED", numbers={"jobs_weighed_max": weighed_jobs_max})
         self.is_limited = False
+
+    @cached_property
+    def _full(self) -> Reason:
+        return Reason(code="CLUSTER_FULL", numbers={"gpus_in_cluster": len(self._view.gpus)})
+
+    @cached_property
+    def _too_many(self) -> Reason:
+        return Reason(code="TOO_MANY_WEIGHED", numbers={"jobs_weighed_max": self._weighed_jobs_max})
 
     @property
     def pairs(self) -> PairColumns:
@@ -94,7 +103,7 @@ class SharingRound:
     @property
     def is_large(self) -> bool:
         """There are many GPUs to look at."""
-        return len(self._open) >= GPUS_IN_COLUMNS_MIN
+        return self._open_count >= GPUS_IN_COLUMNS_MIN
 
     def has_failed(self, shape: object, length: int) -> bool:
         """Say whether a job of this shape and length was looked at in vain, and nothing has come free for it since."""
@@ -107,15 +116,15 @@ class SharingRound:
     def widest(self) -> int:
         """Return on how many GPUs one job could be at most."""
         if self._view.nodes_per_job_max != 1:
-            return len(self._open)
-        on_node = Counter(self._view.gpus[gpu_id].node_id for gpu_id in self._open)
+            return self._open_count
+        on_node = Counter(self._view.gpus[gpu_id].node_id for gpu_id in self._open_gpu_ids())
         return max(on_node.values(), default=0)
 
     def rest_reason(self) -> Reason:
         """Return why those wait that nobody looked at."""
         if self.is_limited:
             return self._too_many
-        return self.closed() or Reason(code="TOO_FEW_PLACES", numbers={"gpus_with_place": len(self._open)})
+        return self.closed() or Reason(code="TOO_FEW_PLACES", numbers={"gpus_with_place": self._open_count})
 
     def is_free_gang(self, request: JobRequest) -> bool:
         """The best of all GPUs decide about a job: a gang that may be anywhere, with no smaller sub-batch to choose."""
@@ -146,11 +155,15 @@ class SharingRound:
 
     def closed(self) -> Reason | None:
         """Return why nobody can start any more, or None while a GPU has a place."""
-        return None if self._open or not self._view.gpus else self._full
+        return None if self._open_count or not self._view.gpus else self._full
 
     def _hold(self, job: PendingJob, reason: Reason) -> Hold:
         candidates = self._table(*self._look(job, self._view.gpus), None) if self._view.explain else ()
         return Hold(job_id=job.request.job_id, reason=reason, candidates=candidates)
+
+    def _open_gpu_ids(self) -> Iterator[str]:
+        """Yield the GPUs that are free or hold one job that stays."""
+        return (gpu_id for gpu_id in chain(*self._open_before) if gpu_id not in self._filled)
 
     def _is_open(self, gpu_id: str) -> bool:
         """The GPU is free or holds one job that stays."""
@@ -165,7 +178,8 @@ class SharingRound:
         for assignment in start.assignments:
             self._spots.pop(assignment.gpu_id, None)
             if not self._is_open(assignment.gpu_id):
-                self._open.pop(assignment.gpu_id, None)
+                self._filled.add(assignment.gpu_id)
+                self._open_count -= 1
             else:
                 self._failed.clear()
 
@@ -191,7 +205,7 @@ class SharingRound:
 
     def _limit(self, shape: object, passed_over: Callable[[], int]) -> Reason | None:
         """Return why nobody looks for second places (any more)."""
-        if not self._open:
+        if not self._open_count:
             return self._full
         if self.is_limited:
             return self._too_many
@@ -207,12 +221,12 @@ class SharingRound:
         Where columns show none that is worth it, one GPU of each load class is enough to tell why.
         """
         if not self._has_columns():
-            yield self._view.gpus if self._view.explain else self._open
+            yield self._view.gpus if self._view.explain else self._open_gpu_ids()
             return
         shortlist = self.pairs.shortlist(job)
         yield shortlist.gpu_ids or self.pairs.alike()
         if shortlist.gpu_ids and not self._is_settled(job.request, shortlist, refusals):
-            yield self._open
+            yield self._open_gpu_ids()
 
     def _has_columns(self) -> bool:
         return self.is_large and self._rule.weighs_pairs and not self._view.explain
@@ -250,7 +264,7 @@ class SharingRound:
         request, gpu_id = job.request, entry.gpu.gpu_id
         known = self._spots.get(gpu_id)
         if known is not None and self._host_fits(request, entry.node_id, 1):
-            return self._rule.offer(job, known)
+            return self._rule.offer(job, known, self._pairs)
         if entry.is_releasing:
             return Reason(code="GPU_RELEASING", gpu_ids=(gpu_id,))
         residents = self._ledger.residents(gpu_id)
@@ -262,21 +276,35 @@ class SharingRound:
             return host_reason(request)
         if residents:
             self._spots[gpu_id] = spot = self._spot(entry, residents[0])
-            return self._rule.offer(job, spot)
+            return self._rule.offer(job, spot, self._pairs)
         if not fits_alone(self._view, request, entry.gpu):
             return self._too_large(request, entry.gpu)
         return Offer(entry=entry, sub_batch=samples_per_gpu(request, request.gpus))
 
     def _spot(self, entry: GpuView, resident: Resident) -> Spot:
-        job_id = resident.request.job_id
-        running, started = self._view.running.get(job_id), self._started.get(job_id)
-        gpus = len(running.assignments) if running is not None else resident.request.gpus
-        known = running or (started[0] if started is not None else None)
+        if self._pairs is not None:
+            rest_ms = partial(self._pairs.rest_ms, entry.gpu.gpu_id)
+        else:
+            rest_ms = partial(self._rest_ms, entry, resident)
         return Spot(
             entry=entry,
-            partner=Partner(resident=resident, steps_done=known.steps_done if known is not None else 0, gpus=gpus),
+            partner=resident,
             memory_free_bytes=self._ledger.memory_free_bytes(entry),
             predictions=self._view.predictions,
+            partner_rest_ms=rest_ms,
+        )
+
+    def _rest_ms(self, entry: GpuView, resident: Resident) -> float | None:
+        """Return how long a job on a GPU still needs alone, or None."""
+        request = resident.request
+        running, started = self._view.running.get(request.job_id), self._started.get(request.job_id)
+        known = running or (started[0] if started is not None else None)
+        return remaining_ms_of(
+            request,
+            self._view.predictions.job(request.key, entry.gpu.device),
+            steps_done=known.steps_done if known is not None else 0,
+            gpus=len(running.assignments) if running is not None else request.gpus,
+            sub_batch=resident.sub_batch,
         )
 
     def _too_large(self, request: JobRequest, gpu: Gpu) -> Reason:
@@ -361,7 +389,7 @@ class SharingRound:
             return alone_reason(self._view, request, gpu_ids)
         passes = passes_of(request, gpus=request.gpus, sub_batch=gang.sub_batch)
         numbers: dict[str, float] = {"sub_batch": gang.sub_batch, "accumulation_steps": passes}
-        partners = tuple(dict.fromkeys(spot.partner.job_id for spot in spots))
+        partners = tuple(dict.fromkeys(spot.partner_id for spot in spots))
         different = {spot.shape: spot for spot in spots}.values()
         if not all(spot.is_pair_known(resident) for spot in different):
             return Reason(code="STARTS_SHARED_BLINDLY", numbers=numbers, job_ids=partners, gpu_ids=gpu_ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from scheduler_service.core.capacity import Resident, expected_bytes, reserved_bytes, sharing_obstacle
@@ -14,32 +15,29 @@ JOBS_PER_GPU_MAX = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partner:
-    """The job that is there, on `gpus` GPUs in all."""
-
-    resident: Resident
-    steps_done: int
-    gpus: int
-
-    @property
-    def job_id(self) -> str:
-        """Its id."""
-        return self.resident.request.job_id
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """A GPU with its one job and the memory that is left."""
+    """A GPU with its one job and the memory that is left.
+
+    Attributes:
+        partner: The job that is there.
+        partner_rest_ms: Says how long that job still needs alone; None = nobody knows.
+    """
 
     entry: GpuView
-    partner: Partner
+    partner: Resident
     memory_free_bytes: int
     predictions: Predictions
+    partner_rest_ms: Callable[[], float | None]
+
+    @property
+    def partner_id(self) -> str:
+        """Who is there."""
+        return self.partner.request.job_id
 
     @property
     def shape(self) -> object:
         """What admission and slowdowns depend on; spots of one shape give every job the same answers."""
-        gpu, resident = self.entry.gpu, self.partner.resident
+        gpu, resident = self.entry.gpu, self.partner
         request = resident.request
         return (
             gpu.device,
@@ -63,7 +61,7 @@ class Spot:
             }
             return Reason(code="MEMORY_EXCEEDS_GPU", numbers=numbers, gpu_ids=(gpu.gpu_id,))
         newcomer = Resident(request=request, sub_batch=sub_batch, memory_reserved_bytes=reserved)
-        refusal = sharing_obstacle(newcomer, (self.partner.resident,), gpu, self.predictions)
+        refusal = sharing_obstacle(newcomer, (self.partner,), gpu, self.predictions)
         if refusal is None and reserved > self.memory_free_bytes:
             numbers = {
                 "needed_bytes": reserved,
@@ -75,27 +73,17 @@ class Spot:
 
     def slowdowns(self, newcomer: Resident) -> tuple[float, float]:
         """Return the slowdown ratio of the new job and that of its partner; unknown = all that the job accepts."""
-        return self._slowdown(newcomer, self.partner.resident), self._slowdown(self.partner.resident, newcomer)
+        return self._slowdown(newcomer, self.partner), self._slowdown(self.partner, newcomer)
 
     def is_pair_known(self, newcomer: Resident) -> bool:
         """Say whether anything is known of both jobs beside each other."""
-        partner = self.partner.resident
+        partner = self.partner
         return self._pair(newcomer, partner) is not None and self._pair(partner, newcomer) is not None
 
     def rest_ms(self, request: JobRequest, *, steps_done: int, gpus: int, sub_batch: int) -> float | None:
         """Return how long a job still needs alone on GPUs of this kind, or None."""
         prediction = self.predictions.job(request.key, self.entry.gpu.device)
         return remaining_ms_of(request, prediction, steps_done=steps_done, gpus=gpus, sub_batch=sub_batch)
-
-    def partner_rest_ms(self) -> float | None:
-        """Return how long the job that is there still needs alone, or None."""
-        resident = self.partner.resident
-        return self.rest_ms(
-            resident.request,
-            steps_done=self.partner.steps_done,
-            gpus=self.partner.gpus,
-            sub_batch=resident.sub_batch,
-        )
 
     def _pair(self, victim: Resident, other: Resident) -> PairPrediction | None:
         return self.predictions.pair(victim.request.key, other.request.key, self.entry.gpu.device, victim.sub_batch)

@@ -39,22 +39,22 @@ from scheduler_service.core.decisions import Decision
 from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies import sharing_queue
+from scheduler_service.policies.pair_answers import PairAnswer, answer_pair, own_steps_ms
+from scheduler_service.policies.pair_columns import PairColumns
 from scheduler_service.policies.pair_sharing import (
     RunningBeside,
     is_worth_sharing,
     shared_pair_sum_ms,
     shared_sum_ms,
-    sub_batches_of,
     waiting_sum_ms,
 )
-from scheduler_service.policies.placement import nearest_obstacle, shape_of
+from scheduler_service.policies.placement import shape_of
 from scheduler_service.policies.remaining_time import (
     AGING_DESCRIPTION,
     WEIGHED_JOBS_DESCRIPTION,
     decide_shortest_first,
     require_not_negative,
     require_positive,
-    step_ms_of,
 )
 from scheduler_service.policies.sharing_offers import Offer
 from scheduler_service.policies.sharing_round import SharingRound
@@ -92,33 +92,6 @@ class SjfBsbf:
         return decide_shortest_first(view, self.aging_ms, round_.decide, round_.free.is_impossible, round_.closed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Option:
-    """One sub-batch that a job may use beside a partner: the time of its optimizer step, the slowdowns of both."""
-
-    sub_batch: int
-    step_ms: float
-    slowdown_ratio: float
-    partner_slowdown_ratio: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
-    """What a job may do beside every partner of one shape.
-
-    Attributes:
-        full_step_ms: One optimizer step with the whole batch at once; None = unknown.
-        possible: The sub-batches that may join, largest first.
-        nearest: Why the others may not: the reason that was nearest to a start, and whom it was about.
-    """
-
-    full_step_ms: float | None
-    possible: tuple[_Option, ...]
-    nearest: Reason | None
-    job_id: str
-    partner_id: str
-
-
 class _BestBenefit:
     """Weighs a second place by Theorem 1; for one call of decide, since it keeps what spots of one shape share.
 
@@ -132,39 +105,45 @@ class _BestBenefit:
     def __init__(self, *, recheck_gang: bool, is_explaining: bool) -> None:
         self.recheck_gang = recheck_gang
         self._is_explaining = is_explaining
-        self._options: dict[object, _Options] = {}
+        self._answers: dict[object, PairAnswer] = {}
         self._own_steps_ms: dict[object, Mapping[int, float | None]] = {}
         self._partner_rests_ms: dict[tuple[str, str], float | None] = {}
+        self._worth: dict[object, tuple[int, float]] = {}
         self._not_worth: dict[str, Reason] = {}
 
     def length(self, job: PendingJob) -> int:
         """Return the steps that are left: jobs of other lengths are weighed anew."""
         return max(job.request.steps_total - job.steps_done, 0)
 
-    def offer(self, job: PendingJob, spot: Spot) -> Offer | Reason:
+    def offer(self, job: PendingJob, spot: Spot, pairs: PairColumns | None) -> Offer | Reason:
         """Return the sub-batch with the least sum of ends, if that is less than waiting gives (Algorithm 2)."""
-        request = job.request
-        options, partner_rest_ms = self._options_of(request, spot), self._partner_rest_ms(spot)
-        if partner_rest_ms is None or options.full_step_ms is None or request.steps_total <= 0:
-            unknown = spot.partner.job_id if partner_rest_ms is None else request.job_id
-            return Reason(code="REMAINING_TIME_UNKNOWN", job_ids=(unknown,), gpu_ids=(spot.entry.gpu.gpu_id,))
-        if options.nearest is not None and not options.possible:
-            return _about(options, request.job_id, spot)
+        request, gpu = job.request, spot.entry.gpu
+        beside = request.job_id, spot.partner_id, spot.memory_free_bytes, gpu.device, gpu.memory_bytes
+        if beside in self._worth:
+            sub_batch, sum_ms = self._worth[beside]
+            return Offer(entry=spot.entry, sub_batch=sub_batch, spot=spot, cost_ms=sum_ms)
+        answer, partner_rest_ms = self._answer(request, spot, pairs), self._partner_rest_ms(spot)
+        if partner_rest_ms is None or answer.full_step_ms is None or request.steps_total <= 0:
+            unknown = spot.partner_id if partner_rest_ms is None else request.job_id
+            return Reason(code="REMAINING_TIME_UNKNOWN", job_ids=(unknown,), gpu_ids=(gpu.gpu_id,))
+        if answer.nearest is not None and not answer.options:
+            return _about(answer, answer.nearest, request.job_id, spot)
         left = self.length(job)
-        best, best_ms = options.possible[0], inf
-        for option in options.possible:
+        best, best_ms = answer.options[0], inf
+        for option in answer.options:
             sum_ms = shared_pair_sum_ms(
                 left * option.step_ms, partner_rest_ms, option.slowdown_ratio, option.partner_slowdown_ratio
             )
             if sum_ms < best_ms:
                 best, best_ms = option, sum_ms
-        waiting_ms = left * options.full_step_ms + 2 * partner_rest_ms
+        waiting_ms = left * answer.full_step_ms + 2 * partner_rest_ms
         if is_worth_sharing(best_ms, waiting_ms):
+            self._worth[beside] = best.sub_batch, best_ms
             return Offer(entry=spot.entry, sub_batch=best.sub_batch, spot=spot, cost_ms=best_ms)
         return self._refusal(request.job_id, best_ms, waiting_ms, spot)
 
     def _partner_rest_ms(self, spot: Spot) -> float | None:
-        place = (spot.entry.gpu.gpu_id, spot.partner.job_id)
+        place = (spot.entry.gpu.gpu_id, spot.partner_id)
         if place not in self._partner_rests_ms:
             self._partner_rests_ms[place] = spot.partner_rest_ms()
         return self._partner_rests_ms[place]
@@ -177,23 +156,15 @@ class _BestBenefit:
         self._not_worth[job_id] = reason = _not_worth(shared_ms, waiting_ms, [spot])
         return reason
 
-    def _options_of(self, request: JobRequest, spot: Spot) -> _Options:
-        shape = (shape_of(request), spot.shape)
-        known = self._options.get(shape)
+    def _answer(self, request: JobRequest, spot: Spot, pairs: PairColumns | None) -> PairAnswer:
+        if pairs is not None:
+            return pairs.answer(request, spot.entry.gpu.gpu_id)
+        shape, device = shape_of(request), spot.entry.gpu.device
+        known = self._answers.get((shape, spot.shape))
         if known is None:
-            self._options[shape] = known = _options(request, spot, self._steps_ms(request, spot))
-        return known
-
-    def _steps_ms(self, request: JobRequest, spot: Spot) -> Mapping[int, float | None]:
-        """Return the time of an optimizer step by sub-batch: it depends on the kind of GPU, not on the partner."""
-        place = (shape_of(request), spot.entry.gpu.device)
-        known = self._own_steps_ms.get(place)
-        if known is None:
-            prediction = spot.predictions.job(request.key, spot.entry.gpu.device)
-            known = self._own_steps_ms[place] = {
-                sub_batch: step_ms_of(request, prediction, gpus=request.gpus, sub_batch=sub_batch)
-                for sub_batch in sub_batches_of(samples_per_gpu(request, request.gpus))
-            }
+            if (shape, device) not in self._own_steps_ms:
+                self._own_steps_ms[shape, device] = own_steps_ms(request, spot.predictions, device)
+            self._answers[shape, spot.shape] = known = answer_pair(request, spot, self._own_steps_ms[shape, device])
         return known
 
     def objection(self, job: PendingJob, spots: Sequence[Spot], sub_batch: int) -> Reason | None:
@@ -209,32 +180,9 @@ class _BestBenefit:
         return None if is_worth_sharing(shared_ms, waiting_ms) else _not_worth(shared_ms, waiting_ms, spots)
 
 
-def _options(request: JobRequest, spot: Spot, steps_ms: Mapping[int, float | None]) -> _Options:
-    possible: list[_Option] = []
-    obstacles: list[Reason] = []
-    for sub_batch, step_ms in steps_ms.items():
-        resident = spot.admit(request, sub_batch)
-        if isinstance(resident, Reason):
-            obstacles.append(resident)
-        elif step_ms is not None:
-            own, partners = spot.slowdowns(resident)
-            possible.append(
-                _Option(sub_batch=sub_batch, step_ms=step_ms, slowdown_ratio=own, partner_slowdown_ratio=partners)
-            )
-    return _Options(
-        full_step_ms=steps_ms[samples_per_gpu(request, request.gpus)],
-        possible=tuple(possible),
-        nearest=nearest_obstacle(obstacles) if obstacles else None,
-        job_id=request.job_id,
-        partner_id=spot.partner.job_id,
-    )
-
-
-def _about(options: _Options, job_id: str, spot: Spot) -> Reason:
+def _about(answer: PairAnswer, reason: Reason, job_id: str, spot: Spot) -> Reason:
     """Return the obstacle of a shape as one of this job on this GPU."""
-    reason = options.nearest
-    assert reason is not None
-    names = {options.job_id: job_id, options.partner_id: spot.partner.job_id}
+    names = {answer.job_id: job_id, answer.partner_id: spot.partner_id}
     job_ids = tuple(names.get(name, name) for name in reason.job_ids)
     return replace(reason, job_ids=job_ids, gpu_ids=(spot.entry.gpu.gpu_id,))
 
@@ -253,8 +201,8 @@ def _partners(job: PendingJob, spots: Sequence[Spot], sub_batch: int) -> list[Ru
     found: dict[str, RunningBeside] = {}
     resident = Resident(request=job.request, sub_batch=sub_batch, memory_reserved_bytes=0)
     for spot in spots:
-        if spot.partner.job_id not in found:
-            found[spot.partner.job_id] = _beside(spot, resident, spot.partner_rest_ms() or 0.0)
+        if spot.partner_id not in found:
+            found[spot.partner_id] = _beside(spot, resident, spot.partner_rest_ms() or 0.0)
     return list(found.values())
 
 
@@ -262,6 +210,6 @@ def _not_worth(shared_ms: float, waiting_ms: float, spots: Sequence[Spot]) -> Re
     return Reason(
         code="SHARING_NOT_WORTH_IT",
         numbers={"shared_sum_ms": shared_ms, "waiting_sum_ms": waiting_ms},
-        job_ids=tuple(dict.fromkeys(spot.partner.job_id for spot in spots)),
+        job_ids=tuple(dict.fromkeys(spot.partner_id for spot in spots)),
         gpu_ids=tuple(spot.entry.gpu.gpu_id for spot in spots),
     )

@@ -29,6 +29,7 @@ from scheduler_service.core.capacity import samples_per_gpu
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.records import Reason
 from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.policies.pair_columns import PairColumns
 from scheduler_service.policies.remaining_time import (
     AGING_DESCRIPTION,
     WEIGHED_JOBS_DESCRIPTION,
@@ -68,7 +69,7 @@ class _FirstFit:
     def length(self, job: PendingJob) -> int:
         return 0
 
-    def offer(self, job: PendingJob, spot: Spot) -> Offer | Reason:
+    def offer(self, job: PendingJob, spot: Spot, pairs: PairColumns | None) -> Offer | Reason:
         resident = spot.admit(job.request, samples_per_gpu(job.request, job.request.gpus))
         if isinstance(resident, Reason):
             return resident

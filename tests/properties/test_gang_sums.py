@@ -55,10 +55,9 @@ class Moment:
 
     def answers(self) -> list[bool]:
         """Ask the columns about every length of every width."""
-        inf = float("inf")
         options = [
             [
-                gang_option(inf if closed else self.step_ms, own, other)
+                gang_option(None if closed else self.step_ms, own, other)
                 for (own, other), closed in zip(row, self.is_closed, strict=True)
             ]
             for row in self.slowdowns
@@ -75,8 +74,7 @@ class Moment:
             classes=np.zeros(jobs, dtype=np.intp),
             gpus=np.array(self.gpus, dtype=np.intp),
         )
-        with np.errstate(invalid="ignore"):
-            return [bool(one) for one in may_pay_as_gangs(gangs, running, self.free_count)]
+        return [bool(one) for one in may_pay_as_gangs(gangs, running, self.free_count)]
 
     def plain(self, shape: int, left: int) -> tuple[bool, bool]:
         """Return whether a gang would start, and whether equal sums leave open whom it meets."""
