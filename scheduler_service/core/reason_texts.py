@@ -125,8 +125,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "ATTEMPT_LOST": "The node or the job's shim was lost; the job goes on from its last checkpoint.",
     "ATTEMPT_FENCED": "The attempt ended itself because its lease had run out; the job goes on from its checkpoint.",
     "ATTEMPT_COMMUNICATION": "The job's processes lost each other; it goes on from its last checkpoint.",
-    "ATTEMPT_HOST_OOM": "The host ran out of memory; the job is tried again. State host_memory to be placed "
-    "better.",
+    "ATTEMPT_HOST_OOM": "The host ran out of memory; the job is tried again. State host_memory to be placed better.",
     "ATTEMPT_GPU_FAULT": "The GPU failed; the job goes on from its last checkpoint on another one.",
     "ATTEMPT_SIGNAL": "The process was killed by a signal; the job goes on from its last checkpoint.",
     "ATTEMPT_STOPPED": "The process was stopped by somebody else; the job goes on from its last checkpoint.",
