@@ -30,7 +30,7 @@ from benchmarks.papers.colocation_workloads import (
     settings_of,
     with_summed_crowds,
 )
-from benchmarks.papers.seeds import Row, as_order_row, as_row
+from benchmarks.papers.seeds import Row, as_order_row, as_row, means_of
 from benchmarks.papers.targets import Target, read_targets
 from cotenant_simulator.run.records import Charges, RunSettings
 from cotenant_simulator.run.simulation import Simulation
@@ -148,9 +148,8 @@ def partners(seeds: int, crowds: str) -> list[Row]:
             makespans = {policy: [one.makespan_min for one in outcomes] for policy, outcomes in found.items()}
             rows += _over_others(label, makespans)
             rows += [row for row in _slower(label, found) if "obp" in str(row["setting"])]
-            ratios = _ratios(makespans, "horus", "obp")
-            means = [fmean(ratios[first : first + MEANS_OF]) for first in range(0, len(ratios), MEANS_OF)]
-            rows.append(as_row("Table 6", f"{label}, makespan, horus over obp, least of five runs", None, [min(means)]))
+            least = min(means_of(_ratios(makespans, "horus", "obp"), MEANS_OF))
+            rows.append(as_row("Table 6", f"{label}, makespan, horus over obp, least of five runs", None, [least]))
     return rows
 
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
 from statistics import fmean
 
 from benchmarks.papers.optimus_servers import NAMES, OTHERS, PAPER, QUANTITIES, Found, over, sweep, worlds_of
-from benchmarks.papers.seeds import Row, as_row
+from benchmarks.papers.seeds import Row, as_row, means_of
 from benchmarks.papers.server_jobs import ServerJob, changed_plan, draw_jobs, retrained, vary_job
 from benchmarks.papers.server_limits import least_jct_h
 from benchmarks.papers.server_rounds import World
@@ -89,17 +89,15 @@ def published(seeds: int) -> list[Row]:
 
 def repeats(seeds: int) -> list[Row]:
     """What three repetitions may show by luck: the largest mean of three of as many seeds as there are."""
-    cases: Iterator[tuple[str, Sequence[Sequence[ServerJob]], Sequence[World]]] = iter(
-        [
-            *((label, [draw_jobs(seed) for seed in range(seeds)], worlds) for label, worlds in worlds_of(seeds)),
-            ("speeds and lengths published later", *_published_case(seeds)),
-        ]
-    )
+    committed = [draw_jobs(seed) for seed in range(seeds)]
+    cases = [(label, committed, worlds) for label, worlds in worlds_of(seeds)]
+    spread = [draw_published(seed, keeps_lengths=False) for seed in range(seeds)]
+    cases.append(("speeds and lengths published later", spread, [World(seed=seed) for seed in range(seeds)]))
     rows = []
     for label, workloads, worlds in cases:
         ratios = over(_run(label, workloads, worlds, (PAPER, "drf")), "drf", PAPER, "jct_h")
-        means = [fmean(ratios[first : first + REPEATS]) for first in range(0, len(ratios), REPEATS)]
-        rows.append(as_row("Fig. 11", f"{label}: jct of drf over optimus, largest of three runs", None, [max(means)]))
+        largest = max(means_of(ratios, REPEATS))
+        rows.append(as_row("Fig. 11", f"{label}: jct of drf over optimus, largest of three runs", None, [largest]))
     return rows
 
 
@@ -143,11 +141,6 @@ def _training(batch: int, coefficients_s: Sequence[float]) -> ServerTraining:
         per_worker_ms=per_worker_ms,
         per_server_ms=per_server_ms,
     )
-
-
-def _published_case(seeds: int) -> tuple[list[list[ServerJob]], list[World]]:
-    jobs = [draw_published(seed, keeps_lengths=False) for seed in range(seeds)]
-    return jobs, [World(seed=seed) for seed in range(seeds)]
 
 
 def _run(

@@ -23,6 +23,17 @@ def interval_of(values: Sequence[float]) -> tuple[float, float]:
     return mean - half, mean + half
 
 
+def means_of(values: Sequence[float], runs: int) -> list[float]:
+    """Return the mean of every so many values after one another: what a paper has that repeats so often.
+
+    Args:
+        values: One per seed.
+        runs: Repetitions. A rest is left out; of fewer values there is one mean.
+    """
+    firsts = range(0, max(len(values) - runs, 0) + 1, runs)
+    return [fmean(values[first : first + runs]) for first in firsts]
+
+
 def as_row(place: str, setting: str, paper: Value | None, values: Sequence[float]) -> Row:
     """Return the paper's figure beside ours.
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.papers.colocation_workloads import cluster_of, draw_philly, draw_testbed, settings_of
 from benchmarks.papers.horus import PATTERNS
-from benchmarks.papers.seeds import as_order_row, as_row, interval_of
+from benchmarks.papers.seeds import as_order_row, as_row, interval_of, means_of
 from benchmarks.papers.sharing_causes import TiresiasByIterations
 from benchmarks.papers.sharing_runs import (
     ANYBODY,
@@ -28,6 +28,12 @@ from cotenant_simulator.truth.kinds import EVERY_DEVICE
 from cotenant_simulator.truth.trace import GIB
 from tests.support.scheduling import job, node, pending, view
 from tests.support.shared_data import shared_data
+
+
+def test_means_of_runs_leave_a_rest_out_and_take_all_of_few() -> None:
+    assert means_of([1.0, 3.0, 5.0, 7.0, 9.0], 2) == [2.0, 6.0]
+    assert means_of([1.0, 3.0, 5.0], 3) == [3.0]
+    assert means_of([1.0, 3.0], 3) == [2.0]
 
 
 def test_the_interval_of_a_mean_is_students() -> None:
