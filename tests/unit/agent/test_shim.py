@@ -166,11 +166,13 @@ def test_a_stop_request_reaches_a_job_that_handles_it(bench: Bench) -> None:
 
 
 def test_an_expired_lease_ends_a_job_that_ignores_it(bench: Bench) -> None:
-    directory = bench.prepare("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)")
-    (directory / "lease.json").write_text(
-        json.dumps({"deadline_boot_ms": shim_module.boot_ms() + 300, "grace_ms": 200})
-    )
-    assert bench.start(directory).wait(30) == 0
+    ignoring = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\n"
+    directory = bench.prepare(f"{ignoring}time.sleep(600)")
+    shim = bench.start(directory)
+    wait_until(lambda: read_tail(AttemptDirectory(directory), 10) == b"deaf\n", "the job ignores it")
+    lease = {"deadline_boot_ms": shim_module.boot_ms(), "grace_ms": 200}
+    (directory / "lease.json").write_text(json.dumps(lease))
+    assert shim.wait(30) == 0
     record = json.loads((directory / "exit.json").read_text())
     assert (record["return_code"], record["cause"], record["killed"]) == (-signal.SIGKILL, "fenced", True)
 
