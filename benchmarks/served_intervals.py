@@ -113,13 +113,16 @@ def codes_of(parts: Mapping[str, Sequence[str]]) -> Mapping[str, IndexArray]:
 
 
 def splits(parts: Mapping[str, Sequence[str]], level: str) -> Iterator[Fold]:
-    """Yields the folds of a level: a family as a whole; else a part of each larger one, of which the rest stays."""
+    """Yields the folds of a level: families and architectures one by one, configurations one of each graph at once."""
     codes = codes_of(parts)
-    if level == LEVELS[-1]:
-        for family in np.unique(codes[level]):
-            yield Fold(np.flatnonzero(codes[level] != family), np.flatnonzero(codes[level] == family))
-    else:
-        yield from setting_folds(codes[LEVELS[LEVELS.index(level) + 1]], codes[level])
+    if level == LEVELS[0]:
+        yield from setting_folds(codes[LEVELS[1]], codes[level])
+        return
+    for name in np.unique(codes[level]):
+        is_out = codes[level] == name
+        is_relative = np.isin(codes[LEVELS[-1]], codes[LEVELS[-1]][is_out]) & ~is_out
+        if level == LEVELS[-1] or is_relative.any():
+            yield Fold(np.flatnonzero(~is_out), np.flatnonzero(is_out))
 
 
 def part(task: FittingTask, rows: IndexArray) -> FittingTask:
