@@ -48,6 +48,8 @@ JOBS: Mapping[str, Mapping[str, float]] = {
     "jobs a third as long": {"length_ratio": 1 / 3},
 }
 COMPUTING = (2, 3, 5, 10)
+PRINTED_FACTOR = 2.39
+"""Of drf's completion time over optimus'."""
 REPEATS = 3
 """Section 6.1: "we repeat each experiment for 3 times"."""
 
@@ -88,17 +90,27 @@ def published(seeds: int) -> list[Row]:
 
 
 def repeats(seeds: int) -> list[Row]:
-    """What three repetitions may show by luck: the largest mean of three of as many seeds as there are."""
+    """What three repetitions may show by luck: the largest mean of three, and how many such means are the paper's."""
     committed = [draw_jobs(seed) for seed in range(seeds)]
-    cases = [(label, committed, worlds) for label, worlds in worlds_of(seeds)]
-    spread = [draw_published(seed, keeps_lengths=False) for seed in range(seeds)]
-    cases.append(("speeds and lengths published later", spread, [World(seed=seed) for seed in range(seeds)]))
+    found = {label: _factors(label, committed, worlds) for label, worlds in worlds_of(seeds)}
+    for most in (20, 40):
+        label = f"speeds and lengths published later, at most {most} tasks of a kind"
+        with changed_plan(tasks_max=most):
+            spread = [draw_published(seed, keeps_lengths=False) for seed in range(seeds)]
+            found[label] = _factors(label, spread, [World(seed=seed) for seed in range(seeds)])
     rows = []
-    for label, workloads, worlds in cases:
-        ratios = over(_run(label, workloads, worlds, (PAPER, "drf")), "drf", PAPER, "jct_h")
-        largest = max(means_of(ratios, REPEATS))
-        rows.append(as_row("Fig. 11", f"{label}: jct of drf over optimus, largest of three runs", None, [largest]))
+    for label, ratios in found.items():
+        means = means_of(ratios, REPEATS)
+        reached = [float(mean >= PRINTED_FACTOR) for mean in means]
+        rows.append(
+            as_row("Fig. 11", f"{label}: jct of drf over optimus, largest of three runs", PRINTED_FACTOR, [max(means)])
+        )
+        rows.append(as_row("Fig. 11", f"{label}: share of three runs that reach the paper's", None, reached))
     return rows
+
+
+def _factors(label: str, workloads: Sequence[Sequence[ServerJob]], worlds: Sequence[World]) -> list[float]:
+    return over(_run(label, workloads, worlds, (PAPER, "drf")), "drf", PAPER, "jct_h")
 
 
 @cache
