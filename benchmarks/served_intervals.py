@@ -7,7 +7,7 @@ asked; "served" are narrower for jobs that are near. Widths are logarithms of up
 `coverage_90_of_groups_ratio` is the mean over what was left out, which is what the intervals promise. Names of families
 and architectures say what is left out, never how wide an interval is.
 
-About two CPU minutes.
+About four CPU minutes.
 """
 
 from __future__ import annotations
