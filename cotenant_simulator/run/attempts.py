@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import ceil
 
 from cotenant_simulator.errors import BrokenSimulationError
 from cotenant_simulator.truth.kinds import DOES_NOT_FIT, Truth
@@ -70,14 +71,12 @@ class Attempt:
 
     def steps_at(self, work_left_ms: float) -> int:
         """Return the whole steps behind the job when so much work is left."""
-        left = max(work_left_ms - ROUNDING, 0.0) / self.step_ms
-        return self.steps_total - int(left) - (1 if left > int(left) else 0)
+        return self.steps_total - ceil(max(work_left_ms - ROUNDING, 0.0) / self.step_ms)
 
     @property
     def end_at_ms(self) -> int:
         """When it ends at the present pace, on a whole millisecond."""
-        left = self.work_left_ms * self.pace - ROUNDING
-        return self.settled_at_ms + max(int(left) + (1 if left > int(left) else 0), 0)
+        return self.settled_at_ms + max(ceil(self.work_left_ms * self.pace - ROUNDING), 0)
 
 
 @dataclass(slots=True, kw_only=True)

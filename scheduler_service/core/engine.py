@@ -89,7 +89,8 @@ class SchedulerEngine:
         step = Step()
         self._state.now_ms = max(self._state.now_ms, event.at_ms)
         self._apply(event, step)
-        self._release_due(step)
+        if self._backoffs:
+            self._release_due(step)
         if step.is_decision_due and (self._state.running or self._has_ready_jobs()):
             self._decide(step)
         if self._pair_refresh_ms:

@@ -266,13 +266,14 @@ def rejoin(state: ClusterState, job: JobRecord, node_id: str, step: Step, *, is_
     """Bring an attempt into line with what its node says on joining.
 
     An attempt that is still to start is ordered again: agents start a (job, attempt) at most once, so this is safe
-    where declaring it lost might run it twice.
+    where declaring it lost might run it twice. Where one of its GPUs has gone, the node could only refuse it.
     """
+    has_its_gpus = all(gpu_id in state.gpus for gpu_id in job.gpu_ids)
     if is_listed and job.phase is Phase.STARTING:
         confirm_start(state, job)
     elif is_listed and job.phase is Phase.STOPPING:
         step.commands += stop_commands(job, node_id)
-    elif not is_listed and job.phase is Phase.STARTING:
+    elif not is_listed and job.phase is Phase.STARTING and has_its_gpus:
         step.commands += launch_commands(state, job, node_id)
     elif not is_listed:
         lose(state, job, step)

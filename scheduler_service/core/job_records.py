@@ -147,6 +147,11 @@ class JobRecord:
         return tuple([assignment.gpu_id for assignment in self.assignments])
 
     @property
+    def pace_ms(self) -> float:
+        """What a step takes at present, as last measured; 0 = not yet measured, or it makes none any more."""
+        return self.step_ms if self.windows_seen and self.phase is not Phase.STOPPING else 0.0
+
+    @property
     def occupied_bytes(self) -> dict[str, int]:
         """Memory kept for it on each GPU that it holds or will move to."""
         if not self.holds_gpus:

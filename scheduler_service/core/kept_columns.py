@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import inf
 
 from scheduler_service.core.gpu_columns import GpuColumns, build_columns, load_of
 from scheduler_service.core.ledger import Ledger
@@ -69,6 +70,7 @@ class KeptRests:
             self._layout, touched = state.layout, state.running
             column = self._column = RestColumn({gpu_id: position for position, gpu_id in enumerate(gpu_ids)})
         for job_id in touched:
-            column.put(view, state.running[job_id], goes_on=True)
+            job = state.jobs[job_id]
+            column.put(view, job, pace_ms=job.pace_ms or inf)
         state.touched_job_ids.clear()
         return column.at(view.now_ms)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.running_now import RunningNow
 from scheduler_service.core.step_times import step_ms_of
 from scheduler_service.core.view import RunningJob, SchedulingView
@@ -41,13 +42,14 @@ class RestColumn:
         self._columns = np.array([[0.0], [0.0], [0.0], [0.0], [inf], [0.0], [inf]]).repeat(size, axis=1)
         self._job_of = np.zeros(size, dtype=np.intp)
 
-    def put(self, view: SchedulingView, job: RunningJob, *, goes_on: bool) -> None:
+    def put(self, view: SchedulingView, job: RunningJob | JobRecord, *, pace_ms: float) -> None:
         """Note a job on the GPUs that it has for itself.
 
         Args:
             view: Tells who is where, and what is predicted.
             job: As it was last reported.
-            goes_on: It makes steps at its measured pace until the instant that the column is read for.
+            pace_ms: What a step takes from then on until the instant that the column is read for; infinite = none is
+                made.
         """
         job_ids = (job.request.job_id,)
         entries = ((part.gpu_id, view.gpus.get(part.gpu_id)) for part in job.assignments)
@@ -57,7 +59,6 @@ class RestColumn:
         prediction = view.predictions.job(job.request.key, view.gpus[alone[0]].gpu.device)
         step_ms = step_ms_of(job.request, prediction, gpus=len(job.assignments), sub_batch=job.sub_batch)
         total, done = job.request.steps_total, job.steps_done
-        pace_ms = job.step_ms if goes_on and job.step_ms > 0 and not job.is_stopping else inf
         known_ms = (0.0, inf) if step_ms is None or total <= 0 else (step_ms, 0.0)
         values = (total, done, job.accrued_at_ms, max(total - 1, done), pace_ms, *known_ms)
         first = self._position_of[alone[0]]
@@ -86,5 +87,6 @@ def build_rests(view: SchedulingView, gpu_ids: Sequence[str]) -> RestColumn:
     running = view.running
     reported = running.reported if isinstance(running, RunningNow) else running
     for job in reported.values():
-        column.put(view, job, goes_on=isinstance(running, RunningNow))
+        goes_on = isinstance(running, RunningNow) and job.step_ms > 0 and not job.is_stopping
+        column.put(view, job, pace_ms=job.step_ms if goes_on else inf)
     return column

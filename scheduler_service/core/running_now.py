@@ -22,8 +22,9 @@ class ReportedJobs(Mapping[str, RunningJob]):
 
     def put(self, job: JobRecord) -> None:
         """Note what is known of a job now; a new one is the newest."""
-        self._records[job.job_id] = job
-        self._views.pop(job.job_id, None)
+        job_id = job.request.job_id
+        self._records[job_id] = job
+        self._views.pop(job_id, None)
 
     def drop(self, job_id: str) -> None:
         """Forget a job, if it is here."""

@@ -28,7 +28,7 @@ from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.step_times import step_ms_of
 from scheduler_service.core.view import GpuView, Predictions, SchedulingView
 from scheduler_service.policies.pair_sharing import sub_batches_of
-from scheduler_service.policies.pair_sums import gang_option
+from scheduler_service.policies.pair_sums import GANG_NUMBERS, gang_option
 from scheduler_service.policies.placement import nearest_obstacle, shape_of
 from scheduler_service.policies.sharing_spot import Spot
 
@@ -145,7 +145,7 @@ class PairAnswers:
         self._known_classes: set[int] = set()
         self._answers: dict[tuple[int, int], PairAnswer] = {}
         self._bounds = np.full((8, 64), nan)
-        self._firsts = np.zeros((5, 8, 64))
+        self._firsts = np.zeros((GANG_NUMBERS, 8, 64))
 
     def row_of(self, request: JobRequest) -> int:
         """Return the number of a shape."""
@@ -211,7 +211,7 @@ class PairAnswers:
         if rows <= before.shape[0] and numbers <= before.shape[1]:
             return
         size = _grown(before.shape[0], rows), _grown(before.shape[1], numbers)
-        firsts, self._bounds, self._firsts = self._firsts, np.full(size, nan), np.zeros((5, *size))
+        firsts, self._bounds, self._firsts = self._firsts, np.full(size, nan), np.zeros((GANG_NUMBERS, *size))
         self._bounds[: before.shape[0], : before.shape[1]] = before
         self._firsts[:, : before.shape[0], : before.shape[1]] = firsts
 

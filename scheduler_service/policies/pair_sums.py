@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from scheduler_service.policies.pair_sharing import ROUNDING_RATIO
 
 Column = NDArray[np.float64]
+GANG_NUMBERS = 7
+"""What `gang_option` tells."""
 FAR = 1e100
 """Stands for what never ends in products of times and paces, which must not become undefined."""
 LEFT_MIN = 1e-9
@@ -58,7 +60,7 @@ class Gangs:
 
 def gang_option(
     step_ms: float | None, slowdown_ratio: float, partner_ratio: float
-) -> tuple[float, float, float, float, float]:
+) -> tuple[float, float, float, float, float, float, float]:
     """Return how a gang would go on beside a running job.
 
     Args:
@@ -67,13 +69,14 @@ def gang_option(
         partner_ratio: How much slower the running job gets.
 
     Returns:
-        The step, the paces of both, and the factors of both formulas of Theorem 1: of the gang's own remaining time
-        where it ends first, of the other's where that one does.
+        The step, and the factors of both formulas of Theorem 1: of the gang's own remaining time where it ends first,
+        of the other's where that one does; then the paces of both, and which share of that time each loses.
     """
     own, other = 1 + slowdown_ratio, 1 + partner_ratio
+    paces = own, other, 1 - 1 / own, 1 - 1 / other
     if step_ms is None:
-        return FAR, own, other, FAR, FAR
-    return step_ms, own, other, own * (2 - 1 / other), other * (2 - 1 / own)
+        return FAR, FAR, FAR, *paces
+    return step_ms, own * (2 - 1 / other), other * (2 - 1 / own), *paces
 
 
 def least_sums(left: int, options: Sequence[Sequence[Column]], full_ms: Column, partner: Column) -> Column:
@@ -108,7 +111,7 @@ def may_pay_as_gangs(gangs: Gangs, running: RunningJobs, free_count: int) -> NDA
     """
     if not len(running.gpus):
         return free_count >= gangs.gpus[gangs.shapes]
-    shapes, (step_ms, own_paces, other_paces, ends_first, outlives) = gangs.shapes, gangs.options
+    shapes, (step_ms, ends_first, outlives) = gangs.shapes, gangs.options[:3]
     shape, left = shapes[:, None], np.maximum(gangs.left, LEFT_MIN)[:, None]
     new, gpus = left * np.minimum.reduce(step_ms, axis=1)[shape], gangs.gpus[shape]
     # Of the two formulas of Theorem 1 the one that holds is the lesser.
@@ -122,11 +125,12 @@ def may_pay_as_gangs(gangs: Gangs, running: RunningJobs, free_count: int) -> NDA
     is_met = (np.add.accumulate(gpus_there, axis=1) - gpus_there < gpus) & (cheapest < inf)
     is_tie = is_met[:, :-1] & (cheapest[:, 1:] <= cheapest[:, :-1] * (1 + CLOSE_RATIO))
     is_open = np.logical_or.reduce(is_close, axis=1) | np.logical_or.reduce(is_tie, axis=1) | ~is_met[:, 0]
-    own_pace, other_pace, rests = own_paces[shape, order], other_paces[shape, order], running.rests_ms[order]
+    own_pace, other_pace, own_loss, other_loss = gangs.options[3:, shape, order]
+    rests = running.rests_ms[order]
     until = rests * other_pace
-    ends = np.minimum(new * own_pace, new + until * (1 - 1 / own_pace))
+    ends = np.minimum(new * own_pace, new + until * own_loss)
     end = np.maximum.reduce(np.where(is_met, ends, 0.0), axis=1)
-    partners_ends = np.minimum(until, rests + end[:, None] * (1 - 1 / other_pace))
+    partners_ends = np.minimum(until, rests + end[:, None] * other_loss)
     shared = end + np.add.reduce(np.where(is_met, partners_ends, 0.0), axis=1)
     known = np.where(is_met, rests, 0.0)
     waiting = np.add.reduce(known, axis=1) + np.maximum.reduce(known, axis=1) + new[:, 0]

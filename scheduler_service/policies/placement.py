@@ -85,14 +85,16 @@ def choose_free_gpus(
         return tuple(by_node[min(enough)[1]][: request.gpus])
     chosen: list[str] = []
     widest_first = sorted(by_node.items(), key=lambda item: (-len(item[1]), item[0]))
-    for used, (node_id, gpu_ids) in enumerate(widest_first):
-        if ledger.view.nodes_per_job_max and used >= ledger.view.nodes_per_job_max:
-            return None
+    nodes_left = ledger.view.nodes_per_job_max or len(widest_first)
+    for node_id, gpu_ids in widest_first:
         part = gpu_ids[: request.gpus - len(chosen)]
         if ledger.host_fits(nodes[node_id], request, gpus_here=len(part), gpus=request.gpus):
             chosen += part
+            nodes_left -= 1
         if len(chosen) == request.gpus:
             return tuple(chosen)
+        if not nodes_left:
+            return None
     return None
 
 

@@ -21,7 +21,6 @@ from scheduler_service.policies.exclusive_round import ExclusiveRound
 from scheduler_service.policies.pair_columns import PairColumns, Shortlist, lone_gpu_ids
 from scheduler_service.policies.placement import (
     Kind,
-    alone_reason,
     fits_alone,
     host_reason,
     kind_of,
@@ -30,7 +29,7 @@ from scheduler_service.policies.placement import (
     shape_of,
 )
 from scheduler_service.policies.remaining_time import passes_of, remaining_ms_of
-from scheduler_service.policies.sharing_offers import Gang, Offer, candidate_table, misfits
+from scheduler_service.policies.sharing_offers import Gang, Offer, candidate_table, misfits, start_reason
 from scheduler_service.policies.sharing_spot import JOBS_PER_GPU_MAX, Spot
 
 GPUS_IN_COLUMNS_MIN = 64
@@ -370,7 +369,7 @@ class SharingRound:
         prediction = self._view.predictions.job(request.key, gpu.device)
         reserved = reserved_bytes(request, prediction, gang.sub_batch, gpu) or gpu.memory_bytes
         resident = Resident(request=request, sub_batch=gang.sub_batch, memory_reserved_bytes=reserved)
-        reason = self._start_reason(resident, gang, gpu_ids)
+        reason = start_reason(self._view, resident, gang, gpu_ids)
         self._ledger.place(resident, ranked(gpu_ids))
         self.free.take(gpu_ids)
         return Start(
@@ -381,23 +380,6 @@ class SharingRound:
             accumulation_steps=passes_of(request, gpus=request.gpus, sub_batch=gang.sub_batch),
             candidates=candidates,
         )
-
-    def _start_reason(self, resident: Resident, gang: Gang, gpu_ids: tuple[str, ...]) -> Reason:
-        """Say beside whom, in how many passes, and what it costs both sides at worst."""
-        request, spots = resident.request, gang.spots
-        if not spots:
-            return alone_reason(self._view, request, gpu_ids)
-        passes = passes_of(request, gpus=request.gpus, sub_batch=gang.sub_batch)
-        numbers: dict[str, float] = {"sub_batch": gang.sub_batch, "accumulation_steps": passes}
-        partners = tuple(dict.fromkeys(spot.partner_id for spot in spots))
-        different = {spot.shape: spot for spot in spots}.values()
-        if not all(spot.is_pair_known(resident) for spot in different):
-            return Reason(code="STARTS_SHARED_BLINDLY", numbers=numbers, job_ids=partners, gpu_ids=gpu_ids)
-        both = [spot.slowdowns(resident) for spot in different]
-        numbers["slowdown_ratio"] = max(own for own, _ in both)
-        numbers["neighbour_slowdown_ratio"] = max(other for _, other in both)
-        code = "STARTS_SHARED" if passes == 1 else "STARTS_SHARED_IN_PASSES"
-        return Reason(code=code, numbers=numbers, job_ids=partners, gpu_ids=gpu_ids)
 
     def _table(
         self, offers: Sequence[Offer], obstacles: Mapping[str, Reason], gang: Gang | None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from scheduler_service.core.decisions import Start, unfolded
 from scheduler_service.policies.fifo import Fifo
 from tests.support.scheduling import gpu, job, node, pending, prediction, running, store, view
@@ -40,3 +42,15 @@ def test_section_6_a1_the_first_job_gets_the_gpus_with_the_least_execution_time(
 def test_section_6_a1_a_wide_job_at_the_head_blocks_the_line_behind_it() -> None:
     assert starts_of("a2", "b1", busy=("s0", "f0")) == {}
     assert starts_of("b1", "a2", busy=("s0", "f0")) == {"b1": ["f1"]}
+
+
+def test_a_node_whose_host_is_full_is_none_of_the_nodes_that_a_job_may_span() -> None:
+    nodes = (
+        replace(node("a", 3), cpu_cores=1.0),
+        replace(node("b", 2), cpu_cores=64.0),
+        replace(node("c", 2), cpu_cores=64.0),
+    )
+    wide = pending(job("wide", gpus=4, batch=4, cpu_cores=8.0))
+    (start,) = unfolded(Fifo().decide(view(nodes=nodes, waiting=[wide], nodes_per_job_max=2)))
+    assert isinstance(start, Start)
+    assert [part.gpu_id for part in start.assignments] == ["b.0", "b.1", "c.0", "c.1"]

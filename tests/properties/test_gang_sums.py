@@ -64,7 +64,7 @@ class Moment:
         ]
         jobs = len(self.rests_ms)
         gangs = Gangs(
-            options=np.moveaxis(np.array(options, dtype=np.float64).reshape(len(WIDTHS), jobs, 5), 2, 0),
+            options=np.moveaxis(np.array(options, dtype=np.float64).reshape(len(WIDTHS), jobs, 7), 2, 0),
             shapes=np.repeat(np.arange(len(WIDTHS)), len(LEFTS)),
             left=np.array(LEFTS * len(WIDTHS), dtype=np.float64),
             gpus=np.array(WIDTHS),

@@ -219,6 +219,15 @@ def test_a_rejoining_node_that_never_got_the_order_gets_it_again() -> None:
     assert joined(play) == [first]
 
 
+def test_a_rejoining_node_without_the_gpu_of_an_order_has_lost_the_job() -> None:
+    play = Play()
+    play.submit()
+    play.tell(events.NodeDisconnected, node_id="n0")
+    orders = play.tell(events.NodeJoined, node=node("n0", []))
+    assert "LaunchJob" not in kinds(orders)
+    assert (play.phase(), play.engine.state.jobs["j0"].restarts) == (Phase.PENDING, 1)
+
+
 def test_an_attempt_that_nobody_wants_is_stopped_and_its_gpu_waits_for_that() -> None:
     play = Play()
     (stop,) = joined(play, held(attempt=3, fence=9))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_service.core.running_now import RunningNow, continued
+from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.running_now import ReportedJobs, RunningNow, continued
 from tests.support.scheduling import job, running
 
 
@@ -32,3 +33,23 @@ def test_a_view_of_running_jobs_keeps_their_order_and_names() -> None:
     assert "a" in now
     assert "c" not in now
     assert [one.attained_gpu_ms for one in now.values()] == [10, 10]
+
+
+def test_a_record_is_copied_with_known_fields_only() -> None:
+    record = JobRecord(request=job("a"), steps_done=3)
+    assert record.changed(steps_done=4) == JobRecord(request=job("a"), steps_done=4)
+    assert record.steps_done == 3
+    with pytest.raises(TypeError, match="a job record has no steps"):
+        record.changed(steps=4)
+
+
+def test_reported_jobs_show_the_newest_report_in_start_order() -> None:
+    reported = ReportedJobs()
+    for name in ("b", "a"):
+        reported.put(JobRecord(request=job(name)))
+    assert [one.steps_done for one in reported.values()] == [0, 0]
+    reported.put(JobRecord(request=job("b"), steps_done=7))
+    assert {name: one.steps_done for name, one in reported.items()} == {"b": 7, "a": 0}
+    reported.drop("b")
+    assert list(reported) == ["a"]
+    assert "b" not in reported
