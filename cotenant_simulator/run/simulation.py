@@ -113,7 +113,7 @@ class Simulation:
         while world.agenda and world.ended < len(jobs) and not self._is_stuck():
             at_ms, act, subject = world.agenda.pop()
             if at_ms > world.now_ms:
-                world.accounts.advance(at_ms)
+                world.advance(at_ms)
             act(subject)
         return self._result()
 

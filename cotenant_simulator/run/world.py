@@ -24,6 +24,7 @@ class World:
         tell: Hands a fact to the engine and carries out what follows.
         results: By job id, from submission on.
         job_ms_at_submission: The books' sum when each living job came.
+        now_ms: The simulated instant.
         held_reasons: Jobs by the code of the hold that they met on entering the queue.
         ended: Jobs that have ended.
         gpu_ms_by_jobs: GPU time of the attempts that have ended.
@@ -39,13 +40,14 @@ class World:
     results: dict[str, JobResult] = field(default_factory=dict)
     job_ms_at_submission: dict[str, int] = field(default_factory=dict)
     held_reasons: Counter[str] = field(default_factory=Counter)
+    now_ms: int = 0
     ended: int = 0
     gpu_ms_by_jobs: int = 0
 
-    @property
-    def now_ms(self) -> int:
-        """The simulated instant."""
-        return self.accounts.now_ms
+    def advance(self, now_ms: int) -> None:
+        """Let time pass."""
+        self.accounts.advance(now_ms)
+        self.now_ms = now_ms
 
     def note_hold(self, job_id: str) -> None:
         """Count the reason why a job that has just entered the queue stays there."""

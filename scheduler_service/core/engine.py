@@ -95,7 +95,8 @@ class SchedulerEngine:
             self._decide(step)
         if self._pair_refresh_ms:
             refresh_pairs(self._state, self._pair_refresh_ms, step)
-        self._note_wakes(step)
+        if self._wakes or step.wakes_at_ms or step.backoffs:
+            self._note_wakes(step)
         return step.commands
 
     def _apply(self, event: events.Event, step: Step) -> None:

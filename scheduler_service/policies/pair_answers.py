@@ -178,9 +178,9 @@ class PairAnswers:
         return found
 
     def _know(self, rows: list[int], numbers: Positions, classes: list[LoadClass]) -> None:
-        self._make_room(0, int(numbers.max(initial=-1)) + 1)
+        self._make_room(0, int(np.maximum.reduce(numbers, initial=-1)) + 1)
         is_new = np.isnan(self._bounds[np.array(rows)[:, None], numbers])
-        if is_new.any():
+        if np.logical_or.reduce(is_new, axis=None):
             for row, of_row in zip(rows, is_new, strict=True):
                 for number in sorted(set(numbers[of_row].tolist())):
                     self._ask(row, number, classes[number])

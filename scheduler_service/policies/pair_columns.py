@@ -105,10 +105,11 @@ class PairColumns:
             lefts: Steps left, by shape.
         """
         counts = [len(some) for some in lefts]
+        shapes = [number for number, count in enumerate(counts) for _ in range(count)]
         rows = [self._answers.row_of(request) for request in requests]
         gangs = Gangs(
             options=self._answers.firsts(rows, self._met.classes, self._columns.classes),
-            shapes=np.repeat(np.arange(len(rows)), counts),
+            shapes=np.array(shapes, dtype=np.intp),
             left=np.array([left for some in lefts for left in some], dtype=np.float64),
             gpus=np.array([request.gpus for request in requests]),
         )
