@@ -9,12 +9,11 @@ never changes a job; under termination a change costs a full restart, under elas
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.papers.command import print_parts
 from benchmarks.papers.elastic_causes import beginning, costs, growth, limits
 from benchmarks.papers.elastic_figures import GAINS, case_study, epochs, figures_8_to_11, lengths, two_kinds
 from benchmarks.papers.elastic_runs import COSTS, Curves, draw_workload, read_curves, rows_of, sweep
@@ -53,13 +52,5 @@ def main(seeds: int = 20, parts: Sequence[str] = tuple(PARTS)) -> dict[str, obje
     return {"paper": "sidecar", "seeds": seeds, "rows": rows}
 
 
-def _main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--parts", nargs="*", choices=sorted(PARTS), default=list(PARTS))
-    arguments = parser.parse_args()
-    print(json.dumps(main(max(arguments.seeds, 1), arguments.parts), indent=2))
-
-
 if __name__ == "__main__":
-    _main()
+    print_parts(__doc__, PARTS, main)

@@ -9,14 +9,13 @@ its slowest worker; GPUs saved = 1 - GPUs used / workers.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
+from benchmarks.papers.command import print_parts
 from benchmarks.papers.ojpp_fluctuation import draw_fluctuation, watch
 from benchmarks.papers.ojpp_workload import (
     Workload,
@@ -332,13 +331,5 @@ def _say(rows: Sequence[Row]) -> None:
         sys.stderr.write(f"{row['place']} {row['setting']} {row['ours']} (paper {row['paper']})\n")
 
 
-def _main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--parts", nargs="*", choices=sorted(PARTS), default=tuple(PARTS))
-    arguments = parser.parse_args()
-    print(json.dumps(main(arguments.seeds, arguments.parts), indent=2))
-
-
 if __name__ == "__main__":
-    _main()
+    print_parts(__doc__, PARTS, main)

@@ -10,8 +10,6 @@ optimus_servers.py.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +20,7 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
+from benchmarks.papers.command import print_parts
 from benchmarks.papers.seeds import Row, as_order_row, as_row
 from benchmarks.papers.server_jobs import draw_jobs
 from benchmarks.papers.targets import Target, read_targets
@@ -276,13 +275,5 @@ def _order(place: str) -> Sequence[str]:
     return next(target.order for target in _targets(place) if target.order)
 
 
-def _main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--parts", nargs="*", choices=sorted(PARTS), default=tuple(PARTS))
-    arguments = parser.parse_args()
-    print(json.dumps(main(arguments.seeds, arguments.parts), indent=2))
-
-
 if __name__ == "__main__":
-    _main()
+    print_parts(__doc__, PARTS, main)

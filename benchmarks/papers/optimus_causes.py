@@ -9,8 +9,6 @@ scheduler's completion time.
 
 from __future__ import annotations
 
-import argparse
-import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -18,6 +16,7 @@ from pathlib import Path
 from random import Random
 from statistics import fmean
 
+from benchmarks.papers.command import print_parts
 from benchmarks.papers.optimus_servers import NAMES, OTHERS, PAPER, QUANTITIES, Found, over, sweep, worlds_of
 from benchmarks.papers.seeds import Row, as_row, means_of
 from benchmarks.papers.server_jobs import ServerJob, changed_plan, draw_jobs, retrained, vary_job
@@ -187,13 +186,5 @@ def main(seeds: int = 20, parts: Sequence[str] = tuple(PARTS)) -> dict[str, obje
     return {"paper": PAPER, "seeds": seeds, "rows": [row for part in parts for row in PARTS[part](seeds)]}
 
 
-def _main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--parts", nargs="*", choices=sorted(PARTS), default=list(PARTS))
-    arguments = parser.parse_args()
-    print(json.dumps(main(max(arguments.seeds, 1), arguments.parts), indent=2))
-
-
 if __name__ == "__main__":
-    _main()
+    print_parts(__doc__, PARTS, main)

@@ -11,13 +11,12 @@ engine's rules: optimus.py.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
+from benchmarks.papers.command import print_parts
 from benchmarks.papers.seeds import Row, as_order_row, as_row
 from benchmarks.papers.server_beliefs import Beliefs
 from benchmarks.papers.server_jobs import MODES, ServerJob, draw_jobs
@@ -216,13 +215,5 @@ def _values(found: Found, field: str) -> dict[str, list[float]]:
     return {name: [float(getattr(one, field)) for one in outcomes] for name, outcomes in found.items()}
 
 
-def _main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--parts", nargs="*", choices=sorted(PARTS), default=list(PARTS))
-    arguments = parser.parse_args()
-    print(json.dumps(main(max(arguments.seeds, 1), arguments.parts), indent=2))
-
-
 if __name__ == "__main__":
-    _main()
+    print_parts(__doc__, PARTS, main)

@@ -9,15 +9,14 @@ of a seed meets the same jobs; ratios are taken per seed. docs/papers.md says wh
 
 from __future__ import annotations
 
-import argparse
 import csv
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
+from benchmarks.papers.command import print_parts
 from benchmarks.papers.seeds import Row, as_order_row, as_row
 from benchmarks.papers.sharing_causes import equal_widths, shared_rows, tiresias_variants
 from benchmarks.papers.sharing_runs import (
@@ -242,13 +241,5 @@ def _shared() -> Path:
     return Path(root)
 
 
-def _main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--parts", nargs="*", choices=sorted(PARTS), default=list(PARTS))
-    arguments = parser.parse_args()
-    print(json.dumps(main(max(arguments.seeds, 1), arguments.parts), indent=2))
-
-
 if __name__ == "__main__":
-    _main()
+    print_parts(__doc__, PARTS, main)
