@@ -102,7 +102,9 @@ class Program:
         deadline_ms = system_clock.steady_ms() + timeout_ms
         while not self.ready_file.exists():
             if self.has_ended():
-                raise ProgramError(f"the {self.name} ended at its start:\n{self.log_tail()}", remedy=f"see {self.log_file}")
+                raise ProgramError(
+                    f"the {self.name} ended at its start:\n{self.log_tail()}", remedy=f"see {self.log_file}"
+                )
             if system_clock.steady_ms() > deadline_ms:
                 raise ProgramError(f"the {self.name} is not ready after {timeout_ms // 1000} s:\n{self.log_tail()}")
             if system_clock.wait_ms(POLL_MS, stop):
