@@ -170,12 +170,12 @@ class Keeper:
         leader = os.pidfd_open(self._leader)
         poller.register(leader, select.POLLIN)
         while not self._finished():
+            self._supervise()
             for descriptor, _ in poller.poll(_TICK_MS):
                 if descriptor == leader:
                     poller.unregister(leader)
                 elif not self._copy(output):
                     poller.unregister(output)
-            self._supervise()
         self._drain(output)
         self._record_exit()
 
@@ -221,7 +221,8 @@ class Keeper:
 
     def _supervise(self) -> None:
         now_ms = boot_ms()
-        if self._kill_at_ms is None:
+        # A job that has ended was told nothing by a stop that came later: its success stays one.
+        if self._kill_at_ms is None and not self._leader_gone:
             self._look_for_stop(now_ms)
         overdue = self._kill_at_ms is not None and now_ms >= self._kill_at_ms
         if overdue or (self._leader_gone and self._kill_at_ms is None):

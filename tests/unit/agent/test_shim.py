@@ -177,6 +177,30 @@ def test_an_expired_lease_ends_a_job_that_ignores_it(bench: Bench) -> None:
     assert (record["return_code"], record["cause"], record["killed"]) == (-signal.SIGKILL, "fenced", True)
 
 
+LEAVES_A_HELPER = """
+import os, sys
+leader = os.getpid()
+if os.fork():
+    os._exit(0)
+while os.getppid() == leader:
+    pass
+open(sys.argv[1], "w").write(sys.argv[2])
+while True:
+    pass
+"""
+
+
+def test_a_stop_that_finds_a_job_ended_did_not_end_it(bench: Bench) -> None:
+    directory = bench.prepare(LEAVES_A_HELPER)
+    spec = json.loads((directory / "spec.json").read_text())
+    stop = json.dumps({"cause": "fenced", "grace_ms": 20_000})
+    spec["argv"] += [str(directory / "stop.json"), stop]
+    (directory / "spec.json").write_text(json.dumps(spec))
+    assert bench.start(directory).wait(30) == 0
+    record = json.loads((directory / "exit.json").read_text())
+    assert (record["return_code"], record["cause"]) == (0, "")
+
+
 def test_a_job_never_outlives_its_shim(bench: Bench) -> None:
     directory = bench.prepare("import time\ntime.sleep(600)")
     shim = bench.start(directory)
