@@ -167,7 +167,7 @@ def _finish(job: JobRecord) -> Reason:
 def _finish_if_complete(
     state: ClusterState, job: JobRecord, event: events.JobStopped | events.JobFailed, step: Step
 ) -> bool:
-    """Tell whether a program that was told to stop had done its last step and ended with success; it has finished."""
+    """Finish a job whose program was told to stop but had done its last step and ended with success; say whether."""
     told = event.exit_class in ("stopped", "fenced")
     if not (told and event.exit_code == 0 and event.steps_done >= job.request.steps_total):
         return False

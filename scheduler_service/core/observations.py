@@ -58,7 +58,7 @@ def _is_clean(state: ClusterState, job: JobRecord, report: JobProgressed, others
     """A window counts when it lies after the last change of neighbours and all of them train."""
     if report.at_ms - report.window_ms < job.neighbours_since_ms:
         return False
-    return not others or all(state.jobs[other].phase is Phase.RUNNING for other in others)
+    return all(state.jobs[other].phase is Phase.RUNNING for other in others)
 
 
 def _learned(state: ClusterState, job: JobRecord, report: JobProgressed, others: Sequence[str]) -> dict[str, Any]:

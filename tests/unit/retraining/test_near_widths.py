@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from predictor_service.features.job_features import FEATURE_INDEX, FEATURE_VERSION, FEATURES
-from predictor_service.registry.manifest import LEARNING_VERSION, Manifest, seal
+from predictor_service.features.job_features import FEATURE_INDEX, FEATURES
 from predictor_service.registry.model_card import write_card
 from predictor_service.registry.onnx_model import OnnxModel
 from predictor_service.registry.served_version import ServedTarget
@@ -20,6 +19,7 @@ from predictor_service.retraining import fitting
 from predictor_service.retraining.fitting import FittedTarget, FittingTask, fit_target
 from predictor_service.retraining.near_errors import learn_near
 from predictor_service.selection.targets import MEMORY
+from tests.support.sealed_version import sealed
 
 FAMILIES = 24
 BATCHES = tuple(2**power for power in range(8))
@@ -139,21 +139,7 @@ def test_a_stored_version_is_as_near_as_before_and_one_without_keeps_its_name(
     tmp_path: Path, fitted: FittedTarget
 ) -> None:
     without = dataclasses.replace(fitted.record, near=None)
-    manifest, old = (
-        seal(
-            Manifest(
-                version="",
-                seed=3,
-                feature_version=FEATURE_VERSION,
-                learning_version=LEARNING_VERSION,
-                fingerprint="",
-                datasets={},
-                targets={"cpu-standin": {MEMORY.name: record}},
-                skipped=(),
-            )
-        )
-        for record in (fitted.record, without)
-    )
+    manifest, old = sealed(fitted.record), sealed(without)
     store = VersionStore(tmp_path)
     store.add(manifest, fitted.files)
     store.add(old, fitted.files)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from predictor_service.errors import ModelError
-from predictor_service.features.job_features import FEATURE_VERSION
-from predictor_service.registry.manifest import LEARNING_VERSION, Manifest, SpreadRecord, seal
+from predictor_service.registry.manifest import SpreadRecord
 from predictor_service.registry.model_card import write_card
 from predictor_service.registry.onnx_model import OnnxModel
 from predictor_service.registry.served_version import ServedTarget
@@ -22,6 +21,7 @@ from predictor_service.retraining.fitting import FittedTarget, FittingTask, fit_
 from predictor_service.selection.conformal import SAFETY_FACTOR
 from predictor_service.selection.local_bounds import learn_bounds
 from predictor_service.selection.targets import MEMORY, SLOWDOWN, UTILIZATION, Target
+from tests.support.sealed_version import sealed
 
 FAMILIES, ROWS_EACH = 40, 10
 
@@ -118,18 +118,7 @@ def test_no_share_of_a_device_is_promised_more_closely_than_it_can_be_measured()
 
 
 def stored(folder: Path, fitted: FittedTarget) -> tuple[VersionStore, str]:
-    manifest = seal(
-        Manifest(
-            version="",
-            seed=3,
-            feature_version=FEATURE_VERSION,
-            learning_version=LEARNING_VERSION,
-            fingerprint="",
-            datasets={},
-            targets={"cpu-standin": {fitted.record.target: fitted.record}},
-            skipped=(),
-        )
-    )
+    manifest = sealed(fitted.record)
     store = VersionStore(folder)
     store.add(manifest, fitted.files)
     return store, manifest.version
