@@ -26,55 +26,57 @@ from cotenant.v1 import resources_pb2 as cotenant_dot_v1_dot_resources__pb2
 from cotenant.v1 import scheduling_pb2 as cotenant_dot_v1_dot_scheduling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63otenant/v1/node_agent.proto\x12\x0b\x63otenant.v1\x1a\x1b\x63otenant/v1/resources.proto\x1a\x1c\x63otenant/v1/scheduling.proto\"\xbf\x02\n\x0e\x43onnectRequest\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.cotenant.v1.HelloH\x00\x12+\n\theartbeat\x18\x02 \x01(\x0b\x32\x16.cotenant.v1.HeartbeatH\x00\x12\x36\n\x0f\x61ttempt_started\x18\x03 \x01(\x0b\x32\x1b.cotenant.v1.AttemptStartedH\x00\x12\x34\n\x0e\x61ttempt_exited\x18\x04 \x01(\x0b\x32\x1a.cotenant.v1.AttemptExitedH\x00\x12\x36\n\x0f\x63ommand_refused\x18\x05 \x01(\x0b\x32\x1b.cotenant.v1.CommandRefusedH\x00\x12*\n\tlog_chunk\x18\x06 \x01(\x0b\x32\x15.cotenant.v1.LogChunkH\x00\x42\t\n\x07message\"\xee\x02\n\x0f\x43onnectResponse\x12\'\n\x07welcome\x18\x01 \x01(\x0b\x32\x14.cotenant.v1.WelcomeH\x00\x12,\n\nlaunch_job\x18\x02 \x01(\x0b\x32\x16.cotenant.v1.LaunchJobH\x00\x12(\n\x08stop_job\x18\x03 \x01(\x0b\x32\x14.cotenant.v1.StopJobH\x00\x12\x34\n\x0e\x63heckpoint_job\x18\x04 \x01(\x0b\x32\x1a.cotenant.v1.CheckpointJobH\x00\x12\x32\n\rheartbeat_ack\x18\x05 \x01(\x0b\x32\x19.cotenant.v1.HeartbeatAckH\x00\x12(\n\x08read_log\x18\x06 \x01(\x0b\x32\x14.cotenant.v1.ReadLogH\x00\x12;\n\x12\x61ttempt_end_stored\x18\x07 \x01(\x0b\x32\x1d.cotenant.v1.AttemptEndStoredH\x00\x42\t\n\x07message\"\xfd\x01\n\x05Hello\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x15\n\ragent_version\x18\x03 \x01(\t\x12\x0f\n\x07rack_id\x18\x04 \x01(\t\x12\x11\n\tcpu_cores\x18\x05 \x01(\x01\x12\x19\n\x11host_memory_bytes\x18\x06 \x01(\x03\x12#\n\x04gpus\x18\x07 \x03(\x0b\x32\x15.cotenant.v1.AgentGpu\x12\x14\n\x0c\x65nforcements\x18\x08 \x03(\t\x12,\n\x08\x61ttempts\x18\t \x03(\x0b\x32\x1a.cotenant.v1.AttemptStatus\x12\x13\n\x0bno_profiles\x18\n \x01(\x08\"o\n\x08\x41gentGpu\x12\x0e\n\x06gpu_id\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x02 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x03 \x01(\x03\x12\x0f\n\x07healthy\x18\x04 \x01(\x08\x12\r\n\x05index\x18\x05 \x01(\x05\x12\r\n\x05\x66\x61ult\x18\x06 \x01(\t\"<\n\nAttemptKey\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\r\n\x05\x66\x65nce\x18\x03 \x01(\x03\"\xb0\x01\n\rAttemptStatus\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.cotenant.v1.AttemptKey\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.cotenant.v1.AttemptState\x12\x0f\n\x07gpu_ids\x18\x03 \x03(\t\x12\x12\n\nsteps_done\x18\x04 \x01(\x03\x12*\n\x06\x65xited\x18\x05 \x01(\x0b\x32\x1a.cotenant.v1.AttemptExited\"\xac\x01\n\tHeartbeat\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x31\n\x08\x61ttempts\x18\x02 \x03(\x0b\x32\x1f.cotenant.v1.AttemptObservation\x12)\n\x04gpus\x18\x03 \x03(\x0b\x32\x1b.cotenant.v1.GpuObservation\x12/\n\tstretches\x18\x04 \x03(\x0b\x32\x1c.cotenant.v1.MeasuredStretch\"\xb8\x02\n\x12\x41ttemptObservation\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.cotenant.v1.AttemptKey\x12\x12\n\nsteps_done\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x11\n\x04loss\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x0cwindow_steps\x18\x05 \x01(\x03\x12\x11\n\twindow_ms\x18\x06 \x01(\x03\x12\x1e\n\x11utilization_ratio\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12\x19\n\x0cmemory_bytes\x18\x08 \x01(\x03H\x02\x88\x01\x01\x12\x19\n\x11memory_peak_bytes\x18\t \x01(\x03\x12\x17\n\x0f\x63heckpoint_step\x18\n \x01(\x03\x42\x07\n\x05_lossB\x14\n\x12_utilization_ratioB\x0f\n\r_memory_bytes\"\x8c\x02\n\x0eGpuObservation\x12\x0e\n\x06gpu_id\x18\x01 \x01(\t\x12\x0f\n\x07healthy\x18\x02 \x01(\x08\x12\x1e\n\x11memory_used_bytes\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x1e\n\x11utilization_ratio\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x1e\n\x11sm_activity_ratio\x18\x05 \x01(\x01H\x02\x88\x01\x01\x12\x18\n\x0bpower_watts\x18\x06 \x01(\x01H\x03\x88\x01\x01\x12\r\n\x05\x66\x61ult\x18\x07 \x01(\tB\x14\n\x12_memory_used_bytesB\x14\n\x12_utilization_ratioB\x14\n\x12_sm_activity_ratioB\x0e\n\x0c_power_watts\"6\n\x0e\x41ttemptStarted\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.cotenant.v1.AttemptKey\"\xe6\x01\n\rAttemptExited\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.cotenant.v1.AttemptKey\x12\x12\n\nexit_class\x18\x02 \x01(\t\x12\x11\n\texit_code\x18\x03 \x01(\x05\x12\x12\n\nsteps_done\x18\x04 \x01(\x03\x12\x17\n\x0f\x63heckpoint_step\x18\x05 \x01(\x03\x12\x19\n\x11memory_peak_bytes\x18\x06 \x01(\x03\x12\x1e\n\x16memory_available_bytes\x18\x07 \x01(\x03\x12\x10\n\x08log_tail\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\t \x01(\t\"U\n\x0e\x43ommandRefused\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.cotenant.v1.AttemptKey\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"F\n\x08LogChunk\x12\x0f\n\x07read_id\x18\x01 \x01(\t\x12\r\n\x05\x63hunk\x18\x02 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x08\x12\r\n\x05\x65rror\x18\x04 \x01(\t\"C\n\x07Welcome\x12\x14\n\x0cheartbeat_ms\x18\x01 \x01(\x03\x12\x10\n\x08lease_ms\x18\x02 \x01(\x03\x12\x10\n\x08grace_ms\x18\x03 \x01(\x03\"J\n\x0cHeartbeatAck\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12(\n\x07renewed\x18\x02 \x03(\x0b\x32\x17.cotenant.v1.AttemptKey\"\xfa\x01\n\tLaunchJob\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.cotenant.v1.AttemptKey\x12\"\n\x04spec\x18\x02 \x01(\x0b\x32\x14.cotenant.v1.JobSpec\x12,\n\x0b\x61ssignments\x18\x03 \x03(\x0b\x32\x17.cotenant.v1.Assignment\x12\x11\n\tsub_batch\x18\x04 \x01(\x03\x12\x1a\n\x12\x61\x63\x63umulation_steps\x18\x05 \x01(\x03\x12\x16\n\x0egranted_fences\x18\x06 \x03(\x03\x12\x1a\n\x12memory_limit_bytes\x18\x07 \x01(\x03\x12\x12\n\nsteps_done\x18\x08 \x01(\x03\"d\n\x07StopJob\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.cotenant.v1.AttemptKey\x12\x12\n\ncheckpoint\x18\x02 \x01(\x08\x12\r\n\x05\x63\x61use\x18\x03 \x01(\t\x12\x10\n\x08grace_ms\x18\x04 \x01(\x03\"5\n\rCheckpointJob\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.cotenant.v1.AttemptKey\"t\n\x07ReadLog\x12\x0f\n\x07read_id\x18\x01 \x01(\t\x12$\n\x03key\x18\x02 \x01(\x0b\x32\x17.cotenant.v1.AttemptKey\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\x12\x12\n\ntail_bytes\x18\x04 \x01(\x03\x12\x0e\n\x06\x63\x61ncel\x18\x05 \x01(\x08\"8\n\x10\x41ttemptEndStored\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.cotenant.v1.AttemptKey*\x9a\x01\n\x0c\x41ttemptState\x12\x1d\n\x19\x41TTEMPT_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41TTEMPT_STATE_PREPARING\x10\x01\x12\x19\n\x15\x41TTEMPT_STATE_RUNNING\x10\x02\x12\x1a\n\x16\x41TTEMPT_STATE_STOPPING\x10\x03\x12\x17\n\x13\x41TTEMPT_STATE_ENDED\x10\x04\x32\\\n\x10NodeAgentService\x12H\n\x07\x43onnect\x12\x1b.cotenant.v1.ConnectRequest\x1a\x1c.cotenant.v1.ConnectResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63otenant/v1/node_agent.proto\x12\x0b\x63otenant.v1\x1a\x1b\x63otenant/v1/resources.proto\x1a\x1c\x63otenant/v1/scheduling.proto\"\xbf\x02\n\x0e\x43onnectRequest\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.cotenant.v1.HelloH\x00\x12+\n\theartbeat\x18\x02 \x01(\x0b\x32\x16.cotenant.v1.HeartbeatH\x00\x12\x36\n\x0f\x61ttempt_started\x18\x03 \x01(\x0b\x32\x1b.cotenant.v1.AttemptStartedH\x00\x12\x34\n\x0e\x61ttempt_exited\x18\x04 \x01(\x0b\x32\x1a.cotenant.v1.AttemptExitedH\x00\x12\x36\n\x0f\x63ommand_refused\x18\x05 \x01(\x0b\x32\x1b.cotenant.v1.CommandRefusedH\x00\x12*\n\tlog_chunk\x18\x06 \x01(\x0b\x32\x15.cotenant.v1.LogChunkH\x00\x42\t\n\x07message\"\xee\x02\n\x0f\x43onnectResponse\x12\'\n\x07welcome\x18\x01 \x01(\x0b\x32\x14.cotenant.v1.WelcomeH\x00\x12,\n\nlaunch_job\x18\x02 \x01(\x0b\x32\x16.cotenant.v1.LaunchJobH\x00\x12(\n\x08stop_job\x18\x03 \x01(\x0b\x32\x14.cotenant.v1.StopJobH\x00\x12\x34\n\x0e\x63heckpoint_job\x18\x04 \x01(\x0b\x32\x1a.cotenant.v1.CheckpointJobH\x00\x12\x32\n\rheartbeat_ack\x18\x05 \x01(\x0b\x32\x19.cotenant.v1.HeartbeatAckH\x00\x12(\n\x08read_log\x18\x06 \x01(\x0b\x32\x14.cotenant.v1.ReadLogH\x00\x12;\n\x12\x61ttempt_end_stored\x18\x07 \x01(\x0b\x32\x1d.cotenant.v1.AttemptEndStoredH\x00\x42\t\n\x07message\"\xd8\x02\n\x05Hello\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x15\n\ragent_version\x18\x03 \x01(\t\x12\x0f\n\x07rack_id\x18\x04 \x01(\t\x12\x11\n\tcpu_cores\x18\x05 \x01(\x01\x12\x19\n\x11host_memory_bytes\x18\x06 \x01(\x03\x12#\n\x04gpus\x18\x07 \x03(\x0b\x32\x15.cotenant.v1.AgentGpu\x12\x14\n\x0c\x65nforcements\x18\x08 \x03(\t\x12,\n\x08\x61ttempts\x18\t \x03(\x0b\x32\x1a.cotenant.v1.AttemptStatus\x12\x13\n\x0bno_profiles\x18\n \x01(\x08\x12\x13\n\x0binstance_id\x18\x0b \x01(\t\x12\x33\n\x0claunch_rules\x18\x0c \x01(\x0b\x32\x18.cotenant.v1.LaunchRulesH\x00\x88\x01\x01\x42\x0f\n\r_launch_rules\"j\n\x0bLaunchRules\x12\x13\n\x0b\x61ny_command\x18\x01 \x01(\x08\x12\x13\n\x0b\x65xecutables\x18\x02 \x03(\t\x12\x13\n\x0b\x64irectories\x18\x03 \x03(\t\x12\x1c\n\x14\x65nvironment_patterns\x18\x04 \x03(\t\"o\n\x08\x41gentGpu\x12\x0e\n\x06gpu_id\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x02 \x01(\t\x12\x14\n\x0cmemory_bytes\x18\x03 \x01(\x03\x12\x0f\n\x07healthy\x18\x04 \x01(\x08\x12\r\n\x05index\x18\x05 \x01(\x05\x12\r\n\x05\x66\x61ult\x18\x06 \x01(\t\"<\n\nAttemptKey\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\r\n\x05\x66\x65nce\x18\x03 \x01(\x03\"\xb0\x01\n\rAttemptStatus\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.cotenant.v1.AttemptKey\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.cotenant.v1.AttemptState\x12\x0f\n\x07gpu_ids\x18\x03 \x03(\t\x12\x12\n\nsteps_done\x18\x04 \x01(\x03\x12*\n\x06\x65xited\x18\x05 \x01(\x0b\x32\x1a.cotenant.v1.AttemptExited\"\xac\x01\n\tHeartbeat\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x31\n\x08\x61ttempts\x18\x02 \x03(\x0b\x32\x1f.cotenant.v1.AttemptObservation\x12)\n\x04gpus\x18\x03 \x03(\x0b\x32\x1b.cotenant.v1.GpuObservation\x12/\n\tstretches\x18\x04 \x03(\x0b\x32\x1c.cotenant.v1.MeasuredStretch\"\xb8\x02\n\x12\x41ttemptObservation\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.cotenant.v1.AttemptKey\x12\x12\n\nsteps_done\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x11\n\x04loss\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x0cwindow_steps\x18\x05 \x01(\x03\x12\x11\n\twindow_ms\x18\x06 \x01(\x03\x12\x1e\n\x11utilization_ratio\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12\x19\n\x0cmemory_bytes\x18\x08 \x01(\x03H\x02\x88\x01\x01\x12\x19\n\x11memory_peak_bytes\x18\t \x01(\x03\x12\x17\n\x0f\x63heckpoint_step\x18\n \x01(\x03\x42\x07\n\x05_lossB\x14\n\x12_utilization_ratioB\x0f\n\r_memory_bytes\"\x8c\x02\n\x0eGpuObservation\x12\x0e\n\x06gpu_id\x18\x01 \x01(\t\x12\x0f\n\x07healthy\x18\x02 \x01(\x08\x12\x1e\n\x11memory_used_bytes\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x1e\n\x11utilization_ratio\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x1e\n\x11sm_activity_ratio\x18\x05 \x01(\x01H\x02\x88\x01\x01\x12\x18\n\x0bpower_watts\x18\x06 \x01(\x01H\x03\x88\x01\x01\x12\r\n\x05\x66\x61ult\x18\x07 \x01(\tB\x14\n\x12_memory_used_bytesB\x14\n\x12_utilization_ratioB\x14\n\x12_sm_activity_ratioB\x0e\n\x0c_power_watts\"6\n\x0e\x41ttemptStarted\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.cotenant.v1.AttemptKey\"\xe6\x01\n\rAttemptExited\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.cotenant.v1.AttemptKey\x12\x12\n\nexit_class\x18\x02 \x01(\t\x12\x11\n\texit_code\x18\x03 \x01(\x05\x12\x12\n\nsteps_done\x18\x04 \x01(\x03\x12\x17\n\x0f\x63heckpoint_step\x18\x05 \x01(\x03\x12\x19\n\x11memory_peak_bytes\x18\x06 \x01(\x03\x12\x1e\n\x16memory_available_bytes\x18\x07 \x01(\x03\x12\x10\n\x08log_tail\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\t \x01(\t\"U\n\x0e\x43ommandRefused\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.cotenant.v1.AttemptKey\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"F\n\x08LogChunk\x12\x0f\n\x07read_id\x18\x01 \x01(\t\x12\r\n\x05\x63hunk\x18\x02 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x08\x12\r\n\x05\x65rror\x18\x04 \x01(\t\"C\n\x07Welcome\x12\x14\n\x0cheartbeat_ms\x18\x01 \x01(\x03\x12\x10\n\x08lease_ms\x18\x02 \x01(\x03\x12\x10\n\x08grace_ms\x18\x03 \x01(\x03\"J\n\x0cHeartbeatAck\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12(\n\x07renewed\x18\x02 \x03(\x0b\x32\x17.cotenant.v1.AttemptKey\"\xfa\x01\n\tLaunchJob\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.cotenant.v1.AttemptKey\x12\"\n\x04spec\x18\x02 \x01(\x0b\x32\x14.cotenant.v1.JobSpec\x12,\n\x0b\x61ssignments\x18\x03 \x03(\x0b\x32\x17.cotenant.v1.Assignment\x12\x11\n\tsub_batch\x18\x04 \x01(\x03\x12\x1a\n\x12\x61\x63\x63umulation_steps\x18\x05 \x01(\x03\x12\x16\n\x0egranted_fences\x18\x06 \x03(\x03\x12\x1a\n\x12memory_limit_bytes\x18\x07 \x01(\x03\x12\x12\n\nsteps_done\x18\x08 \x01(\x03\"d\n\x07StopJob\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.cotenant.v1.AttemptKey\x12\x12\n\ncheckpoint\x18\x02 \x01(\x08\x12\r\n\x05\x63\x61use\x18\x03 \x01(\t\x12\x10\n\x08grace_ms\x18\x04 \x01(\x03\"5\n\rCheckpointJob\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.cotenant.v1.AttemptKey\"t\n\x07ReadLog\x12\x0f\n\x07read_id\x18\x01 \x01(\t\x12$\n\x03key\x18\x02 \x01(\x0b\x32\x17.cotenant.v1.AttemptKey\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\x12\x12\n\ntail_bytes\x18\x04 \x01(\x03\x12\x0e\n\x06\x63\x61ncel\x18\x05 \x01(\x08\"8\n\x10\x41ttemptEndStored\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.cotenant.v1.AttemptKey*\x9a\x01\n\x0c\x41ttemptState\x12\x1d\n\x19\x41TTEMPT_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41TTEMPT_STATE_PREPARING\x10\x01\x12\x19\n\x15\x41TTEMPT_STATE_RUNNING\x10\x02\x12\x1a\n\x16\x41TTEMPT_STATE_STOPPING\x10\x03\x12\x17\n\x13\x41TTEMPT_STATE_ENDED\x10\x04\x32\\\n\x10NodeAgentService\x12H\n\x07\x43onnect\x12\x1b.cotenant.v1.ConnectRequest\x1a\x1c.cotenant.v1.ConnectResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'cotenant.v1.node_agent_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ATTEMPTSTATE']._serialized_start=3346
-  _globals['_ATTEMPTSTATE']._serialized_end=3500
+  _globals['_ATTEMPTSTATE']._serialized_start=3545
+  _globals['_ATTEMPTSTATE']._serialized_end=3699
   _globals['_CONNECTREQUEST']._serialized_start=105
   _globals['_CONNECTREQUEST']._serialized_end=424
   _globals['_CONNECTRESPONSE']._serialized_start=427
   _globals['_CONNECTRESPONSE']._serialized_end=793
   _globals['_HELLO']._serialized_start=796
-  _globals['_HELLO']._serialized_end=1049
-  _globals['_AGENTGPU']._serialized_start=1051
-  _globals['_AGENTGPU']._serialized_end=1162
-  _globals['_ATTEMPTKEY']._serialized_start=1164
-  _globals['_ATTEMPTKEY']._serialized_end=1224
-  _globals['_ATTEMPTSTATUS']._serialized_start=1227
-  _globals['_ATTEMPTSTATUS']._serialized_end=1403
-  _globals['_HEARTBEAT']._serialized_start=1406
-  _globals['_HEARTBEAT']._serialized_end=1578
-  _globals['_ATTEMPTOBSERVATION']._serialized_start=1581
-  _globals['_ATTEMPTOBSERVATION']._serialized_end=1893
-  _globals['_GPUOBSERVATION']._serialized_start=1896
-  _globals['_GPUOBSERVATION']._serialized_end=2164
-  _globals['_ATTEMPTSTARTED']._serialized_start=2166
-  _globals['_ATTEMPTSTARTED']._serialized_end=2220
-  _globals['_ATTEMPTEXITED']._serialized_start=2223
-  _globals['_ATTEMPTEXITED']._serialized_end=2453
-  _globals['_COMMANDREFUSED']._serialized_start=2455
-  _globals['_COMMANDREFUSED']._serialized_end=2540
-  _globals['_LOGCHUNK']._serialized_start=2542
-  _globals['_LOGCHUNK']._serialized_end=2612
-  _globals['_WELCOME']._serialized_start=2614
-  _globals['_WELCOME']._serialized_end=2681
-  _globals['_HEARTBEATACK']._serialized_start=2683
-  _globals['_HEARTBEATACK']._serialized_end=2757
-  _globals['_LAUNCHJOB']._serialized_start=2760
-  _globals['_LAUNCHJOB']._serialized_end=3010
-  _globals['_STOPJOB']._serialized_start=3012
-  _globals['_STOPJOB']._serialized_end=3112
-  _globals['_CHECKPOINTJOB']._serialized_start=3114
-  _globals['_CHECKPOINTJOB']._serialized_end=3167
-  _globals['_READLOG']._serialized_start=3169
-  _globals['_READLOG']._serialized_end=3285
-  _globals['_ATTEMPTENDSTORED']._serialized_start=3287
-  _globals['_ATTEMPTENDSTORED']._serialized_end=3343
-  _globals['_NODEAGENTSERVICE']._serialized_start=3502
-  _globals['_NODEAGENTSERVICE']._serialized_end=3594
+  _globals['_HELLO']._serialized_end=1140
+  _globals['_LAUNCHRULES']._serialized_start=1142
+  _globals['_LAUNCHRULES']._serialized_end=1248
+  _globals['_AGENTGPU']._serialized_start=1250
+  _globals['_AGENTGPU']._serialized_end=1361
+  _globals['_ATTEMPTKEY']._serialized_start=1363
+  _globals['_ATTEMPTKEY']._serialized_end=1423
+  _globals['_ATTEMPTSTATUS']._serialized_start=1426
+  _globals['_ATTEMPTSTATUS']._serialized_end=1602
+  _globals['_HEARTBEAT']._serialized_start=1605
+  _globals['_HEARTBEAT']._serialized_end=1777
+  _globals['_ATTEMPTOBSERVATION']._serialized_start=1780
+  _globals['_ATTEMPTOBSERVATION']._serialized_end=2092
+  _globals['_GPUOBSERVATION']._serialized_start=2095
+  _globals['_GPUOBSERVATION']._serialized_end=2363
+  _globals['_ATTEMPTSTARTED']._serialized_start=2365
+  _globals['_ATTEMPTSTARTED']._serialized_end=2419
+  _globals['_ATTEMPTEXITED']._serialized_start=2422
+  _globals['_ATTEMPTEXITED']._serialized_end=2652
+  _globals['_COMMANDREFUSED']._serialized_start=2654
+  _globals['_COMMANDREFUSED']._serialized_end=2739
+  _globals['_LOGCHUNK']._serialized_start=2741
+  _globals['_LOGCHUNK']._serialized_end=2811
+  _globals['_WELCOME']._serialized_start=2813
+  _globals['_WELCOME']._serialized_end=2880
+  _globals['_HEARTBEATACK']._serialized_start=2882
+  _globals['_HEARTBEATACK']._serialized_end=2956
+  _globals['_LAUNCHJOB']._serialized_start=2959
+  _globals['_LAUNCHJOB']._serialized_end=3209
+  _globals['_STOPJOB']._serialized_start=3211
+  _globals['_STOPJOB']._serialized_end=3311
+  _globals['_CHECKPOINTJOB']._serialized_start=3313
+  _globals['_CHECKPOINTJOB']._serialized_end=3366
+  _globals['_READLOG']._serialized_start=3368
+  _globals['_READLOG']._serialized_end=3484
+  _globals['_ATTEMPTENDSTORED']._serialized_start=3486
+  _globals['_ATTEMPTENDSTORED']._serialized_end=3542
+  _globals['_NODEAGENTSERVICE']._serialized_start=3701
+  _globals['_NODEAGENTSERVICE']._serialized_end=3793
 # @@protoc_insertion_point(module_scope)

@@ -150,6 +150,8 @@ class Hello(_message.Message):
     ENFORCEMENTS_FIELD_NUMBER: _builtins.int
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     NO_PROFILES_FIELD_NUMBER: _builtins.int
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    LAUNCH_RULES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     boot_id: _builtins.str
     agent_version: _builtins.str
@@ -158,6 +160,8 @@ class Hello(_message.Message):
     host_memory_bytes: _builtins.int
     no_profiles: _builtins.bool
     """Nothing that is measured on this node may be kept by anybody."""
+    instance_id: _builtins.str
+    """Chosen at random at every start of the agent's process; empty = an agent that does not say it."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentGpu]: ...
     @_builtins.property
@@ -165,6 +169,10 @@ class Hello(_message.Message):
     @_builtins.property
     def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptStatus]:
         """Everything that lies in the node's job directories, ended attempts included until their end was stored."""
+
+    @_builtins.property
+    def launch_rules(self) -> Global___LaunchRules:
+        """What this node runs; absent = it does not say, and only the node itself refuses."""
 
     def __init__(
         self,
@@ -179,14 +187,58 @@ class Hello(_message.Message):
         enforcements: _abc.Iterable[_builtins.str] | None = ...,
         attempts: _abc.Iterable[Global___AttemptStatus] | None = ...,
         no_profiles: _builtins.bool = ...,
+        instance_id: _builtins.str = ...,
+        launch_rules: Global___LaunchRules | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_launch_rules", b"_launch_rules", "launch_rules", b"launch_rules"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_launch_rules", b"_launch_rules", "agent_version", b"agent_version", "attempts", b"attempts", "boot_id", b"boot_id", "cpu_cores", b"cpu_cores", "enforcements", b"enforcements", "gpus", b"gpus", "host_memory_bytes", b"host_memory_bytes", "instance_id", b"instance_id", "launch_rules", b"launch_rules", "no_profiles", b"no_profiles", "node_id", b"node_id", "rack_id", b"rack_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__launch_rules: _TypeAlias = _typing.Literal["launch_rules"]  # noqa: Y015
+    _WhichOneofArgType__launch_rules: _TypeAlias = _typing.Literal["_launch_rules", b"_launch_rules"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__launch_rules) -> _WhichOneofReturnType__launch_rules | None: ...
+
+Global___Hello: _TypeAlias = Hello  # noqa: Y015
+
+@_typing.final
+class LaunchRules(_message.Message):
+    """What a node runs for a scheduler, so that a job that no node will run is refused when it is submitted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ANY_COMMAND_FIELD_NUMBER: _builtins.int
+    EXECUTABLES_FIELD_NUMBER: _builtins.int
+    DIRECTORIES_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_PATTERNS_FIELD_NUMBER: _builtins.int
+    any_command: _builtins.bool
+    """Any executable and any environment variable; directories stay listed."""
+    @_builtins.property
+    def executables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Allowed paths of executables."""
+
+    @_builtins.property
+    def directories(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Roots of allowed working directories."""
+
+    @_builtins.property
+    def environment_patterns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Allowed names of environment variables, as shell patterns."""
+
+    def __init__(
+        self,
+        *,
+        any_command: _builtins.bool = ...,
+        executables: _abc.Iterable[_builtins.str] | None = ...,
+        directories: _abc.Iterable[_builtins.str] | None = ...,
+        environment_patterns: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "attempts", b"attempts", "boot_id", b"boot_id", "cpu_cores", b"cpu_cores", "enforcements", b"enforcements", "gpus", b"gpus", "host_memory_bytes", b"host_memory_bytes", "no_profiles", b"no_profiles", "node_id", b"node_id", "rack_id", b"rack_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["any_command", b"any_command", "directories", b"directories", "environment_patterns", b"environment_patterns", "executables", b"executables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Hello: _TypeAlias = Hello  # noqa: Y015
+Global___LaunchRules: _TypeAlias = LaunchRules  # noqa: Y015
 
 @_typing.final
 class AgentGpu(_message.Message):

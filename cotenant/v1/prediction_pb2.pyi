@@ -154,6 +154,8 @@ class PredictJobResponse(_message.Message):
     DEVICE_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     JOB_KEY_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    DEVICE_IS_GENERIC_FIELD_NUMBER: _builtins.int
     prediction_id: _builtins.str
     model_version: _builtins.str
     utilization_metric: _resources_pb2.UtilizationMetric.ValueType
@@ -164,6 +166,10 @@ class PredictJobResponse(_message.Message):
     device_memory_bytes: _builtins.int
     job_key: _builtins.str
     """sha256 over graph and settings: jobs with equal keys share measurements."""
+    device: _builtins.str
+    """The device type as it was understood: the full name of an alias such as "a100", or the unknown name as it was sent."""
+    device_is_generic: _builtins.bool
+    """True: nothing is known of this device type but what the request says of it."""
     @_builtins.property
     def utilization_ratio(self) -> _resources_pb2.Estimate: ...
     @_builtins.property
@@ -201,10 +207,12 @@ class PredictJobResponse(_message.Message):
         device_memory_bytes: _builtins.int = ...,
         warnings: _abc.Iterable[_resources_pb2.Warning] | None = ...,
         job_key: _builtins.str = ...,
+        device: _builtins.str = ...,
+        device_is_generic: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_largest_batch_that_fits", b"_largest_batch_that_fits", "_sm_activity_ratio", b"_sm_activity_ratio", "graph", b"graph", "largest_batch_that_fits", b"largest_batch_that_fits", "memory_bytes", b"memory_bytes", "sm_activity_ratio", b"sm_activity_ratio", "step_ms", b"step_ms", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_largest_batch_that_fits", b"_largest_batch_that_fits", "_sm_activity_ratio", b"_sm_activity_ratio", "device_memory_bytes", b"device_memory_bytes", "fits", b"fits", "graph", b"graph", "job_key", b"job_key", "largest_batch_that_fits", b"largest_batch_that_fits", "memory_bytes", b"memory_bytes", "model_version", b"model_version", "prediction_id", b"prediction_id", "sm_activity_ratio", b"sm_activity_ratio", "step_ms", b"step_ms", "sub_batches", b"sub_batches", "utilization_metric", b"utilization_metric", "utilization_ratio", b"utilization_ratio", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_largest_batch_that_fits", b"_largest_batch_that_fits", "_sm_activity_ratio", b"_sm_activity_ratio", "device", b"device", "device_is_generic", b"device_is_generic", "device_memory_bytes", b"device_memory_bytes", "fits", b"fits", "graph", b"graph", "job_key", b"job_key", "largest_batch_that_fits", b"largest_batch_that_fits", "memory_bytes", b"memory_bytes", "model_version", b"model_version", "prediction_id", b"prediction_id", "sm_activity_ratio", b"sm_activity_ratio", "step_ms", b"step_ms", "sub_batches", b"sub_batches", "utilization_metric", b"utilization_metric", "utilization_ratio", b"utilization_ratio", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__largest_batch_that_fits: _TypeAlias = _typing.Literal["largest_batch_that_fits"]  # noqa: Y015
     _WhichOneofArgType__largest_batch_that_fits: _TypeAlias = _typing.Literal["_largest_batch_that_fits", b"_largest_batch_that_fits"]  # noqa: Y015

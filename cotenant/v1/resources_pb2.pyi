@@ -263,6 +263,7 @@ class Estimate(_message.Message):
     LEVEL_FIELD_NUMBER: _builtins.int
     IN_DOMAIN_FIELD_NUMBER: _builtins.int
     EXPLANATION_FIELD_NUMBER: _builtins.int
+    RANGE_NOT_CALIBRATED_FIELD_NUMBER: _builtins.int
     value: _builtins.float
     lower: _builtins.float
     """Bounds of the central interval of the stated confidence."""
@@ -274,6 +275,8 @@ class Estimate(_message.Message):
     level: Global___EstimateLevel.ValueType
     in_domain: _builtins.bool
     """False: the input is unlike everything that the model was trained on."""
+    range_not_calibrated: _builtins.bool
+    """True: no measurement checked how often [lower, upper] and upper_99 hold here; read them as an estimate's range."""
     @_builtins.property
     def explanation(self) -> _containers.RepeatedCompositeFieldContainer[Global___Contribution]:
         """Largest contributions first; only when asked for."""
@@ -289,10 +292,11 @@ class Estimate(_message.Message):
         level: Global___EstimateLevel.ValueType = ...,
         in_domain: _builtins.bool = ...,
         explanation: _abc.Iterable[Global___Contribution] | None = ...,
+        range_not_calibrated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_upper_99", b"_upper_99", "upper_99", b"upper_99"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_upper_99", b"_upper_99", "confidence", b"confidence", "explanation", b"explanation", "in_domain", b"in_domain", "level", b"level", "lower", b"lower", "upper", b"upper", "upper_99", b"upper_99", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_upper_99", b"_upper_99", "confidence", b"confidence", "explanation", b"explanation", "in_domain", b"in_domain", "level", b"level", "lower", b"lower", "range_not_calibrated", b"range_not_calibrated", "upper", b"upper", "upper_99", b"upper_99", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__upper_99: _TypeAlias = _typing.Literal["upper_99"]  # noqa: Y015
     _WhichOneofArgType__upper_99: _TypeAlias = _typing.Literal["_upper_99", b"_upper_99"]  # noqa: Y015
