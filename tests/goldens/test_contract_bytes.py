@@ -1,0 +1,29 @@
+"""What was sent or stored as bytes of the contract is understood by the contract as it is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from tests.goldens.filled_messages import contract_messages, encoded, message_class
+from tests.goldens.write_goldens import GOLDENS
+
+VARIANTS: dict[str, list[str]] = json.loads((GOLDENS / "wire_messages.json").read_text())
+RENAMED: dict[str, str] = {}
+"""Messages that have another name now, by the name in the golden; numbers and types of their fields are as before."""
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_bytes_of_a_message_are_read_and_written_as_before(name: str) -> None:
+    descriptor = contract_messages()[RENAMED.get(name, name)]
+    for text in VARIANTS[name]:
+        message = message_class(descriptor).FromString(bytes.fromhex(text))
+        assert len(UnknownFieldSet(message)) == 0
+        assert encoded(message).hex() == text
+
+
+def test_no_new_name_hides_an_old_message() -> None:
+    assert set(RENAMED) <= set(VARIANTS)
+    assert len(set(RENAMED.values())) == len(RENAMED)

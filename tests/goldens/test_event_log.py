@@ -1,0 +1,82 @@
+"""An event log of an earlier version tells today's scheduler the same truth."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler_service.adapters.recovery import Recovered, recover
+from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
+from scheduler_service.core.codec import decode_event, encode_event
+from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.events import JobCancelled
+from scheduler_service.policy_registry import make_policy
+from tests.goldens.stored_story import told_story, truth
+from tests.goldens.write_goldens import GOLDENS
+
+EVENTS: list[dict[str, Any]] = json.loads((GOLDENS / "events.json").read_text())
+TRUTH: dict[str, Any] = json.loads((GOLDENS / "scheduler_truth.json").read_text())
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    shutil.copytree(GOLDENS / "scheduler", tmp_path / "scheduler")
+    return tmp_path / "scheduler"
+
+
+def recovered(state: Path) -> Recovered:
+    log = SqliteEventLog(state)
+    try:
+        return recover(
+            log,
+            new_engine=lambda: SchedulerEngine(make_policy=make_policy, policy="sjf_bsbf"),
+            restored_engine=lambda found: SchedulerEngine.restore(found, make_policy=make_policy),
+        )
+    finally:
+        log.close()
+
+
+@pytest.mark.parametrize("stored", EVENTS, ids=lambda stored: stored["kind"])
+def test_a_stored_event_says_what_it_said(stored: dict[str, Any]) -> None:
+    again = encode_event(decode_event(stored))
+    assert decode_event(again) == decode_event(stored)
+    assert {name: again[name] for name in stored} == stored
+
+
+def test_a_snapshot_and_the_events_after_it_become_the_same_jobs_and_nodes(state: Path) -> None:
+    found = recovered(state)
+    assert {**truth(found.engine), "last_job_number": found.numbers.last} == TRUTH
+
+
+def test_the_story_told_again_is_the_story_that_was_stored() -> None:
+    assert truth(told_story().engine) == {name: TRUTH[name] for name in truth(told_story().engine)}
+
+
+def test_the_next_event_follows_the_stored_ones(state: Path) -> None:
+    found = recovered(state)
+    found.engine.handle(JobCancelled(at_ms=found.last_at_ms + 1, job_id="job-6"))
+    assert truth(found.engine)["jobs"]["job-6"]["phase"] == "cancelled"
+
+
+def test_the_log_is_exported_for_the_simulator(state: Path, tmp_path: Path) -> None:
+    output = tmp_path / "log.jsonl"
+    command = [
+        sys.executable,
+        "-m",
+        "scheduler_service",
+        "export-log",
+        "--state-dir",
+        str(state),
+        "--output",
+        str(output),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    kinds = [json.loads(line).get("kind") for line in output.read_text().splitlines()]
+    assert kinds[-1] == "JobStopped"
