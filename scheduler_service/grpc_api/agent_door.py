@@ -73,30 +73,33 @@ class AgentDoor:
             SecondInstanceError: Another living agent speaks for this node.
             AttemptsMissingError: The node may run what this agent does not know.
         """
-        self._check_instance(hello)
+        silent_ms = self._silent_ms_of_another(hello)
+        if silent_ms is not None and hello.instance_id:
+            raise self._second_instance(hello.node_id, silent_ms)
         own_gpu_ids = {gpu.gpu_id for gpu in hello.gpus}
         own = [status for status in hello.attempts if self.standing(hello.node_id, status.key) is not Standing.FOREIGN]
         self._check_attempts(hello.node_id, own)
+        if silent_ms is not None:
+            # An older agent, which may be the one of the open stream: nobody can tell.
+            self._refuse(hello.node_id, Refusal.UNNAMED_INSTANCE)
         for status in own:
             status.gpu_ids[:] = [gpu_id for gpu_id in status.gpu_ids if gpu_id in own_gpu_ids]
         without_foreign = node_agent_pb2.Hello(attempts=own)
         hello.ClearField("attempts")
         hello.MergeFrom(without_foreign)
 
-    def _check_instance(self, hello: node_agent_pb2.Hello) -> None:
+    def _silent_ms_of_another(self, hello: node_agent_pb2.Hello) -> int | None:
+        """Return how long ago another living agent of the node was heard; None = there is none."""
         present = self._sessions.connected.get(hello.node_id)
         if present is None or present.closed.is_set() or hello.instance_id == present.instance_id:
-            return
+            return None
         silent_ms = self._loop.clock.now_ms() - present.last_heard_at_ms
-        if silent_ms > self._lease_ms:
-            return
-        if not hello.instance_id:
-            # An older agent, which may be the one of the open stream: nobody can tell.
-            self._refuse(hello.node_id, Refusal.UNNAMED_INSTANCE)
-            return
-        self._refuse(hello.node_id, Refusal.SECOND_INSTANCE)
-        raise SecondInstanceError(
-            f"another agent speaks for node {hello.node_id} and was heard {silent_ms / 1000:.1f} s ago: stop it, or "
+        return silent_ms if silent_ms <= self._lease_ms else None
+
+    def _second_instance(self, node_id: str, silent_ms: int) -> SecondInstanceError:
+        self._refuse(node_id, Refusal.SECOND_INSTANCE)
+        return SecondInstanceError(
+            f"another agent speaks for node {node_id} and was heard {silent_ms / 1000:.1f} s ago: stop it, or "
             f"give one of the two another --node-id; {self._lease_ms / 1000:g} s after its last word the name is free"
         )
 
@@ -104,7 +107,8 @@ class AgentDoor:
         state = self._loop.engine.state
         held = [state.jobs[job_id] for job_id in state.jobs_on_node(node_id)]
         missing = [job.job_id for job in held if job.phase in _WITH_PROCESS and node_id in job.node_ids]
-        if not missing or any(standing_of(state, one.key, node_id) is Standing.HELD for one in listed):
+        known = {one.key.job_id for one in listed if standing_of(state, one.key, node_id) is Standing.HELD}
+        if not missing or not known.isdisjoint(missing):
             return
         wait_ms = max(1_000, self._leases.remaining_ms(node_id, now_ms=self._loop.clock.now_ms()))
         self._refuse(node_id, Refusal.ATTEMPTS_MISSING, jobs=len(missing), wait_ms=wait_ms)

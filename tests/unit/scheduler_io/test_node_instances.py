@@ -135,6 +135,7 @@ def test_a_refused_agent_renews_nothing_and_evicts_nobody() -> None:
         before_ms = cluster.leases.remaining_ms("node-1", now_ms=0)
         assert isinstance((await cluster.dial(hello("node-1"))).failure, AttemptsMissingError)
         assert cluster.leases.remaining_ms("node-1", now_ms=0) == before_ms
+        assert cluster.sessions.refusals.counts == {Refusal.ATTEMPTS_MISSING: 1}
         await agent.beat()
         assert not agent.has_ended
 
@@ -164,6 +165,21 @@ def test_one_known_attempt_lets_the_node_in_and_a_missing_one_is_lost_as_ever(
         await cluster.settle()
         assert again.failure is None
         assert (cluster.phase("job-1"), cluster.phase("job-2")) == (phase, "pending")
+
+    play(work)
+
+
+def test_an_attempt_still_to_start_does_not_vouch_for_the_running_one() -> None:
+    async def work(cluster: Cluster) -> None:
+        agent = await cluster.dial(hello("node-1", instance_id="a", gpus=("0", "1")))
+        await cluster.submit("job-1")
+        await cluster.submit("job-2")
+        agent.say(attempt_started=messages.AttemptStarted(key=key()))
+        await until(lambda: cluster.phase() == "running", "the first job runs")
+        await vanish(agent)
+        starting = status(key("job-2", 1, 2), RUNNING, "node-1-1")
+        again = await cluster.dial(hello("node-1", starting, instance_id="b", gpus=("0", "1")))
+        assert isinstance(again.failure, AttemptsMissingError)
 
     play(work)
 
