@@ -13,6 +13,12 @@ class AgentMetrics:
         self.heartbeats = Counter("cotenant_agent_heartbeats", "Heartbeats sent.", registry=self.registry)
         self.conversations = Counter("cotenant_agent_conversations", "Streams opened.", registry=self.registry)
         self.refusals = Counter("cotenant_agent_refusals", "Orders refused.", ["code"], registry=self.registry)
+        self.joins_refused = Counter(
+            "cotenant_agent_joins_refused",
+            "Times the scheduler let this agent not in.",
+            ["code"],
+            registry=self.registry,
+        )
         self.ends = Counter("cotenant_agent_attempt_ends", "Ended attempts.", ["exit_class"], registry=self.registry)
         self.running = Gauge("cotenant_agent_attempts_running", "Attempts that have not ended.", registry=self.registry)
 

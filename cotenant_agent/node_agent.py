@@ -22,7 +22,7 @@ from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.processes import read_boot_id
 from cotenant_agent.protocol import gpu_to_message, status_to_message
 from cotenant_agent.records import GpuReading
-from cotenant_agent.scheduler_link import LinkSettings, Pauses, open_channel
+from cotenant_agent.scheduler_link import JOIN_REFUSED, LinkSettings, Pauses, open_channel, told_pause_s
 from cotenant_agent.stretches import StretchRecorder
 from cotenant_agent.structured_log import StructuredLog
 from cotenant_agent.system_clock import boot_ms
@@ -33,9 +33,15 @@ _STOP_ALL_TICKS = 1200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRules:
-    """How this agent behaves; `enforcements` is what Hello claims, all of it probed."""
+    """How this agent behaves.
+
+    Attributes:
+        instance_id: Drawn for this process, so that a second agent with the same node id is told from this one.
+        enforcements: What Hello claims, all of it probed.
+    """
 
     node_id: str
+    instance_id: str = ""
     rack_id: str = ""
     sample_ms: int = 1000
     ready_file: str = ""
@@ -126,10 +132,11 @@ class NodeAgent:
     async def _talk(self) -> None:
         while True:
             async with open_channel(self._link) as channel:
-                await self._converse(channel)
-            await asyncio.sleep(self._pauses.next_s())
+                told_s = await self._converse(channel)
+            await asyncio.sleep(max(told_s, self._pauses.next_s()))
 
-    async def _converse(self, channel: grpc.aio.Channel) -> None:
+    async def _converse(self, channel: grpc.aio.Channel) -> float:
+        """Talk until the stream ends; how many seconds the scheduler wants to be left alone."""
         self._metrics.conversations.inc()
         self._conversation = Conversation(
             table=self._table,
@@ -144,11 +151,21 @@ class NodeAgent:
             await self._conversation.hold(NodeAgentServiceStub(channel))
             self._log.write("conversation_ended")
         except grpc.aio.AioRpcError as error:
-            self._log.write("conversation_broken", level="warning", code=error.code().name, reason=error.details())
+            return self._tell_failure(error)
         except TimeoutError:
             self._log.write("conversation_broken", level="warning", reason="the scheduler did not welcome this agent")
         finally:
             self._conversation = None
+        return 0.0
+
+    def _tell_failure(self, error: grpc.aio.AioRpcError) -> float:
+        code, reason = error.code(), error.details()
+        if code not in JOIN_REFUSED:
+            self._log.write("conversation_broken", level="warning", code=code.name, reason=reason)
+            return 0.0
+        self._metrics.joins_refused.labels(code.name).inc()
+        self._log.write("join_refused", level="error", code=code.name, reason=reason)
+        return told_pause_s(error)
 
     def _on_welcome(self) -> None:
         self._pauses.reset()
@@ -160,6 +177,7 @@ class NodeAgent:
     def _hello(self) -> messages.Hello:
         return messages.Hello(
             node_id=self._rules.node_id,
+            instance_id=self._rules.instance_id,
             boot_id=read_boot_id(),
             agent_version=cotenant.__version__,
             rack_id=self._rules.rack_id,

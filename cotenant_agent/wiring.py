@@ -112,6 +112,7 @@ def _agent_rules(settings: AgentSettings, inventory: GpuInventory, groups: Contr
     user = ("job_user",) if settings.job_user else ()
     return AgentRules(
         node_id=settings.node_id,
+        instance_id=uuid.uuid4().hex,
         rack_id=settings.rack_id,
         sample_ms=settings.sample_ms,
         ready_file=settings.ready_file,

@@ -13,7 +13,9 @@ SchedulerServiceError
 ├── PeerError                        a program beside this one did not answer
 │   ├── NodeUnreachableError
 │   ├── PredictorError
-│   └── AgentProtocolError
+│   ├── AgentProtocolError
+│   ├── SecondInstanceError
+│   └── AttemptsMissingError
 └── ServiceError                     this service or its machine
     ├── NotReadyError
     ├── OverloadedError
@@ -121,6 +123,18 @@ class PredictorError(PeerError):
 
 class AgentProtocolError(PeerError):
     """An agent broke the protocol of its stream."""
+
+
+class SecondInstanceError(PeerError):
+    """An agent wants to speak for a node for which another living agent speaks."""
+
+
+class AttemptsMissingError(PeerError):
+    """A node joins without what it was given to run; `retry_ms` later nothing of that runs any more."""
+
+    def __init__(self, message: str, *, retry_ms: int = 0) -> None:
+        super().__init__(message)
+        self.retry_ms = retry_ms
 
 
 class ServiceError(SchedulerServiceError):

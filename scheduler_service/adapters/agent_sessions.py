@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 
 from cotenant.v1 import node_agent_pb2
+from scheduler_service.adapters.agent_refusals import AgentRefusals
 from scheduler_service.errors import NodeUnreachableError, OverloadedError
 
 _log = logging.getLogger(__name__)
@@ -21,11 +22,16 @@ LOG_BYTES_WAITING_MAX = 32 * 1024 * 1024
 
 @dataclass(slots=True, kw_only=True)
 class AgentSession:
-    """One connected agent; `closed` is set when its stream must end, `no_profiles` when it keeps what it measures."""
+    """One connected agent; `closed` is set when its stream must end, `no_profiles` when it keeps what it measures.
+
+    Attributes:
+        instance_id: Of the agent's process; empty = it does not say.
+    """
 
     node_id: str
     last_heard_at_ms: int
     no_profiles: bool = False
+    instance_id: str = ""
     outbound: asyncio.Queue[node_agent_pb2.ConnectResponse] = field(
         default_factory=lambda: asyncio.Queue(OUTBOUND_MESSAGES_MAX)
     )
@@ -55,25 +61,32 @@ class LogRead:
 
 
 class AgentSessions:
-    """All connected agents by node; the newest stream of a node is the one that counts."""
+    """All connected agents by node; the newest stream of a node is the one that counts.
+
+    Attributes:
+        refusals: What was not let in, or did not count.
+    """
 
     def __init__(self) -> None:
         self._sessions: dict[str, AgentSession] = {}
         self._reads: dict[str, LogRead] = {}
         self._reads_started = 0
+        self.refusals = AgentRefusals()
 
     @property
     def connected(self) -> Mapping[str, AgentSession]:
         """The present sessions by node id."""
         return self._sessions
 
-    def open(self, node_id: str, *, now_ms: int, no_profiles: bool = False) -> AgentSession:
+    def open(self, node_id: str, *, now_ms: int, no_profiles: bool = False, instance_id: str = "") -> AgentSession:
         """Start a session; an older one of the same node is closed."""
         previous = self._sessions.get(node_id)
         if previous is not None:
             previous.closed.set()
             self._end_reads(node_id)
-        session = AgentSession(node_id=node_id, last_heard_at_ms=now_ms, no_profiles=no_profiles)
+        session = AgentSession(
+            node_id=node_id, last_heard_at_ms=now_ms, no_profiles=no_profiles, instance_id=instance_id
+        )
         self._sessions[node_id] = session
         return session
 

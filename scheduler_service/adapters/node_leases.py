@@ -26,6 +26,11 @@ class NodeLeases:
         """Note that an acknowledgement was sent, or that one may have been sent until now."""
         self._renewed_at_ms[node_id] = now_ms
 
+    def remaining_ms(self, node_id: str, *, now_ms: int) -> int:
+        """Return how long something may still run on a node that is renewed no more; 0 = nothing does."""
+        renewed_at_ms = self._renewed_at_ms.get(node_id)
+        return 0 if renewed_at_ms is None else max(0, renewed_at_ms + self.lost_after_ms - now_ms)
+
     def lost(self, *, now_ms: int) -> Sequence[str]:
         """Return the nodes whose time is over, and forget them."""
         lost = sorted(

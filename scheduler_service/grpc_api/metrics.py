@@ -6,9 +6,10 @@ from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from scheduler_service.adapters.agent_refusals import Refusal
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.core.commands import Command
 from scheduler_service.core.events import Event, JobFailed
@@ -105,6 +106,7 @@ class Metrics:
         yield self._jobs(state)
         yield _gpus(state)
         yield self._heartbeat_ages()
+        yield self._agent_refusals()
         yield _gauge(
             "cotenant_scheduler_nodes_connected", "Nodes whose agent is connected.", len(self._sessions.connected)
         )
@@ -128,6 +130,14 @@ class Metrics:
         family = GaugeMetricFamily("cotenant_scheduler_jobs", "Jobs known, by phase.", labels=["phase"])
         for phase in Phase:
             family.add_metric([phase.value], len(state.in_phase(phase)))
+        return family
+
+    def _agent_refusals(self) -> Metric:
+        family = CounterMetricFamily(
+            "cotenant_scheduler_agent_refusals", "What agents asked or said and what did not count.", labels=["kind"]
+        )
+        for refusal in Refusal:
+            family.add_metric([refusal.value], self._sessions.refusals.counts[refusal])
         return family
 
     def _heartbeat_ages(self) -> Metric:

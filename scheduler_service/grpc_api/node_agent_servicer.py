@@ -16,6 +16,7 @@ from scheduler_service.adapters.progress_reports import ProgressReports
 from scheduler_service.adapters.stretch_relay import StretchRelay
 from scheduler_service.core.events import NodeDisconnected, NodeLost
 from scheduler_service.errors import AgentProtocolError
+from scheduler_service.grpc_api.agent_door import AgentDoor, Standing
 from scheduler_service.grpc_api.status_codes import Context
 from scheduler_service.grpc_api.validation import NAME_PATTERN
 from scheduler_service.live_loop import LiveLoop
@@ -24,10 +25,13 @@ _log = logging.getLogger(__name__)
 
 GPUS_PER_NODE_MAX = 1_024
 ATTEMPTS_PER_HELLO_MAX = 10_000
+INSTANCE_ID_CHARACTERS_MAX = 64
 # Facts of all agents on their way to the log; beyond it agents are no longer listened to.
 FACTS_WAITING_MAX = 5_000
 # Messages with which a lease begins or goes on.
 _RENEWING = frozenset({"welcome", "launch_job", "heartbeat_ack"})
+# Attempts whose end changes something: the job's, or the GPUs that they still take.
+_ENDING = (Standing.HELD, Standing.GIVEN_UP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         self._stretches = stretches
         self._times = times
         self._certificates_required = certificates_required
+        self._door = AgentDoor(loop=loop, sessions=sessions, leases=leases, lease_ms=times.lease_ms)
         self._telling: set[asyncio.Future[None]] = set()
 
     async def Connect(  # noqa: N802 - the contract's name
@@ -71,7 +76,13 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
     ) -> AsyncIterator[node_agent_pb2.ConnectResponse]:
         """Serve one agent until either side ends the stream."""
         hello = await self._first_message(request_iterator, context)
-        session = self._sessions.open(hello.node_id, now_ms=self._loop.clock.now_ms(), no_profiles=hello.no_profiles)
+        self._door.admit(hello)
+        session = self._sessions.open(
+            hello.node_id,
+            now_ms=self._loop.clock.now_ms(),
+            no_profiles=hello.no_profiles,
+            instance_id=hello.instance_id,
+        )
         session.send(node_agent_pb2.ConnectResponse(welcome=self._welcome()))
         receiving = asyncio.ensure_future(self._receive(session, hello, request_iterator))
         try:
@@ -103,6 +114,8 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             raise AgentProtocolError("node_id must be 1 to 63 letters, digits or . _ -")
         if len(hello.gpus) > GPUS_PER_NODE_MAX or len(hello.attempts) > ATTEMPTS_PER_HELLO_MAX:
             raise AgentProtocolError("a Hello has at most 1,024 GPUs and 10,000 attempts")
+        if len(hello.instance_id) > INSTANCE_ID_CHARACTERS_MAX:
+            raise AgentProtocolError(f"instance_id has at most {INSTANCE_ID_CHARACTERS_MAX} characters")
         self._check_gpus(hello)
         if self._certificates_required and hello.node_id not in _certificate_names(context):
             raise AgentProtocolError(f"the certificate does not name node {hello.node_id!r}")
@@ -137,11 +150,15 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             case "heartbeat":
                 self._take_heartbeat(session, message.heartbeat)
             case "attempt_started":
-                await self._tell_later(self._loop.tell(agent_messages.attempt_started(message.attempt_started.key)))
+                key = message.attempt_started.key
+                if self._door.standing(session.node_id, key) is Standing.HELD:
+                    await self._tell_later(self._loop.tell(agent_messages.attempt_started(key)))
             case "attempt_exited":
                 await self._tell_later(self._tell_end(session, message.attempt_exited))
             case "command_refused":
-                await self._tell_later(self._loop.tell(agent_messages.command_refused(message.command_refused)))
+                refused = message.command_refused
+                if self._door.standing(session.node_id, refused.key) in _ENDING:
+                    await self._tell_later(self._loop.tell(agent_messages.command_refused(refused)))
             case "log_chunk":
                 self._sessions.take_log_chunk(session.node_id, message.log_chunk)
             case other:
@@ -162,11 +179,15 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             _log.warning("a fact was not stored", extra={"reason": str(task.exception())})
 
     async def _tell_end(self, session: AgentSession, exited: node_agent_pb2.AttemptExited) -> None:
-        """Store the last progress and the end, then let the agent clean up."""
-        waiting = self._progress.forget(exited.key.job_id, exited.key.fence)
-        if waiting is not None:
-            self._loop.note(waiting)
-        await self._loop.tell(agent_messages.attempt_ended(exited))
+        """Store the last progress and the end, then let the agent clean up; it keeps the end of another node's."""
+        standing = self._door.standing(session.node_id, exited.key)
+        if standing is Standing.FOREIGN:
+            return
+        if standing in _ENDING:
+            waiting = self._progress.forget(exited.key.job_id, exited.key.fence)
+            if waiting is not None:
+                self._loop.note(waiting)
+            await self._loop.tell(agent_messages.attempt_ended(exited))
         stored = node_agent_pb2.AttemptEndStored(key=exited.key)
         session.send(node_agent_pb2.ConnectResponse(attempt_end_stored=stored))
 
@@ -175,7 +196,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         state, now_ms = self._loop.engine.state, self._loop.clock.now_ms()
         renewed = []
         for observation in heartbeat.attempts:
-            if self._is_current(observation.key, session.node_id):
+            if self._door.standing(session.node_id, observation.key) is Standing.HELD:
                 renewed.append(observation.key)
                 self._progress.add(agent_messages.progress(observation), now_ms=now_ms)
         session.observed_gpus = {observation.gpu_id: observation for observation in heartbeat.gpus}
@@ -188,15 +209,6 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             self._stretches.note(heartbeat.stretches)
         ack = node_agent_pb2.HeartbeatAck(sequence=heartbeat.sequence, renewed=renewed)
         session.send(node_agent_pb2.ConnectResponse(heartbeat_ack=ack))
-
-    def _is_current(self, key: node_agent_pb2.AttemptKey, node_id: str) -> bool:
-        job = self._loop.engine.state.jobs.get(key.job_id)
-        return (
-            job is not None
-            and job.holds_gpus
-            and (job.attempt, job.fence) == (key.attempt, key.fence)
-            and node_id in job.node_ids
-        )
 
     def tick(self) -> None:
         """Pass on what has waited long enough: progress, silent agents, lost nodes; called several times a second."""

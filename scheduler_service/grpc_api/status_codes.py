@@ -31,6 +31,8 @@ STATUS_OF: dict[type[errors.SchedulerServiceError], tuple[grpc.StatusCode, int |
     errors.NodeUnreachableError: (grpc.StatusCode.UNAVAILABLE, _LATER_MS),
     errors.PredictorError: (grpc.StatusCode.UNAVAILABLE, _LATER_MS),
     errors.AgentProtocolError: (grpc.StatusCode.INVALID_ARGUMENT, None),
+    errors.SecondInstanceError: (grpc.StatusCode.ALREADY_EXISTS, None),
+    errors.AttemptsMissingError: (grpc.StatusCode.FAILED_PRECONDITION, _LATER_MS),
     errors.NotReadyError: (grpc.StatusCode.UNAVAILABLE, _LATER_MS),
     errors.OverloadedError: (grpc.StatusCode.RESOURCE_EXHAUSTED, _SOON_MS),
     errors.StateUnwritableError: (grpc.StatusCode.UNAVAILABLE, _LATER_MS),
@@ -53,6 +55,8 @@ def reason_of(error: errors.SchedulerServiceError) -> str:
 def status_of(error: errors.SchedulerServiceError) -> status_pb2.Status:
     """Return status, message and details of an error."""
     code, retry_ms = _entry(error)
+    if isinstance(error, errors.AttemptsMissingError):
+        retry_ms = error.retry_ms
     details: list[Message] = [
         error_details_pb2.ErrorInfo(reason=reason_of(error), domain=DOMAIN, metadata=dict(error.metadata))
     ]

@@ -54,6 +54,7 @@ class FakeAgent:
     errors: list[str] = field(default_factory=list)
     stretches: list[resources_pb2.MeasuredStretch] = field(default_factory=list)
     no_profiles: bool = False
+    instance_id: str = ""
     hellos: int = 0
     acks: int = 0
 
@@ -103,6 +104,11 @@ class FakeAgent:
             )
             self._say(attempt_exited=attempt.exited)
 
+    def say(self, **message: object) -> None:
+        """Send any message, also one that is not true."""
+        with self._lock:
+            self._say(**message)
+
     def running(self) -> list[Key]:
         with self._lock:
             return [key for key, attempt in self.attempts.items() if attempt.exited is None]
@@ -145,6 +151,7 @@ class FakeAgent:
         self.hellos += 1
         return node_agent_pb2.Hello(
             node_id=self.node_id,
+            instance_id=self.instance_id,
             boot_id="boot",
             agent_version="fake",
             cpu_cores=8,

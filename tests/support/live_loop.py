@@ -96,9 +96,9 @@ def make_engine() -> SchedulerEngine:
     return SchedulerEngine(make_policy=make_policy, policy="hold")
 
 
-def make_loop(log: MemoryEventLog) -> LiveLoop:
+def make_loop(log: MemoryEventLog, engine: SchedulerEngine | None = None) -> LiveLoop:
     """A loop over an empty log that does nothing of what the engine orders."""
-    engine = make_engine()
+    engine = engine or make_engine()
     return LiveLoop(
         engine=engine,
         log=log,
@@ -110,11 +110,13 @@ def make_loop(log: MemoryEventLog) -> LiveLoop:
     )
 
 
-def run(work: Callable[[LiveLoop], Awaitable[None]], log: MemoryEventLog) -> LiveLoop:
+def run(
+    work: Callable[[LiveLoop], Awaitable[None]], log: MemoryEventLog, engine: SchedulerEngine | None = None
+) -> LiveLoop:
     """Work beside a running loop; returns the loop once both have ended."""
 
     async def main() -> LiveLoop:
-        loop = make_loop(log)
+        loop = make_loop(log, engine)
         running = asyncio.create_task(loop.run())
         try:
             await asyncio.wait_for(work(loop), timeout=30)

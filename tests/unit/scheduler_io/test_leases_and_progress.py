@@ -38,6 +38,14 @@ def test_a_node_is_lost_at_lease_and_grace_and_margin_after_the_last_renewal() -
     assert leases.lost(now_ms=10**9) == []
 
 
+def test_what_is_left_of_a_lease_is_counted_from_the_last_renewal_and_never_below_nothing() -> None:
+    leases = NodeLeases(lease_ms=30_000, grace_ms=30_000, margin_ratio=0.05)
+    leases.renew("a", now_ms=0)
+    leases.renew("a", now_ms=1_000)
+    assert [leases.remaining_ms("a", now_ms=now_ms) for now_ms in (1_000, 63_000, 10**9)] == [63_000, 1_000, 0]
+    assert leases.remaining_ms("b", now_ms=0) == 0
+
+
 def test_at_most_one_report_per_interval_passes_and_no_step_is_left_out() -> None:
     reports = ProgressReports(interval_ms=2_000)
     passed: list[JobProgressed] = []

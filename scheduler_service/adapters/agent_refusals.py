@@ -1,0 +1,55 @@
+"""What agents ask or say and what does not count: every time is counted, the log hears of it now and then."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from enum import StrEnum
+
+_log = logging.getLogger(__name__)
+
+# Agents repeat themselves with every heartbeat; once a minute is loud enough.
+QUIET_MS = 60_000
+# Pairs of node and kind that are remembered; beyond it the oldest may be told again.
+REMEMBERED_MAX = 1_000
+
+
+class Refusal(StrEnum):
+    """Why something of an agent does not count; the value is a label of a metric."""
+
+    FOREIGN_ATTEMPT = "foreign_attempt"
+    SECOND_INSTANCE = "second_instance"
+    ATTEMPTS_MISSING = "attempts_missing"
+    UNNAMED_INSTANCE = "unnamed_instance"
+
+
+_TEXTS = {
+    Refusal.FOREIGN_ATTEMPT: "an agent speaks of an attempt that another node holds; it does not count",
+    Refusal.SECOND_INSTANCE: "two agents use one node id; the second is refused: give one of them another --node-id",
+    Refusal.ATTEMPTS_MISSING: "an agent knows nothing of what its node runs; it may join when the leases are over",
+    Refusal.UNNAMED_INSTANCE: "an agent that does not say which process it is took over a living stream; upgrade it",
+}
+
+
+class AgentRefusals:
+    """Counts refusals by kind and warns of each kind at most once a minute and node.
+
+    Attributes:
+        counts: Refusals since the start, by kind.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[Refusal] = Counter()
+        self._told_at_ms: dict[tuple[str, Refusal], int] = {}
+
+    def note(self, node_id: str, refusal: Refusal, *, now_ms: int, **facts: object) -> None:
+        """Count a refusal; `facts` stand in the line of the log if there is one."""
+        self.counts[refusal] += 1
+        told_at_ms = self._told_at_ms.get((node_id, refusal))
+        if told_at_ms is not None and now_ms - told_at_ms < QUIET_MS:
+            return
+        self._told_at_ms.pop((node_id, refusal), None)
+        if len(self._told_at_ms) >= REMEMBERED_MAX:
+            del self._told_at_ms[next(iter(self._told_at_ms))]
+        self._told_at_ms[node_id, refusal] = now_ms
+        _log.warning(_TEXTS[refusal], extra={"node_id": node_id, "refusal": refusal.value, **facts})

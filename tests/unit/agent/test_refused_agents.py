@@ -1,0 +1,53 @@
+"""An agent that may not join says so aloud, counts it, and waits as long as it was told."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from typing import Any, cast
+
+import grpc
+import pytest
+
+from cotenant_agent.conversation import Conversation
+from cotenant_agent.metrics import AgentMetrics
+from cotenant_agent.node_agent import AgentRules, NodeAgent
+from cotenant_agent.scheduler_link import LinkSettings
+from cotenant_agent.structured_log import StructuredLog
+
+
+@pytest.mark.parametrize(
+    ("code", "event", "level", "counted"),
+    [
+        (grpc.StatusCode.ALREADY_EXISTS, "join_refused", "error", 1.0),
+        (grpc.StatusCode.FAILED_PRECONDITION, "join_refused", "error", 1.0),
+        (grpc.StatusCode.UNAVAILABLE, "conversation_broken", "warning", None),
+    ],
+)
+def test_a_refusal_is_told_apart_from_a_scheduler_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, code: grpc.StatusCode, event: str, level: str, counted: float | None
+) -> None:
+    async def refuse(conversation: Conversation, stub: object) -> None:
+        raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details="what to do")
+
+    monkeypatch.setattr(Conversation, "hold", refuse)
+    metrics, lines, nothing = AgentMetrics(), io.StringIO(), cast("Any", None)
+    agent = NodeAgent(
+        rules=AgentRules(node_id="n"),
+        link=LinkSettings(scheduler="127.0.0.1:1"),
+        table=nothing,
+        inventory=nothing,
+        stretches=nothing,
+        metrics=metrics,
+        log=StructuredLog(lines, "n"),
+    )
+
+    async def converse() -> float:
+        async with grpc.aio.insecure_channel("127.0.0.1:1") as channel:
+            return await agent._converse(channel)
+
+    assert asyncio.run(converse()) == 0.0
+    line = json.loads(lines.getvalue())
+    assert (line["event"], line["level"], line["code"], line["reason"]) == (event, level, code.name, "what to do")
+    assert metrics.registry.get_sample_value("cotenant_agent_joins_refused_total", {"code": code.name}) == counted

@@ -1,0 +1,204 @@
+"""One living agent per node name, and only with what the node was given to run."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from cotenant.v1 import node_agent_pb2 as messages
+from scheduler_service.adapters.agent_refusals import Refusal
+from scheduler_service.core.events import JobCancelled, NodeLost
+from scheduler_service.errors import AgentProtocolError, AttemptsMissingError, SecondInstanceError
+from scheduler_service.live_loop import LiveLoop
+from tests.support.agent_streams import LEASE_MS, AgentStream, Cluster, hello, key, starting_engine, status, until
+from tests.support.live_loop import FillingLog, run
+
+RUNNING, ENDED = messages.ATTEMPT_STATE_RUNNING, messages.ATTEMPT_STATE_ENDED
+Work = Callable[[Cluster], Awaitable[None]]
+
+
+def play(work: Work) -> None:
+    """Work with an empty cluster."""
+
+    async def main(loop: LiveLoop) -> None:
+        await work(Cluster(loop))
+
+    run(main, FillingLog(), starting_engine())
+
+
+def test_a_second_living_agent_of_a_node_is_refused_and_the_first_stays() -> None:
+    async def work(cluster: Cluster) -> None:
+        first = await cluster.dial(hello("node-1", instance_id="a"))
+        for _ in range(3):
+            second = await cluster.dial(hello("node-1", instance_id="b"))
+            assert isinstance(second.failure, SecondInstanceError)
+            assert "--node-id" in second.failure.message
+        await first.beat()
+        assert not first.has_ended
+        assert cluster.sessions.refusals.counts == {Refusal.SECOND_INSTANCE: 3}
+
+    play(work)
+
+
+def test_an_agent_of_yesterday_that_still_holds_its_stream_is_not_evicted_by_a_new_one() -> None:
+    async def work(cluster: Cluster) -> None:
+        first = await cluster.dial(hello("node-1"))
+        second = await cluster.dial(hello("node-1", instance_id="b"))
+        assert isinstance(second.failure, SecondInstanceError)
+        assert not first.has_ended
+
+    play(work)
+
+
+@pytest.mark.parametrize(("instance_id", "counted"), [("a", {}), ("", {Refusal.UNNAMED_INSTANCE: 1})])
+def test_the_same_agent_and_one_that_does_not_say_which_it_is_replace_the_open_stream(
+    instance_id: str, counted: dict[Refusal, int]
+) -> None:
+    async def work(cluster: Cluster) -> None:
+        old = await cluster.dial(hello("node-1", instance_id="a"))
+        new = await cluster.dial(hello("node-1", instance_id=instance_id))
+        await until(lambda: old.has_ended, "the old stream ends")
+        await new.beat()
+        assert cluster.sessions.refusals.counts == counted
+
+    play(work)
+
+
+def test_a_stream_that_was_not_heard_within_its_lease_hinders_nobody() -> None:
+    """The first agent's machine lost its power: its stream is still open here."""
+
+    async def work(cluster: Cluster) -> None:
+        old = await cluster.dial(hello("node-1", instance_id="a"))
+        cluster.sessions.connected["node-1"].last_heard_at_ms -= LEASE_MS + 1_000
+        await (await cluster.dial(hello("node-1", instance_id="b"))).beat()
+        await until(lambda: old.has_ended, "the old stream ends")
+
+    play(work)
+
+
+def test_a_stream_that_ended_hinders_nobody() -> None:
+    async def work(cluster: Cluster) -> None:
+        first = await cluster.dial(hello("node-1", instance_id="a"))
+        first.hang_up()
+        await until(lambda: first.has_ended, "the first stream ends")
+        await (await cluster.dial(hello("node-1", instance_id="b"))).beat()
+
+    play(work)
+
+
+def test_an_instance_id_of_any_length_is_not_kept() -> None:
+    async def work(cluster: Cluster) -> None:
+        refused = await cluster.dial(hello("node-1", instance_id="x" * 65))
+        assert isinstance(refused.failure, AgentProtocolError)
+
+    play(work)
+
+
+async def run_job(cluster: Cluster, *, gpus: int = 1) -> AgentStream:
+    """As many running jobs as the only node has GPUs."""
+    agent = await cluster.dial(hello("node-1", instance_id="a", gpus=[str(number) for number in range(gpus)]))
+    for number in range(1, gpus + 1):
+        await cluster.submit(f"job-{number}")
+        agent.say(attempt_started=messages.AttemptStarted(key=key(f"job-{number}", 1, number)))
+    await until(lambda: cluster.phase(f"job-{gpus}") == "running", "the jobs run")
+    return agent
+
+
+async def vanish(agent: AgentStream) -> None:
+    agent.hang_up()
+    await until(lambda: agent.has_ended, "the stream ends")
+
+
+def test_a_node_that_comes_back_without_its_running_job_waits_until_nothing_can_run_there() -> None:
+    async def work(cluster: Cluster) -> None:
+        await vanish(await run_job(cluster))
+        wiped = hello("node-1", instance_id="b")
+        refused = await cluster.dial(wiped)
+        await cluster.settle()
+        assert isinstance(refused.failure, AttemptsMissingError)
+        assert "job-1" in refused.failure.message
+        assert "--state-dir" in refused.failure.message
+        assert LEASE_MS - 20_000 < refused.failure.retry_ms <= LEASE_MS
+        assert (cluster.phase(), cluster.loop.engine.state.jobs["job-1"].attempt) == ("running", 1)
+        assert cluster.sessions.refusals.counts == {Refusal.ATTEMPTS_MISSING: 1}
+        await cluster.loop.tell(NodeLost(at_ms=0, node_id="node-1"))
+        await (await cluster.dial(wiped)).beat()
+        assert cluster.phase() == "pending"
+
+    play(work)
+
+
+def test_a_refused_agent_renews_nothing_and_evicts_nobody() -> None:
+    async def work(cluster: Cluster) -> None:
+        agent = await run_job(cluster)
+        before_ms = cluster.leases.remaining_ms("node-1", now_ms=0)
+        assert isinstance((await cluster.dial(hello("node-1"))).failure, AttemptsMissingError)
+        assert cluster.leases.remaining_ms("node-1", now_ms=0) == before_ms
+        assert cluster.sessions.refusals.counts == {Refusal.ATTEMPTS_MISSING: 1}
+        await agent.beat()
+        assert not agent.has_ended
+
+    play(work)
+
+
+def test_a_stopping_job_is_waited_for_too() -> None:
+    async def work(cluster: Cluster) -> None:
+        agent = await run_job(cluster)
+        await cluster.loop.tell(JobCancelled(at_ms=0, job_id="job-1"))
+        await vanish(agent)
+        assert isinstance((await cluster.dial(hello("node-1", instance_id="b"))).failure, AttemptsMissingError)
+        assert cluster.phase() == "stopping"
+
+    play(work)
+
+
+@pytest.mark.parametrize(
+    ("listed", "phase"), [(status(key(), RUNNING), "running"), (status(key(), ENDED, exit_class="done"), "finished")]
+)
+def test_one_known_attempt_lets_the_node_in_and_a_missing_one_is_lost_as_ever(
+    listed: messages.AttemptStatus, phase: str
+) -> None:
+    async def work(cluster: Cluster) -> None:
+        await vanish(await run_job(cluster, gpus=2))
+        again = await cluster.dial(hello("node-1", listed, instance_id="b", gpus=("0", "1")))
+        await cluster.settle()
+        assert again.failure is None
+        assert (cluster.phase("job-1"), cluster.phase("job-2")) == (phase, "pending")
+
+    play(work)
+
+
+def test_an_attempt_still_to_start_does_not_vouch_for_the_running_one() -> None:
+    async def work(cluster: Cluster) -> None:
+        agent = await cluster.dial(hello("node-1", instance_id="a", gpus=("0", "1")))
+        await cluster.submit("job-1")
+        await cluster.submit("job-2")
+        agent.say(attempt_started=messages.AttemptStarted(key=key()))
+        await until(lambda: cluster.phase() == "running", "the first job runs")
+        await vanish(agent)
+        starting = status(key("job-2", 1, 2), RUNNING, "node-1-1")
+        again = await cluster.dial(hello("node-1", starting, instance_id="b", gpus=("0", "1")))
+        assert isinstance(again.failure, AttemptsMissingError)
+
+    play(work)
+
+
+def test_a_stale_attempt_does_not_vouch_for_the_running_one() -> None:
+    async def work(cluster: Cluster) -> None:
+        await vanish(await run_job(cluster))
+        stale = status(key("job-1", 1, 99), RUNNING, "node-1-0")
+        assert isinstance((await cluster.dial(hello("node-1", stale, instance_id="b"))).failure, AttemptsMissingError)
+
+    play(work)
+
+
+def test_a_node_whose_job_is_still_to_start_joins_at_once() -> None:
+    async def work(cluster: Cluster) -> None:
+        first = await cluster.dial(hello("node-1", instance_id="a"))
+        await cluster.submit()
+        await vanish(first)
+        await (await cluster.dial(hello("node-1", instance_id="b"))).beat()
+        assert cluster.phase() == "starting"
+
+    play(work)
