@@ -68,18 +68,17 @@ class JobProcesses:
         return any(_look(process.pid, process.start_ticks) is not None for process in self._told.values())
 
     def kill_outsiders(self) -> None:
-        """SIGKILL to those whom the control group or the marker names, and who do not descend from the keeper."""
+        """SIGKILL to all who do not descend from the keeper, who hears of the end of those who do."""
         parents = _parents()
-        family = set(_descendants(self._keeper_pid, parents))
-        for process in _look_at(self._named(parents) - family):
+        named = self._named(parents)
+        outsiders = (named | _descendants(named, parents)) - _descendants({self._keeper_pid}, parents)
+        for process in _look_at(outsiders - {self._keeper_pid}):
             _signal(process, signal.SIGKILL)
 
     def _find(self) -> dict[int, SeenProcess]:
         parents = _parents()
-        pids = self._named(parents)
-        # What a process outside the tree has started belongs to it.
-        for root in (self._keeper_pid, *tuple(pids)):
-            pids.update(_descendants(root, parents))
+        named = self._named(parents)
+        pids = named | _descendants(named | {self._keeper_pid}, parents)
         return {process.pid: process for process in _look_at(pids - {self._keeper_pid})}
 
     def _named(self, parents: dict[int, int]) -> set[int]:
@@ -210,15 +209,17 @@ def _parents() -> dict[int, int]:
     return found
 
 
-def _descendants(root: int, parents: dict[int, int]) -> Iterator[int]:
+def _descendants(roots: set[int], parents: dict[int, int]) -> set[int]:
     children: dict[int, list[int]] = {}
     for pid, parent in parents.items():
         children.setdefault(parent, []).append(pid)
-    waiting = [root]
+    found: set[int] = set()
+    waiting = list(roots)
     while waiting:
         below = children.pop(waiting.pop(), [])
-        yield from below
+        found.update(below)
         waiting += below
+    return found
 
 
 def _read_stat(pid: int) -> list[str]:
