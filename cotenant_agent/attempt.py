@@ -8,9 +8,10 @@ from pathlib import Path
 from cotenant_agent.checkpoints import read_checkpoint
 from cotenant_agent.durable_files import read_file, read_integer, read_json, read_text, refresh_json
 from cotenant_agent.exit_classes import classify, describe
+from cotenant_agent.log_progress import LogProgress
 from cotenant_agent.log_reading import read_tail
 from cotenant_agent.processes import ProcessIdentity
-from cotenant_agent.progress import LogProgress, ProgressSocket, ProgressTrack, is_plausible, parse_report
+from cotenant_agent.progress import ProgressReport, ProgressSocket, ProgressTrack, is_plausible, parse_report
 from cotenant_agent.records import (
     AttemptEnd,
     AttemptKey,
@@ -62,7 +63,9 @@ class Attempt:
         self.memory_peak_bytes = read_integer(observed, "memory_peak_bytes")
         self.track = ProgressTrack(max(read_integer(observed, "steps_done"), self._resume_step, 0))
         pattern = read_text(spec, "progress_regex")
-        self._log_progress = LogProgress(directory.log, pattern) if pattern else None
+        position = (observed or {}).get("log")
+        position = position if isinstance(position, dict) else None
+        self._log_progress = LogProgress(directory.log, pattern, position) if pattern else None
         self._written_observation = (self.track.steps_done, self.memory_peak_bytes)
         self._boot_id = read_text(spec, "boot_id")
         self._leader: ProcessIdentity | None = None
@@ -98,6 +101,17 @@ class Attempt:
         reports = self.socket.receive() if self.socket is not None else []
         if self._log_progress is not None:
             reports += self._log_progress.read(now_ns)
+        self._accept(reports, now_ns)
+
+    def _read_last_progress(self) -> None:
+        """Take in what the job said before it ended: also a last line without an end, as a bar leaves it."""
+        self.read_progress()
+        self.read_progress_file()
+        if self._log_progress is not None:
+            now_ns = steady_ns()
+            self._accept(self._log_progress.read_to_end(now_ns), now_ns)
+
+    def _accept(self, reports: list[ProgressReport], now_ns: int) -> None:
         for report in reports:
             if is_plausible(report, now_ns):
                 self.track.accept(report)
@@ -119,7 +133,9 @@ class Attempt:
         newest = (self.track.steps_done, self.memory_peak_bytes)
         if newest != self._written_observation:
             self._written_observation = newest
-            record = {"steps_done": newest[0], "memory_peak_bytes": newest[1]}
+            record: dict[str, object] = {"steps_done": newest[0], "memory_peak_bytes": newest[1]}
+            if self._log_progress is not None:
+                record["log"] = self._log_progress.to_record()
             refresh_json(self.directory.observed, record)
         return AttemptObservation(
             key=self.key,
@@ -142,8 +158,7 @@ class Attempt:
             available_bytes: device memory that others left to this attempt at its end.
             beside: who else was on its devices, in words.
         """
-        self.read_progress()
-        self.read_progress_file()
+        self._read_last_progress()
         record = read_json(self.directory.exit)
         stop = read_json(self.directory.stop)
         facts = self._exit_facts(record)

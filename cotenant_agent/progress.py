@@ -1,4 +1,4 @@
-"""What jobs tell of their progress: datagrams from the helper, a file beside them, or lines of the log.
+"""What jobs tell of their progress: datagrams from the helper and a file beside them (log_progress: lines of the log).
 
 All of it is untrusted input: bounded in size and rate, checked field by field, and a datagram counts only when the
 kernel says that it was sent by a process of that very attempt.
@@ -6,26 +6,22 @@ kernel says that it was sent by a process of that very attempt.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import math
 import os
 import re
-import signal
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from cotenant_agent.records import STEPS_LIMIT
 
 _DATAGRAM_LIMIT_BYTES = 1024
 _DATAGRAMS_PER_READ = 200
-_LINE_LIMIT = 512
-_MATCH_LIMIT_S = 0.05
+_PATTERN_LIMIT = 512
 _CREDENTIALS = struct.Struct("iII")
 _UNIX_PATH_LIMIT = 107
 _REPORT_FROM_FUTURE_NS = 1_000_000_000
@@ -143,7 +139,7 @@ def parse_report(content: bytes) -> ProgressReport | None:
         return None
     step, epoch, at_ns = (fields.get(name, 0) for name in ("step", "epoch", "at_ns"))
     loss, failure = fields.get("loss"), fields.get("failure", "")
-    if not all(_is_counter(value) for value in (step, epoch)) or type(at_ns) is not int or at_ns < 0:
+    if not all(is_counter(value) for value in (step, epoch)) or type(at_ns) is not int or at_ns < 0:
         return None
     return ProgressReport(
         step=step, epoch=epoch, at_ns=at_ns, loss=_finite(loss), failure="gpu_oom" if failure == "gpu_oom" else ""
@@ -155,88 +151,15 @@ def is_plausible(report: ProgressReport, now_ns: int) -> bool:
     return report.at_ns <= now_ns + _REPORT_FROM_FUTURE_NS
 
 
-class LogProgress:
-    """Progress out of the lines of a log, for scripts without the helper."""
-
-    def __init__(self, path: Path, pattern: str) -> None:
-        self._path = path
-        self._pattern: re.Pattern[str] | None = re.compile(pattern)
-        self._inode = 0
-        self._offset = 0
-        self._rest = ""
-
-    def read(self, now_ns: int) -> list[ProgressReport]:
-        """The newest match since the last reading, if any."""
-        if self._pattern is None:
-            return []
-        *lines, self._rest = (self._rest + self._new_text()).split("\n")
-        self._rest = self._rest[-_LINE_LIMIT:]
-        try:
-            return self._newest_match(lines, now_ns)
-        except TimeoutError:
-            self._pattern = None
-            return []
-
-    def _newest_match(self, lines: list[str], now_ns: int) -> list[ProgressReport]:
-        with _time_limit():
-            for line in reversed(lines):
-                match = self._pattern.search(line[:_LINE_LIMIT]) if self._pattern else None
-                report = None if match is None else _report_from_match(match, now_ns)
-                if report is not None:
-                    return [report]
-        return []
-
-    def _new_text(self) -> str:
-        try:
-            with self._path.open("rb") as file:
-                inode = os.fstat(file.fileno()).st_ino
-                if inode != self._inode:
-                    self._inode, self._offset = inode, 0
-                file.seek(self._offset)
-                content = file.read(1 << 18)
-        except OSError:
-            return ""
-        self._offset += len(content)
-        return content.decode("utf-8", "replace")
-
-
 def check_pattern(pattern: str) -> str:
     """What is wrong with a progress expression; empty = nothing."""
-    if len(pattern) > _LINE_LIMIT:
-        return f"longer than {_LINE_LIMIT} characters"
+    if len(pattern) > _PATTERN_LIMIT:
+        return f"longer than {_PATTERN_LIMIT} characters"
     try:
         compiled = re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         return str(error)
     return "" if "step" in compiled.groupindex else "it has no group (?P<step>...)"
-
-
-def _report_from_match(match: re.Match[str], now_ns: int) -> ProgressReport | None:
-    groups = match.groupdict()
-    try:
-        step = int(groups["step"])
-        loss = float(groups["loss"]) if groups.get("loss") else None
-    except (TypeError, ValueError):
-        return None
-    if not _is_counter(step):
-        return None
-    return ProgressReport(step=step, at_ns=now_ns, loss=loss if loss is None or math.isfinite(loss) else None)
-
-
-@contextlib.contextmanager
-def _time_limit() -> Iterator[None]:
-    """Interrupt an expression that backtracks without end: the matcher looks at signals while it works."""
-
-    def give_up(_number: int, _frame: FrameType | None) -> None:
-        raise TimeoutError
-
-    previous = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, _MATCH_LIMIT_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
 
 
 def _sender(ancillary: list[tuple[int, int, bytes]]) -> int:
@@ -255,5 +178,6 @@ def _finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _is_counter(value: object) -> bool:
+def is_counter(value: object) -> bool:
+    """Whether that is a number of steps or epochs that can be."""
     return type(value) is int and 0 <= value < STEPS_LIMIT

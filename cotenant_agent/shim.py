@@ -1,4 +1,4 @@
-"""The keeper of one job attempt: started as `python -I -S -E shim.py DIRECTORY`, alone, importing nothing of cotenant.
+"""The keeper of one job attempt: started as `python -I -S -E shim.py DIRECTORY`, with one module of ours beside it.
 
 It outlives the agent. It starts the job at most once (a lock and a state file), copies its output into bounded logs,
 holds the lease, carries out stop requests and leaves an exit record. It never talks to anybody: files in, files out.
@@ -18,7 +18,14 @@ import sys
 import time
 from typing import Any, NoReturn
 
+if not __package__:
+    # As a program it knows the standard library only.
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100,PTH120
+
+from cotenant_agent.job_processes import JobProcesses, start_ticks
+
 _TICK_MS = 100
+_LOOK_INTERVAL_MS = 1000
 _PIPE_READ_BYTES = 65536
 _TAIL_BYTES = 8192
 _DRAIN_MS = 1000
@@ -79,12 +86,6 @@ def write_record_at_last(name: str, record: dict[str, Any]) -> None:
             time.sleep(_RECORD_RETRY_S)
         else:
             return
-
-
-def start_ticks(pid: int) -> int:
-    """Start time of a process in clock ticks since boot."""
-    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-        return int(file.read().rpartition(")")[2].split()[19])
 
 
 def read_counter(path: str, name: str) -> int:
@@ -158,6 +159,10 @@ class Keeper:
         self._cause = ""
         self._kill_at_ms: int | None = None
         self._killed = False
+        self._look_at_ms = 0
+        uid = os.geteuid() if spec.get("uid") is None else int(spec["uid"])
+        groups = spec.get("cgroup_procs_files", [])
+        self._processes = JobProcesses(os.getpid(), groups, spec["environment"], uid)
         self._oom_kills_before = self._oom_kills()
 
     def run(self) -> None:
@@ -176,6 +181,7 @@ class Keeper:
                     poller.unregister(leader)
                 elif not self._copy(output):
                     poller.unregister(output)
+        self._processes.kill_outsiders()
         self._drain(output)
         self._record_exit()
 
@@ -211,13 +217,17 @@ class Keeper:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
-                return True
+                return not self._is_anybody_stopping()
             if pid == 0:
                 return False
             if pid == self._leader:
                 self._leader_gone = True
                 self._status = status
                 self._max_resident_bytes = usage.ru_maxrss * 1024
+
+    def _is_anybody_stopping(self) -> bool:
+        """Whether a process of the job that is no descendant of this one may still write its checkpoint."""
+        return self._kill_at_ms is not None and boot_ms() < self._kill_at_ms and self._processes.has_told_alive()
 
     def _supervise(self) -> None:
         now_ms = boot_ms()
@@ -227,6 +237,15 @@ class Keeper:
         overdue = self._kill_at_ms is not None and now_ms >= self._kill_at_ms
         if overdue or (self._leader_gone and self._kill_at_ms is None):
             self._kill_everything()
+        elif self._kill_at_ms is not None and self._is_time_to_look(now_ms):
+            self._processes.ask_newcomers_to_stop()
+
+    def _is_time_to_look(self, now_ms: int) -> bool:
+        """Once a second: a look goes through all processes of the machine."""
+        if now_ms < self._look_at_ms:
+            return False
+        self._look_at_ms = now_ms + _LOOK_INTERVAL_MS
+        return True
 
     def _look_for_stop(self, now_ms: int) -> None:
         request = read_record("stop.json")
@@ -240,11 +259,9 @@ class Keeper:
     def _begin_stop(self, cause: str, kill_at_ms: int) -> None:
         self._cause = cause
         self._kill_at_ms = kill_at_ms
-        with contextlib.suppress(ProcessLookupError):
-            if not self._leader_gone and catches_stop(self._leader):
-                # Its helpers (data loaders) must live until it has written its checkpoint.
-                os.kill(self._leader, signal.SIGTERM)
-            else:
+        self._look_at_ms = boot_ms() + _LOOK_INTERVAL_MS
+        if not self._processes.ask_to_stop():
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._leader, signal.SIGTERM)
 
     def _kill_everything(self) -> None:
@@ -260,6 +277,8 @@ class Keeper:
             for pid in file.read().split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
+        if self._is_time_to_look(boot_ms()):
+            self._processes.kill_outsiders()
 
     def _copy(self, output: int) -> bool:
         try:
@@ -292,15 +311,6 @@ class Keeper:
                 "ended_wall_ms": time.time_ns() // 1_000_000,
             },
         )
-
-
-def catches_stop(pid: int) -> bool:
-    """Whether the process handles SIGTERM itself."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8") as file:  # noqa: PTH123
-        for line in file:
-            if line.startswith("SigCgt:"):
-                return bool(int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
-    return False
 
 
 def open_without_links(path: str) -> int:

@@ -4,7 +4,7 @@
 # With a Docker engine that answers, that one is used, with BASE_IMAGE from the registry it is configured for. Without one, and
 # as root on Debian, it starts a private engine on a base image made by debootstrap, and cleans up behind itself.
 # Variables: COMPOSE (default: `docker compose`, else `docker-compose`), BASE_IMAGE, KEEP_WHEELS=1 to reuse deploy/wheels and leave it.
-set -euo pipefail
+set -Eeuo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source deploy/private_docker.sh
 say() { printf '[compose %4ds] %s\n' "$SECONDS" "$*"; }
@@ -13,10 +13,28 @@ folder=$(mktemp -d /tmp/cotenant-compose.XXXXXX)
 is_private=false
 compose=()
 
+# tell_failure CODE COMMAND: which line of which script it was. Tests and conditions do not come here.
+tell_failure() {
+    say "failed: exit code $1 of \`$2\` (${BASH_SOURCE[1]}, line ${BASH_LINENO[0]})" >&2
+}
+
+tell_programs() {
+    if [ "${#compose[@]}" -gt 0 ]; then
+        say "the last lines of the programs:"
+        "${compose[@]}" logs --tail=30 2>&1 || true
+    fi
+    if [ -s "$folder/dockerd.log" ]; then
+        say "the last lines of the engine:"
+        tail -n 10 "$folder/dockerd.log"
+    fi
+}
+
 clean_up() {
     local code=$?
-    [ "$code" -eq 0 ] || { say "failed ($code); the last lines of the programs:"; "${compose[@]}" logs --tail=30 2>&1 || true; }
-    "${compose[@]}" down -v --remove-orphans >/dev/null 2>&1 || true
+    trap - ERR
+    set +e
+    [ "$code" -eq 0 ] || tell_programs
+    [ "${#compose[@]}" -eq 0 ] || "${compose[@]}" down -v --remove-orphans >/dev/null 2>&1
     [ -n "${KEEP_WHEELS:-}" ] || ! $is_private || rm -f deploy/wheels/*.whl
     if $is_private; then stop_private_docker "$folder"; else rm -rf "$folder"; fi
     exit "$code"
@@ -50,6 +68,7 @@ wait_until() {
 is_healthy() { [ "$(docker inspect --format '{{.State.Health.Status}}' "$(container "$1")")" = healthy ]; }
 
 trap clean_up EXIT
+trap 'tell_failure "$?" "$BASH_COMMAND"' ERR
 if ! docker info >/dev/null 2>&1; then
     say "no Docker engine answers; starting a private one"
     install_docker

@@ -48,6 +48,19 @@ start_private_docker() {
     return 1
 }
 
+# debian_mirror: where this machine's apt gets Debian; nothing where it names no address that debootstrap understands.
+debian_mirror() {
+    local apt="${APT_FOLDER:-/etc/apt}" file files=()
+    # Debian 12 has one of the two, and a missing one is no fault.
+    for file in "$apt/sources.list.d/debian.sources" "$apt/sources.list"; do
+        [ ! -r "$file" ] || files+=("$file")
+    done
+    # A repository without the section main is somebody else's, and a list of mirrors (mirror+file:) means something to apt only.
+    [ "${#files[@]}" -eq 0 ] || awk '/^URIs:/ || /^deb .* main( |$)/ {
+        for (word = 2; word <= NF; word++) if ($word ~ /^(https?|file):\/\//) { print $word; exit }
+    }' "${files[@]}"
+}
+
 # import_base_image NAME: Debian with Python as an image, made once per machine from its own Debian mirror.
 import_base_image() {
     local name="$1" cache="${XDG_CACHE_HOME:-$HOME/.cache}/cotenant" archive root mirror
@@ -55,11 +68,14 @@ import_base_image() {
     if [ ! -f "$archive" ]; then
         mkdir -p "$cache"
         root=$(mktemp -d "$cache/rootfs.XXXXXX")
-        mirror=$(sed -n 's/^URIs: *//p; s/^deb  *\(\[[^]]*\] *\)\?\([^ ]*\) .*/\2/p' \
-            /etc/apt/sources.list.d/debian.sources /etc/apt/sources.list 2>/dev/null | head -n 1)
+        mirror=$(debian_mirror)
         nice -n 10 debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates \
-            bookworm "$root" ${mirror:+"$mirror"} >"$cache/debootstrap.log" 2>&1 ||
-            { tail -n 5 "$cache/debootstrap.log" >&2; rm -rf "$root"; return 1; }
+            bookworm "$root" ${mirror:+"$mirror"} >"$cache/debootstrap.log" 2>&1 || {
+            echo "debootstrap made no base image from ${mirror:-its own mirror}; the end of $cache/debootstrap.log:" >&2
+            tail -n 5 "$cache/debootstrap.log" >&2
+            rm -rf "$root"
+            return 1
+        }
         tar -C "$root" -c . >"$archive.partial"
         mv "$archive.partial" "$archive"
         rm -rf "$root"

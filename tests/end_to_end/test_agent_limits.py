@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cotenant.v1 import node_agent_pb2 as messages
-from tests.support.agent import GPU, TRAINING, AgentProcess, running_agent, wait_until, write_script
-from tests.support.fake_scheduler import FakeScheduler, launch
+from tests.support.agent import GPU, TRAINING, AgentProcess, find_processes, running_agent, wait_until, write_script
+from tests.support.fake_scheduler import FakeScheduler, key, launch
 
 
 @pytest.fixture
@@ -67,6 +68,25 @@ def test_jobs_run_as_the_unprivileged_user_when_there_is_one(tmp_path: Path, sch
         assert exited.log_tail.splitlines()[0] == "65534"
         assert "Permission denied" in exited.log_tail
         assert exited.log_tail.splitlines()[-1] == "written"
+
+
+@pytest.mark.parametrize("flag", ["--no-cgroups", "--cgroups"])
+def test_a_cancelled_launcher_leaves_the_checkpoint_of_its_child(
+    tmp_path: Path, scheduler: FakeScheduler, flag: str
+) -> None:
+    source = (
+        "import subprocess, sys\nsubprocess.Popen([sys.executable, *sys.argv[1:]], start_new_session=True).wait()\n"
+    )
+    launcher, training = write_script(tmp_path, source), write_script(tmp_path, TRAINING, "train.py")
+    command = [sys.executable, launcher, training, "1000", "0.05"]
+    with running_agent(tmp_path / "state", scheduler, flag):
+        scheduler.send(launch_job=launch("job-1", command, GPU))
+        scheduler.wait_for_observation("job-1", lambda item: item.steps_done > 0)
+        scheduler.send(stop_job=messages.StopJob(key=key("job-1"), cause="cancelled"))
+        exited = scheduler.wait_for_exit("job-1")
+        assert (exited.exit_class, exited.exit_code) == ("stopped", -signal.SIGTERM)
+        assert exited.checkpoint_step > 0
+        wait_until(lambda: not find_processes(training), "the child has ended")
 
 
 def test_twenty_jobs_survive_their_agent_and_all_report_their_steps(tmp_path: Path, scheduler: FakeScheduler) -> None:

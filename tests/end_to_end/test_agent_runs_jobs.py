@@ -337,6 +337,26 @@ def test_progress_is_read_from_the_log_of_a_script_without_the_helper(
     assert scheduler.wait_for_exit(job).steps_done == 40
 
 
+def test_a_bar_that_begins_again_with_every_epoch_is_counted_to_its_last_step(
+    tmp_path: Path, scheduler: FakeScheduler, job: str
+) -> None:
+    script = write_script(
+        tmp_path,
+        "import sys, time\n"
+        "for epoch in range(3):\n"
+        "    for step in range(21):\n"
+        "        time.sleep(0.02)\n"
+        "        bar = f'\\rEpoch {epoch}: {5 * step}%|###  | {step}/20 [00:01<00:02, 13.5it/s, loss=0.{step}]'\n"
+        "        sys.stderr.write(bar)\n"
+        "    for step in range(6):\n"
+        "        sys.stderr.write(f'\\rValidation: {20 * step}%|###  | {step}/5 [00:01<00:02, 13.5it/s]')\n",
+    )
+    regex = r"(?P<step>[0-9]+)/[0-9]+ \["
+    scheduler.send(launch_job=launch(job, [sys.executable, script], GPU, progress_regex=regex))
+    scheduler.wait_for_observation(job, lambda item: item.steps_done > 20)
+    assert scheduler.wait_for_exit(job).steps_done == 60
+
+
 def test_an_agent_that_leaves_lets_its_jobs_run_unless_told_to_end_them(
     tmp_path: Path, own_scheduler: FakeScheduler
 ) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from cotenant_agent.progress import (
-    LogProgress,
     ProgressReport,
     ProgressSocket,
     ProgressTrack,
@@ -148,35 +147,6 @@ def test_a_path_longer_than_a_socket_address_works(tmp_path: Path) -> None:
     listener = ProgressSocket(directory / "progress.sock", lambda _: True)
     assert (directory / "progress.sock").is_socket()
     listener.close()
-
-
-def test_the_newest_matching_line_of_a_log_counts(tmp_path: Path) -> None:
-    log = tmp_path / "out.log"
-    reader = LogProgress(log, r"step (?P<step>\d+) loss (?P<loss>\S+)")
-    assert reader.read(1) == []
-    log.write_text("step 1 loss 0.9\nstep 2 loss 0.8\nstep 3 lo")
-    assert [(report.step, report.loss) for report in reader.read(2)] == [(2, 0.8)]
-    with log.open("a") as file:
-        file.write("ss 0.7\n")
-    assert [(report.step, report.loss) for report in reader.read(3)] == [(3, 0.7)]
-
-
-def test_a_rotated_log_is_read_from_its_beginning(tmp_path: Path) -> None:
-    log = tmp_path / "out.log"
-    reader = LogProgress(log, r"step (?P<step>\d+)")
-    log.write_text("step 1\n" * 10)
-    reader.read(1)
-    log.rename(tmp_path / "out.log.1")
-    log.write_text("step 2\n")
-    assert [report.step for report in reader.read(2)] == [2]
-
-
-def test_an_expression_that_never_ends_is_given_up(tmp_path: Path) -> None:
-    log = tmp_path / "out.log"
-    log.write_text("a" * 60 + "\n")
-    reader = LogProgress(log, r"(a+)+$b(?P<step>\d+)|(a|a)*c")
-    assert reader.read(1) == []
-    assert reader.read(2) == []
 
 
 @pytest.mark.parametrize("pattern", ["(", "step", "x" * 600])

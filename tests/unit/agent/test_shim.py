@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,50 +13,16 @@ import pytest
 from cotenant_agent import shim as shim_module
 from cotenant_agent.attempt import Attempt
 from cotenant_agent.log_reading import LogReader, read_tail
-from cotenant_agent.processes import LinuxProcesses, read_boot_id
+from cotenant_agent.processes import LinuxProcesses
 from cotenant_agent.state_directory import AttemptDirectory
 from tests.support.agent import find_processes, wait_until
-
-SHIM = [sys.executable, "-I", "-S", "-E", str(Path(shim_module.__file__))]
-
-
-class Bench:
-    """Directories in which shims are started."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.processes: list[subprocess.Popen[bytes]] = []
-
-    def prepare(self, source: str, *, name: str = "job.1", changes: Mapping[str, object] | None = None) -> Path:
-        directory = self.root / "jobs" / name
-        directory.mkdir(parents=True)
-        spec = {
-            "job_id": name.rpartition(".")[0], "attempt": 1, "fence": 1, "boot_id": read_boot_id(),
-            "argv": [sys.executable, "-S", "-c", source], "environment": {"MARK": "kept"}, "log_limit_bytes": 1 << 20,
-            "working_directory": str(self.root), **(changes or {}),
-        }  # fmt: skip
-        (directory / "spec.json").write_text(json.dumps(spec))
-        return directory
-
-    def start(self, directory: Path) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen([*SHIM, str(directory)], start_new_session=True)
-        self.processes.append(process)
-        return process
-
-    def run(self, source: str, **changes: object) -> dict[str, object]:
-        directory = self.prepare(source, changes=changes)
-        assert self.start(directory).wait(30) == 0
-        return dict(json.loads((directory / "exit.json").read_text()))
+from tests.support.shim_bench import Bench, running_shims
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    found = Bench(tmp_path)
-    yield found
-    for process in found.processes:
-        process.kill()
-        process.wait()
-    assert find_processes(str(tmp_path / "jobs")) == []
+    with running_shims(tmp_path) as found:
+        yield found
 
 
 @pytest.mark.parametrize(

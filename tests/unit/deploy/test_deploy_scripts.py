@@ -59,3 +59,85 @@ def test_an_old_python_is_refused_with_the_remedy(tmp_path: Path) -> None:
 def test_this_machine_has_what_is_needed() -> None:
     done = run_script("deploy/check_prerequisites.sh", "python3", path=os.environ["PATH"])
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def write_program(folder: Path, name: str, source: str) -> None:
+    """Put a program of the test's own on a PATH."""
+    program = folder / name
+    program.write_text(f"#!/bin/bash\n{source}\n")
+    program.chmod(0o755)
+
+
+MACHINES = {
+    "debian 12, one file in the newer format": (
+        {"sources.list.d/debian.sources": "Types: deb\nURIs: http://one.example/debian\nSuites: bookworm\n"},
+        "http://one.example/debian",
+    ),
+    "debian 11, one file in the older format": (
+        {
+            "sources.list": "deb http://tools.example/linux bookworm stable\n"
+            "deb [arch=amd64 signed-by=/key] http://two.example/debian bookworm main contrib\n"
+        },
+        "http://two.example/debian",
+    ),
+    "a cloud's image, which names a list of mirrors": (
+        {"sources.list.d/debian.sources": "URIs: mirror+file:///etc/apt/mirrors/debian.list\n"},
+        "",
+    ),
+    "a machine without any list": ({}, ""),
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_base_image_is_made_wherever_apt_keeps_its_lists(tmp_path: Path, machine: str) -> None:
+    files, mirror = MACHINES[machine]
+    for name, content in files.items():
+        (tmp_path / "apt" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "apt" / name).write_text(content)
+    write_program(tmp_path, "debootstrap", 'echo "$@" >"$ASKED"; mkdir -p "$4"')
+    write_program(tmp_path, "docker", "exit 0")
+    source = f'set -Eeuo pipefail; source "{ROOT}/deploy/private_docker.sh"; import_base_image some/name:tag'
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "APT_FOLDER": str(tmp_path / "apt"), "ASKED": str(tmp_path / "asked"),
+    }  # fmt: skip
+    done = subprocess.run(
+        ["bash", "-c", source], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "asked").read_text().split()[4:] == ([mirror] if mirror else [])
+
+
+def run_compose_test(tmp_path: Path, failing: str) -> subprocess.CompletedProcess[str]:
+    """Run the script with an engine that answers, and a compose of which one verb fails."""
+    compose = tmp_path / "compose"
+    write_program(tmp_path, "docker", '[ "$1" = info ] || [ "$1" = compose ]')
+    write_program(tmp_path, "compose", f'for word; do [ "$word" != {failing} ] || exit 17; done')
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "COMPOSE": str(compose), "HOME": str(tmp_path)}
+    script = ["bash", str(ROOT / "deploy/compose_test.sh")]
+    return subprocess.run(script, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("failing", ["config", "build", "up"])
+def test_a_failed_compose_test_names_the_command_that_failed(tmp_path: Path, failing: str) -> None:
+    done = run_compose_test(tmp_path, failing)
+    assert done.returncode == 17
+    assert "failed: exit code 17 of `" in done.stderr
+    assert failing in done.stderr.partition("failed: ")[2]
+    assert "compose_test.sh, line " in done.stderr
+
+
+def test_a_base_image_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+    write_program(tmp_path, "debootstrap", "echo 'E: no such mirror'; exit 3")
+    source = f'source "{ROOT}/deploy/private_docker.sh"; import_base_image some/name:tag'
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "XDG_CACHE_HOME": str(tmp_path),
+        "APT_FOLDER": "/nowhere",
+    }
+    done = subprocess.run(
+        ["bash", "-c", source], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert "debootstrap made no base image from its own mirror" in done.stderr
+    assert "E: no such mirror" in done.stderr

@@ -1,0 +1,246 @@
+"""Progress out of the output of a job, for scripts without the helper. Lines may be bars, endless, or hostile.
+
+What is read at once, kept of a line, searched, and spent on searching is bounded; what exceeds a bound is not counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import signal
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+from cotenant_agent.durable_files import read_integer
+from cotenant_agent.progress import ProgressReport, is_counter
+from cotenant_agent.step_counting import PrintedStep, StepCounter, label_of
+
+_READ_BYTES = 1 << 18
+_READS_AT_END_MAX = 16
+_LINE_END = re.compile("[\r\n]+")
+_LINE_LIMIT = 8192
+"""Of a longer line the end is searched."""
+_WINDOW = 2048
+"""Of a line that is searched at once: some expressions take a time that grows with the square of it."""
+_LABEL_REACH = 256
+_OVERLAP = 512
+"""So much of a window is searched again with what follows, so that nothing is cut."""
+_SEARCH_LIMIT_S = 0.05
+"""Of one reading; what it does not suffice for is skipped."""
+_WINDOWS_EXPECTED = 20
+"""An expression that does not come so far in that time is a bad one; another one was only given too much text."""
+_TIMEOUTS_MAX = 20
+"""After so many of a bad expression it is given up."""
+_MATCHES_MAX = 20_000
+"""Of one reading; the newest count."""
+_TOTAL = re.compile(r" {0,2}(?:/|of|out of) {0,2}([0-9]{1,15})(?![0-9])")
+
+
+class _Found(NamedTuple):
+    printed: PrintedStep
+    loss: float | None
+
+
+class LogProgress:
+    """A position in the output of one attempt, and what was counted up to it.
+
+    Args:
+        path: The log; what was written before it lies beside it, with the suffix `.1`.
+        pattern: Expression with a group `step`, and `loss` or `epoch` if it likes.
+        record: What an agent's earlier life has left (`to_record`).
+    """
+
+    def __init__(self, path: Path, pattern: str, record: Mapping[str, object] | None = None) -> None:
+        self._path = path
+        self._older_path = path.with_name(f"{path.name}.1")
+        self._pattern: re.Pattern[str] | None = re.compile(pattern)
+        self._rest = ""
+        self._windows = 0
+        self._timeouts = 0
+        self._loss: float | None = None
+        self._epoch = 0
+        self._counter = StepCounter()
+        self._inode, self._offset = 0, 0
+        with contextlib.suppress(ValueError):
+            self._counter = StepCounter.from_record(record or {})
+            self._inode, self._offset = read_integer(record, "inode"), read_integer(record, "offset")
+
+    def to_record(self) -> dict[str, object]:
+        """What the agent's next life goes on from: the unfinished line is read again."""
+        offset = max(0, self._offset - len(self._rest.encode()))
+        return {"inode": self._inode, "offset": offset, **self._counter.to_record()}
+
+    def read(self, now_ns: int) -> list[ProgressReport]:
+        """The newest progress since the last reading, if any; 256 KiB at most are read."""
+        return self._report(self._search_next(), now_ns)
+
+    def read_to_end(self, now_ns: int) -> list[ProgressReport]:
+        """The same of all that an ended job has written, its last line included; 4 MiB at most, and then the end."""
+        found = False
+        for _ in range(_READS_AT_END_MAX):
+            before = (self._inode, self._offset)
+            found = self._search_next() or found
+            if (self._inode, self._offset) == before:
+                break
+        else:
+            self._skip_to_end()
+            found = self._search_next() or found
+        return self._report(self._search_text("\n") or found, now_ns)
+
+    def _report(self, found: bool, now_ns: int) -> list[ProgressReport]:
+        if not found:
+            return []
+        return [ProgressReport(step=self._counter.steps, at_ns=now_ns, epoch=self._epoch, loss=self._loss)]
+
+    def _search_next(self) -> bool:
+        text = self._new_content().decode("utf-8", "replace") if self._pattern is not None else ""
+        return bool(text) and self._search_text(text)
+
+    def _search_text(self, text: str) -> bool:
+        """Count the steps of all lines that end here; whether there were any."""
+        *lines, rest = _LINE_END.split(self._rest + text)
+        self._rest, self._windows = "", 0
+        found: deque[_Found] = deque(maxlen=_MATCHES_MAX)
+        try:
+            with _time_limit():
+                for line in lines:
+                    self._search_line(line[-_LINE_LIMIT:], found, is_whole=True)
+                if len(rest) > _LINE_LIMIT:
+                    # A line without an end, as of a script that prints blanks between its steps.
+                    rest = rest[-_LINE_LIMIT:]
+                    rest = rest[self._search_line(rest, found, is_whole=False) :]
+                self._rest = rest
+        except TimeoutError:
+            self._timeouts += self._windows <= _WINDOWS_EXPECTED
+            if self._timeouts >= _TIMEOUTS_MAX:
+                self._pattern = None
+        # Not before: an interrupted count would be a wrong one.
+        for item in found:
+            self._take(item)
+        return bool(found)
+
+    def _search_line(self, line: str, found: deque[_Found], *, is_whole: bool) -> int:
+        """Add what the line shows to `found`; returns how much of it need not be searched again."""
+        start = 0
+        while is_whole or len(line) - start >= _WINDOW:
+            window = line[start : start + _WINDOW]
+            is_last = is_whole and start + _WINDOW >= len(line)
+            settled = len(window) if is_last else _WINDOW - _OVERLAP
+            end = self._search_window(window, settled, found)
+            if is_last:
+                return len(line)
+            start += max(end, settled - _OVERLAP)
+        return start
+
+    def _search_window(self, window: str, settled: int, found: deque[_Found]) -> int:
+        """Add the steps whose matches end in the settled part; returns where the last one ends."""
+        end = 0
+        self._windows += 1
+        for match in self._pattern.finditer(window) if self._pattern is not None else ():
+            if match.end() > settled:
+                break
+            item = _read_match(match, window[end : match.start("step")][-_LABEL_REACH:])
+            end = match.end()
+            if item is not None:
+                found.append(item)
+        return end
+
+    def _take(self, found: _Found) -> None:
+        if self._counter.take(found.printed):
+            self._loss = self._loss if found.loss is None else found.loss
+            self._epoch = max(found.printed.epoch, 0)
+
+    def _skip_to_end(self) -> None:
+        self._rest = ""
+        with contextlib.suppress(OSError):
+            found = self._path.stat()
+            self._inode, self._offset = found.st_ino, max(0, found.st_size - _READ_BYTES)
+
+    def _new_content(self) -> bytes:
+        """What comes next, at most 256 KiB; a file that was begun is read to its end before its successor."""
+        # In this order: a rotation in between is seen as one of the next reading.
+        with _open_quietly(self._path) as newest, _open_quietly(self._older_path) as older:
+            if newest >= 0 and os.fstat(newest).st_ino == self._inode:
+                return self._read_on(newest)
+            if older >= 0:
+                content = self._read_on(older)
+                if content or newest < 0:
+                    return content
+            return self._read_on(newest) if newest >= 0 else b""
+
+    def _read_on(self, descriptor: int) -> bytes:
+        found = os.fstat(descriptor)
+        if found.st_ino != self._inode or found.st_size < self._offset:
+            self._inode, self._offset = found.st_ino, 0
+        content = os.pread(descriptor, _READ_BYTES, self._offset)
+        self._offset += len(content)
+        return content
+
+
+@contextlib.contextmanager
+def _open_quietly(path: Path) -> Iterator[int]:
+    """A descriptor for reading; -1 where there is no such file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        yield -1
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _read_match(match: re.Match[str], before: str) -> _Found | None:
+    step = _counter(match, "step")
+    if step < 0:
+        return None
+    total = _TOTAL.match(match.string, match.end("step"))
+    printed = PrintedStep(
+        step=step,
+        total=int(total[1]) if total is not None else 0,
+        label=label_of(before),
+        epoch=_counter(match, "epoch"),
+    )
+    return _Found(printed, _loss(match))
+
+
+def _counter(match: re.Match[str], group: str) -> int:
+    """The number in a group; -1 where there is none, or one that cannot be."""
+    try:
+        number = int(match[group] or "")
+    except (IndexError, ValueError):
+        return -1
+    return number if is_counter(number) else -1
+
+
+def _loss(match: re.Match[str]) -> float | None:
+    try:
+        loss = float(match["loss"] or "")
+    except (IndexError, ValueError):
+        return None
+    return loss if math.isfinite(loss) else None
+
+
+@contextlib.contextmanager
+def _time_limit() -> Iterator[None]:
+    """Interrupt an expression that backtracks without end: the matcher looks at signals while it works.
+
+    The time is that of the processor: on a busy machine an innocent expression waits long.
+    """
+
+    def give_up(_number: int, _frame: FrameType | None) -> None:
+        raise TimeoutError
+
+    previous = signal.signal(signal.SIGVTALRM, give_up)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _SEARCH_LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, previous)

@@ -1,0 +1,172 @@
+"""From the numbers that a script prints to the steps that it has done, for scripts without the helper.
+
+A progress bar begins again with every epoch, validation has a bar of its own, and several processes may print the same
+bar. What is in doubt is not added: a job that seems further than it is could be called finished when it is stopped.
+The rules stand in `docs/training_scripts.md`, "Its progress". Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+
+from cotenant_agent.records import STEPS_LIMIT
+
+_VALUES_OF_A_PASS = 3
+"""So many growing numbers show that a bar has really begun again, and that no late line of another process was read."""
+_BARS_MAX = 16
+_LABEL_LIMIT = 64
+_WORD = re.compile(r"[^\W\d_]{3,}")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_NUMBER_WORDS = frozenset({"nan", "inf"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrintedStep:
+    """One number of a log.
+
+    Attributes:
+        step: What is printed.
+        total: What is printed behind it, as in 27/60; 0 = nothing.
+        label: Words before it; with the total they name the bar.
+        epoch: What the expression's group `epoch` has found; -1 = nothing.
+    """
+
+    step: int
+    total: int = 0
+    label: str = ""
+    epoch: int = -1
+
+
+@dataclass(slots=True)
+class _Bar:
+    """One bar, or one counter.
+
+    Attributes:
+        base: Steps of the passes that are over.
+        first: The number that it began with.
+        peak: The largest number of the present pass; -1 = none yet.
+        values: How many growing numbers the present pass has shown.
+        epoch: The present pass, where the log names it.
+        next_peak: The largest number of what may be a new pass; -1 = none.
+        next_values: How many growing numbers that has shown.
+    """
+
+    base: int = 0
+    first: int = 0
+    peak: int = -1
+    values: int = 0
+    epoch: int = -1
+    next_peak: int = -1
+    next_values: int = 0
+
+    @property
+    def steps(self) -> int:
+        return self.base + self.peak
+
+    def take(self, printed: PrintedStep) -> None:
+        if self.peak < 0:
+            self.first, self.peak, self.values, self.epoch = printed.step, printed.step, 1, printed.epoch
+        elif self.epoch >= 0:
+            self._take_in_epoch(printed)
+        elif self.next_peak >= 0:
+            self._follow(printed.step, printed.total)
+        elif printed.step >= self.peak:
+            self._go_on(printed.step)
+        elif self._may_begin_again(printed):
+            self.next_peak, self.next_values = -1, 0
+            self._follow(printed.step, printed.total)
+
+    def _take_in_epoch(self, printed: PrintedStep) -> None:
+        """The log says itself which pass a number belongs to; a late line of an earlier one counts nothing."""
+        if printed.epoch > self.epoch:
+            is_complete = printed.step == self.peak == printed.total
+            # A number that runs through all epochs grows here as well.
+            if printed.step < self.peak or is_complete:
+                self._begin_again(printed.step, 1)
+            self.epoch = printed.epoch
+        if printed.epoch == self.epoch and printed.step > self.peak:
+            self._go_on(printed.step)
+
+    def _go_on(self, step: int) -> None:
+        self.values += step > self.peak
+        self.peak = step
+
+    def _may_begin_again(self, printed: PrintedStep) -> bool:
+        """Whether a smaller number looks like a beginning: of a bar that was all but full, or of a counter."""
+        if printed.total:
+            return 10 * self.peak >= 9 * printed.total and 2 * printed.step <= printed.total
+        return printed.step <= max(self.first, 1) and 2 * printed.step <= self.peak
+
+    def _follow(self, step: int, total: int) -> None:
+        """Wait until a new pass is certain; the late line of another process is at the old pass's end at once."""
+        if step > self.next_peak:
+            self.next_peak, self.next_values = step, self.next_values + 1
+        if self.next_values >= self._values_needed(total):
+            self._begin_again(self.next_peak, self.next_values)
+        elif step >= self.peak:
+            self.next_peak, self.next_values = -1, 0
+            self._go_on(step)
+
+    def _values_needed(self, total: int) -> int:
+        """A full bar of few lines may begin again with as few; a counter that shows no end may not."""
+        return min(_VALUES_OF_A_PASS, self.values) if total and self.values > 1 else _VALUES_OF_A_PASS
+
+    def _begin_again(self, step: int, values: int) -> None:
+        self.base += self.peak
+        self.peak, self.values = step, values
+        self.next_peak, self.next_values = -1, 0
+
+
+class StepCounter:
+    """The steps of one attempt; of several bars the one that is furthest counts."""
+
+    def __init__(self) -> None:
+        self._bars: dict[tuple[str, int], _Bar] = {}
+        self.steps = 0
+
+    def take(self, printed: PrintedStep) -> bool:
+        """Take in the next number; whether it is one of the bar that counts."""
+        key = (printed.label, printed.total)
+        bar = self._bars.pop(key, None) or _Bar()
+        # The one that was seen longest ago stands first, and leaves first.
+        self._bars[key] = bar
+        if len(self._bars) > _BARS_MAX:
+            del self._bars[next(iter(self._bars))]
+        bar.take(printed)
+        is_furthest = bar.steps >= self.steps
+        self.steps = min(max(self.steps, bar.steps), STEPS_LIMIT - 1)
+        return is_furthest
+
+    def to_record(self) -> dict[str, object]:
+        """For the agent's next life."""
+        return {"steps": self.steps, "bars": [[*key, *astuple(bar)] for key, bar in self._bars.items()]}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, object]) -> StepCounter:
+        """The counter of an earlier life.
+
+        Raises:
+            ValueError: that is no such record.
+        """
+        counter = cls()
+        bars, counter.steps = record.get("bars"), _integer(record.get("steps"))
+        for fields in bars if isinstance(bars, list) else []:
+            label, total, *numbers = fields if isinstance(fields, list) and len(fields) > 1 else ("", None)
+            if not isinstance(label, str) or len(numbers) != len(astuple(_Bar())) or len(counter._bars) >= _BARS_MAX:
+                raise ValueError("no bar")
+            counter._bars[label, _integer(total)] = _Bar(*map(_integer, numbers))
+        return counter
+
+
+def label_of(text: str) -> str:
+    """The words of a text, without its numbers: what stays the same while a bar moves."""
+    words = [word for word in _WORD.findall(_COLOUR.sub("", text)) if word.lower() not in _NUMBER_WORDS]
+    return " ".join(words)[-_LABEL_LIMIT:]
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not -1 <= value < STEPS_LIMIT:
+        raise ValueError("no counter")
+    return value

@@ -1,0 +1,64 @@
+"""Shims as processes of their own, with a directory and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from cotenant_agent import shim as shim_module
+from cotenant_agent.processes import read_boot_id
+from tests.support.agent import find_processes, wait_until
+
+SHIM = [sys.executable, "-I", "-S", "-E", str(Path(shim_module.__file__))]
+
+
+class Bench:
+    """Directories in which shims are started, each with the spec of one attempt."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def prepare(self, source: str, *, name: str = "job.1", changes: Mapping[str, object] | None = None) -> Path:
+        directory = self.root / "jobs" / name
+        directory.mkdir(parents=True)
+        spec = {
+            "job_id": name.rpartition(".")[0], "attempt": 1, "fence": 1, "boot_id": read_boot_id(),
+            "argv": [sys.executable, "-S", "-c", source], "environment": {"MARK": "kept"}, "log_limit_bytes": 1 << 20,
+            "working_directory": str(self.root), **(changes or {}),
+        }  # fmt: skip
+        (directory / "spec.json").write_text(json.dumps(spec))
+        return directory
+
+    def start(self, directory: Path) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([*SHIM, str(directory)], start_new_session=True)
+        self.processes.append(process)
+        return process
+
+    def run(self, source: str, **changes: object) -> dict[str, object]:
+        directory = self.prepare(source, changes=changes)
+        assert self.start(directory).wait(30) == 0
+        return dict(json.loads((directory / "exit.json").read_text()))
+
+    def stop(self, directory: Path, grace_ms: int = 20_000) -> dict[str, object]:
+        """Ask for the end of an attempt and wait for it; returns its exit record."""
+        (directory / "stop.json").write_text(json.dumps({"cause": "stopped", "grace_ms": grace_ms}))
+        wait_until((directory / "exit.json").exists, "the attempt has ended")
+        return dict(json.loads((directory / "exit.json").read_text()))
+
+
+@contextlib.contextmanager
+def running_shims(root: Path) -> Iterator[Bench]:
+    """A bench; afterwards its shims are gone, and nothing of their jobs may be left."""
+    bench = Bench(root)
+    try:
+        yield bench
+    finally:
+        for process in bench.processes:
+            process.kill()
+            process.wait()
+    wait_until(lambda: not find_processes(str(root / "jobs")), "nothing of the jobs is left")
