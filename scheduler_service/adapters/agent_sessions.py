@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 
 from cotenant.v1 import node_agent_pb2
+from scheduler_service.adapters.launch_rules import LaunchRules
 from scheduler_service.errors import NodeUnreachableError, OverloadedError
 
 _log = logging.getLogger(__name__)
@@ -21,11 +22,16 @@ LOG_BYTES_WAITING_MAX = 32 * 1024 * 1024
 
 @dataclass(slots=True, kw_only=True)
 class AgentSession:
-    """One connected agent; `closed` is set when its stream must end, `no_profiles` when it keeps what it measures."""
+    """One connected agent; `closed` is set when its stream must end, `no_profiles` when it keeps what it measures.
+
+    Attributes:
+        launch_rules: What its node runs; None = it does not say.
+    """
 
     node_id: str
     last_heard_at_ms: int
     no_profiles: bool = False
+    launch_rules: LaunchRules | None = None
     outbound: asyncio.Queue[node_agent_pb2.ConnectResponse] = field(
         default_factory=lambda: asyncio.Queue(OUTBOUND_MESSAGES_MAX)
     )
@@ -67,13 +73,17 @@ class AgentSessions:
         """The present sessions by node id."""
         return self._sessions
 
-    def open(self, node_id: str, *, now_ms: int, no_profiles: bool = False) -> AgentSession:
+    def open(
+        self, node_id: str, *, now_ms: int, no_profiles: bool = False, launch_rules: LaunchRules | None = None
+    ) -> AgentSession:
         """Start a session; an older one of the same node is closed."""
         previous = self._sessions.get(node_id)
         if previous is not None:
             previous.closed.set()
             self._end_reads(node_id)
-        session = AgentSession(node_id=node_id, last_heard_at_ms=now_ms, no_profiles=no_profiles)
+        session = AgentSession(
+            node_id=node_id, last_heard_at_ms=now_ms, no_profiles=no_profiles, launch_rules=launch_rules
+        )
         self._sessions[node_id] = session
         return session
 

@@ -147,7 +147,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "RESTART_LIMIT": "The job was restarted {restarts} time(s), and {restart_limit} are allowed; raise restart_limit "
     "or see "
     "the last exit class.",
-    "LAUNCH_REFUSED_FOR_GOOD": "The node agent refused to start the job {refusals} times.",
+    "LAUNCH_REFUSED_FOR_GOOD": "The node agent refused to start the job ({refusals} refusal(s)); asking "
+    "again would not help.",
 }
 """Code -> sentence; {name} stands for a number of the reason, {jobs} and {gpus} for its ids."""
 
