@@ -128,17 +128,13 @@ class SchedulerClient:
     def submit_job(
         self, spec: scheduling_pb2.JobSpec, *, request_id: str = "", validate_only: bool = False, force: bool = False
     ) -> scheduling_pb2.Job:
-        """Hands a job in; it is on the scheduler's disk when this returns. See `submit`, which tells warnings as well.
-
-        Raises:
-            ServiceError: The scheduler refused or could not be reached.
-        """
+        """Hands a job in; as `submit`, without the warnings."""
         return self.submit(spec, request_id=request_id, validate_only=validate_only, force=force).job
 
     def submit(
         self, spec: scheduling_pb2.JobSpec, *, request_id: str = "", validate_only: bool = False, force: bool = False
     ) -> scheduling_pb2.SubmitJobResponse:
-        """Hands a job in and returns it with what may keep it from starting.
+        """Hands a job in, which is on the scheduler's disk then, and returns it with what may keep it from starting.
 
         Args:
             spec: What to run.

@@ -76,7 +76,7 @@ def _with_flags(command: Command) -> Command:
 @click.command(help=_HELP, epilog=_EPILOG)
 @click.argument("job_file_and_command", nargs=-1, metavar="[JOB_FILE] [-- COMMAND...]")
 @_with_flags
-@click.option("--dry-run", is_flag=True, help="Check and predict, submit nothing; exit 4 = fits nowhere.")
+@click.option("--dry-run", is_flag=True, help="Check and predict, submit nothing; exit 4 = fits nowhere, or refused.")
 @click.option("--force", is_flag=True, help="Submit what no connected node can run or no device can hold.")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit 7 = failed, 8 = cancelled.")
 @click.option("--request-id", default="", help="Reuse it to repeat a submission safely.")
