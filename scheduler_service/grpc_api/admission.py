@@ -159,7 +159,7 @@ def _no_node(lacks: Mapping[str, Sequence[Obstacle]], *, away: int) -> NoNodeRun
 def _stated_too_large(stated_bytes: int, largest_bytes: int) -> FitsNoDeviceError:
     return FitsNoDeviceError(
         f"the job asks for {_gib(stated_bytes)} of device memory, and the largest device has {_gib(largest_bytes)}",
-        metadata={"remedy": f"state less memory, {_FORCE}"},
+        metadata={"remedy": f"ask for less --memory, {_FORCE}"},
     )
 
 

@@ -34,8 +34,15 @@ def told_reason(state: ClusterState, job: JobRecord, reason: Reason) -> Reason:
     """
     if job.phase is not Phase.PENDING or reason.code not in _WAITS_FOR_ROOM:
         return reason
-    reason = _fits_nowhere(state, job) or reason
+    reason = _too_few_gpus(state, job) or _fits_nowhere(state, job) or reason
     return replace(reason, job_ids=tuple(dict.fromkeys(_own_id(state, job, other) for other in reason.job_ids)))
+
+
+def _too_few_gpus(state: ClusterState, job: JobRecord) -> Reason | None:
+    wanted = min(job.request.allowed_gpus, default=job.request.gpus)
+    most = max(state.inventory.count.values(), default=0)
+    numbers = {"gpus_needed": wanted, "gpus_in_cluster": most}
+    return Reason(code="GPUS_NOT_IN_CLUSTER", numbers=numbers) if wanted > most else None
 
 
 def _fits_nowhere(state: ClusterState, job: JobRecord) -> Reason | None:

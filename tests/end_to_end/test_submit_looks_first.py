@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -15,7 +16,7 @@ from tests.support.fake_predictor import FakePredictor
 from tests.support.grpc_errors import code_of, error_info_of
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
 
-GRAPH = {"graph_sha256": "ab" * 32}
+GRAPH: dict[str, Any] = {"graph_sha256": "ab" * 32}
 PYTHON_ONLY = node_agent_pb2.LaunchRules(executables=["/venv/bin/python"], directories=["/srv"])
 
 
@@ -37,9 +38,9 @@ def client(scheduler: SchedulerProcess) -> Iterator[SchedulerClient]:
         yield made
 
 
-def refused(client: SchedulerClient, **fields: object) -> str:
+def refused(client: SchedulerClient, **fields: Any) -> str:
     with pytest.raises(grpc.RpcError) as caught:
-        client.answer_to(**fields)  # type: ignore[arg-type]
+        client.answer_to(**fields)
     assert code_of(caught.value) is grpc.StatusCode.FAILED_PRECONDITION
     assert "--force" in error_info_of(caught.value).metadata["remedy"]
     return str(error_info_of(caught.value).reason)
@@ -78,7 +79,7 @@ def test_what_fits_on_no_device_is_refused_and_what_may_not_fit_is_warned_of(
         assert refused(client, validate_only=True, **GRAPH) == "FITS_NO_DEVICE"
         assert client.list_all() == []
         predictor.memory_bytes = 15 * GIB
-        other = {**GRAPH, "settings": {"batch_size": 4}}
+        other: dict[str, Any] = {**GRAPH, "settings": {"batch_size": 4}}
         request_id = str(uuid.uuid4())
         first = client.answer_to(request_id=request_id, **other)
         assert [warning.code for warning in first.warnings] == ["MEMORY_MAY_NOT_FIT"]
