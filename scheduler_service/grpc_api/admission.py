@@ -75,7 +75,7 @@ class Admission:
     def is_final(self, state: ClusterState, node_id: str, refused: node_agent_pb2.CommandRefused) -> bool:
         """Say whether a refused launch is useless here and on every other connected node."""
         job = state.jobs.get(refused.key.job_id)
-        if job is None or refused.code not in FINAL_REFUSALS:
+        if job is None or node_id not in job.node_ids or refused.code not in FINAL_REFUSALS:
             return False
         spec = read_spec(job.launch)
         others = (node for node in self._connected(state) if node.node_id != node_id)

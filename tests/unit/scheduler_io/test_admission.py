@@ -182,12 +182,12 @@ def test_a_flood_of_submissions_asks_once_per_job_and_never_many_at_once(predict
     assert codes.count(["MEMORY_NOT_CHECKED"]) == 60 - 32
 
 
-def final(door: Door, spec: scheduling_pb2.JobSpec, *, code: str = "COMMAND_NOT_ALLOWED") -> bool:
+def final(door: Door, spec: scheduling_pb2.JobSpec, *, code: str = "COMMAND_NOT_ALLOWED", node_id: str = "n0") -> bool:
     event = submitted("job-1", spec)
     door.play.tell(events.JobSubmitted, request=event.request, launch=event.launch)
     refused = node_agent_pb2.CommandRefused(key=node_agent_pb2.AttemptKey(job_id="job-1"), code=code)
     nobody: Any = None
-    return Admission(sessions=door.sessions, ranges=nobody).is_final(door.play.engine.state, "n0", refused)
+    return Admission(sessions=door.sessions, ranges=nobody).is_final(door.play.engine.state, node_id, refused)
 
 
 def test_the_first_refusal_is_final_unless_another_connected_node_may_run_it() -> None:
@@ -197,5 +197,6 @@ def test_the_first_refusal_is_final_unless_another_connected_node_may_run_it() -
     assert final(Door(OWNERS, {**PYTHON, "executables": ["/bin/sh"]}), spec)
     assert not final(Door(OWNERS, OWNERS), spec)
     assert not final(Door(OWNERS, None), spec)
+    assert not final(Door(OWNERS), spec, node_id="n1")
     assert not final(Door(OWNERS), spec, code="OVER_CAPACITY")
     assert not final(Door(OWNERS), spec, code="DEVICE_UNAVAILABLE")
