@@ -126,22 +126,30 @@ class SchedulerClient:
         self._timeout_s = timeout_s
 
     def submit_job(
-        self, spec: scheduling_pb2.JobSpec, *, request_id: str = "", validate_only: bool = False
+        self, spec: scheduling_pb2.JobSpec, *, request_id: str = "", validate_only: bool = False, force: bool = False
     ) -> scheduling_pb2.Job:
-        """Hands a job in; it is on the scheduler's disk when this returns.
+        """Hands a job in; as `submit`, without the warnings."""
+        return self.submit(spec, request_id=request_id, validate_only=validate_only, force=force).job
+
+    def submit(
+        self, spec: scheduling_pb2.JobSpec, *, request_id: str = "", validate_only: bool = False, force: bool = False
+    ) -> scheduling_pb2.SubmitJobResponse:
+        """Hands a job in, which is on the scheduler's disk then, and returns it with what may keep it from starting.
 
         Args:
             spec: What to run.
             request_id: Reuse it to repeat a submission safely; empty = a new one.
             validate_only: Checks without submitting.
+            force: Accepts what no connected node can run, or what fits on no device.
 
         Raises:
+            NotFeasibleError: No connected node can run it, or it fits on no device.
             ServiceError: The scheduler refused or could not be reached.
         """
         request = scheduling_pb2.SubmitJobRequest(
-            request_id=request_id or str(uuid.uuid4()), validate_only=validate_only, spec=spec
+            request_id=request_id or str(uuid.uuid4()), validate_only=validate_only, spec=spec, force=force
         )
-        return self._ask(lambda timeout: self._stub.SubmitJob(request, timeout=timeout)).job
+        return self._ask(lambda timeout: self._stub.SubmitJob(request, timeout=timeout))
 
     def get_job(self, job_id: str) -> scheduling_pb2.Job:
         """Returns one job.

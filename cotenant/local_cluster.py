@@ -34,6 +34,7 @@ class AgentOptions:
         standin_cores: Cores that stand in for GPUs; empty = the machine's real GPUs.
         standin_memory_bytes: Memory of each stand-in device.
         allowed_directories: Where jobs may run.
+        any_command: Whether they may run any executable with any environment; otherwise this Python only.
         stop_jobs_on_exit: End the jobs with the agent instead of leaving them to their lease.
         collect_profiles: Whether what its jobs do may be learned from.
     """
@@ -42,6 +43,7 @@ class AgentOptions:
     standin_cores: Sequence[int] = ()
     standin_memory_bytes: int = 2 * 2**30
     allowed_directories: Sequence[Path] = ()
+    any_command: bool = False
     stop_jobs_on_exit: bool = False
     collect_profiles: bool = True
 
@@ -244,6 +246,8 @@ class LocalCluster:
             arguments += ["--stop-jobs-on-exit"]
         if not options.collect_profiles:
             arguments += ["--no-collect-profiles"]
+        if options.any_command:
+            arguments += ["--allow-any-command"]
         for directory in options.allowed_directories:
             arguments += ["--allow-directory", str(directory)]
         return Program(f"agent-{options.node_id}", "run-agent", arguments, self.state_dir)

@@ -8,6 +8,9 @@ The node's file (TOML), named by `--allow-file`, owned by whoever owns the node:
 
 An executable is allowed by its path. Allowing an interpreter allows everything that can be written in its language:
 the list then bounds where code is started from, not what it does; use an unprivileged user for that (--job-user).
+
+`--allow-any-command`, for a scheduler on this machine only, lifts the lists of executables and of environment
+variables: so `cotenant up` starts the agent of its owner. Directories stay listed, and COTENANT_* the agent's own.
 """
 
 from __future__ import annotations
@@ -16,44 +19,68 @@ import fnmatch
 import os
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant_agent.errors import CommandRefusedError, SettingsError
+from cotenant_agent.program_lookup import check_program, find_program
 
 DEFAULT_ENVIRONMENT = (
     "HF_*", "LANG", "LC_*", "MLFLOW_*", "NCCL_*", "PYTHONHASHSEED", "PYTHONUNBUFFERED", "SEED", "TORCH_*", "TZ",
     "WANDB_*",
 )  # fmt: skip
 _CODE = "COMMAND_NOT_ALLOWED"
+_OWN_PREFIX = "COTENANT_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllowList:
-    """Executables by path, working directories by root, environment variables by pattern."""
+    """Executables by path, working directories by root, environment variables by pattern.
+
+    Attributes:
+        any_command: any executable and any environment variable is allowed; directories stay listed.
+    """
 
     executables: tuple[str, ...]
     directories: tuple[str, ...]
     environment: tuple[str, ...] = DEFAULT_ENVIRONMENT
+    any_command: bool = False
 
-    def resolve_executable(self, name: str) -> str:
+    def resolve_executable(self, name: str, *, working_directory: str = "/", search_path: str = "") -> str:
         """The path to execute: an allowed path, or the allowed executable of that bare name.
 
+        Where any command is allowed, a bare name is looked for on the job's own PATH; a job without one gets the listed
+        executable of that name (the agent's own Python, say), else what the agent's PATH has.
+
+        Args:
+            name: first word of the command.
+            working_directory: where a relative path starts.
+            search_path: the job's own PATH; empty = it has none.
+
         Raises:
-            CommandRefusedError: it is not on the list.
+            CommandRefusedError: it is not on the list, or nothing that could be started.
         """
-        allowed = [os.path.normpath(path) for path in self.executables]
-        if "/" not in name:
-            matching = [path for path in allowed if _same_program(path, str(Path(path).parent / name))]
-        else:
-            matching = [name] if any(_same_program(path, os.path.normpath(name)) for path in allowed) else []
-        if not matching or not os.access(matching[0], os.X_OK):
+        found = self._listed(name, working_directory) if not (self.any_command and search_path) else None
+        search_path = search_path or os.environ.get("PATH", os.defpath)
+        if found is None and self.any_command:
+            found = find_program(name, working_directory=working_directory, search_path=search_path)
+        if found is None:
             raise CommandRefusedError(
-                _CODE, f"executable {name!r} is not allowed on this node; allowed: {', '.join(allowed) or 'none'} "
+                _CODE, f"executable {name!r} is not allowed on this node; allowed: "
+                f"{', '.join(map(os.path.normpath, self.executables)) or 'none'} "
                 "(the node's owner adds it with --allow-executable or in the --allow-file)",
             )  # fmt: skip
-        return os.path.normpath(matching[0])
+        check_program(found, working_directory=working_directory, search_path=search_path)
+        return found
+
+    def _listed(self, name: str, working_directory: str) -> str | None:
+        """The listed path that a command names; None = there is none."""
+        allowed = [os.path.normpath(path) for path in self.executables]
+        if "/" not in name:
+            return next((path for path in allowed if _same_program(path, str(Path(path).parent / name))), None)
+        candidate = os.path.normpath(Path(working_directory, name))
+        return candidate if any(_same_program(path, candidate) for path in allowed) else None
 
     def resolve_directory(self, path: str) -> str:
         """The working directory with every link resolved, inside an allowed root.
@@ -65,14 +92,24 @@ class AllowList:
         roots = [os.path.realpath(root) for root in self.directories]
         inside = any(Path(resolved).is_relative_to(root) for root in roots)
         if not Path(path).is_absolute() or not inside or not Path(resolved).is_dir():
+            # Who started the agent as `cotenant up` does has the first of the two flags only.
+            flags = "--allow-directory" if self.any_command else "--allow-directory or --allow-file"
             raise CommandRefusedError(
                 _CODE, f"working directory {path!r} is not a directory inside an allowed root; allowed: "
-                f"{', '.join(roots) or 'none'} (the node's owner adds one: --allow-directory or --allow-file)",
+                f"{', '.join(roots) or 'none'} (the node's owner adds one: {flags})",
             )  # fmt: skip
         return resolved
 
     def check_environment(self, environment: Mapping[str, str]) -> None:
-        """Raises CommandRefusedError naming the variables that the list does not cover."""
+        """Raises CommandRefusedError naming the variables that the list does not cover, or that are the agent's own."""
+        own = sorted(name for name in environment if name.startswith(_OWN_PREFIX))
+        if own:
+            raise CommandRefusedError(
+                _CODE,
+                f"environment variables {', '.join(own)} belong to the node agent; choose names without COTENANT_",
+            )
+        if self.any_command:
+            return
         refused = sorted(
             name for name in environment if not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.environment)
         )
@@ -84,7 +121,12 @@ class AllowList:
 
 
 def load_allow_list(
-    file: Path | None, executables: tuple[str, ...], directories: tuple[str, ...], environment: tuple[str, ...]
+    file: Path | None,
+    executables: tuple[str, ...],
+    directories: tuple[str, ...],
+    environment: tuple[str, ...],
+    *,
+    any_command: bool = False,
 ) -> AllowList:
     """The list of the node's file and flags together; without a file, this interpreter and the flags.
 
@@ -99,6 +141,7 @@ def load_allow_list(
         executables=found.get("executables", ()) + executables,
         directories=found.get("directories", ()) + directories,
         environment=found.get("environment", DEFAULT_ENVIRONMENT) + environment,
+        any_command=any_command,
     )
 
 
@@ -127,3 +170,21 @@ def _same_program(allowed: str, candidate: str) -> bool:
         return True
     beside = Path(allowed).parent == Path(candidate).parent
     return beside and Path(candidate).exists() and Path(allowed).samefile(candidate)
+
+
+def known_names(allowed: str) -> Iterator[str]:
+    """Every path by which `_same_program` knows an allowed executable at this moment, itself first."""
+    path = Path(os.path.normpath(allowed))
+    yield str(path)
+    try:
+        entries = [entry for entry in os.scandir(path.parent) if path.name != entry.name]
+    except OSError:
+        return
+    yield from sorted(entry.path for entry in entries if _is_same_file(path, Path(entry.path)))
+
+
+def _is_same_file(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False

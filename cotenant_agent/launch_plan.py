@@ -15,6 +15,8 @@ from cotenant_agent.records import DeviceBinding, LaunchRequest
 
 # What a job inherits of the agent's own environment; everything else comes from the allow-list or from here.
 _INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
+# And of the environment of an owner whose every command is run: what a shell, or a folder of caches, is found by.
+_OWNERS = ("HOME", "LOGNAME", "SHELL", "TMPDIR", "USER")
 _ARGUMENT_LIMIT = 4096
 _TEXT_LIMIT_BYTES = 128 * 1024
 
@@ -30,12 +32,13 @@ class LaunchPlaces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """What the shim executes."""
+    """What the shim executes; `overridden` are variables of the job whose values the node has replaced."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     working_directory: str
     cpu_cores: tuple[int, ...] = ()
+    overridden: tuple[str, ...] = ()
 
 
 def plan_launch(
@@ -47,8 +50,9 @@ def plan_launch(
     grace_ms: int,
     checkpoint_interval_ms: int,
     device_memory_bytes: int,
+    is_owners: bool = False,
 ) -> LaunchPlan:
-    """Put a launch together.
+    """Put a launch together; `is_owners` = jobs run as the owner of the agent, with the owner's home.
 
     Raises:
         CommandRefusedError: the node's allow-list, or the shape of the request, forbids it.
@@ -58,22 +62,27 @@ def plan_launch(
     working_directory = str(places.run_directory)
     if request.working_directory:
         working_directory = allow_list.resolve_directory(request.working_directory)
-    executable = allow_list.resolve_executable(request.command[0])
+    executable = allow_list.resolve_executable(
+        request.command[0], working_directory=working_directory, search_path=request.environment.get("PATH", "")
+    )
     values = _template_values(request, places)
     argv = (executable, *(_fill(argument, values) for argument in request.command[1:]))
     contract = _contract(request, places, grace_ms, checkpoint_interval_ms)
     if device_memory_bytes > 0 and request.memory_limit_bytes > 0:
         fraction = min(1.0, request.memory_limit_bytes / device_memory_bytes)
         contract["COTENANT_GPU_MEMORY_FRACTION"] = f"{fraction:.4f}"
-    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    names = (*_INHERITED, *_OWNERS) if is_owners else _INHERITED
+    inherited = {name: os.environ[name] for name in names if name in os.environ}
     home = {"HOME": str(places.run_directory)}
     # The later ones win: what ties the job to its devices and its attempt is nobody's to change.
-    environment = {**inherited, **home, **request.environment, **binding.environment, **contract}
+    environment = {**home, **inherited, **request.environment, **binding.environment, **contract}
+    overridden = tuple(sorted(name for name, value in request.environment.items() if environment[name] != value))
     return LaunchPlan(
         argv=argv,
         environment=environment,
         working_directory=working_directory,
         cpu_cores=binding.cpu_cores or (),
+        overridden=overridden,
     )
 
 

@@ -85,6 +85,10 @@ class Launcher:
         write_json(directory.lease, {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms})
         spec = self._spec(request, plan, stop_grace_ms, resume)
         write_json(directory.spec, spec)
+        if plan.overridden:
+            names = ", ".join(plan.overridden)
+            directory.log.touch(mode=0o600)
+            directory.log.write_text(f"cotenant: this node sets {names}; the values that were submitted are ignored\n")
         return Attempt(directory, spec, self._directory.checkpoints, self._directory.run)
 
     def start_shim(self, attempt: Attempt) -> None:
@@ -129,6 +133,7 @@ class Launcher:
             grace_ms=grace_ms,
             checkpoint_interval_ms=self._rules.checkpoint_interval_ms,
             device_memory_bytes=min(own, default=0),
+            is_owners=self._allow_list.any_command and not self._rules.user,
         )
 
     def _spec(

@@ -13,6 +13,7 @@ import grpc
 import cotenant
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1.node_agent_pb2_grpc import NodeAgentServiceStub
+from cotenant_agent.allow_list import AllowList
 from cotenant_agent.attempt_table import AttemptTable
 from cotenant_agent.conversation import Conversation
 from cotenant_agent.durable_files import write_json
@@ -20,7 +21,7 @@ from cotenant_agent.errors import DeviceError
 from cotenant_agent.gpu_inventory import GpuInventory
 from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.processes import read_boot_id
-from cotenant_agent.protocol import gpu_to_message, status_to_message
+from cotenant_agent.protocol import gpu_to_message, rules_to_message, status_to_message
 from cotenant_agent.records import GpuReading
 from cotenant_agent.scheduler_link import JOIN_REFUSED, LinkSettings, Pauses, open_channel, told_pause_s
 from cotenant_agent.stretches import StretchRecorder
@@ -38,10 +39,12 @@ class AgentRules:
     Attributes:
         instance_id: Drawn for this process, so that a second agent with the same node id is told from this one.
         enforcements: What Hello claims, all of it probed.
+        allow_list: What it runs; None = Hello does not say.
     """
 
     node_id: str
     instance_id: str = ""
+    allow_list: AllowList | None = None
     rack_id: str = ""
     sample_ms: int = 1000
     ready_file: str = ""
@@ -186,6 +189,7 @@ class NodeAgent:
             gpus=[gpu_to_message(gpu) for gpu in self._inventory.describe()],
             enforcements=self._rules.enforcements,
             no_profiles=not self._stretches.collects,
+            launch_rules=None if self._rules.allow_list is None else rules_to_message(self._rules.allow_list),
             attempts=[status_to_message(attempt) for attempt in self._table],
         )
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from itertools import islice
+from pathlib import Path
 
 from google.protobuf import json_format
 
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import resources_pb2
+from cotenant_agent.allow_list import AllowList, known_names
 from cotenant_agent.attempt import Attempt, AttemptState
 from cotenant_agent.records import (
     AttemptEnd,
@@ -22,6 +26,8 @@ from cotenant_agent.records import (
 
 # Nobody keeps a stretch with more; heartbeats stay small.
 _BINDINGS_MAX = 32
+# Paths of each kind that a Hello tells; a scheduler keeps no more.
+_NAMES_MAX = 1_000
 _STATES = {
     AttemptState.PREPARING: messages.ATTEMPT_STATE_PREPARING,
     AttemptState.RUNNING: messages.ATTEMPT_STATE_RUNNING,
@@ -72,6 +78,21 @@ def gpu_to_message(gpu: GpuDescription) -> messages.AgentGpu:
         healthy=gpu.healthy,
         index=gpu.index,
         fault=gpu.fault,
+    )
+
+
+def rules_to_message(allow_list: AllowList) -> messages.LaunchRules | None:
+    """What this node runs, for the Hello; None where that is too much to tell, and only the node itself refuses."""
+    executables = [name for path in allow_list.executables for name in islice(known_names(path), _NAMES_MAX)]
+    # Users name the folder or the link that leads to it.
+    roots = [name for root in allow_list.directories for name in (str(Path(root).absolute()), os.path.realpath(root))]
+    if max(map(len, (executables, roots, allow_list.environment))) >= _NAMES_MAX:
+        return None
+    return messages.LaunchRules(
+        any_command=allow_list.any_command,
+        executables=dict.fromkeys(executables),
+        directories=dict.fromkeys(roots),
+        environment_patterns=allow_list.environment,
     )
 
 

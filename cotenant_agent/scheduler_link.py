@@ -53,11 +53,14 @@ def open_channel(settings: LinkSettings) -> grpc.aio.Channel:
         SettingsError: the scheduler is elsewhere and no TLS was set up, or a certificate cannot be read.
     """
     options = list(_OPTIONS)
+    if is_loopback(settings.scheduler):
+        # A proxy of the environment would look for the address on its own machine.
+        options.append(("grpc.enable_http_proxy", 0))
     if settings.tls_server_name:
         options.append(("grpc.ssl_target_name_override", settings.tls_server_name))  # type: ignore[arg-type]
     if settings.tls_ca:
         return grpc.aio.secure_channel(settings.scheduler, _credentials(settings), options=options)
-    if not settings.insecure and not _is_loopback(settings.scheduler):
+    if not settings.insecure and not is_loopback(settings.scheduler):
         raise SettingsError(
             f"the scheduler at {settings.scheduler} is not on this machine: give --tls-ca (and --tls-certificate, "
             "--tls-key), or --insecure on a network where everybody is trusted"
@@ -103,7 +106,8 @@ def _credentials(settings: LinkSettings) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(root_certificates=files[0], private_key=files[1], certificate_chain=certificate)
 
 
-def _is_loopback(target: str) -> bool:
+def is_loopback(target: str) -> bool:
+    """Whether a scheduler's address can only be on this machine."""
     host = target.rpartition(":")[0].strip("[]") or target
     if host == "localhost" or target.startswith("unix:"):
         return True

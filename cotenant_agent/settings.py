@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from cotenant_agent.errors import SettingsError
+from cotenant_agent.scheduler_link import is_loopback
 
 Value = TypeVar("Value")
 
@@ -48,6 +49,9 @@ class AgentSettings:
     allow_executable: tuple[str, ...] = _described((), "further executables (paths)")
     allow_directory: tuple[str, ...] = _described((), "further roots of working directories")
     allow_environment: tuple[str, ...] = _described((), "further environment patterns")
+    allow_any_command: bool = _described(
+        False, "run any executable with any environment (directories stay listed); only for a scheduler on this machine"
+    )
     job_user: str = _described("", "unprivileged user for jobs; the agent must be root")
     cgroups: bool = _described(True, "use control groups where possible")
     log_limit_bytes: int = _described(8 << 20, "size of each of the two log files of a job")
@@ -145,6 +149,11 @@ def _check(settings: AgentSettings) -> None:
         raise SettingsError(f"node_id {settings.node_id!r}: 1 to 63 letters, digits, '.', '_' and '-' only")
     if bool(settings.tls_certificate) != bool(settings.tls_key) or (settings.tls_certificate and not settings.tls_ca):
         raise SettingsError("--tls-certificate, --tls-key and --tls-ca belong together")
+    if settings.allow_any_command and not is_loopback(settings.scheduler):
+        raise SettingsError(
+            f"--allow-any-command is for a scheduler on this machine, and {settings.scheduler} is not: whoever reaches "
+            "it could run anything here; list what this node runs with --allow-executable and --allow-environment"
+        )
     missing = sorted(set(settings.standin_cores) - os.sched_getaffinity(0))
     if missing:
         raise SettingsError(

@@ -104,7 +104,8 @@ class StandinInventory:
             return DeviceBinding(environment={})
         cores = tuple(self._core_of[gpu_id] for gpu_id in gpu_ids)
         threads = dict.fromkeys(_THREAD_COUNTS, str(len(cores)))
-        return DeviceBinding(environment=threads, cpu_cores=cores)
+        # A GPU of this machine is not what the job was given.
+        return DeviceBinding(environment={**threads, "CUDA_VISIBLE_DEVICES": ""}, cpu_cores=cores)
 
     def observe(self, jobs: Mapping[AttemptKey, JobProcesses]) -> InventoryReading:
         """See `GpuInventory.observe`."""

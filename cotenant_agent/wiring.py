@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from cotenant_agent.allow_list import load_allow_list
+from cotenant_agent.allow_list import AllowList, load_allow_list
 from cotenant_agent.attempt_table import AttemptTable
 from cotenant_agent.cgroups import ControlGroups, detect
 from cotenant_agent.durable_files import read_json, read_text, write_json
@@ -34,6 +34,7 @@ def build_agent(settings: AgentSettings, log: StructuredLog) -> Iterator[NodeAge
         DeviceError: the devices that were asked for cannot be used.
     """
     checkpoint_root = Path(settings.checkpoint_dir) if settings.checkpoint_dir else None
+    allow_list = _allow_list(settings)
     directory = StateDirectory(Path(settings.state_dir), checkpoint_root)
     processes = LinuxProcesses()
     with contextlib.ExitStack() as stack:
@@ -46,12 +47,7 @@ def build_agent(settings: AgentSettings, log: StructuredLog) -> Iterator[NodeAge
             processes=processes,
             inventory=inventory,
             groups=groups,
-            allow_list=load_allow_list(
-                Path(settings.allow_file) if settings.allow_file else None,
-                settings.allow_executable,
-                settings.allow_directory,
-                settings.allow_environment,
-            ),
+            allow_list=allow_list,
             rules=JobRules(
                 user=settings.job_user,
                 log_limit_bytes=settings.log_limit_bytes,
@@ -71,7 +67,7 @@ def build_agent(settings: AgentSettings, log: StructuredLog) -> Iterator[NodeAge
         if settings.metrics_port:
             metrics.serve(settings.metrics_port)
         yield NodeAgent(
-            rules=_agent_rules(settings, inventory, groups),
+            rules=_agent_rules(settings, inventory, groups, allow_list),
             link=_link_settings(settings),
             table=table,
             stretches=stretches,
@@ -108,7 +104,19 @@ def _campaign(root: Path) -> str:
     return campaign
 
 
-def _agent_rules(settings: AgentSettings, inventory: GpuInventory, groups: ControlGroups) -> AgentRules:
+def _allow_list(settings: AgentSettings) -> AllowList:
+    return load_allow_list(
+        Path(settings.allow_file) if settings.allow_file else None,
+        settings.allow_executable,
+        settings.allow_directory,
+        settings.allow_environment,
+        any_command=settings.allow_any_command,
+    )
+
+
+def _agent_rules(
+    settings: AgentSettings, inventory: GpuInventory, groups: ControlGroups, allow_list: AllowList
+) -> AgentRules:
     user = ("job_user",) if settings.job_user else ()
     return AgentRules(
         node_id=settings.node_id,
@@ -118,6 +126,7 @@ def _agent_rules(settings: AgentSettings, inventory: GpuInventory, groups: Contr
         ready_file=settings.ready_file,
         stop_jobs_on_exit=settings.stop_jobs_on_exit,
         seed=settings.seed,
+        allow_list=allow_list,
         enforcements=("shim_lease", *inventory.enforcements, *groups.enforcements, *user),
     )
 

@@ -7,6 +7,8 @@ SchedulerServiceError
 │   ├── UnknownJobError
 │   ├── RequestConflictError
 │   ├── WrongJobPhaseError
+│   ├── NoNodeRunsItError
+│   ├── FitsNoDeviceError
 │   ├── MissingPredictionsError
 │   └── SettingsError
 │       └── RestoreRefusedError
@@ -91,6 +93,14 @@ class RequestConflictError(CallerError):
 
 class WrongJobPhaseError(CallerError):
     """The job is not in a phase in which this can be asked."""
+
+
+class NoNodeRunsItError(CallerError):
+    """Every connected node lacks something that the job asks for."""
+
+
+class FitsNoDeviceError(CallerError):
+    """The job needs more memory than the largest device has."""
 
 
 class MissingPredictionsError(CallerError):

@@ -141,6 +141,10 @@ class LiveLoop:
             raise OverloadedError(f"{INBOX_MAX} facts wait to be stored; try again in a moment")
         return await self._enter(mutation)
 
+    def has_answered(self, request_id: str) -> bool:
+        """Say whether this request was answered before: its answer stands, whatever has changed since."""
+        return request_id in self._answered
+
     async def tell(self, event: Event) -> None:
         """Store and handle a fact, however long the disk refuses; waits for room, so that senders slow down."""
         while len(self._inbox) >= INBOX_MAX and not self._is_closed:

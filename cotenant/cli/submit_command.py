@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from cotenant.cli.exit_codes import ExitCode
-from cotenant.cli.formats import emit_data, emit_message, message_to_dict
+from cotenant.cli.formats import OutputFormat, emit_data, emit_message, message_to_dict
 from cotenant.cli.graph_input import load_graph
 from cotenant.cli.job_views import AWAITING_PREDICTION, coded_reason, describe_job
 from cotenant.cli.job_waiting import wait_for_job
@@ -19,7 +19,7 @@ from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client_errors import InputError, UnavailableError
 from cotenant.job_file import JobFile, parse_job, read_content
-from cotenant.v1 import prediction_pb2, scheduling_pb2
+from cotenant.v1 import prediction_pb2, resources_pb2, scheduling_pb2
 
 _HELP = """Hand a job in: from JOB_FILE, from flags with the command behind `--`, or both (flags win).
 
@@ -76,7 +76,8 @@ def _with_flags(command: Command) -> Command:
 @click.command(help=_HELP, epilog=_EPILOG)
 @click.argument("job_file_and_command", nargs=-1, metavar="[JOB_FILE] [-- COMMAND...]")
 @_with_flags
-@click.option("--dry-run", is_flag=True, help="Check and predict, submit nothing; exit 4 = fits nowhere.")
+@click.option("--dry-run", is_flag=True, help="Check and predict, submit nothing; exit 4 = fits nowhere, or refused.")
+@click.option("--force", is_flag=True, help="Submit what no connected node can run or no device can hold.")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit 7 = failed, 8 = cancelled.")
 @click.option("--request-id", default="", help="Reuse it to repeat a submission safely.")
 @with_session
@@ -86,6 +87,7 @@ def submit(
     *,
     job_file_and_command: tuple[str, ...],
     dry_run: bool,
+    force: bool,
     wait: bool,
     request_id: str,
     **flags: object,
@@ -97,13 +99,15 @@ def submit(
     if graph:
         spec.graph_sha256 = _upload(session, graph)
     client = session.scheduler()
-    job = client.submit_job(spec, request_id=request_id, validate_only=dry_run)
+    answer = client.submit(spec, request_id=request_id, validate_only=dry_run, force=force)
+    _tell_warnings(answer.warnings)
+    job = answer.job
     if dry_run:
-        _show_dry_run(session, job)
+        _show_dry_run(session, answer)
         return
     if not session.output.is_for_people:
         if not wait:
-            emit_message(job, session.output, names=[job.job_id])
+            _emit_job(session, answer)
     else:
         show(f"{job.job_id}  {job.spec.name}  submitted")
         if job.reason.code not in ("", AWAITING_PREDICTION):
@@ -174,16 +178,34 @@ def _upload(session: Session, graph: bytes) -> str:
     except UnavailableError as error:
         error.remedy += "; without a graph the job would run on GPUs of its own"
         raise
-    for warning in answer.warnings:
-        tell(f"warning: {warning.code}: {warning.message}", style="yellow")
+    _tell_warnings(answer.warnings)
     return answer.graph_sha256
 
 
-def _show_dry_run(session: Session, job: scheduling_pb2.Job) -> None:
+def _tell_warnings(warnings: Iterable[resources_pb2.Warning]) -> None:
+    for warning in warnings:
+        tell(f"warning: {warning.code}: {warning.message}", style="yellow")
+
+
+def _emit_job(session: Session, answer: scheduling_pb2.SubmitJobResponse) -> None:
+    """Writes the job as data, with the warnings as one more field of it."""
+    if session.output is OutputFormat.NAME:
+        emit_message(answer.job, session.output, names=[answer.job.job_id])
+        return
+    emit_data(message_to_dict(answer.job) | {"warnings": _as_data(answer.warnings)}, session.output)
+
+
+def _as_data(warnings: Iterable[resources_pb2.Warning]) -> list[dict[str, Any]]:
+    return [message_to_dict(warning) for warning in warnings]
+
+
+def _show_dry_run(session: Session, answer: scheduling_pb2.SubmitJobResponse) -> None:
+    job = answer.job
     predictions = {device: _predict(session, job, device) for device in _devices(session) if job.spec.graph_sha256}
     if not session.output.is_for_people:
         named = {device: message_to_dict(prediction) for device, prediction in predictions.items()}
-        emit_data({"job": message_to_dict(job), "predictions": named}, session.output)
+        content = {"job": message_to_dict(job), "predictions": named, "warnings": _as_data(answer.warnings)}
+        emit_data(content, session.output)
         _exit_unless_it_fits(predictions)
         return
     for device, prediction in predictions.items():

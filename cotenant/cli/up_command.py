@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shlex
 import signal
@@ -51,8 +52,9 @@ def up(
 ) -> None:
     """Start predictor, scheduler and agent on this machine and keep them until interrupted.
 
-    Serves on loopback only. Running jobs survive a stop: they end themselves when their lease runs out, or go on when
-    `cotenant up` comes back before that.
+    Serves on loopback only. Jobs may run any program with any environment, in the allowed directories and below. Every
+    user of this machine can submit some, and they run as whoever started `cotenant up`. Running jobs survive a stop:
+    they end themselves when their lease runs out, or go on when `cotenant up` comes back before that.
     """
     if not re.fullmatch("[A-Za-z0-9._-]{1,63}", node_id):
         raise InputError(f"{node_id!r} names no node", remedy="up to 63 letters, digits, '.', '_' or '-'")
@@ -61,6 +63,7 @@ def up(
         standin_cores=parse_cores(standin_cores) if standin_cores else (),
         standin_memory_bytes=parse_bytes(standin_memory),
         allowed_directories=allowed or (Path.cwd(),),
+        any_command=True,
     )
     cluster = LocalCluster(
         state_dir=(state_dir or state_folder(resolve_settings({}).settings)).absolute(),
@@ -129,11 +132,30 @@ def _serve(cluster: LocalCluster) -> None:
 def _announce(cluster: LocalCluster) -> None:
     tell(f"up. scheduler {cluster.scheduler_address}, predictor {cluster.predictor_address}")
     tell(f"state and logs in {cluster.state_dir}; Ctrl-C stops")
+    for line, style in reach_lines(cluster, user_id=os.geteuid()):
+        tell(line, style=style)
     active = _active_policy(cluster.scheduler_address)
     if active not in ("", cluster.policy):
         tell(f"policy {active} of the kept state stays in force; `cotenant policies use {cluster.policy}` changes it")
     for line in export_lines(cluster, resolve_settings({}).settings):
         click.echo(line)
+
+
+def reach_lines(cluster: LocalCluster, *, user_id: int) -> list[tuple[str, str]]:
+    """Returns who may run what as whom through this cluster, a line and its style each; as root it is a warning."""
+    directories = ", ".join(str(one.absolute()) for agent in cluster.agents for one in agent.allowed_directories)
+    everyone = f"every user of this machine can reach {cluster.scheduler_address} and run any program"
+    if user_id != 0:
+        return [(f"{everyone} as {_user_name(user_id)}, in {directories}", "")]
+    remedy = "end it (Ctrl-C) and start `cotenant up` as an ordinary user, unless you trust everybody here"
+    return [(f"warning: {everyone} AS ROOT, in {directories}", "bold red"), (f"  remedy: {remedy}", "")]
+
+
+def _user_name(user_id: int) -> str:
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        return f"user {user_id}"
 
 
 def _active_policy(address: str) -> str:

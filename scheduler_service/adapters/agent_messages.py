@@ -117,8 +117,13 @@ def attempt_ended(exited: node_agent_pb2.AttemptExited) -> JobFinished | JobStop
     )
 
 
-def command_refused(refused: node_agent_pb2.CommandRefused) -> JobFailed | LaunchRefused:
-    """Read a refusal; an attempt that the node does not know has been lost with its traces."""
+def command_refused(refused: node_agent_pb2.CommandRefused, *, is_final: bool = False) -> JobFailed | LaunchRefused:
+    """Read a refusal; an attempt that the node does not know has been lost with its traces.
+
+    Args:
+        refused: What the node said.
+        is_final: Asking again would not help, here or on another node.
+    """
     key = refused.key
     if refused.code == "NO_SUCH_ATTEMPT":
         return JobFailed(
@@ -136,6 +141,7 @@ def command_refused(refused: node_agent_pb2.CommandRefused) -> JobFailed | Launc
         fence=key.fence,
         code=refused.code,
         message=refused.message[:_DETAIL_CHARACTERS_MAX],
+        is_final=is_final,
     )
 
 

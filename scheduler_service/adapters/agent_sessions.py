@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from cotenant.v1 import node_agent_pb2
 from scheduler_service.adapters.agent_refusals import AgentRefusals
+from scheduler_service.adapters.launch_rules import LaunchRules
 from scheduler_service.errors import NodeUnreachableError, OverloadedError
 
 _log = logging.getLogger(__name__)
@@ -26,12 +27,14 @@ class AgentSession:
 
     Attributes:
         instance_id: Of the agent's process; empty = it does not say.
+        launch_rules: What its node runs; None = it does not say.
     """
 
     node_id: str
     last_heard_at_ms: int
     no_profiles: bool = False
     instance_id: str = ""
+    launch_rules: LaunchRules | None = None
     outbound: asyncio.Queue[node_agent_pb2.ConnectResponse] = field(
         default_factory=lambda: asyncio.Queue(OUTBOUND_MESSAGES_MAX)
     )
@@ -78,14 +81,26 @@ class AgentSessions:
         """The present sessions by node id."""
         return self._sessions
 
-    def open(self, node_id: str, *, now_ms: int, no_profiles: bool = False, instance_id: str = "") -> AgentSession:
+    def open(
+        self,
+        node_id: str,
+        *,
+        now_ms: int,
+        no_profiles: bool = False,
+        instance_id: str = "",
+        launch_rules: LaunchRules | None = None,
+    ) -> AgentSession:
         """Start a session; an older one of the same node is closed."""
         previous = self._sessions.get(node_id)
         if previous is not None:
             previous.closed.set()
             self._end_reads(node_id)
         session = AgentSession(
-            node_id=node_id, last_heard_at_ms=now_ms, no_profiles=no_profiles, instance_id=instance_id
+            node_id=node_id,
+            last_heard_at_ms=now_ms,
+            no_profiles=no_profiles,
+            instance_id=instance_id,
+            launch_rules=launch_rules,
         )
         self._sessions[node_id] = session
         return session

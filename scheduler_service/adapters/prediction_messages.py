@@ -17,7 +17,7 @@ from scheduler_service.core.commands import (
     RequestPairPredictions,
     RequestPrediction,
 )
-from scheduler_service.core.records import JobPrediction, MemoryPoint, PairPrediction
+from scheduler_service.core.records import JobPrediction, MemoryPoint, MemoryRange, PairPrediction
 
 
 def settings_message(settings: object) -> resources_pb2.JobSettings:
@@ -86,6 +86,23 @@ def _memory_point(estimate: resources_pb2.Estimate) -> MemoryPoint:
     upper = estimate.upper_99 if estimate.HasField("upper_99") else estimate.upper
     value, bound = round(_possible(estimate.value)), round(_possible(upper))
     return MemoryPoint(memory_bytes=value, memory_bytes_upper_99=max(bound, value))
+
+
+def memory_range(command: RequestPrediction, answer: prediction_pb2.PredictJobResponse) -> MemoryRange:
+    """Read the memory of the smallest sub-batch that was asked about, else of the batch.
+
+    Raises:
+        ValueError: A number cannot be, or the answer lacks what was asked.
+    """
+    asked = min(command.sub_batches, default=0)
+    found = [point.memory_bytes for point in answer.sub_batches if point.sub_batch == asked]
+    if asked and not found:
+        raise ValueError(f"nothing is said about a sub-batch of {asked}")
+    estimate = found[0] if found else answer.memory_bytes
+    point = _memory_point(estimate)
+    # A lower end that is not told is 0, which refuses nobody.
+    lower_bytes = min(round(_possible(estimate.lower)), point.memory_bytes)
+    return MemoryRange(lower_bytes=lower_bytes, upper_99_bytes=point.memory_bytes_upper_99)
 
 
 def _possible(value: float, *, least: float = 0.0) -> float:

@@ -8,12 +8,13 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 import grpc
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
-from cotenant.v1 import prediction_pb2_grpc
+from cotenant.v1 import prediction_pb2, prediction_pb2_grpc
 from scheduler_service.adapters import prediction_messages
 from scheduler_service.core.commands import (
     PairMember,
@@ -31,11 +32,12 @@ from scheduler_service.core.events import (
     PredictionFailed,
 )
 from scheduler_service.core.pair_refreshes import changed_pairs
-from scheduler_service.core.records import JobPrediction, PairPrediction
+from scheduler_service.core.records import JobPrediction, MemoryRange, PairPrediction
 from scheduler_service.errors import PredictorError
 
 _log = logging.getLogger(__name__)
 
+Answer = TypeVar("Answer")
 Question = RequestPrediction | RequestPairPredictions | RefreshPairs
 
 # Calls under way at once; further ones wait here, not in the predictor.
@@ -119,12 +121,28 @@ class PredictorClient:
         Raises:
             PredictorError: No usable answer within the deadline.
         """
+        return await self._predict(command, prediction_messages.job_prediction, deadline_s)
+
+    async def predict_memory(self, command: RequestPrediction, *, deadline_s: float | None = None) -> MemoryRange:
+        """Ask how much memory a job takes at the smallest sub-batch named, else at its batch.
+
+        Raises:
+            PredictorError: No usable answer within the deadline.
+        """
+        return await self._predict(command, prediction_messages.memory_range, deadline_s)
+
+    async def _predict(
+        self,
+        command: RequestPrediction,
+        read: Callable[[RequestPrediction, prediction_pb2.PredictJobResponse], Answer],
+        deadline_s: float | None,
+    ) -> Answer:
         try:
             async with self._calls:
                 answer = await self._connected().PredictJob(
                     prediction_messages.job_question(command), timeout=deadline_s or self._deadline_s
                 )
-            return prediction_messages.job_prediction(command, answer)
+            return read(command, answer)
         except grpc.aio.AioRpcError as error:
             raise _translate(error) from error
         except (ValueError, KeyError) as error:

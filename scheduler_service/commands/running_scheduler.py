@@ -14,6 +14,7 @@ import grpc
 from scheduler_service import policy_registry
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.command_performer import CommandPerformer
+from scheduler_service.adapters.memory_ranges import MemoryRanges
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.predictor_client import PredictorClient, open_channel
 from scheduler_service.adapters.progress_reports import ProgressReports
@@ -26,6 +27,7 @@ from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import NodeDisconnected, PolicyChosen
 from scheduler_service.errors import SettingsError
 from scheduler_service.grpc_api import policies
+from scheduler_service.grpc_api.admission import Admission
 from scheduler_service.grpc_api.job_watch import WatchHub
 from scheduler_service.grpc_api.metrics import Metrics
 from scheduler_service.grpc_api.metrics_server import MetricsServer
@@ -63,6 +65,7 @@ class RunningScheduler:
         self._watch_hub: WatchHub | None = None
         self._loop: LiveLoop | None = None
         self._predictor: PredictorClient | None = None
+        self._ranges: MemoryRanges | None = None
 
     async def start(self) -> Mapping[str, object]:
         """Recover, then serve.
@@ -90,11 +93,18 @@ class RunningScheduler:
             storage_failure=lambda: loop.storage_failure,
         )
         loop.observers = (metrics, watch_hub)
-        agents = self._make_agents(loop, sessions, stretches)
+        self._ranges = MemoryRanges(predictor, deadline_s=deadline_s)
+        admission = Admission(sessions=sessions, ranges=self._ranges)
+        agents = self._make_agents(loop, sessions, stretches, admission)
         self._tell_first_facts(loop, agents)
         loop.perform_all(loop.engine.reissue())
         cluster = Cluster(
-            loop=loop, numbers=recovered.numbers, sessions=sessions, predictor=predictor, watch_hub=watch_hub
+            loop=loop,
+            numbers=recovered.numbers,
+            sessions=sessions,
+            predictor=predictor,
+            watch_hub=watch_hub,
+            admission=admission,
         )
         self._spawn(loop.run())
         if settings.predictor_address:
@@ -147,7 +157,9 @@ class RunningScheduler:
         )
         return loop
 
-    def _make_agents(self, loop: LiveLoop, sessions: AgentSessions, stretches: StretchRelay) -> NodeAgentServicer:
+    def _make_agents(
+        self, loop: LiveLoop, sessions: AgentSessions, stretches: StretchRelay, admission: Admission
+    ) -> NodeAgentServicer:
         settings = self._settings
         times = LeaseTimes(heartbeat_ms=settings.heartbeat_ms, lease_ms=settings.lease_ms, grace_ms=settings.grace_ms)
         leases = NodeLeases(
@@ -164,6 +176,7 @@ class RunningScheduler:
             stretches=stretches,
             times=times,
             certificates_required=bool(settings.client_ca_file),
+            is_final=admission.is_final,
         )
 
     def _tell_first_facts(self, loop: LiveLoop, agents: NodeAgentServicer) -> None:
@@ -213,6 +226,8 @@ class RunningScheduler:
         if self._watch_hub is not None:
             self._watch_hub.close()
         await self._server.stop(grace_s=self._settings.drain_ms / 1000)
+        if self._ranges is not None:
+            await self._ranges.close()
         if self._predictor is not None:
             await self._predictor.close()
         if self._loop is not None:

@@ -9,6 +9,8 @@ from itertools import combinations
 from scheduler_service.core.records import Gpu, JobPrediction, JobRequest, Level, MemoryPoint, Reason, Share
 from scheduler_service.core.view import Predictions
 
+_DOUBTS = frozenset({"PAIR_UNKNOWN", "OUT_OF_DOMAIN", "JOB_UNKNOWN"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resident:
@@ -69,6 +71,20 @@ def _trusted_point(request: JobRequest, prediction: JobPrediction | None, sub_ba
     return memory_point(prediction, sub_batch)
 
 
+def too_large_alone(request: JobRequest, sub_batch: int, gpu: Gpu, predictions: Predictions) -> Reason | None:
+    """Return that a GPU is too small for what is predicted, however reliably: no consent to share helps there.
+
+    Where the prediction is not reliable the job is tried alone all the same (`reserved_bytes`); it never shares.
+    """
+    prediction = predictions.job(request.key, gpu.device)
+    point = memory_point(prediction, sub_batch) if prediction is not None else None
+    if point is None or request.memory_request_bytes or point.memory_bytes <= gpu.memory_bytes:
+        return None
+    numbers = {"needed_bytes": point.memory_bytes, "gpu_memory_bytes": gpu.memory_bytes}
+    code = "MEMORY_EXCEEDS_GPU" if _trusted_point(request, prediction, sub_batch) else "MEMORY_LIKELY_EXCEEDS_GPU"
+    return Reason(code=code, numbers=numbers, gpu_ids=(gpu.gpu_id,))
+
+
 def sharing_obstacle(
     newcomer: Resident, residents: Sequence[Resident], gpu: Gpu, predictions: Predictions
 ) -> Reason | None:
@@ -85,7 +101,9 @@ def sharing_obstacle(
         others = [other for other in everyone if other is not victim]
         obstacle = _victim_obstacle(victim, others, gpu, predictions)
         if obstacle is not None:
-            return obstacle
+            is_doubt = obstacle.code in _DOUBTS
+            too_large = too_large_alone(newcomer.request, newcomer.sub_batch, gpu, predictions) if is_doubt else None
+            return too_large or obstacle
     return None
 
 

@@ -212,10 +212,15 @@ class JobFailed(AttemptReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRefused(AttemptReport):
-    """The agent would not start it (allow-list, capacity, stale fence); nothing ran."""
+    """The agent would not start it (allow-list, capacity, stale fence); nothing ran.
+
+    Attributes:
+        is_final: No connected node would start it, now or later, so it is not tried again.
+    """
 
     code: str
     message: str = ""
+    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -240,12 +240,12 @@ def _failed_while_stopping(state: ClusterState, job: JobRecord, event: events.Jo
 
 
 def _refused(state: ClusterState, job: JobRecord, event: events.LaunchRefused, step: Step) -> None:
-    """Try again later, a bounded number of times; nothing ran, so no restart is counted."""
+    """Try again later, a bounded number of times, unless that is useless; nothing ran, so no restart is counted."""
     refusals = job.launch_refusals + 1
     detail = f"{event.code}: {event.message}"[:4_096]
     job = job.changed(launch_refusals=refusals, exit_class="refused", exit_detail=detail)
     reason = Reason(code="LAUNCH_REFUSED", numbers={"refusals": refusals, "refusals_max": LAUNCH_REFUSALS_MAX})
-    if refusals >= LAUNCH_REFUSALS_MAX:
+    if event.is_final or refusals >= LAUNCH_REFUSALS_MAX:
         end(
             state,
             job,

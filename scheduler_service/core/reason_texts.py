@@ -33,6 +33,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "GPU.",
     "MEMORY_EXCEEDS_GPU": "The job needs {needed_bytes}, but the largest usable GPU has {gpu_memory_bytes}; use a "
     "smaller batch or state memory_bytes if you know better.",
+    "MEMORY_LIKELY_EXCEEDS_GPU": "The job is predicted to need {needed_bytes}, and the GPU has {gpu_memory_bytes}. The "
+    "prediction is not reliable, so the job may be tried alone; use a smaller batch or a larger GPU.",
     "MEMORY_DOES_NOT_FIT": "The job needs {needed_bytes} and {free_bytes} are left of the GPU's {gpu_memory_bytes}.",
     "TOO_MANY_JOBS": "The GPU holds {jobs_on_gpu} job(s), and the policy allows {jobs_on_gpu_max}.",
     "UTILIZATION_TOO_HIGH": "Together the jobs would use {utilization_ratio} of the GPU, and the policy allows "
@@ -147,7 +149,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "RESTART_LIMIT": "The job was restarted {restarts} time(s), and {restart_limit} are allowed; raise restart_limit "
     "or see "
     "the last exit class.",
-    "LAUNCH_REFUSED_FOR_GOOD": "The node agent refused to start the job {refusals} times.",
+    "LAUNCH_REFUSED_FOR_GOOD": "The node agent refused to start the job ({refusals} refusal(s)); asking "
+    "again would not help.",
 }
 """Code -> sentence; {name} stands for a number of the reason, {jobs} and {gpus} for its ids."""
 

@@ -164,6 +164,14 @@ class MemoryPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRange:
+    """Predicted device memory of a job alone: the interval's lower end and the bound of 99 %."""
+
+    lower_bytes: int
+    upper_99_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobPrediction:
     """What is predicted of one job key on one device type.
 

@@ -14,7 +14,8 @@ from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import Phase, Reason
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import OverloadedError
-from scheduler_service.grpc_api.translate_jobs import job_message, present_reason
+from scheduler_service.grpc_api.job_reasons import present_reason
+from scheduler_service.grpc_api.translate_jobs import job_message
 
 WATCHERS_MAX = 100
 CHANGES_WAITING_MAX = 1_000

@@ -16,7 +16,7 @@ from scheduler_service.core.events import Event, JobFailed
 from scheduler_service.core.records import Phase
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.view import GpuView
-from scheduler_service.grpc_api.translate_jobs import present_reason
+from scheduler_service.grpc_api.job_reasons import present_reason
 
 _DECISION_BUCKETS_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3)
 _WAIT_BUCKETS_S = (1, 5, 15, 60, 300, 900, 3_600, 4 * 3_600, 24 * 3_600)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cotenant.v1 import node_agent_pb2, node_agent_pb2_grpc
 from scheduler_service.adapters import agent_messages
 from scheduler_service.adapters.agent_sessions import AgentSession, AgentSessions
+from scheduler_service.adapters.launch_rules import launch_rules
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.progress_reports import ProgressReports
 from scheduler_service.adapters.stretch_relay import StretchRelay
 from scheduler_service.core.events import NodeDisconnected, NodeLost
+from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import AgentProtocolError
 from scheduler_service.grpc_api.agent_door import AgentDoor, Standing
 from scheduler_service.grpc_api.status_codes import Context
@@ -48,6 +50,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
 
     Args:
         certificates_required: The node id must then be a name of the agent's certificate.
+        is_final: Says of a node's refusal whether asking again, or another node, is useless.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         stretches: StretchRelay,
         times: LeaseTimes,
         certificates_required: bool = False,
+        is_final: Callable[[ClusterState, str, node_agent_pb2.CommandRefused], bool] = lambda *_: False,
     ) -> None:
         self._loop = loop
         self._sessions = sessions
@@ -69,6 +73,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         self._times = times
         self._certificates_required = certificates_required
         self._door = AgentDoor(loop=loop, sessions=sessions, leases=leases, lease_ms=times.lease_ms)
+        self._is_final = is_final
         self._telling: set[asyncio.Future[None]] = set()
 
     async def Connect(  # noqa: N802 - the contract's name
@@ -82,6 +87,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             now_ms=self._loop.clock.now_ms(),
             no_profiles=hello.no_profiles,
             instance_id=hello.instance_id,
+            launch_rules=launch_rules(hello),
         )
         session.send(node_agent_pb2.ConnectResponse(welcome=self._welcome()))
         receiving = asyncio.ensure_future(self._receive(session, hello, request_iterator))
@@ -158,7 +164,8 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             case "command_refused":
                 refused = message.command_refused
                 if self._door.standing(session.node_id, refused.key) in _ENDING:
-                    await self._tell_later(self._loop.tell(agent_messages.command_refused(refused)))
+                    is_final = self._is_final(self._loop.engine.state, session.node_id, refused)
+                    await self._tell_later(self._loop.tell(agent_messages.command_refused(refused, is_final=is_final)))
             case "log_chunk":
                 self._sessions.take_log_chunk(session.node_id, message.log_chunk)
             case other:

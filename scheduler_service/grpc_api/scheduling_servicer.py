@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from cotenant.v1 import node_agent_pb2, scheduling_pb2, scheduling_pb2_grpc
+from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2, scheduling_pb2_grpc
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.adapters.proto_enums import PHASE_FROM_PROTO
@@ -16,7 +16,9 @@ from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import Phase
 from scheduler_service.errors import FieldViolation, InvalidRequestError, NodeUnreachableError, WrongJobPhaseError
 from scheduler_service.grpc_api import job_requests, policies, validation
+from scheduler_service.grpc_api.admission import Admission
 from scheduler_service.grpc_api.decide import decide
+from scheduler_service.grpc_api.job_reasons import present_reason, told_reason
 from scheduler_service.grpc_api.job_watch import WatchHub
 from scheduler_service.grpc_api.pages import page
 from scheduler_service.grpc_api.status_codes import Context
@@ -25,11 +27,13 @@ from scheduler_service.grpc_api.translate_jobs import (
     history_messages,
     job_message,
     name_neighbours,
-    present_reason,
     reason_message,
 )
 from scheduler_service.grpc_api.translate_nodes import node_message
 from scheduler_service.live_loop import LiveLoop
+
+# Warnings of accepted submissions, for their repetition; forgotten with the process.
+WARNED_REQUESTS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,7 @@ class Cluster:
     sessions: AgentSessions
     predictor: PredictorClient
     watch_hub: WatchHub
+    admission: Admission
 
     @property
     def engine(self) -> SchedulerEngine:
@@ -53,16 +58,34 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._warned: dict[str, Sequence[resources_pb2.Warning]] = {}
 
     async def SubmitJob(  # noqa: N802
         self, request: scheduling_pb2.SubmitJobRequest, context: Context
     ) -> scheduling_pb2.SubmitJobResponse:
         """Accept a job; the answer comes after the job is on disk."""
         validation.require(validation.submission_violations(request))
+        warnings = await self._reviewed(request, context)
         if request.validate_only:
-            return scheduling_pb2.SubmitJobResponse(job=self._would_be(request.spec))
+            return scheduling_pb2.SubmitJobResponse(job=self._would_be(request.spec), warnings=warnings)
         mutation = job_requests.submission(request, self._cluster.engine, self._cluster.numbers)
-        return scheduling_pb2.SubmitJobResponse(job=self._job(await self._cluster.loop.mutate(mutation)))
+        job = self._job(await self._cluster.loop.mutate(mutation))
+        return scheduling_pb2.SubmitJobResponse(job=job, warnings=warnings)
+
+    async def _reviewed(
+        self, request: scheduling_pb2.SubmitJobRequest, context: Context
+    ) -> Sequence[resources_pb2.Warning]:
+        """Look at a submission; one that was accepted before is accepted again, with the warnings that it had."""
+        if request.request_id and self._cluster.loop.has_answered(request.request_id):
+            return self._warned.get(request.request_id, ())
+        warnings = await self._cluster.admission.review(
+            self._cluster.engine.state, request, seconds_left=context.time_remaining()
+        )
+        if warnings and request.request_id and not request.validate_only:
+            self._warned[request.request_id] = warnings
+            while len(self._warned) > WARNED_REQUESTS_MAX:
+                del self._warned[next(iter(self._warned))]
+        return warnings
 
     async def GetJob(  # noqa: N802
         self, request: scheduling_pb2.GetJobRequest, context: Context
@@ -125,7 +148,7 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         name_neighbours(state, job, candidates)
         return scheduling_pb2.ExplainJobResponse(
             job=job_message(state, job),
-            reason=reason_message(reason),
+            reason=reason_message(told_reason(state, job, reason)),
             candidates=candidates,
             policy=state.policy,
             decided_at_ms=state.decided_at_ms,

@@ -14,8 +14,9 @@ from scheduler_service.adapters.proto_enums import LEVEL_TO_PROTO, PHASE_TO_PROT
 from scheduler_service.core.decisions import Candidate
 from scheduler_service.core.job_records import JobEvent, JobRecord
 from scheduler_service.core.reason_texts import describe_reason
-from scheduler_service.core.records import Assignment, JobPrediction, JobRequest, Phase, Reason
+from scheduler_service.core.records import Assignment, JobPrediction, JobRequest, Reason
 from scheduler_service.core.state import ClusterState
+from scheduler_service.grpc_api.job_reasons import present_reason, told_reason
 
 DEFAULT_MAX_SLOWDOWN_RATIO = 0.2
 DEFAULT_RESTART_LIMIT = 5
@@ -67,15 +68,9 @@ def reason_message(reason: Reason) -> scheduling_pb2.Reason:
     )
 
 
-def present_reason(state: ClusterState, job: JobRecord) -> Reason:
-    """Return why a job is where it is: for a waiting one the newest decision about it."""
-    decision = state.decisions.get(job.job_id) if job.phase is Phase.PENDING else None
-    return decision.reason if decision is not None else job.reason
-
-
 def _job_reason_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Reason:
     """Return why a job is where it is; whom an agent has refused reads its very words, nobody else has them."""
-    message = reason_message(present_reason(state, job))
+    message = reason_message(told_reason(state, job, present_reason(state, job)))
     if message.code in {"LAUNCH_REFUSED", "LAUNCH_REFUSED_FOR_GOOD"} and job.exit_detail:
         message.message += f" It said: {job.exit_detail}"
     return message

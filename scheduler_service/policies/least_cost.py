@@ -163,7 +163,9 @@ class LeastCostRound:
         candidates = self._table(request, gpu_ids) if self._view.explain else ()
         if chosen is not None:
             return self._start(request, chosen, float(costs[list(chosen)].sum()), candidates)
-        reason = impossible_reason(self._view, self._inventory, request) or self._wait_reason(request, costs)
+        # Where nobody can start that is the reason, as `known_obstacle` tells it to those who ask for no table of GPUs.
+        wait_reason = self._wait_reason(request, costs) if self._open_count else self._full
+        reason = impossible_reason(self._view, self._inventory, request) or wait_reason
         self._failed[shape_of(request)] = reason
         return Hold(job_id=request.job_id, reason=reason, candidates=candidates)
 

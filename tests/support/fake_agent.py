@@ -35,6 +35,7 @@ class FakeAgent:
         launched: Every attempt ever started here, in order; a repeated order starts nothing.
         logs: What `ReadLog` answers with.
         stretches: What every heartbeat carries.
+        launch_rules: What the Hello says that this node runs; None = it does not say.
     """
 
     address: str
@@ -55,6 +56,7 @@ class FakeAgent:
     stretches: list[resources_pb2.MeasuredStretch] = field(default_factory=list)
     no_profiles: bool = False
     instance_id: str = ""
+    launch_rules: node_agent_pb2.LaunchRules | None = None
     hellos: int = 0
     acks: int = 0
 
@@ -157,6 +159,7 @@ class FakeAgent:
             cpu_cores=8,
             host_memory_bytes=64 * GIB,
             no_profiles=self.no_profiles,
+            launch_rules=self.launch_rules,
             gpus=[
                 node_agent_pb2.AgentGpu(
                     gpu_id=f"{self.node_id}-gpu-{index}",

@@ -48,6 +48,7 @@ class FakeScheduler(scheduling_pb2_grpc.SchedulingServiceServicer):
         changes: What a watch sends after its snapshot; the watch then ends.
         refusals: Method -> (code, message, reason, remedy).
         seen: Requests in order.
+        warnings: What is said of every submission.
     """
 
     jobs: dict[str, scheduling_pb2.Job] = field(default_factory=dict)
@@ -58,6 +59,7 @@ class FakeScheduler(scheduling_pb2_grpc.SchedulingServiceServicer):
     changes: list[scheduling_pb2.Job] = field(default_factory=list)
     refusals: dict[str, tuple[int, str, str, str]] = field(default_factory=dict)
     seen: list[object] = field(default_factory=list)
+    warnings: list[resources_pb2.Warning] = field(default_factory=list)
 
     def _note(self, request: object, context: grpc.ServicerContext) -> None:
         self.seen.append(request)
@@ -79,7 +81,7 @@ class FakeScheduler(scheduling_pb2_grpc.SchedulingServiceServicer):
         job.phase = scheduling_pb2.JOB_PHASE_PENDING
         if not request.validate_only:
             self.jobs[job.job_id] = job
-        return scheduling_pb2.SubmitJobResponse(job=job)
+        return scheduling_pb2.SubmitJobResponse(job=job, warnings=self.warnings)
 
     def GetJob(
         self, request: scheduling_pb2.GetJobRequest, context: grpc.ServicerContext

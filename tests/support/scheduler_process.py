@@ -124,10 +124,15 @@ class SchedulerClient:
         self._channel.close()
 
     def submit(self, *, request_id: str = "", validate_only: bool = False, **fields: Any) -> scheduling_pb2.Job:
+        return self.answer_to(request_id=request_id, validate_only=validate_only, **fields).job
+
+    def answer_to(
+        self, *, request_id: str = "", validate_only: bool = False, force: bool = False, **fields: Any
+    ) -> scheduling_pb2.SubmitJobResponse:
         request = scheduling_pb2.SubmitJobRequest(
-            request_id=request_id, validate_only=validate_only, spec=job_spec(**fields)
+            request_id=request_id, validate_only=validate_only, spec=job_spec(**fields), force=force
         )
-        return self.stub.SubmitJob(request, timeout=20, wait_for_ready=True).job
+        return self.stub.SubmitJob(request, timeout=20, wait_for_ready=True)
 
     def get(self, job_id: str) -> scheduling_pb2.Job:
         request = scheduling_pb2.GetJobRequest(job_id=job_id)

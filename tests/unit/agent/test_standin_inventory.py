@@ -39,6 +39,11 @@ def test_the_first_look_at_a_job_knows_no_utilization() -> None:
     assert reading.jobs[KEY].utilization_ratio is None
 
 
+def test_a_job_on_a_core_sees_no_gpu_of_the_machine() -> None:
+    environment = build(FakeProcesses()).bind(["standin-n-0"]).environment
+    assert environment["CUDA_VISIBLE_DEVICES"] == ""
+
+
 def test_utilization_never_passes_one() -> None:
     processes = FakeProcesses()
     processes.table = {1: FakeProcess(1)}

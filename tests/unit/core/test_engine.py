@@ -158,6 +158,15 @@ def test_a_refused_launch_is_tried_again_a_bounded_number_of_times() -> None:
     assert record.exit_detail == "COMMAND_NOT_ALLOWED: rm"
 
 
+def test_a_refusal_that_nothing_would_change_ends_the_job_at_once() -> None:
+    play = Play()
+    play.submit()
+    play.report(events.LaunchRefused, code="COMMAND_NOT_ALLOWED", message="rm", is_final=True)
+    record = play.engine.state.jobs["j0"]
+    assert (record.phase, record.reason.code) == (Phase.FAILED, "LAUNCH_REFUSED_FOR_GOOD")
+    assert (record.attempt, record.exit_detail) == (1, "COMMAND_NOT_ALLOWED: rm")
+
+
 def test_cancelling_stops_first_and_the_gpu_is_free_only_after_the_confirmation() -> None:
     play = Play()
     play.submit()

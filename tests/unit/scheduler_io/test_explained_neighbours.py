@@ -54,7 +54,7 @@ def test_beyond_a_bound_the_newest_decision_is_told_without_looking_at_everythin
     loop.engine = play.engine
     nobody = cast("Any", None)
     servicer = SchedulingServicer(
-        Cluster(loop=loop, numbers=nobody, sessions=nobody, predictor=nobody, watch_hub=nobody)
+        Cluster(loop=loop, numbers=nobody, sessions=nobody, predictor=nobody, watch_hub=nobody, admission=nobody)
     )
 
     def explained() -> scheduling_pb2.ExplainJobResponse:

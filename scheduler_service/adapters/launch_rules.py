@@ -1,0 +1,125 @@
+"""What connected nodes say they run, compared with what a job asks for: by name only, the node has the last word."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from posixpath import join, normpath
+
+from cotenant.v1 import node_agent_pb2, scheduling_pb2
+from scheduler_service.core.inventory import kind_of
+from scheduler_service.core.records import Node
+
+PATHS_MAX = 2_000
+PATH_CHARACTERS_MAX = 4_096
+PATTERNS_MAX = 200
+PATTERN_CHARACTERS_MAX = 128
+"""What is kept of one node; a node that tells more is taken as one that tells nothing."""
+_SHOWN_MAX = 5
+_SHOWN_CHARACTERS_MAX = 200
+_AGENT = "python -m cotenant_agent run"
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why a node cannot run a job, to be read after the node's name, and what would help."""
+
+    finding: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRules:
+    """What one node runs.
+
+    Attributes:
+        any_command: Any executable and any environment; directories are listed all the same.
+        executables: Paths.
+        directories: Roots of working directories.
+        environment: Matches the names of allowed variables.
+    """
+
+    any_command: bool
+    executables: AbstractSet[str]
+    directories: tuple[str, ...]
+    environment: re.Pattern[str]
+
+    def obstacles(self, spec: scheduling_pb2.JobSpec) -> Iterator[Obstacle]:
+        """Say what of a job's command and environment this node does not run."""
+        if self.any_command:
+            return
+        if not self._lists(spec):
+            finding = f"runs {_some(self.executables)}, not {spec.command[0][:_SHOWN_CHARACTERS_MAX]!r}"
+            yield Obstacle(finding, f"let the node's owner add it ({_AGENT} --allow-executable)")
+        refused = [name for name in sorted(spec.environment) if not self.environment.fullmatch(name)]
+        if refused:
+            finding = f"does not take the variables {_some(refused)}"
+            yield Obstacle(finding, f"let the node's owner add them ({_AGENT} --allow-environment)")
+
+    def _lists(self, spec: scheduling_pb2.JobSpec) -> bool:
+        name = spec.command[0]
+        if "/" not in name:
+            return any(PurePosixPath(path).name == name for path in self.executables)
+        return normpath(join(spec.working_directory or "/", name)) in self.executables
+
+    def lists_directory(self, path: str) -> bool:
+        """Say whether a working directory lies in a listed one by its name; a link may lead in or out all the same."""
+        wanted = PurePosixPath(normpath(path))
+        return not path or any(wanted.is_relative_to(normpath(root)) for root in self.directories)
+
+
+def launch_rules(hello: node_agent_pb2.Hello) -> LaunchRules | None:
+    """Read what a node runs; None = it does not say, or says too much."""
+    rules = hello.launch_rules
+    paths = [*rules.executables, *rules.directories]
+    if not hello.HasField("launch_rules") or _is_too_much(paths, PATHS_MAX, PATH_CHARACTERS_MAX):
+        return None
+    # Their expression is compiled and matched while agents and users wait.
+    if _is_too_much(rules.environment_patterns, PATTERNS_MAX, PATTERN_CHARACTERS_MAX):
+        return None
+    # An empty list matches nothing.
+    patterns = "|".join(fnmatch.translate(pattern) for pattern in rules.environment_patterns) or "(?!)"
+    try:
+        environment = re.compile(patterns)
+    except (re.error, RecursionError, OverflowError):
+        return None
+    return LaunchRules(
+        any_command=rules.any_command,
+        executables=frozenset(rules.executables),
+        directories=tuple(rules.directories),
+        environment=environment,
+    )
+
+
+def _is_too_much(names: Sequence[str], count_max: int, characters_max: int) -> bool:
+    return len(names) > count_max or any(len(name) > characters_max for name in names)
+
+
+def node_obstacles(node: Node, rules: LaunchRules | None, spec: scheduling_pb2.JobSpec) -> Iterator[Obstacle]:
+    """Say why a node cannot run a job, whatever else happens there; nothing = it may."""
+    wanted, most = gpus_at_least(spec), gpus_of_one_kind(node)
+    if wanted > most:
+        yield Obstacle(f"has {most} GPU(s) of one kind, not {wanted}", "ask for fewer --gpus")
+    if rules is not None:
+        yield from rules.obstacles(spec)
+
+
+def gpus_at_least(spec: scheduling_pb2.JobSpec) -> int:
+    """Return the smallest number of GPUs that a job may be given; all of them are on one node."""
+    return min(spec.allowed_gpus, default=spec.gpus or 1)
+
+
+def gpus_of_one_kind(node: Node) -> int:
+    """Return how many GPUs of one kind a node has, whether they are healthy now or not."""
+    return max(Counter(map(kind_of, node.gpus)).values(), default=0)
+
+
+def _some(names: Collection[str]) -> str:
+    ordered = sorted(names)
+    more = f" and {len(ordered) - _SHOWN_MAX} more" if len(ordered) > _SHOWN_MAX else ""
+    return (", ".join(name[:_SHOWN_CHARACTERS_MAX] for name in ordered[:_SHOWN_MAX]) or "nothing") + more

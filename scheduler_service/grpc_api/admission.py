@@ -1,0 +1,240 @@
+"""What is looked at when a job is submitted: whether a connected node can run it, and whether it fits on a device.
+
+Nothing of it is stored: the engine knows nothing of what nodes run, and a replayed log gives what it gave.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from google.protobuf import json_format
+
+from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2
+from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.launch_rules import Obstacle, gpus_at_least, gpus_of_one_kind, node_obstacles
+from scheduler_service.adapters.memory_ranges import MemoryRanges
+from scheduler_service.core.capacity import memory_point
+from scheduler_service.core.commands import RequestPrediction
+from scheduler_service.core.inventory import kind_of
+from scheduler_service.core.reason_texts import format_quantity
+from scheduler_service.core.records import MemoryRange, Node
+from scheduler_service.core.state import ClusterState
+from scheduler_service.errors import FitsNoDeviceError, NoNodeRunsItError, PredictorError
+from scheduler_service.grpc_api.translate_jobs import key_of, to_json
+
+PATIENCE_S = 3.0
+"""How long a submission waits for the predictor; without an answer the job is accepted."""
+_PATIENCE_RATIO = 0.5
+_NAMED_NODES_MAX = 4
+FINAL_REFUSALS = frozenset({"COMMAND_NOT_ALLOWED", "COMMAND_NOT_RUNNABLE", "INVALID_PROGRESS_REGEX"})
+"""Codes of agents that the same node will say again."""
+_SET_BY_NODES = "CUDA_VISIBLE_DEVICES"
+_FORCE = "or submit it anyway with --force"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """Looks at what is submitted.
+
+    Attributes:
+        sessions: Who is connected, and what they run.
+        ranges: Answers about memory.
+    """
+
+    sessions: AgentSessions
+    ranges: MemoryRanges
+
+    async def review(
+        self, state: ClusterState, request: scheduling_pb2.SubmitJobRequest, *, seconds_left: float | None
+    ) -> Sequence[resources_pb2.Warning]:
+        """Return what should be said although the job is accepted; with no node connected nothing is known.
+
+        Args:
+            state: The cluster.
+            request: A valid submission; with `force` what would refuse it becomes a warning.
+            seconds_left: Until the caller's deadline; None = there is none.
+
+        Raises:
+            NoNodeRunsItError: Every connected node lacks something that the job asks for.
+            FitsNoDeviceError: The job takes more memory than any device that it could have.
+        """
+        warnings = _environment_warnings(request.spec)
+        try:
+            nodes = self._able_nodes(state, request.spec)
+            warnings += self._directory_warnings(nodes, request.spec)
+            patience_s = PATIENCE_S if seconds_left is None else min(PATIENCE_S, _PATIENCE_RATIO * seconds_left)
+            warnings += await self._memory_warnings(state, nodes, request.spec, patience_s)
+        except (NoNodeRunsItError, FitsNoDeviceError) as error:
+            if not request.force:
+                raise
+            warnings.append(_warning("FORCED", error.message))
+        return warnings
+
+    def is_final(self, state: ClusterState, node_id: str, refused: node_agent_pb2.CommandRefused) -> bool:
+        """Say whether a refused launch is useless here and on every other connected node."""
+        job = state.jobs.get(refused.key.job_id)
+        if job is None or node_id not in job.node_ids or refused.code not in FINAL_REFUSALS:
+            return False
+        spec = read_spec(job.launch)
+        others = (node for node in self._connected(state) if node.node_id != node_id)
+        return not any(self._may_run(node, spec) for node in others)
+
+    def _may_run(self, node: Node, spec: scheduling_pb2.JobSpec) -> bool:
+        rules = self.sessions.connected[node.node_id].launch_rules
+        is_listed = rules is None or rules.lists_directory(spec.working_directory)
+        return is_listed and not any(node_obstacles(node, rules, spec))
+
+    def _connected(self, state: ClusterState) -> list[Node]:
+        return [state.nodes[node_id] for node_id in sorted(self.sessions.connected) if node_id in state.nodes]
+
+    def _able_nodes(self, state: ClusterState, spec: scheduling_pb2.JobSpec) -> list[Node]:
+        """Return the connected nodes that nothing speaks against.
+
+        Raises:
+            NoNodeRunsItError: There are nodes, and not one of them.
+        """
+        connected = self._connected(state)
+        lacks = {
+            node.node_id: tuple(node_obstacles(node, self.sessions.connected[node.node_id].launch_rules, spec))
+            for node in connected
+        }
+        able = [node for node in connected if not lacks[node.node_id]]
+        if connected and not able:
+            raise _no_node(lacks, away=len(state.nodes) - len(connected))
+        return able
+
+    def _directory_warnings(self, nodes: Sequence[Node], spec: scheduling_pb2.JobSpec) -> list[resources_pb2.Warning]:
+        rules = [self.sessions.connected[node.node_id].launch_rules for node in nodes]
+        listing = [one for one in rules if one is not None and not one.lists_directory(spec.working_directory)]
+        if not nodes or len(listing) < len(nodes):
+            return []
+        roots = sorted({root for one in listing for root in one.directories})
+        shown = ", ".join(roots[:_NAMED_NODES_MAX]) + (" ..." if len(roots) > _NAMED_NODES_MAX else "")
+        message = (
+            f"{spec.working_directory} lies in no directory that a connected node allows ({shown or 'none'}): it will "
+            "refuse the job, unless a link leads inside; the node's owner adds it with --allow-directory"
+        )
+        return [_warning("DIRECTORY_NOT_LISTED", message)]
+
+    async def _memory_warnings(
+        self, state: ClusterState, nodes: Sequence[Node], spec: scheduling_pb2.JobSpec, patience_s: float
+    ) -> list[resources_pb2.Warning]:
+        """Compare what is stated or predicted with the devices.
+
+        Raises:
+            FitsNoDeviceError: Even the least that it may take is more than they have.
+        """
+        sizes = _device_sizes(nodes, gpus_at_least(spec))
+        if sizes and spec.memory_bytes > max(sizes.values()):
+            raise _stated_too_large(spec.memory_bytes, max(sizes.values()))
+        # Who states a number knows better than a prediction.
+        if not sizes or spec.memory_bytes or not spec.graph_sha256:
+            return []
+        questions = _questions(spec, sizes, most_gpus=max(map(gpus_of_one_kind, nodes)))
+        if any(_is_known_to_fit(state, question) for question in questions.values()):
+            return []
+        ranges = await self.ranges.ask(questions, patience_s=patience_s)
+        return _judge(ranges, sizes)
+
+
+def read_spec(launch: Mapping[str, object]) -> scheduling_pb2.JobSpec:
+    """Return a job's spec as it was submitted."""
+    return json_format.ParseDict(dict(launch), scheduling_pb2.JobSpec(), ignore_unknown_fields=True)
+
+
+def _no_node(lacks: Mapping[str, Sequence[Obstacle]], *, away: int) -> NoNodeRunsItError:
+    named = [f"{node_id} {' and '.join(one.finding for one in found)}" for node_id, found in lacks.items()]
+    shown = "; ".join(named[:_NAMED_NODES_MAX])
+    more = f"; and {len(named) - _NAMED_NODES_MAX} more nodes alike" if len(named) > _NAMED_NODES_MAX else ""
+    unasked = f" ({away} known node(s) are not connected)" if away > 0 else ""
+    remedies = dict.fromkeys(one.remedy for found in lacks.values() for one in found)
+    return NoNodeRunsItError(
+        f"no connected node can run this job: {shown}{more}{unasked}",
+        metadata={"remedy": ", ".join([*remedies, _FORCE])},
+    )
+
+
+def _stated_too_large(stated_bytes: int, largest_bytes: int) -> FitsNoDeviceError:
+    return FitsNoDeviceError(
+        f"the job asks for {_gib(stated_bytes)} of device memory, and the largest device has {_gib(largest_bytes)}",
+        metadata={"remedy": f"ask for less --memory, {_FORCE}"},
+    )
+
+
+def _device_sizes(nodes: Iterable[Node], gpus: int) -> dict[str, int]:
+    """Return the largest memory of every device type of which a node has so many."""
+    sizes: dict[str, int] = {}
+    for node in nodes:
+        for (device, memory_bytes), count in Counter(map(kind_of, node.gpus)).items():
+            if count >= gpus:
+                sizes[device] = max(sizes.get(device, 0), memory_bytes)
+    return sizes
+
+
+def _questions(
+    spec: scheduling_pb2.JobSpec, sizes: Mapping[str, int], *, most_gpus: int
+) -> Mapping[str, RequestPrediction]:
+    """Ask about the smallest share of the batch that a GPU may get."""
+    counts = [count for count in spec.allowed_gpus or (spec.gpus or 1,) if count <= most_gpus]
+    batch = spec.settings.batch_size
+    share = -(-batch // max(counts, default=1))
+    return {
+        device: RequestPrediction(
+            key=key_of(spec.graph_sha256, spec.settings),
+            device=device,
+            device_memory_bytes=size,
+            graph_sha256=spec.graph_sha256,
+            settings=to_json(spec.settings),
+            sub_batches=(share,) if share != batch else (),
+            gpus=(1,),
+        )
+        for device, size in sorted(sizes.items())
+    }
+
+
+def _is_known_to_fit(state: ClusterState, question: RequestPrediction) -> bool:
+    """Say whether the engine's own predictions answer already."""
+    known = state.predictions.job(question.key, question.device)
+    samples = min(question.sub_batches, default=0) or int(str(question.settings.get("batch_size", 1)))
+    point = memory_point(known, samples) if known is not None else None
+    return point is not None and point.memory_bytes_upper_99 <= question.device_memory_bytes
+
+
+def _judge(ranges: Mapping[str, MemoryRange | PredictorError], sizes: Mapping[str, int]) -> list[resources_pb2.Warning]:
+    answered = {device: one for device, one in ranges.items() if isinstance(one, MemoryRange)}
+    failed = [one for one in ranges.values() if isinstance(one, PredictorError)]
+    if any(one.upper_99_bytes <= sizes[device] for device, one in answered.items()):
+        return []
+    if failed:
+        is_unwanted = all(one.code == "NO_PREDICTOR" for one in failed)
+        message = f"whether the job fits is not known: {failed[0].message}"
+        return [] if is_unwanted else [_warning("MEMORY_NOT_CHECKED", message)]
+    device = max(answered, key=lambda one: (sizes[one] - answered[one].lower_bytes, one))
+    need = answered[device]
+    told = f"{_gib(need.lower_bytes)} to {_gib(need.upper_99_bytes)} on {device}, which has {_gib(sizes[device])}"
+    if need.lower_bytes > sizes[device]:
+        raise FitsNoDeviceError(
+            f"the job fits on no connected device: predicted are {told}",
+            metadata={"remedy": "use a smaller --batch-size (`cotenant predict` tells the largest that fits), add a "
+                      f"larger device, {_FORCE}"},
+        )  # fmt: skip
+    return [
+        _warning("MEMORY_MAY_NOT_FIT", f"the job may not fit: predicted are {told}; a smaller --batch-size is safer")
+    ]
+
+
+def _environment_warnings(spec: scheduling_pb2.JobSpec) -> list[resources_pb2.Warning]:
+    if _SET_BY_NODES not in spec.environment:
+        return []
+    message = f"{_SET_BY_NODES} is set by the node to the GPUs that the job is given; the submitted value is ignored"
+    return [_warning("VARIABLE_SET_BY_NODE", message)]
+
+
+def _warning(code: str, message: str) -> resources_pb2.Warning:
+    return resources_pb2.Warning(code=code, message=message)
+
+
+def _gib(size_bytes: int) -> str:
+    return format_quantity("size_bytes", size_bytes)

@@ -1,0 +1,65 @@
+"""The one reason of a job that every call tells: about this job, and the one that its owner can do something about."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from scheduler_service.core.capacity import samples_per_gpu, too_large_alone
+from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.length_queue import shape_of
+from scheduler_service.core.records import Phase, Reason
+from scheduler_service.core.state import ClusterState
+
+_WAITS_FOR_ROOM = frozenset({
+    "CLUSTER_FULL", "COLLISION_TOO_LIKELY", "DEVICE_SLOWDOWN_TOO_HIGH", "GPU_RELEASING", "JOB_UNKNOWN",
+    "MEMORY_DOES_NOT_FIT", "MEMORY_LIKELY_EXCEEDS_GPU", "NO_FREE_GPU", "OTHERS_GAIN_MORE", "OUT_OF_DOMAIN",
+    "PAIR_UNKNOWN", "PEAKS_DO_NOT_FIT", "REMAINING_TIME_UNKNOWN", "SHARES_GIVEN_AWAY", "SHARE_NOT_ALLOWED",
+    "SHARING_NOT_WORTH_IT", "SLOWDOWN_TOO_HIGH", "TOO_FEW_PLACES", "TOO_MANY_JOBS", "TOO_MANY_WEIGHED",
+    "UTILIZATION_TOO_HIGH", "WORKERS_OUT_OF_BALANCE",
+})  # fmt: skip
+"""Reasons that sound as if waiting, or consent to share, would help."""
+
+
+def present_reason(state: ClusterState, job: JobRecord) -> Reason:
+    """Return why a job is where it is: for a waiting one the newest decision about it."""
+    decision = state.decisions.get(job.job_id) if job.phase is Phase.PENDING else None
+    return decision.reason if decision is not None else job.reason
+
+
+def told_reason(state: ClusterState, job: JobRecord, reason: Reason) -> Reason:
+    """Return a reason as it is told of this job.
+
+    Policies decide once for equal jobs, so a reason may name an equal one; and a full cluster is what they see first of
+    a job that fits nowhere.
+    """
+    if job.phase is not Phase.PENDING or reason.code not in _WAITS_FOR_ROOM:
+        return reason
+    reason = _too_few_gpus(state, job) or _fits_nowhere(state, job) or reason
+    return replace(reason, job_ids=tuple(dict.fromkeys(_own_id(state, job, other) for other in reason.job_ids)))
+
+
+def _too_few_gpus(state: ClusterState, job: JobRecord) -> Reason | None:
+    wanted = min(job.request.allowed_gpus, default=job.request.gpus)
+    most = max(state.inventory.count.values(), default=0)
+    numbers = {"gpus_needed": wanted, "gpus_in_cluster": most}
+    return Reason(code="GPUS_NOT_IN_CLUSTER", numbers=numbers) if wanted > most else None
+
+
+def _fits_nowhere(state: ClusterState, job: JobRecord) -> Reason | None:
+    """Return the largest GPU's reason where every usable kind of GPU is too small for a job; None = one may do."""
+    largest: Reason | None = None
+    samples = samples_per_gpu(job.request, job.request.gpus)
+    for gpu in state.inventory.gpus.values():
+        reason = too_large_alone(job.request, samples, gpu, state.predictions)
+        if reason is None:
+            return None
+        if largest is None or reason.numbers["gpu_memory_bytes"] > largest.numbers["gpu_memory_bytes"]:
+            largest = replace(reason, gpu_ids=())
+    return largest
+
+
+def _own_id(state: ClusterState, job: JobRecord, other_id: str) -> str:
+    """Return the job's own id in place of an equal waiting one's."""
+    other = state.jobs.get(other_id)
+    is_equal = other is not None and other.phase is Phase.PENDING and shape_of(other.request) == shape_of(job.request)
+    return job.job_id if is_equal else other_id

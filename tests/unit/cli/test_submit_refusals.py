@@ -1,0 +1,52 @@
+"""What submit says of a job that cannot run, or may not fit."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from google.rpc import code_pb2  # type: ignore[import-untyped]
+
+from cotenant.v1 import resources_pb2, scheduling_pb2
+from tests.support.cli_cluster import CommandLine
+from tests.support.fake_services import FakePredictor, FakeScheduler
+
+COMMAND = ("submit", "--steps", "5", "--", "bash", "run.sh")
+WARNING = resources_pb2.Warning(code="MEMORY_MAY_NOT_FIT", message="3 GiB of 2 GiB")
+
+
+def request_of(scheduler: FakeScheduler) -> scheduling_pb2.SubmitJobRequest:
+    return next(one for one in scheduler.seen if isinstance(one, scheduling_pb2.SubmitJobRequest))
+
+
+def test_what_no_node_runs_exits_with_four_and_the_remedy(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    remedy = "ask for fewer --gpus, or submit it anyway with --force"
+    scheduler.refusals["SubmitJob"] = (code_pb2.FAILED_PRECONDITION, "no node", "NO_NODE_RUNS_IT", remedy)
+    outcome = cotenant(*COMMAND)
+    assert (outcome.code, outcome.out) == (4, "")
+    assert outcome.err == f"error: no node [NO_NODE_RUNS_IT]\n  remedy: {remedy}\n"
+
+
+@pytest.mark.parametrize("flags", [(), ("--force",)])
+def test_force_is_passed_on(flags: tuple[str, ...], cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    assert cotenant("submit", *flags, *COMMAND[1:]).code == 0
+    assert request_of(scheduler).force is bool(flags)
+
+
+def test_a_warning_goes_to_stderr_and_into_the_data(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    scheduler.warnings = [WARNING]
+    outcome = cotenant(*COMMAND[:1], "-o", "json", *COMMAND[1:])
+    assert outcome.err == "warning: MEMORY_MAY_NOT_FIT: 3 GiB of 2 GiB\n"
+    job = json.loads(outcome.out)
+    assert job["warnings"] == [{"code": "MEMORY_MAY_NOT_FIT", "message": "3 GiB of 2 GiB"}]
+    assert job["spec"]["command"] == ["bash", "run.sh"]
+    assert cotenant(*COMMAND[:1], "-o", "name", *COMMAND[1:]).out == f"{list(scheduler.jobs)[-1]}\n"
+
+
+def test_a_dry_run_tells_the_warnings_as_well(
+    cotenant: CommandLine, scheduler: FakeScheduler, predictor: FakePredictor
+) -> None:
+    scheduler.warnings = [WARNING]
+    outcome = cotenant(*COMMAND[:1], "--dry-run", "-o", "json", *COMMAND[1:])
+    assert json.loads(outcome.out)["warnings"][0]["code"] == "MEMORY_MAY_NOT_FIT"
+    assert "MEMORY_MAY_NOT_FIT" in outcome.err

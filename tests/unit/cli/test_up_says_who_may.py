@@ -1,0 +1,43 @@
+"""`up` runs any command of whoever reaches its port, and says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cotenant.cli.up_command import reach_lines
+from cotenant.local_cluster import AgentOptions, LocalCluster, Program
+from tests.support.cli_cluster import CommandLine
+
+
+def cluster_of(folder: Path, options: AgentOptions) -> LocalCluster:
+    cluster = LocalCluster(state_dir=folder, policy="fifo", agents=(options,))
+    cluster.programs["scheduler"] = Program("scheduler", "serve-scheduler", [], folder, address="127.0.0.1:4711")
+    return cluster
+
+
+def test_it_says_who_reaches_the_port_and_warns_as_root(tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, AgentOptions(allowed_directories=(tmp_path / "work",)))
+    [(line, style)] = reach_lines(cluster, user_id=12_345_678)
+    said = "every user of this machine can reach 127.0.0.1:4711 and run any program as user 12345678, in "
+    assert (line, style) == (f"{said}{tmp_path}/work", "")
+    [(warning, style), (remedy, _)] = reach_lines(cluster, user_id=0)
+    assert warning.startswith("warning: every user")
+    assert "AS ROOT" in warning
+    assert style
+    assert "ordinary user" in remedy
+
+
+@pytest.mark.parametrize("any_command", [True, False])
+def test_only_a_cluster_of_its_owner_runs_any_command(any_command: bool, tmp_path: Path) -> None:
+    cluster = cluster_of(tmp_path, AgentOptions(any_command=any_command))
+    arguments = cluster._agent(cluster.agents[0]).arguments
+    assert ("--allow-any-command" in arguments) is any_command
+
+
+def test_up_starts_its_agent_with_any_command(cotenant: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[LocalCluster] = []
+    monkeypatch.setattr("cotenant.cli.up_command._serve", started.append)
+    assert cotenant("up").code == 0
+    assert [agent.any_command for agent in started[0].agents] == [True]

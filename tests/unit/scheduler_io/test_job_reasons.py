@@ -1,0 +1,73 @@
+"""One reason per job: about this job, and not an invitation to share where nothing is large enough."""
+
+from __future__ import annotations
+
+from scheduler_service.core import events
+from scheduler_service.core.decisions import Decision
+from scheduler_service.core.records import MemoryPoint, Reason, Share
+from scheduler_service.grpc_api.job_reasons import told_reason
+from scheduler_service.grpc_api.translate_jobs import job_message, reason_message
+from tests.support.engine_play import Play
+from tests.support.scheduling import GIB, all_pairs, prediction
+
+
+def play_of(*names: str, policy: str = "horus", gib: float = 2.0, in_domain: bool = False) -> Play:
+    """One GPU of 16 GiB with a job that holds it, and others whose predictions are outside of the domain."""
+    play = Play(policy)
+    play.submit("first", key="first", graph="g", share=Share.ANY, memory_request_bytes=GIB)
+    play.tell(events.PredictionArrived, prediction=prediction("first"))
+    play.tell(events.PairPredictionsArrived, pairs=all_pairs(["first"]))
+    point = MemoryPoint(memory_bytes=int(gib * GIB), memory_bytes_upper_99=int(gib * GIB))
+    for name in names:
+        play.submit(name, key="big", graph="g")
+    play.tell(events.PredictionArrived, prediction=prediction("big", memory={1: point, 32: point}, in_domain=in_domain))
+    play.tell(events.PairPredictionsArrived, pairs=all_pairs(["first", "big"]))
+    return play
+
+
+def told(play: Play, job_id: str, *, explained: bool) -> Reason:
+    state = play.engine.state
+    decision: Decision = play.engine.explain(job_id) if explained else state.decisions[job_id]
+    return told_reason(state, state.jobs[job_id], decision.reason)
+
+
+def test_what_fits_nowhere_is_never_told_to_share() -> None:
+    for policy in ("horus", "sjf_ffs", "sjf_bsbf"):
+        play = play_of("big-1", policy=policy, gib=17)
+        for explained in (False, True):
+            message = reason_message(told(play, "big-1", explained=explained))
+            assert message.code == "MEMORY_LIKELY_EXCEEDS_GPU", (policy, message.message)
+            assert "17.00 GiB" in message.message
+            assert "smaller batch or a larger GPU" in message.message
+        state = play.engine.state
+        assert job_message(state, state.jobs["big-1"]).reason.code == "MEMORY_LIKELY_EXCEEDS_GPU"
+        [candidate] = play.engine.explain("big-1").candidates
+        assert "share: any" not in reason_message(candidate.reason).message
+
+
+def test_what_fits_is_told_to_share_as_before() -> None:
+    reason = told(play_of("big-1"), "big-1", explained=True)
+    assert reason.code == "OUT_OF_DOMAIN"
+
+
+def test_an_equal_jobs_reason_is_told_about_this_job() -> None:
+    play = play_of("big-1", "big-2", "big-3")
+    for name in ("big-1", "big-2", "big-3"):
+        assert told(play, name, explained=False).job_ids == told(play, name, explained=True).job_ids
+        assert {"big-1", "big-2", "big-3"} & set(told(play, name, explained=False).job_ids) == {name}
+
+
+def test_a_queue_names_who_is_really_before_a_job() -> None:
+    play = play_of("big-1", "big-2", policy="fifo")
+    assert told(play, "big-2", explained=False) == Reason(
+        code="BEHIND_IN_QUEUE", numbers={"jobs_waiting": 1}, job_ids=("big-1",)
+    )
+
+
+def test_listing_and_explaining_agree_about_a_full_cluster() -> None:
+    play = Play()
+    for name in ("a", "b"):
+        play.submit(name, key="", share=Share.SAFE)
+    play.submit("wide", gpus=2, allowed_gpus=(2,), batch=2)
+    for name, code in (("b", "CLUSTER_FULL"), ("wide", "GPUS_NOT_IN_CLUSTER")):
+        assert told(play, name, explained=False).code == told(play, name, explained=True).code == code

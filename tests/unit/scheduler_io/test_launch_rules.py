@@ -1,0 +1,99 @@
+"""What a node says it runs, compared with what jobs ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cotenant.v1 import node_agent_pb2
+from scheduler_service.adapters.launch_rules import LaunchRules, launch_rules, node_obstacles
+from tests.support.scheduler_process import job_spec
+from tests.support.scheduling import gpu, node
+
+LISTED = {
+    "executables": ["/venv/bin/python3.11", "/venv/bin/python", "/srv/train/run.sh"],
+    "directories": ["/srv/train"],
+    "environment_patterns": ["WANDB_*", "SEED"],
+}
+
+
+def rules_of(**fields: Any) -> LaunchRules:
+    hello = node_agent_pb2.Hello(launch_rules=node_agent_pb2.LaunchRules(**fields))
+    found = launch_rules(hello)
+    assert found is not None
+    return found
+
+
+def findings(rules: LaunchRules | None, **fields: Any) -> list[str]:
+    machine = node("n", [gpu("n.0"), gpu("n.1"), gpu("n.2", device="other")])
+    return [one.finding for one in node_obstacles(machine, rules, job_spec(**fields))]
+
+
+@pytest.mark.parametrize(
+    ("command", "folder"),
+    [
+        ("python", ""),
+        ("/venv/bin/python", ""),
+        ("/venv/bin/../bin/python3.11", ""),
+        ("./run.sh", "/srv/train"),
+        ("../run.sh", "/srv/train/sub"),
+        ("run.sh", ""),
+    ],
+)
+def test_a_listed_program_runs_under_every_name_that_the_node_told(command: str, folder: str) -> None:
+    assert findings(rules_of(**LISTED), command=[command], working_directory=folder) == []
+
+
+@pytest.mark.parametrize("command", ["bash", "/bin/bash", "./run.sh", "/venv/bin/python/../sh"])
+def test_another_program_does_not_and_the_listed_ones_are_named(command: str) -> None:
+    [finding] = findings(rules_of(**LISTED), command=[command])
+    assert "/venv/bin/python" in finding
+    assert command in finding
+
+
+def test_variables_that_the_node_does_not_take_are_named_without_their_values() -> None:
+    [finding] = findings(rules_of(**LISTED), environment={"WANDB_MODE": "x", "SEED": "1", "LD_PRELOAD": "secret"})
+    assert "LD_PRELOAD" in finding
+    assert "secret" not in finding
+    assert "SEED" not in finding
+
+
+def test_a_node_of_its_owner_runs_everything_and_still_needs_the_gpus_of_one_kind() -> None:
+    owners = rules_of(any_command=True)
+    assert findings(owners, command=["./x"], environment={"FOO": "1"}, gpus=2) == []
+    [finding] = findings(owners, command=["./x"], gpus=3)
+    assert finding == "has 2 GPU(s) of one kind, not 3"
+    assert findings(owners, command=["./x"], gpus=8, allowed_gpus=[2, 8]) == []
+
+
+def test_a_node_that_does_not_say_what_it_runs_is_believed_to_run_it() -> None:
+    assert launch_rules(node_agent_pb2.Hello()) is None
+    assert findings(None, command=["anything"], environment={"FOO": "1"}) == []
+
+
+def test_a_directory_is_compared_by_its_name_as_a_whole() -> None:
+    rules = rules_of(**LISTED)
+    assert rules.lists_directory("/srv/train")
+    assert rules.lists_directory("/srv/train/../train/sub")
+    assert rules.lists_directory("")
+    assert not rules.lists_directory("/srv/training")
+    assert not rules.lists_directory("/srv/train/../other")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"executables": ["/x"] * 2_001},
+        {"directories": ["/" + "x" * 5_000]},
+        {"environment_patterns": ["x"] * 201},
+        {"environment_patterns": ["*" * 129]},
+    ],
+)
+def test_a_node_that_says_too_much_is_taken_as_one_that_does_not_say(fields: dict[str, Any]) -> None:
+    assert launch_rules(node_agent_pb2.Hello(launch_rules=node_agent_pb2.LaunchRules(**fields))) is None
+
+
+def test_no_pattern_keeps_a_submission_waiting() -> None:
+    rules = rules_of(environment_patterns=["*a" * 60 + "b[", "[!", "[z-a]", "(((", "?" * 100])
+    assert findings(rules, command=["x"], environment={"a" * 127: "1"})
