@@ -19,6 +19,7 @@ from scheduler_service.adapters.predictor_client import PredictorClient, open_ch
 from scheduler_service.adapters.progress_reports import ProgressReports
 from scheduler_service.adapters.recovery import Recovered, recover, snapshot_state
 from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.stored_records import DATABASE_NAME
 from scheduler_service.adapters.stretch_relay import StretchRelay
 from scheduler_service.adapters.structured_log import configure_logging
 from scheduler_service.adapters.system_clock import SystemClock
@@ -112,7 +113,7 @@ class RunningScheduler:
         return self._report(recovered)
 
     def _recover(self) -> Recovered:
-        return recover(
+        recovered = recover(
             self._log,
             new_engine=lambda: SchedulerEngine(
                 make_policy=policy_registry.make_policy,
@@ -123,7 +124,12 @@ class RunningScheduler:
             restored_engine=lambda state: SchedulerEngine.restore(
                 state, make_policy=policy_registry.make_policy, pair_refresh_ms=self._settings.pair_refresh_ms
             ),
+            place=str(Path(self._settings.state_dir) / DATABASE_NAME),
         )
+        if recovered.numbers.last:
+            # A state of an older version, or one whose marker was removed.
+            self._log.mark_used()
+        return recovered
 
     def _make_loop(
         self, recovered: Recovered, clock: SystemClock, sessions: AgentSessions, predictor: PredictorClient
