@@ -9,11 +9,13 @@ from pathlib import Path
 
 import grpc
 
+from cotenant.tls_probe import TlsFiles, TlsFlags, TlsMismatch, find_tls_mismatch
 from cotenant_agent.errors import SettingsError
 
 MESSAGE_LIMIT_BYTES = 4 << 20
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
+_FLAGS = TlsFlags(ca="--tls-ca", certificate="--tls-certificate", key="--tls-key")
 _OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
     ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
@@ -55,6 +57,17 @@ def open_channel(settings: LinkSettings) -> grpc.aio.Channel:
             "--tls-key), or --insecure on a network where everybody is trusted"
         )
     return grpc.aio.insecure_channel(settings.scheduler, options=options)
+
+
+def tls_mismatch(settings: LinkSettings) -> TlsMismatch | None:
+    """Look at the scheduler's port for why TLS does not come about; blocks for seconds at most."""
+    files = TlsFiles(
+        ca_file=Path(settings.tls_ca) if settings.tls_ca else None,
+        certificate_file=Path(settings.tls_certificate) if settings.tls_certificate else None,
+        key_file=Path(settings.tls_key) if settings.tls_key else None,
+        server_name=settings.tls_server_name,
+    )
+    return find_tls_mismatch(settings.scheduler, files, peer="scheduler", flags=_FLAGS)
 
 
 class Pauses:

@@ -11,6 +11,9 @@ from typing import Any
 
 import grpc
 
+from cotenant.channel_credentials import channel_credentials
+from cotenant.client_errors import InputError
+from cotenant.tls_probe import TlsFiles, TlsFlags, TlsMismatch, find_tls_mismatch
 from scheduler_service import policy_registry
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.command_performer import CommandPerformer
@@ -42,6 +45,9 @@ _log = logging.getLogger(__name__)
 TICK_S = 0.1
 # Policy of the instant before the first stored event, which is the choice of a policy.
 _FIRST_POLICY = "fifo"
+_PREDICTOR_FLAGS = TlsFlags(
+    ca="--predictor-ca-file", certificate="--predictor-certificate-file", key="--predictor-key-file"
+)
 
 
 class RunningScheduler:
@@ -80,7 +86,9 @@ class RunningScheduler:
         settings, sessions = self._settings, self._sessions
         deadline_s = settings.predictor_deadline_ms / 1000
         channel = _predictor_channel(settings)
-        predictor = self._predictor = PredictorClient(channel, deadline_s=deadline_s)
+        predictor = self._predictor = PredictorClient(
+            channel, deadline_s=deadline_s, look=lambda: _look_at_predictor(settings)
+        )
         stretches = StretchRelay(channel, deadline_s=deadline_s)
         loop = self._loop = self._make_loop(recovered, clock, sessions, predictor)
         watch_hub = self._watch_hub = WatchHub(state=lambda: loop.engine.state)
@@ -259,11 +267,25 @@ def _encryption(settings: Settings) -> Encryption | None:
     )
 
 
+def _predictor_files(settings: Settings) -> TlsFiles:
+    return TlsFiles(
+        ca_file=Path(settings.predictor_ca_file) if settings.predictor_ca_file else None,
+        certificate_file=Path(settings.predictor_certificate_file) if settings.predictor_certificate_file else None,
+        key_file=Path(settings.predictor_key_file) if settings.predictor_key_file else None,
+    )
+
+
 def _predictor_channel(settings: Settings) -> grpc.aio.Channel | None:
     if not settings.predictor_address:
         return None
     try:
-        authority = Path(settings.predictor_ca_file).read_bytes() if settings.predictor_ca_file else None
-    except OSError as error:
-        raise SettingsError(f"{settings.predictor_ca_file} cannot be read: {error.strerror}") from error
-    return open_channel(settings.predictor_address, ca_file_bytes=authority)
+        credentials = channel_credentials(_predictor_files(settings))
+    except InputError as error:
+        raise SettingsError(f"{error.message}; {error.remedy}") from error
+    return open_channel(settings.predictor_address, credentials=credentials)
+
+
+def _look_at_predictor(settings: Settings) -> TlsMismatch | None:
+    return find_tls_mismatch(
+        settings.predictor_address, _predictor_files(settings), peer="predictor", flags=_PREDICTOR_FLAGS
+    )

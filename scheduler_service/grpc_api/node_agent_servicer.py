@@ -26,6 +26,7 @@ GPUS_PER_NODE_MAX = 1_024
 ATTEMPTS_PER_HELLO_MAX = 10_000
 # Facts of all agents on their way to the log; beyond it agents are no longer listened to.
 FACTS_WAITING_MAX = 5_000
+_SHOWN_NAMES = 5
 # Messages with which a lease begins or goes on.
 _RENEWING = frozenset({"welcome", "launch_job", "heartbeat_ack"})
 
@@ -104,8 +105,8 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         if len(hello.gpus) > GPUS_PER_NODE_MAX or len(hello.attempts) > ATTEMPTS_PER_HELLO_MAX:
             raise AgentProtocolError("a Hello has at most 1,024 GPUs and 10,000 attempts")
         self._check_gpus(hello)
-        if self._certificates_required and hello.node_id not in _certificate_names(context):
-            raise AgentProtocolError(f"the certificate does not name node {hello.node_id!r}")
+        if self._certificates_required:
+            _check_certificate(hello.node_id, _certificate_names(context))
         return hello
 
     def _check_gpus(self, hello: node_agent_pb2.Hello) -> None:
@@ -235,3 +236,12 @@ def _certificate_names(context: Context) -> Sequence[str]:
     names = context.auth_context()
     found = [*names.get("x509_subject_alternative_name", ()), *names.get("x509_common_name", ())]
     return [name.decode() for name in found]
+
+
+def _check_certificate(node_id: str, names: Sequence[str]) -> None:
+    if node_id not in names:
+        shown = ", ".join(map(repr, names[:_SHOWN_NAMES])) or "nothing"
+        raise AgentProtocolError(
+            f"the certificate does not name node {node_id!r}, it names {shown}; give the agent one with "
+            f"subjectAltName=DNS:{node_id}, or start it with --node-id and a name that is in it"
+        )
