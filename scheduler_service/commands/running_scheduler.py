@@ -9,16 +9,11 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
-import grpc
-
-from cotenant.channel_credentials import channel_credentials
-from cotenant.client_errors import InputError
-from cotenant.tls_probe import TlsFiles, TlsFlags, TlsMismatch, find_tls_mismatch
 from scheduler_service import policy_registry
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.command_performer import CommandPerformer
 from scheduler_service.adapters.node_leases import NodeLeases
-from scheduler_service.adapters.predictor_client import PredictorClient, open_channel
+from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.adapters.progress_reports import ProgressReports
 from scheduler_service.adapters.recovery import Recovered, recover, snapshot_state
 from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
@@ -26,9 +21,9 @@ from scheduler_service.adapters.stored_records import DATABASE_NAME
 from scheduler_service.adapters.stretch_relay import StretchRelay
 from scheduler_service.adapters.structured_log import configure_logging
 from scheduler_service.adapters.system_clock import SystemClock
+from scheduler_service.commands.predictor_link import look_at_predictor, predictor_channel
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import NodeDisconnected, PolicyChosen
-from scheduler_service.errors import SettingsError
 from scheduler_service.grpc_api import policies
 from scheduler_service.grpc_api.job_watch import WatchHub
 from scheduler_service.grpc_api.metrics import Metrics
@@ -45,9 +40,6 @@ _log = logging.getLogger(__name__)
 TICK_S = 0.1
 # Policy of the instant before the first stored event, which is the choice of a policy.
 _FIRST_POLICY = "fifo"
-_PREDICTOR_FLAGS = TlsFlags(
-    ca="--predictor-ca-file", certificate="--predictor-certificate-file", key="--predictor-key-file"
-)
 
 
 class RunningScheduler:
@@ -85,9 +77,9 @@ class RunningScheduler:
         clock = SystemClock(not_before_ms=recovered.last_at_ms)
         settings, sessions = self._settings, self._sessions
         deadline_s = settings.predictor_deadline_ms / 1000
-        channel = _predictor_channel(settings)
+        channel = predictor_channel(settings)
         predictor = self._predictor = PredictorClient(
-            channel, deadline_s=deadline_s, look=lambda: _look_at_predictor(settings)
+            channel, deadline_s=deadline_s, look=lambda: look_at_predictor(settings)
         )
         stretches = StretchRelay(channel, deadline_s=deadline_s)
         loop = self._loop = self._make_loop(recovered, clock, sessions, predictor)
@@ -264,28 +256,4 @@ def _encryption(settings: Settings) -> Encryption | None:
         certificate_file=Path(settings.tls_certificate_file),
         key_file=Path(settings.tls_key_file),
         client_ca_file=Path(settings.client_ca_file) if settings.client_ca_file else None,
-    )
-
-
-def _predictor_files(settings: Settings) -> TlsFiles:
-    return TlsFiles(
-        ca_file=Path(settings.predictor_ca_file) if settings.predictor_ca_file else None,
-        certificate_file=Path(settings.predictor_certificate_file) if settings.predictor_certificate_file else None,
-        key_file=Path(settings.predictor_key_file) if settings.predictor_key_file else None,
-    )
-
-
-def _predictor_channel(settings: Settings) -> grpc.aio.Channel | None:
-    if not settings.predictor_address:
-        return None
-    try:
-        credentials = channel_credentials(_predictor_files(settings))
-    except InputError as error:
-        raise SettingsError(f"{error.message}; {error.remedy}") from error
-    return open_channel(settings.predictor_address, credentials=credentials)
-
-
-def _look_at_predictor(settings: Settings) -> TlsMismatch | None:
-    return find_tls_mismatch(
-        settings.predictor_address, _predictor_files(settings), peer="predictor", flags=_PREDICTOR_FLAGS
     )
