@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import socket
 import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_TIMEOUT_S = 2.0
+# Of one wait, and of the whole conversation.
+_TIMEOUT_S, _LONGEST_S = 2.0, 4.0
 # OpenSSL's codes of a certificate that was not believed (X509_V_ERR_*).
 _NOT_YET_VALID, _EXPIRED, _OTHER_NAME, _OTHER_IP = 9, 10, 62, 64
 
@@ -74,10 +78,31 @@ def find_tls_mismatch(address: str, files: TlsFiles, *, peer: str, flags: TlsFla
     except (OSError, ValueError) as error:
         return look.unusable_files(error)
     try:
-        with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as connection:
+        with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as connection, _bounded(connection):
             return look.without_trust(connection, context) if files.ca_file is None else look.greet(connection, context)
     except (OSError, OverflowError, ValueError):
         return None
+
+
+@contextmanager
+def _bounded(connection: socket.socket) -> Iterator[None]:
+    """End a look at somebody who answers byte by byte."""
+    # Of its own: TLS takes the descriptor of the connection over.
+    twin = connection.dup()
+
+    def hang_up() -> None:
+        with suppress(OSError):
+            twin.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(_LONGEST_S, hang_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        twin.close()
 
 
 def _context(files: TlsFiles) -> ssl.SSLContext:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
@@ -41,7 +42,7 @@ def make_private(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make names in a folder survive a power cut.
+    """Make names in a folder survive a power cut, where its file system can promise that at all.
 
     Raises:
         OSError: The disk refuses.
@@ -49,6 +50,9 @@ def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(descriptor)
 

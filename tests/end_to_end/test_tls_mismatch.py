@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
 import pytest
 
+from cotenant import tls_probe
 from cotenant.cli.main import run
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.commands.predictor_link import look_at_predictor, predictor_channel
@@ -168,6 +171,26 @@ def test_the_doctor_names_the_mismatch(certificates: Path, capsys: pytest.Captur
     findings = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
     assert "was shown none" in findings["scheduler"]["found"]
     assert "--tls-certificate-file" in findings["scheduler"]["remedy"]
+
+
+def test_a_port_that_never_finishes_its_greeting_is_left(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls_probe, "_LONGEST_S", 0.5)
+    trickling = b"\x16\x03\x03\x40\x00" + b"\x02\x00\x3f\xfc\x03\x03" + b"\x00" * 16_000
+    gone = threading.Event()
+
+    def trickle() -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            for byte in trickling:
+                connection.sendall(bytes([byte]))
+                gone.wait(0.02)
+        gone.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=trickle, daemon=True).start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        tls_probe.find_tls_mismatch(address, tls_probe.TlsFiles(ca_file=certificates / "ca.pem"), peer="scheduler")
+        assert gone.wait(20)
 
 
 # --- the agent and the scheduler --------------------------------------------------------------------------------------
