@@ -19,7 +19,9 @@ import grpc
 from google.protobuf.struct_pb2 import Struct
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from cotenant.client_errors import InputError, service_error
+from cotenant.channel_credentials import channel_credentials
+from cotenant.client_errors import InputError, explain_mismatch, service_error
+from cotenant.tls_probe import TlsFiles
 from cotenant.v1 import (
     prediction_pb2,
     prediction_pb2_grpc,
@@ -66,12 +68,18 @@ class ChannelOptions:
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None
 
+    def tls_files(self) -> TlsFiles:
+        """Returns the files as a look at the port needs them."""
+        return TlsFiles(
+            ca_file=self.tls_ca_file, certificate_file=self.tls_certificate_file, key_file=self.tls_key_file
+        )
+
 
 def open_channel(options: ChannelOptions) -> grpc.Channel:
     """Returns a channel; nothing is dialled before the first call.
 
     Raises:
-        InputError: The address is none, or a TLS file cannot be read.
+        InputError: The address is none, or a TLS file is missing or cannot be read.
     """
     if not _ADDRESS.fullmatch(options.address):
         raise InputError(f"{options.address!r} is not an address", remedy="write HOST:PORT, e.g. 127.0.0.1:7071")
@@ -83,13 +91,9 @@ def open_channel(options: ChannelOptions) -> grpc.Channel:
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
     ]
-    if options.tls_ca_file is None:
+    credentials = channel_credentials(options.tls_files())
+    if credentials is None:
         return grpc.insecure_channel(options.address, options=settings)
-    credentials = grpc.ssl_channel_credentials(
-        root_certificates=_read_tls_file(options.tls_ca_file),
-        private_key=_read_tls_file(options.tls_key_file),
-        certificate_chain=_read_tls_file(options.tls_certificate_file),
-    )
     return grpc.secure_channel(options.address, credentials, options=settings)
 
 
@@ -120,9 +124,12 @@ def is_serving(channel: grpc.Channel, *, timeout_s: float) -> bool:
 class SchedulerClient:
     """Jobs, nodes and policies of one cluster."""
 
-    def __init__(self, channel: grpc.Channel, *, address: str = "", timeout_s: float = 15.0) -> None:
+    def __init__(
+        self, channel: grpc.Channel, *, address: str = "", timeout_s: float = 15.0, tls: TlsFiles | None = None
+    ) -> None:
         self._stub = scheduling_pb2_grpc.SchedulingServiceStub(channel)
         self._address = address
+        self._tls = tls
         self._timeout_s = timeout_s
 
     def submit_job(
@@ -235,7 +242,7 @@ class SchedulerClient:
             tail_bytes: Starts this many bytes before the end; 0 = at the beginning that is kept.
         """
         request = scheduling_pb2.ReadJobLogRequest(job_id=job_id, attempt=attempt, follow=follow, tail_bytes=tail_bytes)
-        with _translated("scheduler", self._address):
+        with _translated("scheduler", self._address, self._tls):
             for answer in self._stub.ReadJobLog(request, timeout=READ_CALL_DEADLINE_S):
                 yield answer.chunk
 
@@ -245,20 +252,23 @@ class SchedulerClient:
         `cotenant.job_watch.watch_jobs` goes on where this ends.
         """
         request = scheduling_pb2.WatchJobsRequest(job_ids=job_ids)
-        with _translated("scheduler", self._address):
+        with _translated("scheduler", self._address, self._tls):
             yield from self._stub.WatchJobs(request, timeout=READ_CALL_DEADLINE_S)
 
     def _ask(self, call: Callable[[float], Answer]) -> Answer:
-        with _translated("scheduler", self._address):
+        with _translated("scheduler", self._address, self._tls):
             return call(self._timeout_s)
 
 
 class PredictorClient:
     """Predictions about jobs before they run."""
 
-    def __init__(self, channel: grpc.Channel, *, address: str = "", timeout_s: float = 30.0) -> None:
+    def __init__(
+        self, channel: grpc.Channel, *, address: str = "", timeout_s: float = 30.0, tls: TlsFiles | None = None
+    ) -> None:
         self._stub = prediction_pb2_grpc.PredictionServiceStub(channel)
         self._address = address
+        self._tls = tls
         self._timeout_s = timeout_s
 
     def upload_graph(self, graph: bytes) -> prediction_pb2.UploadGraphResponse:
@@ -270,7 +280,7 @@ class PredictorClient:
         Raises:
             RejectedError: Not a graph that the predictor can read; the reason says why.
         """
-        with _translated("predictor", self._address):
+        with _translated("predictor", self._address, self._tls):
             return self._stub.UploadGraph(_upload_parts(graph), timeout=self._timeout_s)
 
     def predict_job(self, request: prediction_pb2.PredictJobRequest) -> prediction_pb2.PredictJobResponse:
@@ -325,7 +335,7 @@ class PredictorClient:
         return _read_pages(read_page)
 
     def _ask(self, call: Callable[[float], Answer]) -> Answer:
-        with _translated("predictor", self._address):
+        with _translated("predictor", self._address, self._tls):
             return call(self._timeout_s)
 
 
@@ -367,11 +377,11 @@ def enum_name(names: Sequence[str], prefix: str, short: str) -> str:
 
 
 @contextmanager
-def _translated(peer: str, address: str) -> Iterator[None]:
+def _translated(peer: str, address: str, tls: TlsFiles | None) -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
-        raise service_error(error, peer=peer, address=address) from error
+        raise explain_mismatch(service_error(error, peer=peer, address=address), peer, address, tls) from error
 
 
 def _upload_parts(graph: bytes) -> Iterator[prediction_pb2.UploadGraphRequest]:
@@ -388,12 +398,3 @@ def _read_pages(read_page: Callable[[str], tuple[Sequence[Answer], str]]) -> lis
         if not token:
             break
     return items
-
-
-def _read_tls_file(path: Path | None) -> bytes | None:
-    if path is None:
-        return None
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}", remedy="check the TLS settings") from error

@@ -22,6 +22,8 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
+from cotenant.tls_probe import TlsFiles, find_tls_mismatch
+
 Detail = TypeVar("Detail", error_details_pb2.ErrorInfo, error_details_pb2.Help, error_details_pb2.BadRequest)
 
 
@@ -85,6 +87,10 @@ class UnavailableError(ServiceError):
     """Nobody answered in time."""
 
 
+class TlsMismatchError(UnavailableError):
+    """Somebody listens, but the two sides do not agree on TLS; trying again does not help."""
+
+
 class BrokenServiceError(ServiceError):
     """The service failed inside."""
 
@@ -123,6 +129,25 @@ def service_error(error: Exception, *, peer: str, address: str) -> ServiceError:
     if not remedy and status is None and code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         remedy = f"is the {peer} running at {address}? `cotenant doctor` checks; `cotenant up` starts one"
     return _CLASSES.get(code, BrokenServiceError)(message, code=code, remedy=remedy, reason=reason, metadata=metadata)
+
+
+def explain_mismatch(error: ServiceError, peer: str, address: str, tls: TlsFiles | None) -> ServiceError:
+    """Looks at the port where nobody answered; a disagreement about TLS is said instead.
+
+    Args:
+        error: What `service_error` made of it.
+        peer: Which program was asked.
+        address: Where it was looked for.
+        tls: What was shown and trusted; None = do not look.
+    """
+    if tls is None or not isinstance(error, UnavailableError) or error.reason:
+        return error
+    found = find_tls_mismatch(address, tls, peer=peer)
+    return (
+        error
+        if found is None
+        else TlsMismatchError(found.cause, code=error.code, remedy=found.remedy, reason="TLS_MISMATCH")
+    )
 
 
 def _message_of(call: grpc.Call, code: grpc.StatusCode, peer: str, address: str) -> str:

@@ -9,7 +9,7 @@ from enum import Enum
 
 from cotenant import system_clock
 from cotenant.client import SchedulerClient
-from cotenant.client_errors import UnavailableError
+from cotenant.client_errors import TlsMismatchError, UnavailableError
 from cotenant.v1 import scheduling_pb2
 
 RETRY_FIRST_MS = 200
@@ -64,6 +64,8 @@ def watch_jobs(
                 if response.overflowed:
                     break
                 yield _as_event(response)
+        except TlsMismatchError:
+            raise
         except UnavailableError:
             if system_clock.steady_ms() - last_contact_ms > patience_ms:
                 raise

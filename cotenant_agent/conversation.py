@@ -66,7 +66,7 @@ class Conversation:
         self._metrics = metrics
         self._log = log
         self._rules = messages.Welcome(heartbeat_ms=2000, lease_ms=30_000, grace_ms=30_000)
-        self._outbound: asyncio.Queue[messages.ConnectRequest] = asyncio.Queue(_OUTBOUND_LIMIT)
+        self._outbound: asyncio.Queue[messages.ConnectRequest | None] = asyncio.Queue(_OUTBOUND_LIMIT)
         self._commands: asyncio.Queue[messages.ConnectResponse] = asyncio.Queue(_COMMAND_LIMIT)
         self._log_reads: dict[str, asyncio.Task[None]] = {}
         self._sent_beats: dict[int, int] = {}
@@ -87,6 +87,7 @@ class Conversation:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             call.cancel()
+            self._end_outgoing()
             running = [*tasks, *self._log_reads.values()]
             for task in running:
                 task.cancel()
@@ -110,8 +111,14 @@ class Conversation:
 
     async def _outgoing(self) -> AsyncIterator[messages.ConnectRequest]:
         yield messages.ConnectRequest(hello=self._hello())
-        while True:
-            yield await self._outbound.get()
+        while (message := await self._outbound.get()) is not None:
+            yield message
+
+    def _end_outgoing(self) -> None:
+        """Let gRPC's reader of `_outgoing` end: it does not when the other side ends the stream."""
+        while not self._outbound.empty():
+            self._outbound.get_nowait()
+        self._outbound.put_nowait(None)
 
     async def _listen(self, call: AsyncIterable[messages.ConnectResponse]) -> None:
         async for message in call:

@@ -23,13 +23,28 @@ from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.processes import read_boot_id
 from cotenant_agent.protocol import gpu_to_message, rules_to_message, status_to_message
 from cotenant_agent.records import GpuReading
-from cotenant_agent.scheduler_link import JOIN_REFUSED, LinkSettings, Pauses, open_channel, told_pause_s
+from cotenant_agent.scheduler_link import (
+    JOIN_REFUSED,
+    LinkSettings,
+    Pauses,
+    open_channel,
+    tls_mismatch,
+    told_pause_s,
+)
 from cotenant_agent.stretches import StretchRecorder
 from cotenant_agent.structured_log import StructuredLog
 from cotenant_agent.system_clock import boot_ms
 
 _TICK_S = 0.1
 _STOP_ALL_TICKS = 1200
+# The scheduler answered, and will answer the same again.
+_REFUSALS = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,21 +169,32 @@ class NodeAgent:
             await self._conversation.hold(NodeAgentServiceStub(channel))
             self._log.write("conversation_ended")
         except grpc.aio.AioRpcError as error:
-            return self._tell_failure(error)
+            return await self._tell_failure(error)
         except TimeoutError:
             self._log.write("conversation_broken", level="warning", reason="the scheduler did not welcome this agent")
         finally:
             self._conversation = None
         return 0.0
 
-    def _tell_failure(self, error: grpc.aio.AioRpcError) -> float:
+    async def _tell_failure(self, error: grpc.aio.AioRpcError) -> float:
+        """Log why the stream ended; how many seconds the scheduler wants to be left alone."""
         code, reason = error.code(), error.details()
         if code not in JOIN_REFUSED:
-            self._log.write("conversation_broken", level="warning", code=code.name, reason=reason)
+            await self._tell_broken(error)
             return 0.0
         self._metrics.joins_refused.labels(code.name).inc()
         self._log.write("join_refused", level="error", code=code.name, reason=reason)
         return told_pause_s(error)
+
+    async def _tell_broken(self, error: grpc.aio.AioRpcError) -> None:
+        """Log why; what only an administrator can mend is an error with its remedy, however often it is tried."""
+        code, reason, remedy = error.code(), error.details() or "", ""
+        if code is grpc.StatusCode.UNAVAILABLE:
+            mismatch = await asyncio.to_thread(tls_mismatch, self._link)
+            if mismatch is not None:
+                reason, remedy = f"TLS mismatch: {mismatch.cause}", mismatch.remedy
+        level = "error" if remedy or code in _REFUSALS else "warning"
+        self._log.write("conversation_broken", level=level, code=code.name, reason=reason, remedy=remedy)
 
     def _on_welcome(self) -> None:
         self._pauses.reset()

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
+from cotenant.tls_probe import TlsFiles, TlsFlags, TlsMismatch, find_tls_mismatch
 from cotenant_agent.errors import SettingsError
 
 MESSAGE_LIMIT_BYTES = 4 << 20
@@ -22,6 +23,7 @@ _LONGEST_PAUSE_S = 5.0
 _LONGEST_TOLD_PAUSE_S = 30.0
 JOIN_REFUSED = frozenset({grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.FAILED_PRECONDITION})
 """The scheduler knows of another agent with this node id, or of jobs that this agent has lost; it says what to do."""
+_FLAGS = TlsFlags(ca="--tls-ca", certificate="--tls-certificate", key="--tls-key")
 _OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
     ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
@@ -66,6 +68,17 @@ def open_channel(settings: LinkSettings) -> grpc.aio.Channel:
             "--tls-key), or --insecure on a network where everybody is trusted"
         )
     return grpc.aio.insecure_channel(settings.scheduler, options=options)
+
+
+def tls_mismatch(settings: LinkSettings) -> TlsMismatch | None:
+    """Look at the scheduler's port for why TLS does not come about; blocks for seconds at most."""
+    files = TlsFiles(
+        ca_file=Path(settings.tls_ca) if settings.tls_ca else None,
+        certificate_file=Path(settings.tls_certificate) if settings.tls_certificate else None,
+        key_file=Path(settings.tls_key) if settings.tls_key else None,
+        server_name=settings.tls_server_name,
+    )
+    return find_tls_mismatch(settings.scheduler, files, peer="scheduler", flags=_FLAGS)
 
 
 class Pauses:

@@ -48,6 +48,7 @@ class Settings:
         drain_s: Time that calls under way get after SIGTERM, seconds.
         tls_certificate_file: PEM certificate; with the key, TLS only.
         tls_key_file: PEM key.
+        client_ca_file: PEM authority; clients must then show a certificate of it.
         insecure: Allows other addresses than loopback without TLS.
         log_level: debug | info | warning | error.
         ready_file: Written with the address once the service answers.
@@ -67,6 +68,7 @@ class Settings:
     drain_s: float = 10.0
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None
+    client_ca_file: Path | None = None
     insecure: bool = False
     log_level: str = "info"
     ready_file: Path | None = None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from predictor_service.errors import StoreFormatError, StoreFullError
 
 _BUSY_TIMEOUT_S: Final = 10.0
+_PRIVATE_MODE: Final = 0o600
 # The disk, not the file: what is there stays good.
 _DISK_ERRORS: Final = frozenset(
     {
@@ -35,6 +39,7 @@ def open_database(path: Path, *pragmas: str, schema: str = "") -> sqlite3.Connec
     """
     connection = None
     try:
+        _make_private(path)
         connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
         for pragma in ("journal_mode = WAL", *pragmas):
             connection.execute(f"PRAGMA {pragma}")
@@ -44,6 +49,16 @@ def open_database(path: Path, *pragmas: str, schema: str = "") -> sqlite3.Connec
             connection.close()
         raise storage_error(error, path) from error
     return connection
+
+
+def _make_private(path: Path) -> None:
+    """Lets only the owner read what is asked and measured here; SQLite gives its other files the same mode."""
+    with suppress(OSError):  # of somebody else, or of a file system without modes: SQLite says what it cannot do
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_MODE))
+        for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+            file = path.with_name(name)
+            if file.exists() and stat.S_IMODE(file.stat().st_mode) != _PRIVATE_MODE:
+                file.chmod(_PRIVATE_MODE)
 
 
 def storage_error(error: sqlite3.Error, path: Path) -> StoreFullError | StoreFormatError:

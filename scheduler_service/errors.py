@@ -25,6 +25,7 @@ SchedulerServiceError
         ├── StateUnwritableError
         │   └── StateFullError
         ├── StateDamagedError
+        ├── StateMissingError
         ├── StateLockedError
         └── StateFromNewerVersionError
 
@@ -173,6 +174,10 @@ class StateFullError(StateUnwritableError):
 
 class StateDamagedError(StateError):
     """The event log is not whole."""
+
+
+class StateMissingError(StateError):
+    """Jobs were accepted in the directory, but the database that holds them is not there."""
 
 
 class StateLockedError(StateError):

@@ -40,6 +40,10 @@ class Settings:
         default="", metadata={"meaning": "PEM authority; clients and agents must then show a certificate of it"}
     )
     predictor_ca_file: str = field(default="", metadata={"meaning": "PEM authority of the predictor; empty = no TLS"})
+    predictor_certificate_file: str = field(
+        default="", metadata={"meaning": "PEM certificate that is shown to a predictor that asks for one"}
+    )
+    predictor_key_file: str = field(default="", metadata={"meaning": "PEM key of that certificate"})
     reflection: bool = field(default=True, metadata={"meaning": "answer server reflection"})
     heartbeat_ms: int = field(default=2_000, metadata={"meaning": "how often agents report"})
     lease_ms: int = field(default=30_000, metadata={"meaning": "how long jobs run on without a word from here"})
@@ -130,9 +134,17 @@ def _check(settings: Settings) -> None:
             raise SettingsError(f"{name} must not be negative, and must be finite")
     if settings.lease_ms < 2 * settings.heartbeat_ms:
         raise SettingsError("lease_ms must be at least twice heartbeat_ms, or one lost heartbeat ends every job")
-    if bool(settings.tls_certificate_file) is not bool(settings.tls_key_file):
-        raise SettingsError("tls_certificate_file and tls_key_file belong together; give both or none")
-    if settings.client_ca_file and not settings.tls_certificate_file:
-        raise SettingsError("client_ca_file needs tls_certificate_file and tls_key_file")
+    _check_tls(settings)
     if settings.log_level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         raise SettingsError("log_level must be DEBUG, INFO, WARNING or ERROR")
+
+
+def _check_tls(settings: Settings) -> None:
+    if bool(settings.tls_certificate_file) is not bool(settings.tls_key_file):
+        raise SettingsError("tls_certificate_file and tls_key_file belong together; give both or none")
+    if bool(settings.predictor_certificate_file) is not bool(settings.predictor_key_file):
+        raise SettingsError("predictor_certificate_file and predictor_key_file belong together; give both or none")
+    if settings.predictor_certificate_file and not settings.predictor_ca_file:
+        raise SettingsError("predictor_certificate_file needs predictor_ca_file: it is shown over TLS only")
+    if settings.client_ca_file and not settings.tls_certificate_file:
+        raise SettingsError("client_ca_file needs tls_certificate_file and tls_key_file")

@@ -23,6 +23,7 @@ from cotenant.cli.tables import Column, Row, render_table
 from cotenant.client import is_serving, open_channel
 from cotenant.client_errors import CotenantError
 from cotenant.programs import EXTRAS, run_captured
+from cotenant.tls_probe import find_tls_mismatch
 
 OLDEST_PYTHON = (3, 11)
 WANTED_DISK_BYTES = 2**30
@@ -136,8 +137,11 @@ def check_services(session: Session) -> Iterator[Finding]:
     """Asks the configured services for their health; tells a free port from one that something else holds."""
     settings = session.settings
     for name, address in (("scheduler", settings.scheduler), ("predictor", settings.predictor)):
-        if is_serving(open_channel(settings.channel_options(address)), timeout_s=ANSWER_TIMEOUT_S):
+        options = settings.channel_options(address)
+        if is_serving(open_channel(options), timeout_s=ANSWER_TIMEOUT_S):
             yield Finding(check=name, state="ok", found=f"serving at {address}")
+        elif mismatch := find_tls_mismatch(address, options.tls_files(), peer=name):
+            yield Finding(check=name, state="fault", found=mismatch.cause, remedy=mismatch.remedy)
         elif _is_listening(address):
             found = f"something at {address} does not answer as a {name}"
             yield Finding(

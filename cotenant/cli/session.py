@@ -43,14 +43,18 @@ class Session:
     def scheduler(self) -> SchedulerClient:
         """Returns a client; nothing is dialled yet."""
         settings = self.settings
-        channel = open_channel(settings.channel_options(settings.scheduler))
-        return SchedulerClient(channel, address=settings.scheduler, timeout_s=settings.timeout_s)
+        options = settings.channel_options(settings.scheduler)
+        return SchedulerClient(
+            open_channel(options), address=settings.scheduler, timeout_s=settings.timeout_s, tls=options.tls_files()
+        )
 
     def predictor(self) -> PredictorClient:
         """Returns a client; nothing is dialled yet."""
         settings = self.settings
-        channel = open_channel(settings.channel_options(settings.predictor))
-        return PredictorClient(channel, address=settings.predictor, timeout_s=settings.timeout_s)
+        options = settings.channel_options(settings.predictor)
+        return PredictorClient(
+            open_channel(options), address=settings.predictor, timeout_s=settings.timeout_s, tls=options.tls_files()
+        )
 
 
 def output_width() -> int:
@@ -97,11 +101,23 @@ def _read_output(name: str) -> OutputFormat:
 
 
 _FORMATS = [output.value for output in OutputFormat]
-_SESSION_FLAGS = ("output", "scheduler", "predictor", "timeout_s", "tls_ca_file")
+_SESSION_FLAGS = (
+    "output",
+    "scheduler",
+    "predictor",
+    "timeout_s",
+    "tls_ca_file",
+    "tls_certificate_file",
+    "tls_key_file",
+)
 _OPTIONS = (
     click.option("-o", "--output", type=click.Choice(_FORMATS), help="Output format.  [default: table]"),
     click.option("--scheduler", metavar="HOST:PORT", help="Where the scheduler listens."),
     click.option("--predictor", metavar="HOST:PORT", help="Where the predictor listens."),
     click.option("--timeout", "timeout_s", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Deadline."),
     click.option("--tls-ca-file", type=click.Path(dir_okay=False), help="Certificate authority of the services."),
+    click.option(
+        "--tls-certificate-file", type=click.Path(dir_okay=False), help="Your own certificate, where asked for."
+    ),
+    click.option("--tls-key-file", type=click.Path(dir_okay=False), help="Key of your certificate."),
 )

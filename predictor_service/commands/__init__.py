@@ -1,1 +1,5 @@
 """What can be run with python -m predictor_service."""
+
+from cotenant.grpc_log import silence_grpc
+
+silence_grpc()

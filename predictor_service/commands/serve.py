@@ -21,7 +21,7 @@ from predictor_service.grpc_api.metrics import MetricsServer, ServiceMetrics
 from predictor_service.grpc_api.model_servicer import ModelServicer
 from predictor_service.grpc_api.prediction_servicer import PredictionServicer
 from predictor_service.grpc_api.profile_metrics import ProfileMetrics
-from predictor_service.grpc_api.server import PredictionServer, ServerOptions, check_exposure
+from predictor_service.grpc_api.server import PredictionServer, ServerOptions, check_exposure, check_metrics_exposure
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.predictor import Predictor
 from predictor_service.outcome_journal import FILE_NAME as JOURNAL_FILE
@@ -53,13 +53,16 @@ def serve(settings: Settings) -> None:
         port=port,
         tls_certificate_file=settings.tls_certificate_file,
         tls_key_file=settings.tls_key_file,
+        client_ca_file=settings.client_ca_file,
         insecure=settings.insecure,
     )
     check_exposure(options)
+    if settings.metrics_address:
+        check_metrics_exposure(split_address(settings.metrics_address)[0], insecure=settings.insecure)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    settings.state_dir.mkdir(parents=True, exist_ok=True)
+    settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with ExitStack() as stack:
         _run(settings, options, stop, stack)
 

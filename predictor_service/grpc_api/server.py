@@ -39,6 +39,7 @@ class ServerOptions:
         port: 0 = any free one.
         tls_certificate_file: PEM; with the key, the server speaks TLS only.
         tls_key_file: PEM.
+        client_ca_file: PEM authority; clients must then show a certificate of it.
         insecure: Allows other addresses than loopback without TLS.
     """
 
@@ -46,6 +47,7 @@ class ServerOptions:
     port: int
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None
+    client_ca_file: Path | None = None
     insecure: bool = False
 
 
@@ -135,7 +137,9 @@ class PredictionServer:
         try:
             if options.tls_certificate_file and options.tls_key_file:
                 pair = (options.tls_key_file.read_bytes(), options.tls_certificate_file.read_bytes())
-                return self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+                authority = options.client_ca_file.read_bytes() if options.client_ca_file else None
+                credentials = grpc.ssl_server_credentials([pair], authority, require_client_auth=bool(authority))
+                return self._server.add_secure_port(address, credentials)
             return self._server.add_insecure_port(address)
         except (RuntimeError, OSError) as error:
             raise InvalidRequestError(f"{address} cannot be bound ({error})", remedy="choose another port") from error
@@ -149,12 +153,30 @@ def check_exposure(options: ServerOptions) -> None:
     """
     if bool(options.tls_certificate_file) != bool(options.tls_key_file):
         raise InvalidRequestError("TLS needs a certificate and its key", remedy="give both files, or neither")
+    if options.client_ca_file and not options.tls_certificate_file:
+        raise InvalidRequestError(
+            "certificates of clients are asked for over TLS only",
+            remedy="give --tls-certificate-file and --tls-key-file with --client-ca-file",
+        )
     if options.tls_certificate_file or options.insecure or is_loopback(options.host):
         return
     raise InvalidRequestError(
         f"{options.host} is not a loopback address and there is no TLS",
         remedy="give --tls-certificate-file and --tls-key-file, or --insecure if the network is trusted",
     )
+
+
+def check_metrics_exposure(host: str, *, insecure: bool) -> None:
+    """Refuses to tell the network in plain text what is asked here.
+
+    Raises:
+        InvalidRequestError: Another address than loopback without the explicit wish.
+    """
+    if not insecure and not is_loopback(host):
+        raise InvalidRequestError(
+            f"metrics are plain HTTP, and {host} is not a loopback address",
+            remedy="serve them on loopback (--metrics-address 127.0.0.1:7170), or give --insecure",
+        )
 
 
 def is_loopback(host: str) -> bool:

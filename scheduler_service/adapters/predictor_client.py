@@ -14,6 +14,7 @@ import grpc
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
+from cotenant.tls_probe import TlsMismatch
 from cotenant.v1 import prediction_pb2, prediction_pb2_grpc
 from scheduler_service.adapters import prediction_messages
 from scheduler_service.core.commands import (
@@ -65,8 +66,13 @@ _RETRY_CONFIG = {
 }
 
 
-def open_channel(address: str, *, ca_file_bytes: bytes | None = None) -> grpc.aio.Channel:
-    """Open a channel with bounded retries on UNAVAILABLE and quick reconnection after a restart of the predictor."""
+def open_channel(address: str, *, credentials: grpc.ChannelCredentials | None = None) -> grpc.aio.Channel:
+    """Open a channel with bounded retries on UNAVAILABLE and quick reconnection after a restart of the predictor.
+
+    Args:
+        address: host:port.
+        credentials: None = plain text.
+    """
     options: list[tuple[str, int | str]] = [
         ("grpc.service_config", json.dumps(_RETRY_CONFIG)),
         ("grpc.enable_retries", 1),
@@ -76,9 +82,9 @@ def open_channel(address: str, *, ca_file_bytes: bytes | None = None) -> grpc.ai
         ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
         ("grpc.max_send_message_length", _MESSAGE_BYTES_MAX),
     ]
-    if ca_file_bytes is None:
+    if credentials is None:
         return grpc.aio.insecure_channel(address, options=options)
-    return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(ca_file_bytes), options=options)
+    return grpc.aio.secure_channel(address, credentials, options=options)
 
 
 class PredictorClient:
@@ -87,10 +93,18 @@ class PredictorClient:
     Args:
         channel: None: there is no predictor, and every question fails at once with that reason.
         deadline_s: Of one call, retries included.
+        look: Looks at the port where nobody answers for a disagreement about TLS; blocks for seconds at most.
     """
 
-    def __init__(self, channel: grpc.aio.Channel | None, *, deadline_s: float) -> None:
+    def __init__(
+        self,
+        channel: grpc.aio.Channel | None,
+        *,
+        deadline_s: float,
+        look: Callable[[], TlsMismatch | None] = lambda: None,
+    ) -> None:
         self._channel = channel
+        self._look = look
         self._stub = prediction_pb2_grpc.PredictionServiceStub(channel) if channel is not None else None
         self._deadline_s = deadline_s
         self._calls = asyncio.Semaphore(CONCURRENT_CALLS_MAX)
@@ -144,9 +158,17 @@ class PredictorClient:
                 )
             return read(command, answer)
         except grpc.aio.AioRpcError as error:
-            raise _translate(error) from error
+            raise await self._explained(error) from error
         except (ValueError, KeyError) as error:
             raise PredictorError(f"the predictor's answer is unusable: {error}", code="BAD_ANSWER") from error
+
+    async def _explained(self, error: grpc.aio.AioRpcError) -> PredictorError:
+        mismatch = None
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            mismatch = await asyncio.to_thread(self._look)
+        if mismatch is None:
+            return _translate(error)
+        return PredictorError(f"TLS mismatch: {mismatch.cause}; {mismatch.remedy}", code="PREDICTOR_UNAVAILABLE")
 
     async def predict_pairs(
         self, command: RequestPairPredictions, *, deadline_s: float | None = None
@@ -180,7 +202,7 @@ class PredictorClient:
                 )
             return tuple(prediction_messages.pair_predictions(command.device, answer))
         except grpc.aio.AioRpcError as error:
-            raise _translate(error) from error
+            raise await self._explained(error) from error
         except (ValueError, KeyError) as error:
             raise PredictorError(f"the predictor's answer is unusable: {error}", code="BAD_ANSWER") from error
 

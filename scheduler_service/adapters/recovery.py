@@ -70,8 +70,15 @@ def recover(
     *,
     new_engine: Callable[[], SchedulerEngine],
     restored_engine: Callable[[Mapping[str, Any]], SchedulerEngine],
+    place: str = "the log",
 ) -> Recovered:
     """Restore the newest snapshot and replay what came after it; the commands were given before and are dropped.
+
+    Args:
+        log: What was stored.
+        new_engine: Makes the engine of a new state.
+        restored_engine: Makes one from a snapshot.
+        place: How the log is called when events are missing.
 
     Raises:
         StateDamagedError: Events are missing.
@@ -87,17 +94,17 @@ def recover(
     last_at_ms = engine.state.now_ms
     for stored in log.read_from(sequence + 1):
         if stored.sequence != sequence + 1:
-            raise StateDamagedError(_missing(sequence + 1))
+            raise StateDamagedError(_missing(sequence + 1, place))
         apply_event(engine, stored.event)
         numbers.note(stored.event)
         sequence, last_at_ms = stored.sequence, stored.event.at_ms
     if sequence != log.last_sequence():
-        raise StateDamagedError(_missing(sequence + 1))
+        raise StateDamagedError(_missing(sequence + 1, place))
     return Recovered(engine=engine, sequence=sequence, last_at_ms=last_at_ms, numbers=numbers)
 
 
-def _missing(sequence: int) -> str:
+def _missing(sequence: int, place: str) -> str:
     return (
-        f"event {sequence} is missing from the log; keep the file for analysis and restore the newest backup "
+        f"event {sequence} is missing from {place}; keep the file for analysis and restore the newest backup "
         "(python -m scheduler_service restore BACKUP --state-dir DIRECTORY --force)"
     )

@@ -12,9 +12,7 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from scheduler_service.adapters.event_log import (
     REMEMBERED_REQUESTS,
@@ -23,26 +21,35 @@ from scheduler_service.adapters.event_log import (
     StoredEvent,
     StoredSnapshot,
 )
-from scheduler_service.core.codec import decode_event, encode_event
-from scheduler_service.core.errors import CodecError, UnsupportedVersionError
-from scheduler_service.core.events import Event
-from scheduler_service.errors import (
-    SettingsError,
-    StateDamagedError,
-    StateFromNewerVersionError,
-    StateFullError,
-    StateLockedError,
-    StateUnwritableError,
+from scheduler_service.adapters.private_files import create_private, make_private, sync_folder
+from scheduler_service.adapters.sqlite_faults import reading, strict_text, writing
+from scheduler_service.adapters.state_marker import (
+    MARKER_NAME,
+    another_state,
+    new_state_id,
+    read_marker,
+    state_missing,
+    write_marker,
 )
+from scheduler_service.adapters.stored_records import (
+    APPLICATION_ID,
+    DATABASE_NAME,
+    FORMAT_VERSION,
+    answered_requests,
+    check_format,
+    last_sequence,
+    latest_snapshot,
+    read_events,
+)
+from scheduler_service.core.codec import encode_event
+from scheduler_service.core.events import JobSubmitted
+from scheduler_service.errors import StateLockedError, StateUnwritableError
 
-# Raised with every change of the tables or of the encoding of events that an older program could not read.
-FORMAT_VERSION = 1
-# "CtnS" in ASCII: tells our files from other SQLite files.
-APPLICATION_ID = 0x43746E53
-DATABASE_NAME = "events.sqlite3"
 LOCK_NAME = "scheduler.lock"
 _KEPT_SNAPSHOTS = 2
 _DELETED_EVENTS_AT_ONCE = 5_000
+# Beside the database; SQLite gives them the database's mode, older versions may have given more.
+_FILES_BESIDE = ("-wal", "-shm", "-journal", ".arriving", ".replaced", ".replaced-wal", ".replaced-shm")
 # Waited for a reader such as a backup; the writer itself is alone.
 _BUSY_TIMEOUT_S = 10.0
 
@@ -63,7 +70,8 @@ CREATE TABLE snapshots (sequence INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT
 CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
 INSERT INTO counters VALUES ('last_sequence', 0)
 """
-_PAGE_OF_EVENTS = "SELECT sequence, body FROM events WHERE sequence >= ? ORDER BY 1 LIMIT 1000"
+# Older states lack it. The id is what the marker names.
+_IDENTITY = "CREATE TABLE IF NOT EXISTS identity (state_id TEXT NOT NULL) STRICT"
 
 
 class SqliteEventLog:
@@ -75,6 +83,7 @@ class SqliteEventLog:
     Raises:
         StateLockedError: Another scheduler uses the directory.
         StateFromNewerVersionError: A newer version wrote the file.
+        StateMissingError: Jobs were accepted in the directory, but their database is not there.
         StateDamagedError: The file is not whole or not ours.
         StateUnwritableError: The directory cannot be written.
     """
@@ -83,17 +92,24 @@ class SqliteEventLog:
         self._path = state_dir / DATABASE_NAME
         self._lock_descriptor = lock_state(state_dir)
         try:
-            self._connection = _open(self._path)
-            self._last_sequence = self._read_last_sequence()
+            marked_id = read_marker(state_dir)
+            _check_presence(self._path, is_marked=marked_id is not None)
+            self._connection = _open(self._path, is_marked=marked_id is not None)
+            self._state_id = self._read_state_id(marked_id)
+            self._is_marked = self._state_id == marked_id
+            self._last_sequence = last_sequence(self._connection, self._path)
         except BaseException:
             os.close(self._lock_descriptor)
             raise
 
     def append(self, records: Sequence[LogRecord]) -> int:
         """Store all records in one transaction; see `EventLog.append`."""
+        if any(isinstance(record.event, JobSubmitted) for record in records):
+            # Before the job: whoever was told that it is stored can rely on its loss being noticed.
+            self.mark_used()
         first = self._last_sequence + 1
         last = self._last_sequence + len(records)
-        with _writing(self._connection, self._path):
+        with writing(self._connection, self._path):
             self._connection.executemany(
                 "INSERT INTO events VALUES (?, ?, ?)",
                 [_row(sequence, record) for sequence, record in enumerate(records, start=first)],
@@ -111,18 +127,28 @@ class SqliteEventLog:
         self._last_sequence = last
         return last
 
+    def mark_used(self) -> None:
+        """Note durably that jobs were accepted here: from now on a directory without this database is refused.
+
+        Raises:
+            StateUnwritableError: The marker cannot be written.
+        """
+        if not self._is_marked:
+            write_marker(self._path.parent, self._state_id)
+            self._is_marked = True
+
     def last_sequence(self) -> int:
         """Return the newest sequence; see `EventLog.last_sequence`."""
         return self._last_sequence
 
     def read_from(self, sequence: int) -> Iterator[StoredEvent]:
         """Yield stored events; see `EventLog.read_from`."""
-        return _read_events(self._connection, self._path, sequence)
+        return read_events(self._connection, self._path, sequence)
 
     def store_snapshot(self, snapshot: StoredSnapshot, *, retained_events: int) -> None:
         """Store the snapshot, drop old events in small transactions; see `EventLog.store_snapshot`."""
         body = zlib.compress(json.dumps(snapshot.state, separators=(",", ":")).encode())
-        with _writing(self._connection, self._path):
+        with writing(self._connection, self._path):
             self._connection.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", (snapshot.sequence, body))
             self._connection.execute(
                 "DELETE FROM snapshots WHERE sequence NOT IN (SELECT sequence FROM snapshots ORDER BY 1 DESC LIMIT ?)",
@@ -137,89 +163,35 @@ class SqliteEventLog:
 
     def latest_snapshot(self) -> StoredSnapshot | None:
         """Return the newest snapshot; see `EventLog.latest_snapshot`."""
-        rows = self._select("SELECT sequence, body FROM snapshots ORDER BY 1 DESC LIMIT 1")
-        if not rows:
-            return None
-        sequence, body = rows[0]
-        try:
-            return StoredSnapshot(sequence=sequence, state=json.loads(zlib.decompress(body)))
-        except (zlib.error, ValueError) as error:
-            raise _damaged(self._path, f"the snapshot at event {sequence} is unreadable ({error})") from error
+        return latest_snapshot(self._connection, self._path)
 
     def answered_requests(self) -> Sequence[AnsweredRequest]:
         """Return the remembered requests; see `EventLog.answered_requests`."""
-        rows = self._select(
-            "SELECT request_id, body_sha256, answer FROM requests ORDER BY sequence DESC LIMIT ?", REMEMBERED_REQUESTS
-        )
-        return [
-            AnsweredRequest(request_id=request_id, body_sha256=body_sha256, answer=answer)
-            for request_id, body_sha256, answer in reversed(rows)
-        ]
+        return answered_requests(self._connection, self._path)
 
     def close(self) -> None:
         """Close the file and unlock the directory."""
         self._connection.close()
         os.close(self._lock_descriptor)
 
-    def _select(self, query: str, *arguments: object) -> list[tuple[Any, ...]]:
-        with _reading(self._path):
-            return self._connection.execute(query, arguments).fetchall()
-
-    def _read_last_sequence(self) -> int:
-        return int(self._select("SELECT value FROM counters WHERE name = 'last_sequence'")[0][0])
+    def _read_state_id(self, marked_id: str | None) -> str:
+        """Return which state this is; it must be the marked one where a readable marker names one."""
+        with reading(self._path):
+            rows = self._connection.execute("SELECT state_id FROM identity LIMIT 1").fetchall()
+        state_id = str(rows[0][0]) if rows else ""
+        if not state_id or (marked_id and marked_id != state_id):
+            raise another_state(self._path)
+        return state_id
 
     def _delete_events_before(self, sequence: int) -> None:
         deleted = _DELETED_EVENTS_AT_ONCE
         while deleted == _DELETED_EVENTS_AT_ONCE:
-            with _writing(self._connection, self._path):
+            with writing(self._connection, self._path):
                 deleted = self._connection.execute(
                     "DELETE FROM events WHERE sequence IN"
                     " (SELECT sequence FROM events WHERE sequence < ? ORDER BY 1 LIMIT ?)",
                     (sequence, _DELETED_EVENTS_AT_ONCE),
                 ).rowcount
-
-
-def read_stored_events(state_dir: Path, *, from_sequence: int = 1) -> Iterator[StoredEvent]:
-    """Yield the kept events of a state that another process may be writing.
-
-    Raises:
-        SettingsError: There is no event log.
-        StateDamagedError: It is not whole.
-        StateFromNewerVersionError: A newer version wrote it.
-    """
-    path = state_dir / DATABASE_NAME
-    if not path.is_file():
-        raise SettingsError(f"there is no state in {state_dir}; name the directory that the scheduler serves from")
-    with _reading(path):
-        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=_BUSY_TIMEOUT_S)
-    with closing(connection):
-        check_format(connection, path)
-        yield from _read_events(connection, path, from_sequence)
-
-
-def _read_events(connection: sqlite3.Connection, path: Path, sequence: int) -> Iterator[StoredEvent]:
-    """Read page by page: a log may be larger than the memory."""
-    is_first = True
-    while rows := _page(connection, path, sequence):
-        for found, body in rows:
-            if found != sequence and not is_first:
-                raise _damaged(path, f"event {sequence} is missing")
-            is_first, sequence = False, found + 1
-            yield StoredEvent(sequence=found, event=_decoded(path, found, body))
-
-
-def _page(connection: sqlite3.Connection, path: Path, sequence: int) -> list[tuple[int, str]]:
-    with _reading(path):
-        return connection.execute(_PAGE_OF_EVENTS, (sequence,)).fetchall()
-
-
-def _decoded(path: Path, sequence: int, body: str) -> Event:
-    try:
-        return decode_event(json.loads(body))
-    except UnsupportedVersionError as error:
-        raise _from_newer(path, str(error)) from error
-    except (ValueError, CodecError) as error:
-        raise _damaged(path, f"event {sequence} is unreadable ({error})") from error
 
 
 def _row(sequence: int, record: LogRecord) -> tuple[int, int, str]:
@@ -235,7 +207,7 @@ def lock_state(state_dir: Path) -> int:
     """
     try:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(state_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = create_private(state_dir / LOCK_NAME, flags=os.O_CREAT)
     except OSError as error:
         raise StateUnwritableError(
             f"the state directory {state_dir} cannot be used ({error.strerror}); make it writable or choose another one"
@@ -250,96 +222,81 @@ def lock_state(state_dir: Path) -> int:
     return descriptor
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    with _reading(path):
+def _check_presence(path: Path, *, is_marked: bool) -> None:
+    """Look for a lost database before SQLite makes a new one, and removes the write-ahead log of the lost one."""
+    if path.exists() and path.stat().st_size > 0:
+        return
+    write_ahead = path.with_name(f"{path.name}-wal")
+    if is_marked or (write_ahead.exists() and write_ahead.stat().st_size > 0):
+        raise state_missing(path.parent, f"{path.name} is {'empty' if path.exists() else 'missing'}")
+
+
+def _open(path: Path, *, is_marked: bool) -> sqlite3.Connection:
+    _make_files_private(path)
+    with reading(path):
         connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    connection.text_factory = strict_text
     try:
-        with _reading(path):
+        with reading(path):
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
-        _prepare(connection, path)
+        _prepare(connection, path, is_marked=is_marked)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+def _make_files_private(path: Path) -> None:
+    """Create the file where it is missing, so that nobody else could ever read it; SQLite copies its mode."""
+    is_new = not path.exists()
+    try:
+        os.close(create_private(path, flags=os.O_CREAT))
+        if is_new:
+            sync_folder(path.parent)
+    except OSError as error:
+        raise StateUnwritableError(
+            f"{path} cannot be used ({error.strerror}); look at the disk and the directory's permissions"
+        ) from error
+    for name in (MARKER_NAME, *(path.name + ending for ending in _FILES_BESIDE)):
+        make_private(path.with_name(name))
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, *, is_marked: bool) -> None:
     """Create the tables of a new file, check those of an old one."""
-    with _reading(path):
+    with reading(path):
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if tables == 0:
-        with _writing(connection, path):
-            for statement in _SCHEMA.split(";"):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+    if tables == 0 and is_marked:
+        raise state_missing(path.parent, f"{path.name} holds none of them")
+    if tables > 0:
+        check_format(connection, path)
+        _identify(connection, path, is_marked=is_marked)
         return
-    check_format(connection, path)
+    with writing(connection, path):
+        for statement in (*_SCHEMA.split(";"), _IDENTITY):
+            connection.execute(statement)
+        connection.execute("INSERT INTO identity VALUES (?)", (new_state_id(),))
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
 
 
-def check_format(connection: sqlite3.Connection, path: Path) -> None:
-    """Check that a database is a whole event log of a version that this program reads.
+def _identify(connection: sqlite3.Connection, path: Path, *, is_marked: bool) -> None:
+    """Give an older state its id; one that lacks it beside a marker is not the state that was marked."""
+    with reading(path):
+        (known,) = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'identity'").fetchone()
+    if not known and is_marked:
+        raise another_state(path)
+    if not known:
+        set_state_id(connection, path, new_state_id())
+
+
+def set_state_id(connection: sqlite3.Connection, path: Path, state_id: str) -> None:
+    """Say in the database which state it is.
 
     Raises:
-        StateDamagedError: It is not whole or not an event log.
-        StateFromNewerVersionError: A newer version wrote it.
+        StateError: It cannot be written.
     """
-    with _reading(path):
-        (application_id,) = connection.execute("PRAGMA application_id").fetchone()
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        findings = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if application_id != APPLICATION_ID:
-        raise _damaged(path, "it is not an event log of this program")
-    if version > FORMAT_VERSION:
-        raise _from_newer(path, f"it has format {version}, this program reads up to {FORMAT_VERSION}")
-    if findings != "ok":
-        raise _damaged(path, str(findings).splitlines()[-1])
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise _translate(error, path) from error
-
-
-@contextmanager
-def _writing(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
-    """Run the body as one transaction: all of it is stored, or nothing."""
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        yield
-        connection.execute("COMMIT")
-    except BaseException as error:
-        with suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-        if isinstance(error, sqlite3.Error):
-            raise _translate(error, path) from error
-        raise
-
-
-def _translate(error: sqlite3.Error, path: Path) -> StateDamagedError | StateUnwritableError:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code == sqlite3.SQLITE_FULL:
-        return StateFullError(
-            f"the disk of {path.parent} is full; free some space there, the service then goes on by itself"
-        )
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return _damaged(path, str(error))
-    return StateUnwritableError(f"{path} cannot be used ({error}); look at the disk and the directory's permissions")
-
-
-def _from_newer(path: Path, finding: str) -> StateFromNewerVersionError:
-    return StateFromNewerVersionError(
-        f"a newer version wrote {path}: {finding}; run that version again, "
-        "or restore a backup made before the upgrade into an empty state directory"
-    )
-
-
-def _damaged(path: Path, finding: str) -> StateDamagedError:
-    return StateDamagedError(
-        f"{path} is damaged: {finding}; keep the file for analysis and restore the newest backup "
-        "(python -m scheduler_service restore BACKUP --state-dir DIRECTORY --force)"
-    )
+    with writing(connection, path):
+        connection.execute(_IDENTITY)
+        connection.execute("DELETE FROM identity")
+        connection.execute("INSERT INTO identity VALUES (?)", (state_id,))

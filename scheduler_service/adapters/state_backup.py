@@ -11,11 +11,16 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-from scheduler_service.adapters.sqlite_event_log import DATABASE_NAME, FORMAT_VERSION, check_format, lock_state
+from scheduler_service.adapters.private_files import create_private, make_private, sync_folder
+from scheduler_service.adapters.sqlite_event_log import lock_state, set_state_id
+from scheduler_service.adapters.sqlite_faults import translated
+from scheduler_service.adapters.state_marker import new_state_id, write_marker
+from scheduler_service.adapters.stored_records import DATABASE_NAME, FORMAT_VERSION, check_recoverable
 from scheduler_service.errors import RestoreRefusedError, SettingsError, StateDamagedError, StateUnwritableError
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_SCHEMA = "cotenant.scheduler-backup/1"
+_ANEW = os.O_CREAT | os.O_TRUNC
 
 
 def back_up(state_dir: Path, target: Path) -> Mapping[str, object]:
@@ -23,13 +28,14 @@ def back_up(state_dir: Path, target: Path) -> Mapping[str, object]:
 
     Args:
         state_dir: Holds the event log.
-        target: Must not exist or be empty.
+        target: Must not exist or be empty. Others may read the folder where they could before, not what is in it.
 
     Returns:
         The manifest: schema, format_version, last_sequence, bytes, sha256.
 
     Raises:
         SettingsError: There is no state, or the target is in use.
+        StateDamagedError: A scheduler could not start from the state; nothing of the copy is left.
         StateUnwritableError: The copy could not be written; nothing of it is left.
     """
     source = state_dir / DATABASE_NAME
@@ -41,24 +47,34 @@ def back_up(state_dir: Path, target: Path) -> Mapping[str, object]:
         target.mkdir(mode=0o700, parents=True, exist_ok=True)
         return _copy_state(source, target)
     except (sqlite3.Error, OSError) as error:
-        for name in (DATABASE_NAME, MANIFEST_NAME):
-            (target / name).unlink(missing_ok=True)
+        _remove_copy(target)
+        if isinstance(error, sqlite3.Error) and isinstance(damage := translated(error, source), StateDamagedError):
+            raise damage from error
         raise StateUnwritableError(
             f"the backup cannot be written to {target} ({error}); make room there or name another folder"
         ) from error
+    except BaseException:
+        _remove_copy(target)
+        raise
+
+
+def _remove_copy(target: Path) -> None:
+    for name in (DATABASE_NAME, f"{DATABASE_NAME}-journal", MANIFEST_NAME):
+        (target / name).unlink(missing_ok=True)
 
 
 def _copy_state(source: Path, target: Path) -> Mapping[str, object]:
     copy = target / DATABASE_NAME
+    # Before SQLite writes to it: the mode is there before the content.
+    os.close(create_private(copy))
     with (
         closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as reader,
         closing(sqlite3.connect(copy)) as writer,
     ):
         reader.backup(writer, pages=1_000)
-        check_format(writer, copy)
+        last_sequence = check_recoverable(writer, source)
         # One file, without a write-ahead log beside it.
         writer.execute("PRAGMA journal_mode = DELETE")
-        (last_sequence,) = writer.execute("SELECT value FROM counters WHERE name = 'last_sequence'").fetchone()
     manifest = {
         "schema": MANIFEST_SCHEMA,
         "format_version": FORMAT_VERSION,
@@ -66,12 +82,15 @@ def _copy_state(source: Path, target: Path) -> Mapping[str, object]:
         "bytes": copy.stat().st_size,
         "sha256": _sha256(copy),
     }
-    (target / MANIFEST_NAME).write_text(json.dumps(manifest, indent=2) + "\n")
+    with os.fdopen(create_private(target / MANIFEST_NAME), "w") as stream:
+        stream.write(json.dumps(manifest, indent=2) + "\n")
     return manifest
 
 
 def restore(backup: Path, state_dir: Path, *, force: bool) -> Mapping[str, object]:
     """Put a backup in the place of a state; the scheduler must not run.
+
+    What is restored is a state of its own: it gets a new id, and the marker of the directory names it.
 
     Args:
         backup: A folder made by `back_up`.
@@ -84,11 +103,16 @@ def restore(backup: Path, state_dir: Path, *, force: bool) -> Mapping[str, objec
     Raises:
         RestoreRefusedError: The backup is not whole, or there is a state and `force` is not given.
         StateLockedError: A scheduler runs on the directory.
+        StateUnwritableError: The directory cannot be written.
     """
     manifest = _verified_manifest(backup)
     descriptor = lock_state(state_dir)
     try:
         _replace(backup / DATABASE_NAME, state_dir / DATABASE_NAME, force=force)
+    except OSError as error:
+        raise StateUnwritableError(
+            f"the backup cannot be restored to {state_dir} ({error.strerror}); make room there, then restore it again"
+        ) from error
     finally:
         os.close(descriptor)
     return manifest
@@ -98,19 +122,31 @@ def _replace(source: Path, target: Path, *, force: bool) -> None:
     if target.exists() and not force:
         raise RestoreRefusedError(f"{target} exists; add --force to replace it (it is kept as {target.name}.replaced)")
     arriving = target.with_name(target.name + ".arriving")
-    shutil.copyfile(source, arriving)
-    with arriving.open("rb") as copied:
-        os.fsync(copied.fileno())
+    state_id = new_state_id()
+    _copy_as(state_id, source, arriving)
+    # From here to the last rename a scheduler refuses to start: the marker names what is not there yet.
+    write_marker(target.parent, state_id)
     for ending in ("", "-wal", "-shm"):
         old = target.with_name(target.name + ending)
         if old.exists():
+            make_private(old)
             old.replace(target.with_name(target.name + ".replaced" + ending))
     arriving.replace(target)
-    directory = os.open(target.parent, os.O_RDONLY)
+    sync_folder(target.parent)
+
+
+def _copy_as(state_id: str, source: Path, arriving: Path) -> None:
     try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+        with source.open("rb") as reader, os.fdopen(create_private(arriving, flags=_ANEW), "wb") as writer:
+            shutil.copyfileobj(reader, writer)
+        with closing(sqlite3.connect(arriving, isolation_level=None)) as connection:
+            set_state_id(connection, arriving, state_id)
+        with arriving.open("rb") as copied:
+            os.fsync(copied.fileno())
+    except BaseException:
+        for ending in ("", "-journal"):
+            arriving.with_name(arriving.name + ending).unlink(missing_ok=True)
+        raise
 
 
 def _verified_manifest(backup: Path) -> Mapping[str, object]:
@@ -126,7 +162,7 @@ def _verified_manifest(backup: Path) -> Mapping[str, object]:
         raise RestoreRefusedError(f"{copy} is not what its manifest says (sha256 differs); choose another backup")
     try:
         with closing(sqlite3.connect(f"file:{copy}?mode=ro", uri=True)) as connection:
-            check_format(connection, copy)
+            check_recoverable(connection, copy)
     except StateDamagedError as error:
         raise RestoreRefusedError(f"{copy} is not whole; choose another backup ({error.message})") from error
     return manifest

@@ -9,23 +9,22 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from scheduler_service import policy_registry
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.command_performer import CommandPerformer
 from scheduler_service.adapters.memory_ranges import MemoryRanges
 from scheduler_service.adapters.node_leases import NodeLeases
-from scheduler_service.adapters.predictor_client import PredictorClient, open_channel
+from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.adapters.progress_reports import ProgressReports
 from scheduler_service.adapters.recovery import Recovered, recover, snapshot_state
 from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.stored_records import DATABASE_NAME
 from scheduler_service.adapters.stretch_relay import StretchRelay
 from scheduler_service.adapters.structured_log import configure_logging
 from scheduler_service.adapters.system_clock import SystemClock
+from scheduler_service.commands.predictor_link import look_at_predictor, predictor_channel
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import NodeDisconnected, PolicyChosen
-from scheduler_service.errors import SettingsError
 from scheduler_service.grpc_api import policies
 from scheduler_service.grpc_api.admission import Admission
 from scheduler_service.grpc_api.job_watch import WatchHub
@@ -81,8 +80,10 @@ class RunningScheduler:
         clock = SystemClock(not_before_ms=recovered.last_at_ms)
         settings, sessions = self._settings, self._sessions
         deadline_s = settings.predictor_deadline_ms / 1000
-        channel = _predictor_channel(settings)
-        predictor = self._predictor = PredictorClient(channel, deadline_s=deadline_s)
+        channel = predictor_channel(settings)
+        predictor = self._predictor = PredictorClient(
+            channel, deadline_s=deadline_s, look=lambda: look_at_predictor(settings)
+        )
         stretches = StretchRelay(channel, deadline_s=deadline_s)
         loop = self._loop = self._make_loop(recovered, clock, sessions, predictor)
         watch_hub = self._watch_hub = WatchHub(state=lambda: loop.engine.state)
@@ -122,7 +123,7 @@ class RunningScheduler:
         return self._report(recovered)
 
     def _recover(self) -> Recovered:
-        return recover(
+        recovered = recover(
             self._log,
             new_engine=lambda: SchedulerEngine(
                 make_policy=policy_registry.make_policy,
@@ -133,7 +134,12 @@ class RunningScheduler:
             restored_engine=lambda state: SchedulerEngine.restore(
                 state, make_policy=policy_registry.make_policy, pair_refresh_ms=self._settings.pair_refresh_ms
             ),
+            place=str(Path(self._settings.state_dir) / DATABASE_NAME),
         )
+        if recovered.numbers.last:
+            # A state of an older version, or one whose marker was removed.
+            self._log.mark_used()
+        return recovered
 
     def _make_loop(
         self, recovered: Recovered, clock: SystemClock, sessions: AgentSessions, predictor: PredictorClient
@@ -266,13 +272,3 @@ def _encryption(settings: Settings) -> Encryption | None:
         key_file=Path(settings.tls_key_file),
         client_ca_file=Path(settings.client_ca_file) if settings.client_ca_file else None,
     )
-
-
-def _predictor_channel(settings: Settings) -> grpc.aio.Channel | None:
-    if not settings.predictor_address:
-        return None
-    try:
-        authority = Path(settings.predictor_ca_file).read_bytes() if settings.predictor_ca_file else None
-    except OSError as error:
-        raise SettingsError(f"{settings.predictor_ca_file} cannot be read: {error.strerror}") from error
-    return open_channel(settings.predictor_address, ca_file_bytes=authority)

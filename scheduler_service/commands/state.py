@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TextIO
 
 import click
 
-from scheduler_service.adapters.sqlite_event_log import read_stored_events
+from scheduler_service.adapters.event_log import StoredEvent
+from scheduler_service.adapters.private_files import create_private
 from scheduler_service.adapters.state_backup import back_up
 from scheduler_service.adapters.state_backup import restore as restore_state
+from scheduler_service.adapters.stored_records import read_stored_events
 from scheduler_service.core.codec import encode_event
+from scheduler_service.errors import SettingsError
 from scheduler_service.settings import ENVIRONMENT_PREFIX, Settings
 
 _STATE_DIR = click.option(
@@ -43,9 +49,23 @@ def restore(source: Path, state_dir: Path, force: bool) -> None:
 
 @click.command("export-log")
 @_STATE_DIR
-@click.option("--output", type=click.File("w"), default="-", help="A file instead of stdout.")
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), help="A file instead of stdout; only you may read it."
+)
 @click.option("--from-sequence", type=click.IntRange(1, 2**63 - 1), default=1, help="Start at this event.")
-def export_log(state_dir: Path, output: TextIO, from_sequence: int) -> None:
+def export_log(state_dir: Path, output: Path | None, from_sequence: int) -> None:
     """Write the kept events as JSON lines, the form that the simulator replays; the scheduler may run meanwhile."""
-    for stored in read_stored_events(state_dir, from_sequence=from_sequence):
-        output.write(json.dumps({"sequence": stored.sequence, **encode_event(stored.event)}) + "\n")
+    events = read_stored_events(state_dir, from_sequence=from_sequence)
+    if output is None or str(output) == "-":
+        _write_events(events, sys.stdout)
+        return
+    try:
+        with os.fdopen(create_private(output, flags=os.O_CREAT | os.O_TRUNC), "w") as stream:
+            _write_events(events, stream)
+    except OSError as error:
+        raise SettingsError(f"{output} cannot be written: {error.strerror}; name another file") from error
+
+
+def _write_events(events: Iterable[StoredEvent], stream: TextIO) -> None:
+    for stored in events:
+        stream.write(json.dumps({"sequence": stored.sequence, **encode_event(stored.event)}) + "\n")

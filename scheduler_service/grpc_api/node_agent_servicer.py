@@ -30,6 +30,7 @@ ATTEMPTS_PER_HELLO_MAX = 10_000
 INSTANCE_ID_CHARACTERS_MAX = 64
 # Facts of all agents on their way to the log; beyond it agents are no longer listened to.
 FACTS_WAITING_MAX = 5_000
+_SHOWN_NAMES = 5
 # Messages with which a lease begins or goes on.
 _RENEWING = frozenset({"welcome", "launch_job", "heartbeat_ack"})
 # Attempts whose end changes something: the job's, or the GPUs that they still take.
@@ -123,8 +124,8 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         if len(hello.instance_id) > INSTANCE_ID_CHARACTERS_MAX:
             raise AgentProtocolError(f"instance_id has at most {INSTANCE_ID_CHARACTERS_MAX} characters")
         self._check_gpus(hello)
-        if self._certificates_required and hello.node_id not in _certificate_names(context):
-            raise AgentProtocolError(f"the certificate does not name node {hello.node_id!r}")
+        if self._certificates_required:
+            _check_certificate(hello.node_id, _certificate_names(context))
         return hello
 
     def _check_gpus(self, hello: node_agent_pb2.Hello) -> None:
@@ -254,3 +255,12 @@ def _certificate_names(context: Context) -> Sequence[str]:
     names = context.auth_context()
     found = [*names.get("x509_subject_alternative_name", ()), *names.get("x509_common_name", ())]
     return [name.decode() for name in found]
+
+
+def _check_certificate(node_id: str, names: Sequence[str]) -> None:
+    if node_id not in names:
+        shown = ", ".join(map(repr, names[:_SHOWN_NAMES])) or "nothing"
+        raise AgentProtocolError(
+            f"the certificate does not name node {node_id!r}, it names {shown}; give the agent one with "
+            f"subjectAltName=DNS:{node_id}, or start it with --node-id and a name that is in it"
+        )

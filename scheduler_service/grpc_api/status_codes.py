@@ -40,6 +40,7 @@ STATUS_OF: dict[type[errors.SchedulerServiceError], tuple[grpc.StatusCode, int |
     errors.StateUnwritableError: (grpc.StatusCode.UNAVAILABLE, _LATER_MS),
     errors.StateFullError: (grpc.StatusCode.RESOURCE_EXHAUSTED, _LATER_MS),
     errors.StateDamagedError: (grpc.StatusCode.DATA_LOSS, None),
+    errors.StateMissingError: (grpc.StatusCode.DATA_LOSS, None),
     errors.StateLockedError: (grpc.StatusCode.FAILED_PRECONDITION, None),
     errors.StateFromNewerVersionError: (grpc.StatusCode.FAILED_PRECONDITION, None),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -80,3 +81,23 @@ def test_a_certificate_without_its_key_is_refused(certificates: Path) -> None:
     options = ServerOptions(host="0.0.0.0", port=0, tls_certificate_file=certificates / "server.pem")
     with pytest.raises(InvalidRequestError, match="certificate and its key"):
         check_exposure(options)
+
+
+def test_with_an_authority_of_clients_only_their_holders_are_served(
+    certificates: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    options = replace(tls_options(certificates, "server"), client_ca_file=certificates / "ca.pem")
+    authority = (certificates / "ca.pem").read_bytes()
+    own = (certificates / "elsewhere.key").read_bytes(), (certificates / "elsewhere.pem").read_bytes()
+    with listening_server(tmp_path_factory.mktemp("mutual"), options=options) as served:
+        with grpc.secure_channel(served, grpc.ssl_channel_credentials(authority, *own)) as channel:
+            assert list_devices(channel) > 0
+        anonymous = grpc.secure_channel(served, grpc.ssl_channel_credentials(authority))
+        with anonymous as channel, pytest.raises(grpc.RpcError) as caught:
+            list_devices(channel)
+    assert code_of(caught.value) is grpc.StatusCode.UNAVAILABLE
+
+
+def test_an_authority_of_clients_without_a_certificate_is_refused(certificates: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="over TLS only"):
+        check_exposure(ServerOptions(host="127.0.0.1", port=0, client_ca_file=certificates / "ca.pem"))

@@ -15,7 +15,8 @@ from typing import Any
 
 from scheduler_service.adapters.event_log import AnsweredRequest, LogRecord, StoredSnapshot
 from scheduler_service.adapters.recovery import JobNumbers, recover, snapshot_state
-from scheduler_service.adapters.sqlite_event_log import DATABASE_NAME, SqliteEventLog
+from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
+from scheduler_service.adapters.stored_records import DATABASE_NAME
 from scheduler_service.core.codec import encode_event
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.policy_registry import POLICIES, make_policy

@@ -14,11 +14,16 @@ def make_authority(folder: Path, name: str = "ca") -> None:
     _openssl(folder, "req", "-x509", *_CURVE, *names)
 
 
-def make_certificate(folder: Path, name: str, *, alternative_names: str) -> None:
+def make_expired_certificate(folder: Path, name: str, *, alternative_names: str) -> None:
+    """Makes a certificate whose time was over as it began."""
+    make_certificate(folder, name, alternative_names=alternative_names, days=0)
+
+
+def make_certificate(folder: Path, name: str, *, alternative_names: str, days: int = 2) -> None:
     """Makes NAME.key and NAME.pem, signed by the authority of the folder."""
     _openssl(folder, "req", *_CURVE, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
     (folder / f"{name}.ext").write_text(f"subjectAltName={alternative_names}\n")
-    signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", f"{name}.ext")
+    signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", str(days), "-extfile", f"{name}.ext")
     _openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signing)
 
 

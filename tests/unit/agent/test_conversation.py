@@ -9,10 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import scheduling_pb2
 from cotenant_agent.conversation import Conversation
 from cotenant_agent.metrics import AgentMetrics
+from cotenant_agent.records import AttemptKey
 from cotenant_agent.stretches import StretchRecorder
 from cotenant_agent.structured_log import StructuredLog
 from cotenant_agent.system_clock import boot_ms
@@ -65,10 +68,8 @@ class Stream:
         await asyncio.sleep(0.2)
 
 
-def deadline_after(tmp_path: Path, stream: Stream) -> tuple[int, int]:
-    """Milliseconds from the Hello, and from the end, to the deadline of what was launched, less the lease."""
-    table, began_ms = Table(tmp_path), boot_ms()
-    conversation = Conversation(
+def conversation_about(table: Table) -> Conversation:
+    return Conversation(
         table=cast("Any", table),
         read_gpus=lambda: (),
         stretches=StretchRecorder(campaign="", devices={}, make_id=str),
@@ -77,7 +78,12 @@ def deadline_after(tmp_path: Path, stream: Stream) -> tuple[int, int]:
         metrics=AgentMetrics(),
         log=StructuredLog(io.StringIO(), "n"),
     )
-    asyncio.run(asyncio.wait_for(conversation.hold(cast("Any", stream)), timeout=30))
+
+
+def deadline_after(tmp_path: Path, stream: Stream) -> tuple[int, int]:
+    """Milliseconds from the Hello, and from the end, to the deadline of what was launched, less the lease."""
+    table, began_ms = Table(tmp_path), boot_ms()
+    asyncio.run(asyncio.wait_for(conversation_about(table).hold(cast("Any", stream)), timeout=30))
     (deadline_boot_ms,) = table.deadlines_boot_ms
     return deadline_boot_ms - began_ms - LEASE_MS, deadline_boot_ms - boot_ms() - LEASE_MS
 
@@ -92,3 +98,43 @@ def test_a_lease_starts_with_the_newest_heartbeat_that_was_confirmed(tmp_path: P
     from_hello_ms, from_end_ms = deadline_after(tmp_path, Stream(wait_s=0.5, confirms=True))
     assert from_hello_ms > 150
     assert from_end_ms < 0
+
+
+class RefusedStream:
+    """Reads what is said as gRPC does, in a task of its own, and ends the call after the Hello."""
+
+    reader: asyncio.Task[None]
+
+    def Connect(self, said: AsyncIterator[messages.ConnectRequest]) -> RefusedStream:  # noqa: N802
+        self.heard = asyncio.Event()
+
+        async def read() -> None:
+            async for _ in said:
+                self.heard.set()
+
+        self.reader = asyncio.create_task(read())
+        return self
+
+    def cancel(self) -> None:
+        pass
+
+    async def __aiter__(self) -> AsyncIterator[messages.ConnectResponse]:
+        await self.heard.wait()
+        for nothing in list[messages.ConnectResponse]():
+            yield nothing
+        raise ConnectionRefusedError("not this node")
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_the_reader_of_what_is_said_ends_with_a_refused_conversation(tmp_path: Path, is_full: bool) -> None:
+    async def main() -> None:
+        stream = RefusedStream()
+        talking = conversation_about(Table(tmp_path))
+        if is_full:
+            for _ in range(5_000):
+                talking.announce_start(AttemptKey(job_id="job-1", attempt=1, fence=1))
+        with pytest.raises(ConnectionRefusedError):
+            await talking.hold(cast("Any", stream))
+        await asyncio.wait_for(stream.reader, timeout=10)
+
+    asyncio.run(main())

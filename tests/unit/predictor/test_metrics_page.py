@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
 from predictor_service.errors import InvalidRequestError
 from predictor_service.grpc_api.metrics import MetricsServer, ServiceMetrics
+from predictor_service.grpc_api.server import check_metrics_exposure
 
 
 @pytest.fixture
@@ -31,3 +35,27 @@ def test_who_connects_and_says_nothing_keeps_nobody_waiting(page: MetricsServer)
 def test_an_address_that_is_taken_is_named(page: MetricsServer) -> None:
     with pytest.raises(InvalidRequestError, match=f"127.0.0.1:{page.port} cannot be bound"):
         MetricsServer(ServiceMetrics(), "127.0.0.1", page.port, is_healthy=lambda: True)
+
+
+def test_a_foreign_address_of_metrics_needs_the_same_promise_as_the_scheduler_s(tmp_path: Path) -> None:
+    state_dir = tmp_path / "state"
+    command = [sys.executable, "-m", "predictor_service", "serve", "--address", "127.0.0.1:0"]
+    command += ["--state-dir", str(state_dir), "--metrics-address", "0.0.0.0:0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "metrics are plain HTTP" in done.stderr
+    assert "--insecure" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not state_dir.exists()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "host.example", "169.254.1.1"])
+def test_the_promise_is_asked_for_wherever_others_could_listen(host: str) -> None:
+    with pytest.raises(InvalidRequestError, match="plain HTTP"):
+        check_metrics_exposure(host, insecure=False)
+    check_metrics_exposure(host, insecure=True)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_metrics_on_loopback_need_no_promise(host: str) -> None:
+    check_metrics_exposure(host, insecure=False)

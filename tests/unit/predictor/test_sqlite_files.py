@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from predictor_service.errors import StoreFormatError, StoreFullError
 from predictor_service.outcome_journal import OutcomeJournal
 from predictor_service.profile_store.store import ProfileStore
 from predictor_service.registry.version_history import VersionHistory
+from predictor_service.sqlite_files import open_database
 
 FILES: list[Callable[[Path], object]] = [OutcomeJournal, ProfileStore, VersionHistory]
 
@@ -31,3 +35,19 @@ def test_a_file_that_is_no_database_is_refused_with_a_remedy(
 def test_a_folder_that_takes_no_file_is_named(tmp_path: Path, opened: Callable[[Path], object]) -> None:
     with pytest.raises(StoreFullError, match="absent"):
         opened(tmp_path / "absent" / "file.sqlite")
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+def test_only_the_owner_reads_what_is_asked_and_measured(tmp_path: Path, umask: int) -> None:
+    tmp_path.chmod(0o755)
+    before = os.umask(umask)
+    try:
+        (tmp_path / "old.sqlite").touch(mode=0o666)
+        for name in ("new.sqlite", "old.sqlite"):
+            with closing(open_database(tmp_path / name, schema="CREATE TABLE t (x)")) as connection:
+                connection.execute("INSERT INTO t VALUES (1)")
+                modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob(f"{name}*")}
+                assert set(modes) == {name, f"{name}-wal", f"{name}-shm"}
+                assert set(modes.values()) == {0o600}
+    finally:
+        os.umask(before)

@@ -1,0 +1,113 @@
+"""What an error of SQLite means for who keeps a state: a full disk, a directory that refuses, or damage.
+
+Damage is told without what is damaged: records hold the environment variables of jobs.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from scheduler_service.errors import (
+    StateDamagedError,
+    StateFromNewerVersionError,
+    StateFullError,
+    StateUnwritableError,
+)
+
+# The disk, its owner or what was to be written, not the file: what is there stays good.
+# A file whose header forbids writing says READONLY too.
+_DISK_CODES = frozenset(
+    {
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_CONSTRAINT,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_AUTH,
+    }
+)
+_FINDINGS = {
+    sqlite3.SQLITE_CORRUPT: "its pages do not fit together",
+    sqlite3.SQLITE_NOTADB: "it is no database, or its first bytes are overwritten",
+    sqlite3.SQLITE_READONLY: "its header forbids writing",
+}
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Translate what goes wrong with the file inside the block.
+
+    Raises:
+        StateDamagedError: The file is not whole.
+        StateUnwritableError: The disk or the permissions refuse.
+    """
+    try:
+        yield
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise translated(error, path) from error
+
+
+@contextmanager
+def writing(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
+    """Run the block as one transaction: all of it is stored, or nothing; raises as `reading` does."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("COMMIT")
+    except BaseException as error:
+        with suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        if isinstance(error, sqlite3.Error | UnicodeDecodeError):
+            raise translated(error, path) from error
+        raise
+
+
+def strict_text(content: bytes) -> str:
+    """Decode a text for SQLite, whose own decoder quotes what it cannot read."""
+    return content.decode()
+
+
+def translated(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> StateDamagedError | StateUnwritableError:
+    """Return what an error means; the library's words are kept only where they cannot quote a record."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return StateFullError(
+            f"the disk of {path.parent} is full; free some space there, the service then goes on by itself"
+        )
+    if code not in _DISK_CODES or (code == sqlite3.SQLITE_READONLY and _is_writable(path)):
+        name = getattr(error, "sqlite_errorname", "") or "a text is not UTF-8"
+        return damaged(path, _FINDINGS.get(code, f"a part of it cannot be read ({name})"))
+    return StateUnwritableError(f"{path} cannot be used ({error}); look at the disk and the directory's permissions")
+
+
+def from_newer(path: Path, finding: str) -> StateFromNewerVersionError:
+    """Return the error of a file that this program is too old for."""
+    return StateFromNewerVersionError(
+        f"a newer version wrote {path}: {finding}; run that version again, "
+        "or restore a backup made before the upgrade into an empty state directory"
+    )
+
+
+def damaged(path: Path, finding: str) -> StateDamagedError:
+    """Return the error of a file that is not whole.
+
+    Args:
+        path: The file.
+        finding: What is wrong and where, without content.
+    """
+    return StateDamagedError(
+        f"{path} is damaged: {finding}; keep the file for analysis and restore the newest backup "
+        f"(python -m scheduler_service restore BACKUP --state-dir {path.parent} --force)"
+    )
+
+
+def _is_writable(path: Path) -> bool:
+    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)

@@ -1,0 +1,85 @@
+"""A real scheduler whose database is lost says so and ends; first starts and older states need no ceremony."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import stat
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from scheduler_service.adapters.state_marker import MARKER_NAME
+from scheduler_service.adapters.stored_records import DATABASE_NAME
+from tests.support.scheduler_process import SchedulerClient, SchedulerProcess
+
+ARGUMENTS = ["--predictor-address", "", "--policy", "fifo"]
+
+
+def refusal(state_dir: Path) -> str:
+    """What a start says that must end."""
+    command = [sys.executable, "-m", "scheduler_service", "serve", "--address", "127.0.0.1:0", "--metrics-address", ""]
+    command += ["--state-dir", str(state_dir), *ARGUMENTS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1, done.stderr
+    lines = done.stderr.splitlines()
+    assert len([line for line in lines if not line.startswith("{")]) == 1, done.stderr
+    return lines[-1]
+
+
+def test_a_lost_database_is_refused_until_its_backup_is_restored(tmp_path: Path) -> None:
+    with SchedulerProcess(tmp_path, arguments=ARGUMENTS) as scheduler, SchedulerClient(scheduler.address) as client:
+        state_dir = scheduler.state_dir
+        assert not (state_dir / MARKER_NAME).exists()
+        scheduler.restart()  # an early kill leaves nothing that needs a word
+        assert client.submit(name="first").job_id == "job-1"
+        assert (state_dir / MARKER_NAME).is_file()
+        backup = ["backup", str(tmp_path / "backup"), "--state-dir", str(state_dir)]
+        subprocess.run([sys.executable, "-m", "scheduler_service", *backup], check=True, capture_output=True)
+        scheduler.kill()
+        for path in state_dir.glob(f"{DATABASE_NAME}*"):
+            path.unlink()
+        told = refusal(state_dir)
+        assert told.startswith(f"error: jobs were accepted in {state_dir}, but {DATABASE_NAME} is missing")
+        assert not (state_dir / DATABASE_NAME).exists()
+        restore = ["restore", str(tmp_path / "backup"), "--state-dir", str(state_dir), "--force"]
+        assert " ".join(restore[2:]) in told
+        subprocess.run([sys.executable, "-m", "scheduler_service", *restore], check=True, capture_output=True)
+        scheduler.start()
+        assert [job.job_id for job in client.list_all()] == ["job-1"]
+
+
+def test_an_older_state_is_marked_and_closed_at_its_start(tmp_path: Path) -> None:
+    with SchedulerProcess(tmp_path, arguments=ARGUMENTS) as scheduler, SchedulerClient(scheduler.address) as client:
+        client.submit(name="first")
+        state_dir = scheduler.state_dir
+        scheduler.terminate()
+        (state_dir / MARKER_NAME).unlink()
+        with closing(sqlite3.connect(state_dir / DATABASE_NAME)) as connection, connection:
+            connection.execute("DROP TABLE identity")
+        (state_dir / DATABASE_NAME).chmod(0o644)
+        scheduler.start()
+        assert [job.spec.name for job in client.list_all()] == ["first"]
+        assert json.loads((state_dir / MARKER_NAME).read_text())["state_id"]
+        assert {stat.S_IMODE(path.stat().st_mode) for path in state_dir.iterdir()} == {0o600}
+        scheduler.kill()
+    (state_dir / DATABASE_NAME).write_bytes(b"")
+    assert f"{DATABASE_NAME} is empty" in refusal(state_dir)
+
+
+def test_a_flipped_byte_is_told_in_one_line_without_the_record(tmp_path: Path) -> None:
+    secret = "planted-secret"
+    with SchedulerProcess(tmp_path, arguments=ARGUMENTS) as scheduler, SchedulerClient(scheduler.address) as client:
+        client.submit(name="first", environment={"TOKEN": secret})
+        state_dir = scheduler.state_dir
+        scheduler.terminate()
+    database = state_dir / DATABASE_NAME
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("DELETE FROM snapshots")  # so that the start reads the event itself
+    content = bytearray(database.read_bytes())
+    content[content.index(secret.encode())] ^= 0x80
+    database.write_bytes(content)
+    told = refusal(state_dir)
+    assert told.startswith(f"error: {database} is damaged: event 2 is unreadable; keep the file")
+    assert secret[1:] not in told
