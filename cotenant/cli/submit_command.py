@@ -180,7 +180,8 @@ def _upload(session: Session, graph: bytes) -> str:
 
 
 def _show_dry_run(session: Session, job: scheduling_pb2.Job) -> None:
-    predictions = {device: _predict(session, job, device) for device in _devices(session) if job.spec.graph_sha256}
+    devices = _devices(session).items() if job.spec.graph_sha256 else ()
+    predictions = {device: _predict(session, job, device, memory_bytes) for device, memory_bytes in devices}
     if not session.output.is_for_people:
         named = {device: message_to_dict(prediction) for device, prediction in predictions.items()}
         emit_data({"job": message_to_dict(job), "predictions": named}, session.output)
@@ -201,13 +202,20 @@ def _exit_unless_it_fits(predictions: Mapping[str, prediction_pb2.PredictJobResp
         raise click.exceptions.Exit(ExitCode.NOT_FEASIBLE)
 
 
-def _devices(session: Session) -> list[str]:
-    devices = {gpu.device for node in session.scheduler().list_nodes() for gpu in node.gpus}
-    return sorted(devices) or [session.settings.device]
+def _devices(session: Session) -> dict[str, int]:
+    """Returns the cluster's device types with the memory that their nodes report."""
+    gpus = sorted((gpu.device, gpu.memory_bytes) for node in session.scheduler().list_nodes() for gpu in node.gpus)
+    return dict(gpus) or {session.settings.device: 0}
 
 
-def _predict(session: Session, job: scheduling_pb2.Job, device: str) -> prediction_pb2.PredictJobResponse:
+def _predict(
+    session: Session, job: scheduling_pb2.Job, device: str, memory_bytes: int
+) -> prediction_pb2.PredictJobResponse:
     request = prediction_pb2.PredictJobRequest(
-        graph_sha256=job.spec.graph_sha256, settings=job.spec.settings, device=device, find_largest_batch=True
+        graph_sha256=job.spec.graph_sha256,
+        settings=job.spec.settings,
+        device=device,
+        device_memory_bytes=memory_bytes,
+        find_largest_batch=True,
     )
     return session.predictor().predict_job(request)

@@ -89,14 +89,16 @@ def serve_command(context: click.Context, /, **flags: Any) -> None:  # noqa: ANN
 
 @program.command("predict")
 @click.argument("graph", type=_PATH)
-@click.option("--device", required=True, help="Device type, e.g. cpu-standin or 'NVIDIA H200'.")
+@click.option("--device", required=True, help="Device type, e.g. cpu-standin, h200 or 'NVIDIA H200'.")
 @click.option("--batch-size", type=int, required=True, help="Samples per optimizer step.")
 @click.option("--mode", type=click.Choice(MODES), default="train", show_default=True)
 @click.option("--precision", type=click.Choice(["unspecified", *PRECISIONS]), default="fp32", show_default=True)
 @click.option("--optimizer", type=click.Choice(["unspecified", *OPTIMIZERS]), default="sgd", show_default=True)
 @click.option("--input-wait-ratio", type=float, default=0.0, show_default=True)
 @click.option("--bind", "bindings", multiple=True, help="NAME=SIZE of a symbolic dimension.")
-@click.option("--device-memory-bytes", type=int, default=0)
+@click.option(
+    "--device-memory-bytes", type=int, default=0, help="Where the device type's size is not the usual, or unknown."
+)
 @click.option("--sub-batch", "sub_batches", type=int, multiple=True)
 @click.option("--explain", is_flag=True)
 @click.option("--offline", is_flag=True, help="Accepted for symmetry: this command never asks a server.")
@@ -128,7 +130,7 @@ def predict_command(context: click.Context, /, graph: Path, output: str, **flags
         click.echo("no model yet: training once, some ten seconds", err=True)
         train_once(settings)
     answer = open_predictor(settings.state_dir).predict_job(question)
-    click.echo(answer_as_json(answer) if output == "json" else answer_as_table(answer, question))
+    click.echo(answer_as_json(answer) if output == "json" else answer_as_table(answer))
     context.exit(0 if answer.fits else EXIT_DOES_NOT_FIT)
 
 
