@@ -293,6 +293,10 @@ def test_decisions_on_a_snapshot_are_the_same_live_and_offline(client: Scheduler
     assert [(one.job_id, one.WhichOneof("action")) for one in answer.decisions] == [("a", "start"), ("b", "hold")]
     assert client.list_all() == []
     snapshot.pending[0].job.key = "known"
+    graphless = client.stub.Decide(scheduling_pb2.DecideRequest(snapshot=snapshot, policy="fifo"), timeout=20)
+    assert [(one.job_id, one.WhichOneof("action")) for one in graphless.decisions] == [("a", "start"), ("b", "hold")]
+    assert [warning.code for warning in graphless.warnings] == ["NO_GRAPH"]
+    snapshot.pending[0].job.graph_sha256 = "ab" * 32
     with pytest.raises(grpc.RpcError) as caught:
         client.stub.Decide(scheduling_pb2.DecideRequest(snapshot=snapshot, policy="fifo"), timeout=20)
     assert code_of(caught.value) is grpc.StatusCode.FAILED_PRECONDITION
