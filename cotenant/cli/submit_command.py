@@ -128,7 +128,7 @@ def read_request(arguments: tuple[str, ...], flags: Mapping[str, Any]) -> JobFil
         raise InputError("nothing to run", remedy="name a job file or put the command behind --")
     content = _flags_as_content(flags) | ({"command": command} if command else {})
     if not is_file:
-        return parse_job({"name": Path(command[0]).name, **content}, folder=Path.cwd())
+        return parse_job(content, folder=Path.cwd())
     path = Path(arguments[0])
     return parse_job(_overlay(read_content(path), content), folder=path.resolve().parent)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -85,8 +86,9 @@ def test_a_short_name_is_journalled_as_the_full_one(predictor: Predictor, tmp_pa
 
 
 def test_pairs_are_answered_for_short_names_and_generic_types(predictor: Predictor) -> None:
-    known = {"known_step_ms": 10.0, "known_utilization_ratio": 0.5, "known_memory_bytes": 1e9}
-    jobs = [PairJob(job_id=name, settings=JobSettings(batch_size=1), **known) for name in "ab"]
+    plain = JobSettings(batch_size=1)
+    alone = PairJob(job_id="a", settings=plain, known_step_ms=10.0, known_utilization_ratio=0.5, known_memory_bytes=1e9)
+    jobs = [alone, dataclasses.replace(alone, job_id="b")]
     assert predictor.predict_pairs(PairsQuestion(device="h200", jobs=jobs)).device == "NVIDIA H200"
     picked = PairsQuestion(device="V100", jobs=jobs, device_memory_bytes=16 * GIBIBYTE)
     assert predictor.predict_pairs(picked).device == "Tesla V100-SXM2-16GB"

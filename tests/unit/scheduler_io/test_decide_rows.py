@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import grpc
 import pytest
@@ -31,7 +31,6 @@ class PickyPredictor(FakePredictor):
 
     bad_graphs: frozenset[str] = frozenset()
     silent_about: frozenset[str] = frozenset()
-    told: list[str] = field(default_factory=list)
 
     def PredictJob(  # noqa: N802
         self, request: prediction_pb2.PredictJobRequest, context: grpc.ServicerContext
@@ -56,7 +55,8 @@ class PickyPredictor(FakePredictor):
 
 @pytest.fixture
 def predictor() -> Iterator[PickyPredictor]:
-    with PickyPredictor(bad_graphs=frozenset({BAD})) as made:
+    made = PickyPredictor(bad_graphs=frozenset({BAD}))
+    with made:
         yield made
 
 
