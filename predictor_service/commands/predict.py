@@ -75,7 +75,7 @@ def answer_as_table(answer: JobAnswer) -> str:
 
 def _verdict(answer: JobAnswer) -> str:
     if not answer.device_memory_bytes:
-        return "unknown: state --device-memory-bytes"
+        return "unknown: state --device-memory"
     return f"{'yes' if answer.fits else 'NO'} ({answer.device_memory_bytes / _MEBIBYTE:,.0f} MiB on the device)"
 
 

@@ -170,7 +170,7 @@ def _several(name: str, candidates: Iterable[str]) -> UnknownDeviceError:
     listed = ", ".join(candidates)
     return UnknownDeviceError(
         f"device {name!r} may be one of: {listed}",
-        remedy="name one of them, or state the memory of the one that is meant",
+        remedy="name one of them, or state its memory (device_memory_bytes, --device-memory)",
         details={"field": "device", "candidates": listed},
     )
 
@@ -180,7 +180,8 @@ def _unknown(name: str, nearest: Iterable[str]) -> UnknownDeviceError:
     meant = f"did you mean {listed}?" if listed else f"known: {', '.join(sorted(DEVICE_TYPES))}."
     return UnknownDeviceError(
         f"device {name!r} is unknown",
-        remedy=f"{meant} Of any other type state the memory, or write the full name with its maker (NVIDIA ...)",
+        remedy=f"{meant} Of any other type state the memory (device_memory_bytes, --device-memory), or write the full "
+        "name with its maker (NVIDIA ...)",
         details={"field": "device", "candidates": listed},
     )
 

@@ -185,11 +185,13 @@ class Predictor:
         """
         try:
             return self._pairs.rows(resolve_device(device).device.name if device else "")
-        except UnknownDeviceError:
+        except UnknownDeviceError as error:
             rows = self._pairs.rows(device)
-            if not rows:
-                raise
-            return rows
+            if rows:
+                return rows
+            # Of lists nobody can state a memory.
+            remedy = f"did you mean {error.details['candidates'] or 'one of: ' + ', '.join(sorted(DEVICE_TYPES))}?"
+            raise UnknownDeviceError(error.message, remedy=remedy, details=error.details) from error
 
     def keep_graph(self, data: bytes) -> tuple[str, GraphDescription | None, Sequence[Notice]]:
         """Keeps a graph under its hash.

@@ -52,7 +52,7 @@ def test_without_its_memory_a_job_never_fits_on_a_generic_type(predictor: Predic
     assert {"GENERIC_DEVICE", "DEVICE_MEMORY_UNKNOWN"} <= {notice.code for notice in answer.warnings}
     for estimate in (answer.memory_bytes, answer.step_ms, answer.utilization_ratio):
         assert (estimate.level, estimate.in_domain) == (Level.FALLBACK, False)
-    assert "unknown: state --device-memory-bytes" in answer_as_table(answer)
+    assert "unknown: state --device-memory" in answer_as_table(answer)
 
 
 def test_with_its_memory_a_generic_type_is_answered_and_flagged(predictor: Predictor) -> None:
