@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from cotenant.client_errors import ProgramError
-
 EXTRAS: Mapping[str, str] = MappingProxyType(
     {
         "predictor_service": "predictor",
@@ -60,21 +58,17 @@ def _is_installed(module: str) -> bool:
         return module in sys.modules
 
 
-def require_programs(wanted_by: str, programs: Iterable[str], *, torch: bool = False) -> None:
-    """Looks whether programs can start here.
+def missing_programs_line(wanted_by: str, programs: Iterable[str], *, torch: bool = False) -> str:
+    """Says what brings the libraries without which programs cannot start here; empty when they can.
 
     Args:
         wanted_by: What needs them, as people call it, e.g. `cotenant up`.
         programs: Names of packages.
         torch: Whether PyTorch is needed as well.
-
-    Raises:
-        ProgramError: They cannot; the message names what brings the missing libraries.
     """
     missing = {program: missing_modules((program, *NEEDED_AT_START[program])) for program in programs}
     missing[TORCH] = missing_modules([TORCH] * torch)
-    if any(missing.values()):
-        raise ProgramError(_missing_line(wanted_by, missing))
+    return _missing_line(wanted_by, missing) if any(missing.values()) else ""
 
 
 def missing_extra_line(program: str, error: ModuleNotFoundError) -> str:

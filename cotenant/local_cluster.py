@@ -17,8 +17,7 @@ from pathlib import Path
 
 from cotenant import system_clock
 from cotenant.client_errors import ProgramError
-from cotenant.extras import require_programs
-from cotenant.programs import command_line
+from cotenant.programs import command_line, require_programs
 
 READY_TIMEOUT_MS = 300_000
 STOP_GRACE_MS = 15_000

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NoReturn
 
 from cotenant.client_errors import ProgramError
 from cotenant.command_run import SHOWN_AS
-from cotenant.extras import require_programs
+from cotenant.extras import missing_programs_line
 
 # Verb -> program and its own verb; none where the program's verbs stand below ours.
 PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -38,6 +38,22 @@ PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 # Started by other verbs, and named by nobody.
 _VERBS_OF_PEOPLE = PROGRAM_COMMANDS.keys() - {"probe", "serve-predictor", "serve-scheduler", "run-agent"}
+
+
+def require_programs(wanted_by: str, programs: Iterable[str], *, torch: bool = False) -> None:
+    """Looks whether programs can start here.
+
+    Args:
+        wanted_by: What needs them, as people call it, e.g. `cotenant up`.
+        programs: Names of packages.
+        torch: Whether PyTorch is needed as well.
+
+    Raises:
+        ProgramError: They cannot; the message names what brings the missing libraries.
+    """
+    line = missing_programs_line(wanted_by, programs, torch=torch)
+    if line:
+        raise ProgramError(line)
 
 
 def command_line(verb: str, arguments: Sequence[str] = ()) -> list[str]:

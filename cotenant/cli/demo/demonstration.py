@@ -35,8 +35,8 @@ from cotenant.cli.demo.verification import Check, check_crash, check_jobs, check
 from cotenant.cli.tables import render_table
 from cotenant.client import ChannelOptions, PredictorClient, SchedulerClient, open_channel
 from cotenant.client_errors import CotenantError
-from cotenant.extras import require_programs
 from cotenant.local_cluster import PROGRAMS, AgentOptions, LocalCluster
+from cotenant.programs import require_programs
 from cotenant.v1 import scheduling_pb2
 
 JOBS_TIMEOUT_MS = 600_000
