@@ -1,6 +1,6 @@
 """A job as a YAML file.
 
-    name: resnet-small
+    name: resnet-small              # leave out = that of the script
     command: [python, train.py, --batch-size, "64", --sub-batch, "{sub_batch}"]
     working_directory: .            # relative to this file
     graph: graphs/resnet.onnx       # relative to this file; leave out = nothing is predicted, the job runs alone
@@ -24,6 +24,7 @@ import yaml
 
 from cotenant.client import enum_name, job_settings
 from cotenant.client_errors import InputError
+from cotenant.job_name import name_of
 from cotenant.nearest_name import did_you_mean
 from cotenant.quantities import parse_bytes
 from cotenant.v1 import resources_pb2, scheduling_pb2
@@ -93,6 +94,8 @@ def parse_job(content: Mapping[str, Any], *, folder: Path) -> JobFile:
             raise InputError(f"{key} cannot be {_shorten(value)}", remedy="write what a machine can have") from error
     if not spec.command:
         raise InputError("command is missing", remedy="e.g. command: [python, train.py]")
+    if not spec.name:
+        spec.name = name_of(spec.command)
     if "steps" not in content:
         raise InputError("steps is missing", remedy="say how many optimizer steps the job has, e.g. steps: 2000")
     spec.working_directory = str((folder / (spec.working_directory or ".")).resolve())

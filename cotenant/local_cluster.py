@@ -17,12 +17,13 @@ from pathlib import Path
 
 from cotenant import system_clock
 from cotenant.client_errors import ProgramError
-from cotenant.programs import command_line
+from cotenant.programs import command_line, require_programs
 
 READY_TIMEOUT_MS = 300_000
 STOP_GRACE_MS = 15_000
 POLL_MS = 50
 LOG_TAIL_LINES = 15
+PROGRAMS = ("predictor_service", "scheduler_service", "cotenant_agent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +170,9 @@ class LocalCluster:
             stop: Set by whoever wants the start to end early, without an error.
 
         Raises:
-            ProgramError: One of them did not come up; the others are stopped.
+            ProgramError: A library is not installed, or one of them did not come up; the others are stopped.
         """
+        require_programs("a cluster on this machine", PROGRAMS)
         plan: list[tuple[str, Callable[[], Program]]] = [
             ("predictor", self._predictor),
             ("scheduler", lambda: self._scheduler(self.scheduler_port)),

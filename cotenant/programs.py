@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NoReturn
 
 from cotenant.client_errors import ProgramError
 from cotenant.command_run import SHOWN_AS
+from cotenant.extras import missing_programs_line
 
 # Verb -> program and its own verb; none where the program's verbs stand below ours.
 PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -26,6 +26,7 @@ PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "restore": ("scheduler_service", "restore"),
         "export-log": ("scheduler_service", "export-log"),
         "decide": ("scheduler_service", "decide"),
+        "policies": ("scheduler_service", "policies"),
         "profile": ("cotenant_profiler", ""),
         "simulate": ("cotenant_simulator", "simulate"),
         "probe": ("cotenant_agent", "probe"),
@@ -34,26 +35,35 @@ PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "run-agent": ("cotenant_agent", "run"),
     }
 )
-EXTRAS: Mapping[str, str] = MappingProxyType(
-    {
-        "predictor_service": "predictor",
-        "scheduler_service": "scheduler",
-        "cotenant_agent": "agent",
-        "cotenant_profiler": "profiler",
-        "cotenant_simulator": "simulator",
-    }
-)
+
+# Started by other verbs, and named by nobody.
+_VERBS_OF_PEOPLE = PROGRAM_COMMANDS.keys() - {"probe", "serve-predictor", "serve-scheduler", "run-agent"}
+
+
+def require_programs(wanted_by: str, programs: Iterable[str], *, torch: bool = False) -> None:
+    """Looks whether programs can start here.
+
+    Args:
+        wanted_by: What needs them, as people call it, e.g. `cotenant up`.
+        programs: Names of packages.
+        torch: Whether PyTorch is needed as well.
+
+    Raises:
+        ProgramError: They cannot; the message names what brings the missing libraries.
+    """
+    line = missing_programs_line(wanted_by, programs, torch=torch)
+    if line:
+        raise ProgramError(line)
 
 
 def command_line(verb: str, arguments: Sequence[str] = ()) -> list[str]:
     """Returns the argument list that runs a verb's program with this Python.
 
     Raises:
-        ProgramError: The program is not installed.
+        ProgramError: The program, or a library that it cannot start without, is not installed.
     """
     program, program_verb = PROGRAM_COMMANDS[verb]
-    if importlib.util.find_spec(program) is None:
-        raise ProgramError(f"{program} is not installed here", remedy=f"pip install 'cotenant[{EXTRAS[program]}]'")
+    require_programs(f"`cotenant {verb}`" if verb in _VERBS_OF_PEOPLE else program, [program])
     return [sys.executable, "-m", program, *([program_verb] if program_verb else []), *arguments]
 
 

@@ -11,11 +11,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cotenant_agent.errors import AgentError, DriverMissingError
-from cotenant_agent.probe import probe
-from cotenant_agent.settings import AgentSettings, add_arguments, load_settings
-from cotenant_agent.structured_log import StructuredLog
-from cotenant_agent.wiring import build_agent
+from cotenant.extras import missing_extra_line
+
+try:
+    from cotenant_agent.errors import AgentError, DriverMissingError
+    from cotenant_agent.probe import probe
+    from cotenant_agent.settings import AgentSettings, add_arguments, load_settings
+    from cotenant_agent.structured_log import StructuredLog
+    from cotenant_agent.wiring import build_agent
+except ModuleNotFoundError as error:
+    sys.exit(missing_extra_line("cotenant_agent", error))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

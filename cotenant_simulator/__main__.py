@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from cotenant_simulator.commands.program import main
+from cotenant.extras import run_program
+
+
+def _start() -> int:
+    from cotenant_simulator.commands.program import main
+
+    return main()
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program("cotenant_simulator", _start))

@@ -56,6 +56,8 @@ class TrainedPredictor:
             )
         except PredictorError:
             return None
+        if answer.device_is_generic:
+            return None
         memory = {point.sub_batch: _memory(point.memory_bytes) for point in answer.sub_batches}
         step_ms = {(1, point.sub_batch): point.step_ms.value for point in answer.sub_batches}
         memory[settings.batch_size] = _memory(answer.memory_bytes)
@@ -86,7 +88,9 @@ class TrainedPredictor:
             for member in question.members
         ]
         try:
-            answer = self._predictor.predict_pairs(PairsQuestion(device=question.device, jobs=jobs))
+            answer = self._predictor.predict_pairs(
+                PairsQuestion(device=question.device, jobs=jobs, device_memory_bytes=question.device_memory_bytes)
+            )
         except PredictorError:
             return ()
         return [

@@ -2,7 +2,14 @@
 
 import sys
 
-from predictor_service.commands.program import main
+from cotenant.extras import run_program
+
+
+def _start() -> int:
+    from predictor_service.commands.program import main
+
+    return main()
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program("predictor_service", _start))

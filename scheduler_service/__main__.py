@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from scheduler_service.commands.main import main
+import sys
+
+from cotenant.extras import run_program
+
+
+def _start() -> None:
+    from scheduler_service.commands.main import main
+
+    main()
+
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_program("scheduler_service", _start))

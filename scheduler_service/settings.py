@@ -16,6 +16,9 @@ from scheduler_service.errors import SettingsError
 ENVIRONMENT_PREFIX = "COTENANT_SCHEDULER_"
 
 
+DEFAULT_POLICY = "horus"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """How one scheduler runs; every field is a flag of `serve` as well."""
@@ -30,7 +33,9 @@ class Settings:
     predictor_address: str = field(
         default="127.0.0.1:7070", metadata={"meaning": "host:port of the predictor; empty = predict nothing"}
     )
-    policy: str = field(default="horus", metadata={"meaning": "policy of a new state; an old state keeps its own"})
+    policy: str = field(
+        default=DEFAULT_POLICY, metadata={"meaning": "policy of a new state; an old state keeps its own"}
+    )
     seed: int = field(default=0, metadata={"meaning": "seed handed to policies"})
     ready_file: str = field(default="", metadata={"meaning": "written as JSON once the scheduler serves"})
     insecure: bool = field(default=False, metadata={"meaning": "serve other addresses than loopback without TLS"})

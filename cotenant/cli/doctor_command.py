@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -22,7 +21,8 @@ from cotenant.cli.settings import state_folder
 from cotenant.cli.tables import Column, Row, render_table
 from cotenant.client import is_serving, open_channel
 from cotenant.client_errors import CotenantError
-from cotenant.programs import EXTRAS, run_captured
+from cotenant.extras import EXTRAS, NEEDED_AT_START, NEEDED_LATER, TORCH, missing_modules
+from cotenant.programs import run_captured
 from cotenant.tls_probe import find_tls_mismatch
 
 OLDEST_PYTHON = (3, 11)
@@ -95,9 +95,12 @@ def check_libraries(session: Session) -> Iterator[Finding]:
 def check_programs(session: Session) -> Iterator[Finding]:
     """Looks for the programs that `cotenant up` starts."""
     for program, extra in EXTRAS.items():
-        if importlib.util.find_spec(program) is None:
-            remedy = f"pip install 'cotenant[{extra}]' if this machine shall run it"
-            yield Finding(check=program, state="warning", found="not installed", remedy=remedy)
+        lacking = missing_modules((program, *NEEDED_AT_START[program], *NEEDED_LATER.get(program, ())))
+        install = [f"pip install 'cotenant[{extra}]'"] * bool(set(lacking) - {TORCH})
+        install += ["pip install torch"] * (TORCH in lacking)
+        if lacking:
+            remedy = f"{' and '.join(install)} if this machine shall run it"
+            yield Finding(check=program, state="warning", found=f"not found: {', '.join(lacking)}", remedy=remedy)
         else:
             yield Finding(check=program, state="ok", found="installed")
 
@@ -108,8 +111,13 @@ def check_devices(session: Session) -> Iterator[Finding]:
     try:
         done = run_captured("probe", ["-o", "json"], timeout_s=PROBE_TIMEOUT_S)
         probe = json.loads(done.stdout)
-    except (CotenantError, json.JSONDecodeError) as error:
-        yield Finding(check="gpus", state="warning", found=f"cannot look: {error}", remedy=remedy)
+    except CotenantError as error:
+        # Without the agent's libraries a try on this machine needs them first; check_programs has named them.
+        yield Finding(check="gpus", state="warning", found="cannot look", remedy=str(error))
+        return
+    except json.JSONDecodeError:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        yield Finding(check="gpus", state="warning", found=f"cannot look: {last}", remedy=remedy)
         return
     names = ", ".join(sorted({str(gpu.get("device", "?")) for gpu in probe["gpus"]}))
     if names:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 
 import click
+from google.protobuf.json_format import ParseDict, ParseError
 
 from cotenant.cli.formats import emit_message, message_to_dict
-from cotenant.cli.session import Session, show, with_session
+from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.cli.tables import Column, Row, render_labelled, render_table
-from cotenant.client_errors import InputError
+from cotenant.client_errors import InputError, ProgramError, UnavailableError
 from cotenant.nearest_name import did_you_mean
+from cotenant.programs import run_captured
 from cotenant.v1 import scheduling_pb2
 
+OFFLINE_TIMEOUT_S = 60.0
 _COLUMNS = (Column(title=""), Column(title="POLICY"), Column(title="WHAT IT DOES", wraps=True))
 _PARAMETER_COLUMNS = (
     Column(title="PARAMETER"),
@@ -30,13 +33,13 @@ def policies() -> None:
 @policies.command(name="list")
 @with_session
 def list_policies(session: Session, /) -> None:
-    """List the policies that the scheduler knows; * marks the one in use."""
-    found = session.scheduler().list_policies()
+    """List the policies that the scheduler knows, else those installed here; * marks the one in use, or the default."""
+    found, marked = _known_policies(session)
     if not session.output.is_for_people:
         names = [policy.name for policy in found]
         emit_message(scheduling_pb2.ListPoliciesResponse(policies=found), session.output, names=names)
         return
-    rows = [Row(cells=("*" if policy.active else " ", policy.name, policy.summary)) for policy in found]
+    rows = [Row(cells=("*" if policy.name == marked else " ", policy.name, policy.summary)) for policy in found]
     show(render_table(_COLUMNS, rows, session.width))
 
 
@@ -45,7 +48,7 @@ def list_policies(session: Session, /) -> None:
 @with_session
 def describe_policy(session: Session, /, policy: str) -> None:
     """Show what POLICY does, where it comes from, and its parameters."""
-    known = {found.name: found for found in session.scheduler().list_policies()}
+    known = {found.name: found for found in _known_policies(session)[0]}
     if policy not in known:
         raise InputError(f"unknown policy {policy!r}", remedy=did_you_mean(policy, list(known)))
     found = known[policy]
@@ -58,6 +61,27 @@ def describe_policy(session: Session, /, policy: str) -> None:
         show("")
         rows = [Row(cells=(p.name, p.type, p.default_value, p.description)) for p in found.parameters]
         show(render_table(_PARAMETER_COLUMNS, rows, session.width))
+
+
+def _known_policies(session: Session) -> tuple[list[scheduling_pb2.Policy], str]:
+    """Returns the scheduler's policies and the one in use; without a scheduler those installed here and the default."""
+    try:
+        found = session.scheduler().list_policies()
+    except UnavailableError:
+        tell(f"no scheduler at {session.settings.scheduler}: policies installed here, * = default of a new scheduler")
+        return _installed_policies()
+    return found, next((policy.name for policy in found if policy.active), "")
+
+
+def _installed_policies() -> tuple[list[scheduling_pb2.Policy], str]:
+    done = run_captured("policies", ["list", "-o", "json"], timeout_s=OFFLINE_TIMEOUT_S)
+    try:
+        rows = json.loads(done.stdout)
+        found = [ParseDict(row, scheduling_pb2.Policy(), ignore_unknown_fields=True) for row in rows]
+        return found, next((str(row["name"]) for row in rows if row["default"]), "")
+    except (ValueError, KeyError, TypeError, ParseError) as error:
+        said = done.stderr.strip() or str(error)
+        raise ProgramError(f"the policies installed here cannot be listed: {said}") from error
 
 
 @policies.command(name="use")

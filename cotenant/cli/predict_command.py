@@ -39,8 +39,10 @@ OFFLINE_TIMEOUT_S = 600.0
 )
 @click.argument("graph", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--batch-size", type=click.IntRange(1, 1_000_000), required=True, help="Samples per optimizer step.")
-@click.option("--device", help="Device type.  [default: the setting `device`]")
-@click.option("--device-memory", metavar="SIZE", help="E.g. 40GiB, where the device type's size is not the usual.")
+@click.option("--device", help="Device type, e.g. h200 or 'rtx 4090'.  [default: the setting `device`]")
+@click.option(
+    "--device-memory", metavar="SIZE", help="E.g. 40GiB, where the device type's size is unknown, or not the usual."
+)
 @click.option("--optimizer", default="sgd", show_default=True, help="sgd, momentum, adam or adamw.")
 @click.option("--precision", default="fp32", show_default=True, help="fp32, tf32, bf16 or fp16.")
 @click.option("--mode", default="train", show_default=True, help="train or infer.")
@@ -67,7 +69,7 @@ def predict(
     sub_batches: tuple[int, ...],
     offline: bool,
 ) -> None:
-    """Predict what training GRAPH (an ONNX file) needs; exit 4 when it will not fit.
+    """Predict what training GRAPH (an ONNX file) needs; exit 4 when it will not fit, or nobody can tell.
 
     Weights are stripped before anything leaves this process. Asks the predictor, or runs it here when none was
     configured and none is reachable.
@@ -92,7 +94,7 @@ def predict(
     else:
         request.onnx_graph = load_graph(graph)
         answer = session.predictor().predict_job(request)
-    show_prediction(session, answer, request.device)
+    show_prediction(session, answer, answer.device or request.device)
     if not answer.fits:
         raise click.exceptions.Exit(ExitCode.NOT_FEASIBLE)
 

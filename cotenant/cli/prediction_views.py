@@ -79,6 +79,8 @@ def prediction_lines(answer: prediction_pb2.PredictJobResponse, device: str) -> 
 
 def _verdict(answer: prediction_pb2.PredictJobResponse, device: str) -> str:
     bound = quantities.format_gib(answer.memory_bytes.upper_99)
+    if answer.device_is_generic and not answer.device_memory_bytes:
+        return f"unknown: state --device-memory (needs up to {bound}, predicted, on {device})"
     size = quantities.format_gib(answer.device_memory_bytes)
     if answer.fits:
         return f"yes: at most {bound} (predicted, 99 %) of {size} on {device}"

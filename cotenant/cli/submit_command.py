@@ -132,7 +132,7 @@ def read_request(arguments: tuple[str, ...], flags: Mapping[str, Any]) -> JobFil
         raise InputError("nothing to run", remedy="name a job file or put the command behind --")
     content = _flags_as_content(flags) | ({"command": command} if command else {})
     if not is_file:
-        return parse_job({"name": Path(command[0]).name, **content}, folder=Path.cwd())
+        return parse_job(content, folder=Path.cwd())
     path = Path(arguments[0])
     return parse_job(_overlay(read_content(path), content), folder=path.resolve().parent)
 
@@ -201,7 +201,8 @@ def _as_data(warnings: Iterable[resources_pb2.Warning]) -> list[dict[str, Any]]:
 
 def _show_dry_run(session: Session, answer: scheduling_pb2.SubmitJobResponse) -> None:
     job = answer.job
-    predictions = {device: _predict(session, job, device) for device in _devices(session) if job.spec.graph_sha256}
+    devices = _devices(session).items() if job.spec.graph_sha256 else ()
+    predictions = {device: _predict(session, job, device, memory_bytes) for device, memory_bytes in devices}
     if not session.output.is_for_people:
         named = {device: message_to_dict(prediction) for device, prediction in predictions.items()}
         content = {"job": message_to_dict(job), "predictions": named, "warnings": _as_data(answer.warnings)}
@@ -223,13 +224,20 @@ def _exit_unless_it_fits(predictions: Mapping[str, prediction_pb2.PredictJobResp
         raise click.exceptions.Exit(ExitCode.NOT_FEASIBLE)
 
 
-def _devices(session: Session) -> list[str]:
-    devices = {gpu.device for node in session.scheduler().list_nodes() for gpu in node.gpus}
-    return sorted(devices) or [session.settings.device]
+def _devices(session: Session) -> dict[str, int]:
+    """Returns the cluster's device types with the memory that their nodes report."""
+    gpus = sorted((gpu.device, gpu.memory_bytes) for node in session.scheduler().list_nodes() for gpu in node.gpus)
+    return dict(gpus) or {session.settings.device: 0}
 
 
-def _predict(session: Session, job: scheduling_pb2.Job, device: str) -> prediction_pb2.PredictJobResponse:
+def _predict(
+    session: Session, job: scheduling_pb2.Job, device: str, memory_bytes: int
+) -> prediction_pb2.PredictJobResponse:
     request = prediction_pb2.PredictJobRequest(
-        graph_sha256=job.spec.graph_sha256, settings=job.spec.settings, device=device, find_largest_batch=True
+        graph_sha256=job.spec.graph_sha256,
+        settings=job.spec.settings,
+        device=device,
+        device_memory_bytes=memory_bytes,
+        find_largest_batch=True,
     )
     return session.predictor().predict_job(request)

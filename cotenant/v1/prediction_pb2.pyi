@@ -96,9 +96,11 @@ class PredictJobRequest(_message.Message):
     graph_sha256: _builtins.str
     """Hash of a graph uploaded earlier."""
     device: _builtins.str
-    """Device type by name, e.g. "cpu-standin" or "NVIDIA H200"."""
+    """Device type by name, e.g. "cpu-standin", "NVIDIA H200" or shorter "h200". A name that is not known is that of a generic
+    type where device_memory_bytes is set or the name begins with its maker (NVIDIA, AMD, Intel); else it is asked back.
+    """
     device_memory_bytes: _builtins.int
-    """Device memory, bytes; 0 = the known size of the device type."""
+    """Device memory, bytes; 0 = the known size of the device type. Picks among types that a short name fits alike."""
     explain: _builtins.bool
     """Fills Estimate.explanation."""
     find_largest_batch: _builtins.bool
@@ -160,10 +162,11 @@ class PredictJobResponse(_message.Message):
     model_version: _builtins.str
     utilization_metric: _resources_pb2.UtilizationMetric.ValueType
     fits: _builtins.bool
-    """Whether memory_bytes.upper_99 stays within the device."""
+    """Whether memory_bytes.upper_99 stays within the device; false where device_memory_bytes is not known."""
     largest_batch_that_fits: _builtins.int
     """Largest batch whose memory upper_99 fits; 0 = none. Only when asked for."""
     device_memory_bytes: _builtins.int
+    """0 = not known: a generic device type of which the request states no memory."""
     job_key: _builtins.str
     """sha256 over graph and settings: jobs with equal keys share measurements."""
     device: _builtins.str
@@ -346,9 +349,12 @@ class PredictPairsRequest(_message.Message):
     JOBS_FIELD_NUMBER: _builtins.int
     OBSERVED_FIELD_NUMBER: _builtins.int
     CONFIDENCE_FIELD_NUMBER: _builtins.int
+    DEVICE_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     device: _builtins.str
     confidence: _builtins.float
+    device_memory_bytes: _builtins.int
+    """As in PredictJobRequest: tells types of one short name apart."""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobRef]:
         """At most 500."""
@@ -363,10 +369,11 @@ class PredictPairsRequest(_message.Message):
         jobs: _abc.Iterable[Global___JobRef] | None = ...,
         observed: _abc.Iterable[Global___ObservedPair] | None = ...,
         confidence: _builtins.float = ...,
+        device_memory_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "device", b"device", "jobs", b"jobs", "observed", b"observed", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "device", b"device", "device_memory_bytes", b"device_memory_bytes", "jobs", b"jobs", "observed", b"observed", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

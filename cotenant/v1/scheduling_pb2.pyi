@@ -1238,13 +1238,15 @@ class DecideResponse(_message.Message):
     model_version: _builtins.str
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]:
-        """In execution order; exactly one per pending job, further ones for running jobs."""
+        """In execution order; exactly one per pending job, further ones for running jobs. A pending job whose row cannot be is held."""
 
     @_builtins.property
     def effective_parameters(self) -> _struct_pb2.Struct: ...
     @_builtins.property
     def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Warning]:
-        """Rows that were answered with less than was asked for, and why: device types that nobody knows, jobs without a graph."""
+        """Rows that were answered with less than was asked for, and why: INVALID_ROW, NO_GRAPH, UNKNOWN_DEVICE, PAIRS_UNKNOWN, or the
+        predictor's reason; at most 20 of a code and one that counts the others.
+        """
 
     def __init__(
         self,
@@ -1410,7 +1412,7 @@ class SnapshotJob(_message.Message):
     """Raised after an out-of-memory end."""
     migration_cost_ms: _builtins.int
     graph_sha256: _builtins.str
-    """For asking the predictor when the prediction is absent."""
+    """For asking the predictor when the prediction is absent; without one the job runs on GPUs of its own."""
     @_builtins.property
     def allowed_gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property

@@ -14,7 +14,7 @@ from predictor_service.features.graph_description import GraphDescription, descr
 from predictor_service.grpc_api.translate_answers import job_response
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.predictor import Predictor
-from predictor_service.inference.records import Estimate, JobAnswer, JobQuestion
+from predictor_service.inference.records import Estimate, JobAnswer
 from predictor_service.registry.version_holder import VersionHolder
 from predictor_service.registry.version_store import VersionStore
 
@@ -53,14 +53,14 @@ def answer_as_json(answer: JobAnswer) -> str:
     return MessageToJson(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
 
 
-def answer_as_table(answer: JobAnswer, question: JobQuestion) -> str:
+def answer_as_table(answer: JobAnswer) -> str:
     """Writes an answer for people, below 80 columns."""
     rows = [
         ("memory", _range(answer.memory_bytes, _MEBIBYTE, "MiB")),
         ("memory, 99 % bound", f"{(answer.memory_bytes.upper_99 or 0) / _MEBIBYTE:,.0f} MiB"),
         ("step", _range(answer.step_ms, 1, "ms")),
         ("utilization", _range(answer.utilization_ratio, 0.01, "%")),
-        ("fits", f"{'yes' if answer.fits else 'NO'} ({answer.device_memory_bytes / _MEBIBYTE:,.0f} MiB on the device)"),
+        ("fits", _verdict(answer)),
     ]
     if answer.largest_batch_that_fits is not None:
         rows.append(("largest batch", f"{answer.largest_batch_that_fits:,}"))
@@ -68,9 +68,15 @@ def answer_as_table(answer: JobAnswer, question: JobQuestion) -> str:
         (f"sub-batch {item.sub_batch}", f"x {item.accumulation_steps}: {_range(item.memory_bytes, _MEBIBYTE, 'MiB')}")
         for item in answer.sub_batches
     ]
-    rows += [("device", question.device), ("model", answer.model_version)]
+    rows += [("device", answer.device), ("model", answer.model_version)]
     rows += [("note", notice.message) for notice in answer.warnings]
     return "\n".join(f"{name:<20}{text}" for name, text in rows)
+
+
+def _verdict(answer: JobAnswer) -> str:
+    if not answer.device_memory_bytes:
+        return "unknown: state --device-memory"
+    return f"{'yes' if answer.fits else 'NO'} ({answer.device_memory_bytes / _MEBIBYTE:,.0f} MiB on the device)"
 
 
 def _range(estimate: Estimate, unit_size: float, unit: str) -> str:

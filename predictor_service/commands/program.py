@@ -11,7 +11,9 @@ from typing import Any, Final
 
 import click
 
+from cotenant.client_errors import InputError
 from cotenant.command_run import run_command
+from cotenant.quantities import parse_bytes
 from predictor_service.commands.datasets import datasets
 from predictor_service.commands.evaluate import evaluate_command
 from predictor_service.commands.models import models
@@ -27,6 +29,7 @@ from predictor_service.errors import (
     UnknownRetrainingError,
     UnknownVersionError,
 )
+from predictor_service.features.device_names import resolve_device
 from predictor_service.features.job_settings import MODES, OPTIMIZERS, PRECISIONS, JobSettings
 from predictor_service.inference.records import JobQuestion
 from predictor_service.registry.version_store import VersionStore
@@ -90,14 +93,21 @@ def serve_command(context: click.Context, /, **flags: Any) -> None:  # noqa: ANN
 
 @program.command("predict")
 @click.argument("graph", type=_PATH)
-@click.option("--device", required=True, help="Device type, e.g. cpu-standin or 'NVIDIA H200'.")
+@click.option("--device", required=True, help="Device type, e.g. cpu-standin, h200 or 'NVIDIA H200'.")
 @click.option("--batch-size", type=int, required=True, help="Samples per optimizer step.")
 @click.option("--mode", type=click.Choice(MODES), default="train", show_default=True)
 @click.option("--precision", type=click.Choice(["unspecified", *PRECISIONS]), default="fp32", show_default=True)
 @click.option("--optimizer", type=click.Choice(["unspecified", *OPTIMIZERS]), default="sgd", show_default=True)
 @click.option("--input-wait-ratio", type=float, default=0.0, show_default=True)
 @click.option("--bind", "bindings", multiple=True, help="NAME=SIZE of a symbolic dimension.")
-@click.option("--device-memory-bytes", type=int, default=0)
+@click.option(
+    "--device-memory-bytes",
+    "--device-memory",
+    "device_memory_bytes",
+    default="0",
+    callback=lambda context, option, text: _size_bytes(text),
+    help="Where the device type's size is unknown, or not the usual; e.g. 40GiB.",
+)
 @click.option("--sub-batch", "sub_batches", type=int, multiple=True)
 @click.option("--explain", is_flag=True)
 @click.option("--offline", is_flag=True, help="Accepted for symmetry: this command never asks a server.")
@@ -124,13 +134,22 @@ def predict_command(context: click.Context, /, graph: Path, output: str, **flags
         explain=flags["explain"],
         find_largest_batch=True,
     )
+    # Before a training that would take its time for nothing.
+    resolve_device(question.device, max(question.device_memory_bytes, 0))
     store = VersionStore(settings.state_dir / "models")
     if store.current() is None:
         click.echo("no model yet: training once, some ten seconds", err=True)
         train_once(settings)
     answer = open_predictor(settings.state_dir).predict_job(question)
-    click.echo(answer_as_json(answer) if output == "json" else answer_as_table(answer, question))
+    click.echo(answer_as_json(answer) if output == "json" else answer_as_table(answer))
     context.exit(0 if answer.fits else EXIT_DOES_NOT_FIT)
+
+
+def _size_bytes(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except InputError as error:
+        raise click.BadParameter(f"{error.message}; {error.remedy}") from error
 
 
 def _binding(text: str) -> tuple[str, int]:

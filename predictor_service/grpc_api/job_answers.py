@@ -81,7 +81,11 @@ class JobAnswers:
 
     def _read(self, request: prediction_pb2.PredictJobRequest) -> _Known:
         job = self._predictor.prepare_job(job_question(request))
-        return _Known(job, response_about(job.graph), _question_text(job))
+        return _Known(
+            job,
+            response_about(job.graph, job.device.device.name, is_generic=job.device.is_generic),
+            _question_text(job),
+        )
 
     def _predict(self, known: _Known, batch: int) -> prediction_pb2.PredictJobResponse:
         answer = self._predictor.answer_job(known.job, batch)
@@ -112,7 +116,7 @@ def _row(answer: JobAnswer, known: _Known, batch: int) -> PredictionRow:
         prediction_id=answer.prediction_id,
         at_ms=now_ms(),
         kind="job",
-        device=known.job.question.device,
+        device=answer.device,
         model_version=answer.model_version,
         content=f'{{"job_key":"{answer.job_key}","figures":"{figures}","settings":[{batch},{known.text}',
     )

@@ -194,7 +194,7 @@ def _pairs_entry(answer: PairsAnswer, question: PairsQuestion) -> PredictionEntr
         prediction_id=answer.prediction_id,
         at_ms=now_ms(),
         kind="pairs",
-        device=question.device,
+        device=answer.device,
         model_version=answer.model_version,
         content=content,
     )

@@ -16,9 +16,10 @@ def job_response(answer: JobAnswer, graph: bytes | None = None) -> prediction_pb
 
     Args:
         answer: The answer.
-        graph: What `response_about` writes of its graph, where that was written before.
+        graph: What `response_about` writes of its graph and device, where that was written before.
     """
-    message = prediction_pb2.PredictJobResponse.FromString(graph or response_about(answer.graph))
+    about = graph or response_about(answer.graph, answer.device, is_generic=answer.device_is_generic)
+    message = prediction_pb2.PredictJobResponse.FromString(about)
     message.prediction_id = answer.prediction_id
     message.model_version = answer.model_version
     message.fits = answer.fits
@@ -40,10 +41,13 @@ def job_response(answer: JobAnswer, graph: bytes | None = None) -> prediction_pb
     return message
 
 
-def response_about(graph: GraphDescription) -> bytes:
-    """Writes the part of an answer that is the same for all jobs of a graph."""
+def response_about(graph: GraphDescription, device: str, *, is_generic: bool) -> bytes:
+    """Writes the part of an answer that is the same for all jobs of a graph on a device type."""
     return prediction_pb2.PredictJobResponse(
-        utilization_metric=resources_pb2.UTILIZATION_METRIC_BUSY_TIME, graph=graph_summary(graph)
+        utilization_metric=resources_pb2.UTILIZATION_METRIC_BUSY_TIME,
+        graph=graph_summary(graph),
+        device=device,
+        device_is_generic=is_generic,
     ).SerializeToString()
 
 

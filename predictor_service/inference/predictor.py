@@ -7,11 +7,11 @@ import itertools
 import math
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from predictor_service.errors import PredictorError, UnboundDimensionError, UnknownDeviceError, invalid_field
-from predictor_service.features.devices import DEVICE_TYPES, DeviceType, find_device_type
+from predictor_service.features.device_names import NamedDevice, resolve_device
+from predictor_service.features.devices import DEVICE_TYPES, DeviceType
 from predictor_service.features.graph_description import GraphDescription
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.job_estimator import JobEstimator
@@ -91,11 +91,11 @@ class Predictor:
         Raises:
             PredictorError: The question or its graph is refused, see `errors`.
         """
-        device = self.check_job(question)
+        named = self.check_job(question)
         graph = self._describe(question)
         version = self._versions.current()
-        estimator = self._estimators.find(graph, question.settings, device, version, question.confidence)
-        return PreparedJob(question, device, graph.description, estimator, version)
+        estimator = self._estimators.find(graph, question.settings, named.device, version, question.confidence)
+        return PreparedJob(question, named, graph.description, estimator, version)
 
     def answer_job(self, job: PreparedJob, batch: int) -> JobAnswer:
         """Answers a prepared question at one batch.
@@ -125,7 +125,7 @@ class Predictor:
         measured = self._pairs.among(device.name, [job.key for job in jobs])
         answer = estimate_pairs(asked, device, model, estimator_of, measured).of_first(len(question.jobs))
         name = version.version if version else NO_VERSION
-        return dataclasses.replace(answer, prediction_id=self._next_id(), model_version=name)
+        return dataclasses.replace(answer, prediction_id=self._next_id(), model_version=name, device=device.name)
 
     def predict_memory_risk(self, question: RiskQuestion) -> RiskAnswer:
         """Predicts how likely jobs run out of one device's memory together.
@@ -183,7 +183,15 @@ class Predictor:
         Raises:
             UnknownDeviceError: There is no such device type.
         """
-        return self._pairs.rows(self._device(device).name if device else "")
+        try:
+            return self._pairs.rows(resolve_device(device).device.name if device else "")
+        except UnknownDeviceError as error:
+            rows = self._pairs.rows(device)
+            if rows:
+                return rows
+            # Of lists nobody can state a memory.
+            remedy = f"did you mean {error.details['candidates'] or 'one of: ' + ', '.join(sorted(DEVICE_TYPES))}?"
+            raise UnknownDeviceError(error.message, remedy=remedy, details=error.details) from error
 
     def keep_graph(self, data: bytes) -> tuple[str, GraphDescription | None, Sequence[Notice]]:
         """Keeps a graph under its hash.
@@ -205,14 +213,14 @@ class Predictor:
             [Notice(code=warning.code, message=warning.message) for warning in description.warnings],
         )
 
-    def check_job(self, question: JobQuestion) -> DeviceType:
+    def check_job(self, question: JobQuestion) -> NamedDevice:
         """Checks everything of a question that needs no graph.
 
         Returns:
             The device type with the memory asked for.
 
         Raises:
-            InvalidRequestError: A field is outside its range.
+            InvalidRequestError: A field is outside its range, or the device's name is a slip or fits several types.
         """
         _check_confidence(question.confidence)
         if bool(question.onnx_graph) == bool(question.graph_sha256):
@@ -222,7 +230,7 @@ class Predictor:
                 remedy="send the bytes of an .onnx file, or the hash of an uploaded one",
             )
         check_sub_batches(question.sub_batches, question.settings.batch_size)
-        return self._device(question.device, question.device_memory_bytes)
+        return _device(question.device, question.device_memory_bytes)
 
     def check_pairs(self, question: PairsQuestion) -> DeviceType:
         """Checks everything of a question that needs no graph; see `check_job`."""
@@ -236,7 +244,10 @@ class Predictor:
                 raise invalid_field("observed", f"{pair[0]!r} beside {pair[1]!r}: not both are among the jobs")
             if not (math.isfinite(slowdown_ratio) and slowdown_ratio > -1):
                 raise invalid_field("observed", f"slowdown_ratio {slowdown_ratio:g} must be above -1")
-        return self._device(question.device)
+        memory_bytes = question.device_memory_bytes
+        named = _device(question.device, memory_bytes)
+        # Memory tells types of one name apart; how jobs slow each other down does not ask for it.
+        return named.device if named.is_generic else resolve_device(named.device.name).device
 
     def check_memory_risk(self, question: RiskQuestion) -> DeviceType:
         """Checks everything of a question that needs no graph; see `check_job`."""
@@ -245,7 +256,10 @@ class Predictor:
         for job in question.jobs:
             if job.known_memory_bytes is None and not job.graph_sha256:
                 raise invalid_field("jobs", f"job {job.job_id!r} has neither a graph nor a known memory")
-        return self._device(question.device, question.device_memory_bytes)
+        named = _device(question.device, question.device_memory_bytes)
+        if not named.is_memory_known:
+            raise invalid_field("device_memory_bytes", f"that of {named.device.name!r} is not known", "state it")
+        return named.device
 
     def devices(self) -> list[tuple[DeviceType, bool]]:
         """All known device types by name, each with whether it was trained for."""
@@ -255,18 +269,6 @@ class Predictor:
 
     def _next_id(self) -> str:
         return f"{self._ids_of_process}-{next(self._numbers):012x}"
-
-    def _device(self, name: str, memory_bytes: int = 0) -> DeviceType:
-        device = find_device_type(name)
-        if device is None:
-            raise UnknownDeviceError(
-                f"device {name!r} is unknown",
-                remedy=f"known: {', '.join(sorted(DEVICE_TYPES))}",
-                details={"field": "device"},
-            )
-        if memory_bytes < 0:
-            raise invalid_field("device_memory_bytes", f"{memory_bytes} is below 0")
-        return _with_memory(device.name, memory_bytes) if memory_bytes else device
 
     def _describe(self, question: JobQuestion) -> MeasuredGraph:
         bindings = question.settings.dimension_bindings
@@ -306,12 +308,10 @@ class Predictor:
         return version.devices.get(device.name, {}) if version else {}
 
 
-@lru_cache(maxsize=256)
-def _with_memory(device_name: str, memory_bytes: int) -> DeviceType:
-    """A device type with other memory than the usual one; the sizes that a cluster has are few."""
-    device = find_device_type(device_name)
-    assert device is not None  # the name is that of one that was found
-    return dataclasses.replace(device, memory_bytes=memory_bytes)
+def _device(name: str, memory_bytes: int) -> NamedDevice:
+    if memory_bytes < 0:
+        raise invalid_field("device_memory_bytes", f"{memory_bytes} is below 0")
+    return resolve_device(name, memory_bytes)
 
 
 def _check_confidence(confidence: float) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from predictor_service.errors import invalid_field
-from predictor_service.features.devices import DeviceType
+from predictor_service.features.device_names import NamedDevice
 from predictor_service.features.graph_description import GraphDescription
 from predictor_service.features.job_settings import check_batch
 from predictor_service.inference.job_estimator import JobEstimator
@@ -25,6 +25,8 @@ _NO_TRAINED_MODEL: Final = Notice(
     code="NO_TRAINED_MODEL",
     message="no model of this device type: counted from its peaks alone; `cotenant retrain` learns what was measured",
 )
+_GENERIC_PEAKS_FACTOR: Final = 5.0
+"""How far the peaks of the known GPUs are from their middle, either way; times the error of a bare roofline."""
 _OUT_OF_DOMAIN: Final = Notice(code="OUT_OF_DOMAIN", message="unlike every job that was measured on this device type")
 
 
@@ -33,7 +35,7 @@ class PreparedJob:
 
     Args:
         question: Checked; its batch is not looked at.
-        device: Device type with the memory asked for.
+        device: What the question's device type means, with the memory asked for.
         graph: The job's graph.
         estimator: Of the job.
         version: Whose models the estimator asks; None = nothing was ever trained.
@@ -42,7 +44,7 @@ class PreparedJob:
     def __init__(
         self,
         question: JobQuestion,
-        device: DeviceType,
+        device: NamedDevice,
         graph: GraphDescription,
         estimator: JobEstimator,
         version: ServedVersion | None,
@@ -50,10 +52,11 @@ class PreparedJob:
         self.question = question
         self.graph = graph
         self.version = version
-        self._device = device
+        self.device = device
         self._estimator = estimator
         self._key_at = question.settings.keys(graph.graph_sha256)
-        self._graph_notices = tuple(Notice(code=warning.code, message=warning.message) for warning in graph.warnings)
+        graph_notices = (Notice(code=warning.code, message=warning.message) for warning in graph.warnings)
+        self._steady_notices = (*graph_notices, *_generic_notices(device))
 
     def answer(self, batch: int, prediction_id: str, observed: ObservedJobs) -> JobAnswer:
         """Predicts the job at one batch.
@@ -67,19 +70,22 @@ class PreparedJob:
             InvalidBatchError: The batch is outside its range.
             InvalidRequestError: A sub-batch is larger than the batch.
         """
-        question, estimator, memory_bytes = self.question, self._estimator, self._device.memory_bytes
+        question, estimator, device = self.question, self._estimator, self.device
+        memory_bytes = device.device.memory_bytes if device.is_memory_known else 0
         check_batch(batch, "batch_size")
         check_sub_batches(question.sub_batches, batch)
         memory, step, utilization = estimator.memory(batch), estimator.step(batch), estimator.utilization(batch)
         if question.explain:
             memory, step = estimator.explain(memory, MEMORY, batch), estimator.explain(step, STEP, batch)
             utilization = estimator.explain(utilization, UTILIZATION, batch)
+        if device.is_generic:
+            step = step._replace(lower=step.lower / _GENERIC_PEAKS_FACTOR, upper=step.upper * _GENERIC_PEAKS_FACTOR)
         job_key = self._key_at(batch)
-        seen = observed.find(self._device.name, job_key)
+        seen = observed.find(device.device.name, job_key)
         if seen is not None:
             utilization, memory, step = weigh_observed(seen, utilization=utilization, memory=memory, step=step)
         fits = (memory.upper_99 or memory.upper) <= memory_bytes
-        oom_risk = None if fits else estimator.oom_risk(batch, memory_bytes)
+        oom_risk = None if fits or not memory_bytes else estimator.oom_risk(batch, memory_bytes)
         return JobAnswer(
             prediction_id=prediction_id,
             model_version=self.version.version if self.version else NO_VERSION,
@@ -88,16 +94,20 @@ class PreparedJob:
             memory_bytes=memory,
             step_ms=step,
             fits=fits,
-            largest_batch_that_fits=estimator.largest_batch(memory_bytes) if question.find_largest_batch else None,
+            largest_batch_that_fits=estimator.largest_batch(memory_bytes)
+            if question.find_largest_batch and memory_bytes
+            else None,
             sub_batches=tuple([_sub_batch(estimator, batch, size) for size in question.sub_batches]),
             graph=self.graph,
             device_memory_bytes=memory_bytes,
             warnings=(
-                *self._graph_notices,
-                *_notices(memory.level, memory.in_domain and step.in_domain, oom_risk),
+                *self._steady_notices,
+                *_notices(memory.level, memory.in_domain and step.in_domain, oom_risk, is_generic=device.is_generic),
                 *(_interval_notices(estimator.strangeness(batch)) if question.explain else ()),
             ),
             job_key=job_key,
+            device=device.device.name,
+            device_is_generic=device.is_generic,
         )
 
 
@@ -134,9 +144,21 @@ def _interval_notices(strangeness: Mapping[str, float]) -> Iterator[Notice]:
         yield Notice(code="INTERVAL_WIDTH", message=message)
 
 
-def _notices(level: Level, in_domain: bool, oom_risk: float | None) -> Iterator[Notice]:
+def _generic_notices(device: NamedDevice) -> Iterator[Notice]:
+    if not device.is_generic:
+        return
+    near = f"; known names that look like it: {', '.join(device.nearest)}" if device.nearest else ""
+    message = f"nothing is known of {device.device.name!r}: counted with the peaks of a middling GPU{near}"
+    yield Notice(code="GENERIC_DEVICE", message=message)
+    if not device.is_memory_known:
+        message = "the memory of this device type is not known, so nobody can tell whether the job fits: state it"
+        yield Notice(code="DEVICE_MEMORY_UNKNOWN", message=message)
+
+
+def _notices(level: Level, in_domain: bool, oom_risk: float | None, *, is_generic: bool) -> Iterator[Notice]:
     if level is Level.FALLBACK:
-        yield _NO_TRAINED_MODEL
+        if not is_generic:
+            yield _NO_TRAINED_MODEL
     elif not in_domain:
         yield _OUT_OF_DOMAIN
     if oom_risk is not None:

@@ -75,7 +75,7 @@ class JobQuestion:
 
     Attributes:
         settings: How it runs.
-        device: Device type by name.
+        device: Device type by name, as `device_names` reads it.
         onnx_graph: The graph itself; empty = `graph_sha256` names it.
         graph_sha256: Hash of a graph sent before.
         device_memory_bytes: 0 = the known size of the device type.
@@ -112,6 +112,8 @@ class JobAnswer(NamedTuple):
     device_memory_bytes: int
     warnings: Sequence[Notice]
     job_key: str
+    device: str
+    device_is_generic: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +147,14 @@ class PairsQuestion:
         jobs: At most 500, with different ids.
         observed: Measured slowdowns by (victim id, other id).
         confidence: Coverage of the intervals.
+        device_memory_bytes: Tells device types of one short name apart; 0 = not said.
     """
 
     device: str
     jobs: Sequence[PairJob]
     observed: Mapping[tuple[str, str], float] = field(default_factory=dict)
     confidence: float = DEFAULT_CONFIDENCE
+    device_memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -159,6 +163,7 @@ class PairsAnswer:
 
     Attributes:
         times_measured: How often each pair was measured; 0 = never.
+        device: The device type as it was understood.
     """
 
     prediction_id: str
@@ -170,6 +175,7 @@ class PairsAnswer:
     level: npt.NDArray[np.int32]
     in_domain: npt.NDArray[np.bool_]
     times_measured: npt.NDArray[np.int32]
+    device: str = ""
 
     def of_first(self, count: int) -> PairsAnswer:
         """Returns the answer about the first jobs only."""

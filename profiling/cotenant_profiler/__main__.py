@@ -5,7 +5,14 @@ from __future__ import annotations
 import sys
 
 from cotenant.command_run import run_command
-from cotenant_profiler.commands import main
+from cotenant.extras import run_program
+
+
+def _start() -> int:
+    from cotenant_profiler.commands import main
+
+    return run_command(main, prog_name="cotenant_profiler")
+
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, prog_name="cotenant_profiler"))
+    sys.exit(run_program("cotenant_profiler", _start))

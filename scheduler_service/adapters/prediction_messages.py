@@ -118,6 +118,7 @@ def pairs_question(command: RequestPairPredictions | RefreshPairs) -> prediction
     return prediction_pb2.PredictPairsRequest(
         request_id=str(uuid.uuid4()),
         device=command.device,
+        device_memory_bytes=command.device_memory_bytes,
         jobs=[_job_reference(member) for member in command.members],
         observed=[
             prediction_pb2.ObservedPair(victim_job_id=victim, other_job_id=other, slowdown_ratio=slowdown_ratio)

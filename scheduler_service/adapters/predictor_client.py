@@ -41,6 +41,9 @@ _log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 Question = RequestPrediction | RequestPairPredictions | RefreshPairs
 
+UNKNOWN_DEVICE = "UNKNOWN_DEVICE"
+"""Code of the failure about a device type of which the predictor knows nothing, or not which one is meant."""
+
 # Calls under way at once; further ones wait here, not in the predictor.
 CONCURRENT_CALLS_MAX = 8
 OUTCOMES_PER_CALL = 1_000
@@ -156,6 +159,9 @@ class PredictorClient:
                 answer = await self._connected().PredictJob(
                     prediction_messages.job_question(command), timeout=deadline_s or self._deadline_s
                 )
+            if answer.device_is_generic:
+                # Peaks of a type that nobody knows are no ground to place anything on: jobs run alone there.
+                raise PredictorError(f"nothing is known of device type {command.device!r}", code=UNKNOWN_DEVICE)
             return read(command, answer)
         except grpc.aio.AioRpcError as error:
             raise await self._explained(error) from error

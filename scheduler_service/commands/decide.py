@@ -35,6 +35,8 @@ def decide(  # noqa: PLR0917 - click passes them by name
     except UnicodeDecodeError as error:
         raise InvalidRequestError(FieldViolation(field="snapshot", description=f"must be UTF-8: {error}")) from error
     answer = asyncio.run(_decide(request, predictor_address))
+    for warning in answer.warnings:
+        click.echo(f"warning: {warning.code}: {warning.message}", err=True)
     if output == "json":
         click.echo(json.dumps(json_format.MessageToDict(answer, preserving_proto_field_name=True), indent=2))
         return

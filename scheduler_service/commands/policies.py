@@ -10,6 +10,7 @@ from google.protobuf import json_format
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.errors import FieldViolation, UnknownPolicyError
 from scheduler_service.grpc_api.policies import policy_messages
+from scheduler_service.settings import DEFAULT_POLICY
 
 _OUTPUT = click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 
@@ -28,7 +29,8 @@ def list_policies(output: str) -> None:
         click.echo(json.dumps([_to_json(policy) for policy in found], indent=2))
         return
     for policy in found:
-        click.echo(f"{policy.name:<14} {policy.summary}")
+        click.echo(f"{'*' if policy.name == DEFAULT_POLICY else ' '} {policy.name:<18} {policy.summary}")
+    click.echo("* = policy of a new scheduler", err=True)
 
 
 @policies.command()
@@ -49,7 +51,8 @@ def describe(name: str, output: str) -> None:
         click.echo(f"  {parameter.name} ({parameter.type}, {parameter.default_value})  {parameter.description}")
 
 
-def _to_json(policy: scheduling_pb2.Policy) -> object:
-    return json_format.MessageToDict(
+def _to_json(policy: scheduling_pb2.Policy) -> dict[str, object]:
+    described = json_format.MessageToDict(
         policy, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
+    return {**described, "default": policy.name == DEFAULT_POLICY}

@@ -51,12 +51,14 @@ class RequestPairPredictions(Command):
         members: All keys in question.
         new_keys: Only pairs with one of these are wanted; the others are known already.
         observed: (victim key, other key, slowdown) of pairs that were measured here; they tell of the wanted ones too.
+        device_memory_bytes: Tells device types of one short name apart; 0 = not known.
     """
 
     device: str
     members: tuple[PairMember, ...]
     new_keys: tuple[str, ...] = ()
     observed: tuple[tuple[str, str, float], ...] = ()
+    device_memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +69,14 @@ class RefreshPairs(Command):
         members: All keys in question.
         observed: As in `RequestPairPredictions`.
         known: What was answered before.
+        device_memory_bytes: As in `RequestPairPredictions`.
     """
 
     device: str
     members: tuple[PairMember, ...]
     observed: tuple[tuple[str, str, float], ...] = ()
     known: tuple[PairPrediction, ...] = ()
+    device_memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

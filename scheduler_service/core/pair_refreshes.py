@@ -95,6 +95,7 @@ def _question(state: ClusterState, device: str) -> RefreshPairs:
     keys = tuple(dict.fromkeys(key for pair in known for key in (pair.victim_key, pair.other_key)))
     return RefreshPairs(
         device=device,
+        device_memory_bytes=state.devices.get(device, 0),
         members=tuple(pair_member(state, key, device) for key in keys),
         observed=state.predictions.observed_among(keys, device),
         known=known,

@@ -56,6 +56,7 @@ def _ask_about_pairs_with(state: ClusterState, key: str, device: str, others: Se
             members=tuple(pair_member(state, member, device) for member in keys),
             new_keys=(key,),
             observed=state.predictions.observed_among(keys, device),
+            device_memory_bytes=state.devices.get(device, 0),
         )
     )
 

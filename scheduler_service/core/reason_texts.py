@@ -19,6 +19,9 @@ REASON_TEXTS: Mapping[str, str] = {
     "POLICY_FAILED": "The policy raised an error and decided nothing; choose another policy and report the error "
     "that the scheduler logged.",
     "NO_DECISION": "The policy said nothing about the job; this is a bug of the policy.",
+    # held by a decision on a snapshot
+    "INVALID_ROW": "The job's row holds {violations_count} value(s) that no job can have; the answer's warnings name "
+    "them.",
     # a policy lets it wait
     "NO_FREE_GPU": "{gpus_needed} GPU(s) are needed at once and {gpus_free} can be had now; the job waits for others "
     "to end.",

@@ -9,22 +9,21 @@ from typing import Any
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.predictor_client import PredictorClient
-from scheduler_service.core.commands import PairMember, RequestPairPredictions, RequestPrediction
 from scheduler_service.core.decisions import Decision, Hold, Migrate, Reshape, Start, Stop, unfolded
 from scheduler_service.core.ledger import host_share
 from scheduler_service.core.plan_check import check_plan
 from scheduler_service.core.prediction_store import PredictionStore
-from scheduler_service.core.records import Gpu, Node, Reason, Share
+from scheduler_service.core.records import Gpu, Node, Reason
 from scheduler_service.core.view import GpuView, HostUse, PendingJob, RunningJob, SchedulingView
-from scheduler_service.errors import MissingPredictionsError, PredictorError
 from scheduler_service.grpc_api import policies, translate_snapshot, validation
-from scheduler_service.grpc_api.translate_jobs import assignment_messages, candidate_messages, reason_message, to_json
+from scheduler_service.grpc_api.missing_predictions import ask_missing
+from scheduler_service.grpc_api.snapshot_rows import sift
+from scheduler_service.grpc_api.translate_jobs import assignment_messages, candidate_messages, reason_message
 
 # When the caller sets no deadline.
 DEFAULT_DEADLINE_S = 10.0
 # Left for deciding after the predictor has answered.
 _DECIDING_RATIO = 0.8
-_NAMED_JOBS_MAX = 20
 
 
 async def decide(
@@ -38,8 +37,8 @@ async def decide(
         seconds_left: Until the caller's deadline.
 
     Raises:
-        InvalidRequestError: Bad snapshot, unknown policy or parameter.
-        MissingPredictionsError: The predictor could not be asked, or did not answer in time.
+        InvalidRequestError: A snapshot that is impossible as a whole, an unknown policy or parameter.
+        MissingPredictionsError: The predictor could not be asked, or answered nothing in time.
     """
     snapshot = request.snapshot
     parameters = policies.read_parameters(request.parameters)
@@ -47,20 +46,23 @@ async def decide(
     validation.require(translate_snapshot.snapshot_violations(snapshot))
     if request.explain:
         validation.require(translate_snapshot.explanation_violations(snapshot))
+    sifted = sift(snapshot)
     if request.validate_only:
-        return scheduling_pb2.DecideResponse(effective_parameters=effective)
+        return scheduling_pb2.DecideResponse(effective_parameters=effective, warnings=sifted.warnings)
+    snapshot = sifted.snapshot
     store = _given_predictions(snapshot)
-    asked = await _ask_missing(snapshot, store, predictor, (seconds_left or DEFAULT_DEADLINE_S) * _DECIDING_RATIO)
+    asked = await ask_missing(snapshot, store, predictor, (seconds_left or DEFAULT_DEADLINE_S) * _DECIDING_RATIO)
     view = _view(snapshot, store, explain=request.explain)
     policy = policies.make(request.policy, parameters)
     # A policy over a large snapshot takes its time; agents and users must not wait for it.
     decisions = await asyncio.to_thread(policy.decide, view)
     plan = check_plan(view, {job.request.job_id: job for job in view.pending}, decisions)
-    deferrals = [_deferral(job, snapshot.now_ms) for job in view.deferred]
+    holds = [*(_deferral(job, snapshot.now_ms) for job in view.deferred), *sifted.held]
     return scheduling_pb2.DecideResponse(
-        decisions=[_decision_message(one, explain=request.explain) for one in (*unfolded(plan.decisions), *deferrals)],
+        decisions=[_decision_message(one, explain=request.explain) for one in (*unfolded(plan.decisions), *holds)],
         effective_parameters=effective,
-        model_version=asked,
+        model_version=asked.model_version,
+        warnings=[*sifted.warnings, *asked.warnings],
     )
 
 
@@ -71,87 +73,6 @@ def _given_predictions(snapshot: scheduling_pb2.Snapshot) -> PredictionStore:
     for pair in snapshot.pair_predictions:
         store.put_pair(translate_snapshot.pair_prediction(pair))
     return store
-
-
-async def _ask_missing(
-    snapshot: scheduling_pb2.Snapshot, store: PredictionStore, predictor: PredictorClient | None, deadline_s: float
-) -> str:
-    """Fill the store; return the model version of the answers, empty when nothing was asked."""
-    devices = {gpu.device: gpu.memory_bytes for node in snapshot.nodes for gpu in node.gpus}
-    jobs = translate_snapshot.snapshot_jobs(snapshot)
-    missing = _missing(jobs, devices, store)
-    if not missing:
-        return ""
-    unaskable = [job.job_id for (_, _), job in missing.items() if predictor is None or not job.graph_sha256]
-    if unaskable or predictor is None:
-        raise _refusal(unaskable, "no predictor is configured, or no graph is named")
-    try:
-        answers = await asyncio.wait_for(
-            asyncio.gather(*(predictor.predict_job(_question(*key, job, devices)) for key, job in missing.items())),
-            timeout=deadline_s,
-        )
-        for answer in answers:
-            store.put_job(answer)
-        for device in devices:
-            for pair in await _ask_pairs(jobs, device, store, predictor, deadline_s):
-                store.put_pair(pair)
-    except (PredictorError, TimeoutError) as error:
-        cause = error.message if isinstance(error, PredictorError) else "the predictor did not answer in time"
-        raise _refusal([job.job_id for job in missing.values()], cause) from error
-    return answers[0].model_version
-
-
-def _missing(
-    jobs: Iterable[scheduling_pb2.SnapshotJob], devices: Mapping[str, int], store: PredictionStore
-) -> dict[tuple[str, str], scheduling_pb2.SnapshotJob]:
-    """Return one job for every (key, device) that nothing is known about; jobs without a key run exclusively."""
-    keyed = ((translate_snapshot.request(job).key, job) for job in jobs)
-    return {(key, device): job for key, job in keyed if key for device in devices if store.job(key, device) is None}
-
-
-def _question(key: str, device: str, job: scheduling_pb2.SnapshotJob, devices: Mapping[str, int]) -> RequestPrediction:
-    request = translate_snapshot.request(job)
-    sub_batches = {-(-request.batch // (gpus * parts)) for gpus in request.allowed_gpus for parts in (1, 2, 4, 8)}
-    return RequestPrediction(
-        key=key,
-        device=device,
-        device_memory_bytes=devices[device],
-        graph_sha256=job.graph_sha256,
-        settings=to_json(job.settings),
-        sub_batches=tuple(sorted(sub_batches)),
-        gpus=request.allowed_gpus,
-    )
-
-
-async def _ask_pairs(
-    jobs: Iterable[scheduling_pb2.SnapshotJob],
-    device: str,
-    store: PredictionStore,
-    predictor: PredictorClient,
-    deadline_s: float,
-) -> tuple[Any, ...]:
-    members: dict[str, PairMember] = {}
-    for job in jobs:
-        request = translate_snapshot.request(job)
-        if request.key and job.graph_sha256 and request.share is not Share.NEVER:
-            members[request.key] = PairMember(
-                key=request.key, graph_sha256=job.graph_sha256, settings=to_json(job.settings)
-            )
-    new_keys = tuple(key for key in members if any(store.pair(key, other, device) is None for other in members))
-    if not new_keys:
-        return ()
-    question = RequestPairPredictions(device=device, members=tuple(members.values()), new_keys=new_keys)
-    return await predictor.predict_pairs(question, deadline_s=deadline_s)
-
-
-def _refusal(job_ids: Iterable[str], cause: str) -> MissingPredictionsError:
-    named = sorted(set(job_ids))
-    listed = ", ".join(named[:_NAMED_JOBS_MAX]) + (f" and {len(named) - _NAMED_JOBS_MAX} more" * (len(named) > 20))
-    return MissingPredictionsError(
-        f"no prediction for {listed or 'some jobs'}: {cause}; put job_predictions into the snapshot, name graphs that "
-        "the predictor has, or leave the jobs' keys empty so that they run exclusively",
-        metadata={"job_ids": ",".join(named[:_NAMED_JOBS_MAX])},
-    )
 
 
 def _view(snapshot: scheduling_pb2.Snapshot, store: PredictionStore, *, explain: bool) -> SchedulingView:
@@ -178,6 +99,7 @@ def _view(snapshot: scheduling_pb2.Snapshot, store: PredictionStore, *, explain:
         deferred=tuple(job for job in waiting if job.not_before_ms > snapshot.now_ms),
         running=running,
         predictions=store,
+        unpredictable_keys=store.unpredictable_keys,
         seed=snapshot.seed,
         explain=explain,
         free_gpu_ids={gpu_id for gpu_id, view in gpus.items() if not view.job_ids},

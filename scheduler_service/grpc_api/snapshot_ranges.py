@@ -5,8 +5,7 @@ A policy reckons with whatever it is given; what it must not be given is refused
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Container, Iterable, Iterator
 from typing import Any, Final
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
@@ -20,6 +19,7 @@ _BYTES_PER_S_MAX: Final = 10**15
 _STEP_MS_MIN, _STEP_MS_MAX = 1e-6, 1e12
 _SLOWDOWN_MIN, _SLOWDOWN_MAX = -1, 10**6
 _NAMED_MAX: Final = 20
+_NAME_CHARACTERS_MAX: Final = 200
 
 Range = tuple[str, float, float]
 """Field, least and most."""
@@ -80,29 +80,68 @@ _PAIR_PREDICTION: Final[tuple[Range, ...]] = (
 )
 
 
-def range_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViolation]:
-    """Yield the first violations of a snapshot, at most twenty: one mistake in a program makes thousands."""
-    yield from islice(_all(snapshot), _NAMED_MAX)
-
-
-def _all(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViolation]:
+def own_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViolation]:
+    """Check what belongs to no row of a snapshot."""
     yield from _outside("snapshot", "the snapshot", snapshot, (("now_ms", 0, _TIME_MS_MAX),))
+
+
+def row_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViolation]:
+    """Check every row of a snapshot."""
+    gpu_ids = {gpu.gpu_id for node in snapshot.nodes for gpu in node.gpus}
     for node in snapshot.nodes:
-        yield from _outside("snapshot.nodes", node.node_id, node, _NODE)
+        yield from node_violations(node)
         for gpu in node.gpus:
-            yield from _outside("snapshot.nodes.gpus", gpu.gpu_id, gpu, _GPU)
+            yield from gpu_violations(gpu)
     for running in snapshot.running:
-        yield from _outside("snapshot.running", running.job.job_id, running, _RUNNING)
-        yield from _job(running.job)
+        yield from running_violations(running, gpu_ids)
     for pending in snapshot.pending:
-        yield from _outside("snapshot.pending", pending.job.job_id, pending, _PENDING)
-        yield from _job(pending.job)
+        yield from pending_violations(pending)
     for prediction in snapshot.job_predictions:
-        yield from _job_prediction(prediction)
+        yield from job_prediction_violations(prediction)
     for pair in snapshot.pair_predictions:
-        named = f"{pair.victim_key} beside {pair.other_key}"
-        yield from _outside("snapshot.pair_predictions", named, pair, _PAIR_PREDICTION)
-        yield from _level("snapshot.pair_predictions", named, pair.level)
+        yield from pair_prediction_violations(pair)
+
+
+def node_violations(node: scheduling_pb2.SnapshotNode) -> Iterator[FieldViolation]:
+    """Check a node without its GPUs."""
+    yield from _outside("snapshot.nodes", node.node_id, node, _NODE)
+
+
+def gpu_violations(gpu: scheduling_pb2.SnapshotGpu) -> Iterator[FieldViolation]:
+    """Check a GPU."""
+    yield from _outside("snapshot.nodes.gpus", gpu.gpu_id, gpu, _GPU)
+
+
+def running_violations(running: scheduling_pb2.SnapshotRunning, gpu_ids: Container[str]) -> Iterator[FieldViolation]:
+    """Check a running job.
+
+    Args:
+        running: The job.
+        gpu_ids: All GPUs of the snapshot.
+    """
+    job_id, field = running.job.job_id, "snapshot.running.assignments"
+    held = [assignment.gpu_id for assignment in running.assignments]
+    unknown = sorted({gpu_id for gpu_id in held if gpu_id not in gpu_ids})
+    if unknown or not held:
+        shown = ", ".join(gpu_id[:_NAME_CHARACTERS_MAX] for gpu_id in unknown[:_NAMED_MAX]) or "none"
+        yield FieldViolation(field=field, description=f"job {job_id} must hold GPUs of the snapshot, not {shown}")
+    if len(set(held)) < len(held):
+        yield FieldViolation(field=field, description=f"job {job_id} must hold every one of its GPUs once")
+    yield from _outside("snapshot.running", job_id, running, _RUNNING)
+    yield from _job(running.job)
+
+
+def pending_violations(pending: scheduling_pb2.SnapshotPending) -> Iterator[FieldViolation]:
+    """Check a waiting job."""
+    yield from _outside("snapshot.pending", pending.job.job_id, pending, _PENDING)
+    yield from _job(pending.job)
+
+
+def pair_prediction_violations(pair: scheduling_pb2.SnapshotPairPrediction) -> Iterator[FieldViolation]:
+    """Check what is predicted of a pair."""
+    named = f"{pair.victim_key} beside {pair.other_key}"
+    yield from _outside("snapshot.pair_predictions", named, pair, _PAIR_PREDICTION)
+    yield from _level("snapshot.pair_predictions", named, pair.level)
 
 
 def _job(job: scheduling_pb2.SnapshotJob) -> Iterator[FieldViolation]:
@@ -115,9 +154,19 @@ def _job(job: scheduling_pb2.SnapshotJob) -> Iterator[FieldViolation]:
     for name in ("worker_demand", "server_demand"):
         if job.HasField(name):
             yield from _outside(f"snapshot.job.{name}", job.job_id, getattr(job, name), _DEMAND)
+    if job.HasField("settings"):
+        yield from _settings(job)
 
 
-def _job_prediction(prediction: scheduling_pb2.SnapshotJobPrediction) -> Iterator[FieldViolation]:
+def _settings(job: scheduling_pb2.SnapshotJob) -> Iterator[FieldViolation]:
+    """Check settings as those of a submitted job; a batch may be said beside them instead."""
+    for one in validation.settings_violations(job.settings, field="snapshot.job.settings"):
+        if job.settings.batch_size or not one.field.endswith("batch_size"):
+            yield FieldViolation(field=one.field, description=f"of {job.job_id} {one.description}")
+
+
+def job_prediction_violations(prediction: scheduling_pb2.SnapshotJobPrediction) -> Iterator[FieldViolation]:
+    """Check what is predicted of a job."""
     field, named = "snapshot.job_predictions", f"{prediction.key} on {prediction.device}"
     yield from _outside(field, named, prediction, _JOB_PREDICTION)
     yield from _level(field, named, prediction.level)
@@ -139,5 +188,6 @@ def _outside(field: str, named: str, message: Any, ranges: Iterable[Range]) -> I
         value = getattr(message, name)
         # A number that is not a number fails both comparisons.
         if not least <= value <= most:
+            named = named[:_NAME_CHARACTERS_MAX]
             description = f"of {named} must be from {least:,} to {most:,}, not {value:,}"
             yield FieldViolation(field=f"{field}.{name}", description=description)

@@ -21,7 +21,7 @@ from scheduler_service.core.records import (
 from scheduler_service.core.view import PendingJob, RunningJob
 from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import validation
-from scheduler_service.grpc_api.snapshot_ranges import range_violations
+from scheduler_service.grpc_api.snapshot_ranges import own_violations
 from scheduler_service.grpc_api.translate_jobs import DEFAULT_MAX_SLOWDOWN_RATIO, key_of
 
 NODES_MAX = 100_000
@@ -30,7 +30,7 @@ JOBS_MAX = 100_000
 
 
 def snapshot_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViolation]:
-    """Check that a snapshot describes a cluster that can exist."""
+    """Check what a snapshot must have as a whole; single rows are looked at by `snapshot_rows`."""
     gpu_ids = [gpu.gpu_id for node in snapshot.nodes for gpu in node.gpus]
     for name, count, most in (
         ("nodes", len(snapshot.nodes), NODES_MAX),
@@ -44,15 +44,7 @@ def snapshot_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViol
     yield from _unique("snapshot.nodes.gpus.gpu_id", gpu_ids)
     jobs = snapshot_jobs(snapshot)
     yield from _unique("snapshot.job_id", [job.job_id for job in jobs])
-    for entry in snapshot.running:
-        unknown = sorted({assignment.gpu_id for assignment in entry.assignments} - set(gpu_ids))
-        if unknown or not entry.assignments:
-            description = f"job {entry.job.job_id} must hold GPUs of the snapshot, not {unknown or 'none'}"
-            yield FieldViolation(field="snapshot.running.assignments", description=description)
-        if len({assignment.gpu_id for assignment in entry.assignments}) < len(entry.assignments):
-            description = f"job {entry.job.job_id} must hold every one of its GPUs once"
-            yield FieldViolation(field="snapshot.running.assignments", description=description)
-    yield from range_violations(snapshot)
+    yield from own_violations(snapshot)
 
 
 def explanation_violations(snapshot: scheduling_pb2.Snapshot) -> Iterator[FieldViolation]:

@@ -14,7 +14,7 @@ import pytest
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from cotenant.v1 import scheduling_pb2
+from cotenant.v1 import prediction_pb2, scheduling_pb2
 from tests.support.fake_agent import FakeAgent
 from tests.support.fake_predictor import FakePredictor
 from tests.support.grpc_errors import code_of, details_of, reason_of, rich_status
@@ -191,6 +191,35 @@ def test_predictions_are_asked_shown_and_their_outcomes_told(tmp_path: Path) -> 
         assert predictor.outcomes[0].prediction_id == job.predictions[0].prediction_id
 
 
+class GenericPredictor(FakePredictor):
+    """Knows nothing of the nodes' type of GPU."""
+
+    def PredictJob(  # noqa: N802
+        self, request: prediction_pb2.PredictJobRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.PredictJobResponse:
+        answer = super().PredictJob(request, context)
+        answer.device, answer.device_is_generic = request.device, True
+        return answer
+
+
+def test_jobs_run_alone_on_a_gpu_that_nobody_knows(tmp_path: Path) -> None:
+    with (
+        GenericPredictor() as predictor,
+        SchedulerProcess(tmp_path, arguments=("--predictor-address", predictor.address, *QUICK)) as process,
+        SchedulerClient(process.address) as client,
+        FakeAgent(process.address, device="NVIDIA B200") as agent,
+    ):
+        for number in (1, 2):
+            client.submit(graph_sha256="ab" * 32, steps_total=1000, share="SHARE_MODE_ANY", max_slowdown_ratio=5)
+            wait_until(lambda: len(predictor.job_questions) >= number, what="the question")  # noqa: B023 (asked at once)
+        first = client.wait_for_phase("job-1", "RUNNING")
+        assert first.reason.code == "STARTS_ALONE_PREDICTION_FAILED"
+        wait_until(lambda: client.get("job-2").reason.code not in ("", "AWAITING_PREDICTION"), what="a decision")
+        assert client.get("job-2").phase == scheduling_pb2.JOB_PHASE_PENDING
+        agent.finish(agent.running()[0])
+        client.wait_for_phase("job-2", "RUNNING")
+
+
 def test_a_predictor_that_is_down_only_costs_sharing(tmp_path: Path) -> None:
     arguments = ("--predictor-address", "127.0.0.1:1", "--policy", "fifo", "--predictor-deadline-ms", "1500")
     with (
@@ -293,6 +322,10 @@ def test_decisions_on_a_snapshot_are_the_same_live_and_offline(client: Scheduler
     assert [(one.job_id, one.WhichOneof("action")) for one in answer.decisions] == [("a", "start"), ("b", "hold")]
     assert client.list_all() == []
     snapshot.pending[0].job.key = "known"
+    graphless = client.stub.Decide(scheduling_pb2.DecideRequest(snapshot=snapshot, policy="fifo"), timeout=20)
+    assert [(one.job_id, one.WhichOneof("action")) for one in graphless.decisions] == [("a", "start"), ("b", "hold")]
+    assert [warning.code for warning in graphless.warnings] == ["NO_GRAPH"]
+    snapshot.pending[0].job.graph_sha256 = "ab" * 32
     with pytest.raises(grpc.RpcError) as caught:
         client.stub.Decide(scheduling_pb2.DecideRequest(snapshot=snapshot, policy="fifo"), timeout=20)
     assert code_of(caught.value) is grpc.StatusCode.FAILED_PRECONDITION

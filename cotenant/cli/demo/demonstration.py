@@ -35,7 +35,8 @@ from cotenant.cli.demo.verification import Check, check_crash, check_jobs, check
 from cotenant.cli.tables import render_table
 from cotenant.client import ChannelOptions, PredictorClient, SchedulerClient, open_channel
 from cotenant.client_errors import CotenantError
-from cotenant.local_cluster import AgentOptions, LocalCluster
+from cotenant.local_cluster import PROGRAMS, AgentOptions, LocalCluster
+from cotenant.programs import require_programs
 from cotenant.v1 import scheduling_pb2
 
 JOBS_TIMEOUT_MS = 600_000
@@ -82,6 +83,7 @@ def run_demo(options: DemoOptions, narrator: Narrator) -> DemoReport:
         CotenantError: A part of it failed; everything has been stopped.
     """
     jobs = scenario.load_scenario(scenario.examples_folder() / "jobs", steps_divisor=options.steps_divisor)
+    require_programs("the demo", PROGRAMS, torch=True)
     process_tree.adopt_orphans()
     state_dir = Path(tempfile.mkdtemp(prefix="cotenant-demo-"))
     cores = scenario.stand_in_cores(sorted(os.sched_getaffinity(0)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,15 +39,18 @@ class DemoJob:
 
 
 def examples_folder() -> Path:
-    """Returns the checkout's examples.
+    """Returns the examples beside the package in a checkout, else those installed with it.
 
     Raises:
         InputError: cotenant was installed without its examples.
     """
-    folder = Path(cotenant.__file__).resolve().parent.parent / "examples"
-    if not (folder / "jobs").is_dir():
-        raise InputError("the examples are not installed", remedy="run `cotenant demo` from a checkout, or `make demo`")
-    return folder
+    beside = Path(cotenant.__file__).resolve().parent.parent / "examples"
+    folders = (beside, Path(sys.prefix) / "share" / "cotenant" / "examples")
+    found = next((folder for folder in folders if (folder / "jobs").is_dir()), None)
+    if found is None:
+        remedy = "clone cotenant's repository and run `make demo` there, or try your own script: `cotenant up --help`"
+        raise InputError("the demo's examples are not installed", remedy=remedy)
+    return found
 
 
 def load_scenario(folder: Path, *, steps_divisor: int = 1) -> list[DemoJob]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import grpc
 import pytest
 
+from cotenant.v1 import prediction_pb2
 from scheduler_service.adapters.prediction_messages import pairs_question
 from scheduler_service.adapters.predictor_client import (
     PAIR_MEMBERS_MAX,
@@ -32,6 +33,17 @@ from tests.support.fake_predictor import FakePredictor
 QUESTION = RequestPrediction(
     key="k", device="d", device_memory_bytes=1, graph_sha256="ab" * 32, settings={"batch_size": "32"}, sub_batches=(16,)
 )
+
+
+class GenericPredictor(FakePredictor):
+    """Knows nothing of any device type."""
+
+    def PredictJob(  # noqa: N802
+        self, request: prediction_pb2.PredictJobRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.PredictJobResponse:
+        answer = super().PredictJob(request, context)
+        answer.device, answer.device_is_generic = request.device, True
+        return answer
 
 
 def members(count: int) -> tuple[PairMember, ...]:
@@ -189,3 +201,16 @@ def test_more_gpus_are_known_from_one_and_only_where_their_share_was_predicted(p
     event = ask(predictor.address, replace(QUESTION, gpus=(1, 2, 4)))
     assert isinstance(event, PredictionArrived)
     assert event.prediction.step_ms == {(1, 16): 50.0, (1, 32): 50.0, (2, 16): 25.0}
+
+
+def test_numbers_about_a_device_type_that_nobody_knows_are_no_prediction() -> None:
+    with GenericPredictor() as generic:
+        event = ask(generic.address, QUESTION)
+    assert isinstance(event, PredictionFailed)
+    assert (event.code, event.device) == ("UNKNOWN_DEVICE", "d")
+
+
+def test_a_question_about_pairs_states_the_memory_that_tells_device_types_apart(predictor: FakePredictor) -> None:
+    ask(predictor.address, RequestPairPredictions(device="V100", members=members(2), device_memory_bytes=7))
+    ask(predictor.address, RefreshPairs(device="V100", members=members(2), device_memory_bytes=7))
+    assert [question.device_memory_bytes for question in predictor.pair_questions] == [7, 7]

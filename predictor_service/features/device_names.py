@@ -1,0 +1,204 @@
+"""Which device type a name means: the full name, a short one such as "a100", or a type that the table lacks.
+
+People leave out the maker, the memory and the form: "rtx 4090", "RTX-4090" and "nvidia geforce rtx4090" are one name.
+One rule decides about a name that the table lacks. Whoever states the memory, as schedulers and node agents always do,
+or writes the maker in front as NVML does, speaks of a device that exists: the type is generic, and nothing is known of
+it but what was said. Any other word is taken for a slip and asked back with the names that come near.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from statistics import median
+from typing import Final
+
+from predictor_service.errors import UnknownDeviceError, invalid_field
+from predictor_service.features.devices import DEVICE_TYPES, GIBIBYTE, STANDIN_DEVICE, DeviceType, find_device_type
+
+NAME_CHARACTERS_MAX: Final = 200
+_NEAREST_MAX: Final = 5
+_SIMILAR_RATIO: Final = 0.72
+# Cards are sold by sizes that drivers report some per cent below, and people write GB for GiB.
+_SAME_MEMORY_RATIO: Final = 0.12
+_INSIGNIFICANT: Final = frozenset({"nvidia", "geforce", "tesla", "corporation", "gpu"})
+_NAMES_ITS_MAKER: Final = re.compile(r"(nvidia|amd|intel)[\s_-]+\S.*", re.IGNORECASE)
+_MAY_BE_LEFT_OUT: Final = re.compile(r"\d+gb|sxm\d?|pcie|hbm\d?|blackwell|workstation|edition")
+_SERIES: Final = frozenset({"rtx", "gtx"})
+# What people write, and the full name does not have.
+_ALSO_WRITTEN: Final = {"NVIDIA H100 80GB HBM3": "H100 SXM5 80GB HBM3", "NVIDIA H200": "H200 SXM5 141GB"}
+_SLICE: Final = re.compile(r"(?P<whole>.+?)[\s_-]+mig[\s_-]+(?P<slice>(?P<slices>\d)g\.(?P<gigabytes>\d{1,3})gb)")
+_MEMORY_SHARES_OF_SLICES: Final = (1 / 8, 1 / 4, 1 / 2, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedDevice:
+    """What a name means.
+
+    Attributes:
+        device: With the memory that was stated, else the usual one.
+        is_generic: The table lacks the name; peaks are those of the middle of the table.
+        is_memory_known: False only for a generic type whose memory nobody stated; `device` then has that of the middle.
+        nearest: Known names that look like a generic one.
+    """
+
+    device: DeviceType
+    is_generic: bool = False
+    is_memory_known: bool = True
+    nearest: tuple[str, ...] = ()
+
+
+def resolve_device(name: str, memory_bytes: int = 0) -> NamedDevice:
+    """Finds the device type that a name means.
+
+    Args:
+        name: A full name whatever its case, a short one, or that of a type which the table lacks.
+        memory_bytes: What the caller says of its memory, at least 0; 0 = nothing. It decides between types that a short
+            name fits alike, and makes an unknown name that of a generic type.
+
+    Raises:
+        UnknownDeviceError: A slip, or a short name that fits several types; the candidates are named.
+        InvalidRequestError: No name that a device can have.
+    """
+    return _resolve(_checked(name), memory_bytes)
+
+
+@lru_cache(maxsize=1024)
+def _resolve(name: str, memory_bytes: int) -> NamedDevice:
+    found = find_device_type(name)
+    if found is None:
+        meant = _meant(name)
+        fitting = meant if len(meant) == 1 else [device for device in meant if _has_memory(device, memory_bytes)]
+        if len(fitting) == 1:
+            found = fitting[0]
+        elif meant:
+            raise _several(name, [device.name for device in meant])
+    if found is not None:
+        return NamedDevice(device=replace(found, memory_bytes=memory_bytes) if memory_bytes else found)
+    nearest = tuple(_nearest(name))
+    if not memory_bytes and not _NAMES_ITS_MAKER.fullmatch(name):
+        raise _unknown(name, nearest)
+    device = _generic(name, memory_bytes)
+    return NamedDevice(device=device, is_generic=True, is_memory_known=bool(memory_bytes), nearest=nearest)
+
+
+def _checked(name: str) -> str:
+    name = name.strip()
+    if not name:
+        raise invalid_field("device", "is empty", "name a device type, e.g. cpu-standin or NVIDIA H200")
+    if len(name) > NAME_CHARACTERS_MAX or not name.isprintable():
+        shown = ascii(name[:40])
+        raise invalid_field("device", f"{shown} is no name of a device", f"at most {NAME_CHARACTERS_MAX} characters")
+    return name
+
+
+def _meant(name: str) -> list[DeviceType]:
+    """The known types that a short name fits."""
+    sliced = _SLICE.fullmatch(name.lower())
+    if sliced is None:
+        return [DEVICE_TYPES[full] for full in _SHORT_NAMES.get(_compact(name), ())]
+    wholes = [DEVICE_TYPES[full] for full in _SHORT_NAMES.get(_compact(sliced["whole"]), ())]
+    slice_bytes = int(sliced["gigabytes"]) * GIBIBYTE
+    wholes = [whole for whole in wholes if _is_slice(slice_bytes / whole.memory_bytes)]
+    found = (find_device_type(f"{whole.name} MIG {sliced['slice']}") for whole in wholes)
+    return [device for device in found if device is not None]
+
+
+def _is_slice(memory_ratio: float) -> bool:
+    return any(abs(memory_ratio - share) <= _SAME_MEMORY_RATIO * share for share in _MEMORY_SHARES_OF_SLICES)
+
+
+def _has_memory(device: DeviceType, memory_bytes: int) -> bool:
+    return abs(memory_bytes - device.memory_bytes) <= _SAME_MEMORY_RATIO * device.memory_bytes
+
+
+def _words(name: str) -> list[str]:
+    """The words that tell one type from another; 40G, 40GiB and 40GB are one."""
+    split = re.findall(r"[a-z0-9]+", name.lower())
+    return [re.sub(r"^(\d+)g(?:i?b)?$", r"\1gb", word) for word in split if word not in _INSIGNIFICANT]
+
+
+def _compact(name: str) -> str:
+    return "".join(_words(name))
+
+
+def _short_names(device: DeviceType) -> Iterator[str]:
+    """Every way to write a name with some of what may be left out, in the order of the words."""
+    memory = f"{round(device.memory_bytes / GIBIBYTE)}gb"
+    for name in (device.name, *filter(None, [_ALSO_WRITTEN.get(device.name)])):
+        words = _words(name)
+        ways = [_ways_to_write(word, after) for word, after in zip(words, [*words[1:], ""], strict=True)]
+        ways += [_ways_to_write(memory)] * (memory not in words)
+        yield from ("".join(chosen) for chosen in product(*ways))
+
+
+def _ways_to_write(word: str, following: str = "") -> tuple[str, ...]:
+    if word in _SERIES and following[:1].isdigit():
+        return word, ""
+    if not _MAY_BE_LEFT_OUT.fullmatch(word):
+        return (word,)
+    if word.endswith("gb"):
+        return word, word.removesuffix("gb"), ""
+    return (word, "sxm", "") if word.startswith("sxm") else (word, "")
+
+
+def _list_short_names() -> dict[str, tuple[str, ...]]:
+    found: dict[str, dict[str, None]] = {}
+    for device in DEVICE_TYPES.values():
+        for short in _short_names(device):
+            found.setdefault(short, {})[device.name] = None
+    return {short: tuple(names) for short, names in found.items()}
+
+
+def _nearest(name: str) -> list[str]:
+    """Known names that look like this one, most similar first."""
+    close = difflib.get_close_matches(_compact(name), _SHORT_NAMES, n=40, cutoff=_SIMILAR_RATIO)
+    similar = [*_sharing_a_word(name, r".*\d.*"), *(full for short in close for full in _SHORT_NAMES[short])]
+    return list(dict.fromkeys(similar or _sharing_a_word(name, ".{3,}")))[:_NEAREST_MAX]
+
+
+def _sharing_a_word(name: str, pattern: str) -> list[str]:
+    words = {word for word in _words(name) if re.fullmatch(pattern, word)}
+    return [full for full in DEVICE_TYPES if words & set(_words(full))]
+
+
+def _several(name: str, candidates: Iterable[str]) -> UnknownDeviceError:
+    listed = ", ".join(candidates)
+    return UnknownDeviceError(
+        f"device {name!r} may be one of: {listed}",
+        remedy="name one of them, or state its memory (device_memory_bytes, --device-memory)",
+        details={"field": "device", "candidates": listed},
+    )
+
+
+def _unknown(name: str, nearest: Iterable[str]) -> UnknownDeviceError:
+    listed = ", ".join(nearest)
+    meant = f"did you mean {listed}?" if listed else f"known: {', '.join(sorted(DEVICE_TYPES))}."
+    return UnknownDeviceError(
+        f"device {name!r} is unknown",
+        remedy=f"{meant} Of any other type state the memory (device_memory_bytes, --device-memory), or write the full "
+        "name with its maker (NVIDIA ...)",
+        details={"field": "device", "candidates": listed},
+    )
+
+
+def _generic(name: str, memory_bytes: int) -> DeviceType:
+    """A type of which nothing is known: the middle of the known GPUs, and the largest context among them."""
+    gpus = [device for full, device in DEVICE_TYPES.items() if full != STANDIN_DEVICE]
+    precisions = {precision for gpu in gpus for precision in gpu.peak_flops}
+    return replace(
+        gpus[-1],
+        name=name,
+        memory_bytes=memory_bytes or int(median(gpu.memory_bytes for gpu in gpus)),
+        peak_flops={precision: median(gpu.peak(precision) for gpu in gpus) for precision in sorted(precisions)},
+        memory_bytes_per_s=median(gpu.memory_bytes_per_s for gpu in gpus),
+        multiprocessors=int(median(gpu.multiprocessors for gpu in gpus)),
+        context_bytes=max(gpu.context_bytes for gpu in gpus),
+    )
+
+
+_SHORT_NAMES: Final = _list_short_names()

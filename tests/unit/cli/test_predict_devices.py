@@ -1,0 +1,62 @@
+"""How `predict` and a dry run speak of device types: as they were understood, and never of a fit that nobody knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cotenant.v1 import prediction_pb2
+from tests.support.cli_cluster import CommandLine
+from tests.support.fake_services import GIB, FakePredictor, FakeScheduler, sample_prediction
+
+GRAPH = str(Path(__file__).parents[3] / "examples" / "jobs" / "graphs" / "mlp.onnx")
+
+
+def generic(*, memory_bytes: int) -> prediction_pb2.PredictJobResponse:
+    answer = sample_prediction(fits=memory_bytes > 0)
+    answer.device, answer.device_is_generic, answer.device_memory_bytes = "NVIDIA B200", True, memory_bytes
+    answer.ClearField("largest_batch_that_fits")
+    return answer
+
+
+def test_a_type_of_unknown_memory_never_fits(cotenant: CommandLine, predictor: FakePredictor) -> None:
+    predictor.answer = generic(memory_bytes=0)
+    outcome = cotenant("predict", GRAPH, "--batch-size", "8", "--device", "NVIDIA B200")
+    assert "unknown: state --device-memory" in outcome.out
+    assert "yes:" not in outcome.out
+    assert outcome.code == 4
+
+
+def test_with_its_memory_it_may_fit(cotenant: CommandLine, predictor: FakePredictor) -> None:
+    predictor.answer = generic(memory_bytes=180 * GIB)
+    outcome = cotenant("predict", GRAPH, "--batch-size", "8", "--device", "NVIDIA B200", "--device-memory", "180GiB")
+    assert "of 180.00 GiB on NVIDIA B200" in " ".join(outcome.out.split())
+    assert outcome.code == 0
+    (request,) = predictor.seen
+    assert isinstance(request, prediction_pb2.PredictJobRequest)
+    assert request.device_memory_bytes == 180 * GIB
+
+
+def test_the_verdict_names_the_type_as_it_was_understood(cotenant: CommandLine, predictor: FakePredictor) -> None:
+    predictor.answer.device = "NVIDIA H200"
+    outcome = cotenant("predict", GRAPH, "--batch-size", "8", "--device", "h200")
+    assert "on NVIDIA H200" in " ".join(outcome.out.split())
+
+
+def test_a_short_name_that_is_a_slip_is_wrong_use_and_is_asked_back(cotenant: CommandLine) -> None:
+    outcome = cotenant("predict", GRAPH, "--batch-size", "8", "--device", "rtx 4900", "--offline")
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert "did you mean NVIDIA GeForce RTX 4090" in outcome.err
+
+
+def test_a_dry_run_states_the_memory_that_the_nodes_report(
+    cotenant: CommandLine, scheduler: FakeScheduler, predictor: FakePredictor
+) -> None:
+    cotenant("submit", "--steps", "5", "--batch-size", "8", "--graph", GRAPH, "--dry-run", "--", "python", "train.py")
+    asked = {
+        one.device: one.device_memory_bytes
+        for one in predictor.seen
+        if isinstance(one, prediction_pb2.PredictJobRequest)
+    }
+    assert asked == {gpu.device: gpu.memory_bytes for node in scheduler.nodes for gpu in node.gpus}
+    assert all(asked.values())

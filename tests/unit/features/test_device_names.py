@@ -1,0 +1,145 @@
+"""What a person, a driver and a snapshot call a device type."""
+
+from __future__ import annotations
+
+import pytest
+
+from predictor_service.errors import InvalidRequestError, UnknownDeviceError
+from predictor_service.features.device_names import resolve_device
+from predictor_service.features.devices import DEVICE_TYPES, GIBIBYTE
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("rtx 4090", "NVIDIA GeForce RTX 4090"),
+        ("RTX-4090", "NVIDIA GeForce RTX 4090"),
+        ("nvidia geforce rtx4090", "NVIDIA GeForce RTX 4090"),
+        ("4090", "NVIDIA GeForce RTX 4090"),
+        ("RTX 4090 24GB", "NVIDIA GeForce RTX 4090"),
+        ("h200", "NVIDIA H200"),
+        ("H200 141GB", "NVIDIA H200"),
+        ("h100-sxm5-80gb", "NVIDIA H100 80GB HBM3"),
+        ("H100 PCIe", "NVIDIA H100 PCIe"),
+        ("a100-sxm4-80g", "NVIDIA A100-SXM4-80GB"),
+        ("V100_SXM2_32GB", "Tesla V100-SXM2-32GB"),
+        ("2080ti", "NVIDIA GeForce RTX 2080 Ti"),
+        ("Titan RTX", "NVIDIA TITAN RTX"),
+        ("tesla t4", "Tesla T4"),
+        ("l4", "NVIDIA L4"),
+        ("CPU_Standin", "cpu-standin"),
+        (" NVIDIA H200 ", "NVIDIA H200"),
+        ("a100-sxm4-40gb mig 2g.10gb", "NVIDIA A100-SXM4-40GB MIG 2g.10gb"),
+    ],
+)
+def test_a_short_name_means_the_full_one(name: str, full: str) -> None:
+    found = resolve_device(name)
+    assert (found.device.name, found.is_generic) == (full, False)
+
+
+@pytest.mark.parametrize("full", sorted(DEVICE_TYPES))
+def test_every_full_name_means_itself(full: str) -> None:
+    assert resolve_device(full).device == DEVICE_TYPES[full]
+
+
+@pytest.mark.parametrize(
+    ("name", "candidates"),
+    [
+        ("a100", {"NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"}),
+        ("NVIDIA A100", {"NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"}),
+        ("V100", {"Tesla V100-SXM2-16GB", "Tesla V100-SXM2-32GB"}),
+        ("h100", {"NVIDIA H100 PCIe", "NVIDIA H100 80GB HBM3"}),
+    ],
+)
+def test_a_name_of_several_types_is_asked_back_with_all_of_them(name: str, candidates: set[str]) -> None:
+    with pytest.raises(UnknownDeviceError) as caught:
+        resolve_device(name)
+    assert candidates <= set(caught.value.details["candidates"].split(", "))
+    assert all(candidate in str(caught.value) for candidate in candidates)
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_bytes", "full"),
+    [
+        ("V100", 16 * GIBIBYTE, "Tesla V100-SXM2-16GB"),
+        ("V100", 32 * 10**9, "Tesla V100-SXM2-32GB"),
+        ("V100", 32_510 << 20, "Tesla V100-SXM2-32GB"),
+    ],
+)
+def test_stated_memory_picks_one_of_several_types(name: str, memory_bytes: int, full: str) -> None:
+    found = resolve_device(name, memory_bytes)
+    assert (found.device.name, found.device.memory_bytes, found.is_generic) == (full, memory_bytes, False)
+
+
+def test_memory_that_none_of_several_types_has_is_asked_back() -> None:
+    with pytest.raises(UnknownDeviceError, match="may be one of"):
+        resolve_device("V100", 24 * GIBIBYTE)
+
+
+def test_other_memory_than_the_usual_does_not_make_a_known_type_unknown() -> None:
+    found = resolve_device("h200", 70 * GIBIBYTE)
+    assert (found.device.name, found.device.memory_bytes, found.is_generic) == ("NVIDIA H200", 70 * GIBIBYTE, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("rtx 4900", "NVIDIA GeForce RTX 4090"),
+        ("h20o", "NVIDIA H200"),
+        ("GTX 1080", "NVIDIA GeForce GTX 1080 Ti"),
+        ("titan", "NVIDIA TITAN V"),
+        ("geforce rtx 4900", "NVIDIA GeForce RTX 4090"),
+    ],
+)
+def test_a_slip_is_asked_back_with_the_names_that_come_near(name: str, nearest: str) -> None:
+    with pytest.raises(UnknownDeviceError, match="did you mean") as caught:
+        resolve_device(name)
+    assert nearest in caught.value.details["candidates"]
+
+
+@pytest.mark.parametrize("name", ["abacus", "gpu", "nvidia", "mi300x", "rtx"])
+def test_a_bare_word_that_nothing_has_is_no_generic_type(name: str) -> None:
+    with pytest.raises(UnknownDeviceError, match=r"state the memory .*--device-memory"):
+        resolve_device(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["NVIDIA B200", "AMD Instinct MI300X", "Intel Data Center GPU Max 1550", "nvidia b200"]
+)
+def test_a_name_with_its_maker_is_a_generic_type_of_unknown_memory(name: str) -> None:
+    found = resolve_device(name)
+    assert (found.device.name, found.is_generic, found.is_memory_known) == (name, True, False)
+
+
+@pytest.mark.parametrize("name", ["NVIDIA B200", "mi300x", "rtx 4900", "fake-gpu", "Tesla V100-PCIE-16GB MIG 9g.1gb"])
+def test_an_unknown_name_with_stated_memory_is_a_generic_type_with_middling_peaks(name: str) -> None:
+    found = resolve_device(name, 180 * GIBIBYTE)
+    assert (found.device.name, found.is_generic, found.is_memory_known) == (name, True, True)
+    assert found.device.memory_bytes == 180 * GIBIBYTE
+    peaks = sorted(device.peak("fp32") for device in DEVICE_TYPES.values())
+    assert peaks[0] < found.device.peak("fp32") < peaks[-1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA RTX 6000 Ada Generation",
+        "NVIDIA GeForce RTX 3090 Ti",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+        "NVIDIA L40",
+        "GRID A100-10C",
+        "NVIDIA A10-24Q",
+    ],
+)
+def test_another_card_with_a_similar_name_is_not_taken_for_a_known_one(name: str) -> None:
+    assert resolve_device(name, 48 * GIBIBYTE).device.name not in DEVICE_TYPES or name in DEVICE_TYPES
+
+
+@pytest.mark.parametrize("name", ["", "   ", "x" * 201, "NVIDIA \x1b[31mB200", "a\nb", "NVIDIA B200\0"])
+@pytest.mark.parametrize("memory_bytes", [0, GIBIBYTE])
+def test_what_no_device_is_called_is_refused_and_quoted_harmlessly(name: str, memory_bytes: int) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        resolve_device(name, memory_bytes)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 300
