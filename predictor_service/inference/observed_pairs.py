@@ -157,7 +157,7 @@ class ObservedPairs:
         self._lock = threading.Lock()
         self._devices: OrderedDict[str, _DeviceTable] = OrderedDict()
 
-    def observe(  # noqa: PLR0917 (who, beside whom, how much, when)
+    def observe(
         self,
         device: str,
         victim: str,

@@ -2,8 +2,8 @@
 
 A stretch beside one other job waits until the same job has stepped alone on the same machine, at the same sub-batch;
 machines are never mixed inside a slowdown. A device that others used says nothing. Unsteady windows do, with doubt:
-the mean of a whole stretch moves a value, and whoever keeps the table promises no more for it. What comes out follows from the
-stretches and their order alone, so that reading the store again gives the same.
+the mean of a whole stretch moves a value, and whoever keeps the table promises no more for it. What comes out follows
+from the stretches and their order alone, so that reading the store again gives the same.
 """
 
 from __future__ import annotations

@@ -51,12 +51,14 @@ class RequestPairPredictions(Command):
         members: All keys in question.
         new_keys: Only pairs with one of these are wanted; the others are known already.
         observed: (victim key, other key, slowdown) of pairs that were measured here; they tell of the wanted ones too.
+        doubted: (victim key, other key) of those that were measured while others used the device.
     """
 
     device: str
     members: tuple[PairMember, ...]
     new_keys: tuple[str, ...] = ()
     observed: tuple[tuple[str, str, float], ...] = ()
+    doubted: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +68,14 @@ class RefreshPairs(Command):
     Attributes:
         members: All keys in question.
         observed: As in `RequestPairPredictions`.
+        doubted: As there.
         known: What was answered before.
     """
 
     device: str
     members: tuple[PairMember, ...]
     observed: tuple[tuple[str, str, float], ...] = ()
+    doubted: frozenset[tuple[str, str]] = frozenset()
     known: tuple[PairPrediction, ...] = ()
 
 
@@ -115,6 +119,7 @@ class RecordOutcome(Command):
     memory_peak_bytes: int | None = None
     step_ms_mean: float | None = None
     window_ms: int = 0
+    quality_flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

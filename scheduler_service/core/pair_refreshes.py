@@ -97,6 +97,7 @@ def _question(state: ClusterState, device: str) -> RefreshPairs:
         device=device,
         members=tuple(pair_member(state, key, device) for key in keys),
         observed=state.predictions.observed_among(keys, device),
+        doubted=state.predictions.doubted_among(keys, device),
         known=known,
     )
 

@@ -56,6 +56,7 @@ def _ask_about_pairs_with(state: ClusterState, key: str, device: str, others: Se
             members=tuple(pair_member(state, member, device) for member in keys),
             new_keys=(key,),
             observed=state.predictions.observed_among(keys, device),
+            doubted=state.predictions.doubted_among(keys, device),
         )
     )
 
@@ -158,7 +159,7 @@ def pair_member(state: ClusterState, key: str, device: str) -> PairMember:
         key=key,
         graph_sha256=use.graph_sha256,
         settings=use.settings,
-        solo_step_ms=state.predictions.solo_step_ms(key, device, gpus=1, sub_batch=full),
+        solo_step_ms=state.predictions.sound_solo_step_ms(key, device, gpus=1, sub_batch=full),
         utilization_ratio=prediction.utilization_ratio if prediction is not None else None,
         memory_bytes=point.memory_bytes if point is not None else None,
     )

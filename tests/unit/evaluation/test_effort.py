@@ -66,9 +66,10 @@ def test_one_thread_computes_while_a_set_is_scored(
     monkeypatch.setattr(evaluator, "METHODS", dict.fromkeys(TARGETS, watched))
     train = write_profiles(tmp_path / "train", solo_rows(families=("ant", "bee", "cat")))
     test = write_profiles(tmp_path / "test", solo_rows(seed=1, families=("dog",)))
-    files: dict[str, Path] = {"train": train, "test": test} if fold_rule == "none" else {"data": train}
+    split = EvaluationQuestion(target="memory", fold_rule="family", data=train)
+    given = EvaluationQuestion(target="memory", fold_rule="none", train=train, test=test)
     with threadpool_limits(2):
-        evaluate(EvaluationQuestion(target="memory", fold_rule=fold_rule, **files), lambda line: None)
+        evaluate(given if fold_rule == "none" else split, lambda line: None)
     assert set(threads) == {1}
 
 

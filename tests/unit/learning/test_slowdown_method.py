@@ -135,7 +135,7 @@ def test_a_handful_of_pairs_loses_little_to_untuned_trees() -> None:
 
 
 def test_every_candidate_but_the_processes_learns_from_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thinning for the processes once took two thirds of the rows from trees too: they lost to the same trees on all."""
+    """Thinning for the processes once took two thirds of the rows from trees too: these lost to trees on all."""
     problem = turn_taking_problem(jobs=30)
     few = {name: slowdown_candidates.CANDIDATES[name] for name in ("mean", "untuned_trees")}
     monkeypatch.setattr(slowdown_method, "list_candidates", lambda lesson: few)
