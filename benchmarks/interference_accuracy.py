@@ -6,7 +6,7 @@ COTENANT_BENCHMARK_SEEDS (default 5) seeds; families are left out one by one, wh
 done once unless observed pairs are drawn. No further seed is begun after COTENANT_BENCHMARK_MINUTES (default 120).
 COTENANT_BENCHMARK_TASKS names tasks, e.g. "alnair, family, 0 shots", joined by ;, instead of all.
 
-Takes about four CPU minutes a seed; one process per core.
+Takes about eight CPU minutes a seed; one process per core.
 """
 
 from __future__ import annotations
@@ -51,15 +51,17 @@ class Bar:
     Attributes:
         task: On which rows.
         against: Names of the others.
-        limit: Largest ratio.
+        limit: Largest ratio; None = nothing was promised.
     """
 
     task: Task
     against: Sequence[str]
-    limit: float
+    limit: float | None
 
 
 _PUBLIC: Final = ("gavel_2019_k80", "gavel_2019_v100", "alnair")
+_UNPROMISED: Final = ("gavel_2020_k80", "gavel_2020_v100", "gavel_2020", "gavel")
+"""Added after the bars were set; the last two pool device types, the last one campaigns too, as larger files do."""
 _BEST_OF: Final = ("xgboost", "random_forest", "nearest_neighbours")
 BARS: Final = (
     *(Bar(task=Task(data=data, level="random_pair"), against=("xgboost",), limit=0.65) for data in _PUBLIC),
@@ -71,6 +73,9 @@ BARS: Final = (
         Bar(task=Task(data=data, level="family", shots=SHOTS), against=("additive without",), limit=0.5)
         for data in _PUBLIC
     ),
+    *(Bar(task=Task(data=data, level="random_pair"), against=_BEST_OF, limit=None) for data in _UNPROMISED),
+    *(Bar(task=Task(data=data, level="job"), against=_BEST_OF, limit=None) for data in _UNPROMISED[:2]),
+    *(Bar(task=Task(data=data, level="family"), against=("mean",), limit=None) for data in _UNPROMISED[:2]),
 )
 _OWN: Final = tuple(Task(data="cpu_standin", level=level) for level in ("random_pair", "job", "family"))
 
@@ -88,7 +93,7 @@ def main() -> dict[str, object]:
         "seeds": {_name(task): len(each) for task, each in parts.items()},
         "bars": [_compare(bar, results[bar.task]) for bar in BARS if bar.task in results],
         "tables": {_name(task): _table(result) for task, result in results.items()},
-        "left_out": [] if root else [f"{data}: COTENANT_SHARED_DATA is not set" for data in _PUBLIC],
+        "left_out": [] if root else [f"{data}: COTENANT_SHARED_DATA is not set" for data in (*_PUBLIC, *_UNPROMISED)],
     }
 
 
@@ -142,7 +147,7 @@ def _compare(bar: Bar, result: HeldOut) -> dict[str, object]:
         "ratio": round(ratio, 3),
         "ratio_95": None if interval is None else [round(end, 3) for end in interval],
         "limit": bar.limit,
-        "met": ratio <= bar.limit,
+        "met": None if bar.limit is None else ratio <= bar.limit,
     }
 
 

@@ -22,7 +22,7 @@ from predictor_service.evaluation.scoring import Round, plan_rounds
 from predictor_service.evaluation.splits import FOLDS_MAX
 from predictor_service.importers.catalogue import import_set
 from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
-from predictor_service.learning.problem import BoolArray, FloatArray, Problem
+from predictor_service.learning.problem import ALL_DEVICES, BoolArray, FloatArray, Problem
 from predictor_service.learning.problem_reader import read_problem
 from predictor_service.learning.profile_files import MeasuredProfiles, read_profiles
 from predictor_service.learning.raw_columns import learn_columns
@@ -41,7 +41,7 @@ class SetChoice:
 
     Attributes:
         folder: Below the shared data; empty = our own measured set.
-        device: Device type by the name of the rows; empty = the only one.
+        device: Device type by the name of the rows, or `ALL_DEVICES`; empty = the only one.
         campaign: None = all.
     """
 
@@ -65,6 +65,10 @@ class SetChoice:
 SETS: Final[Mapping[str, SetChoice]] = {
     "gavel_2019_k80": SetChoice(folder="gavel", device="Tesla K80", campaign="2019-08-raw"),
     "gavel_2019_v100": SetChoice(folder="gavel", device="Tesla V100-SXM2-16GB", campaign="2019-08-raw"),
+    "gavel_2020_k80": SetChoice(folder="gavel", device="Tesla K80", campaign="2020-05-simulation"),
+    "gavel_2020_v100": SetChoice(folder="gavel", device="Tesla V100-SXM2-16GB", campaign="2020-05-simulation"),
+    "gavel_2020": SetChoice(folder="gavel", device=ALL_DEVICES, campaign="2020-05-simulation"),
+    "gavel": SetChoice(folder="gavel", device=ALL_DEVICES),
     "alnair": SetChoice(folder="alnair"),
     "cpu_standin": SetChoice(folder=""),
 }

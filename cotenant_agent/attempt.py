@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from pathlib import Path
 
 from cotenant_agent.checkpoints import read_checkpoint
@@ -17,11 +18,13 @@ from cotenant_agent.records import (
     AttemptKey,
     AttemptObservation,
     ExitFacts,
+    GpuReading,
     JobUsage,
     MeasuredJob,
     Tenant,
 )
 from cotenant_agent.state_directory import AttemptDirectory
+from cotenant_agent.stretches import window_doubts
 from cotenant_agent.system_clock import steady_ns
 
 _LOG_TAIL_BYTES = 4096
@@ -127,8 +130,12 @@ class Attempt:
         self.usage = usage
         self.memory_peak_bytes = max(self.memory_peak_bytes, usage.memory_bytes or 0)
 
-    def observe(self) -> AttemptObservation:
-        """Close the window since the last observation, and leave the counters for a next agent."""
+    def observe(self, readings: Iterable[GpuReading] = ()) -> AttemptObservation:
+        """Close the window since the last observation, and leave the counters for a next agent.
+
+        Args:
+            readings: of the node's devices, as newly as there are any.
+        """
         window = self.track.close_window()
         newest = (self.track.steps_done, self.memory_peak_bytes)
         if newest != self._written_observation:
@@ -148,6 +155,7 @@ class Attempt:
             memory_bytes=self.usage.memory_bytes,
             memory_peak_bytes=self.memory_peak_bytes,
             checkpoint_step=self.checkpoint_step,
+            quality_flags=window_doubts(self.gpu_ids, readings),
         )
 
     def conclude(self, *, peak_bytes: int, available_bytes: int, beside: str) -> AttemptEnd:

@@ -164,8 +164,8 @@ class Conversation:
 
     def _heartbeat(self, sequence: int) -> messages.Heartbeat:
         running = [item for item in self._table if item.state in (AttemptState.RUNNING, AttemptState.STOPPING)]
-        observations = [attempt.observe() for attempt in running]
         readings = self._read_gpus()
+        observations = [attempt.observe(readings) for attempt in running]
         self._stretches.add(observations, readings, boot_ms())
         due = self._stretches.due()
         self._sent_stretches[sequence] = frozenset(stretch.stretch_id for stretch in due)

@@ -122,6 +122,7 @@ def observation_to_message(observation: AttemptObservation) -> messages.AttemptO
         memory_bytes=observation.memory_bytes,
         memory_peak_bytes=observation.memory_peak_bytes,
         checkpoint_step=observation.checkpoint_step,
+        quality_flags=observation.quality_flags,
     )
 
 

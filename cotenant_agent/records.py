@@ -157,7 +157,11 @@ class AttemptEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptObservation:
-    """What was measured of a running attempt in one window; None = unknown."""
+    """What was measured of a running attempt in one window; None = unknown.
+
+    Attributes:
+        quality_flags: reasons for doubt of the window.
+    """
 
     key: AttemptKey
     steps_done: int
@@ -169,6 +173,7 @@ class AttemptObservation:
     memory_bytes: int | None
     memory_peak_bytes: int
     checkpoint_step: int
+    quality_flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ UNSTEADY_RATIO = 0.1
 """Median deviation of the windows' step times, as a share of their median."""
 FOREIGN_LOAD_RATIO = 0.1
 """Use of the device by others than the jobs of this node."""
+_FOREIGN_LOAD = "foreign_load"
 _HOUR_MS = 3_600_000
 
 
@@ -169,10 +170,16 @@ def _doubts(gathered: _Gathered) -> tuple[str, ...]:
     typical_ms = median(step_ms)
     spread_ms = median(abs(value - typical_ms) for value in step_ms)
     flags = {
-        "foreign_load": (_mean(item.foreign_ratio for item in gathered.readings) or 0.0) > FOREIGN_LOAD_RATIO,
+        _FOREIGN_LOAD: (_mean(item.foreign_ratio for item in gathered.readings) or 0.0) > FOREIGN_LOAD_RATIO,
         "unsteady": spread_ms > UNSTEADY_RATIO * typical_ms,
     }
     return tuple(name for name, is_set in flags.items() if is_set)
+
+
+def window_doubts(gpu_ids: Collection[str], readings: Iterable[GpuReading]) -> tuple[str, ...]:
+    """Reasons for doubt of one window of an attempt: a window alone cannot scatter, but others may use its devices."""
+    shares = (reading.foreign_ratio or 0.0 for reading in readings if reading.gpu_id in gpu_ids)
+    return (_FOREIGN_LOAD,) if max(shares, default=0.0) > FOREIGN_LOAD_RATIO else ()
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

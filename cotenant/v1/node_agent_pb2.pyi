@@ -387,6 +387,7 @@ class AttemptObservation(_message.Message):
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_PEAK_BYTES_FIELD_NUMBER: _builtins.int
     CHECKPOINT_STEP_FIELD_NUMBER: _builtins.int
+    QUALITY_FLAGS_FIELD_NUMBER: _builtins.int
     steps_done: _builtins.int
     epoch: _builtins.int
     loss: _builtins.float
@@ -401,6 +402,10 @@ class AttemptObservation(_message.Message):
     """Step of the newest believed checkpoint; -1 = none."""
     @_builtins.property
     def key(self) -> Global___AttemptKey: ...
+    @_builtins.property
+    def quality_flags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Reasons for doubt of this window: foreign_load (processes of none of this node's jobs used the device)."""
+
     def __init__(
         self,
         *,
@@ -414,10 +419,11 @@ class AttemptObservation(_message.Message):
         memory_bytes: _builtins.int | None = ...,
         memory_peak_bytes: _builtins.int = ...,
         checkpoint_step: _builtins.int = ...,
+        quality_flags: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_memory_bytes", b"_memory_bytes", "_utilization_ratio", b"_utilization_ratio", "key", b"key", "loss", b"loss", "memory_bytes", b"memory_bytes", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_memory_bytes", b"_memory_bytes", "_utilization_ratio", b"_utilization_ratio", "checkpoint_step", b"checkpoint_step", "epoch", b"epoch", "key", b"key", "loss", b"loss", "memory_bytes", b"memory_bytes", "memory_peak_bytes", b"memory_peak_bytes", "steps_done", b"steps_done", "utilization_ratio", b"utilization_ratio", "window_ms", b"window_ms", "window_steps", b"window_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_memory_bytes", b"_memory_bytes", "_utilization_ratio", b"_utilization_ratio", "checkpoint_step", b"checkpoint_step", "epoch", b"epoch", "key", b"key", "loss", b"loss", "memory_bytes", b"memory_bytes", "memory_peak_bytes", b"memory_peak_bytes", "quality_flags", b"quality_flags", "steps_done", b"steps_done", "utilization_ratio", b"utilization_ratio", "window_ms", b"window_ms", "window_steps", b"window_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
     _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015

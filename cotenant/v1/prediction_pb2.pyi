@@ -320,10 +320,15 @@ class ObservedPair(_message.Message):
     OTHER_JOB_ID_FIELD_NUMBER: _builtins.int
     SLOWDOWN_RATIO_FIELD_NUMBER: _builtins.int
     WINDOW_MS_FIELD_NUMBER: _builtins.int
+    QUALITY_FLAGS_FIELD_NUMBER: _builtins.int
     victim_job_id: _builtins.str
     other_job_id: _builtins.str
     slowdown_ratio: _builtins.float
     window_ms: _builtins.int
+    @_builtins.property
+    def quality_flags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Reasons for doubt: with one, the value follows the measurement and no interval gets narrower by it."""
+
     def __init__(
         self,
         *,
@@ -331,10 +336,11 @@ class ObservedPair(_message.Message):
         other_job_id: _builtins.str = ...,
         slowdown_ratio: _builtins.float = ...,
         window_ms: _builtins.int = ...,
+        quality_flags: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["other_job_id", b"other_job_id", "slowdown_ratio", b"slowdown_ratio", "victim_job_id", b"victim_job_id", "window_ms", b"window_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["other_job_id", b"other_job_id", "quality_flags", b"quality_flags", "slowdown_ratio", b"slowdown_ratio", "victim_job_id", b"victim_job_id", "window_ms", b"window_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -610,7 +616,11 @@ class Outcome(_message.Message):
     other_job_id: _builtins.str
     window_ms: _builtins.int
     @_builtins.property
-    def quality_flags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def quality_flags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Reasons for doubt: unsteady | foreign_load | incomplete_run (cancelled, failed, or not yet at its end). With one, the
+        peak of memory is the least that the job needs, and nothing else is learned.
+        """
+
     def __init__(
         self,
         *,

@@ -55,6 +55,7 @@ def pairs_question(request: prediction_pb2.PredictPairsRequest) -> PairsQuestion
         device=request.device,
         jobs=tuple(_pair_job(job) for job in request.jobs),
         observed={(pair.victim_job_id, pair.other_job_id): pair.slowdown_ratio for pair in request.observed},
+        doubted=frozenset((pair.victim_job_id, pair.other_job_id) for pair in request.observed if pair.quality_flags),
         confidence=request.confidence or DEFAULT_CONFIDENCE,
         device_memory_bytes=request.device_memory_bytes,
     )

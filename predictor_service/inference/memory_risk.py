@@ -58,11 +58,11 @@ def _know(job: PairJob, estimator_of: EstimatorOf, seen_of: SeenOf) -> tuple[Est
     estimator, batch = estimator_of(job), job.settings.batch_size
     estimate, belief = estimator.memory(batch), estimator.memory_belief(batch)
     seen = seen_of(job)
-    if seen is None or seen.memory_peak_bytes is None:
+    if seen is None:
         return estimate, belief
     if belief is not None:  # a peak that was seen is certain, one that was not yet reached may still come
-        belief = belief.at_least(seen.memory_peak_bytes * MEMORY_MARGIN)
-    return weigh_observed_memory(estimate, seen.memory_peak_bytes), belief
+        belief = belief.at_least(max(seen.memory_peak_bytes or 0, seen.memory_least_bytes or 0) * MEMORY_MARGIN)
+    return weigh_observed_memory(estimate, seen), belief
 
 
 def _stated(memory_bytes: float, upper_bytes: float) -> Estimate:

@@ -4,6 +4,9 @@ A measured step time or utilization is weighed against the prediction by their v
 answer part of the way, several settle it. Measured memory only ever raises what is promised: a peak that was not
 reached yet may still come.
 
+An outcome with a reason for doubt (others used the device, the windows scatter, the run was cancelled or failed) makes
+no interval narrower: its peak is the least that the job needs, and nothing else of it is believed.
+
 The table is rebuilt from the outcome journal when the service starts.
 """
 
@@ -37,24 +40,35 @@ class ObservedJob:
     Attributes:
         log_step_ms: Of the logarithm of the step time.
         utilization_ratio: Of the utilization.
-        memory_peak_bytes: Largest peak seen.
+        memory_peak_bytes: Largest peak of sound outcomes.
+        memory_least_bytes: Largest peak of doubtful ones: the job needs at least so much.
     """
 
     log_step_ms: Observation | None = None
     utilization_ratio: Observation | None = None
     memory_peak_bytes: int | None = None
+    memory_least_bytes: int | None = None
 
     def with_outcome(self, outcome: Mapping[str, Any], device: str) -> ObservedJob:
-        """Folds one outcome on a device type in; values outside their possible range are left out."""
+        """Folds a sound outcome on a device type in; values outside their possible range are left out."""
         step_ms = _number(outcome, "step_ms_mean", STEP_MS_MIN, STEP_MS_MAX)
-        known = find_device_type(device)
-        memory_bytes_max = MEMORY_FACTOR_MAX * known.memory_bytes if known else math.inf
-        peak_bytes = int(_number(outcome, "memory_peak_bytes", 0.0, memory_bytes_max) or 0)
         return ObservedJob(
             log_step_ms=_fold(self.log_step_ms, math.log(step_ms) if step_ms else None),
             utilization_ratio=_fold(self.utilization_ratio, _number(outcome, "utilization_ratio", 0.0, 1.0)),
-            memory_peak_bytes=max(self.memory_peak_bytes or 0, peak_bytes) or None,
+            memory_peak_bytes=_largest(self.memory_peak_bytes, outcome, device),
+            memory_least_bytes=self.memory_least_bytes,
         )
+
+    def with_doubtful_outcome(self, outcome: Mapping[str, Any], device: str) -> ObservedJob:
+        """Takes the peak of an outcome for the least that the job needs, and nothing else of it."""
+        return dataclasses.replace(self, memory_least_bytes=_largest(self.memory_least_bytes, outcome, device))
+
+
+def _largest(past: int | None, outcome: Mapping[str, Any], device: str) -> int | None:
+    """The larger one of a peak and that of an outcome, if it is one that a job on the device type can have."""
+    known = find_device_type(device)
+    memory_bytes_max = MEMORY_FACTOR_MAX * known.memory_bytes if known else math.inf
+    return max(past or 0, int(_number(outcome, "memory_peak_bytes", 0.0, memory_bytes_max) or 0)) or None
 
 
 def _number(outcome: Mapping[str, Any], name: str, least: float, most: float) -> float | None:
@@ -77,20 +91,25 @@ class ObservedJobs:
         self._jobs: OrderedDict[tuple[str, str], ObservedJob] = OrderedDict()
 
     def learn(self, joined: Iterable[tuple[PredictionEntry, Mapping[str, Any]]]) -> None:
-        """Folds in outcomes of single jobs; what is flagged or too short is not.
+        """Folds in outcomes of single jobs; of what is flagged or too short nothing but its peak.
 
         Args:
             joined: Outcomes beside their predictions, oldest first.
         """
         for entry, outcome in joined:
             key = entry.content.get("job_key")
-            if entry.kind != "job" or not key or outcome.get("quality_flags"):
+            if entry.kind != "job" or not key:
                 continue
-            if outcome.get("window_ms", 0) < WINDOW_MS_MIN:
-                continue
+            is_doubtful = bool(outcome.get("quality_flags")) or outcome.get("window_ms", 0) < WINDOW_MS_MIN
             with self._lock:
                 place = (_canonical(entry.device), str(key))
-                self._jobs[place] = self._jobs.pop(place, ObservedJob()).with_outcome(outcome, entry.device)
+                past = self._jobs.get(place, ObservedJob())
+                fold = past.with_doubtful_outcome if is_doubtful else past.with_outcome
+                seen = fold(outcome, entry.device)
+                if is_doubtful and seen == ObservedJob():
+                    continue
+                self._jobs[place] = seen
+                self._jobs.move_to_end(place)
                 if len(self._jobs) > JOBS_MAX:
                     self._jobs.popitem(last=False)
 
@@ -125,7 +144,7 @@ def weigh_observed(
     """
     return (
         _observed_share(utilization, seen.utilization_ratio) if seen.utilization_ratio else utilization,
-        weigh_observed_memory(memory, seen.memory_peak_bytes) if seen.memory_peak_bytes else memory,
+        weigh_observed_memory(memory, seen),
         _observed_step(step, seen.log_step_ms) if seen.log_step_ms else step,
     )
 
@@ -143,8 +162,26 @@ def _observed_share(estimate: Estimate, seen: Observation) -> Estimate:
     return weighed._replace(value=_share(weighed.value), lower=_share(weighed.lower), upper=_share(weighed.upper))
 
 
-def weigh_observed_memory(estimate: Estimate, peak_bytes: int) -> Estimate:
-    """Raises a predicted memory to what was measured, never below what was promised."""
+def weigh_observed_memory(estimate: Estimate, seen: ObservedJob) -> Estimate:
+    """Raises a predicted memory to what was measured, never below what was promised.
+
+    A doubtful peak raises the value and the upper ends alone: the answer stays the prediction's.
+    """
+    if seen.memory_peak_bytes:
+        estimate = _observed_memory(estimate, seen.memory_peak_bytes)
+    least_bytes = float(seen.memory_least_bytes or 0)
+    promised_bytes = least_bytes * MEMORY_MARGIN
+    if least_bytes <= estimate.value and promised_bytes <= min(estimate.upper, estimate.upper_99 or estimate.upper):
+        return estimate
+    return estimate._replace(
+        value=max(estimate.value, least_bytes),
+        upper=max(estimate.upper, promised_bytes),
+        upper_99=max(estimate.upper_99 or estimate.upper, promised_bytes),
+        explanation=(),
+    )
+
+
+def _observed_memory(estimate: Estimate, peak_bytes: int) -> Estimate:
     upper_99 = max(estimate.upper_99 or estimate.upper, peak_bytes * MEMORY_MARGIN)
     return estimate._replace(
         value=float(peak_bytes),

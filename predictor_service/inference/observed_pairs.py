@@ -4,12 +4,16 @@ Kept per ordered pair is a robust running mean of ln(1 + slowdown) with its coun
 sample weighs at least one in `COUNT_MAX`. A sample far outside the scatter so far counts as if it were at its edge, so
 that one bad window moves little and a lasting change still wins. The oldest pairs leave when there are too many.
 
+What is known without the doubtful windows is kept beside what is known with them: those move a value, and make no
+interval narrower.
+
 The table is rebuilt from the outcome journal and the profile store when the service starts, so it needs no file of
 its own, and what is kept once under its id is counted once.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import math
 import threading
@@ -48,6 +52,8 @@ class Observation:
         scatter: Sum of squared deviations, faded.
         times: Windows seen, none forgotten.
         newest_ms: When the newest was told; 0 = not known.
+        is_doubtful: Some of the windows are.
+        sound: What is known without those; None where all windows are doubtful, or none is.
     """
 
     count: float
@@ -55,6 +61,8 @@ class Observation:
     scatter: float = 0.0
     times: int = 1
     newest_ms: int = 0
+    is_doubtful: bool = False
+    sound: Observation | None = None
 
     @property
     def variance(self) -> float:
@@ -66,8 +74,24 @@ class Observation:
         """Of the mean."""
         return self.variance / self.count
 
+    @property
+    def without_doubts(self) -> Observation | None:
+        """What is known without doubtful windows; None = nothing."""
+        return self.sound if self.is_doubtful else self
+
+    def with_window(self, value: float, at_ms: int = 0, *, is_doubtful: bool = False) -> Observation:
+        """Folds one window in, doubtful or not."""
+        folded = self.with_sample(value, at_ms)
+        if not (is_doubtful or self.is_doubtful):
+            return folded
+        sound = self.without_doubts
+        if not is_doubtful:
+            first = Observation(count=1.0, mean=value, newest_ms=at_ms)
+            sound = first if sound is None else sound.with_sample(value, at_ms)
+        return dataclasses.replace(folded, is_doubtful=True, sound=sound)
+
     def with_sample(self, value: float, at_ms: int = 0) -> Observation:
-        """Folds one window in."""
+        """Folds one window in that nobody doubts."""
         edge = _EDGE * math.sqrt(self.variance)
         deviation = min(max(value - self.mean, -edge), edge)
         kept = min(self.count, COUNT_MAX - 1.0)
@@ -95,11 +119,11 @@ class _DeviceTable:
     times: Counter[str] = field(default_factory=Counter)
     met: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
-    def put(self, pair: Pair, value: float, at_ms: int) -> None:
+    def put(self, pair: Pair, value: float, at_ms: int, *, is_doubtful: bool) -> None:
         """Folds one measured ln(1 + slowdown) in."""
         past = self.pairs.pop(pair, None)
-        first = Observation(count=1.0, mean=value, newest_ms=at_ms)
-        self.pairs[pair] = first if past is None else past.with_sample(value, at_ms)
+        first = Observation(count=1.0, mean=value, newest_ms=at_ms, is_doubtful=is_doubtful)
+        self.pairs[pair] = first if past is None else past.with_window(value, at_ms, is_doubtful=is_doubtful)
         for key, partner in (pair, pair[::-1]):
             self.times[key] += 1
             self.met[key].add(partner)
@@ -133,7 +157,16 @@ class ObservedPairs:
         self._lock = threading.Lock()
         self._devices: OrderedDict[str, _DeviceTable] = OrderedDict()
 
-    def observe(self, device: str, victim: str, other: str, slowdown_ratio: float, at_ms: int = 0) -> None:
+    def observe(
+        self,
+        device: str,
+        victim: str,
+        other: str,
+        slowdown_ratio: float,
+        at_ms: int = 0,
+        *,
+        is_doubtful: bool = False,
+    ) -> None:
         """Folds one measured slowdown in.
 
         Args:
@@ -142,10 +175,12 @@ class ObservedPairs:
             other: Key of the job beside it.
             slowdown_ratio: Shared over alone, less 1; above -1.
             at_ms: When it was told.
+            is_doubtful: It makes no interval narrower.
         """
         value = log_slowdown(slowdown_ratio)
         with self._lock:
-            self._devices.setdefault(_canonical(device), _DeviceTable()).put((victim, other), value, at_ms)
+            table = self._devices.setdefault(_canonical(device), _DeviceTable())
+            table.put((victim, other), value, at_ms, is_doubtful=is_doubtful)
             self._devices.move_to_end(_canonical(device))
             if len(self._devices) > DEVICES_MAX:
                 self._devices.popitem(last=False)

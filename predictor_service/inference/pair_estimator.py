@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import NormalDist
@@ -77,9 +78,7 @@ def estimate_pairs(
         in_domain=in_domain.reshape(shape),
         times_measured=np.zeros(shape, dtype=np.int32),
     )
-    _fold_in_measured(answer, question, _error_variance(model), {**(measured or {}), **_stated(question)})
-    _override_observed(answer, question)
-    return answer
+    return _correct(answer, question, _error_variance(model), measured or {})
 
 
 def _solo_figures(
@@ -139,14 +138,17 @@ def _bounded(
     )
 
 
-def _stated(question: PairsQuestion) -> dict[Pair, Observation]:
-    """What the caller measured: an average of several windows."""
+def _stated(question: PairsQuestion, *, is_doubtful: bool) -> dict[Pair, Observation]:
+    """What the caller measured, with or without doubt: averages of several windows."""
     if not question.observed:
         return {}
     key_of = {job.job_id: job.key for job in question.jobs}
     return {
-        (key_of[victim], key_of[other]): Observation(count=_STATED_COUNT, mean=log_slowdown(slowdown_ratio))
+        (key_of[victim], key_of[other]): Observation(
+            count=_STATED_COUNT, mean=log_slowdown(slowdown_ratio), is_doubtful=is_doubtful
+        )
         for (victim, other), slowdown_ratio in question.observed.items()
+        if ((victim, other) in question.doubted) is is_doubtful
     }
 
 
@@ -160,6 +162,39 @@ def _error_variance(model: ServedTarget | None) -> float:
 def _deviations(confidence: float) -> float:
     """Half width of a central interval in standard deviations."""
     return NormalDist().inv_cdf(0.5 + confidence / 2)
+
+
+def _correct(
+    answer: PairsAnswer, question: PairsQuestion, error_variance: float, measured: Mapping[Pair, Observation]
+) -> PairsAnswer:
+    """Corrects an answer by what was measured; what is doubtful of it moves values and makes no interval narrower."""
+    known = {**_stated(question, is_doubtful=True), **measured, **_stated(question, is_doubtful=False)}
+    told = _copied(answer) if any(seen.is_doubtful for seen in known.values()) else None
+    sound = {pair: seen for pair, each in known.items() if (seen := each.without_doubts) is not None}
+    believed = _told_of(answer, question, error_variance, sound)
+    if told is None:
+        return believed
+    told = _told_of(told, question, error_variance, known)
+    return dataclasses.replace(
+        believed,
+        slowdown_ratio=told.slowdown_ratio,
+        lower=np.minimum(believed.lower, told.lower),
+        upper=np.maximum(believed.upper, told.upper),
+        times_measured=told.times_measured,
+    )
+
+
+def _told_of(
+    answer: PairsAnswer, question: PairsQuestion, error_variance: float, measured: Mapping[Pair, Observation]
+) -> PairsAnswer:
+    _fold_in_measured(answer, question, error_variance, measured)
+    _override_observed(answer, question)
+    return answer
+
+
+def _copied(answer: PairsAnswer) -> PairsAnswer:
+    names = ("slowdown_ratio", "lower", "upper", "level", "in_domain", "times_measured")
+    return dataclasses.replace(answer, **{name: getattr(answer, name).copy() for name in names})
 
 
 def _fold_in_measured(
@@ -201,6 +236,8 @@ def _fold_in_measured(
 def _override_observed(answer: PairsAnswer, question: PairsQuestion) -> None:
     places = {job_id: place for place, job_id in enumerate(answer.job_ids)}
     for (victim_id, other_id), slowdown_ratio in question.observed.items():
+        if (victim_id, other_id) in question.doubted:
+            continue
         place = (places[victim_id], places[other_id])
         for matrix in (answer.slowdown_ratio, answer.lower, answer.upper):
             matrix[place] = max(math.expm1(log_slowdown(slowdown_ratio)), 0.0)

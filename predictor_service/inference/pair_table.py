@@ -70,7 +70,9 @@ class PairTable:
             for sample in self._samples.take(item.stretch, item.at_ms) if item.stretch is not None else ():
                 keys = sample.victim.key, sample.other.key
                 self._describe(dict(zip(keys, (sample.victim, sample.other), strict=True)))
-                self._observed.observe(sample.device, *keys, sample.slowdown_ratio, sample.at_ms)
+                self._observed.observe(
+                    sample.device, *keys, sample.slowdown_ratio, sample.at_ms, is_doubtful=sample.is_doubtful
+                )
                 learned += 1
         return learned
 

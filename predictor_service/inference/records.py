@@ -146,6 +146,7 @@ class PairsQuestion:
         device: Device type by name.
         jobs: At most 500, with different ids.
         observed: Measured slowdowns by (victim id, other id).
+        doubted: Those of `observed` that make no interval narrower.
         confidence: Coverage of the intervals.
         device_memory_bytes: Tells device types of one short name apart; 0 = not said.
     """
@@ -153,6 +154,7 @@ class PairsQuestion:
     device: str
     jobs: Sequence[PairJob]
     observed: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    doubted: frozenset[tuple[str, str]] = frozenset()
     confidence: float = DEFAULT_CONFIDENCE
     device_memory_bytes: int = 0
 

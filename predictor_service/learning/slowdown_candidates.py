@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
-from predictor_service.learning.problem import FloatArray, Problem
+from predictor_service.learning.problem import FloatArray, IndexArray, Problem
 from predictor_service.learning.raw_columns import RawColumns, learn_columns
 from predictor_service.learning.slowdown_kernel import ANY, FAMILY, JOB, SMOOTH
 from predictor_service.learning.slowdown_pairs import (
@@ -28,7 +28,7 @@ from predictor_service.learning.slowdown_pairs import (
     collect_jobs,
     learn_job_scale,
 )
-from predictor_service.learning.slowdown_process import FittedProcess, ProcessForm, fit_process
+from predictor_service.learning.slowdown_process import FittedProcess, ProcessForm, draw_rows, fit_process
 from predictor_service.learning.untuned_trees import fit_untuned_trees
 from predictor_service.selection.folds import Fold
 
@@ -114,27 +114,60 @@ class ProcessModel:
 
     def predict(self, problem: Problem) -> FloatArray:
         """See `PairModel`."""
-        return self.process.predict(build_pair_rows(problem, self.scale))
+        return self._by_chunks(problem, self.process.predict)
 
     def spread(self, problem: Problem) -> FloatArray:
         """Standard deviation of what is measured about what is predicted, in the learned scale, shape (rows,)."""
-        return self.process.spread(build_pair_rows(problem, self.scale))
+        return self._by_chunks(problem, self.process.spread)
+
+    def _by_chunks(self, problem: Problem, answer: Callable[[PairRows], FloatArray]) -> FloatArray:
+        """Every row may name two jobs of its own: the table of how alike jobs are must not grow with the rows."""
+        starts = range(0, len(problem), _CHUNK_ROWS)
+        chunks = [problem.subset(range(start, min(start + _CHUNK_ROWS, len(problem)))) for start in starts]
+        return np.concatenate([np.zeros(0), *(answer(build_pair_rows(chunk, self.scale)) for chunk in chunks)])
 
 
 def process_candidate(form: ProcessForm) -> Candidate:
-    """A candidate that is a Gaussian process of a form."""
+    """A candidate that is a Gaussian process of a form; it learns from `slowdown_process.ROWS_MAX` rows at most."""
 
     def learn(lesson: Lesson) -> Learned:
         scale = learn_job_scale(collect_jobs(lesson.problem))
         scale = scale if form.columns is None else scale.keep(form.columns)
-        process = fit_process(form, build_pair_rows(lesson.problem, scale), lesson.problem.measured)
+        seen = draw_rows(len(lesson.problem), lesson.seed)
+        known = lesson.problem.subset(seen)
+        model = ProcessModel(fit_process(form, build_pair_rows(known, scale), known.measured), scale)
+        held_out = [_leave_out(model, lesson.problem, seen, fold.test) for fold in lesson.folds]
         return Learned(
-            held_out=np.concatenate([process.leave_out(fold.test) for fold in lesson.folds]),
-            model=ProcessModel(process, scale),
-            spread=np.concatenate([process.leave_out_spread(fold.test) for fold in lesson.folds]),
+            held_out=np.concatenate([values for values, _ in held_out]),
+            model=model,
+            spread=np.concatenate([spread for _, spread in held_out]),
         )
 
     return learn
+
+
+def _leave_out(
+    model: ProcessModel, problem: Problem, seen: IndexArray, test: IndexArray
+) -> tuple[FloatArray, FloatArray]:
+    """Slowdown ratios and standard deviations of held-out rows, by the process as if it had seen none of them.
+
+    Args:
+        model: Fitted on the rows `seen` of the problem.
+        problem: All rows.
+        seen: Ascending.
+        test: Rows that are held out, whether the process has seen them or not.
+    """
+    is_seen = np.isin(test, seen)
+    places = np.searchsorted(seen, test[is_seen])
+    values, spread = np.empty(len(test)), np.empty(len(test))
+    values[is_seen], spread[is_seen] = model.process.leave_out(places), model.process.leave_out_spread(places)
+    if not is_seen.all():
+        rest, others = ProcessModel(model.process.without(places), model.scale), problem.subset(test[~is_seen])
+        values[~is_seen], spread[~is_seen] = rest.predict(others), rest.spread(others)
+    return values, spread
+
+
+_CHUNK_ROWS: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -34,9 +34,10 @@ from predictor_service.learning.slowdown_candidates import (
 )
 from predictor_service.learning.slowdown_crowds import compose_crowds, pair_up
 from predictor_service.learning.slowdown_folds import inner_folds
-from predictor_service.learning.slowdown_process import ROWS_MAX
 from predictor_service.selection.domain import TrainingDomain, learn_domain
 
+ROWS_MAX: Final = 20_000
+"""Rows that any candidate learns from; more are thinned out by seed. Processes bound themselves much lower."""
 ROWS_MIN: Final = 12
 """Fewer rows carry little choice: the mean and untuned trees answer."""
 BLEND: Final = "blend"

@@ -9,12 +9,16 @@ the same share whatever its size, so the noise of a row is that share, seen thro
 The parameters maximise the likelihood with a weak prior. Rows that are left out, a whole group at a time, are predicted
 in closed form from the same inverse matrix; the few parameters still know those rows.
 
+The work grows with the third power of the rows, so a process alone among all candidates sees at most `ROWS_MAX` of
+them, drawn evenly by seed.
+
 Source: Rasmussen and Williams, "Gaussian Processes for Machine Learning" (2006), equations 2.23-2.26, 5.8, 5.9; section
 5.4.2 for leaving out.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,7 +31,7 @@ from predictor_service.learning.slowdown_kernel import PairKernel, Part
 from predictor_service.learning.slowdown_pairs import PairRows
 
 ROWS_MAX: Final = 800
-"""The work grows with the third power of the rows; more are thinned out by seed."""
+"""Rows that a process learns from; see the module."""
 _STEPS_MAX: Final = 15
 """With the prior more steps change no answer by more than a hundredth."""
 _PRIOR: Final = 0.3
@@ -115,6 +119,18 @@ class FittedProcess:
             self.middle + self.residual[places] - lifted, self.form.shifts(self.rows.subset(places))
         )
 
+    def without(self, places: IndexArray) -> FittedProcess:
+        """The same process, its parameters too, without some of its training rows."""
+        kept = np.setdiff1d(np.arange(len(self.rows)), places)
+        across = self.inverse[np.ix_(kept, places)]
+        lifted = across @ np.linalg.solve(self.inverse[np.ix_(places, places)], across.T)
+        return dataclasses.replace(
+            self,
+            rows=self.rows.subset(kept),
+            residual=self.residual[kept],
+            inverse=self.inverse[np.ix_(kept, kept)] - lifted,
+        )
+
     def spread(self, rows: PairRows) -> FloatArray:
         """Standard deviation of what is measured about what is predicted, in the learned scale, shape (rows,)."""
         parts = [self._variance(rows.subset(chunk)) for chunk in _chunks(len(rows))]
@@ -132,6 +148,13 @@ class FittedProcess:
 
 def _chunks(count: int) -> list[IndexArray]:
     return [np.arange(start, min(start + _CHUNK_ROWS, count)) for start in range(0, count, _CHUNK_ROWS)]
+
+
+def draw_rows(count: int, seed: int) -> IndexArray:
+    """Draws the rows that a process learns from out of so many, ascending; all where they are few enough."""
+    if count <= ROWS_MAX:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(seed).choice(count, ROWS_MAX, replace=False))
 
 
 def fit_process(form: ProcessForm, rows: PairRows, slowdown_ratio: FloatArray) -> FittedProcess:

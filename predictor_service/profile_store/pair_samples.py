@@ -1,9 +1,9 @@
 """What stretches say of pairs: how much one job was slowed down by one other, as soon as its time alone is known.
 
 A stretch beside one other job waits until the same job has stepped alone on the same machine, at the same sub-batch;
-machines are never mixed inside a slowdown. A device that others used says nothing. One with unsteady windows does:
-the mean of a whole stretch counts, and whoever keeps the table allows for scatter. What comes out follows from the
-stretches and their order alone, so that reading the store again gives the same.
+machines are never mixed inside a slowdown. A device that others used says nothing. Unsteady windows do, with doubt:
+the mean of a whole stretch moves a value, and whoever keeps the table promises no more for it. What comes out follows
+from the stretches and their order alone, so that reading the store again gives the same.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class PairSample:
         other: The only job beside it.
         slowdown_ratio: Shared over alone, less 1.
         at_ms: When the stretch was told.
+        is_doubtful: The stretch beside the other job has a reason for doubt, or all times alone have.
     """
 
     device: str
@@ -45,13 +46,20 @@ class PairSample:
     other: MeasuredJob
     slowdown_ratio: float
     at_ms: int
+    is_doubtful: bool = False
 
 
 @dataclass(slots=True)
 class _Seen:
-    """Of one job on one machine: its newest times alone, and stretches that wait for the first of them."""
+    """Of one job on one machine: its newest times alone, and stretches that wait for the first of them.
+
+    Attributes:
+        alone_ms: Steady times.
+        doubtful_alone_ms: The others, which count where there is no steady one.
+    """
 
     alone_ms: deque[float] = field(default_factory=lambda: deque(maxlen=ALONE_KEPT))
+    doubtful_alone_ms: deque[float] = field(default_factory=lambda: deque(maxlen=ALONE_KEPT))
     waiting: deque[tuple[int, Stretch]] = field(default_factory=lambda: deque(maxlen=WAITING_MAX))
 
 
@@ -83,12 +91,12 @@ class PairSamples:
             if stretch.others:
                 seen.waiting.append((at_ms, stretch))
             else:
-                seen.alone_ms.append(stretch.step_ms)
-            return list(_settle(seen)) if seen.alone_ms else []
+                (seen.doubtful_alone_ms if stretch.quality_flags else seen.alone_ms).append(stretch.step_ms)
+            return list(_settle(seen)) if seen.alone_ms or seen.doubtful_alone_ms else []
 
 
 def _settle(seen: _Seen) -> Iterator[PairSample]:
-    alone_ms = median(seen.alone_ms)
+    alone_ms = median(seen.alone_ms or seen.doubtful_alone_ms)
     while seen.waiting:
         at_ms, stretch = seen.waiting.popleft()
         slowdown_ratio = stretch.step_ms / alone_ms - 1.0
@@ -99,4 +107,5 @@ def _settle(seen: _Seen) -> Iterator[PairSample]:
                 other=stretch.others[0],
                 slowdown_ratio=slowdown_ratio,
                 at_ms=at_ms,
+                is_doubtful=bool(stretch.quality_flags) or not seen.alone_ms,
             )

@@ -20,11 +20,13 @@ from scheduler_service.core.events import (
     NodeJoined,
     RunningAttempt,
 )
-from scheduler_service.core.records import Gpu, Node
+from scheduler_service.core.records import FOREIGN_LOAD, Gpu, Node
 
 # Exit classes that mean "ended because it was told to".
 _STOPPED_CLASSES = frozenset({"checkpointed", "stopped"})
 _DETAIL_CHARACTERS_MAX = 4_000
+# Of a window: what an agent says beyond these is not stored.
+_KNOWN_FLAGS = frozenset({FOREIGN_LOAD})
 # How long a stop may take when the job says nothing about its checkpoints.
 DEFAULT_STOP_GRACE_MS = 30_000
 
@@ -161,6 +163,7 @@ def progress(observation: node_agent_pb2.AttemptObservation) -> JobProgressed:
         memory_bytes=observation.memory_bytes,
         memory_peak_bytes=observation.memory_peak_bytes,
         checkpoint_step=observation.checkpoint_step,
+        quality_flags=tuple(sorted(_KNOWN_FLAGS & set(observation.quality_flags))),
     )
 
 

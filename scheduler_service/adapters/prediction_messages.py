@@ -17,7 +17,7 @@ from scheduler_service.core.commands import (
     RequestPairPredictions,
     RequestPrediction,
 )
-from scheduler_service.core.records import JobPrediction, MemoryPoint, MemoryRange, PairPrediction
+from scheduler_service.core.records import FOREIGN_LOAD, JobPrediction, MemoryPoint, MemoryRange, PairPrediction
 
 
 def settings_message(settings: object) -> resources_pb2.JobSettings:
@@ -121,7 +121,12 @@ def pairs_question(command: RequestPairPredictions | RefreshPairs) -> prediction
         device_memory_bytes=command.device_memory_bytes,
         jobs=[_job_reference(member) for member in command.members],
         observed=[
-            prediction_pb2.ObservedPair(victim_job_id=victim, other_job_id=other, slowdown_ratio=slowdown_ratio)
+            prediction_pb2.ObservedPair(
+                victim_job_id=victim,
+                other_job_id=other,
+                slowdown_ratio=slowdown_ratio,
+                quality_flags=(FOREIGN_LOAD,) if (victim, other) in command.doubted else (),
+            )
             for victim, other, slowdown_ratio in command.observed
             if victim in keys and other in keys and slowdown_ratio > -1
         ],
@@ -175,6 +180,7 @@ def outcomes_message(commands: Sequence[RecordOutcome]) -> prediction_pb2.Record
                 memory_peak_bytes=command.memory_peak_bytes,
                 step_ms_mean=command.step_ms_mean,
                 window_ms=command.window_ms,
+                quality_flags=command.quality_flags,
             )
             for command in commands
         ],

@@ -65,6 +65,7 @@ def merged(earlier: JobProgressed, later: JobProgressed) -> JobProgressed:
         utilization_ratio=later.utilization_ratio if later.utilization_ratio is not None else earlier.utilization_ratio,
         memory_peak_bytes=max(earlier.memory_peak_bytes, later.memory_peak_bytes),
         checkpoint_step=max(earlier.checkpoint_step, later.checkpoint_step),
+        quality_flags=tuple(sorted({*earlier.quality_flags, *later.quality_flags})),
     )
 
 

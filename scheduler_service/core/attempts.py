@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scheduler_service.core.commands import LaunchJob, RecordOutcome, StopJob
+from scheduler_service.core.commands import LaunchJob, StopJob
 from scheduler_service.core.decisions import Start
 from scheduler_service.core.job_records import JobRecord, with_history
+from scheduler_service.core.outcomes import tell_end
 from scheduler_service.core.prediction_requests import refresh_hold
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
@@ -17,9 +18,6 @@ BACKOFF_MAX_MS = 300_000
 LAUNCH_REFUSALS_MAX = 5
 """Refusals in a row after which a job fails: the agent's own file will not change by waiting."""
 GRANTED_FENCES_MAX = 16
-OUTCOME_WINDOW_MS_MIN = 10_000
-"""Time measured alone that is worth telling the predictor while a job still runs."""
-OUTCOME_WINDOW_AT_END_MS_MIN = 1_000
 
 
 _STOP_CAUSES = {AfterStop.CANCEL: "cancelled", AfterStop.MOVE: "moved"}
@@ -58,6 +56,10 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
         neighbours_since_ms=state.now_ms,
         windows_seen=0,
         solo_window_ms=0,
+        solo_utilization_ratio=None,
+        solo_windows_step_ms=(),
+        attempt_peak_bytes=0,
+        told_peak_bytes=0,
         was_shared=False,
         is_outcome_recorded=False,
         after_stop=AfterStop.NOTHING,
@@ -137,39 +139,22 @@ def accrued(job: JobRecord, now_ms: int) -> JobRecord:
     return job.changed(attained_gpu_ms=job.attained_gpu_ms + gpu_ms, accrued_at_ms=now_ms)
 
 
-def leave_gpus(state: ClusterState, job: JobRecord, step: Step, *, has_steps: bool) -> JobRecord:
+def leave_gpus(
+    state: ClusterState, job: JobRecord, step: Step, *, has_steps: bool, is_complete: bool = False
+) -> JobRecord:
     """Record what is common to every end of an attempt and return the job, not yet stored."""
     step.is_decision_due = True
-    if job.solo_window_ms >= OUTCOME_WINDOW_AT_END_MS_MIN and not job.is_outcome_recorded:
-        step.commands += outcome_commands(state, job)
+    tell_end(state, job, step, is_complete=is_complete)
     job = accrued(job, state.now_ms)
     fences = (job.fence, *job.granted_fences)[:GRANTED_FENCES_MAX] if has_steps else job.granted_fences
     return job.changed(fence=0, granted_fences=fences, after_stop=AfterStop.NOTHING, target=None)
-
-
-def outcome_commands(state: ClusterState, job: JobRecord) -> list[RecordOutcome]:
-    """Return what to tell the predictor about a job measured alone; nothing when it was never predicted."""
-    gpu = state.gpus.get(job.gpu_ids[0])
-    prediction = state.predictions.job(job.request.key, gpu.gpu.device) if gpu is not None else None
-    if prediction is None or not prediction.prediction_id:
-        return []
-    outcome = RecordOutcome(
-        prediction_id=prediction.prediction_id,
-        job_id=job.job_id,
-        node_ids=job.node_ids,
-        utilization_ratio=job.utilization_ratio,
-        memory_peak_bytes=job.memory_peak_bytes or None,
-        step_ms_mean=job.solo_step_ms or None,
-        window_ms=job.solo_window_ms,
-    )
-    return [outcome]
 
 
 def end(state: ClusterState, job: JobRecord, phase: Phase, reason: Reason, step: Step, *, message: str = "") -> None:
     """End a job for good; the GPUs that it held are shown as its last ones."""
     neighbours = state.neighbours(job) if job.holds_gpus else ()
     if job.holds_gpus:
-        job = leave_gpus(state, job, step, has_steps=False)
+        job = leave_gpus(state, job, step, has_steps=False, is_complete=phase is Phase.FINISHED)
     step.is_decision_due = True
     ended = with_history(
         job,

@@ -52,6 +52,7 @@ class RequestPairPredictions(Command):
         new_keys: Only pairs with one of these are wanted; the others are known already.
         observed: (victim key, other key, slowdown) of pairs that were measured here; they tell of the wanted ones too.
         device_memory_bytes: Tells device types of one short name apart; 0 = not known.
+        doubted: (victim key, other key) of those that were measured while others used the device.
     """
 
     device: str
@@ -59,6 +60,7 @@ class RequestPairPredictions(Command):
     new_keys: tuple[str, ...] = ()
     observed: tuple[tuple[str, str, float], ...] = ()
     device_memory_bytes: int = 0
+    doubted: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,7 @@ class RefreshPairs(Command):
     Attributes:
         members: All keys in question.
         observed: As in `RequestPairPredictions`.
+        doubted: As there.
         known: What was answered before.
         device_memory_bytes: As in `RequestPairPredictions`.
     """
@@ -75,6 +78,7 @@ class RefreshPairs(Command):
     device: str
     members: tuple[PairMember, ...]
     observed: tuple[tuple[str, str, float], ...] = ()
+    doubted: frozenset[tuple[str, str]] = frozenset()
     known: tuple[PairPrediction, ...] = ()
     device_memory_bytes: int = 0
 
@@ -119,6 +123,7 @@ class RecordOutcome(Command):
     memory_peak_bytes: int | None = None
     step_ms_mean: float | None = None
     window_ms: int = 0
+    quality_flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

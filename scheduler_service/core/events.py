@@ -160,6 +160,7 @@ class JobProgressed(AttemptReport):
         window_steps: Steps inside the measured window.
         window_ms: Length of that window.
         checkpoint_step: Newest believed checkpoint; -1 = none.
+        quality_flags: Reasons for doubt of the window; see the contract.
     """
 
     steps_done: int
@@ -170,6 +171,7 @@ class JobProgressed(AttemptReport):
     memory_bytes: int = 0
     memory_peak_bytes: int = 0
     checkpoint_step: int = -1
+    quality_flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

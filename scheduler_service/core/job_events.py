@@ -142,16 +142,22 @@ def _with_end(job: JobRecord, event: events.JobStopped | events.JobFailed) -> Jo
         steps_done=max(job.steps_done, event.steps_done),
         checkpoint_step=max(job.checkpoint_step, event.checkpoint_step),
         memory_peak_bytes=max(job.memory_peak_bytes, event.memory_peak_bytes),
+        attempt_peak_bytes=max(job.attempt_peak_bytes, event.memory_peak_bytes),
+    )
+
+
+def _with_success(job: JobRecord, event: events.JobFinished) -> JobRecord:
+    return job.changed(
+        exit_class="done",
+        steps_done=max(job.steps_done, event.steps_done),
+        memory_peak_bytes=max(job.memory_peak_bytes, event.memory_peak_bytes),
+        attempt_peak_bytes=max(job.attempt_peak_bytes, event.memory_peak_bytes),
     )
 
 
 def _finished(state: ClusterState, job: JobRecord, event: events.JobFinished, step: Step) -> None:
     """Believe a success: a program that nobody told to stop may know better than its steps, or log a few of them."""
-    job = job.changed(
-        exit_class="done",
-        steps_done=max(job.steps_done, event.steps_done),
-        memory_peak_bytes=max(job.memory_peak_bytes, event.memory_peak_bytes),
-    )
+    job = _with_success(job, event)
     end(state, job, Phase.FINISHED, _finish(job), step)
 
 
@@ -227,7 +233,7 @@ def _stopped(state: ClusterState, job: JobRecord, event: events.JobStopped, step
 
 def _finished_while_stopping(state: ClusterState, job: JobRecord, event: events.JobFinished, step: Step) -> None:
     if job.after_stop is AfterStop.CANCEL:
-        end(state, job.changed(exit_class="done"), Phase.CANCELLED, Reason(code="CANCELLED"), step)
+        end(state, _with_success(job, event), Phase.CANCELLED, Reason(code="CANCELLED"), step)
     else:
         _finished(state, job, event, step)
 

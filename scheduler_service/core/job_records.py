@@ -57,7 +57,11 @@ class JobRecord:
         neighbours_since_ms: When the set of jobs beside it last changed; older windows mix two situations.
         windows_seen: Windows reported by the present attempt.
         was_shared: Somebody was beside the present attempt at some time.
-        solo_window_ms: Measured alone during the present attempt.
+        solo_window_ms: Measured alone during the present attempt, without doubtful windows.
+        solo_utilization_ratio: Of the newest of these windows.
+        solo_windows_step_ms: Step times of the newest few of them.
+        attempt_peak_bytes: Largest peak of the present attempt.
+        told_peak_bytes: The largest that the predictor was told of.
         after_stop: What a stop leads to.
         target: Where the job goes on when it is being moved.
         migrations: Moves to other GPUs that were carried out.
@@ -98,6 +102,10 @@ class JobRecord:
     windows_seen: int = 0
     was_shared: bool = False
     solo_window_ms: int = 0
+    solo_utilization_ratio: float | None = None
+    solo_windows_step_ms: tuple[float, ...] = ()
+    attempt_peak_bytes: int = 0
+    told_peak_bytes: int = 0
     is_outcome_recorded: bool = False
     restarts: int = 0
     launch_refusals: int = 0

@@ -1,6 +1,7 @@
 """Learns from progress reports: step times alone and shared, slowdowns of jobs, pairs and GPUs.
 
-The first window of an attempt is its warm-up and teaches nothing.
+The first window of an attempt is its warm-up and teaches nothing. One in which others used a GPU is doubtful: see
+`measured_averages`.
 
 Source: OJPP Eq. 18 for the moving average of a device (the past weighs 0.9).
 """
@@ -10,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scheduler_service.core.attempts import OUTCOME_WINDOW_MS_MIN, outcome_commands
 from scheduler_service.core.events import JobProgressed
 from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.measured_averages import moving_average
+from scheduler_service.core.outcomes import WINDOWS_LOOKED_AT, tell_progress
 from scheduler_service.core.pair_refreshes import MOVED_RATIO_MIN, note_measured
-from scheduler_service.core.prediction_store import moving_average
 from scheduler_service.core.records import Phase
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.step import Step
@@ -30,6 +31,7 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: St
         "steps_done": max(job.steps_done, report.steps_done),
         "checkpoint_step": max(job.checkpoint_step, report.checkpoint_step),
         "memory_peak_bytes": max(job.memory_peak_bytes, report.memory_peak_bytes),
+        "attempt_peak_bytes": max(job.attempt_peak_bytes, report.memory_peak_bytes),
         "windows_seen": windows_seen,
     }
     if report.steps_done >= job.steps_done:
@@ -38,11 +40,7 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: St
         others = state.neighbours(job)
         if _is_clean(state, job, report, others):
             changes |= _learned(state, job, report, others)
-    job = job.changed(**changes)
-    if job.solo_window_ms >= OUTCOME_WINDOW_MS_MIN and not job.is_outcome_recorded:
-        step.commands += outcome_commands(state, job)
-        job = job.changed(is_outcome_recorded=True)
-    state.put_job(job)
+    state.put_job(tell_progress(state, job.changed(**changes), step))
 
 
 def _newest_values(job: JobRecord, report: JobProgressed, *, has_window: bool) -> dict[str, Any]:
@@ -69,12 +67,15 @@ def _learned(state: ClusterState, job: JobRecord, report: JobProgressed, others:
     if not others:
         return _learned_alone(state, job, report, device)
     solo = state.predictions.solo_step_ms(key, device, gpus=gpus, sub_batch=job.sub_batch) if key else None
+    sound = state.predictions.sound_solo_step_ms(key, device, gpus=gpus, sub_batch=job.sub_batch) if key else None
     solo_step_ms = solo or job.solo_step_ms
     if not solo_step_ms:
         return {}
+    is_doubtful = bool(report.quality_flags) or (solo is not None and sound is None)
     slowdown_ratio = report.window_ms / report.window_steps / solo_step_ms - 1.0
     if len(others) == 1 and key and state.jobs[others[0]].request.key:
-        moved = state.predictions.observe_pair(key, state.jobs[others[0]].request.key, device, slowdown_ratio)
+        other = state.jobs[others[0]].request.key
+        moved = state.predictions.observe_pair(key, other, device, slowdown_ratio, is_doubtful=is_doubtful)
         if moved is None or moved >= MOVED_RATIO_MIN:
             note_measured(state, device)
     _update_gpus(state, job, slowdown_ratio)
@@ -84,14 +85,30 @@ def _learned(state: ClusterState, job: JobRecord, report: JobProgressed, others:
 
 def _learned_alone(state: ClusterState, job: JobRecord, report: JobProgressed, device: str) -> dict[str, Any]:
     key, gpus = job.request.key, len(job.assignments)
-    step_ms = report.window_ms / report.window_steps
+    is_doubtful = bool(report.quality_flags)
+    window_step_ms = report.window_ms / report.window_steps
+    step_ms = job.solo_step_ms or window_step_ms if is_doubtful else window_step_ms
     if key:
         state.predictions.observe_solo(
-            key, device, gpus=gpus, sub_batch=job.sub_batch, steps=report.window_steps, window_ms=report.window_ms
+            key,
+            device,
+            gpus=gpus,
+            sub_batch=job.sub_batch,
+            steps=report.window_steps,
+            window_ms=report.window_ms,
+            is_doubtful=is_doubtful,
         )
         step_ms = state.predictions.solo_step_ms(key, device, gpus=gpus, sub_batch=job.sub_batch) or step_ms
     _update_gpus(state, job, 0.0)
-    return {"solo_step_ms": step_ms, "solo_window_ms": job.solo_window_ms + report.window_ms}
+    if is_doubtful:
+        return {"solo_step_ms": step_ms}
+    known = job.solo_utilization_ratio if report.utilization_ratio is None else report.utilization_ratio
+    return {
+        "solo_step_ms": step_ms,
+        "solo_window_ms": job.solo_window_ms + report.window_ms,
+        "solo_utilization_ratio": known,
+        "solo_windows_step_ms": (*job.solo_windows_step_ms, window_step_ms)[-WINDOWS_LOOKED_AT:],
+    }
 
 
 def _update_gpus(state: ClusterState, job: JobRecord, slowdown_ratio: float) -> None:

@@ -57,6 +57,7 @@ def _ask_about_pairs_with(state: ClusterState, key: str, device: str, others: Se
             new_keys=(key,),
             observed=state.predictions.observed_among(keys, device),
             device_memory_bytes=state.devices.get(device, 0),
+            doubted=state.predictions.doubted_among(keys, device),
         )
     )
 
@@ -159,7 +160,7 @@ def pair_member(state: ClusterState, key: str, device: str) -> PairMember:
         key=key,
         graph_sha256=use.graph_sha256,
         settings=use.settings,
-        solo_step_ms=state.predictions.solo_step_ms(key, device, gpus=1, sub_batch=full),
+        solo_step_ms=state.predictions.sound_solo_step_ms(key, device, gpus=1, sub_batch=full),
         utilization_ratio=prediction.utilization_ratio if prediction is not None else None,
         memory_bytes=point.memory_bytes if point is not None else None,
     )

@@ -11,38 +11,14 @@ from itertools import islice
 from types import MappingProxyType
 
 from scheduler_service.core.change_log import ChangeLog
+from scheduler_service.core.measured_averages import ObservedSlowdown, SoloStep, with_steps, with_windows
 from scheduler_service.core.records import JobPrediction, Level, PairPrediction
-
-PAST_WEIGHT_RATIO = 0.9
-"""Weight of the past in a moving average (OJPP Eq. 18)."""
 
 LOOKS_PER_CALL_MAX = 16
 """Keys looked at while making room, so that the cost of a submission stays bounded."""
 
 OBSERVED_PER_QUESTION_MAX = 2_000
 """Measured pairs that travel with a question about pairs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SoloStep:
-    """Step time of a key alone on its GPUs, over every window measured so far."""
-
-    steps: int
-    window_ms: int
-
-    @property
-    def step_ms(self) -> float:
-        """Mean over all windows."""
-        return self.window_ms / self.steps
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedSlowdown:
-    """Moving average of a measured pair, over how many windows, and what was answered about it by sub-batch."""
-
-    slowdown_ratio: float
-    windows: int = 1
-    answers: dict[int, PairPrediction] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +49,8 @@ class StoredPredictions:
     outstanding_pairs: tuple[tuple[str, str], ...] = ()
     solo: tuple[tuple[str, str, int, int, SoloStep], ...] = ()
     observed_windows: tuple[int, ...] = ()
+    doubted: tuple[tuple[str, str, str], ...] = ()
     refreshes: Mapping[str, PairRefresh] = field(default_factory=dict)
-
-
-def moving_average(past: float | None, sample: float) -> float:
-    """Return the new average; the first sample is taken as it is."""
-    return sample if past is None else PAST_WEIGHT_RATIO * past + (1 - PAST_WEIGHT_RATIO) * sample
 
 
 class PredictionStore:
@@ -119,12 +91,13 @@ class PredictionStore:
             return known
         predicted = self.predicted_pair(victim_key, other_key, device, sub_batch)
         seen = max(observed.slowdown_ratio, 0.0)
+        promised = predicted.upper_ratio if observed.is_doubtful and predicted is not None else 0.0
         observed.answers[sub_batch] = answer = PairPrediction(
             victim_key=victim_key,
             other_key=other_key,
             device=device,
             slowdown_ratio=seen,
-            upper_ratio=seen,
+            upper_ratio=max(seen, promised),
             sub_batch=sub_batch,
             level=Level.OBSERVED,
             in_domain=True,
@@ -152,6 +125,11 @@ class PredictionStore:
         """Return the measured step time of a key alone, or None."""
         solo = self._solo.get(key, {}).get((device, gpus, sub_batch))
         return solo.step_ms if solo is not None else None
+
+    def sound_solo_step_ms(self, key: str, device: str, *, gpus: int, sub_batch: int) -> float | None:
+        """Return the same, or None where others used the GPUs all the time."""
+        solo = self._solo.get(key, {}).get((device, gpus, sub_batch))
+        return solo.step_ms if solo is not None and not solo.is_doubtful else None
 
     @property
     def unpredictable_keys(self) -> Mapping[str, str]:
@@ -255,17 +233,23 @@ class PredictionStore:
         self._outstanding_pairs.pop((key, device), None)
 
     def observe_pair(
-        self, victim_key: str, other_key: str, device: str, slowdown_ratio: float, windows: int = 1
+        self,
+        victim_key: str,
+        other_key: str,
+        device: str,
+        slowdown_ratio: float,
+        windows: int = 1,
+        *,
+        is_doubtful: bool = False,
     ) -> float | None:
         """Fold measured windows into the average of their pair; return by how much it moved, None for the first."""
         self.changes.note(victim_key, other_key)
         observed = self._observed.setdefault(victim_key, {})
         past = observed.get((other_key, device))
-        present = moving_average(past.slowdown_ratio if past is not None else None, slowdown_ratio)
-        seen = past.windows if past is not None else 0
-        observed[other_key, device] = ObservedSlowdown(slowdown_ratio=present, windows=seen + windows)
+        present = with_windows(past, slowdown_ratio, windows, is_doubtful=is_doubtful)
+        observed[other_key, device] = present
         self._victims_of.setdefault(other_key, {})[victim_key] = None
-        return abs(present - past.slowdown_ratio) if past is not None else None
+        return abs(present.slowdown_ratio - past.slowdown_ratio) if past is not None else None
 
     def observed_among(self, keys: Sequence[str], device: str) -> tuple[tuple[str, str, float], ...]:
         """Return (victim key, other key, slowdown) of the measured pairs of some keys; bounded."""
@@ -278,11 +262,28 @@ class PredictionStore:
         )
         return tuple(islice(found, OBSERVED_PER_QUESTION_MAX))
 
-    def observe_solo(self, key: str, device: str, *, gpus: int, sub_batch: int, steps: int, window_ms: int) -> None:
+    def doubted_among(self, keys: Sequence[str], device: str) -> frozenset[tuple[str, str]]:
+        """Return those of `observed_among` that were measured only while others used the device."""
+        named = self.observed_among(keys, device)
+        return frozenset(
+            (victim, other) for victim, other, _ in named if self._observed[victim][other, device].is_doubtful
+        )
+
+    def observe_solo(
+        self,
+        key: str,
+        device: str,
+        *,
+        gpus: int,
+        sub_batch: int,
+        steps: int,
+        window_ms: int,
+        is_doubtful: bool = False,
+    ) -> None:
         """Add one window measured alone."""
         by_shape = self._solo.setdefault(key, {})
-        past = by_shape.get((device, gpus, sub_batch), SoloStep(steps=0, window_ms=0))
-        by_shape[device, gpus, sub_batch] = SoloStep(steps=past.steps + steps, window_ms=past.window_ms + window_ms)
+        past = by_shape.get((device, gpus, sub_batch))
+        by_shape[device, gpus, sub_batch] = with_steps(past, steps, window_ms, is_doubtful=is_doubtful)
 
     def stored(self) -> StoredPredictions:
         """Return everything inside."""
@@ -305,6 +306,12 @@ class PredictionStore:
             observed_windows=tuple(
                 observed.windows for pairs in self._observed.values() for observed in pairs.values()
             ),
+            doubted=tuple(
+                (victim, other, device)
+                for victim, pairs in self._observed.items()
+                for (other, device), observed in pairs.items()
+                if observed.is_doubtful
+            ),
             refreshes=dict(self.refreshes),
             outstanding_pairs=tuple(self._outstanding_pairs),
             solo=tuple((key, *shape, solo) for key, shapes in self._solo.items() for shape, solo in shapes.items()),
@@ -323,8 +330,10 @@ class PredictionStore:
             self.put_pair(pair)
         # Who wrote it before windows were counted has seen each pair at least once.
         windows = stored.observed_windows or (1,) * len(stored.observed)
+        doubted = frozenset(stored.doubted)
         for (victim, other, device, ratio), count in zip(stored.observed, windows, strict=True):
-            self.observe_pair(victim, other, device, ratio, count)
+            is_doubtful = (victim, other, device) in doubted
+            self.observe_pair(victim, other, device, ratio, count, is_doubtful=is_doubtful)
         self.refreshes = dict(stored.refreshes)
         self._outstanding_pairs = dict.fromkeys(stored.outstanding_pairs)
         for key, device, gpus, sub_batch, solo in stored.solo:

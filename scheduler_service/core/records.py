@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+# Reasons for doubt of what was measured, by the names of the contract.
+FOREIGN_LOAD = "foreign_load"
+UNSTEADY = "unsteady"
+INCOMPLETE_RUN = "incomplete_run"
+
 
 class Share(StrEnum):
     """How far a job consents to share its GPUs."""

@@ -13,9 +13,11 @@ import pytest
 
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import scheduling_pb2
+from cotenant_agent.attempt import Attempt
 from cotenant_agent.conversation import Conversation
 from cotenant_agent.metrics import AgentMetrics
-from cotenant_agent.records import AttemptKey
+from cotenant_agent.records import AttemptKey, GpuReading
+from cotenant_agent.state_directory import AttemptDirectory
 from cotenant_agent.stretches import StretchRecorder
 from cotenant_agent.structured_log import StructuredLog
 from cotenant_agent.system_clock import boot_ms
@@ -26,12 +28,13 @@ LEASE_MS = 20_000
 class Table:
     """Launches nothing; remembers until when it was told that a launch may run."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, *attempts: object) -> None:
         self.directory = SimpleNamespace(checkpoints=state)
+        self._attempts = attempts
         self.deadlines_boot_ms: list[int] = []
 
     def __iter__(self) -> Any:
-        return iter(())
+        return iter(self._attempts)
 
     def launch(self, request: object, resume: object, deadline_boot_ms: int, grace_ms: int) -> object:
         self.deadlines_boot_ms.append(deadline_boot_ms)
@@ -68,10 +71,10 @@ class Stream:
         await asyncio.sleep(0.2)
 
 
-def conversation_about(table: Table) -> Conversation:
+def conversation_about(table: Table, readings: tuple[GpuReading, ...] = ()) -> Conversation:
     return Conversation(
         table=cast("Any", table),
-        read_gpus=lambda: (),
+        read_gpus=lambda: readings,
         stretches=StretchRecorder(campaign="", devices={}, make_id=str),
         hello=messages.Hello,
         on_welcome=lambda: None,
@@ -83,7 +86,8 @@ def conversation_about(table: Table) -> Conversation:
 def deadline_after(tmp_path: Path, stream: Stream) -> tuple[int, int]:
     """Milliseconds from the Hello, and from the end, to the deadline of what was launched, less the lease."""
     table, began_ms = Table(tmp_path), boot_ms()
-    asyncio.run(asyncio.wait_for(conversation_about(table).hold(cast("Any", stream)), timeout=30))
+    conversation = conversation_about(table)
+    asyncio.run(asyncio.wait_for(conversation.hold(cast("Any", stream)), timeout=30))
     (deadline_boot_ms,) = table.deadlines_boot_ms
     return deadline_boot_ms - began_ms - LEASE_MS, deadline_boot_ms - boot_ms() - LEASE_MS
 
@@ -138,3 +142,20 @@ def test_the_reader_of_what_is_said_ends_with_a_refused_conversation(tmp_path: P
         await asyncio.wait_for(stream.reader, timeout=10)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("foreign_ratios", "flags"),
+    [({"gpu-0": 0.4}, ["foreign_load"]), ({"gpu-0": 0.05}, []), ({"gpu-0": None}, []), ({"gpu-1": 0.4}, []), ({}, [])],
+)
+def test_a_window_in_which_others_used_a_device_of_the_attempt_says_so(
+    tmp_path: Path, foreign_ratios: dict[str, float | None], flags: list[str]
+) -> None:
+    directory = AttemptDirectory(tmp_path / "jobs" / "job.1")
+    directory.path.mkdir(parents=True)
+    directory.state.write_text("{}")
+    spec: dict[str, object] = {"job_id": "job", "attempt": 1, "fence": 1, "gpu_ids": ["gpu-0"]}
+    attempt = Attempt(directory, spec, tmp_path, tmp_path)
+    readings = tuple(GpuReading(gpu_id=gpu_id, foreign_ratio=ratio) for gpu_id, ratio in foreign_ratios.items())
+    (told,) = conversation_about(Table(tmp_path, attempt), readings)._heartbeat(1).attempts
+    assert list(told.quality_flags) == flags

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from cotenant.profile_schema import SoloRow
 from predictor_service.errors import TrainingDataError
@@ -16,11 +17,11 @@ from predictor_service.evaluation.effort import Effort
 from predictor_service.evaluation.evaluator import EvaluationQuestion, evaluate
 from predictor_service.evaluation.report import Evaluation, as_json
 from predictor_service.evaluation.scoring import plan_rounds, predict_rounds
-from predictor_service.learning.problem import TARGETS
+from predictor_service.learning.problem import TARGETS, Problem
 from predictor_service.learning.problem_reader import read_problem
 from predictor_service.learning.profile_files import MeasuredProfiles
 from tests.support.invented_profiles import DEVICE, pair_row, solo_row, solo_rows, write_profiles
-from tests.support.plain_method import PlainMethod
+from tests.support.plain_method import FittedPlainMethod, PlainMethod
 
 
 def quick_method(level: str) -> PlainMethod:
@@ -46,6 +47,30 @@ def test_rows_beyond_the_limit_are_drawn_evenly_and_counted(tmp_path: Path) -> N
     assert first.groups > 3
     assert json.loads(as_json(first))["excluded"] == {"beyond --rows-max 30, drawn evenly by the seed": 42}
     assert as_json(first) == as_json(second)
+
+
+@pytest.mark.parametrize("fold_rule", ["family", "none"])
+def test_one_thread_computes_while_a_set_is_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fold_rule: str
+) -> None:
+    threads: list[int] = []
+
+    class Watched(PlainMethod):
+        def fit(self, problem: Problem, seed: int) -> FittedPlainMethod:
+            threads.extend(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
+            return super().fit(problem, seed)
+
+    def watched(level: str) -> PlainMethod:
+        return Watched(level, candidate_names=("mean", "ridge"))
+
+    monkeypatch.setattr(evaluator, "METHODS", dict.fromkeys(TARGETS, watched))
+    train = write_profiles(tmp_path / "train", solo_rows(families=("ant", "bee", "cat")))
+    test = write_profiles(tmp_path / "test", solo_rows(seed=1, families=("dog",)))
+    split = EvaluationQuestion(target="memory", fold_rule="family", data=train)
+    given = EvaluationQuestion(target="memory", fold_rule="none", train=train, test=test)
+    with threadpool_limits(2):
+        evaluate(given if fold_rule == "none" else split, lambda line: None)
+    assert set(threads) == {1}
 
 
 def test_few_rows_stay_as_they_are() -> None:

@@ -11,6 +11,7 @@ from predictor_service.errors import TrainingDataError
 from predictor_service.evaluation.scoring import Round, plan_rounds
 from predictor_service.features.slowdown_composition import COMPOSITIONS, compose_slowdowns
 from predictor_service.features.turn_taking import exceed_sum
+from predictor_service.learning import slowdown_candidates, slowdown_method, slowdown_process
 from predictor_service.learning.problem import JobFacts, Problem, SoloFigures
 from predictor_service.learning.slowdown_aip import AdaptivePrediction
 from predictor_service.learning.slowdown_folds import inner_folds, observe_pairs
@@ -131,6 +132,30 @@ def test_a_handful_of_pairs_loses_little_to_untuned_trees() -> None:
     theirs = fit_untuned_trees(problem, "random_pair", seed=0).predict(unseen)
     ours = fitted.predict(_hidden(unseen)).value
     assert np.abs(ours - truth).mean() <= np.abs(theirs - truth).mean() + 0.1
+
+
+def test_every_candidate_but_the_processes_learns_from_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thinning for the processes once took two thirds of the rows from trees too: these lost to trees on all."""
+    problem = turn_taking_problem(jobs=30)
+    few = {name: slowdown_candidates.CANDIDATES[name] for name in ("mean", "untuned_trees")}
+    monkeypatch.setattr(slowdown_method, "list_candidates", lambda lesson: few)
+    fitted = SlowdownMethod("random_pair").fit(problem, seed=0)
+    theirs = fit_untuned_trees(problem, "random_pair", seed=0)
+    assert len(problem) > slowdown_process.ROWS_MAX
+    assert np.array_equal(fitted.predict_each(problem)["untuned_trees"], theirs.predict(problem))
+
+
+def test_more_rows_than_any_candidate_takes_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slowdown_method, "ROWS_MAX", 20)
+    seen: list[int] = []
+
+    def note(lesson: slowdown_candidates.Lesson) -> slowdown_candidates.Learned:
+        seen.append(len(lesson.problem))
+        return slowdown_candidates.learn_mean(lesson)
+
+    monkeypatch.setattr(slowdown_method, "list_candidates", lambda lesson: {"mean": note})
+    SlowdownMethod("random_pair").fit(turn_taking_problem(jobs=6), seed=0)
+    assert seen == [20]
 
 
 def _without_figures(job: JobFacts) -> JobFacts:

@@ -7,10 +7,13 @@ import dataclasses
 import numpy as np
 import pytest
 
+from predictor_service.learning import slowdown_candidates, slowdown_process
 from predictor_service.learning.problem import JobFacts, Problem
+from predictor_service.learning.slowdown_candidates import Learned, Lesson, ProcessModel, process_candidate
+from predictor_service.learning.slowdown_folds import inner_folds
 from predictor_service.learning.slowdown_kernel import ANY, FAMILY, JOB, SMOOTH, PairKernel
 from predictor_service.learning.slowdown_pairs import PairRows, build_pair_rows, collect_jobs, learn_job_scale
-from predictor_service.learning.slowdown_process import ProcessForm, fit_process
+from predictor_service.learning.slowdown_process import ProcessForm, draw_rows, fit_process
 from tests.support.turn_taking_world import turn_taking_problem
 
 _PARTS = ((JOB, ANY), (ANY, JOB), (SMOOTH, ANY), (ANY, SMOOTH), (SMOOTH, SMOOTH), (FAMILY, FAMILY), (JOB, SMOOTH))
@@ -159,3 +162,57 @@ def test_a_wait_that_idle_time_hides_is_learned_whole() -> None:
         process = fit_process(form, rows, problem.measured)
         errors[hides_waits] = np.abs(process.leave_out(held_out) - problem.measured[held_out]).mean()
     assert errors[True] < 0.5 * errors[False]
+
+
+def _thinned(monkeypatch: pytest.MonkeyPatch, problem: Problem, rows_max: int) -> tuple[Learned, Lesson]:
+    monkeypatch.setattr(slowdown_process, "ROWS_MAX", rows_max)
+    _, folds = inner_folds(problem, "job", shots=0, seed=0)
+    lesson = Lesson(problem=problem, folds=folds, level="job", seed=0)
+    return process_candidate(_TIME)(lesson), lesson
+
+
+def test_a_process_sees_few_of_many_rows_and_answers_every_held_out_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = turn_taking_problem(jobs=12)
+    learned, lesson = _thinned(monkeypatch, problem, 60)
+    assert isinstance(learned.model, ProcessModel)
+    assert len(learned.model.process.rows) == 60
+    tested = np.concatenate([fold.test for fold in lesson.folds])
+    assert learned.held_out.shape == tested.shape
+    assert learned.spread is not None
+    assert (learned.spread >= np.sqrt(learned.model.process.noise) - 1e-9).all()
+    by_mean = np.abs(problem.measured.mean() - problem.measured[tested]).mean()
+    assert np.abs(learned.held_out - problem.measured[tested]).mean() < 0.5 * by_mean
+
+
+def test_a_process_forgets_what_is_held_out_with_the_rows_that_it_never_saw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured of a fold's rows, seen or not, changes none of its held-out answers."""
+    problem = turn_taking_problem(jobs=12)
+    learned, lesson = _thinned(monkeypatch, problem, 60)
+    assert isinstance(learned.model, ProcessModel)
+    process, fold = learned.model.process, lesson.folds[0]
+    seen = draw_rows(len(problem), 0)
+    places = np.searchsorted(seen, np.intersect1d(fold.test, seen))
+    rest = process.without(places)
+    assert rest.residual.shape == (60 - len(places),)
+    unseen = ~np.isin(fold.test, seen)
+    by_hand = rest.predict(build_pair_rows(problem.subset(fold.test[unseen]), learned.model.scale))
+    assert learned.held_out[: len(fold.test)][unseen] == pytest.approx(by_hand)
+    kept = np.setdiff1d(np.arange(60), places)
+    assert rest.inverse == pytest.approx(np.linalg.inv(np.linalg.inv(process.inverse)[np.ix_(kept, kept)]), rel=1e-4)
+
+
+def test_a_process_that_saw_nothing_but_what_is_held_out_answers_its_mean() -> None:
+    problem, rows = _rows()
+    process = fit_process(_TIME, rows, problem.measured)
+    empty = process.without(np.arange(len(rows)))
+    assert empty.predict(rows) == pytest.approx(np.full(len(rows), np.exp(process.middle) - 1.0))
+    assert np.isfinite(empty.spread(rows)).all()
+
+
+def test_many_rows_are_answered_in_parts_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, rows = _rows()
+    scale = learn_job_scale(collect_jobs(problem))
+    model = ProcessModel(fit_process(_TIME, rows, problem.measured), scale)
+    monkeypatch.setattr(slowdown_candidates, "_CHUNK_ROWS", 7)
+    assert model.predict(problem) == pytest.approx(model.process.predict(rows))
+    assert model.predict(problem.subset([])).shape == (0,)

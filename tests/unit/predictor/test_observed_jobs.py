@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from predictor_service.features.job_settings import JobSettings
-from predictor_service.inference.observed_jobs import ObservedJobs, weigh_observed
+from predictor_service.inference.observed_jobs import ObservedJob, ObservedJobs, weigh_observed
 from predictor_service.inference.records import Contribution, Estimate, Level, PairJob
 from predictor_service.outcome_journal import PredictionEntry
 
@@ -93,15 +93,50 @@ def test_measured_memory_never_lowers_what_is_promised() -> None:
     assert step is _STEP
 
 
-@pytest.mark.parametrize(
-    "outcome",
-    [
-        {**_OUTCOME, "quality_flags": ["speed_changed"]},
-        {**_OUTCOME, "window_ms": 10},
-    ],
-)
-def test_doubtful_outcomes_are_left_out(outcome: dict[str, object]) -> None:
-    assert _table(outcome).find("cpu-standin", "key") is None
+_DOUBTS: list[dict[str, object]] = [
+    {"quality_flags": ["foreign_load"]},
+    {"quality_flags": ["unsteady"]},
+    {"quality_flags": ["incomplete_run"]},
+    {"quality_flags": ["a reason that this program does not know"]},
+    {"window_ms": 10},
+]
+
+
+def _weighed(seen: ObservedJob | None) -> tuple[Estimate, Estimate, Estimate]:
+    known = seen or ObservedJob()
+    return weigh_observed(known, utilization=_SHARE, memory=_MEMORY, step=_STEP)
+
+
+@pytest.mark.parametrize("doubt", _DOUBTS)
+def test_a_doubtful_outcome_teaches_no_time_and_no_utilization(doubt: dict[str, object]) -> None:
+    utilization, _, step = _weighed(_table({**_OUTCOME, **doubt}).find("cpu-standin", "key"))
+    assert (utilization, step) == (_SHARE, _STEP)
+
+
+@pytest.mark.parametrize("doubt", _DOUBTS)
+def test_the_peak_of_a_doubtful_outcome_raises_the_bound_that_it_broke(doubt: dict[str, object]) -> None:
+    _, memory, _ = _weighed(_table({**_OUTCOME, **doubt}).find("cpu-standin", "key"))
+    assert (memory.value, memory.lower, memory.upper, memory.upper_99) == (2_000.0, 800.0, 2_040.0, 2_040.0)
+    assert (memory.level, memory.in_domain) == (_MEMORY.level, _MEMORY.in_domain)
+
+
+@pytest.mark.parametrize("doubt", _DOUBTS)
+def test_the_peak_of_a_doubtful_outcome_lowers_nothing(doubt: dict[str, object]) -> None:
+    small = {**_OUTCOME, "memory_peak_bytes": 100, **doubt}
+    assert _weighed(_table(small).find("cpu-standin", "key"))[1] == _MEMORY
+    sound, doubted = _table(_OUTCOME), _table(_OUTCOME, small)
+    assert _weighed(doubted.find("cpu-standin", "key")) == _weighed(sound.find("cpu-standin", "key"))
+
+
+def test_the_peak_of_a_doubtful_outcome_raises_what_a_sound_one_promised() -> None:
+    seen = _table(_OUTCOME, {"memory_peak_bytes": 3_000, "quality_flags": ["incomplete_run"]})
+    _, memory, _ = _weighed(seen.find("cpu-standin", "key"))
+    assert (memory.value, memory.upper_99, memory.level) == (3_000.0, 3_060.0, Level.OBSERVED)
+
+
+def test_a_doubtful_peak_that_no_job_can_have_is_left_out() -> None:
+    for peak in (1 << 62, -1, math.nan, "much"):
+        assert _table({"memory_peak_bytes": peak, "quality_flags": ["x"]}).find("cpu-standin", "key") is None
 
 
 def test_values_outside_their_range_are_left_out_and_the_others_kept() -> None:

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from cotenant.v1 import node_agent_pb2
+from scheduler_service.adapters.agent_messages import progress
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.progress_reports import ProgressReports
 from scheduler_service.adapters.system_clock import SystemClock
@@ -123,3 +125,17 @@ def test_the_merged_report_is_a_report_of_the_same_attempt() -> None:
     (merged,) = reports.due(now_ms=1_000)
     assert (merged.attempt, merged.fence, merged.memory_peak_bytes) == (1, 1, 9)
     assert re.fullmatch(r"job-\d+", merged.job_id)
+
+
+def test_a_doubt_about_a_part_of_a_merged_window_is_one_about_the_whole() -> None:
+    reports = ProgressReports(interval_ms=1_000)
+    reports.add(report(1), now_ms=0)
+    reports.add(replace(report(2), quality_flags=("foreign_load",)), now_ms=0)
+    reports.add(report(3), now_ms=0)
+    (merged,) = reports.due(now_ms=1_000)
+    assert merged.quality_flags == ("foreign_load",)
+
+
+def test_reasons_for_doubt_that_the_scheduler_does_not_know_are_not_stored() -> None:
+    said = node_agent_pb2.AttemptObservation(quality_flags=["foreign_load", "x" * 10**6, "foreign_load", *"abc"])
+    assert progress(said).quality_flags == ("foreign_load",)

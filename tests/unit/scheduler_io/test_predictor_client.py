@@ -10,14 +10,20 @@ import grpc
 import pytest
 
 from cotenant.v1 import prediction_pb2
-from scheduler_service.adapters.prediction_messages import pairs_question
+from scheduler_service.adapters.prediction_messages import outcomes_message, pairs_question
 from scheduler_service.adapters.predictor_client import (
     PAIR_MEMBERS_MAX,
     PredictorClient,
     open_channel,
     pair_questions,
 )
-from scheduler_service.core.commands import PairMember, RefreshPairs, RequestPairPredictions, RequestPrediction
+from scheduler_service.core.commands import (
+    PairMember,
+    RecordOutcome,
+    RefreshPairs,
+    RequestPairPredictions,
+    RequestPrediction,
+)
 from scheduler_service.core.events import (
     Event,
     PairPredictionsArrived,
@@ -173,6 +179,16 @@ def test_measured_pairs_travel_with_the_question_that_names_both_jobs() -> None:
     command = RequestPairPredictions(device="d", members=members(2), new_keys=("k0",), observed=observed)
     sent = pairs_question(command).observed
     assert [(pair.victim_job_id, pair.other_job_id, pair.slowdown_ratio) for pair in sent] == [("k0", "k1", 0.25)]
+    assert not sent[0].quality_flags
+
+
+def test_measured_pairs_and_outcomes_travel_with_the_doubts_about_them() -> None:
+    observed, doubted = (("k0", "k1", 0.25), ("k1", "k0", 0.5)), frozenset({("k1", "k0")})
+    command = RefreshPairs(device="d", members=members(2), observed=observed, doubted=doubted)
+    assert [list(pair.quality_flags) for pair in pairs_question(command).observed] == [[], ["foreign_load"]]
+    outcome = RecordOutcome(prediction_id="p", memory_peak_bytes=7, quality_flags=("incomplete_run",))
+    (sent,) = outcomes_message([outcome]).outcomes
+    assert (sent.memory_peak_bytes, list(sent.quality_flags)) == (7, ["incomplete_run"])
 
 
 def test_the_store_names_the_measured_pairs_of_some_keys_on_one_device() -> None:

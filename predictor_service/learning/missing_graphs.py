@@ -1,0 +1,156 @@
+"""Rows without a graph among rows with one: a second fit, which sees no graph, answers them.
+
+What learns from rows with graphs takes a typical graph for one that is missing, and trusts it. So a row of which any
+job lacks its graph is answered by the same method as if nobody had one, and is never called familiar. Where no training
+row has a graph there is one fit only, and it tells rows by what it knows. The second fit is made when it is first
+needed, and takes as long as the first one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from predictor_service.learning.problem import (
+    BoolArray,
+    CandidateResult,
+    FittedMethod,
+    FloatArray,
+    Forecast,
+    IndexArray,
+    JobFacts,
+    Problem,
+)
+
+
+class ScoredFit(FittedMethod, Protocol):
+    """A fitted method that also tells what its candidates would have answered."""
+
+    def predict_each(self, problem: Problem) -> Mapping[str, FloatArray]:
+        """Predictions of every row by candidate."""
+        ...
+
+
+class ScoredMethod(Protocol):
+    """A method whose fits do."""
+
+    @property
+    def name(self) -> str:
+        """Name of the method."""
+        ...
+
+    def fit(self, problem: Problem, seed: int) -> ScoredFit:
+        """Learns from all rows of a problem."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class FittedWithAndWithout:
+    """What was learned with graphs, and without; see `problem.FittedMethod`.
+
+    Attributes:
+        method: What learns.
+        train: Rows that it learned from.
+        seed: Of both fits.
+        fitted: From the rows as they are.
+    """
+
+    method: ScoredMethod
+    train: Problem
+    seed: int
+    fitted: ScoredFit
+
+    @property
+    def selected(self) -> str:
+        """The candidate that answers rows with graphs."""
+        return self.fitted.selected
+
+    @property
+    def candidates(self) -> Sequence[CandidateResult]:
+        """The scored table of the rows as they are."""
+        return self.fitted.candidates
+
+    @cached_property
+    def without_graphs(self) -> ScoredFit:
+        """The same method, taught as if no graph were known."""
+        return self.method.fit(strip_graphs(self.train), self.seed)
+
+    def predict(self, problem: Problem) -> Forecast:
+        """Predicts every row; one without a graph is never in domain."""
+        known, missing = _split(problem)
+        if not len(missing):
+            return self.fitted.predict(problem)
+        apart = self.without_graphs.predict(strip_graphs(problem.subset(missing)))
+        apart = dataclasses.replace(apart, in_domain=np.zeros(len(missing), dtype=bool))
+        if not len(known):
+            return apart
+        places = np.argsort(np.concatenate([known, missing]))
+        parts = (self.fitted.predict(problem.subset(known)), apart)
+        names = [field.name for field in dataclasses.fields(Forecast)]
+        return Forecast(**{name: np.concatenate([getattr(part, name) for part in parts])[places] for name in names})
+
+    def predict_each(self, problem: Problem) -> Mapping[str, FloatArray]:
+        """What every candidate answers; of one that only learns from graphs what was chosen without them."""
+        known, missing = _split(problem)
+        if not len(missing):
+            return self.fitted.predict_each(problem)
+        apart = self.without_graphs.predict_each(strip_graphs(problem.subset(missing)))
+        chosen = apart[self.without_graphs.selected]
+        if not len(known):
+            return {candidate.name: apart.get(candidate.name, chosen) for candidate in self.candidates}
+        places = np.argsort(np.concatenate([known, missing]))
+        with_graphs = self.fitted.predict_each(problem.subset(known))
+        return {name: np.concatenate([values, apart.get(name, chosen)])[places] for name, values in with_graphs.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class WithAndWithoutGraphs:
+    """A method made safe for rows without a graph; see the module.
+
+    Attributes:
+        method: What learns.
+    """
+
+    method: ScoredMethod
+
+    @property
+    def name(self) -> str:
+        """Name of the method."""
+        return self.method.name
+
+    def fit(self, problem: Problem, seed: int) -> ScoredFit:
+        """Learns from all rows of a problem; see `problem.Method`."""
+        fitted = self.method.fit(problem, seed)
+        if find_missing_graphs(problem).all():
+            return fitted
+        return FittedWithAndWithout(self.method, problem, seed, fitted)
+
+
+def find_missing_graphs(problem: Problem) -> BoolArray:
+    """Tells for every row whether one of its jobs has no figure of a graph, shape (rows,)."""
+    rows = zip(problem.jobs, problem.others, strict=True)
+    return np.array([not all(job.graph for job in (job, *others)) for job, others in rows], dtype=bool)
+
+
+def strip_graphs(problem: Problem) -> Problem:
+    """Returns the same rows as if nobody's graph were known."""
+    return dataclasses.replace(
+        problem,
+        jobs=tuple(_without_graph(job) for job in problem.jobs),
+        others=tuple(tuple(_without_graph(other) for other in others) for others in problem.others),
+    )
+
+
+def _without_graph(job: JobFacts) -> JobFacts:
+    return dataclasses.replace(job, graph={})
+
+
+def _split(problem: Problem) -> tuple[IndexArray, IndexArray]:
+    """Places of the rows with all graphs, and of the others."""
+    is_missing = find_missing_graphs(problem)
+    return np.flatnonzero(~is_missing), np.flatnonzero(is_missing)
