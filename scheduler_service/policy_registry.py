@@ -38,11 +38,19 @@ from scheduler_service.policies.tiresias import Tiresias
 
 @dataclass(frozen=True, slots=True)
 class PolicyEntry:
-    """A policy as it is registered: a class and the parameters that differ from its defaults."""
+    """A policy as it is registered.
+
+    Attributes:
+        policy: Its class.
+        defaults: The parameters that differ from those of the class.
+        summary: Instead of the first line of its module.
+        touches_running: It may stop, move or reshape jobs that run.
+    """
 
     policy: type[Any]
     defaults: Mapping[str, object] = field(default_factory=dict)
     summary: str = ""
+    touches_running: bool = False
 
 
 POLICIES: Mapping[str, PolicyEntry] = {
@@ -52,8 +60,8 @@ POLICIES: Mapping[str, PolicyEntry] = {
         Horus, {"queues": 3}, "Horus with three fair queues: interference-aware placement, no class of job starves."
     ),
     "sjf": PolicyEntry(Sjf),
-    "srtf": PolicyEntry(Srtf),
-    "tiresias": PolicyEntry(Tiresias),
+    "srtf": PolicyEntry(Srtf, touches_running=True),
+    "tiresias": PolicyEntry(Tiresias, touches_running=True),
     "sjf_ffs": PolicyEntry(SjfFfs),
     "sjf_bsbf": PolicyEntry(SjfBsbf),
     "best_fit": PolicyEntry(BestFit),
@@ -62,15 +70,15 @@ POLICIES: Mapping[str, PolicyEntry] = {
     "c_greedy": PolicyEntry(CGreedy),
     "ojpp_greedy": PolicyEntry(OjppGreedy),
     "ojpp": PolicyEntry(Ojpp),
-    "ojpap": PolicyEntry(Ojpap),
+    "ojpap": PolicyEntry(Ojpap, touches_running=True),
     "obp": PolicyEntry(OpportunisticBinPacking),
-    "pab": PolicyEntry(PerformanceAwareBinPacking),
+    "pab": PolicyEntry(PerformanceAwareBinPacking, touches_running=True),
     "kubernetes_default": PolicyEntry(KubernetesDefault),
-    "elastic": PolicyEntry(Elastic),
-    "termination_elastic": PolicyEntry(TerminationElastic),
-    "optimus": PolicyEntry(Optimus),
-    "pollux": PolicyEntry(Pollux),
-    "drf": PolicyEntry(DominantResourceFairness),
+    "elastic": PolicyEntry(Elastic, touches_running=True),
+    "termination_elastic": PolicyEntry(TerminationElastic, touches_running=True),
+    "optimus": PolicyEntry(Optimus, touches_running=True),
+    "pollux": PolicyEntry(Pollux, touches_running=True),
+    "drf": PolicyEntry(DominantResourceFairness, touches_running=True),
     "tetris": PolicyEntry(Tetris),
 }
 
