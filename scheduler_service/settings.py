@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.local_state import local_state_dir
 from scheduler_service.errors import SettingsError
 
@@ -30,7 +31,9 @@ class Settings:
     predictor_address: str = field(
         default="127.0.0.1:7070", metadata={"meaning": "host:port of the predictor; empty = predict nothing"}
     )
-    policy: str = field(default="horus", metadata={"meaning": "policy of a new state; an old state keeps its own"})
+    policy: str = field(
+        default=DEFAULT_POLICY, metadata={"meaning": "policy of a new state; an old state keeps its own"}
+    )
     seed: int = field(default=0, metadata={"meaning": "seed handed to policies"})
     ready_file: str = field(default="", metadata={"meaning": "written as JSON once the scheduler serves"})
     insecure: bool = field(default=False, metadata={"meaning": "serve other addresses than loopback without TLS"})

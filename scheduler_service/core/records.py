@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+DEFAULT_MAX_SLOWDOWN_RATIO = 0.2
+"""What a job that says nothing accepts beside others, live and simulated: steps that take 20 % longer."""
+
 
 class Share(StrEnum):
     """How far a job consents to share its GPUs."""
@@ -100,7 +103,7 @@ class JobRequest:
     batch: int = 1
     steps_total: int = 0
     share: Share = Share.SAFE
-    max_slowdown_ratio: float = 0.2
+    max_slowdown_ratio: float = DEFAULT_MAX_SLOWDOWN_RATIO
     cpu_cores: float = 0.0
     host_memory_bytes: int = 0
     memory_request_bytes: int = 0
