@@ -188,6 +188,7 @@ def main(
     consent_ratio: float = DEFAULT_MAX_SLOWDOWN_RATIO,
 ) -> dict[str, object]:
     """Compare the named policies, or all that leave running jobs where they are, on the named workloads, or all."""
+    _ = shared_traces()
     chosen = list(policies) or [name for name in POLICIES if never_touches(name)]
     question: dict[str, str | float] = {"predictions": predictions, "consent_ratio": consent_ratio}
     compared = {

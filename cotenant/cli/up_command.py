@@ -24,7 +24,7 @@ from cotenant.quantities import parse_bytes
 _PORT = click.IntRange(0, 65_535)
 
 
-@click.command(epilog="Example:  cotenant up --policy sjf --allow-directory ~/trainings")
+@click.command(epilog="Example:  cotenant up --policy horus --allow-directory ~/trainings")
 @click.option("--state-dir", type=click.Path(file_okay=False, path_type=Path), help="Where everything is kept.")
 @click.option(
     "--policy", default=DEFAULT_POLICY, show_default=True, help="Policy of a new state; an old one keeps its own."
