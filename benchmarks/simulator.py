@@ -40,6 +40,8 @@ CASES: dict[str, tuple[str, str, str, float, float | None]] = {
     "philly_fifo": ("philly/philly_jobs.csv", "64x8", "fifo", 60.0, None),
     "philly_sjf_bsbf": ("philly/philly_jobs.csv", "64x8", "sjf_bsbf", 60.0, None),
 }
+CONSENT = Consent(max_slowdown_ratio=1.0)
+"""Of every case since the first: jobs accept to be twice as slow beside others."""
 GROWTH_JOBS = (1_000, 4_000, 16_000)
 CPU_S_MAX = 300
 """A run that takes longer is stopped, and said to be."""
@@ -61,7 +63,7 @@ def run_once(name: str, jobs_max: int = 0) -> dict[str, object]:
     """Read and run one case in this process, or only its first jobs; 0 = all."""
     trace_name, cluster_text, policy, _, _ = CASES[name]
     began_s = time.process_time()
-    trace = read_trace(shared_traces() / trace_name, Consent())
+    trace = read_trace(shared_traces() / trace_name, CONSENT)
     trace = replace(trace, jobs=trace.jobs[: jobs_max or None])
     cluster = read_cluster(cluster_text, device=trace.device)
     read_s = time.process_time() - began_s

@@ -48,7 +48,7 @@ WORKLOAD: dict[str, Any] = {
 }
 SLOWDOWN_MAX_RATIO = 0.8
 """Every pair of kinds has a slowdown of its own, drawn evenly from 0 to this."""
-CONSENT = Consent()
+CONSENT = Consent(max_slowdown_ratio=1.0)
 CLUSTER = "4x8"
 ERRORS = (0.1, 0.2, 0.4, 0.6)
 BLIND = ("fifo", "kubernetes_default", "tiresias", "drf")

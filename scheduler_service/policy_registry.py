@@ -38,39 +38,54 @@ from scheduler_service.policies.tiresias import Tiresias
 
 @dataclass(frozen=True, slots=True)
 class PolicyEntry:
-    """A policy as it is registered: a class and the parameters that differ from its defaults."""
+    """A policy as it is registered.
+
+    Attributes:
+        policy: Its class.
+        defaults: The parameters that differ from those of the class.
+        summary: Instead of the first line of its module.
+        shares_gpus: It may let jobs share a GPU.
+        touches_running: It may stop, move or reshape jobs that run.
+        chooses_counts: It chooses among the numbers of GPUs that a job allows.
+    """
 
     policy: type[Any]
     defaults: Mapping[str, object] = field(default_factory=dict)
     summary: str = ""
+    shares_gpus: bool = False
+    touches_running: bool = False
+    chooses_counts: bool = False
 
 
 POLICIES: Mapping[str, PolicyEntry] = {
     "fifo": PolicyEntry(Fifo),
-    "horus": PolicyEntry(Horus),
+    "horus": PolicyEntry(Horus, shares_gpus=True),
     "horus_f": PolicyEntry(
-        Horus, {"queues": 3}, "Horus with three fair queues: interference-aware placement, no class of job starves."
+        Horus,
+        {"queues": 3},
+        "Horus with three fair queues: interference-aware placement, no class of job starves.",
+        shares_gpus=True,
     ),
     "sjf": PolicyEntry(Sjf),
-    "srtf": PolicyEntry(Srtf),
-    "tiresias": PolicyEntry(Tiresias),
-    "sjf_ffs": PolicyEntry(SjfFfs),
-    "sjf_bsbf": PolicyEntry(SjfBsbf),
-    "best_fit": PolicyEntry(BestFit),
-    "i_greedy": PolicyEntry(IGreedy),
-    "b_greedy": PolicyEntry(BGreedy),
-    "c_greedy": PolicyEntry(CGreedy),
-    "ojpp_greedy": PolicyEntry(OjppGreedy),
-    "ojpp": PolicyEntry(Ojpp),
-    "ojpap": PolicyEntry(Ojpap),
-    "obp": PolicyEntry(OpportunisticBinPacking),
-    "pab": PolicyEntry(PerformanceAwareBinPacking),
-    "kubernetes_default": PolicyEntry(KubernetesDefault),
-    "elastic": PolicyEntry(Elastic),
-    "termination_elastic": PolicyEntry(TerminationElastic),
-    "optimus": PolicyEntry(Optimus),
-    "pollux": PolicyEntry(Pollux),
-    "drf": PolicyEntry(DominantResourceFairness),
+    "srtf": PolicyEntry(Srtf, touches_running=True),
+    "tiresias": PolicyEntry(Tiresias, touches_running=True),
+    "sjf_ffs": PolicyEntry(SjfFfs, shares_gpus=True),
+    "sjf_bsbf": PolicyEntry(SjfBsbf, shares_gpus=True),
+    "best_fit": PolicyEntry(BestFit, shares_gpus=True),
+    "i_greedy": PolicyEntry(IGreedy, shares_gpus=True),
+    "b_greedy": PolicyEntry(BGreedy, shares_gpus=True),
+    "c_greedy": PolicyEntry(CGreedy, shares_gpus=True),
+    "ojpp_greedy": PolicyEntry(OjppGreedy, shares_gpus=True),
+    "ojpp": PolicyEntry(Ojpp, shares_gpus=True),
+    "ojpap": PolicyEntry(Ojpap, shares_gpus=True, touches_running=True),
+    "obp": PolicyEntry(OpportunisticBinPacking, shares_gpus=True),
+    "pab": PolicyEntry(PerformanceAwareBinPacking, shares_gpus=True, touches_running=True),
+    "kubernetes_default": PolicyEntry(KubernetesDefault, chooses_counts=True),
+    "elastic": PolicyEntry(Elastic, touches_running=True, chooses_counts=True),
+    "termination_elastic": PolicyEntry(TerminationElastic, touches_running=True, chooses_counts=True),
+    "optimus": PolicyEntry(Optimus, touches_running=True, chooses_counts=True),
+    "pollux": PolicyEntry(Pollux, touches_running=True, chooses_counts=True),
+    "drf": PolicyEntry(DominantResourceFairness, touches_running=True, chooses_counts=True),
     "tetris": PolicyEntry(Tetris),
 }
 

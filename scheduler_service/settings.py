@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.local_state import local_state_dir
 from scheduler_service.errors import SettingsError
 
 ENVIRONMENT_PREFIX = "COTENANT_SCHEDULER_"
-
-
-DEFAULT_POLICY = "horus"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from cotenant.cli.session import tell
 from cotenant.cli.settings import Settings, resolve_settings, state_folder
 from cotenant.client import ChannelOptions, SchedulerClient, open_channel
 from cotenant.client_errors import InputError, ProgramError, ServiceError
+from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.local_cluster import AgentOptions, LocalCluster
 from cotenant.process_tree import processes
 from cotenant.quantities import parse_bytes
@@ -26,7 +27,9 @@ _PORT = click.IntRange(0, 65_535)
 
 @click.command(epilog="Example:  cotenant up --policy horus --allow-directory ~/trainings")
 @click.option("--state-dir", type=click.Path(file_okay=False, path_type=Path), help="Where everything is kept.")
-@click.option("--policy", default="horus", show_default=True, help="Policy of a new state; an old one keeps its own.")
+@click.option(
+    "--policy", default=DEFAULT_POLICY, show_default=True, help="Policy of a new state; an old one keeps its own."
+)
 @click.option("--predictor-port", type=_PORT, default=7070, show_default=True, help="0 = any free one.")
 @click.option("--scheduler-port", type=_PORT, default=7071, show_default=True, help="0 = any free one.")
 @click.option("--node-id", default="local", show_default=True, help="Name of this machine in the cluster.")

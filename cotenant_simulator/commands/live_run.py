@@ -13,6 +13,7 @@ from cotenant_simulator.commands.simulate import CLUSTER
 from cotenant_simulator.errors import InputError
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.trace_file import fingerprint, read_trace
+from cotenant_simulator.report.comparability import caveats_of_outcomes, caveats_of_trace
 from cotenant_simulator.report.json_report import Question, as_json
 from cotenant_simulator.run.records import Charges, NodeFailures, RunResult, RunSettings
 from cotenant_simulator.run.simulation import Simulation
@@ -43,6 +44,7 @@ def run_live(flags: dict[str, Any], names: Sequence[str], timings: dict[str, obj
     trace, cluster = _inputs(flags)
     predictor = _predictor(flags, trace)
     timings["read"] = {"cpu_s": cpu_s() - began_s}
+    caveats = caveats_of_trace(trace, names)
     results: list[RunResult] = []
     for settings in every:
         began_s = cpu_s()
@@ -62,7 +64,10 @@ def run_live(flags: dict[str, Any], names: Sequence[str], timings: dict[str, obj
         seed=flags["seed"],
         has_jobs=flags["jobs"] == "all",
     )
-    report = as_json(question, results)
+    caveats += caveats_of_outcomes(results)
+    for caveat in caveats:
+        sys.stderr.write(f"warning: {caveat.message}\n")
+    report = as_json(question, results, caveats)
     if flags["report"] is not None:
         from cotenant_simulator.report.page import write_page
 

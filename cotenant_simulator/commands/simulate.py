@@ -12,12 +12,16 @@ from typing import Any
 
 import click
 
+from cotenant.default_policy import DEFAULT_POLICY
 from cotenant_simulator.commands.progress import Progress
 from cotenant_simulator.errors import InputError
 from cotenant_simulator.system_clock import cpu_s
+from scheduler_service.core.records import DEFAULT_MAX_SLOWDOWN_RATIO
 
 _PATH = click.Path(path_type=Path)
 _EXIT_UNFINISHED = 1
+BASELINE = "fifo"
+"""What the programs' own policy is compared with unless told otherwise."""
 CLUSTER = "16x4"
 """Where a trace that names no machines runs unless told otherwise."""
 
@@ -44,7 +48,13 @@ def _world_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--restart-s", type=FiniteRange(0, 86_400), default=20.0, show_default=True),
         click.option("--launch-s", type=FiniteRange(0, 86_400), default=0.0, show_default=True),
         click.option("--slowdown", type=FiniteRange(0, 900), help="True slowdown of pairs that nobody measured."),
-        click.option("--max-slowdown", type=FiniteRange(0, 1e6), default=1.0, show_default=True),
+        click.option(
+            "--max-slowdown",
+            type=FiniteRange(0, 1e6),
+            default=DEFAULT_MAX_SLOWDOWN_RATIO,
+            show_default=True,
+            help="Accepted beside others, as by a live job that says nothing; 1 = twice as long.",
+        ),
         click.option("--share", type=click.Choice(["never", "safe", "any"]), default="safe", show_default=True),
     ):
         command = option(command)
@@ -54,7 +64,9 @@ def _world_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.command()
 @click.argument("trace", type=_PATH)
 @click.option("--cluster", help=f"NODESxGPUS, a TOML file, or own.  [default: {CLUSTER}; own for event logs]")
-@click.option("--policies", default="fifo", show_default=True, help="Names, separated by commas.")
+@click.option(
+    "--policies", help=f"Names, separated by commas.  [default: {BASELINE},{DEFAULT_POLICY}; {BASELINE} under pollux]"
+)
 @click.option("--parameter", "parameters", multiple=True, help="POLICY.NAME=VALUE of a policy; may be repeated.")
 @click.option("--predictions", default="oracle", show_default=True, help="oracle, trained, noise:SIGMA or error:E.")
 @click.option("--jobs", type=click.Choice(["none", "all"]), default="none", show_default=True)
@@ -75,7 +87,7 @@ def simulate(context: click.Context, /, **flags: Any) -> None:  # noqa: ANN401 (
 
     Exits with 1 when jobs did not finish; they are counted on stderr.
     """
-    names = [name.strip() for name in flags["policies"].split(",") if name.strip()]
+    names = [name.strip() for name in _policies(flags).split(",") if name.strip()]
     if not names:
         raise InputError("--policies names no policy; write for instance --policies fifo,srtf")
     for path in (flags["report"], flags["timings"]):
@@ -88,6 +100,12 @@ def simulate(context: click.Context, /, **flags: Any) -> None:  # noqa: ANN401 (
         _write(flags["timings"], json.dumps({**timings, "process_cpu_s": cpu_s()}, indent=1) + "\n")
     if _tell_unfinished(report):
         context.exit(_EXIT_UNFINISHED)
+
+
+def _policies(flags: dict[str, Any]) -> str:
+    if flags["policies"] is not None:
+        return str(flags["policies"])
+    return BASELINE if flags["engine_rules"] == "pollux" else f"{BASELINE},{DEFAULT_POLICY}"
 
 
 def _run_live(flags: dict[str, Any], names: list[str], timings: dict[str, object]) -> Mapping[str, Any]:

@@ -65,6 +65,7 @@ def run_pollux_rules(workload: Path, profiles: Path, policy: str, cluster: str =
         "seed": 0,
         "policies": [_summary(policy, jobs, shape)],
         "jobs": [_job_row(policy, job) for job in jobs],
+        "warnings": [],
     }
 
 

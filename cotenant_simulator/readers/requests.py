@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduler_service.core.records import JobRequest, Share
+from scheduler_service.core.records import DEFAULT_MAX_SLOWDOWN_RATIO, JobRequest, Share
 
 RESTARTS_MAX = 1_000
 """Machines may fail often in a long trace; that ends no job."""
@@ -20,7 +20,7 @@ class Consent:
     """
 
     share: Share = Share.SAFE
-    max_slowdown_ratio: float = 1.0
+    max_slowdown_ratio: float = DEFAULT_MAX_SLOWDOWN_RATIO
 
     def request(
         self, job_id: str, *, key: str, gpus: int, batch: int, steps_total: int, may_share: bool = True

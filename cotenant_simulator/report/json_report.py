@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from cotenant_simulator.report.comparability import Caveat
 from cotenant_simulator.run.records import JobResult, RunResult
 
 SCHEMA = "cotenant.simulate/1"
@@ -37,8 +38,8 @@ class Question:
     has_jobs: bool
 
 
-def as_json(question: Question, results: Sequence[RunResult]) -> dict[str, object]:
-    """Return the report of all policies."""
+def as_json(question: Question, results: Sequence[RunResult], caveats: Sequence[Caveat] = ()) -> dict[str, object]:
+    """Return the report of all policies, and what their comparison cannot show."""
     return {
         "schema": SCHEMA,
         "trace": {"path": question.trace_path, "sha256": question.trace_sha256, "jobs": question.trace_jobs},
@@ -48,6 +49,7 @@ def as_json(question: Question, results: Sequence[RunResult]) -> dict[str, objec
         "seed": question.seed,
         "policies": [_policy(result) for result in results],
         "jobs": [_job(result.policy, job) for result in results for job in result.jobs] if question.has_jobs else [],
+        "warnings": [{"code": one.code, "policies": list(one.policies), "message": one.message} for one in caveats],
     }
 
 

@@ -53,6 +53,7 @@ def page(report: Mapping[str, Any], results: Sequence[RunResult], cluster: Clust
     names = [result.policy for result in results]
     parts = [
         f"<h1>Simulated workload</h1><p class='note'>{escape(facts)}<br>trace sha256 {trace['sha256'][:16]}</p>",
+        *(f"<p class='note'>{escape(warning['message'])}</p>" for warning in report["warnings"]),
         legend(names),
         "<h2>Policies</h2>",
         _policies(report["policies"]),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from cotenant_simulator.truth.crowds import SummedUtilization
 from cotenant_simulator.truth.parameter_servers import ServerTraining
+from scheduler_service.core.ratio_sums import rounded_sum
 
 EVERY_DEVICE = ""
 """Stands for a device type of its own in tables that do not tell device types apart."""
@@ -118,7 +119,7 @@ class Truth:
         """Return how much all others on its GPU slow the victim down together; nobody speeds it up."""
         if self.crowd is not None and len(other_keys) > 1:
             kinds = (self.kind(key, device) for key in (victim_key, *other_keys))
-            return self.crowd.slowdown_ratio(sum(kind.utilization_ratio for kind in kinds if kind is not None))
+            return self.crowd.slowdown_ratio(rounded_sum(kind.utilization_ratio for kind in kinds if kind is not None))
         return sum(max(self.true_slowdown_ratio(victim_key, other, device), 0.0) for other in other_keys)
 
 

@@ -10,6 +10,7 @@ import click
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.predictor_client import PredictorClient, open_channel
 from scheduler_service.errors import FieldViolation, InvalidRequestError
@@ -19,7 +20,7 @@ from scheduler_service.grpc_api.decide import decide as decide_on
 
 @click.command()
 @click.argument("snapshot", type=click.File("r"))
-@click.option("--policy", default="horus", show_default=True)
+@click.option("--policy", default=DEFAULT_POLICY, show_default=True)
 @click.option("--parameters", default="{}", help="JSON object of the policy's parameters.")
 @click.option("--predictor-address", default="", help="Asked for predictions that the snapshot lacks.")
 @click.option("--explain", is_flag=True, help="Add the candidate table to every decision.")

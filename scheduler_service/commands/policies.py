@@ -7,10 +7,10 @@ import json
 import click
 from google.protobuf import json_format
 
+from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.errors import FieldViolation, UnknownPolicyError
 from scheduler_service.grpc_api.policies import policy_messages
-from scheduler_service.settings import DEFAULT_POLICY
 
 _OUTPUT = click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 

@@ -32,6 +32,10 @@ REASON_TEXTS: Mapping[str, str] = {
     "one(s); ask for fewer GPUs or add nodes.",
     "GANG_NEEDS_MORE_NODES": "The GPUs that the job needs lie on {nodes_needed} nodes, but a job may span {nodes_max}; "
     "ask for fewer GPUs.",
+    "SPREAD_UNEVEN": "{gpus_free} GPU(s) are free and {gpus_needed} would do, but the policy spreads a job evenly over "
+    "few nodes, and the free GPUs, at most {gpus_on_node} on a node, do not lie so; the job waits for others to end.",
+    "TASKS_DO_NOT_FIT": "The nodes with free GPUs have too little CPU or host memory left for {workers_count} "
+    "worker(s) of {cpu_cores} CPU core(s) and {host_memory_bytes} each, with their parameter servers.",
     "HOST_DOES_NOT_FIT": "No node has {cpu_cores} CPU core(s) and {host_memory_bytes} of host memory left beside the "
     "GPU.",
     "MEMORY_EXCEEDS_GPU": "The job needs {needed_bytes}, but the largest usable GPU has {gpu_memory_bytes}; use a "

@@ -10,6 +10,8 @@ from enum import StrEnum
 FOREIGN_LOAD = "foreign_load"
 UNSTEADY = "unsteady"
 INCOMPLETE_RUN = "incomplete_run"
+DEFAULT_MAX_SLOWDOWN_RATIO = 0.2
+"""What a job that says nothing accepts beside others, live and simulated: steps that take 20 % longer."""
 
 
 class Share(StrEnum):
@@ -105,7 +107,7 @@ class JobRequest:
     batch: int = 1
     steps_total: int = 0
     share: Share = Share.SAFE
-    max_slowdown_ratio: float = 0.2
+    max_slowdown_ratio: float = DEFAULT_MAX_SLOWDOWN_RATIO
     cpu_cores: float = 0.0
     host_memory_bytes: int = 0
     memory_request_bytes: int = 0

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from scheduler_service.core.ratio_sums import exceeds, rounded_sum
 from scheduler_service.exact.integer_program import IntegerProgram
 from scheduler_service.policies.least_cost import CostModel
 
@@ -88,11 +89,11 @@ def place_exactly(jobs: Sequence[PricedJob], gpus: Sequence[LoadedGpu], costs: C
 def _cost(gpu: LoadedGpu, together: Sequence[PricedJob], costs: CostModel) -> float | None:
     """Return the cost of a GPU's final load (Eq. 7), or None where the limits forbid it."""
     used_bytes = gpu.memory_used_bytes + sum(job.memory_bytes for job in together)
-    utilization_ratio = gpu.utilization_ratio + sum(job.utilization_ratio for job in together)
+    utilization_ratio = rounded_sum([gpu.utilization_ratio, *(job.utilization_ratio for job in together)])
     is_shared = gpu.jobs + len(together) > 1
     if used_bytes > gpu.memory_bytes * (costs.memory_max_ratio if is_shared else 1.0):
         return None
-    if is_shared and utilization_ratio > costs.utilization_max_ratio:
+    if is_shared and exceeds(utilization_ratio, costs.utilization_max_ratio):
         return None
     return costs.cost(
         memory_ratio=used_bytes / gpu.memory_bytes, utilization_ratio=utilization_ratio, device=gpu.device

@@ -12,7 +12,8 @@ from prometheus_client.metrics_core import Metric
 from scheduler_service.adapters.agent_refusals import Refusal
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.core.commands import Command
-from scheduler_service.core.events import Event, JobFailed
+from scheduler_service.core.events import Event, JobFailed, JobProgressed, JobStarted
+from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import Phase
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.view import GpuView
@@ -63,7 +64,7 @@ class Metrics:
         )
         self._wait_s = Histogram(
             "cotenant_scheduler_first_wait_seconds",
-            "Time from submission to the first start.",
+            "Time from submission until the job's process first ran, its launch included.",
             buckets=_WAIT_BUCKETS_S,
             registry=self.registry,
         )
@@ -73,7 +74,8 @@ class Metrics:
             buckets=_WAIT_BUCKETS_S,
             registry=self.registry,
         )
-        self._started: set[str] = set()
+        self._counted_at_ms = 0
+        self._counted: set[str] = set()
         self.registry.register(self)
 
     def event_handled(self, event: Event, commands: Sequence[Command], *, duration_ns: int) -> None:
@@ -85,16 +87,26 @@ class Metrics:
             self._commands.labels(type(command).__name__).inc()
         if isinstance(event, JobFailed):
             self._failures.labels(event.exit_class).inc()
-        self._observe_waits(kind, getattr(event, "job_id", ""), event.at_ms)
-
-    def _observe_waits(self, kind: str, job_id: str, at_ms: int) -> None:
-        job = self._state().jobs.get(job_id)
+        job = self._state().jobs.get(getattr(event, "job_id", ""))
         if job is None:
             return
-        if kind == "JobStarted" and job.first_started_at_ms == at_ms:
-            self._wait_s.observe((at_ms - job.submitted_at_ms) / 1000)
-        if kind == "JobFinished" and job.phase is Phase.FINISHED and job.finished_at_ms == at_ms:
-            self._completion_s.observe((at_ms - job.submitted_at_ms) / 1000)
+        if isinstance(event, JobStarted | JobProgressed):
+            self._observe_first_start(job)
+        if kind == "JobFinished" and job.phase is Phase.FINISHED and job.finished_at_ms == event.at_ms:
+            self._completion_s.observe((event.at_ms - job.submitted_at_ms) / 1000)
+
+    def _observe_first_start(self, job: JobRecord) -> None:
+        """Count a job whose process was first seen to run just now, by its story; the first progress may come first."""
+        now_ms = self._state().now_ms
+        if now_ms != self._counted_at_ms:
+            self._counted_at_ms = now_ms
+            self._counted.clear()
+        starts_ms = [line.at_ms for line in job.history if line.kind == "started"]
+        is_whole = bool(job.history) and job.history[0].kind == "submit"
+        job_id = job.request.job_id
+        if starts_ms == [now_ms] and is_whole and job_id not in self._counted:
+            self._counted.add(job_id)
+            self._wait_s.observe((now_ms - job.submitted_at_ms) / 1000)
 
     def batch_handled(self) -> None:
         """Do nothing: gauges are taken when asked for."""

@@ -14,11 +14,16 @@ from scheduler_service.adapters.proto_enums import LEVEL_TO_PROTO, PHASE_TO_PROT
 from scheduler_service.core.decisions import Candidate
 from scheduler_service.core.job_records import JobEvent, JobRecord
 from scheduler_service.core.reason_texts import describe_reason
-from scheduler_service.core.records import Assignment, JobPrediction, JobRequest, Reason
+from scheduler_service.core.records import (
+    DEFAULT_MAX_SLOWDOWN_RATIO,
+    Assignment,
+    JobPrediction,
+    JobRequest,
+    Reason,
+)
 from scheduler_service.core.state import ClusterState
 from scheduler_service.grpc_api.job_reasons import present_reason, told_reason
 
-DEFAULT_MAX_SLOWDOWN_RATIO = 0.2
 DEFAULT_RESTART_LIMIT = 5
 # The central interval that the predictor answers with unless asked otherwise.
 INTERVAL_CONFIDENCE = 0.9

@@ -8,6 +8,7 @@ from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.proto_enums import LEVEL_FROM_PROTO, SHARE_FROM_PROTO
 from scheduler_service.core.capacity import reserved_bytes, samples_per_gpu
 from scheduler_service.core.records import (
+    DEFAULT_MAX_SLOWDOWN_RATIO,
     Assignment,
     Gpu,
     JobPrediction,
@@ -22,7 +23,7 @@ from scheduler_service.core.view import PendingJob, RunningJob
 from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import validation
 from scheduler_service.grpc_api.snapshot_ranges import own_violations
-from scheduler_service.grpc_api.translate_jobs import DEFAULT_MAX_SLOWDOWN_RATIO, key_of
+from scheduler_service.grpc_api.translate_jobs import key_of
 
 NODES_MAX = 100_000
 GPUS_MAX = 100_000

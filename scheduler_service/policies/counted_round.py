@@ -8,7 +8,7 @@ from dataclasses import replace
 from scheduler_service.core.decisions import Decision, Hold, Start
 from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.view import PendingJob, SchedulingView
-from scheduler_service.policies.exclusive_round import ChooseGpus, ExclusiveRound
+from scheduler_service.policies.exclusive_round import ChooseGpus, ExclusiveRound, Placed
 from scheduler_service.policies.placement import choose_free_gpus, sized
 from scheduler_service.policies.reshaping import counts_of
 from scheduler_service.policies.whole_allocation import Reshaper
@@ -21,14 +21,23 @@ class CountedRound:
         view: The cluster.
         rest_ms: A running job that started less than this ago keeps its number.
         choose: Which of the free GPUs of one kind a job takes.
+        placed: Told what a job that starts takes.
 
     Attributes:
         adjustable: The running jobs whose number may change now, by id.
         counts: The numbers that each job may have, ascending, as far as the empty cluster could hold them; by id.
     """
 
-    def __init__(self, view: SchedulingView, *, rest_ms: int, choose: ChooseGpus = choose_free_gpus) -> None:
-        self._free = ExclusiveRound(view, choose)
+    def __init__(
+        self,
+        view: SchedulingView,
+        *,
+        rest_ms: int,
+        choose: ChooseGpus = choose_free_gpus,
+        placed: Placed | None = None,
+    ) -> None:
+        self._free = ExclusiveRound(view, choose, placed)
+        self._has_started = False
         self._reshaper = Reshaper(self._free.ledger, rest_ms=rest_ms)
         self.adjustable: Mapping[str, JobRequest] = self._reshaper.adjustable if view.can_move else {}
         self.counts: dict[str, list[int]] = {job_id: counts_of(request) for job_id, request in self.adjustable.items()}
@@ -58,8 +67,9 @@ class CountedRound:
         for smaller in reversed([one for one in possible if one <= count]):
             start = start or self._free.start(replace(job, request=sized(request, smaller)))
         if start is not None:
+            self._has_started = True
             return start
-        if possible and not count:
+        if possible and not count and (self._has_started or self._free.place_for(sized(request, possible[0]))):
             # Nobody looked for GPUs, so that an equal job that was given some still may.
             reason = Reason(code="OTHERS_GAIN_MORE", numbers={"gpus_needed": possible[0]})
             return Hold(job_id=request.job_id, reason=reason, candidates=self._free.candidates())

@@ -27,10 +27,12 @@ from scheduler_service.policies.placement import (
     kind_of,
     ranked,
     shape_of,
+    without_host,
 )
 from scheduler_service.policies.remaining_time import step_ms_of
 
 ChooseGpus = Callable[[Ledger, JobRequest, Mapping[str, Sequence[str]]], tuple[str, ...] | None]
+Placed = Callable[[JobRequest, tuple[str, ...]], None]
 
 
 class ExclusiveRound:
@@ -38,16 +40,20 @@ class ExclusiveRound:
 
     Args:
         view: The cluster.
-        choose: Which of the free GPUs of one kind a job takes; None = there are not enough.
+        choose: Which of the free GPUs of one kind a job takes; None = no set of them that it could take. Asked for
+            reasons too: what it returns is not taken before the job starts.
+        placed: Told what a job that starts takes.
 
     Attributes:
         ledger: What this round has given away.
     """
 
-    def __init__(self, view: SchedulingView, choose: ChooseGpus = choose_free_gpus) -> None:
+    def __init__(
+        self, view: SchedulingView, choose: ChooseGpus = choose_free_gpus, placed: Placed | None = None
+    ) -> None:
         self.ledger = Ledger(view)
         self._view = view
-        self._choose_gpus = choose
+        self._choose_gpus, self._placed = choose, placed
         self._free_known: dict[Kind, dict[str, list[str]]] | None = None
         self._inventory: Inventory | None = None
         self._failed: dict[object, Reason] = {}
@@ -82,12 +88,17 @@ class ExclusiveRound:
         shape = shape_of(request)
         if shape in self._hopeless:
             return None
-        for kind in sorted(self._free, key=lambda kind: self._execution_order(request, kind)):
-            gpu_ids = self._choose(request, kind)
-            if gpu_ids is not None:
-                return self._start(request, gpu_ids)
+        gpu_ids = self.place_for(request)
+        if gpu_ids is not None:
+            return self._start(request, gpu_ids)
         self._hopeless.add(shape)
         return None
+
+    def place_for(self, request: JobRequest) -> tuple[str, ...] | None:
+        """Return the free GPUs that a job would get now, of the kind with the least execution time; None = none."""
+        kinds = sorted(self._free, key=lambda kind: self._execution_order(request, kind))
+        found = (self._choose(request, kind) for kind in kinds)
+        return next((gpu_ids for gpu_ids in found if gpu_ids is not None), None)
 
     def hold(self, job: PendingJob) -> Hold:
         """Let a job wait; equal jobs wait for the same reason, as one object."""
@@ -147,6 +158,8 @@ class ExclusiveRound:
         resident = Resident(request=request, sub_batch=sub_batch, memory_reserved_bytes=reserved)
         self.ledger.place(resident, assignments)
         self.take(gpu_ids)
+        if self._placed is not None:
+            self._placed(request, gpu_ids)
         return Start(
             job_id=request.job_id,
             reason=alone_reason(self._view, request, gpu_ids),
@@ -155,14 +168,17 @@ class ExclusiveRound:
         )
 
     def _full(self, request: JobRequest) -> Reason:
-        """Say what is missing now: GPUs, or room on the hosts beside them."""
-        fitting = [nodes for kind, nodes in self._free.items() if self._fits_kind(request, kind)]
-        most_free = max((sum(map(len, nodes.values())) for nodes in fitting), default=0)
-        on_one_node = max((len(gpu_ids) for nodes in fitting for gpu_ids in nodes.values()), default=0)
-        gpus_free = on_one_node if self._view.nodes_per_job_max == 1 else most_free
-        if gpus_free >= request.gpus:
+        """Say what is missing now: GPUs, room on the hosts beside them, or only the way in which the policy spreads."""
+        fitting = {kind: nodes for kind, nodes in self._free.items() if self._fits_kind(request, kind)}
+        nodes_max = self._view.nodes_per_job_max or None
+        by_kind = [sorted(map(len, nodes.values()), reverse=True) for nodes in fitting.values()]
+        gpus_free = max((sum(counts[:nodes_max]) for counts in by_kind), default=0)
+        numbers = {"gpus_needed": request.gpus, "gpus_free": gpus_free}
+        if gpus_free < request.gpus:
+            return Reason(code="NO_FREE_GPU", numbers=numbers)
+        if any(self._choose(without_host(request), kind) is not None for kind in fitting):
             return host_reason(request)
-        return Reason(code="NO_FREE_GPU", numbers={"gpus_needed": request.gpus, "gpus_free": gpus_free})
+        return Reason(code="SPREAD_UNEVEN", numbers={**numbers, "gpus_on_node": max(map(max, by_kind))})
 
     def candidates(self) -> tuple[Candidate, ...]:
         """Return how every GPU looks for a job that runs alone; nothing where nobody asked."""

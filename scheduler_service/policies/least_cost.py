@@ -24,6 +24,7 @@ from scheduler_service.core.capacity import (
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
 from scheduler_service.core.gpu_columns import LoadClass, columns_of
 from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.ratio_sums import exceeds, rounded_sum
 from scheduler_service.core.records import Gpu, JobRequest, Reason
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.policies.cheapest_gpus import CheapestGpus, Costs
@@ -199,7 +200,7 @@ class LeastCostRound:
         refusal = sharing_obstacle(resident, residents, gpu, self._view.predictions) if residents else None
         if refusal is not None:
             return refusal
-        utilization_ratio = sum(self._utilization(other, gpu.device) for other in (resident, *residents))
+        utilization_ratio = rounded_sum(self._utilization(other, gpu.device) for other in (resident, *residents))
         need_bytes = resident.memory_reserved_bytes
         limit = self._limit_obstacle(load, need_bytes, utilization_ratio)
         if limit is not None:
@@ -242,7 +243,7 @@ class LeastCostRound:
         if load.residents and need_bytes > free_bytes:
             numbers = {"needed_bytes": need_bytes, "free_bytes": free_bytes, "gpu_memory_bytes": gpu.memory_bytes}
             return Reason(code="MEMORY_DOES_NOT_FIT", numbers=numbers, gpu_ids=(gpu.gpu_id,))
-        if load.residents and utilization_ratio > self._costs.utilization_max_ratio:
+        if load.residents and exceeds(utilization_ratio, self._costs.utilization_max_ratio):
             most = self._costs.utilization_max_ratio
             ratios = {"utilization_ratio": utilization_ratio, "utilization_max_ratio": most}
             return Reason(code="UTILIZATION_TOO_HIGH", numbers=ratios, gpu_ids=(gpu.gpu_id,))

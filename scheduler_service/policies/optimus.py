@@ -65,7 +65,7 @@ class Optimus:
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return reshapes, then one decision per pending job."""
         places = _Places(view)
-        round_ = CountedRound(view, rest_ms=self.interval_ms, choose=places.choose)
+        round_ = CountedRound(view, rest_ms=self.interval_ms, choose=places.choose, placed=places.take)
         jobs = _JobTable(view, round_)
         counts = allocate_tasks(jobs.demands(places.room), jobs.rest_of)
         wanted = {job_id: int(counts.workers[row]) for row, job_id in enumerate(jobs.job_ids)}
@@ -203,20 +203,24 @@ class _Places:
     def __init__(self, view: SchedulingView) -> None:
         self.room = TaskRoom(view)
         self.servers: Mapping[str, int] = {}
+        self._needs: dict[tuple[str, ...], Mapping[str, Floats]] = {}
 
     def choose(
         self, ledger: Ledger, request: JobRequest, by_node: Mapping[str, Sequence[str]]
     ) -> tuple[str, ...] | None:
-        """Return free GPUs: of the fullest node that suffices, else evenly on the fewest emptiest ones; None = none do.
-
-        What is returned counts as taken.
-        """
+        """Return free GPUs: of the fullest node that suffices, else evenly on the fewest emptiest; None = none do."""
         emptiest = sorted(by_node, key=lambda node_id: (-len(by_node[node_id]), node_id))
         fullest = sorted(by_node, key=lambda node_id: (len(by_node[node_id]), node_id))
         groups = [[node_id] for node_id in fullest if len(by_node[node_id]) >= request.gpus]
         groups += [emptiest] if ledger.view.nodes_per_job_max != 1 else []
         found = (self._spread(ledger, request, by_node, group) for group in groups)
         return next((gpu_ids for gpu_ids in found if gpu_ids is not None), None)
+
+    def take(self, request: JobRequest, gpu_ids: tuple[str, ...]) -> None:
+        """Occupy what the workers and servers of a job need on the nodes of the GPUs that were chosen for it last."""
+        del request
+        for node_id, need in self._needs[gpu_ids].items():
+            self.room.left[node_id] -= need
 
     def _spread(
         self, ledger: Ledger, request: JobRequest, by_node: Mapping[str, Sequence[str]], nodes: Sequence[str]
@@ -237,6 +241,6 @@ class _Places:
             node = ledger.view.nodes[nodes[part.node]]
             if not ledger.host_fits(node, request, gpus_here=part.workers, gpus=request.gpus):
                 return None
-        for part in placed:
-            self.room.left[nodes[part.node]] -= worker * part.workers + server * part.servers
-        return tuple(gpu_id for part in placed for gpu_id in by_node[nodes[part.node]][: part.workers])
+        gpu_ids = tuple(gpu_id for part in placed for gpu_id in by_node[nodes[part.node]][: part.workers])
+        self._needs[gpu_ids] = {nodes[part.node]: worker * part.workers + server * part.servers for part in placed}
+        return gpu_ids

@@ -106,7 +106,8 @@ def _spread(group: TaskGroup, nodes: Sequence[int], left: Sequence[Amounts]) -> 
     shares = even_shares(group.workers, group.servers, len(nodes))
     needs = {share: group.need(*share) for share in set(shares)}
     for node, share in zip(nodes, shares, strict=True):
-        if any(need > have + _ROOM * abs(have) for need, have in zip(needs[share], left[node], strict=True)):
+        # Who asks for nothing of a resource fits even where others took more of it than there is.
+        if any(need > max(have + _ROOM * abs(have), 0.0) for need, have in zip(needs[share], left[node], strict=True)):
             return ()
     return tuple(
         PlacedTasks(node=node, workers=workers, servers=servers)

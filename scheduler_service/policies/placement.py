@@ -31,8 +31,10 @@ _NEAREST_FIRST = (
     "SHARE_NOT_ALLOWED",
     "TOO_MANY_JOBS",
     "GPU_RELEASING",
+    "SPREAD_UNEVEN",
     "HOST_DOES_NOT_FIT",
     "MEMORY_LIKELY_EXCEEDS_GPU",
+    "TASKS_DO_NOT_FIT",
     "MEMORY_EXCEEDS_GPU",
     "PEAK_EXCEEDS_GPU",
 )
@@ -156,8 +158,17 @@ def alone_reason(view: SchedulingView, request: JobRequest, gpu_ids: Sequence[st
 
 def host_reason(request: JobRequest) -> Reason:
     """Return that no host has room for a job."""
+    worker = request.worker_demand
+    if worker is not None and not request.cpu_cores and not request.host_memory_bytes:
+        numbers = {"cpu_cores": worker.cpu_cores, "host_memory_bytes": worker.host_memory_bytes}
+        return Reason(code="TASKS_DO_NOT_FIT", numbers={"workers_count": request.gpus, **numbers})
     numbers = {"cpu_cores": request.cpu_cores, "host_memory_bytes": request.host_memory_bytes}
     return Reason(code="HOST_DOES_NOT_FIT", numbers=numbers)
+
+
+def without_host(request: JobRequest) -> JobRequest:
+    """Return a request as if it asked for nothing but GPUs: what refuses it is not its hosts."""
+    return replace(request, cpu_cores=0.0, host_memory_bytes=0, worker_demand=None, server_demand=None)
 
 
 def nearest_obstacle(obstacles: Iterable[Reason]) -> Reason:

@@ -75,7 +75,7 @@ class TaskRoom:
     def fits(self, request: JobRequest, node_id: str, gpus_here: int) -> bool:
         """Say whether CPU and memory of a node suffice for so many workers and servers."""
         need = pair_demand(request) * gpus_here
-        return bool((need[1:] <= self.left[node_id][1:] + 1e-9).all())
+        return bool((need[1:] <= np.maximum(self.left[node_id][1:], 0.0) + 1e-9).all())
 
     def leftover(self, request: JobRequest, node_id: str, gpus_here: int) -> float:
         """Return how much of a node would be left, as the sum of its resources' shares; what is unlimited counts 0."""

@@ -71,6 +71,23 @@ def test_every_reason_has_a_text_with_all_its_numbers(name: str, seed: int) -> N
         assert all(reason.code in REASON_TEXTS for reason in reasons)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_the_registry_says_of_sharing_and_moving_is_kept(name: str, seed: int) -> None:
+    entry, seen = POLICIES[name], crowded_view(seed)
+    decisions = list(unfolded(make_policy(name, {}).decide(seen)))
+    held = {gpu_id for gpu_id, entry in seen.gpus.items() if entry.job_ids}
+    given = [part.gpu_id for one in decisions if isinstance(one, Start) for part in one.assignments]
+    if not entry.touches_running:
+        assert not any(isinstance(one, Stop | Migrate | Reshape) for one in decisions)
+    if not entry.shares_gpus:
+        assert not held.intersection(given)
+        assert len(given) == len(set(given))
+    if not entry.chooses_counts:
+        wanted = {one.request.job_id: one.request.gpus for one in seen.pending}
+        starts = {one.job_id: len(one.assignments) for one in decisions if isinstance(one, Start)}
+        assert starts == {job_id: wanted[job_id] for job_id in starts}
+
+
 def test_an_empty_cluster_and_an_empty_queue_are_fine(name: str) -> None:
     policy = make_policy(name, {})
     assert list(policy.decide(view())) == []

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cotenant import process_tree
+from cotenant.default_policy import DEFAULT_POLICY
 from tests.support.real_cluster import ROOT, RealCluster, real_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -102,7 +103,7 @@ def test_the_doctor_finds_the_services(cluster: RealCluster) -> None:
 def test_policies_are_listed_and_one_is_in_use(cluster: RealCluster) -> None:
     policies = json.loads(cluster.cotenant("policies", "list", "-o", "json").stdout)["policies"]
     assert {"fifo", "horus"} <= {policy["name"] for policy in policies}
-    assert [policy["name"] for policy in policies if policy["active"]] == ["horus"]
+    assert [policy["name"] for policy in policies if policy["active"]] == [DEFAULT_POLICY]
 
 
 def test_a_prediction_needs_no_service(tmp_path: Path) -> None:

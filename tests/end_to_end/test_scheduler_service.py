@@ -269,6 +269,8 @@ def test_health_metrics_and_a_drained_end(scheduler: SchedulerProcess, client: S
     assert urllib.request.urlopen(f"{base}/readyz", timeout=10).status == 200
     with FakeAgent(scheduler.address):
         client.wait_for_phase("job-1", "RUNNING")
+        metrics = urllib.request.urlopen(f"{base}/metrics", timeout=10).read().decode()
+        assert "cotenant_scheduler_first_wait_seconds_count 1.0" in metrics
         assert scheduler.terminate() == 0
     submitted = [line for line in scheduler.log_lines() if line.get("kind") == "JobSubmitted"]
     assert [line["job_id"] for line in submitted] == ["job-1"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 
@@ -167,3 +169,47 @@ def test_consent_decides_who_shares() -> None:
     assert sharing(in_domain=False) == "OUT_OF_DOMAIN"
     assert sharing(Share.ANY, in_domain=False) == "STARTS_SHARED"
     assert sharing(Share.NEVER) == "SHARE_NOT_ALLOWED"
+
+
+@pytest.mark.parametrize("last", [0.1, 0.2, 0.9])
+def test_jobs_whose_utilizations_reach_the_limit_share_whoever_comes_last(last: float) -> None:
+    """0.2 + 0.1 + 0.9 is 1.2, though their binary fractions are not in every order."""
+    ratios = {"a": 0.1, "b": 0.2, "c": 0.9}
+    known = store(
+        [prediction(key, memory=memory(1), utilization_ratio=ratio) for key, ratio in ratios.items()],
+        all_pairs(list(ratios), 0.0),
+    )
+    *there, newcomer = sorted(ratios, key=lambda key: ratios[key] == last)
+    policy = Horus(utilization_max_ratio=1.2, max_jobs_per_gpu=3)
+    for order in (there, there[::-1]):
+        (decision,) = unfolded(
+            policy.decide(
+                view(
+                    nodes=[node()],
+                    holding=[running(job(f"old-{key}", key=key), ["n0.0"]) for key in order],
+                    waiting=[pending(job("new", key=newcomer))],
+                    predictions=known,
+                )
+            )
+        )
+        assert decision.reason.code == "STARTS_SHARED"
+
+
+def test_a_gpu_that_is_exactly_full_still_lies_on_the_line_of_the_curve() -> None:
+    """0.56 + 0.34 + 0.1 is 1: the line gives 0.5, the curve above it would give 5."""
+    ratios = {"a": 0.56, "b": 0.34, "c": 0.1}
+    known = store(
+        [prediction(key, memory=memory(1), utilization_ratio=ratio) for key, ratio in ratios.items()],
+        all_pairs(list(ratios), 0.0),
+    )
+    curves = {"standin": {"linear": [0.0, 0.5], "quadratic": [0.0, 0.0, 5.0]}}
+    policy = Horus(curves=curves, max_jobs_per_gpu=3, weight_memory=0.0, weight_utilization=1.0)
+    for newcomer, *there in permutations(ratios):
+        seen = view(
+            nodes=[node("n0", [gpu("n0.0", device="standin")])],
+            holding=[running(job(f"old-{key}", key=key), ["n0.0"]) for key in there],
+            waiting=[pending(job("new", key=newcomer))],
+            predictions=known,
+        )
+        (start,) = unfolded(policy.decide(seen))
+        assert start.reason.numbers["cost"] == pytest.approx(0.5), newcomer

@@ -11,7 +11,8 @@ import pytest
 from benchmarks.papers.optimus_parameters import assign_as_mxnet, resnet50_blocks
 from scheduler_service.core.decisions import Decision, Hold, Reshape, Start, unfolded
 from scheduler_service.core.plan_check import check_plan
-from scheduler_service.core.records import TaskDemand
+from scheduler_service.core.reason_texts import describe_reason
+from scheduler_service.core.records import Reason, TaskDemand
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.optimus import Optimus
 from scheduler_service.policies.optimus_allocation import Demands, Floats, Integers, allocate_tasks
@@ -209,3 +210,54 @@ def test_servers_are_chosen_told_and_get_room_on_the_hosts() -> None:
         (start,) = decided(now)
         assert isinstance(start, Start)
         assert (len(start.assignments), start.reason.numbers["servers_count"]) == expected
+
+
+def held_reason(request: Any, **facts: Any) -> Reason:
+    (held,) = decided(view(waiting=[pending(request)], predictions=KNOWN, **facts))
+    assert isinstance(held, Hold)
+    return held.reason
+
+
+def test_a_gang_whose_gpus_are_free_but_lie_unevenly_is_told_so() -> None:
+    """Three and one are free, four are needed; two and two would do, and nobody asked for CPU or memory."""
+    blocker = running(job("old", key="key"), ["n1.0"])
+    gang = elastic("gang", 1_000, (4,))
+    reason = held_reason(gang, nodes=[node("n0", 3), node("n1", 2, cpu_cores=8.0)], holding=[blocker])
+    assert reason.code == "SPREAD_UNEVEN"
+    assert reason.numbers == {"gpus_needed": 4, "gpus_free": 4, "gpus_on_node": 3}
+    assert "CPU" not in describe_reason(reason)
+
+
+def test_a_gang_that_may_span_two_nodes_is_told_how_many_gpus_it_can_have() -> None:
+    nodes = [node("n0", 2), node("n1", 1), node("n2", 4)]
+    blocker = running(job("old", key="key", gpus=3), ["n2.0", "n2.1", "n2.2"])
+    reason = held_reason(elastic("gang", 1_000, (4,)), nodes=nodes, holding=[blocker], nodes_per_job_max=2)
+    assert reason == Reason(code="NO_FREE_GPU", numbers={"gpus_needed": 4, "gpus_free": 3})
+
+
+def test_workers_that_find_no_cpu_are_told_what_one_of_them_needs() -> None:
+    worker = TaskDemand(cpu_cores=3.0, gpus=1)
+    gang = elastic("gang", 1_000, (2,), worker_demand=worker)
+    old = running(elastic("old", 1_000, (2,), worker_demand=worker), ["n0.0", "n0.1"], started_at_ms=0)
+    reason = held_reason(gang, nodes=[node("n0", 4, cpu_cores=8.0)], holding=[old])
+    assert reason.code == "TASKS_DO_NOT_FIT"
+    assert (reason.numbers["workers_count"], reason.numbers["cpu_cores"]) == (2, 3.0)
+
+
+def test_a_job_that_asks_for_cpu_itself_still_hears_of_the_host() -> None:
+    gang = elastic("gang", 1_000, (2,), cpu_cores=6.0)
+    old = running(elastic("old", 1_000, (2,), cpu_cores=3.0), ["n0.0", "n0.1"])
+    reason = held_reason(gang, nodes=[node("n0", 4, cpu_cores=8.0)], holding=[old])
+    assert reason == Reason(code="HOST_DOES_NOT_FIT", numbers={"cpu_cores": 6.0, "host_memory_bytes": 0})
+
+
+def test_a_job_that_asks_for_no_cpu_starts_where_others_took_more_than_there_is() -> None:
+    old = running(elastic("old", 1_000, (2,), cpu_cores=6.0), ["n0.0", "n0.1"])
+    now = view(
+        nodes=[node("n0", 4, cpu_cores=8.0)],
+        holding=[old],
+        waiting=[pending(elastic("gang", 1_000, (2,)))],
+        predictions=KNOWN,
+    )
+    (start,) = decided(now)
+    assert isinstance(start, Start)

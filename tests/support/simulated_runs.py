@@ -23,7 +23,7 @@ FREE_CHANGES = Charges(launch_ms=0, restart_ms=0, checkpoint_ms=0, checkpoint_in
 def drawn(*, seed: int = 0, **changes: Any) -> Trace:
     """A drawn workload; the fields are those of the TOML file."""
     data: dict[str, Any] = {"jobs": 50, "classes": [{"step_ms": 1.0}], **changes}
-    return draw(Path("drawn.toml"), data, Consent(), seed=seed)
+    return draw(Path("drawn.toml"), data, Consent(max_slowdown_ratio=1.0), seed=seed)
 
 
 def trace_job(job_id: str, *, at_s: float = 0.0, seconds: float = 100.0, gpus: int = 1, **changes: Any) -> TraceJob:

@@ -42,6 +42,7 @@ from cotenant.v1 import scheduling_pb2
 JOBS_TIMEOUT_MS = 600_000
 END_TIMEOUT_MS = 20_000
 POLICY = "horus"
+"""Not the default on purpose: the demo shows who shares with whom, and horus lets jobs share wherever they consent."""
 PREDICTION_LEGEND = (
     "[lower, upper] are nominal 90 % intervals; 99 % is the bound by which memory is placed, GiB. DOMAIN OUT = unlike "
     "everything that the models were trained on: a job that says `share: any` shares on such a prediction, one that "

@@ -27,8 +27,16 @@ def test_the_example_shares_one_gpu_and_leaves_the_other_alone() -> None:
     ("flags", "reason", "complaint"),
     [
         (["--policy", "horuss"], "UNKNOWN_POLICY", "policy: there is no policy 'horuss' (did you mean horus?)"),
-        (["--parameters", '{"x": 1}'], "INVALID_REQUEST", "parameters: policy horus has no parameter 'x'"),
-        (["--parameters", '{"queues": "x"}'], "INVALID_REQUEST", "parameters: parameter queues of policy horus must"),
+        (
+            ["--policy", "horus", "--parameters", '{"x": 1}'],
+            "INVALID_REQUEST",
+            "parameters: policy horus has no parameter 'x'",
+        ),
+        (
+            ["--policy", "horus", "--parameters", '{"queues": "x"}'],
+            "INVALID_REQUEST",
+            "parameters: parameter queues of policy horus must",
+        ),
     ],
 )
 def test_a_wrong_policy_and_a_wrong_parameter_are_told_apart(flags: list[str], reason: str, complaint: str) -> None:

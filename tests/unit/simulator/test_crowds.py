@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 
 from cotenant_simulator.truth.crowds import SummedUtilization
@@ -42,3 +44,12 @@ def test_four_jobs_on_a_gpu_end_later_by_the_law_than_by_the_sum_of_pairs() -> N
     by_law = run(trace_of(*jobs, slowdown_ratio=0.49, kinds=kinds, crowd=LAW), policy="obp")
     assert max(ends_s(by_pairs).values()) == pytest.approx(247.0)
     assert max(ends_s(by_law).values()) == pytest.approx(296.0)
+
+
+def test_a_crowd_that_fills_the_gpu_exactly_lies_on_the_line_in_every_order() -> None:
+    """0.56 + 0.34 + 0.1 is 1, though their binary fractions are not in every order."""
+    ratios = {"a": 0.56, "b": 0.34, "c": 0.1}
+    kinds = {(key, EVERY_DEVICE): kind(utilization_ratio=ratio) for key, ratio in ratios.items()}
+    truth = Truth(kinds=kinds, crowd=SummedUtilization(linear=0.5, quadratic=5.0))
+    found = {truth.slowdown_beside_ratio(victim, others, "gpu") for victim, *others in permutations(ratios)}
+    assert found == {0.5}

@@ -92,6 +92,7 @@ def test_the_json_has_the_keys_that_were_promised(workload: Path) -> None:
         "seed",
         "policies",
         "jobs",
+        "warnings",
     ]
     assert found["schema"] == "cotenant.simulate/1"
     assert list(found["trace"]) == ["path", "sha256", "jobs"]
@@ -113,7 +114,7 @@ def test_the_first_simulation_of_the_readme_ends_with_every_job_finished(tmp_pat
 
 
 def test_the_sums_fit_the_jobs(workload: Path) -> None:
-    found = report(workload, "--cluster", "2x2", "--jobs", "all")
+    found = report(workload, "--cluster", "2x2", "--policies", "fifo", "--jobs", "all")
     (policy,), jobs = found["policies"], found["jobs"]
     ends = [job["finished_at_ms"] for job in jobs]
     assert policy["jct_s"]["mean"] == pytest.approx(sum(job["jct_s"] for job in jobs) / len(jobs), abs=1e-5)
@@ -148,9 +149,13 @@ def test_the_page_holds_everything_and_fetches_nothing(workload: Path, tmp_path:
 
 
 def test_unfinished_jobs_are_counted_and_fail_the_command(workload: Path) -> None:
-    done = simulate(workload, "--cluster", "4x1", "--parameter", "fifo.overtaking=true", "-o", "json")
+    done = simulate(
+        workload, "--cluster", "4x1", "--policies", "fifo", "--parameter", "fifo.overtaking=true", "-o", "json"
+    )
     assert done.returncode in {0, 1}
-    wide = simulate(workload, "--cluster", "1x1", "--parameter", "fifo.overtaking=true", "-o", "json")
+    wide = simulate(
+        workload, "--cluster", "1x1", "--policies", "fifo", "--parameter", "fifo.overtaking=true", "-o", "json"
+    )
     missing = sum(job["jobs_submitted"] - job["jobs_finished"] for job in json.loads(wide.stdout)["policies"])
     assert missing > 0
     assert wide.returncode == 1
@@ -217,11 +222,11 @@ def test_machines_that_cannot_be_are_refused(text: str, complaint: str, tmp_path
 def test_a_policy_that_finishes_nothing_has_no_times_to_compare(tmp_path: Path) -> None:
     file = tmp_path / "wide.toml"
     file.write_text("jobs = 2\n[[classes]]\ngpus = [8]\n")
-    done = simulate(file, "--cluster", "1x1")
+    done = simulate(file, "--cluster", "1x1", "--policies", "fifo")
     assert done.returncode == 1
     assert done.stdout.splitlines()[-1].split() == ["fifo", "0/2", "-", "-", "-", "-", "0", "0", "%", "0", "0"]
     assert re.fullmatch(r"fifo: 2 of 2 jobs did not finish; what jobs were first held for: [A-Z_]+ \d+\n", done.stderr)
-    policy = json.loads(simulate(file, "--cluster", "1x1", "-o", "json").stdout)["policies"][0]
+    policy = json.loads(simulate(file, "--cluster", "1x1", "--policies", "fifo", "-o", "json").stdout)["policies"][0]
     assert (policy["makespan_s"], policy["gpu_allocated_ratio"]) == (0.0, 0.0)
 
 

@@ -1,0 +1,121 @@
+"""What a comparison of policies cannot show: workloads and outcomes that are the same for several of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cotenant_simulator.run.records import RunResult
+from cotenant_simulator.truth.kinds import DOES_NOT_FIT, Kind
+from cotenant_simulator.truth.trace import Trace
+from scheduler_service.policy_registry import POLICIES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caveat:
+    """One of them.
+
+    Attributes:
+        code: What it is, for programs.
+        policies: Whom it concerns.
+        message: What it is and what would change it.
+    """
+
+    code: str
+    policies: tuple[str, ...]
+    message: str
+
+
+def caveats_of_trace(trace: Trace, policies: Sequence[str]) -> list[Caveat]:
+    """Return what can be said before any run.
+
+    Args:
+        trace: The workload, with the consent of its jobs.
+        policies: Those that are asked for.
+    """
+    sharing = tuple(name for name in policies if POLICIES[name].shares_gpus)
+    choosing = tuple(name for name in policies if POLICIES[name].chooses_counts)
+    found = [_nobody_shares(trace, sharing), _alike(trace, sharing), _rigid(trace, choosing)]
+    return [one for one in found if one is not None]
+
+
+def caveats_of_outcomes(results: Sequence[RunResult]) -> list[Caveat]:
+    """Return which policies did the same to every job."""
+    alike: dict[object, list[str]] = {}
+    for result in results:
+        outcome = tuple((job.first_started_at_ms, job.finished_at_ms, job.held_ms, job.attempts) for job in result.jobs)
+        names = alike.setdefault(outcome, [])
+        if result.policy not in names:
+            names.append(result.policy)
+    return [
+        Caveat(
+            code="SAME_OUTCOME",
+            policies=tuple(names),
+            message=f"{_listed(names)} started and ended every job at the same instants: "
+            "this workload on this cluster cannot tell them apart",
+        )
+        for names in alike.values()
+        if len(names) > 1
+    ]
+
+
+def _nobody_shares(trace: Trace, sharing: tuple[str, ...]) -> Caveat | None:
+    slowdowns = _slowdowns(trace)
+    consents = {job.request.max_slowdown_ratio for job in trace.jobs}
+    if not sharing or not slowdowns or not consents or min(slowdowns) <= max(consents):
+        return None
+    return Caveat(
+        code="NOBODY_SHARES",
+        policies=sharing,
+        message=f"every two jobs slow each other down by {min(slowdowns):g} or more, and nobody accepts more than "
+        f"{max(consents):g}: no job shares a GPU under {_listed(sharing)} (--max-slowdown and --slowdown change that)",
+    )
+
+
+def _alike(trace: Trace, sharing: tuple[str, ...]) -> Caveat | None:
+    """All that a sharing policy could prefer one partner for is the same for all of them."""
+    kinds, slowdowns = _kinds(trace), _slowdowns(trace)
+    loads = {(kind.memory_bytes, kind.utilization_ratio) for kind in kinds}
+    if len(sharing) < 2 or len(slowdowns) > 1 or len(loads) > 1 or len(trace.jobs) < 2:
+        return None
+    return Caveat(
+        code="PAIRS_ALIKE",
+        policies=sharing,
+        message=f"every pair of jobs has the same slowdown, memory and utilization: {_listed(sharing)} differ by order "
+        "only, not by whom they let share; use a trace with measured pairs (gavel, an event log, a data set)",
+    )
+
+
+def _rigid(trace: Trace, choosing: tuple[str, ...]) -> Caveat | None:
+    if not choosing or not trace.jobs or any(len(set(job.request.allowed_gpus)) > 1 for job in trace.jobs):
+        return None
+    return Caveat(
+        code="JOBS_RIGID",
+        policies=choosing,
+        message=f"no job of this trace allows other numbers of GPUs than its own: {_listed(choosing)} cannot choose "
+        "any, which is what they are made for",
+    )
+
+
+def _kinds(trace: Trace) -> list[Kind]:
+    keys = {job.request.key for job in trace.jobs}
+    return [kind for (key, _), kind in trace.truth.kinds.items() if key in keys]
+
+
+def _slowdowns(trace: Trace) -> set[float]:
+    """Return every slowdown that some pair of jobs of the trace may be predicted to have; empty = none is known."""
+    truth, keys = trace.truth, {job.request.key for job in trace.jobs}
+    measured = {
+        (victim, other, device): ratio
+        for (victim, other, device), ratio in truth.slowdowns.items()
+        if victim in keys and other in keys
+    }
+    found = set(measured.values()) - {DOES_NOT_FIT}
+    pairs = {(victim, other) for victim, other, _ in measured}
+    if truth.predicts_unmeasured and len(pairs) < len(keys) ** 2:
+        found.add(truth.slowdown_ratio)
+    return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
