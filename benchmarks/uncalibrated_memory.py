@@ -36,7 +36,6 @@ import numpy.typing as npt
 from scipy.optimize import linprog
 from scipy.sparse import csr_matrix, eye, hstack
 
-from benchmarks.solo_problems import Task, read_task
 from cotenant.profile_schema import SoloRow
 from predictor_service.features.analytical_memory import ACTIVATION_SCALE, MemoryBreakdown
 from predictor_service.features.batch_figures import figures_at
@@ -48,6 +47,8 @@ from predictor_service.importers.miso import import_miso
 from predictor_service.importers.salus import import_salus
 from predictor_service.importers.timm_bench import import_timm_bench
 from predictor_service.learning.failed_runs import find_failed_runs
+from predictor_service.learning.problem_reader import read_problem
+from predictor_service.learning.profile_files import MeasuredProfiles
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -113,9 +114,10 @@ def main() -> dict[str, Any]:
 
 def read_rows(root: Path) -> tuple[MemoryRows, dict[str, int]]:
     """The rows of GPUMemNet whose memory and graph are known, and how many others there are by reason."""
-    failed_ids = _failed_ids(root)
+    profiles = MeasuredProfiles(name="gpumemnet", solo=tuple(import_gpumemnet(root / "gpumemnet").solo), pairs=())
+    failed_ids = _failed_ids(profiles)
     kept, left_out = [], {"memory_implausible": 0, "no_graph": 0}
-    for row in import_gpumemnet(root / "gpumemnet").solo:
+    for row in profiles.solo:
         counted = count_row(row)
         if "memory_implausible" in row.quality_flags:
             left_out["memory_implausible"] += 1
@@ -139,8 +141,8 @@ def read_rows(root: Path) -> tuple[MemoryRows, dict[str, int]]:
     )
 
 
-def _failed_ids(root: Path) -> set[str]:
-    timm = read_task(Task(target="memory", data="gpumemnet", campaign="timm"), root)
+def _failed_ids(profiles: MeasuredProfiles) -> set[str]:
+    timm = read_problem(profiles, "memory", A100, "timm").problem
     return {run_id for run_id, failed in zip(timm.row_ids, find_failed_runs(timm), strict=True) if failed}
 
 

@@ -23,7 +23,7 @@ SUB_BATCHES_MAX: Final = 64
 NO_VERSION: Final = "none"
 _NO_TRAINED_MODEL: Final = Notice(
     code="NO_TRAINED_MODEL",
-    message="no model of this device type: counted from its peaks alone; `cotenant retrain` learns what was measured",
+    message="no model of this device type: estimated from its peaks; `cotenant retrain` learns what was measured",
 )
 _OUT_OF_DOMAIN: Final = Notice(code="OUT_OF_DOMAIN", message="unlike every job that was measured on this device type")
 
