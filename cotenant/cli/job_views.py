@@ -16,6 +16,8 @@ ENDED = (
 NARROW_WIDTH = 120
 AWAITING_PREDICTION = "AWAITING_PREDICTION"
 """Reason of the first moment of every job with a graph: not worth saying."""
+NOT_CALIBRATED = "estimate, range not calibrated"
+"""In place of 90 % and 99 % where no measurement checked how often a range holds."""
 _PHASE_STYLES = {"running": "green", "failed": "red", "pending": "yellow", "cancelled": "dim", "finished": "cyan"}
 
 _COLUMNS = (
@@ -132,9 +134,12 @@ def estimate_text(estimate: resources_pb2.Estimate, kind: str) -> str:
     show = {"bytes": quantities.format_gib, "ms": quantities.format_ms, "ratio": quantities.format_percent}[kind]
     text = show(estimate.value)
     if estimate.confidence > 0:
-        text += f" [{show(estimate.lower)}, {show(estimate.upper)}] at {estimate.confidence:.0%}"
+        text += f" [{show(estimate.lower)}, {show(estimate.upper)}]"
+        text += "" if estimate.range_not_calibrated else f" at {estimate.confidence:.0%}"
     if estimate.HasField("upper_99"):
-        text += f", 99 % bound {show(estimate.upper_99)}"
+        bound = "bound" if estimate.range_not_calibrated else "99 % bound"
+        text += f", {bound} {show(estimate.upper_99)}"
+    text += f" ({NOT_CALIBRATED})" if estimate.range_not_calibrated else ""
     return text + (f", {level_name(estimate.level)}" + ("" if estimate.in_domain else ", OUT OF DOMAIN"))
 
 

@@ -13,10 +13,10 @@ from cotenant.cli.exit_codes import ExitCode
 from cotenant.cli.formats import emit_message
 from cotenant.cli.graph_input import load_graph
 from cotenant.cli.prediction_views import (
-    QUANTITY_COLUMNS,
-    SUB_BATCH_COLUMNS,
     prediction_lines,
+    quantity_columns,
     quantity_rows,
+    sub_batch_columns,
     sub_batch_rows,
 )
 from cotenant.cli.session import Session, show, tell, with_session
@@ -119,10 +119,10 @@ def show_prediction(session: Session, answer: prediction_pb2.PredictJobResponse,
     if not session.output.is_for_people:
         emit_message(answer, session.output, names=[answer.prediction_id])
         return
-    show(render_table(QUANTITY_COLUMNS, quantity_rows(answer), session.width))
+    show(render_table(quantity_columns(answer), quantity_rows(answer), session.width))
     if answer.sub_batches:
         show("")
-        show(render_table(SUB_BATCH_COLUMNS, sub_batch_rows(answer), session.width))
+        show(render_table(sub_batch_columns(answer), sub_batch_rows(answer), session.width))
     show("")
     show(render_labelled(prediction_lines(answer, device), session.width))
 

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cotenant import quantities
-from cotenant.cli.job_views import level_name
+from cotenant.cli.job_views import NOT_CALIBRATED, level_name
 from cotenant.cli.tables import Column, Row
 from cotenant.v1 import prediction_pb2, resources_pb2
 
-QUANTITY_COLUMNS = (
-    Column(title="PREDICTED"),
-    Column(title="VALUE", right=True),
-    Column(title="INTERVAL", right=True),
-    Column(title="99 % BOUND", right=True),
-    Column(title="BASED ON", shrinks=True),
-)
-SUB_BATCH_COLUMNS = (
-    Column(title="SUB-BATCH", right=True),
-    Column(title="ACCUMULATED", right=True),
-    Column(title="MEMORY", right=True),
-    Column(title="99 % BOUND", right=True),
-    Column(title="STEP", right=True),
-)
+
+def quantity_columns(answer: prediction_pb2.PredictJobResponse) -> Sequence[Column]:
+    """Returns the headings of the quantities: what was not calibrated is no interval and has no 99 %."""
+    estimates = (answer.memory_bytes, answer.utilization_ratio, answer.step_ms)
+    return (
+        Column(title="PREDICTED"),
+        Column(title="VALUE", right=True),
+        Column(title="RANGE" if any(each.range_not_calibrated for each in estimates) else "INTERVAL", right=True),
+        Column(title=_bound_title(answer), right=True),
+        Column(title="BASED ON", shrinks=True),
+    )
+
+
+def sub_batch_columns(answer: prediction_pb2.PredictJobResponse) -> Sequence[Column]:
+    """Returns the headings of the sub-batches."""
+    return (
+        Column(title="SUB-BATCH", right=True),
+        Column(title="ACCUMULATED", right=True),
+        Column(title="MEMORY", right=True),
+        Column(title=_bound_title(answer), right=True),
+        Column(title="STEP", right=True),
+    )
+
+
+def _bound_title(answer: prediction_pb2.PredictJobResponse) -> str:
+    return "BOUND" if answer.memory_bytes.range_not_calibrated else "99 % BOUND"
 
 
 def quantity_rows(answer: prediction_pb2.PredictJobResponse) -> list[Row]:
@@ -41,6 +55,7 @@ _percent = quantities.format_percent
 def _row(label: str, estimate: resources_pb2.Estimate, show: quantities.Format) -> Row:
     bound = show(estimate.upper_99) if estimate.HasField("upper_99") else "-"
     level = level_name(estimate.level) + ("" if estimate.in_domain else ", OUT OF DOMAIN")
+    level += ", not calibrated" if estimate.range_not_calibrated else ""
     interval = f"{show(estimate.lower)} .. {show(estimate.upper)}"
     style = "" if estimate.in_domain else "yellow"
     return Row(cells=(label, show(estimate.value), interval, bound, level), styles=((4, style),))
@@ -67,11 +82,11 @@ def prediction_lines(answer: prediction_pb2.PredictJobResponse, device: str) -> 
     lines = [("fits", _verdict(answer, device))]
     if answer.HasField("largest_batch_that_fits"):
         largest = answer.largest_batch_that_fits
-        lines.append(("largest batch", f"{largest} fits by the 99 % bound" if largest else "none fits"))
-    confidence = answer.memory_bytes.confidence
+        bound = f"bound ({NOT_CALIBRATED})" if answer.memory_bytes.range_not_calibrated else "99 % bound"
+        lines.append(("largest batch", f"{largest} fits by the {bound}" if largest else "none fits"))
     lines += [
         ("graph", _graph_text(answer.graph)),
-        ("model", f"{answer.model_version}, intervals hold {confidence:.0%} of measured values (nominal)"),
+        ("model", f"{answer.model_version}, {_promise(answer)}"),
         *[("warning", f"{warning.code}: {warning.message}") for warning in answer.warnings],
     ]
     return lines
@@ -82,9 +97,31 @@ def _verdict(answer: prediction_pb2.PredictJobResponse, device: str) -> str:
     if answer.device_is_generic and not answer.device_memory_bytes:
         return f"unknown: state --device-memory (needs up to {bound}, predicted, on {device})"
     size = quantities.format_gib(answer.device_memory_bytes)
+    if answer.memory_bytes.range_not_calibrated:
+        return _uncalibrated_verdict(answer, bound, size, device)
     if answer.fits:
         return f"yes: at most {bound} (predicted, 99 %) of {size} on {device}"
     return f"NO: up to {bound} (predicted, 99 %) but {device} has {size}"
+
+
+def _uncalibrated_verdict(answer: prediction_pb2.PredictJobResponse, bound: str, size: str, device: str) -> str:
+    """Says how far off it may be, and what is expected where only the bound does not fit."""
+    if answer.fits:
+        return f"yes: up to {bound} ({NOT_CALIBRATED}) of {size} on {device}"
+    text = f"NO: up to {bound} ({NOT_CALIBRATED}) but {device} has {size}"
+    if answer.memory_bytes.value > answer.device_memory_bytes:
+        return text
+    return f"{text}; {quantities.format_gib(answer.memory_bytes.value)} is expected, which would fit"
+
+
+def _promise(answer: prediction_pb2.PredictJobResponse) -> str:
+    """How often the intervals hold; of those that nobody checked only that."""
+    estimates = {"memory": answer.memory_bytes, "utilization": answer.utilization_ratio, "step time": answer.step_ms}
+    unchecked = [name for name, estimate in estimates.items() if estimate.range_not_calibrated]
+    checked = [estimate for estimate in estimates.values() if not estimate.range_not_calibrated]
+    texts = [f"intervals hold {checked[0].confidence:.0%} of measured values (nominal)"] if checked else []
+    texts += [f"{NOT_CALIBRATED}: {', '.join(unchecked)}"] if unchecked else []
+    return "; ".join(texts)
 
 
 def _graph_text(graph: resources_pb2.GraphSummary) -> str:

@@ -14,7 +14,7 @@ from cotenant.cli.graph_input import load_graph
 from cotenant.cli.job_views import AWAITING_PREDICTION, coded_reason, describe_job
 from cotenant.cli.job_waiting import wait_for_job
 from cotenant.cli.predict_command import parse_bindings
-from cotenant.cli.prediction_views import QUANTITY_COLUMNS, prediction_lines, quantity_rows
+from cotenant.cli.prediction_views import prediction_lines, quantity_columns, quantity_rows
 from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client_errors import InputError, UnavailableError
@@ -58,7 +58,7 @@ _FLAGS = (
     click.option("--share", type=click.Choice(["never", "safe", "any"]), help="Sharing consent.  [default: safe]"),
     click.option("--progress-regex", metavar="REGEX", help="Finds (?P<step>...) in log lines."),
     click.option("--max-slowdown", type=click.FloatRange(min=0), metavar="RATIO", help="0.2 = 20 % slower."),
-    click.option("--memory", metavar="SIZE", help="Device memory to reserve.  [default: predicted 99 % bound]"),
+    click.option("--memory", metavar="SIZE", help="Device memory to reserve.  [default: predicted bound]"),
     click.option(
         "--collect-profiles/--no-collect-profiles", default=None, help="Keep what is measured of it. [default: yes]"
     ),
@@ -211,7 +211,7 @@ def _show_dry_run(session: Session, answer: scheduling_pb2.SubmitJobResponse) ->
         return
     for device, prediction in predictions.items():
         show(f"on {device}:")
-        show(render_table(QUANTITY_COLUMNS, quantity_rows(prediction), session.width))
+        show(render_table(quantity_columns(prediction), quantity_rows(prediction), session.width))
         show(render_labelled(prediction_lines(prediction, device), session.width))
         show("")
     show(render_labelled([line for line in describe_job(job, ()) if line[0] in ("reason", "command")], session.width))

@@ -57,7 +57,10 @@ def answer_as_table(answer: JobAnswer) -> str:
     """Writes an answer for people, below 80 columns."""
     rows = [
         ("memory", _range(answer.memory_bytes, _MEBIBYTE, "MiB")),
-        ("memory, 99 % bound", f"{(answer.memory_bytes.upper_99 or 0) / _MEBIBYTE:,.0f} MiB"),
+        (
+            "memory, bound" if answer.memory_bytes.range_not_calibrated else "memory, 99 % bound",
+            f"{(answer.memory_bytes.upper_99 or 0) / _MEBIBYTE:,.0f} MiB",
+        ),
         ("step", _range(answer.step_ms, 1, "ms")),
         ("utilization", _range(answer.utilization_ratio, 0.01, "%")),
         ("fits", _verdict(answer)),
@@ -81,4 +84,5 @@ def _verdict(answer: JobAnswer) -> str:
 
 def _range(estimate: Estimate, unit_size: float, unit: str) -> str:
     value, lower, upper = (number / unit_size for number in (estimate.value, estimate.lower, estimate.upper))
-    return f"{value:,.1f} {unit} ({lower:,.1f} to {upper:,.1f}, {estimate.confidence:.0%})"
+    promise = "range not calibrated" if estimate.range_not_calibrated else f"{estimate.confidence:.0%}"
+    return f"{value:,.1f} {unit} ({lower:,.1f} to {upper:,.1f}, {promise})"

@@ -20,7 +20,7 @@ _WEIGHT_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBreakdown:
-    """Parts of a job's peak memory, bytes."""
+    """Parts of a job's peak memory, bytes; `widest_bytes` is one tensor of those that the workspace counts."""
 
     weights_bytes: float
     gradients_bytes: float
@@ -28,6 +28,7 @@ class MemoryBreakdown:
     activations_bytes: float
     workspace_bytes: float
     context_bytes: float
+    widest_bytes: float = 0.0
 
     @property
     def total_bytes(self) -> float:
@@ -57,6 +58,7 @@ def count_memory(graph: GraphFeatures, settings: JobSettings, device: DeviceType
         activations_bytes=scale * (kept_bytes + graph.output_bytes) + graph.input_bytes,
         workspace_bytes=scale * _WIDEST_TENSORS_ALIVE * graph.widest_activation_bytes,
         context_bytes=device.context_bytes,
+        widest_bytes=scale * graph.widest_activation_bytes,
     )
 
 

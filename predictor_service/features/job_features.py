@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from predictor_service.features.analytical_memory import ACTIVATION_SCALE, count_memory
+from predictor_service.features.analytical_memory import ACTIVATION_SCALE, MemoryBreakdown, count_memory
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.graph_features import GraphFeatures
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS, OPTIMIZERS, PRECISIONS, JobSettings
@@ -48,6 +48,8 @@ class JobFeatures:
         roofline_ms: Time of one step if every operator ran at the device's peaks, waiting included.
         optimizer_ratio: Share of that time which the optimizer takes, however many passes the step has; 0 to 1.
         analytical_memory_bytes: Counted memory.
+        counted_memory: Its parts.
+        convolves: Whether the graph has a convolution.
         utilization_ceiling_ratio: Share of a step not spent waiting for input.
     """
 
@@ -55,6 +57,8 @@ class JobFeatures:
     roofline_ms: float
     optimizer_ratio: float
     analytical_memory_bytes: float
+    counted_memory: MemoryBreakdown
+    convolves: bool
     utilization_ceiling_ratio: float
 
 
@@ -88,7 +92,8 @@ def build_features(
     if codes is None:
         codes = family_codes(graph.operator_families)
     roofline = _measure_roofline(graph, settings, device, codes)
-    memory_bytes = count_memory(graph, settings, device).total_bytes
+    counted = count_memory(graph, settings, device)
+    memory_bytes = counted.total_bytes
     values = [value for _, _, value in _named_values(graph, settings, device, roofline, memory_bytes)]
     ceiling_ratio = 1.0 - settings.input_wait_ratio
     return JobFeatures(
@@ -96,6 +101,8 @@ def build_features(
         roofline_ms=roofline.step_ms / ceiling_ratio,
         optimizer_ratio=_optimizer_ms(graph, settings, device) * ceiling_ratio / roofline.step_ms,
         analytical_memory_bytes=memory_bytes,
+        counted_memory=counted,
+        convolves=any(graph.operator_counts[family] for family in _CONVOLUTIONS),
         utilization_ceiling_ratio=ceiling_ratio,
     )
 
@@ -199,6 +206,7 @@ _WORK_NAMES: Final = {
 }
 """Memory knows what kind of work a step does, not how long it waits."""
 _NO_RATIOS: Final = (0.0,) * len(OperatorFamily)
+_CONVOLUTIONS: Final = (OperatorFamily.CONVOLUTION, OperatorFamily.DEPTHWISE_CONVOLUTION)
 _COUNT_NAMES: Final = {family: f"log_{family.value}_nodes" for family in OperatorFamily}
 _FAMILY_CODES: Final = {family: code for code, family in enumerate(OperatorFamily)}
 

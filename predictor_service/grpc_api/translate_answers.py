@@ -141,5 +141,7 @@ def _write(message: resources_pb2.Estimate, estimate: Estimate) -> None:
         message.upper_99 = estimate.upper_99
     message.level = cast("resources_pb2.EstimateLevel.ValueType", estimate.level)
     message.in_domain = estimate.in_domain
+    if estimate.range_not_calibrated:
+        message.range_not_calibrated = True
     for item in estimate.explanation:
         message.explanation.add(feature=item.feature, feature_value=item.feature_value, contribution=item.contribution)

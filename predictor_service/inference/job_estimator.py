@@ -9,6 +9,7 @@ import numpy as np
 
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.job_settings import JobSettings
+from predictor_service.features.uncalibrated_memory import estimate_uncalibrated
 from predictor_service.inference.accumulation import accumulate
 from predictor_service.inference.batch_curve import (
     GRID,
@@ -26,9 +27,8 @@ from predictor_service.registry.served_version import Bounded, ServedTarget
 from predictor_service.selection.oom_risk import MemoryBelief, estimate_oom_risk
 from predictor_service.selection.targets import MEMORY, SM_ACTIVITY, STEP, UTILIZATION, Target
 
-FALLBACK_FACTOR: Final[Mapping[str, float]] = {MEMORY.name: 2.0, STEP.name: 4.0}
-"""How far off counted memory and a bare roofline are taken to be, either way, on a device without measurements."""
-_FALLBACK_UPPER_99: Final = 2.0
+STEP_FALLBACK_FACTOR: Final = 4.0
+"""How far off a bare roofline is taken to be, either way, on a device without measurements."""
 _LENGTHENED_BY: Final = 4
 
 
@@ -51,6 +51,7 @@ class JobEstimator:
         models: Mapping[str, ServedTarget],
         confidence: float,
     ) -> None:
+        self._device = device
         self._models = models
         self._confidence = confidence
         self._samples = JobSamples(graph, settings, device)
@@ -129,15 +130,28 @@ class JobEstimator:
         return sample.roofline_ms if target is STEP else sample.utilization_ceiling_ratio
 
     def _bounded(self, target: Target, grid: tuple[int, ...]) -> Bounded:
-        anchor = np.array([self._anchor(target, batch) for batch in grid])
         model = self._models.get(target.name)
+        if model is None and target is MEMORY:
+            return self._uncalibrated_memory(grid)
+        anchor = np.array([self._anchor(target, batch) for batch in grid])
         if model is None:
-            factor = FALLBACK_FACTOR[target.name]
-            upper_99 = anchor * _FALLBACK_UPPER_99
-            return Bounded(value=anchor, lower=anchor / factor, upper=anchor * factor, upper_99=upper_99)
+            upper = anchor * STEP_FALLBACK_FACTOR
+            return Bounded(value=anchor, lower=anchor / STEP_FALLBACK_FACTOR, upper=upper, upper_99=upper)
         vectors = self._samples.vectors(grid)
         near = model.strangeness(vectors)
         return model.predict_bounded(model.select(vectors), anchor, self._confidence, strangeness=near)
+
+    def _uncalibrated_memory(self, grid: tuple[int, ...]) -> Bounded:
+        samples = [self._samples.at(batch) for batch in grid]
+        found = [
+            estimate_uncalibrated(sample.counted_memory, self._device, convolves=sample.convolves) for sample in samples
+        ]
+        return Bounded(
+            value=np.array([memory.expected_bytes for memory in found]),
+            lower=np.array([memory.lower_bytes for memory in found]),
+            upper=np.array([memory.upper_bytes for memory in found]),
+            upper_99=np.array([memory.bound_bytes for memory in found]),
+        )
 
     def _curve(self, target: Target, points: int) -> BoundedCurve:
         """The curve over at least so many grid points; a longer one says the same at shorter batches."""
@@ -151,10 +165,13 @@ class JobEstimator:
     def _read(self, target: Target, batch: int) -> Estimate:
         value, lower, upper, upper_99 = self._curve(target, points_up_to(batch)).at(batch)
         model = self._models.get(target.name)
-        level = Level.FALLBACK if model is None else Level.GRAPH
-        in_domain = model is not None and self._is_in_domain(model, batch)
+        if model is None:
+            bound = upper_99 if target is MEMORY else None
+            return Estimate(value, lower, upper, self._confidence, Level.FALLBACK, False, bound, (), True)
+        in_domain = self._is_in_domain(model, batch)
         # By position: names double the time, and every answer has three.
-        return Estimate(value, lower, upper, self._confidence, level, in_domain, upper_99 if target is MEMORY else None)
+        bound = upper_99 if target is MEMORY else None
+        return Estimate(value, lower, upper, self._confidence, Level.GRAPH, in_domain, bound)
 
     def _share(self, target: Target, batch: int) -> Estimate:
         low, high = neighbours(batch)
@@ -190,4 +207,5 @@ class JobEstimator:
             confidence=self._confidence,
             level=Level.FALLBACK,
             in_domain=False,
+            range_not_calibrated=True,
         )

@@ -38,6 +38,8 @@ class Contribution:
 class Estimate(NamedTuple):
     """One predicted quantity; bounds enclose `confidence` of measured values, `upper_99` exceeds 99 % of them.
 
+    Unless `range_not_calibrated`: then no measurement checked how often they do.
+
     A tuple, because every answer has four: made in less than half of the time of a frozen dataclass.
     """
 
@@ -49,6 +51,7 @@ class Estimate(NamedTuple):
     in_domain: bool
     upper_99: float | None = None
     explanation: Sequence[Contribution] = ()
+    range_not_calibrated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,6 +65,9 @@ def job_prediction(command: RequestPrediction, answer: prediction_pb2.PredictJob
         in_domain=utilization.in_domain and answer.memory_bytes.in_domain,
         model_version=answer.model_version,
         prediction_id=answer.prediction_id,
+        range_not_calibrated=any(
+            estimate.range_not_calibrated for estimate in (utilization, answer.memory_bytes, answer.step_ms)
+        ),
     )
 
 

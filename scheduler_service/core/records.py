@@ -186,6 +186,7 @@ class JobPrediction:
         memory: By sub-batch (samples per GPU).
         step_ms: By (gpus, sub_batch).
         task_step_ms: By (workers, servers), for jobs with parameter servers.
+        range_not_calibrated: No measurement checked how often its ranges and bounds hold.
     """
 
     key: str
@@ -204,6 +205,7 @@ class JobPrediction:
     utilization_upper_ratio: float = 1.0
     step_ms_lower: float = 0.0
     step_ms_upper: float = 0.0
+    range_not_calibrated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -181,6 +181,7 @@ def _prediction_message(prediction: JobPrediction, job: JobRecord) -> scheduling
     memory = prediction.memory.get(sub_batch) or prediction.memory.get(job.request.batch)
     step_ms = prediction.step_ms.get((1, sub_batch)) or prediction.step_ms.get((1, job.request.batch))
     level, in_domain = LEVEL_TO_PROTO[prediction.level], prediction.in_domain
+    not_calibrated = prediction.range_not_calibrated
     message = scheduling_pb2.JobPrediction(
         device=prediction.device,
         prediction_id=prediction.prediction_id,
@@ -192,12 +193,14 @@ def _prediction_message(prediction: JobPrediction, job: JobRecord) -> scheduling
             confidence=INTERVAL_CONFIDENCE,
             level=level,
             in_domain=in_domain,
+            range_not_calibrated=not_calibrated,
         ),
     )
     if memory is not None:
         message.memory_bytes.value = memory.memory_bytes
         message.memory_bytes.upper_99 = memory.memory_bytes_upper_99
         message.memory_bytes.level, message.memory_bytes.in_domain = level, in_domain
+        message.memory_bytes.range_not_calibrated = not_calibrated
     if step_ms is not None:
         estimate = resources_pb2.Estimate(
             value=step_ms,
@@ -206,6 +209,7 @@ def _prediction_message(prediction: JobPrediction, job: JobRecord) -> scheduling
             confidence=INTERVAL_CONFIDENCE,
             level=level,
             in_domain=in_domain,
+            range_not_calibrated=not_calibrated,
         )
         message.step_ms.CopyFrom(estimate)
     return message

@@ -20,6 +20,7 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
 
     Attributes:
         slowdown_ratio: Of every pair.
+        calibrated: Whether the range of its memory was ever checked.
         failure: When it returns a status, the call ends with it.
     """
 
@@ -28,6 +29,7 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
     sample_bytes: int = 0
     step_ms: float = 50.0
     slowdown_ratio: float = 0.05
+    calibrated: bool = True
     failure: Callable[[], grpc.StatusCode | None] = lambda: None
     job_questions: list[prediction_pb2.PredictJobRequest] = field(default_factory=list)
     pair_questions: list[prediction_pb2.PredictPairsRequest] = field(default_factory=list)
@@ -52,7 +54,7 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
     ) -> prediction_pb2.PredictJobResponse:
         self.job_questions.append(request)
         self._fail(context)
-        return prediction_pb2.PredictJobResponse(
+        answer = prediction_pb2.PredictJobResponse(
             prediction_id=f"p-{len(self.job_questions)}",
             model_version="fake-1",
             utilization_ratio=estimate(self.utilization_ratio),
@@ -69,6 +71,8 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
                 for size in request.sub_batches
             ],
         )
+        answer.memory_bytes.range_not_calibrated = not self.calibrated
+        return answer
 
     def memory_bytes_of(self, samples: int) -> int:
         """Return the memory of so many samples at once."""

@@ -28,7 +28,18 @@ def test_what_is_no_slice_of_a_known_device_has_no_peaks(name: str) -> None:
     assert find_device_type(name) is None
 
 
-@pytest.mark.parametrize("device", [name for name in DEVICE_TYPES if name != STANDIN_DEVICE])
-def test_no_gpu_is_faster_in_64_bits_than_half_of_32_nor_slower_than_a_sixty_fourth(device: str) -> None:
+WITH_64_BIT_MATRIX_UNITS = ("NVIDIA A30", "NVIDIA A100", "NVIDIA H100", "NVIDIA H200")
+
+
+@pytest.mark.parametrize("device", [name for name in DEVICE_TYPES if name.startswith(WITH_64_BIT_MATRIX_UNITS)])
+def test_a_device_with_64_bit_matrix_units_is_as_fast_in_64_bits_as_in_32(device: str) -> None:
+    peaks = DEVICE_TYPES[device]
+    assert peaks.peak("fp64") == pytest.approx(peaks.peak("fp32"), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "device", [name for name in DEVICE_TYPES if not name.startswith((STANDIN_DEVICE, *WITH_64_BIT_MATRIX_UNITS))]
+)
+def test_no_other_gpu_is_faster_in_64_bits_than_half_of_32_nor_slower_than_a_sixty_fourth(device: str) -> None:
     peaks = DEVICE_TYPES[device]
     assert 0.9 / 64 <= peaks.peak("fp64") / peaks.peak("fp32") <= 0.51

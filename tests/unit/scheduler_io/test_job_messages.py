@@ -8,11 +8,13 @@ import pytest
 from google.protobuf import struct_pb2
 
 from scheduler_service.core import events
+from scheduler_service.core.records import MemoryPoint
 from scheduler_service.errors import InvalidRequestError, WrongJobPhaseError
 from scheduler_service.grpc_api.policies import read_parameters
 from scheduler_service.grpc_api.scheduling_servicer import _attempt_key
 from scheduler_service.grpc_api.translate_jobs import job_message
 from tests.support.engine_play import Play
+from tests.support.scheduling import prediction
 
 REFUSAL = "COMMAND_NOT_ALLOWED: 'train.sh' is not on the allow-list (the node's owner adds one: --allow-file)"
 
@@ -38,3 +40,16 @@ def test_whom_an_agent_has_refused_reads_its_words(refusals: int, code: str) -> 
 def test_a_parameter_that_json_cannot_say_is_the_callers_fault(value: float) -> None:
     with pytest.raises(InvalidRequestError, match="every number finite"):
         read_parameters(struct_pb2.Struct(fields={"x": struct_pb2.Value(number_value=value)}))
+
+
+@pytest.mark.parametrize("not_calibrated", [True, False])
+def test_every_estimate_of_a_job_says_whether_its_range_was_calibrated(not_calibrated: bool) -> None:
+    play = Play()
+    play.submit(key="k", graph="g")
+    batch = play.engine.state.jobs["j0"].request.batch
+    point = MemoryPoint(memory_bytes=1, memory_bytes_upper_99=2)
+    found = prediction("k", memory={batch: point}, step_ms={(1, batch): 5.0}, range_not_calibrated=not_calibrated)
+    play.tell(events.PredictionArrived, prediction=found)
+    (message,) = job_message(play.engine.state, play.engine.state.jobs["j0"]).predictions
+    estimates = (message.memory_bytes, message.utilization_ratio, message.step_ms)
+    assert [estimate.range_not_calibrated for estimate in estimates] == [not_calibrated] * 3

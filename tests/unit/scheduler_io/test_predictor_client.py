@@ -87,6 +87,17 @@ def test_an_answer_becomes_a_prediction_with_every_asked_sub_batch(predictor: Fa
     assert prediction.memory[32].memory_bytes_upper_99 == round(predictor.memory_bytes * 1.2)
 
 
+def test_a_prediction_keeps_that_its_range_is_not_calibrated(predictor: FakePredictor) -> None:
+    def kept() -> bool:
+        event = ask(predictor.address, QUESTION)
+        assert isinstance(event, PredictionArrived)
+        return event.prediction.range_not_calibrated
+
+    assert not kept()
+    predictor.calibrated = False
+    assert kept()
+
+
 def test_a_short_outage_is_bridged_by_retries(predictor: FakePredictor) -> None:
     failures = iter([grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE])
     predictor.failure = lambda: next(failures, None)

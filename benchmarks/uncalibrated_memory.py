@@ -1,0 +1,355 @@
+"""Constants of memory for devices without measurements, and what they are worth.
+
+`python -m benchmarks.uncalibrated_memory` prints JSON: the constants that are committed in
+`predictor_service/features/uncalibrated_memory.py`, learned from all rows, and how often the bound of constants that
+were learned WITHOUT the judged family exceeds what was measured, at which mean of bound over measured. A family is a
+whole set of generated networks (all CNNs, all MLPs) or a family of timm's names.
+
+Rows: GPUMemNet on an A100 (fp32, Adam, training). Each of the sets cnn, mlp and timm weighs the same; one MLP in ten
+teaches, all are judged. Constants have the least mean relative error when a shortfall costs the level and an excess the
+rest of 1, which covers about that share of the rows. Runs that failed (decision 42) teach nothing; they are judged,
+with and without. `with_rejected_rows` judges what the set itself rejects as well. Runs that ended at the device's
+memory have none to judge by, but needed more than it: `device_ended` is the share of them whose bound says so. Rows of
+implausible memory or without a graph are only counted, under `left_out`.
+
+Other devices judge and teach nothing: the largest batches that fitted a 24 GB RTX 3090 in mixed precision (the next
+larger one did not fit, so its bound must exceed the card: coverage is at most the share given), Salus on a P100 and
+MISO on an A100 (TensorFlow: peaks of its own pool, which MISO's grows in steps). timm's inference batches ran, so that
+what is expected of them should be below their card's memory.
+
+What was chosen looking at the judged rows: the form, the 512 MiB and the level of 99.85 %, of some thirty pairs that
+were tried one that covers every set to 98 % when left out, with a little room. Needs COTENANT_SHARED_DATA.
+Half a CPU minute.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linprog
+from scipy.sparse import csr_matrix, eye, hstack
+
+from cotenant.profile_schema import SoloRow
+from predictor_service.features.analytical_memory import ACTIVATION_SCALE, MemoryBreakdown
+from predictor_service.features.batch_figures import figures_at
+from predictor_service.features.devices import DEVICE_TYPES
+from predictor_service.features.job_settings import OPTIMIZER_SLOTS
+from predictor_service.features.uncalibrated_memory import MemoryConstants, memory_parts
+from predictor_service.importers.gpumemnet import import_gpumemnet
+from predictor_service.importers.miso import import_miso
+from predictor_service.importers.salus import import_salus
+from predictor_service.importers.timm_bench import import_timm_bench
+from predictor_service.learning.failed_runs import find_failed_runs
+from predictor_service.learning.problem_reader import read_problem
+from predictor_service.learning.profile_files import MeasuredProfiles
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+EXPECTED_LEVEL: Final = 0.5
+BOUND_LEVEL: Final = 0.9985
+A100: Final = "NVIDIA A100-SXM4-40GB"
+SETS: Final = ("mlp", "cnn", "timm")
+_MLP_EVERY: Final = 10
+_UNITS: Final[FloatArray] = np.array([1 << 20, 1 << 20, 1.0, 1.0])
+"""Of the constants: two in MiB, two ratios."""
+_DIGITS: Final = (0, 0, 3, 2)
+_TIMM_BATCHES: Final = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
+"""timm's benchmark tries them downward from 512."""
+_COUNTED_CONTEXT_BYTES: Final = 512 << 20
+"""What was added to counted memory before these constants, its bound being twice the sum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MemoryRows:
+    """Measured rows with what the constants multiply.
+
+    Attributes:
+        sets: Campaign of each row.
+        families: Left out together.
+        parts: Shape (rows, 4), see `memory_parts`; contexts in bytes are 1.
+        counted_bytes: Counted memory without a context.
+        measured_bytes: Shape (rows,).
+        failed: Of runs that failed.
+        rejected: By their set.
+        ended: At the device's memory, which is all that is known of what they need.
+    """
+
+    sets: npt.NDArray[np.str_]
+    families: npt.NDArray[np.str_]
+    parts: FloatArray
+    counted_bytes: FloatArray
+    measured_bytes: FloatArray
+    failed: BoolArray
+    rejected: BoolArray
+    ended: BoolArray
+
+
+def main() -> dict[str, Any]:
+    """Learns, judges, and asks about other devices."""
+    root = os.environ.get("COTENANT_SHARED_DATA", "")
+    if not root:
+        return {"skipped": "COTENANT_SHARED_DATA is not set"}
+    rows, left_out = read_rows(Path(root))
+    expected, bound = learn(rows, EXPECTED_LEVEL), learn(rows, BOUND_LEVEL)
+    bounds = bound_without_family(rows)
+    return {
+        "constants": {"expected": expected, "bound": bound},
+        "rows": {name: int(((rows.sets == name) & ~rows.ended).sum()) for name in SETS},
+        "left_out": left_out,
+        "family_left_out": judge(rows, bounds),
+        "device_ended": judge_ended(rows, bounds),
+        "before": judge(rows, 2.0 * (rows.counted_bytes + _COUNTED_CONTEXT_BYTES)),
+        "expected": judge_expected(rows, rows.parts @ to_vector(expected)),
+        "other_devices": judge_elsewhere(Path(root), to_vector(expected), to_vector(bound)),
+    }
+
+
+def read_rows(root: Path) -> tuple[MemoryRows, dict[str, int]]:
+    """The rows of GPUMemNet whose memory and graph are known, and how many others there are by reason."""
+    profiles = MeasuredProfiles(name="gpumemnet", solo=tuple(import_gpumemnet(root / "gpumemnet").solo), pairs=())
+    failed_ids = _failed_ids(profiles)
+    kept, left_out = [], {"memory_implausible": 0, "no_graph": 0}
+    for row in profiles.solo:
+        counted = count_row(row)
+        if "memory_implausible" in row.quality_flags:
+            left_out["memory_implausible"] += 1
+        elif counted is None:
+            left_out["no_graph"] += 1
+        else:
+            kept.append((row, *counted))
+    rows = [row for row, _, _ in kept]
+    return (
+        MemoryRows(
+            sets=np.array([row.campaign for row in rows]),
+            families=np.array([f"{row.campaign}/{row.family}" for row in rows]),
+            parts=np.array([memory_parts(counted, convolves=convolves) for _, counted, convolves in kept]),
+            counted_bytes=np.array([counted.total_bytes for _, counted, _ in kept]),
+            measured_bytes=np.array([float(row.memory_peak_bytes or 0) for row in rows]),
+            failed=np.array([row.run_id in failed_ids for row in rows]),
+            rejected=np.array([row.status == "rejected" for row in rows]),
+            ended=np.array([row.status == "out_of_memory" for row in rows]),
+        ),
+        left_out,
+    )
+
+
+def _failed_ids(profiles: MeasuredProfiles) -> set[str]:
+    timm = read_problem(profiles, "memory", A100, "timm").problem
+    return {run_id for run_id, failed in zip(timm.row_ids, find_failed_runs(timm), strict=True) if failed}
+
+
+def count_row(row: SoloRow, batch: int | None = None) -> tuple[MemoryBreakdown, bool] | None:
+    """Counts what a row's job holds by the figures of its graph, as `count_memory` does by the graph itself.
+
+    Args:
+        row: Of a public set.
+        batch: Another one than its own.
+
+    Returns:
+        The parts without a context and whether it has a convolution; None where its graph is not known.
+    """
+    facts: Mapping[str, float] = {
+        name.removeprefix("graph."): value
+        for name, value in json.loads(row.features_json or "{}").items()
+        if name.startswith("graph.") and value is not None
+    }
+    if not facts.get("parameters"):
+        return None
+    figures = figures_at(facts, batch or row.sub_batch or row.batch)
+    training, scale = row.mode == "train", ACTIVATION_SCALE[row.precision]
+    parameter_bytes = figures.get("parameter_bytes", 4.0 * figures["parameters"])
+    kept_bytes = figures["saved_for_backward_bytes"] if training else 0.0
+    widest_bytes = scale * figures["widest_activation_bytes"]
+    counted = MemoryBreakdown(
+        weights_bytes=parameter_bytes + figures.get("buffer_bytes", 0.0),
+        gradients_bytes=parameter_bytes if training else 0.0,
+        optimizer_state_bytes=parameter_bytes * OPTIMIZER_SLOTS.get(row.optimizer, 1) if training else 0.0,
+        activations_bytes=scale * (kept_bytes + figures.get("output_bytes", 0.0)) + figures.get("input_bytes", 0.0),
+        workspace_bytes=2.0 * widest_bytes,
+        context_bytes=0.0,
+        widest_bytes=widest_bytes,
+    )
+    return counted, any(facts.get(f"{kind}_nodes") for kind in ("convolution", "depthwise_convolution"))
+
+
+def learn(rows: MemoryRows, level: float, judged: BoolArray | None = None) -> dict[str, float]:
+    """Learns constants at a level.
+
+    Args:
+        rows: All.
+        level: See `relative_coefficients`; each set weighs the same.
+        judged: Rows that teach nothing.
+
+    Returns:
+        Rounded constants by the names of `MemoryConstants`, the first two in MiB.
+    """
+    teaching = ~rows.failed & ~rows.rejected & ~rows.ended
+    if judged is not None:
+        teaching &= ~judged
+    every = np.ones(len(teaching), dtype=np.bool_)
+    every[rows.sets == "mlp"] = np.arange((rows.sets == "mlp").sum()) % _MLP_EVERY == 0
+    teaching &= every
+    weights = np.zeros(len(teaching))
+    for name in SETS:
+        taught = teaching & (rows.sets == name)
+        weights[taught] = 1.0 / max(1, taught.sum())
+    relative = (rows.parts * _UNITS)[teaching] / rows.measured_bytes[teaching, None]
+    found = relative_coefficients(relative, level, weights[teaching])
+    names = ("context_mib", "convolution_mib", "held_ratio", "workspace_ratio")
+    return {name: round(float(value), digits) for name, value, digits in zip(names, found, _DIGITS, strict=True)}
+
+
+def relative_coefficients(relative: FloatArray, level: float, weights: FloatArray) -> FloatArray:
+    """Coefficients of at least 0 whose sums are nearest to 1 when shortfalls cost `level` and excesses the rest of 1.
+
+    Args:
+        relative: Parts over what was measured, shape (rows, parts).
+        level: 0 to 1; about that share of the rows is covered.
+        weights: Of the rows, above 0.
+    """
+    count, width = relative.shape
+    weights = weights / weights.mean()
+    equations = hstack([csr_matrix(relative), eye(count), -eye(count)]).tocsr()
+    cost = np.concatenate([np.zeros(width), weights * level, weights * (1.0 - level)])
+    found: FloatArray = linprog(cost, A_eq=equations, b_eq=np.ones(count), method="highs").x[:width]
+    return found
+
+
+def to_vector(constants: Mapping[str, float]) -> FloatArray:
+    """What `memory_parts` is multiplied by, the contexts in bytes."""
+    return np.asarray(np.array(list(constants.values())) * _UNITS)
+
+
+def as_constants(constants: Mapping[str, float]) -> MemoryConstants:
+    """The form in which they are committed."""
+    return MemoryConstants(
+        context_bytes=constants["context_mib"] * (1 << 20),
+        convolution_bytes=constants["convolution_mib"] * (1 << 20),
+        held_ratio=constants["held_ratio"],
+        workspace_ratio=constants["workspace_ratio"],
+    )
+
+
+def bound_without_family(rows: MemoryRows) -> FloatArray:
+    """Bound of every row by constants that its family did not teach, bytes."""
+    bounds = np.zeros(len(rows.measured_bytes))
+    for family in sorted(set(rows.families.tolist())):
+        judged: BoolArray = rows.families == family
+        bounds[judged] = rows.parts[judged] @ to_vector(learn(rows, BOUND_LEVEL, judged))
+    return bounds
+
+
+def judge(rows: MemoryRows, bounds: FloatArray) -> dict[str, Any]:
+    """Coverage and mean of bound over measured: per set, of all generated networks, and of all."""
+    clean = ~rows.rejected
+    groups = {name: (rows.sets == name) & ~rows.ended for name in SETS}
+    groups |= {"gpumemnet (mlp and cnn)": (rows.sets != "timm") & ~rows.ended, "all": ~rows.ended}
+    return {
+        name: {
+            **score(rows, bounds, group & clean),
+            "without_failed_runs": score(rows, bounds, group & clean & ~rows.failed),
+            "with_rejected_rows": score(rows, bounds, group),
+        }
+        for name, group in groups.items()
+    }
+
+
+def score(rows: MemoryRows, bounds: FloatArray, chosen: BoolArray) -> dict[str, float]:
+    """Coverage and width of a bound on some rows."""
+    ratio = bounds[chosen] / rows.measured_bytes[chosen]
+    return summary(ratio)
+
+
+def summary(ratio: FloatArray) -> dict[str, float]:
+    """Of bound over measured."""
+    return {
+        "rows": len(ratio),
+        "coverage_ratio": round(float((ratio >= 1.0).mean()), 4),
+        "bound_over_measured_mean": round(float(ratio.mean()), 3),
+        "bound_over_measured_median": round(float(np.median(ratio)), 3),
+    }
+
+
+def judge_ended(rows: MemoryRows, bounds: FloatArray) -> dict[str, float]:
+    """Runs that needed more than the device has: a bound below its memory is wrong, one above it may be."""
+    said_so = bounds[rows.ended] > DEVICE_TYPES[A100].memory_bytes
+    return {"rows": len(said_so), "coverage_ratio_at_most": round(float(said_so.mean()), 4)}
+
+
+def judge_expected(rows: MemoryRows, expected: FloatArray) -> dict[str, Any]:
+    """Expected over measured on the rows that taught it, beside what was expected before."""
+    before = rows.counted_bytes + _COUNTED_CONTEXT_BYTES
+    return {
+        name: {
+            "over_measured_median": round(float(np.median((expected / rows.measured_bytes)[chosen])), 3),
+            "before": round(float(np.median((before / rows.measured_bytes)[chosen])), 3),
+        }
+        for name in SETS
+        for chosen in [(rows.sets == name) & ~rows.failed & ~rows.rejected & ~rows.ended]
+    }
+
+
+def judge_elsewhere(root: Path, expected: FloatArray, bound: FloatArray) -> dict[str, Any]:
+    """What constants of the A100 say of other devices, precisions and frameworks."""
+    bench = import_timm_bench(root / "timm_bench").solo
+    return {
+        "rtx_3090_mixed_precision_training": judge_largest_batches(bench, bound),
+        "inference_on_cards_it_ran_on": judge_inference(bench, expected),
+        "salus_p100_tensorflow": judge_totals(import_salus(root / "salus").solo, bound),
+        "miso_a100_tensorflow_pools": judge_totals(import_miso(root / "miso").solo, bound),
+    }
+
+
+def judge_largest_batches(rows: Iterable[SoloRow], bound: FloatArray) -> dict[str, float]:
+    """The next batch after the largest that fitted did not fit: the bound must say so."""
+    beyond, over = [], []
+    for row in rows:
+        if row.mode != "train" or row.batch not in _TIMM_BATCHES[1:]:
+            continue
+        larger = _TIMM_BATCHES[_TIMM_BATCHES.index(row.batch) - 1]
+        device_bytes = DEVICE_TYPES[row.device].memory_bytes
+        at, next_ = total(row, bound), total(row, bound, larger)
+        if at is not None and next_ is not None:
+            beyond.append(next_ > device_bytes)
+            over.append(at / (device_bytes * row.batch / larger))
+    return {
+        "rows": len(over),
+        "coverage_ratio_at_most": round(float(np.mean(beyond)), 4),
+        "bound_over_least_possible_mean": round(float(np.mean(over)), 3),
+    }
+
+
+def judge_inference(rows: Iterable[SoloRow], expected: FloatArray) -> dict[str, float]:
+    """What ran fitted: expected memory above the card's is wrong."""
+    shares = [
+        value / DEVICE_TYPES[row.device].memory_bytes
+        for row in rows
+        if row.mode == "infer"
+        for value in [total(row, expected)]
+        if value is not None
+    ]
+    return {"rows": len(shares), "expected_above_card_ratio": round(float(np.mean(np.array(shares) > 1.0)), 4)}
+
+
+def judge_totals(rows: Sequence[SoloRow], bound: FloatArray) -> dict[str, float]:
+    """Bounds against measured totals, each job once."""
+    found = {row.job_key: (total(row, bound), row.memory_peak_bytes) for row in rows if row.memory_peak_bytes}
+    return summary(np.array([value / measured for value, measured in found.values() if value and measured]))
+
+
+def total(row: SoloRow, constants: FloatArray, batch: int | None = None) -> float | None:
+    """Memory of a row's job, bytes; None where its graph is not known."""
+    counted = count_row(row, batch)
+    return None if counted is None else float(np.array(memory_parts(counted[0], convolves=counted[1])) @ constants)
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(), indent=1))

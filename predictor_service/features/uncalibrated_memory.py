@@ -1,0 +1,142 @@
+"""Memory of a job on a device type of which nothing was measured here: expected, and a bound.
+
+Counted memory leaves out what libraries take: the context of the process, the handles and kernels of cuBLAS and cuDNN,
+the workspaces of convolutions and what the allocator keeps back. Here they are constants per architecture generation,
+learned from public rows, so that the sum is near to what a process holds and the bound above it. Nobody checked how
+often the bound holds on the device that is asked about: such answers say `range_not_calibrated`.
+
+    memory = context + convolution libraries, where the graph has any convolution
+             + held x (weights, gradients, optimizer state, activations, input)
+             + workspace x the widest tensor, up to 512 MiB of it, where the graph has any convolution
+
+`python -m benchmarks.uncalibrated_memory` learns the constants and judges them with the family of networks left out.
+
+Where they come from. Ampere: the A100 rows of GPUMemNet (generated CNNs and MLPs, timm's networks; fp32, Adam,
+training), the only public rows of memory with graphs. Every other generation has Ampere's, which is the nearest one
+with rows, its bound a quarter and its range by the same factor wider: contexts differ by generation and by the release
+of the libraries, and nothing at hand says by how much. Half precision counts activations at half their width, as
+everywhere; the largest batches that fitted on an RTX 3090 in mixed precision agree (see the benchmark). Inference has
+no rows at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from predictor_service.features.analytical_memory import MemoryBreakdown
+from predictor_service.features.devices import DeviceType, Generation
+
+WIDEST_BYTES_MAX: Final = 512 << 20
+"""Beyond it libraries choose algorithms that need no more: workspaces stop growing with the batch."""
+RANGE_FACTOR: Final = 2.0
+"""Lower and upper end of the range lie so far from what is expected, the upper one at most at the bound."""
+_MEBIBYTE: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryConstants:
+    """What libraries add to counted memory.
+
+    Attributes:
+        context_bytes: Held by every process.
+        convolution_bytes: Held beside it by a process that computes convolutions.
+        held_ratio: Of the counted parts other than the workspace.
+        workspace_ratio: Of the widest tensor, in a graph with convolutions.
+    """
+
+    context_bytes: float
+    convolution_bytes: float
+    held_ratio: float
+    workspace_ratio: float
+
+    def total_bytes(self, counted: MemoryBreakdown, *, convolves: bool) -> float:
+        """The sum for one job.
+
+        Args:
+            counted: Its counted memory at the batch of interest.
+            convolves: Whether its graph has a convolution.
+        """
+        context, convolution, held, widest = memory_parts(counted, convolves=convolves)
+        workspace_bytes = self.workspace_ratio * widest
+        return (
+            context * self.context_bytes
+            + convolution * self.convolution_bytes
+            + self.held_ratio * held
+            + workspace_bytes
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationMemory:
+    """Constants of one generation.
+
+    Attributes:
+        expected: Of the least mean relative error.
+        bound: The same with a shortfall some 670 times as dear as an excess; it covers 99.5 % of families left out.
+        widening: The bound's constants are those of the generation that was measured, times this; at least 1.
+    """
+
+    expected: MemoryConstants
+    bound: MemoryConstants
+    widening: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncalibratedMemory:
+    """Memory of one job, bytes; lower <= expected <= upper <= bound."""
+
+    expected_bytes: float
+    lower_bytes: float
+    upper_bytes: float
+    bound_bytes: float
+
+
+def memory_parts(counted: MemoryBreakdown, *, convolves: bool) -> tuple[float, float, float, float]:
+    """What the four constants multiply: 1, 1 or 0, bytes held, bytes of the widest tensor."""
+    held_bytes = (
+        counted.weights_bytes + counted.gradients_bytes + counted.optimizer_state_bytes + counted.activations_bytes
+    )
+    widest_bytes = min(counted.widest_bytes, WIDEST_BYTES_MAX)
+    return 1.0, float(convolves), held_bytes, widest_bytes if convolves else 0.0
+
+
+def estimate_uncalibrated(counted: MemoryBreakdown, device: DeviceType, *, convolves: bool) -> UncalibratedMemory:
+    """Estimates the memory of a job where no measurement of its device type taught anything.
+
+    Args:
+        counted: What is counted of the job at the batch of interest.
+        device: Its generation decides the constants; of one that is unknown they are the widest.
+        convolves: Whether its graph has a convolution.
+    """
+    known = GENERATION_MEMORY.get(device.generation)
+    if known is None:  # the stand-in's context was measured; libraries take nothing beside it
+        expected = counted.total_bytes
+        bound, factor = RANGE_FACTOR * expected, RANGE_FACTOR
+    else:
+        expected = known.expected.total_bytes(counted, convolves=convolves)
+        bound = max(expected, known.widening * known.bound.total_bytes(counted, convolves=convolves))
+        factor = known.widening * RANGE_FACTOR
+    return UncalibratedMemory(
+        expected_bytes=expected,
+        lower_bytes=expected / factor,
+        upper_bytes=min(expected * factor, bound),
+        bound_bytes=bound,
+    )
+
+
+EXPECTED: Final = MemoryConstants(
+    context_bytes=1472 * _MEBIBYTE, convolution_bytes=234 * _MEBIBYTE, held_ratio=1.014, workspace_ratio=5.82
+)
+BOUND: Final = MemoryConstants(
+    context_bytes=1463 * _MEBIBYTE, convolution_bytes=1169 * _MEBIBYTE, held_ratio=1.736, workspace_ratio=44.37
+)
+_AMPERE: Final = GenerationMemory(expected=EXPECTED, bound=BOUND)
+_WITHOUT_ROWS: Final = GenerationMemory(expected=EXPECTED, bound=BOUND, widening=1.25)
+GENERATION_MEMORY: Final[Mapping[Generation, GenerationMemory]] = {
+    generation: _AMPERE if generation is Generation.AMPERE else _WITHOUT_ROWS
+    for generation in Generation
+    if generation is not Generation.PROCESSOR
+}
+"""By generation; the stand-in has none."""

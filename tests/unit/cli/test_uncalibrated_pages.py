@@ -1,0 +1,68 @@
+"""What people read where no measurement checked how often a range holds: an estimate, and neither 90 % nor 99 %."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from cotenant.v1 import prediction_pb2, resources_pb2
+from tests.support.cli_cluster import CommandLine
+from tests.support.fake_services import FakePredictor, FakeScheduler, sample_prediction
+
+ROOT = Path(__file__).parents[3]
+GRAPH = str(ROOT / "examples/jobs/graphs/cnn.onnx")
+JOB_FILE = str(ROOT / "examples/jobs/1-cnn.yaml")
+
+
+def uncalibrated_prediction(*, fits: bool) -> prediction_pb2.PredictJobResponse:
+    answer = sample_prediction(fits=fits)
+    for estimate in (answer.memory_bytes, answer.utilization_ratio, answer.step_ms):
+        estimate.level, estimate.in_domain = resources_pb2.ESTIMATE_LEVEL_FALLBACK, False
+        estimate.range_not_calibrated = True
+    answer.sub_batches.add(sub_batch=8, accumulation_steps=8, memory_bytes=answer.memory_bytes, step_ms=answer.step_ms)
+    return answer
+
+
+@pytest.mark.parametrize("words", [("predict", GRAPH, "--batch-size", "64"), ("submit", JOB_FILE, "--dry-run")])
+@pytest.mark.parametrize("fits", [True, False])
+def test_what_nobody_calibrated_is_called_an_estimate_and_promises_no_share(
+    words: tuple[str, ...], fits: bool, cotenant: CommandLine, scheduler: FakeScheduler, predictor: FakePredictor
+) -> None:
+    predictor.answer = uncalibrated_prediction(fits=fits)
+    outcome = cotenant(*words)
+    text = " ".join(outcome.out.split())
+    assert outcome.code == (0 if fits else 4)
+    assert "(estimate, range not calibrated)" in text
+    assert "estimate, range not calibrated: memory, utilization, step time" in text
+    assert not re.search(r"9[09] ?%", text)
+
+
+def test_a_bound_that_does_not_fit_is_told_apart_from_what_is_expected(
+    cotenant: CommandLine, scheduler: FakeScheduler, predictor: FakePredictor
+) -> None:
+    predictor.answer = uncalibrated_prediction(fits=False)
+    predictor.answer.memory_bytes.value = 0.9 * predictor.answer.device_memory_bytes
+    text = " ".join(cotenant("predict", GRAPH, "--batch-size", "64").out.split())
+    assert "0.90 GiB is expected, which would fit" in text
+    predictor.answer = uncalibrated_prediction(fits=False)
+    assert "which would fit" not in cotenant("predict", GRAPH, "--batch-size", "64").out
+
+
+def test_the_json_of_a_prediction_says_that_its_range_is_not_calibrated(
+    cotenant: CommandLine, scheduler: FakeScheduler, predictor: FakePredictor
+) -> None:
+    predictor.answer = uncalibrated_prediction(fits=True)
+    answer = json.loads(cotenant("predict", GRAPH, "--batch-size", "64", "-o", "json").out)
+    assert answer["memory_bytes"]["range_not_calibrated"] is True
+
+
+def test_a_described_job_says_that_its_range_is_not_calibrated(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    job = next(job for job in scheduler.jobs.values() if job.predictions)
+    for estimate in (job.predictions[0].memory_bytes, job.predictions[0].step_ms, job.predictions[0].utilization_ratio):
+        estimate.range_not_calibrated = True
+    text = " ".join(cotenant("describe", job.job_id).out.split())
+    assert "bound 0.75 GiB (estimate, range not calibrated)" in text
+    assert "99 %" not in text

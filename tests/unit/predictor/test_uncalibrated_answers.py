@@ -1,0 +1,172 @@
+"""Answers about devices of which nothing was measured: memory that processes really hold, and no promise of a range."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from predictor_service.features.analytical_memory import MemoryBreakdown, count_memory
+from predictor_service.features.devices import DEVICE_TYPES, STANDIN_DEVICE, DeviceType, Generation
+from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.job_settings import JobSettings
+from predictor_service.features.uncalibrated_memory import BOUND, EXPECTED, estimate_uncalibrated
+from predictor_service.grpc_api.translate_answers import job_response
+from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.predictor import Predictor
+from predictor_service.inference.records import Estimate, JobAnswer, JobQuestion, Level
+from predictor_service.outcome_journal import PredictionEntry
+from predictor_service.registry.version_holder import VersionHolder
+from predictor_service.registry.version_store import VersionStore
+from tests.support.measured_dataset import DEVICE, graphs
+from tests.support.onnx_graphs import mobilenet_v2, perceptron
+from tests.support.predictor_service import InProcessDescriber, open_predictor
+
+GIB = 1 << 30
+A100 = "NVIDIA A100-SXM4-40GB"
+DENSE = perceptron("batch").SerializeToString()
+CONVOLVING = mobilenet_v2("batch").SerializeToString()
+GPUS = sorted(set(DEVICE_TYPES) - {STANDIN_DEVICE})
+COUNTED = MemoryBreakdown(
+    weights_bytes=1e9,
+    gradients_bytes=1e9,
+    optimizer_state_bytes=2e9,
+    activations_bytes=4e9,
+    workspace_bytes=2e8,
+    context_bytes=5e8,
+    widest_bytes=1e8,
+)
+
+
+@pytest.fixture
+def untrained(tmp_path: object) -> Predictor:
+    versions = VersionHolder(VersionStore(tmp_path / "models"))  # type: ignore[operator]
+    versions.reload()
+    return Predictor(GraphLibrary(InProcessDescriber(), None), versions)
+
+
+def ask(predictor: Predictor, graph: bytes, device: str, batch: int = 32, **settings: str) -> JobAnswer:
+    job = JobSettings(batch_size=batch, **{"optimizer": "adam", **settings})  # type: ignore[arg-type]
+    question = JobQuestion(
+        settings=job, device=device, onnx_graph=graph, sub_batches=(1, batch), find_largest_batch=True
+    )
+    return predictor.predict_job(question)
+
+
+def estimates(answer: JobAnswer) -> list[Estimate]:
+    of_sub_batches = [each for point in answer.sub_batches for each in (point.memory_bytes, point.step_ms)]
+    return [answer.memory_bytes, answer.utilization_ratio, answer.step_ms, *of_sub_batches]
+
+
+@pytest.mark.parametrize("device", [A100, STANDIN_DEVICE, f"{A100} MIG 3g.20gb"])
+def test_without_a_model_no_range_is_called_calibrated(untrained: Predictor, device: str) -> None:
+    answer = ask(untrained, DENSE, device)
+    assert {each.level for each in estimates(answer)} == {Level.FALLBACK}
+    assert all(each.range_not_calibrated for each in estimates(answer))
+    message = job_response(answer)
+    assert message.memory_bytes.range_not_calibrated
+    assert message.utilization_ratio.range_not_calibrated
+    assert message.step_ms.range_not_calibrated
+    assert all(point.memory_bytes.range_not_calibrated for point in message.sub_batches)
+
+
+def test_a_trained_device_has_calibrated_ranges() -> None:
+    answer = ask(open_predictor(), graphs()["wide"], DEVICE)
+    assert not any(each.range_not_calibrated for each in estimates(answer))
+    assert not job_response(answer).memory_bytes.range_not_calibrated
+
+
+def test_the_model_of_one_device_calibrates_no_other() -> None:
+    answer = ask(open_predictor(), graphs()["wide"], "NVIDIA H200")
+    assert all(each.range_not_calibrated for each in estimates(answer))
+
+
+def test_a_measured_peak_does_not_calibrate_the_bound_above_it(untrained: Predictor) -> None:
+    first = ask(untrained, DENSE, A100)
+    entry = PredictionEntry(
+        prediction_id="p", at_ms=0, kind="job", device=A100, model_version="v", content={"job_key": first.job_key}
+    )
+    untrained.learn_outcomes([(entry, {"memory_peak_bytes": 2 * GIB, "window_ms": 60_000})])
+    memory = ask(untrained, DENSE, A100).memory_bytes
+    assert (memory.level, memory.value) == (Level.OBSERVED, 2 * GIB)
+    assert memory.range_not_calibrated
+
+
+@pytest.mark.parametrize("device", GPUS)
+def test_the_smallest_network_holds_what_the_smallest_process_of_the_public_rows_held(
+    untrained: Predictor, device: str
+) -> None:
+    memory = ask(untrained, DENSE, device, batch=1).memory_bytes
+    assert 1443 / 1024 * GIB <= memory.value < 1.6 * GIB
+    assert memory.upper_99 is not None
+    assert memory.upper_99 >= memory.value
+
+
+def test_a_process_that_convolves_holds_more_libraries(untrained: Predictor) -> None:
+    counted = {
+        name: count_memory(
+            describe_graph(graph).at_batch(32), JobSettings(batch_size=32, optimizer="adam"), DEVICE_TYPES[A100]
+        )
+        for name, graph in (("dense", DENSE), ("convolving", CONVOLVING))
+    }
+    dense, convolving = ask(untrained, DENSE, A100).memory_bytes, ask(untrained, CONVOLVING, A100).memory_bytes
+    assert dense.value == pytest.approx(EXPECTED.total_bytes(counted["dense"], convolves=False))
+    assert convolving.value == pytest.approx(EXPECTED.total_bytes(counted["convolving"], convolves=True))
+    assert convolving.upper_99 == pytest.approx(BOUND.total_bytes(counted["convolving"], convolves=True))
+
+
+@pytest.mark.parametrize("mode", ["train", "infer"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("device", [A100, "NVIDIA GeForce RTX 4090", "NVIDIA B200", STANDIN_DEVICE])
+def test_a_larger_batch_never_needs_less_and_bounds_stay_in_order(
+    untrained: Predictor, device: str, precision: str, mode: str
+) -> None:
+    batches = (1, 2, 3, 7, 64, 100, 5_000, 1_000_000)
+    found = [
+        ask(untrained, CONVOLVING, device, batch, precision=precision, mode=mode).memory_bytes for batch in batches
+    ]
+    for memory in found:
+        assert memory.upper_99 is not None
+        assert 0 < memory.lower <= memory.value <= memory.upper <= memory.upper_99
+    assert [each.value for each in found] == sorted(each.value for each in found)
+    assert [each.upper_99 or 0 for each in found] == sorted(each.upper_99 or 0 for each in found)
+
+
+def test_the_largest_batch_that_fits_fits_and_the_next_one_does_not(untrained: Predictor) -> None:
+    largest = ask(untrained, CONVOLVING, A100).largest_batch_that_fits
+    assert largest
+    assert ask(untrained, CONVOLVING, A100, largest).fits
+    assert not ask(untrained, CONVOLVING, A100, largest + 1).fits
+
+
+def test_the_stand_in_keeps_its_measured_context(untrained: Predictor) -> None:
+    settings = JobSettings(batch_size=32, optimizer="adam")
+    counted = count_memory(describe_graph(CONVOLVING).at_batch(32), settings, DEVICE_TYPES[STANDIN_DEVICE])
+    memory = ask(untrained, CONVOLVING, STANDIN_DEVICE).memory_bytes
+    assert memory.value == pytest.approx(counted.total_bytes)
+    assert memory.upper_99 == pytest.approx(2 * counted.total_bytes)
+
+
+def test_every_device_of_the_table_has_a_generation() -> None:
+    assert {name for name, device in DEVICE_TYPES.items() if device.generation is Generation.UNKNOWN} == set()
+
+
+def of_generation(generation: Generation) -> DeviceType:
+    return dataclasses.replace(DEVICE_TYPES[A100], name="some card", generation=generation)
+
+
+@pytest.mark.parametrize("generation", sorted(set(Generation) - {Generation.AMPERE, Generation.PROCESSOR}))
+def test_a_generation_without_rows_expects_the_same_with_a_wider_range(generation: Generation) -> None:
+    known = estimate_uncalibrated(COUNTED, of_generation(Generation.AMPERE), convolves=True)
+    found = estimate_uncalibrated(COUNTED, of_generation(generation), convolves=True)
+    assert found.expected_bytes == known.expected_bytes
+    assert found.lower_bytes < known.lower_bytes
+    assert found.bound_bytes == pytest.approx(1.25 * known.bound_bytes)
+
+
+def test_workspaces_stop_growing_with_the_widest_tensor() -> None:
+    def bound(widest_bytes: float) -> float:
+        counted = dataclasses.replace(COUNTED, widest_bytes=widest_bytes)
+        return estimate_uncalibrated(counted, DEVICE_TYPES[A100], convolves=True).bound_bytes
+
+    assert bound(1e8) < bound(5e8) < bound(6e8) == bound(1e12)
