@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -170,6 +171,17 @@ def test_without_an_answer_in_time_the_job_is_accepted(predictor: FakePredictor)
     assert Door(OWNERS, address=predictor.address).review(job_spec(**GRAPH)) == [["MEMORY_NOT_CHECKED"]]
     assert Door(OWNERS, address="127.0.0.1:1").review(job_spec(**GRAPH), seconds_left=1) == [["MEMORY_NOT_CHECKED"]]
     assert Door(OWNERS).review(job_spec(**GRAPH)) == [[]]
+
+
+def test_a_predictor_that_never_answers_keeps_no_job_out(predictor: FakePredictor) -> None:
+    answering = threading.Event()
+
+    def wait() -> None:
+        answering.wait(60)
+
+    predictor.failure = wait
+    assert Door(OWNERS, address=predictor.address).review(job_spec(**GRAPH), seconds_left=1) == [["MEMORY_NOT_CHECKED"]]
+    answering.set()
 
 
 def test_a_flood_of_submissions_asks_once_per_job_and_never_many_at_once(predictor: FakePredictor) -> None:
