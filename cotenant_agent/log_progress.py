@@ -11,7 +11,7 @@ import os
 import re
 import signal
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -31,7 +31,8 @@ _LABEL_REACH = 256
 _OVERLAP = 512
 """So much of a window is searched again with what follows, so that nothing is cut."""
 _SEARCH_LIMIT_S = 0.05
-"""Of one reading; what it does not suffice for is skipped."""
+"""Of one reading; what it does not suffice for is skipped, but for the newest lines."""
+_NEWEST_LINES = 64
 _WINDOWS_EXPECTED = 20
 """An expression that does not come so far in that time is a bad one; another one was only given too much text."""
 _TIMEOUTS_MAX = 20
@@ -60,7 +61,7 @@ class LogProgress:
         self._older_path = path.with_name(f"{path.name}.1")
         self._pattern: re.Pattern[str] | None = re.compile(pattern)
         self._rest = ""
-        self._windows = 0
+        self._windows = self._lines = 0
         self._timeouts = 0
         self._loss: float | None = None
         self._epoch = 0
@@ -104,25 +105,39 @@ class LogProgress:
     def _search_text(self, text: str) -> bool:
         """Count the steps of all lines that end here; whether there were any."""
         *lines, rest = _LINE_END.split(self._rest + text)
-        self._rest, self._windows = "", 0
+        self._rest, self._windows, self._lines = "", 0, 0
         found: deque[_Found] = deque(maxlen=_MATCHES_MAX)
         try:
             with _time_limit():
-                for line in lines:
-                    self._search_line(line[-_LINE_LIMIT:], found, is_whole=True)
-                if len(rest) > _LINE_LIMIT:
-                    # A line without an end, as of a script that prints blanks between its steps.
-                    rest = rest[-_LINE_LIMIT:]
-                    rest = rest[self._search_line(rest, found, is_whole=False) :]
-                self._rest = rest
+                self._search_lines(lines, rest, found)
         except TimeoutError:
-            self._timeouts += self._windows <= _WINDOWS_EXPECTED
-            if self._timeouts >= _TIMEOUTS_MAX:
-                self._pattern = None
+            self._take_timeout(lines, rest, found)
         # Not before: an interrupted count would be a wrong one.
         for item in found:
             self._take(item)
         return bool(found)
+
+    def _search_lines(self, lines: Sequence[str], rest: str, found: deque[_Found]) -> None:
+        """Add what whole lines show to `found`, and keep what is left of the one that has not ended."""
+        for line in lines:
+            self._search_line(line[-_LINE_LIMIT:], found, is_whole=True)
+            self._lines += 1
+        if len(rest) > _LINE_LIMIT:
+            # A line without an end, as of a script that prints blanks between its steps.
+            rest = rest[-_LINE_LIMIT:]
+            rest = rest[self._search_line(rest, found, is_whole=False) :]
+        self._rest = rest
+
+    def _take_timeout(self, lines: Sequence[str], rest: str, found: deque[_Found]) -> None:
+        """Count a bad expression's failure; after too much text for a good one search the newest lines at least."""
+        if self._windows <= _WINDOWS_EXPECTED:
+            self._timeouts += 1
+            self._pattern = None if self._timeouts >= _TIMEOUTS_MAX else self._pattern
+            return
+        # The line that was interrupted may have been counted in part, and none may count twice.
+        newest = lines[self._lines + 1 :][-_NEWEST_LINES:]
+        with contextlib.suppress(TimeoutError), _time_limit():
+            self._search_lines(newest, rest, found)
 
     def _search_line(self, line: str, found: deque[_Found], *, is_whole: bool) -> int:
         """Add what the line shows to `found`; returns how much of it need not be searched again."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cotenant_agent import log_progress
 from cotenant_agent.attempt import Attempt
 from cotenant_agent.log_progress import LogProgress
 from cotenant_agent.state_directory import AttemptDirectory
@@ -137,6 +138,15 @@ def test_what_a_job_wrote_last_counts_however_much_it_was(tmp_path: Path) -> Non
     log.write_text(text)
     assert len(text) > 8 << 20
     assert LogProgress(log, r"step (?P<step>\d+)").read_to_end(1)[0].step == 200_000
+
+
+def test_the_newest_lines_count_where_the_time_does_not_suffice_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_progress, "_SEARCH_LIMIT_S", 0.004)
+    log = tmp_path / "out.log"
+    log.write_text("".join(f"step {step} of many\n" for step in range(1, 12_001)))
+    assert LogProgress(log, r"step (?P<step>\d+)").read(1)[0].step == 12_000
 
 
 def test_a_next_life_of_the_agent_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
