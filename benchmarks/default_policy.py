@@ -64,7 +64,7 @@ WORKLOADS: Mapping[str, Workload] = {
     "pollux_load_1_5": Workload(
         files=[f"pollux/workloads/load-1.5/workload-{number}.csv" for number in (1, 2, 3)], cluster="16x4"
     ),
-    "itp_01": Workload(files=["elasticflow-itp/cluster01.csv"], cluster="8x8", jobs=500),
+    "itp_01": Workload(files=["elasticflow-itp/cluster01.csv"], cluster="8x8"),
     "itp_06": Workload(files=["elasticflow-itp/cluster06.csv"], cluster="12x8", jobs=500),
     "itp_10": Workload(files=["elasticflow-itp/cluster10.csv"], cluster="2x8"),
     "gavel_arrivals": Workload(files=["gavel/jobs_max_min_fairness.csv"], cluster="4x4"),

@@ -44,7 +44,7 @@ def run_live(flags: dict[str, Any], names: Sequence[str], timings: dict[str, obj
     trace, cluster = _inputs(flags)
     predictor = _predictor(flags, trace)
     timings["read"] = {"cpu_s": cpu_s() - began_s}
-    caveats = caveats_of_trace(trace, names)
+    caveats = caveats_of_trace(trace, names, is_truth_predicted=flags["predictions"] == "oracle")
     results: list[RunResult] = []
     for settings in every:
         began_s = cpu_s()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cotenant_simulator.run.records import RunResult
 from cotenant_simulator.truth.kinds import DOES_NOT_FIT, Kind
 from cotenant_simulator.truth.trace import Trace
+from scheduler_service.core.records import Share
 from scheduler_service.policy_registry import POLICIES
 
 
@@ -26,16 +27,18 @@ class Caveat:
     message: str
 
 
-def caveats_of_trace(trace: Trace, policies: Sequence[str]) -> list[Caveat]:
+def caveats_of_trace(trace: Trace, policies: Sequence[str], *, is_truth_predicted: bool = True) -> list[Caveat]:
     """Return what can be said before any run.
 
     Args:
         trace: The workload, with the consent of its jobs.
         policies: Those that are asked for.
+        is_truth_predicted: Predictions are without errors, so that nobody shares by mistake.
     """
     sharing = tuple(name for name in policies if POLICIES[name].shares_gpus)
     choosing = tuple(name for name in policies if POLICIES[name].chooses_counts)
-    found = [_nobody_shares(trace, sharing), _alike(trace, sharing), _rigid(trace, choosing)]
+    refused = _nobody_shares(trace, sharing) if is_truth_predicted else None
+    found = [refused, _alike(trace, sharing), _rigid(trace, choosing)]
     return [one for one in found if one is not None]
 
 
@@ -62,7 +65,8 @@ def caveats_of_outcomes(results: Sequence[RunResult]) -> list[Caveat]:
 def _nobody_shares(trace: Trace, sharing: tuple[str, ...]) -> Caveat | None:
     slowdowns = _slowdowns(trace)
     consents = {job.request.max_slowdown_ratio for job in trace.jobs}
-    if not sharing or not slowdowns or not consents or min(slowdowns) <= max(consents):
+    accepts_unknown = not trace.truth.predicts_unmeasured and any(job.request.share is Share.ANY for job in trace.jobs)
+    if not sharing or not slowdowns or not consents or min(slowdowns) <= max(consents) or accepts_unknown:
         return None
     return Caveat(
         code="NOBODY_SHARES",

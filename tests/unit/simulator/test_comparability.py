@@ -15,7 +15,7 @@ from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.trace_file import read_trace
 from cotenant_simulator.report.comparability import caveats_of_outcomes, caveats_of_trace
 from cotenant_simulator.truth.kinds import EVERY_DEVICE
-from scheduler_service.core.records import DEFAULT_MAX_SLOWDOWN_RATIO, JobRequest
+from scheduler_service.core.records import DEFAULT_MAX_SLOWDOWN_RATIO, JobRequest, Share
 from scheduler_service.grpc_api import translate_jobs
 from tests.support.shared_data import shared_data
 from tests.support.simulated_runs import kind, run, trace_job, trace_of
@@ -88,6 +88,16 @@ def test_measured_pairs_and_one_sharing_policy_need_no_warning() -> None:
     alike = trace_of(*jobs, slowdown_ratio=0.1)
     assert [one.code for one in caveats_of_trace(alike, SHARING)] == ["PAIRS_ALIKE"]
     assert caveats_of_trace(alike, ["fifo", "sjf", "sjf_bsbf"]) == []
+
+
+def test_errors_and_unknown_pairs_may_let_jobs_share_after_all() -> None:
+    jobs = [trace_job(f"j{number}", max_slowdown_ratio=0.2, share=Share.ANY) for number in range(2)]
+    refused = trace_of(*jobs, slowdown_ratio=0.3)
+    assert [one.code for one in caveats_of_trace(refused, ["obp"])] == ["NOBODY_SHARES"]
+    assert caveats_of_trace(refused, ["obp"], is_truth_predicted=False) == []
+    measured = {("kind", "kind", EVERY_DEVICE): 0.3}
+    unknown = trace_of(*jobs, slowdowns=measured, predicts_unmeasured=False)
+    assert caveats_of_trace(unknown, ["obp"]) == []
 
 
 def test_rigid_jobs_are_named_to_policies_that_choose_numbers_of_gpus() -> None:
