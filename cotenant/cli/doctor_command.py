@@ -96,10 +96,10 @@ def check_programs(session: Session) -> Iterator[Finding]:
     """Looks for the programs that `cotenant up` starts."""
     for program, extra in EXTRAS.items():
         lacking = missing_modules((program, *NEEDED_AT_START[program], *NEEDED_LATER.get(program, ())))
-        install = [f"pip install 'cotenant[{extra}]'"] * bool(set(lacking) - {TORCH})
-        install += ["pip install torch"] * (TORCH in lacking)
+        install = ["pip install torch"] * (TORCH in lacking)
+        install += [f"pip install 'cotenant[{extra}]'"] * bool(set(lacking) - {TORCH})
         if lacking:
-            remedy = f"{' and '.join(install)} if this machine shall run it"
+            remedy = f"{', then '.join(install)} if this machine shall run it"
             yield Finding(check=program, state="warning", found=f"not found: {', '.join(lacking)}", remedy=remedy)
         else:
             yield Finding(check=program, state="ok", found="installed")

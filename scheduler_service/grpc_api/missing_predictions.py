@@ -206,11 +206,13 @@ def _is_no_answer(error: PredictorError) -> bool:
 
 
 def _devices(snapshot: scheduling_pb2.Snapshot) -> dict[str, int]:
-    """Return the least memory of each device type."""
-    devices: dict[str, int] = {}
+    """Return the least memory of each device type, of its healthy GPUs where it has any."""
+    healthy: dict[str, int] = {}
+    others: dict[str, int] = {}
     for gpu in (gpu for node in snapshot.nodes for gpu in node.gpus):
-        devices[gpu.device] = min(gpu.memory_bytes, devices.get(gpu.device, gpu.memory_bytes))
-    return devices
+        least = healthy if gpu.healthy else others
+        least[gpu.device] = min(gpu.memory_bytes, least.get(gpu.device, gpu.memory_bytes))
+    return others | healthy
 
 
 def _missing(

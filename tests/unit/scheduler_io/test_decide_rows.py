@@ -261,6 +261,13 @@ def test_a_bad_gpu_or_node_takes_nobody() -> None:
     assert placed(ask(given, policy="fifo")) == {"a": "g1", "b": "NO_FREE_GPU"}
 
 
+def test_the_memory_of_a_bad_gpu_is_not_taken_for_that_of_its_type(predictor: PickyPredictor) -> None:
+    given = snapshot(job("a", graph=GOOD), gpus=(KNOWN, KNOWN))
+    given.nodes[0].gpus[0].memory_bytes = -7
+    assert placed(ask(given, predictor)) == {"a": "g1"}
+    assert [question.device_memory_bytes for question in predictor.job_questions] == [24 * GIB]
+
+
 def test_what_a_bad_running_row_holds_stays_occupied_and_takes_nobody_else() -> None:
     given = snapshot(job("a"), job("b"), gpus=(KNOWN, KNOWN))
     running = given.running.add(job=job("r"), steps_done=-1)
