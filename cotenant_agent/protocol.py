@@ -142,10 +142,11 @@ def end_to_message(end: AttemptEnd) -> messages.AttemptExited:
 
 
 def status_to_message(attempt: Attempt) -> messages.AttemptStatus:
-    """An attempt of the Hello."""
+    """An attempt of the Hello; one whose end was not read yet runs on, for an end without its story reads as lost."""
+    is_unread = attempt.end is None and attempt.state is AttemptState.ENDED
     return messages.AttemptStatus(
         key=key_to_message(attempt.key),
-        state=_STATES[attempt.state],
+        state=messages.ATTEMPT_STATE_RUNNING if is_unread else _STATES[attempt.state],
         gpu_ids=attempt.gpu_ids,
         steps_done=attempt.track.steps_done,
         exited=None if attempt.end is None else end_to_message(attempt.end),
