@@ -1,12 +1,14 @@
 """Control groups where the machine offers them: version 2, version 1, both halves of a hybrid, or none at all.
 
 Every ability is probed by doing it once, and only what worked is announced. Jobs live in
-`<the agent's own group>/cotenant-<node>/<job>.<attempt>`.
+`<the agent's own group>/cotenant-<node>-<state folder>/<job>.<attempt>`: two agents of one node name, of two clusters
+on one machine, share nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -100,13 +102,19 @@ class ControlGroups:
         yield from dict.fromkeys(path for path in (self.unified, self.memory, self.cpu) if path is not None)
 
 
+def name_agent(node_id: str, state_dir: Path) -> str:
+    """A name for an agent's groups: the same after a restart, another one for an agent with another state folder."""
+    digest = hashlib.sha256(os.fsencode(state_dir.resolve())).hexdigest()
+    return f"{node_id}-{digest[:12]}"
+
+
 def detect(
-    node_id: str, root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
+    agent_name: str, root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
 ) -> ControlGroups:
     """Find out by trying what this machine lets the agent do.
 
     Args:
-        node_id: becomes part of the group's name.
+        agent_name: becomes part of the group's name; see `name_agent`.
         root: where the hierarchies are mounted.
         membership: the agent's own groups.
     """
@@ -114,14 +122,14 @@ def detect(
     own = _own_groups(membership)
     unified_root = root if (root / "cgroup.controllers").exists() else root / "unified"
     if "" in own and (unified_root / "cgroup.procs").exists():
-        parent = unified_root / own[""].lstrip("/") / f"cotenant-{node_id}"
+        parent = unified_root / own[""].lstrip("/") / f"cotenant-{agent_name}"
         _enable_controllers(parent)
         groups.unified = parent if _usable(parent, "cgroup.kill") else None
         groups.memory = parent if _usable(parent, "memory.max") else None
         groups.cpu = parent if _usable(parent, "cpu.max") else None
     for controller, name in (("memory", "memory.limit_in_bytes"), ("cpu", "cpu.cfs_quota_us")):
         if getattr(groups, controller) is None and controller in own:
-            parent = root / controller / own[controller].lstrip("/") / f"cotenant-{node_id}"
+            parent = root / controller / own[controller].lstrip("/") / f"cotenant-{agent_name}"
             if _usable(parent, name):
                 setattr(groups, controller, parent)
     return groups

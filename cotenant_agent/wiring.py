@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cotenant_agent.allow_list import AllowList, load_allow_list
 from cotenant_agent.attempt_table import AttemptTable
-from cotenant_agent.cgroups import ControlGroups, detect
+from cotenant_agent.cgroups import ControlGroups, detect, name_agent
 from cotenant_agent.durable_files import read_json, read_text, write_json
 from cotenant_agent.gpu_inventory import GpuInventory, SeveralInventories
 from cotenant_agent.launching import JobRules, Launcher
@@ -41,7 +41,8 @@ def build_agent(settings: AgentSettings, log: StructuredLog) -> Iterator[NodeAge
         stack.callback(directory.close)
         inventory = _build_inventory(settings, directory.root, processes)
         stack.callback(inventory.close)
-        groups = detect(settings.node_id) if settings.cgroups else ControlGroups()
+        agent_name = name_agent(settings.node_id, directory.root)
+        groups = detect(agent_name) if settings.cgroups else ControlGroups()
         launcher = Launcher(
             directory=directory,
             processes=processes,

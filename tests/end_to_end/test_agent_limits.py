@@ -34,9 +34,28 @@ def test_a_job_over_its_host_memory_ends_as_host_oom(tmp_path: Path, scheduler: 
         assert set(_node_groups()) <= left_by_others
 
 
+def test_agents_of_one_node_name_in_two_clusters_do_not_end_each_others_jobs(
+    tmp_path: Path, scheduler: FakeScheduler
+) -> None:
+    script = [sys.executable, write_script(tmp_path, TRAINING)]
+    with (
+        FakeScheduler() as other,
+        running_agent(tmp_path / "state", scheduler, "--cgroups"),
+        running_agent(tmp_path / "other", other, "--cgroups"),
+    ):
+        if "cgroup_kill" not in scheduler.wait_for_hello().enforcements:
+            pytest.skip("this machine does not let the tests make version-2 control groups")
+        scheduler.send(launch_job=launch("job-1", [*script, "60", "0.05"], GPU))
+        scheduler.wait_for_start("job-1")
+        other.send(launch_job=launch("job-1", [*script, "5", "0.05"], GPU))
+        assert other.wait_for_exit("job-1").exit_class == "done"
+        exited = scheduler.wait_for_exit("job-1")
+        assert (exited.exit_class, exited.steps_done) == ("done", 60)
+
+
 def _node_groups() -> Iterator[Path]:
     """Control groups of agents with the tests' name; one that a killed run left behind is not this run's."""
-    return Path("/sys/fs/cgroup").glob("**/cotenant-node-a")
+    return Path("/sys/fs/cgroup").glob("**/cotenant-node-a-*")
 
 
 def test_of_two_jobs_on_one_device_the_one_that_takes_the_others_memory_ends(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_agent.cgroups import ControlGroups, detect
+from cotenant_agent.cgroups import ControlGroups, detect, name_agent
 
 
 class FakeKernel:
@@ -34,6 +34,14 @@ def test_a_machine_without_control_groups_enforces_nothing(tmp_path: Path) -> No
     assert (files.procs_files, files.kill_file, files.oom_files) == ((), "", ())
     groups.kill("job.1")
     groups.remove("job.1")
+
+
+def test_agents_of_one_node_name_have_groups_of_their_own_and_keep_them(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "one")
+    one, other = name_agent("n", tmp_path / "one"), name_agent("n", tmp_path / "other")
+    assert one != other
+    assert name_agent("n", tmp_path / "link") == one
+    assert name_agent("m", tmp_path / "one") != one
 
 
 def test_only_files_that_are_really_there_count(tmp_path: Path) -> None:
