@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import click
 
-from cotenant.cli.exit_codes import ExitCode
 from cotenant.cli.formats import OutputFormat, emit_data, emit_message, message_to_dict
 from cotenant.cli.graph_input import load_graph
 from cotenant.cli.job_views import AWAITING_PREDICTION, coded_reason, describe_job
@@ -207,7 +206,6 @@ def _show_dry_run(session: Session, answer: scheduling_pb2.SubmitJobResponse) ->
         named = {device: message_to_dict(prediction) for device, prediction in predictions.items()}
         content = {"job": message_to_dict(job), "predictions": named, "warnings": _as_data(answer.warnings)}
         emit_data(content, session.output)
-        _exit_unless_it_fits(predictions)
         return
     for device, prediction in predictions.items():
         show(f"on {device}:")
@@ -215,13 +213,7 @@ def _show_dry_run(session: Session, answer: scheduling_pb2.SubmitJobResponse) ->
         show(render_labelled(prediction_lines(prediction, device), session.width))
         show("")
     show(render_labelled([line for line in describe_job(job, ()) if line[0] in ("reason", "command")], session.width))
-    tell("dry run: the job is valid; nothing was submitted")
-    _exit_unless_it_fits(predictions)
-
-
-def _exit_unless_it_fits(predictions: Mapping[str, prediction_pb2.PredictJobResponse]) -> None:
-    if predictions and not any(prediction.fits for prediction in predictions.values()):
-        raise click.exceptions.Exit(ExitCode.NOT_FEASIBLE)
+    tell("dry run: the job would be accepted; nothing was submitted")
 
 
 def _devices(session: Session) -> dict[str, int]:
