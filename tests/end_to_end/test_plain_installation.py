@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.extras import EXTRAS, NEEDED_AT_START, NEEDED_LATER, TORCH, missing_modules
 from tests.support.hidden_modules import environment_without
 
@@ -102,8 +103,7 @@ def test_the_doctor_works_in_a_plain_installation_and_says_what_is_missing(tmp_p
 def test_policies_are_listed_without_a_scheduler_with_the_default_marked(tmp_path: Path) -> None:
     done = run(tmp_path, "policies", "list", without=[])
     assert done.returncode == 0
-    assert re.search(r"^\* +horus ", done.stdout, re.MULTILINE)
-    assert len(re.findall(r"^\* ", done.stdout, re.MULTILINE)) == 1
+    assert re.findall(r"^\* +(\w+) ", done.stdout, re.MULTILINE) == [DEFAULT_POLICY]
     assert "no scheduler at 127.0.0.1:1" in done.stderr
     described = json.loads(run(tmp_path, "policies", "describe", "fifo", "-o", "json", without=[]).stdout)
     assert described["name"] == "fifo"
