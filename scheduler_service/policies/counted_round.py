@@ -37,7 +37,7 @@ class CountedRound:
         placed: Placed | None = None,
     ) -> None:
         self._free = ExclusiveRound(view, choose, placed)
-        self._has_started = False
+        self._others_have_some = False
         self._reshaper = Reshaper(self._free.ledger, rest_ms=rest_ms)
         self.adjustable: Mapping[str, JobRequest] = self._reshaper.adjustable if view.can_move else {}
         self.counts: dict[str, list[int]] = {job_id: counts_of(request) for job_id, request in self.adjustable.items()}
@@ -56,9 +56,16 @@ class CountedRound:
             waiting: The pending jobs in the order of placing.
             wanted: GPUs by job id; absent or 0 = none for a pending job, its own for a running one.
         """
+        self._others_have_some = self._gives_gpus(waiting, wanted)
         decisions = [self._decide(job, wanted.get(job.request.job_id, 0)) for job in waiting]
         reshapes = self._reshaper.towards({job_id: wanted[job_id] for job_id in self.adjustable if job_id in wanted})
         return [*(reshapes if self.adjustable else ()), *decisions]
+
+    def _gives_gpus(self, waiting: Sequence[PendingJob], wanted: Mapping[str, int]) -> bool:
+        """Say whether GPUs were given to waiting jobs, or left to running ones that could do with fewer."""
+        return any(wanted.get(job.request.job_id, 0) for job in waiting) or any(
+            wanted[job_id] > min(self.counts[job_id]) for job_id in self.adjustable if job_id in wanted
+        )
 
     def _decide(self, job: PendingJob, count: int) -> Decision:
         request = job.request
@@ -67,9 +74,8 @@ class CountedRound:
         for smaller in reversed([one for one in possible if one <= count]):
             start = start or self._free.start(replace(job, request=sized(request, smaller)))
         if start is not None:
-            self._has_started = True
             return start
-        if possible and not count and (self._has_started or self._free.place_for(sized(request, possible[0]))):
+        if possible and not count and (self._others_have_some or self._free.place_for(sized(request, possible[0]))):
             # Nobody looked for GPUs, so that an equal job that was given some still may.
             reason = Reason(code="OTHERS_GAIN_MORE", numbers={"gpus_needed": possible[0]})
             return Hold(job_id=request.job_id, reason=reason, candidates=self._free.candidates())
