@@ -27,6 +27,7 @@ from scheduler_service.policies.placement import (
     kind_of,
     ranked,
     shape_of,
+    too_large,
     without_host,
 )
 from scheduler_service.policies.remaining_time import step_ms_of
@@ -58,6 +59,7 @@ class ExclusiveRound:
         self._inventory: Inventory | None = None
         self._failed: dict[object, Reason] = {}
         self._hopeless: set[object] = set()
+        self._tables: dict[object, tuple[Candidate, ...]] = {}
 
     @property
     def _free(self) -> dict[Kind, dict[str, list[str]]]:
@@ -107,7 +109,7 @@ class ExclusiveRound:
         if reason is None:
             reason = self.impossible(request) or self._full(request)
             self._failed[shape_of(request)] = reason
-        return Hold(job_id=request.job_id, reason=reason, candidates=self.candidates())
+        return Hold(job_id=request.job_id, reason=reason, candidates=self.candidates(job))
 
     def closed(self) -> Reason | None:
         """Return why nobody can start any more, or None while a GPU is free."""
@@ -117,6 +119,7 @@ class ExclusiveRound:
 
     def take(self, gpu_ids: Iterable[str]) -> None:
         """Remove GPUs from the free ones, for somebody who was or will be placed otherwise; others are ignored."""
+        self._tables.clear()
         for gpu_id in gpu_ids:
             entry = self._view.gpus[gpu_id]
             on_node = self._free.get(kind_of(entry.gpu), {}).get(entry.node_id, [])
@@ -180,20 +183,33 @@ class ExclusiveRound:
             return host_reason(request)
         return Reason(code="SPREAD_UNEVEN", numbers={**numbers, "gpus_on_node": max(map(max, by_kind))})
 
-    def candidates(self) -> tuple[Candidate, ...]:
-        """Return how every GPU looks for a job that runs alone; nothing where nobody asked."""
+    def candidates(self, job: PendingJob) -> tuple[Candidate, ...]:
+        """Return how every GPU looks for a job that runs alone; nothing where nobody asked.
+
+        Equal jobs share their table until somebody starts, so that a long queue of them costs one.
+        """
         if not self._view.explain:
             return ()
-        return tuple(
-            Candidate(gpu_id=gpu_id, feasible=self.ledger.is_free(gpu_id), reason=self._candidate_reason(gpu_id))
-            for gpu_id in self._view.gpus
-        )
+        shape = shape_of(job.request)
+        if shape not in self._tables:
+            self._tables[shape] = tuple(self._candidate(job.request, gpu_id) for gpu_id in self._view.gpus)
+        return self._tables[shape]
 
-    def _candidate_reason(self, gpu_id: str) -> Reason:
-        if self.ledger.is_free(gpu_id):
-            return Reason(code="CANDIDATE", gpu_ids=(gpu_id,))
+    def _candidate(self, request: JobRequest, gpu_id: str) -> Candidate:
+        obstacle = self._obstacle(request, gpu_id)
+        reason = obstacle or Reason(code="CANDIDATE", gpu_ids=(gpu_id,))
+        return Candidate(gpu_id=gpu_id, feasible=obstacle is None, reason=reason)
+
+    def _obstacle(self, request: JobRequest, gpu_id: str) -> Reason | None:
+        """Return why no worker of a job could be alone on a GPU now."""
         entry = self._view.gpus[gpu_id]
         if entry.is_releasing:
             return Reason(code="GPU_RELEASING", gpu_ids=(gpu_id,))
-        numbers = {"jobs_on_gpu": self.ledger.job_count(gpu_id), "jobs_on_gpu_max": 1}
-        return Reason(code="TOO_MANY_JOBS", numbers=numbers, job_ids=entry.job_ids, gpu_ids=(gpu_id,))
+        if not self.ledger.is_free(gpu_id):
+            numbers = {"jobs_on_gpu": self.ledger.job_count(gpu_id), "jobs_on_gpu_max": 1}
+            return Reason(code="TOO_MANY_JOBS", numbers=numbers, job_ids=entry.job_ids, gpu_ids=(gpu_id,))
+        if not fits_alone(self._view, request, entry.gpu):
+            return too_large(self._view, request, entry.gpu)
+        node = self._view.nodes[entry.node_id]
+        has_room = self.ledger.host_fits(node, request, gpus_here=1, gpus=request.gpus)
+        return None if has_room else host_reason(request)
