@@ -8,6 +8,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 
 from scheduler_service.core.capacity import Resident, reserved_bytes, samples_per_gpu
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
@@ -34,6 +35,8 @@ from scheduler_service.policies.remaining_time import step_ms_of
 
 ChooseGpus = Callable[[Ledger, JobRequest, Mapping[str, Sequence[str]]], tuple[str, ...] | None]
 Placed = Callable[[JobRequest, tuple[str, ...]], None]
+_ANY_GPU = "any GPU"
+"""Instead of the shape of a job that every GPU would do for."""
 
 
 class ExclusiveRound:
@@ -56,10 +59,14 @@ class ExclusiveRound:
         self._view = view
         self._choose_gpus, self._placed = choose, placed
         self._free_known: dict[Kind, dict[str, list[str]]] | None = None
-        self._inventory: Inventory | None = None
         self._failed: dict[object, Reason] = {}
         self._hopeless: set[object] = set()
         self._tables: dict[object, tuple[Candidate, ...]] = {}
+
+    @cached_property
+    def _kinds(self) -> Inventory:
+        """What the GPUs are, counted when somebody asks for the first time."""
+        return inventory_of(self._view)
 
     @property
     def _free(self) -> dict[Kind, dict[str, list[str]]]:
@@ -132,9 +139,7 @@ class ExclusiveRound:
 
     def impossible(self, request: JobRequest) -> Reason | None:
         """Return why the job could not start on the empty cluster, or None when it could."""
-        if self._inventory is None:
-            self._inventory = inventory_of(self._view)
-        return impossible_reason(self._view, self._inventory, request)
+        return impossible_reason(self._view, self._kinds, request)
 
     def _execution_order(self, request: JobRequest, kind: Kind) -> tuple[float, Kind]:
         """Order kinds by predicted step time; unknown ones last."""
@@ -186,14 +191,20 @@ class ExclusiveRound:
     def candidates(self, job: PendingJob) -> tuple[Candidate, ...]:
         """Return how every GPU looks for a job that runs alone; nothing where nobody asked.
 
-        Equal jobs share their table until somebody starts, so that a long queue of them costs one.
+        Equal jobs share their table until another job starts, and so do all that every GPU would do for: a long queue
+        costs few tables.
         """
         if not self._view.explain:
             return ()
-        shape = shape_of(job.request)
-        if shape not in self._tables:
-            self._tables[shape] = tuple(self._candidate(job.request, gpu_id) for gpu_id in self._view.gpus)
-        return self._tables[shape]
+        key = _ANY_GPU if self._fits_every_gpu(job.request) else shape_of(job.request)
+        if key not in self._tables:
+            self._tables[key] = tuple(self._candidate(job.request, gpu_id) for gpu_id in self._view.gpus)
+        return self._tables[key]
+
+    def _fits_every_gpu(self, request: JobRequest) -> bool:
+        """Every kind of GPU has the memory for a job, and it asks nothing of the hosts."""
+        asks_hosts = without_host(request) != request
+        return not asks_hosts and all(fits_alone(self._view, request, gpu) for gpu in self._kinds.gpus.values())
 
     def _candidate(self, request: JobRequest, gpu_id: str) -> Candidate:
         obstacle = self._obstacle(request, gpu_id)

@@ -11,12 +11,13 @@ import pytest
 from scheduler_service.core.decisions import Migrate, Reshape, Start, Stop, unfolded
 from scheduler_service.core.errors import PolicyParameterError, UnknownPolicyError
 from scheduler_service.core.plan_check import check_plan
+from scheduler_service.core.records import Share
 from scheduler_service.core.view import PendingJob, Policy, SchedulingView
 from scheduler_service.policy_registry import POLICIES, describe, make_policy
 from tests.support.broken_policy import DEFECTS, BrokenPolicy
 from tests.support.crowds import crowded_view, full_view
 from tests.support.policy_contract import explained, faults_of_reasons, faults_of_tables
-from tests.support.scheduling import job, node, pending, view
+from tests.support.scheduling import GIB, gpu, job, node, pending, running, view
 
 SEEDS = range(25)
 Crowd = Callable[[int], SchedulingView]
@@ -152,6 +153,26 @@ def test_a_parameter_of_the_wrong_type_is_refused() -> None:
         make_policy("horus", {"queues": 0})
     with pytest.raises(PolicyParameterError, match="curves must look like"):
         make_policy("horus", {"curves": {"V100": {"linear": [1]}}})
+
+
+def test_a_free_gpu_that_is_too_small_is_no_candidate(policy: Policy) -> None:
+    small, large = gpu("n0.0", memory_bytes=2 * GIB), gpu("n0.1", index=1)
+    seen = view(
+        nodes=[node(gpus=[small, large])],
+        waiting=[pending(job("wide", gpus=2, share=Share.NEVER, memory_request_bytes=4 * GIB))],
+    )
+    (hold,) = explained(policy, seen)
+    rows = {row.gpu_id: (row.feasible, row.reason.code) for row in hold.candidates}
+    assert rows == {"n0.0": (False, "MEMORY_EXCEEDS_GPU"), "n0.1": (True, "CANDIDATE")}
+
+
+def test_jobs_that_every_gpu_would_do_for_share_their_table() -> None:
+    waiting = [pending(job(f"j{index}", gpus=2), submitted_at_ms=index) for index in range(50)]
+    seen = view(nodes=[node(gpus=2)], waiting=waiting, holding=[running(job("held"), ["n0.0"])])
+    for name in ("fifo", "sjf", "elastic"):
+        tables = [one.candidates for one in explained(make_policy(name, {}), seen)]
+        assert len(tables) == 50
+        assert len({id(table) for table in tables}) == 1
 
 
 def is_refused(policy: Policy) -> bool:

@@ -110,7 +110,7 @@ def full_view(seed: int) -> SchedulingView:
         running(
             job(f"r{index}", key=luck.choice(keys), batch=6, gpus=len(held), allowed_gpus=(1, 2), steps_total=10_000),
             held,
-            attained_gpu_ms=luck.choice((0, 40_000_000)),
+            attained_gpu_ms=luck.choice((0, 80_000_000)),
             is_stopping=luck.random() < 0.15,
             solo_step_ms=100.0,
             step_ms=luck.choice((100.0, 400.0)),
