@@ -1,4 +1,4 @@
-"""Names to policies. A new policy is one file and one line here."""
+"""Names to policies. A new policy is one file in `policies/` and one line in the table here."""
 
 from __future__ import annotations
 
@@ -6,34 +6,12 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
+from importlib import import_module
 from inspect import cleandoc, getmodule
 from typing import Any, get_origin, get_type_hints
 
 from scheduler_service.core.errors import PolicyParameterError, UnknownPolicyError
 from scheduler_service.core.view import Policy
-from scheduler_service.policies.b_greedy import BGreedy
-from scheduler_service.policies.best_fit import BestFit
-from scheduler_service.policies.c_greedy import CGreedy
-from scheduler_service.policies.drf import DominantResourceFairness
-from scheduler_service.policies.elastic import Elastic
-from scheduler_service.policies.fifo import Fifo
-from scheduler_service.policies.horus import Horus
-from scheduler_service.policies.i_greedy import IGreedy
-from scheduler_service.policies.kubernetes_default import KubernetesDefault
-from scheduler_service.policies.obp import OpportunisticBinPacking
-from scheduler_service.policies.ojpap import Ojpap
-from scheduler_service.policies.ojpp import Ojpp
-from scheduler_service.policies.ojpp_greedy import OjppGreedy
-from scheduler_service.policies.optimus import Optimus
-from scheduler_service.policies.pab import PerformanceAwareBinPacking
-from scheduler_service.policies.pollux import Pollux
-from scheduler_service.policies.sjf import Sjf
-from scheduler_service.policies.sjf_bsbf import SjfBsbf
-from scheduler_service.policies.sjf_ffs import SjfFfs
-from scheduler_service.policies.srtf import Srtf
-from scheduler_service.policies.termination_elastic import TerminationElastic
-from scheduler_service.policies.tetris import Tetris
-from scheduler_service.policies.tiresias import Tiresias
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +19,7 @@ class PolicyEntry:
     """A policy as it is registered.
 
     Attributes:
-        policy: Its class.
+        path: Its module in `scheduler_service.policies` and its class there: `fifo.Fifo`.
         defaults: The parameters that differ from those of the class.
         summary: Instead of the first line of its module.
         shares_gpus: It may let jobs share a GPU.
@@ -49,7 +27,7 @@ class PolicyEntry:
         chooses_counts: It chooses among the numbers of GPUs that a job allows.
     """
 
-    policy: type[Any]
+    path: str
     defaults: Mapping[str, object] = field(default_factory=dict)
     summary: str = ""
     shares_gpus: bool = False
@@ -58,36 +36,49 @@ class PolicyEntry:
 
 
 POLICIES: Mapping[str, PolicyEntry] = {
-    "fifo": PolicyEntry(Fifo),
-    "horus": PolicyEntry(Horus, shares_gpus=True),
+    "fifo": PolicyEntry("fifo.Fifo"),
+    "horus": PolicyEntry("horus.Horus", shares_gpus=True),
     "horus_f": PolicyEntry(
-        Horus,
+        "horus.Horus",
         {"queues": 3},
         "Horus with three fair queues: interference-aware placement, no class of job starves.",
         shares_gpus=True,
     ),
-    "sjf": PolicyEntry(Sjf),
-    "srtf": PolicyEntry(Srtf, touches_running=True),
-    "tiresias": PolicyEntry(Tiresias, touches_running=True),
-    "sjf_ffs": PolicyEntry(SjfFfs, shares_gpus=True),
-    "sjf_bsbf": PolicyEntry(SjfBsbf, shares_gpus=True),
-    "best_fit": PolicyEntry(BestFit, shares_gpus=True),
-    "i_greedy": PolicyEntry(IGreedy, shares_gpus=True),
-    "b_greedy": PolicyEntry(BGreedy, shares_gpus=True),
-    "c_greedy": PolicyEntry(CGreedy, shares_gpus=True),
-    "ojpp_greedy": PolicyEntry(OjppGreedy, shares_gpus=True),
-    "ojpp": PolicyEntry(Ojpp, shares_gpus=True),
-    "ojpap": PolicyEntry(Ojpap, shares_gpus=True, touches_running=True),
-    "obp": PolicyEntry(OpportunisticBinPacking, shares_gpus=True),
-    "pab": PolicyEntry(PerformanceAwareBinPacking, shares_gpus=True, touches_running=True),
-    "kubernetes_default": PolicyEntry(KubernetesDefault, chooses_counts=True),
-    "elastic": PolicyEntry(Elastic, touches_running=True, chooses_counts=True),
-    "termination_elastic": PolicyEntry(TerminationElastic, touches_running=True, chooses_counts=True),
-    "optimus": PolicyEntry(Optimus, touches_running=True, chooses_counts=True),
-    "pollux": PolicyEntry(Pollux, touches_running=True, chooses_counts=True),
-    "drf": PolicyEntry(DominantResourceFairness, touches_running=True, chooses_counts=True),
-    "tetris": PolicyEntry(Tetris),
+    "sjf": PolicyEntry("sjf.Sjf"),
+    "srtf": PolicyEntry("srtf.Srtf", touches_running=True),
+    "tiresias": PolicyEntry("tiresias.Tiresias", touches_running=True),
+    "sjf_ffs": PolicyEntry("sjf_ffs.SjfFfs", shares_gpus=True),
+    "sjf_bsbf": PolicyEntry("sjf_bsbf.SjfBsbf", shares_gpus=True),
+    "best_fit": PolicyEntry("best_fit.BestFit", shares_gpus=True),
+    "i_greedy": PolicyEntry("i_greedy.IGreedy", shares_gpus=True),
+    "b_greedy": PolicyEntry("b_greedy.BGreedy", shares_gpus=True),
+    "c_greedy": PolicyEntry("c_greedy.CGreedy", shares_gpus=True),
+    "ojpp_greedy": PolicyEntry("ojpp_greedy.OjppGreedy", shares_gpus=True),
+    "ojpp": PolicyEntry("ojpp.Ojpp", shares_gpus=True),
+    "ojpap": PolicyEntry("ojpap.Ojpap", shares_gpus=True, touches_running=True),
+    "obp": PolicyEntry("obp.OpportunisticBinPacking", shares_gpus=True),
+    "pab": PolicyEntry("pab.PerformanceAwareBinPacking", shares_gpus=True, touches_running=True),
+    "kubernetes_default": PolicyEntry("kubernetes_default.KubernetesDefault", chooses_counts=True),
+    "elastic": PolicyEntry("elastic.Elastic", touches_running=True, chooses_counts=True),
+    "termination_elastic": PolicyEntry(
+        "termination_elastic.TerminationElastic", touches_running=True, chooses_counts=True
+    ),
+    "optimus": PolicyEntry("optimus.Optimus", touches_running=True, chooses_counts=True),
+    "pollux": PolicyEntry("pollux.Pollux", touches_running=True, chooses_counts=True),
+    "drf": PolicyEntry("drf.DominantResourceFairness", touches_running=True, chooses_counts=True),
+    "tetris": PolicyEntry("tetris.Tetris"),
 }
+
+
+def _class_at(path: str) -> type[Any]:
+    module, _, name = path.rpartition(".")
+    found: type[Any] = getattr(import_module(f"scheduler_service.policies.{module}"), name)
+    return found
+
+
+# All at once, when a program starts: a wrong path shows there, and a program that runs while another release is
+# installed never loads a policy of the new one.
+_CLASSES = {entry.path: _class_at(entry.path) for entry in POLICIES.values()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,15 +114,16 @@ def make_policy(name: str, parameters: Mapping[str, object]) -> Policy:
         PolicyParameterError: A parameter does not exist, is of the wrong type, or has an impossible value.
     """
     entry = _entry(name)
-    hints = get_type_hints(entry.policy)
-    known = {parameter.name: hints[parameter.name] for parameter in fields(entry.policy)}
+    kind = _CLASSES[entry.path]
+    hints = get_type_hints(kind)
+    known = {parameter.name: hints[parameter.name] for parameter in fields(kind)}
     for parameter, value in parameters.items():
         if parameter not in known:
             raise PolicyParameterError(
                 f"policy {name} has no parameter {parameter!r}; valid are {', '.join(sorted(known)) or 'none'}"
             )
         _require_type(name, parameter, known[parameter], value)
-    policy: Policy = entry.policy(**{**entry.defaults, **parameters})
+    policy: Policy = kind(**{**entry.defaults, **parameters})
     return policy
 
 
@@ -172,10 +164,11 @@ def describe(name: str) -> PolicyDescription:
         UnknownPolicyError: No policy has this name.
     """
     entry = _entry(name)
-    module = getmodule(entry.policy)
+    kind = _CLASSES[entry.path]
+    module = getmodule(kind)
     text = cleandoc((module.__doc__ if module is not None else None) or "")
     headings = _headings(text)
-    hints = get_type_hints(entry.policy)
+    hints = get_type_hints(kind)
     return PolicyDescription(
         name=name,
         summary=entry.summary or text.splitlines()[0],
@@ -188,7 +181,7 @@ def describe(name: str) -> PolicyDescription:
                 default=entry.defaults.get(parameter.name, _default(parameter)),
                 description=str(parameter.metadata["description"]),
             )
-            for parameter in fields(entry.policy)
+            for parameter in fields(kind)
         ),
     )
 

@@ -14,7 +14,7 @@ import pytest
 from tests.support.repository_rules import RULES, Rule, Tree, tracked_tree
 
 ROOT = Path(__file__).resolve().parent.parent
-REGISTRY = "from scheduler_service.policies.fifo import FirstInFirstOut\n"
+REGISTRY = 'POLICIES = {"fifo": PolicyEntry("fifo.FirstInFirstOut")}\n'
 PROVED = {
     "scheduler_service/policy_registry.py": REGISTRY,
     "scheduler_service/policies/fifo.py": '"""First in, first out.\n\nWhy:\n    It is fair.\n"""\n',

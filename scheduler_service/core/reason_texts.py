@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from string import Formatter
 
 from scheduler_service.core.records import Reason
 
@@ -159,7 +160,10 @@ REASON_TEXTS: Mapping[str, str] = {
     "LAUNCH_REFUSED_FOR_GOOD": "The node agent refused to start the job ({refusals} refusal(s)); asking "
     "again would not help.",
 }
-"""Code -> sentence; {name} stands for a number of the reason, {jobs} and {gpus} for its ids."""
+"""The registered codes -> their sentences; {name} stands for a number of the reason, {jobs} and {gpus} for its ids.
+
+A reason must bring whatever its sentence names (`required_of`); further numbers are welcome.
+"""
 
 _NAMED_IDS_MAX = 4
 
@@ -169,6 +173,15 @@ class _Fields(dict[str, str]):
 
     def __missing__(self, name: str) -> str:
         return "an unknown number"
+
+
+def required_of(code: str) -> frozenset[str]:
+    """Return what a reason of this code must bring: numbers by name, and `jobs` or `gpus` where ids are named.
+
+    Raises:
+        KeyError: The code is not registered.
+    """
+    return frozenset(name for _, name, _, _ in Formatter().parse(REASON_TEXTS[code]) if name)
 
 
 def describe_reason(reason: Reason) -> str:

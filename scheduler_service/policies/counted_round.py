@@ -77,7 +77,8 @@ class CountedRound:
             return start
         if possible and not count and (self._others_have_some or self._free.place_for(sized(request, possible[0]))):
             # Nobody looked for GPUs, so that an equal job that was given some still may.
+            least = replace(job, request=sized(request, possible[0]))
             reason = Reason(code="OTHERS_GAIN_MORE", numbers={"gpus_needed": possible[0]})
-            return Hold(job_id=request.job_id, reason=reason, candidates=self._free.candidates())
-        least = possible[0] if possible else counts_of(request)[0]
-        return self._free.hold(replace(job, request=sized(request, least)))
+            return Hold(job_id=request.job_id, reason=reason, candidates=self._free.candidates(least))
+        fewest = possible[0] if possible else counts_of(request)[0]
+        return self._free.hold(replace(job, request=sized(request, fewest)))

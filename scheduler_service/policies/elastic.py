@@ -33,7 +33,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduler_service.core.capacity import Resident, reserved_bytes, samples_per_gpu
-from scheduler_service.core.decisions import Decision, Hold, Reshape, Start
+from scheduler_service.core.decisions import Candidate, Decision, Hold, Reshape, Start
 from scheduler_service.core.records import Reason
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.exclusive_round import ExclusiveRound
@@ -57,8 +57,9 @@ from scheduler_service.policies.reshaping import (
     growths,
     profiled_jobs,
     profiled_rest_ms,
+    smallest,
 )
-from scheduler_service.policies.waiting_list import behind
+from scheduler_service.policies.waiting_list import rest_behind
 
 ByNode = Mapping[str, Sequence[str]]
 
@@ -92,7 +93,7 @@ class Elastic:
             decision = round_.decide(job)
             decisions.append(decision)
             if isinstance(decision, Hold) and not round_.is_impossible(job):
-                return [*round_.reshapes, *decisions, *behind(job, view.pending[position + 1 :])]
+                return [*round_.reshapes, *decisions, *rest_behind(view, position, round_.candidates)]
         if view.can_move and not view.deferred and not any(isinstance(decision, Hold) for decision in decisions):
             round_.grow()
         return [*round_.reshapes, *decisions]
@@ -143,6 +144,10 @@ class _Round:
         """The job could not start on the empty cluster either, whatever its count."""
         return all(self._rigid.is_impossible(sized(job.request, count)) for count in counts_of(job.request))
 
+    def candidates(self, job: PendingJob) -> tuple[Candidate, ...]:
+        """Return how every GPU looks for the job with the fewest GPUs that it may have."""
+        return self._rigid.candidates(smallest(job))
+
     def decide(self, job: PendingJob) -> Decision:
         """Start a job, make room for it, or say why it waits."""
         plans = list(self._plans(job))
@@ -155,7 +160,8 @@ class _Round:
         if is_at_once:
             return self._start(job, best.gpu_ids)
         if best.victim is None:
-            return Hold(job_id=job.request.job_id, reason=Reason(code="GPU_RELEASING", gpu_ids=best.gpu_ids))
+            releasing = Reason(code="GPU_RELEASING", gpu_ids=best.gpu_ids)
+            return Hold(job_id=job.request.job_id, reason=releasing, candidates=self.candidates(job))
         return self._make_room(job, best, best.victim)
 
     def _decide_unprofiled(self, job: PendingJob) -> Decision:
@@ -165,8 +171,7 @@ class _Round:
         if start is not None:
             self._take([part.gpu_id for part in start.assignments])
             return start
-        least = replace(job, request=sized(job.request, counts_of(job.request)[0]))
-        return self._rigid.hold(least if is_profiled else job)
+        return self._rigid.hold(smallest(job) if is_profiled else job)
 
     def _rests(self, job: PendingJob, kind: Kind) -> dict[int, int]:
         """Return how long a job would run on this kind of GPU, by the counts that it may have and that fit."""
@@ -244,7 +249,7 @@ class _Round:
             job_ids=(victim.job_id,),
             gpu_ids=plan.gpu_ids,
         )
-        return Hold(job_id=job.request.job_id, reason=waiting)
+        return Hold(job_id=job.request.job_id, reason=waiting, candidates=self.candidates(job))
 
     def _take(self, gpu_ids: Sequence[str]) -> None:
         self._rigid.take(gpu_ids)

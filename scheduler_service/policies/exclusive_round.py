@@ -8,6 +8,7 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 
 from scheduler_service.core.capacity import Resident, reserved_bytes, samples_per_gpu
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
@@ -27,12 +28,15 @@ from scheduler_service.policies.placement import (
     kind_of,
     ranked,
     shape_of,
+    too_large,
     without_host,
 )
 from scheduler_service.policies.remaining_time import step_ms_of
 
 ChooseGpus = Callable[[Ledger, JobRequest, Mapping[str, Sequence[str]]], tuple[str, ...] | None]
 Placed = Callable[[JobRequest, tuple[str, ...]], None]
+_ANY_GPU = "any GPU"
+"""Instead of the shape of a job that every GPU would do for."""
 
 
 class ExclusiveRound:
@@ -55,9 +59,14 @@ class ExclusiveRound:
         self._view = view
         self._choose_gpus, self._placed = choose, placed
         self._free_known: dict[Kind, dict[str, list[str]]] | None = None
-        self._inventory: Inventory | None = None
         self._failed: dict[object, Reason] = {}
         self._hopeless: set[object] = set()
+        self._tables: dict[object, tuple[Candidate, ...]] = {}
+
+    @cached_property
+    def _kinds(self) -> Inventory:
+        """What the GPUs are, counted when somebody asks for the first time."""
+        return inventory_of(self._view)
 
     @property
     def _free(self) -> dict[Kind, dict[str, list[str]]]:
@@ -107,7 +116,7 @@ class ExclusiveRound:
         if reason is None:
             reason = self.impossible(request) or self._full(request)
             self._failed[shape_of(request)] = reason
-        return Hold(job_id=request.job_id, reason=reason, candidates=self.candidates())
+        return Hold(job_id=request.job_id, reason=reason, candidates=self.candidates(job))
 
     def closed(self) -> Reason | None:
         """Return why nobody can start any more, or None while a GPU is free."""
@@ -117,6 +126,7 @@ class ExclusiveRound:
 
     def take(self, gpu_ids: Iterable[str]) -> None:
         """Remove GPUs from the free ones, for somebody who was or will be placed otherwise; others are ignored."""
+        self._tables.clear()
         for gpu_id in gpu_ids:
             entry = self._view.gpus[gpu_id]
             on_node = self._free.get(kind_of(entry.gpu), {}).get(entry.node_id, [])
@@ -129,9 +139,7 @@ class ExclusiveRound:
 
     def impossible(self, request: JobRequest) -> Reason | None:
         """Return why the job could not start on the empty cluster, or None when it could."""
-        if self._inventory is None:
-            self._inventory = inventory_of(self._view)
-        return impossible_reason(self._view, self._inventory, request)
+        return impossible_reason(self._view, self._kinds, request)
 
     def _execution_order(self, request: JobRequest, kind: Kind) -> tuple[float, Kind]:
         """Order kinds by predicted step time; unknown ones last."""
@@ -180,20 +188,39 @@ class ExclusiveRound:
             return host_reason(request)
         return Reason(code="SPREAD_UNEVEN", numbers={**numbers, "gpus_on_node": max(map(max, by_kind))})
 
-    def candidates(self) -> tuple[Candidate, ...]:
-        """Return how every GPU looks for a job that runs alone; nothing where nobody asked."""
+    def candidates(self, job: PendingJob) -> tuple[Candidate, ...]:
+        """Return how every GPU looks for a job that runs alone; nothing where nobody asked.
+
+        Equal jobs share their table until another job starts, and so do all that every GPU would do for: a long queue
+        costs few tables.
+        """
         if not self._view.explain:
             return ()
-        return tuple(
-            Candidate(gpu_id=gpu_id, feasible=self.ledger.is_free(gpu_id), reason=self._candidate_reason(gpu_id))
-            for gpu_id in self._view.gpus
-        )
+        key = _ANY_GPU if self._fits_every_gpu(job.request) else shape_of(job.request)
+        if key not in self._tables:
+            self._tables[key] = tuple(self._candidate(job.request, gpu_id) for gpu_id in self._view.gpus)
+        return self._tables[key]
 
-    def _candidate_reason(self, gpu_id: str) -> Reason:
-        if self.ledger.is_free(gpu_id):
-            return Reason(code="CANDIDATE", gpu_ids=(gpu_id,))
+    def _fits_every_gpu(self, request: JobRequest) -> bool:
+        """Every kind of GPU has the memory for a job, and it asks nothing of the hosts."""
+        asks_hosts = without_host(request) != request
+        return not asks_hosts and all(fits_alone(self._view, request, gpu) for gpu in self._kinds.gpus.values())
+
+    def _candidate(self, request: JobRequest, gpu_id: str) -> Candidate:
+        obstacle = self._obstacle(request, gpu_id)
+        reason = obstacle or Reason(code="CANDIDATE", gpu_ids=(gpu_id,))
+        return Candidate(gpu_id=gpu_id, feasible=obstacle is None, reason=reason)
+
+    def _obstacle(self, request: JobRequest, gpu_id: str) -> Reason | None:
+        """Return why no worker of a job could be alone on a GPU now."""
         entry = self._view.gpus[gpu_id]
         if entry.is_releasing:
             return Reason(code="GPU_RELEASING", gpu_ids=(gpu_id,))
-        numbers = {"jobs_on_gpu": self.ledger.job_count(gpu_id), "jobs_on_gpu_max": 1}
-        return Reason(code="TOO_MANY_JOBS", numbers=numbers, job_ids=entry.job_ids, gpu_ids=(gpu_id,))
+        if not self.ledger.is_free(gpu_id):
+            numbers = {"jobs_on_gpu": self.ledger.job_count(gpu_id), "jobs_on_gpu_max": 1}
+            return Reason(code="TOO_MANY_JOBS", numbers=numbers, job_ids=entry.job_ids, gpu_ids=(gpu_id,))
+        if not fits_alone(self._view, request, entry.gpu):
+            return too_large(self._view, request, entry.gpu)
+        node = self._view.nodes[entry.node_id]
+        has_room = self.ledger.host_fits(node, request, gpus_here=1, gpus=request.gpus)
+        return None if has_room else host_reason(request)

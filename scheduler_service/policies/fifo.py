@@ -50,5 +50,5 @@ class Fifo:
             decision = round_.decide(job)
             decisions.append(decision)
             if isinstance(decision, Hold) and not self.overtaking and not round_.is_impossible(job.request):
-                return [*decisions, *rest_behind(view.pending, position)]
+                return [*decisions, *rest_behind(view, position, round_.candidates)]
         return decisions

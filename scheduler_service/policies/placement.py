@@ -15,7 +15,7 @@ from scheduler_service.core.length_queue import shape_of as shape_of
 from scheduler_service.core.records import Assignment, Gpu, JobRequest, Reason
 from scheduler_service.core.view import SchedulingView
 
-_NEAREST_FIRST = (
+NEAREST_FIRST = (
     "SHARING_NOT_WORTH_IT",
     "REMAINING_TIME_UNKNOWN",
     "SLOWDOWN_TOO_HIGH",
@@ -119,7 +119,8 @@ def impossible_reason(view: SchedulingView, inventory: Inventory, request: JobRe
         return Reason(code="GPUS_NOT_IN_CLUSTER", numbers=numbers)
     fitting = [kind for kind, gpu in inventory.gpus.items() if fits_alone(view, request, gpu)]
     if not fitting:
-        return _too_large(view, inventory, request)
+        most_memory = max(inventory.gpus.values(), key=lambda gpu: (gpu.memory_bytes, gpu.device))
+        return replace(too_large(view, request, most_memory), gpu_ids=())
     if view.nodes_per_job_max and all(
         request.gpus > inventory.most_on_node[kind] * view.nodes_per_job_max for kind in fitting
     ):
@@ -138,12 +139,12 @@ def fits_alone(view: SchedulingView, request: JobRequest, gpu: Gpu) -> bool:
     return reserved_bytes(request, prediction, samples_per_gpu(request, request.gpus), gpu) is not None
 
 
-def _too_large(view: SchedulingView, inventory: Inventory, request: JobRequest) -> Reason:
-    largest = max(inventory.gpus.values(), key=lambda gpu: (gpu.memory_bytes, gpu.device))
-    prediction = view.predictions.job(request.key, largest.device)
-    needed = expected_bytes(request, prediction, samples_per_gpu(request, request.gpus))
-    numbers = {"needed_bytes": needed, "gpu_memory_bytes": largest.memory_bytes}
-    return Reason(code="MEMORY_EXCEEDS_GPU", numbers=numbers)
+def too_large(view: SchedulingView, request: JobRequest, gpu: Gpu) -> Reason:
+    """Return that a job needs more memory than a GPU has, for one where `fits_alone` says so."""
+    prediction = view.predictions.job(request.key, gpu.device)
+    needed_bytes = expected_bytes(request, prediction, samples_per_gpu(request, request.gpus))
+    numbers = {"needed_bytes": needed_bytes, "gpu_memory_bytes": gpu.memory_bytes}
+    return Reason(code="MEMORY_EXCEEDS_GPU", numbers=numbers, gpu_ids=(gpu.gpu_id,))
 
 
 def alone_reason(view: SchedulingView, request: JobRequest, gpu_ids: Sequence[str]) -> Reason:
@@ -181,5 +182,5 @@ def nearest_obstacle(obstacles: Iterable[Reason]) -> Reason:
 
 
 def _nearness(reason: Reason) -> tuple[int, float, tuple[str, ...]]:
-    rank = _NEAREST_FIRST.index(reason.code) if reason.code in _NEAREST_FIRST else len(_NEAREST_FIRST)
+    rank = NEAREST_FIRST.index(reason.code) if reason.code in NEAREST_FIRST else len(NEAREST_FIRST)
     return rank, reason.numbers.get("slowdown_ratio", 0.0), reason.gpu_ids

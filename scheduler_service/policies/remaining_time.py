@@ -18,6 +18,7 @@ from scheduler_service.core.step_times import remaining_ms_of as remaining_ms_of
 from scheduler_service.core.step_times import step_ms_of as step_ms_of
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.placement import inventory_of
+from scheduler_service.policies.waiting_list import CandidateTable, explained_holds
 
 AGING_DESCRIPTION = "jobs submitted so long ago go first and let nobody pass, in ms; 0 = never, long jobs may starve"
 
@@ -84,6 +85,8 @@ def decide_shortest_first(
     aging_ms: int,
     decide: Callable[[PendingJob], Decision],
     is_impossible: Callable[[JobRequest], bool],
+    table: CandidateTable,
+    *,
     closed: Callable[[], Reason | None] = lambda: None,
 ) -> list[Decision]:
     """Decide about every pending job, shortest first; holds for one and the same reason become one.
@@ -96,6 +99,7 @@ def decide_shortest_first(
         aging_ms: See `has_aged`.
         decide: Decides about one job.
         is_impossible: Says whether a job could never start.
+        table: How every GPU looks for a job that waits.
         closed: Says why nobody can start any more, or None while somebody may.
     """
     may_close = not aging_ms and not view.explain
@@ -119,7 +123,10 @@ def decide_shortest_first(
         if blocks and not is_impossible(job.request) and position + 1 < len(jobs):
             numbers = {"aging_ms": aging_ms}
             reason = Reason(code="BEHIND_AGED_JOB", numbers=numbers, job_ids=(job.request.job_id,))
-            waiting[id(reason)] = (reason, [later.request.job_id for later in jobs[position + 1 :]])
+            later = jobs[position + 1 :]
+            if view.explain:
+                return [*decisions, *_folded(waiting), *explained_holds(later, reason, table)]
+            waiting[id(reason)] = (reason, [one.request.job_id for one in later])
             break
     return [*decisions, *_folded(waiting)]
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduler_service.core.capacity import Resident, samples_per_gpu
 from scheduler_service.core.decisions import Reshape
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import JobPrediction, JobRequest, Reason
-from scheduler_service.core.view import RunningJob, SchedulingView
+from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.placement import Kind, choose_free_gpus, fits_alone, kind_of, ranked, sized
 
 Outlook = tuple[int, int]
@@ -25,6 +25,11 @@ Outlook = tuple[int, int]
 def counts_of(request: JobRequest) -> list[int]:
     """Return the numbers of GPUs that a job may have, ascending."""
     return sorted(set(request.allowed_gpus) or {request.gpus})
+
+
+def smallest(job: PendingJob) -> PendingJob:
+    """Return a job as if it asked for the fewest GPUs that it may have."""
+    return replace(job, request=sized(job.request, counts_of(job.request)[0]))
 
 
 def profiled_rest_ms(

@@ -13,9 +13,9 @@ from functools import cached_property, partial
 from itertools import chain
 from typing import Protocol
 
-from scheduler_service.core.capacity import Resident, expected_bytes, reserved_bytes, samples_per_gpu
+from scheduler_service.core.capacity import Resident, reserved_bytes, samples_per_gpu
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
-from scheduler_service.core.records import Gpu, JobRequest, Reason
+from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.policies.exclusive_round import ExclusiveRound
 from scheduler_service.policies.pair_columns import PairColumns, Shortlist, lone_gpu_ids
@@ -27,6 +27,7 @@ from scheduler_service.policies.placement import (
     nearest_obstacle,
     ranked,
     shape_of,
+    too_large,
 )
 from scheduler_service.policies.remaining_time import passes_of, remaining_ms_of
 from scheduler_service.policies.sharing_offers import Gang, Offer, candidate_table, misfits, start_reason
@@ -157,8 +158,11 @@ class SharingRound:
         return None if self._open_count or not self._view.gpus else self._full
 
     def _hold(self, job: PendingJob, reason: Reason) -> Hold:
-        candidates = self._table(*self._look(job, self._view.gpus), None) if self._view.explain else ()
-        return Hold(job_id=job.request.job_id, reason=reason, candidates=candidates)
+        return Hold(job_id=job.request.job_id, reason=reason, candidates=self.candidates(job))
+
+    def candidates(self, job: PendingJob) -> tuple[Candidate, ...]:
+        """Return how every GPU looks for a job that waits; nothing where nobody asked."""
+        return self._table(*self._look(job, self._view.gpus), None) if self._view.explain else ()
 
     def _open_gpu_ids(self) -> Iterator[str]:
         """Yield the GPUs that are free or hold one job that stays."""
@@ -277,7 +281,7 @@ class SharingRound:
             self._spots[gpu_id] = spot = self._spot(entry, residents[0])
             return self._rule.offer(job, spot, self._pairs)
         if not fits_alone(self._view, request, entry.gpu):
-            return self._too_large(request, entry.gpu)
+            return too_large(self._view, request, entry.gpu)
         return Offer(entry=entry, sub_batch=samples_per_gpu(request, request.gpus))
 
     def _spot(self, entry: GpuView, resident: Resident) -> Spot:
@@ -305,12 +309,6 @@ class SharingRound:
             gpus=len(running.assignments) if running is not None else request.gpus,
             sub_batch=resident.sub_batch,
         )
-
-    def _too_large(self, request: JobRequest, gpu: Gpu) -> Reason:
-        prediction = self._view.predictions.job(request.key, gpu.device)
-        needed_bytes = expected_bytes(request, prediction, samples_per_gpu(request, request.gpus))
-        numbers = {"needed_bytes": needed_bytes, "gpu_memory_bytes": gpu.memory_bytes}
-        return Reason(code="MEMORY_EXCEEDS_GPU", numbers=numbers, gpu_ids=(gpu.gpu_id,))
 
     def _host_fits(self, request: JobRequest, node_id: str, gpus_here: int) -> bool:
         return self._ledger.host_fits(self._view.nodes[node_id], request, gpus_here=gpus_here, gpus=request.gpus)

@@ -44,4 +44,6 @@ class Sjf:
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job."""
         round_ = ExclusiveRound(view)
-        return decide_shortest_first(view, self.aging_ms, round_.decide, round_.is_impossible, round_.closed)
+        return decide_shortest_first(
+            view, self.aging_ms, round_.decide, round_.is_impossible, round_.candidates, closed=round_.closed
+        )

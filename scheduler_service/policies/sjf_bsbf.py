@@ -89,7 +89,9 @@ class SjfBsbf:
         if is_long and view.lengths is not None and not view.explain and not self.aging_ms and round_.closed() is None:
             queue_round = sharing_queue.QueueRound(view, view.lengths(), round_, weighed_jobs_max=self.weighed_jobs_max)
             return queue_round.decide()
-        return decide_shortest_first(view, self.aging_ms, round_.decide, round_.free.is_impossible, round_.closed)
+        return decide_shortest_first(
+            view, self.aging_ms, round_.decide, round_.free.is_impossible, round_.candidates, closed=round_.closed
+        )
 
 
 class _BestBenefit:

@@ -57,7 +57,9 @@ class SjfFfs:
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job."""
         round_ = SharingRound(view, _FirstFit(), weighed_jobs_max=self.weighed_jobs_max)
-        return decide_shortest_first(view, self.aging_ms, round_.decide, round_.free.is_impossible, round_.closed)
+        return decide_shortest_first(
+            view, self.aging_ms, round_.decide, round_.free.is_impossible, round_.candidates, closed=round_.closed
+        )
 
 
 class _FirstFit:

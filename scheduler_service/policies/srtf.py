@@ -59,7 +59,9 @@ class Srtf:
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return the stops, then one decision per pending job."""
         round_ = _Round(view, self)
-        decisions = decide_shortest_first(view, self.aging_ms, round_.decide, round_.free.is_impossible)
+        decisions = decide_shortest_first(
+            view, self.aging_ms, round_.decide, round_.free.is_impossible, round_.free.candidates
+        )
         return [*round_.stops, *decisions]
 
 

@@ -26,15 +26,15 @@ Cost:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from scheduler_service.core.decisions import Decision, Hold, Reshape
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.exclusive_round import ExclusiveRound
-from scheduler_service.policies.placement import free_by_kind_and_node, sized
+from scheduler_service.policies.placement import free_by_kind_and_node
 from scheduler_service.policies.remaining_time import require_not_negative, require_positive
-from scheduler_service.policies.reshaping import ElasticJob, Ends, counts_of, growths, profiled_jobs
-from scheduler_service.policies.waiting_list import behind
+from scheduler_service.policies.reshaping import ElasticJob, Ends, growths, profiled_jobs, smallest
+from scheduler_service.policies.waiting_list import rest_behind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +57,11 @@ class TerminationElastic:
         round_ = ExclusiveRound(view)
         decisions: list[Decision] = []
         for position, job in enumerate(view.pending):
-            least = replace(job, request=sized(job.request, counts_of(job.request)[0]))
+            least = smallest(job)
             decision = round_.decide(least)
             decisions.append(decision)
             if isinstance(decision, Hold) and not round_.is_impossible(least.request):
-                return [*decisions, *behind(job, view.pending[position + 1 :])]
+                return [*decisions, *rest_behind(view, position, lambda one: round_.candidates(smallest(one)))]
         if decisions or view.deferred or not view.can_move:
             return decisions
         return self._growth(view)

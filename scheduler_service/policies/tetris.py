@@ -54,4 +54,4 @@ class Tetris:
                 room.take(job.request, decision.assignments)
             return decision
 
-        return decide_shortest_first(view, self.aging_ms, decide_one, round_.is_impossible)
+        return decide_shortest_first(view, self.aging_ms, decide_one, round_.is_impossible, round_.candidates)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
-from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest
+from scheduler_service.core.decisions import Candidate, Decision, Hold, HoldMany, HoldRest
 from scheduler_service.core.records import Reason
-from scheduler_service.core.view import PendingJob
+from scheduler_service.core.view import PendingJob, SchedulingView
+
+CandidateTable = Callable[[PendingJob], tuple[Candidate, ...]]
+"""How every GPU looks for a job that waits."""
 
 
 class Waiting:
@@ -37,21 +40,21 @@ def decide_in_order(jobs: Iterable[PendingJob], decide: Callable[[PendingJob], D
     return [*decisions, *waiting.holds()]
 
 
-def behind(first: PendingJob, others: Sequence[PendingJob]) -> list[Decision]:
-    """Return the holds of jobs that may not pass the first one that waits."""
-    if not others:
+def rest_behind(view: SchedulingView, position: int, table: CandidateTable) -> list[Decision]:
+    """Return the holds of the jobs behind the one at this position, which waits: in order of submission nobody passes.
+
+    They are one decision, unless their tables are wanted.
+    """
+    first, rest = view.pending[position], view.pending[position + 1 :]
+    if not rest:
         return []
-    return [HoldMany(job_ids=tuple(job.request.job_id for job in others), reason=_behind(first, len(others)))]
+    reason = Reason(code="BEHIND_IN_QUEUE", numbers={"jobs_waiting": len(rest)}, job_ids=(first.request.job_id,))
+    if view.explain:
+        return explained_holds(rest, reason, table)
+    decided = frozenset(view.pending[place].request.job_id for place in range(position + 1))
+    return [HoldRest(queue=view.pending, decided=decided, reason=reason)]
 
 
-def rest_behind(queue: Sequence[PendingJob], position: int) -> list[Decision]:
-    """Return the same for a queue in submission order whose job at this position waits."""
-    count = len(queue) - position - 1
-    if not count:
-        return []
-    decided = frozenset(queue[place].request.job_id for place in range(position + 1))
-    return [HoldRest(queue=queue, decided=decided, reason=_behind(queue[position], count))]
-
-
-def _behind(first: PendingJob, count: int) -> Reason:
-    return Reason(code="BEHIND_IN_QUEUE", numbers={"jobs_waiting": count}, job_ids=(first.request.job_id,))
+def explained_holds(jobs: Iterable[PendingJob], reason: Reason, table: CandidateTable) -> list[Decision]:
+    """Return holds for one reason, each with the job's own table."""
+    return [Hold(job_id=job.request.job_id, reason=reason, candidates=table(job)) for job in jobs]

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from scheduler_service.core.decisions import Migrate, Reshape, Start, Stop, unfolded
 from scheduler_service.core.errors import PolicyParameterError, UnknownPolicyError
 from scheduler_service.core.plan_check import check_plan
-from scheduler_service.core.reason_texts import REASON_TEXTS
-from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.core.records import Share
+from scheduler_service.core.view import PendingJob, Policy, SchedulingView
 from scheduler_service.policy_registry import POLICIES, describe, make_policy
-from tests.support.crowds import crowded_view
-from tests.support.scheduling import job, node, pending, view
+from tests.support.broken_policy import DEFECTS, BrokenPolicy
+from tests.support.crowds import crowded_view, full_view
+from tests.support.policy_contract import explained, faults_of_reasons, faults_of_tables
+from tests.support.scheduling import GIB, gpu, job, node, pending, running, view
 
 SEEDS = range(25)
+Crowd = Callable[[int], SchedulingView]
+CROWDS: Sequence[Crowd] = [crowded_view, full_view]
+"""Half of the GPUs are free and jobs ask for anything; no GPU is free and some are about to be."""
 
 
 def pending_of(seen: SchedulingView) -> dict[str, PendingJob]:
@@ -26,6 +32,17 @@ def pending_of(seen: SchedulingView) -> dict[str, PendingJob]:
 @pytest.fixture(params=sorted(POLICIES))
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture
+def policy(name: str) -> Policy:
+    return make_policy(name, {})
+
+
+def aging_policy(name: str) -> Policy:
+    """The same with its limit of waiting on, where it has one: aged jobs let nobody pass."""
+    has_limit = any(parameter.name == "aging_ms" for parameter in describe(name).parameters)
+    return make_policy(name, {"aging_ms": 8_000} if has_limit else {})
 
 
 @pytest.mark.parametrize("nodes_max", [0, 1, 2])
@@ -56,19 +73,32 @@ def test_storage_order_is_irrelevant(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_explaining_changes_no_start_and_shows_every_gpu_of_a_waiting_job(name: str, seed: int) -> None:
-    policy = make_policy(name, {})
+def test_explaining_changes_no_start(policy: Policy, seed: int) -> None:
     plain = [one for one in unfolded(policy.decide(crowded_view(seed))) if isinstance(one, Start)]
-    explained = list(unfolded(policy.decide(crowded_view(seed, explain=True))))
-    starts = [one for one in explained if isinstance(one, Start)]
+    starts = [one for one in explained(policy, crowded_view(seed)) if isinstance(one, Start)]
     assert [(one.job_id, one.assignments) for one in starts] == [(one.job_id, one.assignments) for one in plain]
 
 
+@pytest.mark.parametrize("crowd", CROWDS)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_reason_has_a_text_with_all_its_numbers(name: str, seed: int) -> None:
-    for decision in unfolded(make_policy(name, {}).decide(crowded_view(seed, explain=True))):
-        reasons = [decision.reason, *(candidate.reason for candidate in decision.candidates)]
-        assert all(reason.code in REASON_TEXTS for reason in reasons)
+def test_every_reason_is_registered_and_has_its_numbers(policy: Policy, seed: int, crowd: Crowd) -> None:
+    assert faults_of_reasons(policy.decide(crowd(seed))) == []
+    assert faults_of_reasons(explained(policy, crowd(seed))) == []
+
+
+@pytest.mark.parametrize("crowd", CROWDS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_waiting_job_has_a_row_for_every_gpu(policy: Policy, seed: int, crowd: Crowd) -> None:
+    seen = crowd(seed)
+    assert faults_of_tables(seen, explained(policy, seen)) == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_with_a_limit_of_waiting_reasons_and_tables_are_as_full(name: str, seed: int) -> None:
+    seen = crowded_view(seed, nodes_max=0)
+    decisions = explained(aging_policy(name), seen)
+    assert faults_of_reasons(decisions) == []
+    assert faults_of_tables(seen, decisions) == []
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -123,3 +153,43 @@ def test_a_parameter_of_the_wrong_type_is_refused() -> None:
         make_policy("horus", {"queues": 0})
     with pytest.raises(PolicyParameterError, match="curves must look like"):
         make_policy("horus", {"curves": {"V100": {"linear": [1]}}})
+
+
+def test_a_free_gpu_that_is_too_small_is_no_candidate(policy: Policy) -> None:
+    small, large = gpu("n0.0", memory_bytes=2 * GIB), gpu("n0.1", index=1)
+    seen = view(
+        nodes=[node(gpus=[small, large])],
+        waiting=[pending(job("wide", gpus=2, share=Share.NEVER, memory_request_bytes=4 * GIB))],
+    )
+    (hold,) = explained(policy, seen)
+    rows = {row.gpu_id: (row.feasible, row.reason.code) for row in hold.candidates}
+    assert rows == {"n0.0": (False, "MEMORY_EXCEEDS_GPU"), "n0.1": (True, "CANDIDATE")}
+
+
+def test_jobs_that_every_gpu_would_do_for_share_their_table() -> None:
+    waiting = [pending(job(f"j{index}", gpus=2), submitted_at_ms=index) for index in range(50)]
+    seen = view(nodes=[node(gpus=2)], waiting=waiting, holding=[running(job("held"), ["n0.0"])])
+    for name in ("fifo", "sjf", "elastic"):
+        tables = [one.candidates for one in explained(make_policy(name, {}), seen)]
+        assert len(tables) == 50
+        assert len({id(table) for table in tables}) == 1
+
+
+def is_refused(policy: Policy) -> bool:
+    """Say whether a test of this suite about reasons or tables fails for a policy on any of its cases."""
+    for seed in SEEDS:
+        try:
+            test_every_reason_is_registered_and_has_its_numbers(policy, seed, crowded_view)
+            test_every_waiting_job_has_a_row_for_every_gpu(policy, seed, crowded_view)
+        except AssertionError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_policy_with_a_defect_in_what_it_tells_is_refused(defect: str) -> None:
+    assert is_refused(BrokenPolicy(defect=defect))
+
+
+def test_the_same_policy_without_a_defect_is_accepted() -> None:
+    assert not is_refused(BrokenPolicy())

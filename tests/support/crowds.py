@@ -92,3 +92,38 @@ def shared_view(seed: int) -> SchedulingView:
     ]
     waiting = [pending(one(f"p{index}")) for index in range(8)]
     return view(nodes=[machine], waiting=waiting, holding=holding, predictions=known, nodes_per_job_max=0)
+
+
+def full_view(seed: int) -> SchedulingView:
+    """GPUs that all hold a job, some two, some a job that leaves or is slowed down, and newcomers that are shorter."""
+    luck = random.Random(seed)
+    keys = [f"key-{index}" for index in range(3)]
+    steps_ms = {(count, 6 // count): 1_000.0 * (4 - count) for count in (1, 2, 3)} | {(1, 1): 1_000.0}
+    known = store(
+        [prediction(key, memory=memory(1), utilization_ratio=luck.random() / 2, step_ms=steps_ms) for key in keys],
+        [pair(one, two, luck.random() / 2) for one in keys for two in keys],
+    )
+    machines = [node(f"n{index}", 3) for index in range(2)]
+    devices = [gpu.gpu_id for machine in machines for gpu in machine.gpus]
+    widths = [devices[:2], *([device] for device in devices[2:]), *([device] for device in devices[3:5])]
+    holding = [
+        running(
+            job(f"r{index}", key=luck.choice(keys), batch=6, gpus=len(held), allowed_gpus=(1, 2), steps_total=10_000),
+            held,
+            attained_gpu_ms=luck.choice((0, 80_000_000)),
+            is_stopping=luck.random() < 0.15,
+            solo_step_ms=100.0,
+            step_ms=luck.choice((100.0, 400.0)),
+        )
+        for index, held in enumerate(widths)
+    ]
+    waiting = [
+        pending(
+            job(f"p{index}", key=luck.choice(keys), batch=6, gpus=luck.choice((1, 2)), allowed_gpus=(1, 2, 3)[:width]),
+            submitted_at_ms=19_000_000 + index * 100_000,
+        )
+        for index, width in enumerate(luck.choices((0, 2, 3), k=5))
+    ]
+    return view(
+        nodes=machines, waiting=waiting, holding=holding, predictions=known, now_ms=20_000_000, nodes_per_job_max=0
+    )

@@ -145,9 +145,17 @@ def policy_modules(tree: Tree) -> list[str]:
     registry = "scheduler_service/policy_registry.py"
     if registry not in tree.paths:
         return []
-    imports = [node for node in ast.parse(tree.text(registry)).body if isinstance(node, ast.ImportFrom)]
-    rooms = ("scheduler_service.policies.", "scheduler_service.exact.")
-    return [node.module for node in imports if node.module and node.module.startswith(rooms)]
+    entries = [
+        node.args[0].value
+        for node in ast.walk(ast.parse(tree.text(registry)))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "PolicyEntry"
+        and node.args
+        if isinstance(node.args[0], ast.Constant)
+    ]
+    # horus_f is a second entry of one module.
+    return list(dict.fromkeys(f"scheduler_service.policies.{str(path).rpartition('.')[0]}" for path in entries))
 
 
 def policies_have_five_headings(tree: Tree) -> list[str]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from scheduler_service.core.job_events import RESTARTING_EXIT_CLASSES
-from scheduler_service.core.reason_texts import REASON_TEXTS, describe_reason
+from scheduler_service.core.reason_texts import REASON_TEXTS, describe_reason, required_of
 from scheduler_service.core.records import Reason
+from tests.support.policy_contract import faults_of_reason, has_unit
 from tests.support.scheduling import GIB
 
 
@@ -23,6 +26,24 @@ def test_every_code_in_the_code_has_a_text() -> None:
     wanted = (found | {f"ATTEMPT_{name.upper()}" for name in RESTARTING_EXIT_CLASSES}) - {"", "ATTEMPT_"}
     assert wanted <= REASON_TEXTS.keys()
     assert len(wanted) > 30
+
+
+def test_every_number_that_a_text_names_tells_its_unit() -> None:
+    names = {name for code in REASON_TEXTS for name in required_of(code)} - {"jobs", "gpus"}
+    assert [name for name in sorted(names) if not has_unit(name)] == []
+    assert not has_unit("remaining")
+
+
+def test_a_text_asks_for_the_numbers_and_ids_that_it_names() -> None:
+    assert required_of("SLOWDOWN_TOO_HIGH") == {"slowdown_ratio", "max_slowdown_ratio", "jobs"}
+    assert required_of("FINISHED") == frozenset()
+    with pytest.raises(KeyError):
+        required_of("BAD_LUCK")
+    assert faults_of_reason(Reason(code="NO_FREE_GPU", numbers={"gpus_needed": float("inf"), "luck": 1.0})) == [
+        "NO_FREE_GPU lacks gpus_free",
+        "NO_FREE_GPU: gpus_needed is inf",
+        "NO_FREE_GPU: luck tells no unit",
+    ]
 
 
 def test_a_reason_is_a_sentence_with_units() -> None:
