@@ -124,3 +124,14 @@ def test_a_third_job_is_refused_for_the_slowdown_with_which_it_would_have_starte
         assert reason.code == "SLOWDOWN_TOO_HIGH"
         assert reason.numbers["slowdown_ratio"] == pytest.approx(EXPECTED_RATIO)
     assert "32.7 %" in told.reason.message
+
+
+@pytest.mark.parametrize("policy", ["obp", "sjf_ffs"])
+def test_jobs_of_which_nothing_is_predicted_share_without_a_number(policy: str) -> None:
+    play = Play(policy)
+    for name in NAMES[:2]:
+        play.submit(name, share=Share.ANY, memory_request_bytes=GIB)
+    job = play.engine.state.jobs["b"]
+    assert (job.phase, job.reason.code) == (Phase.STARTING, "STARTS_SHARED_BLINDLY")
+    assert "slowdown_ratio" not in job.reason.numbers
+    assert job.predicted_slowdown_ratio is None
