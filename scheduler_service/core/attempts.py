@@ -31,7 +31,6 @@ def backoff_ms(failures: int) -> int:
 def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes: int, step: Step) -> None:
     """Begin a new attempt of a job that has none, with a fence that nobody has had."""
     node_ids = tuple(dict.fromkeys(state.gpus[assignment.gpu_id].node_id for assignment in start.assignments))
-    slowdown_ratio = start.reason.numbers.get("slowdown_ratio")
     assignments = tuple(sorted(start.assignments, key=lambda assignment: assignment.rank))
     gpus = ", ".join([part.gpu_id for part in assignments])
     job = with_history(
@@ -48,7 +47,7 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
         sub_batch=start.sub_batch,
         accumulation_steps=start.accumulation_steps,
         memory_reserved_bytes=reserved_bytes,
-        predicted_slowdown_ratio=slowdown_ratio,
+        predicted_slowdown_ratio=start.predicted_slowdown_ratio,
         observed_slowdown_ratio=None,
         started_at_ms=state.now_ms,
         first_started_at_ms=job.first_started_at_ms or state.now_ms,

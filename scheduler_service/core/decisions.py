@@ -30,10 +30,22 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start(Decision):
-    """Start a pending job on these GPUs, with this many samples per GPU and pass."""
+class Placement(Decision):
+    """Give a job these GPUs.
+
+    Attributes:
+        predicted_slowdown_ratio: What the jobs there are expected to slow it down by, 0.2 = 20 % longer steps; None =
+            it is alone or nothing is known. The plan check states it, whatever the policy says.
+    """
 
     assignments: tuple[Assignment, ...]
+    predicted_slowdown_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start(Placement):
+    """Start a pending job there, with this many samples per GPU and pass."""
+
     sub_batch: int
     accumulation_steps: int = 1
 
@@ -46,17 +58,14 @@ class Stop(Decision):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Migrate(Decision):
+class Migrate(Placement):
     """Move a running job to these GPUs."""
-
-    assignments: tuple[Assignment, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reshape(Decision):
+class Reshape(Placement):
     """Give a running job another number of GPUs or another sub-batch."""
 
-    assignments: tuple[Assignment, ...]
     sub_batch: int
     accumulation_steps: int = 1
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scheduler_service.core.capacity import Resident, sharing_obstacle
+from scheduler_service.core.capacity import Resident
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import AfterStop, Phase, Share
+from scheduler_service.core.sharing_consent import sharing_obstacle
 from scheduler_service.core.state import ClusterState
 
 

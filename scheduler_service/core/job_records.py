@@ -34,6 +34,7 @@ class Target:
     accumulation_steps: int
     memory_reserved_bytes: int
     reason: Reason
+    predicted_slowdown_ratio: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,8 @@ class JobRecord:
         step_ms: Mean step time of the newest window; 0 = not yet.
         solo_step_ms: Mean step time measured alone; 0 = not yet.
         observed_slowdown_ratio: Moving average measured while sharing; None = never shared or no solo time known.
-        predicted_slowdown_ratio: Expected beside the neighbours at its start; None = it started alone.
+        predicted_slowdown_ratio: Expected with the co-located jobs of its start; None = it started alone or nothing was
+            known.
         accrued_at_ms: Until when `attained_gpu_ms` was counted.
         neighbours_since_ms: When the set of jobs beside it last changed; older windows mix two situations.
         windows_seen: Windows reported by the present attempt.

@@ -24,6 +24,7 @@ def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_byt
         accumulation_steps=shape.accumulation_steps,
         memory_reserved_bytes=reserved_bytes,
         reason=decision.reason,
+        predicted_slowdown_ratio=decision.predicted_slowdown_ratio,
     )
     gpus = ", ".join(part.gpu_id for part in target.assignments)
     job = with_history(
@@ -61,6 +62,7 @@ def complete_move(state: ClusterState, job: JobRecord, step: Step) -> None:
         job_id=job.job_id,
         reason=target.reason,
         assignments=target.assignments,
+        predicted_slowdown_ratio=target.predicted_slowdown_ratio,
         sub_batch=target.sub_batch,
         accumulation_steps=target.accumulation_steps,
     )

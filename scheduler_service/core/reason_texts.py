@@ -52,8 +52,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "PEAKS_DO_NOT_FIT": "With the peaks of their steps the jobs would need {memory_ratio} of the GPU's memory.",
     "COLLISION_TOO_LIKELY": "The jobs' memory peaks would coincide {collision_ratio} of the time, and the policy "
     "allows {collision_max_ratio}.",
-    "DEVICE_SLOWDOWN_TOO_HIGH": "Sharing would slow {jobs} down by {slowdown_ratio}, and the policy allows "
-    "{device_slowdown_max_ratio} on any GPU.",
+    "DEVICE_SLOWDOWN_TOO_HIGH": "The slowdowns of {jobs} by each other job alone would add up to "
+    "{pairwise_slowdown_ratio}, and the policy allows {device_slowdown_max_ratio} on any GPU.",
     "WORKERS_OUT_OF_BALANCE": "The slowdowns of the workers of {jobs} would differ by {difference_ratio}, and the "
     "policy allows {difference_max_ratio}.",
     "SHARE_NOT_ALLOWED": "Sharing is refused by {jobs} (share: never).",

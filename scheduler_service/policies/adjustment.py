@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from scheduler_service.core.capacity import Resident, sharing_obstacle
+from scheduler_service.core.capacity import Resident
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Reason
+from scheduler_service.core.sharing_consent import sharing_obstacle
 from scheduler_service.core.view import GpuView, RunningJob, SchedulingView
 from scheduler_service.policies.opportunistic_memory import demand_of
 from scheduler_service.policies.packing_rules import ROUNDING_DIGITS, ROUNDING_RATIO, PackingRules

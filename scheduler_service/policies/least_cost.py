@@ -19,13 +19,13 @@ from scheduler_service.core.capacity import (
     expected_bytes,
     reserved_bytes,
     samples_per_gpu,
-    sharing_obstacle,
 )
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
 from scheduler_service.core.gpu_columns import LoadClass, columns_of
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.ratio_sums import exceeds, rounded_sum
 from scheduler_service.core.records import Gpu, JobRequest, Reason
+from scheduler_service.core.sharing_consent import sharing_obstacle
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.policies.cheapest_gpus import CheapestGpus, Costs
 from scheduler_service.policies.placement import (

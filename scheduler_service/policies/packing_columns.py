@@ -17,7 +17,13 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_service.core.capacity import Resident, expected_slowdown_ratio, mutual_wait_ratio, wanted_ratio
+from scheduler_service.core.capacity import Resident
+from scheduler_service.core.colocation_slowdown import (
+    expected_slowdown,
+    mutual_wait_ratio,
+    utilization_of,
+    with_mutual_waits,
+)
 from scheduler_service.core.gpu_columns import columns_of
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu, Share
@@ -81,10 +87,10 @@ class PackingColumns:
         # The last row and column of pairs stand for nobody, which is what empty places refer to. What is known of the
         # jobs on a GPU stands in its column, a job a row: reducing over few long rows is fast.
         self._pairs, self._doubts = np.zeros((TYPES_MAX + 1, TYPES_MAX + 1)), np.zeros((TYPES_MAX + 1,) * 2, dtype=bool)
-        self._wanted, self._waits = np.zeros(TYPES_MAX + 1), np.zeros((TYPES_MAX + 1,) * 2)
+        self._utilizations, self._waits = np.zeros(TYPES_MAX + 1), np.zeros((TYPES_MAX + 1,) * 2)
         self._there = np.full((4, count), TYPES_MAX, dtype=np.intp)
         self._slowed, self._limits = np.zeros((4, count)), np.full((4, count), inf)
-        # How much longer every two others want the GPU, for each who is there and, last, for a newcomer.
+        # The sum of `mutual_wait_ratio` of every two others, of each job there and of an incoming job.
         self._waits_beside, self._waits_of_all = np.zeros((4, count)), np.zeros(count)
         self._careful = np.zeros((4, count), dtype=bool)
         self._jobs = np.zeros(count, dtype=np.intp)
@@ -154,15 +160,12 @@ class PackingColumns:
         return found
 
     def _slowdowns(self, worker: Resident, kind: int) -> tuple[NDArray[np.bool_], Column, Column]:
-        """Return who may come as far as consent and Eq. 7 say, its own slowdown and the worst one on each GPU."""
+        """Return where consent and Eq. 7 let a worker come, its own pairwise sum and the largest one on each GPU."""
         request, there = worker.request, self._there
-        own = self._pairs[kind][there].sum(axis=0)
-        others = self._slowed + self._pairs[:, kind][there]
+        own, others = self._pairwise_sums(kind)
         worst = np.maximum(own, others.max(axis=0))
-        waits = self._waits[kind][there]
-        own_crowd = own + self._wanted[kind] * self._waits_of_all
-        others_crowd = others + self._wanted[there] * (self._waits_beside + waits.sum(axis=0) - waits)
-        is_valid = (own_crowd <= request.max_slowdown_ratio) & (others_crowd <= self._limits).all(axis=0)
+        own_ratio, other_ratios = self._with_mutual_waits(kind, own, others)
+        is_valid = (own_ratio <= request.max_slowdown_ratio) & (other_ratios <= self._limits).all(axis=0)
         is_valid &= ~(self._careful & self._doubts[:, kind][there]).any(axis=0)
         if request.share is Share.SAFE:
             is_valid &= ~self._doubts[kind][there].any(axis=0)
@@ -171,6 +174,27 @@ class PackingColumns:
         if self._rules.theta_max is not None:
             is_valid &= worst <= self._rules.theta_max + ROUNDING_RATIO
         return is_valid, own, worst
+
+    def colocation_slowdowns(self, worker: Resident) -> tuple[Column, Column] | None:
+        """Return what `colocation_slowdown_ratio` says of every GPU with this worker too, for consent.
+
+        Returns:
+            Of the worker, by GPU, and of the jobs there, by place and GPU; None = the table of pairs is too small.
+        """
+        kind = self._type_of(worker)
+        return None if kind is None else self._with_mutual_waits(kind, *self._pairwise_sums(kind))
+
+    def _pairwise_sums(self, kind: int) -> tuple[Column, Column]:
+        return self._pairs[kind][self._there].sum(axis=0), self._slowed + self._pairs[:, kind][self._there]
+
+    def _with_mutual_waits(self, kind: int, own: Column, others: Column) -> tuple[Column, Column]:
+        there, waits = self._there, self._waits[kind][self._there]
+        own_utilization: Column = self._utilizations[kind : kind + 1]
+        of_others = self._waits_beside + waits.sum(axis=0) - waits
+        return (
+            with_mutual_waits(own, own_utilization, self._waits_of_all),
+            with_mutual_waits(others, self._utilizations[there], of_others),
+        )
 
     def _leftover(self, demand: Demand, is_valid: NDArray[np.bool_]) -> Column:
         """Drop from the valid GPUs those that break Eq. 1-5, and return what is left of compute and memory."""
@@ -249,14 +273,14 @@ class PackingColumns:
                 return None
             self._types[signature] = number
             self._examples.append(worker)
-            self._wanted[number] = wanted_ratio(worker, self._gpu, self._ledger.view.predictions)
+            self._utilizations[number] = utilization_of(worker, self._gpu, self._ledger.view.predictions)
             for other, example in enumerate(self._examples):
                 self._pairs[number, other], self._doubts[number, other] = self._pair(worker, example)
                 self._pairs[other, number], self._doubts[other, number] = self._pair(example, worker)
-                wait = mutual_wait_ratio(self._wanted.item(number), self._wanted.item(other))
+                wait = mutual_wait_ratio(self._utilizations.item(number), self._utilizations.item(other))
                 self._waits[number, other] = self._waits[other, number] = wait
         return number
 
     def _pair(self, victim: Resident, other: Resident) -> tuple[float, bool]:
-        ratio, doubt = expected_slowdown_ratio(victim, [other], self._gpu, self._ledger.view.predictions)
-        return ratio, doubt is not None
+        slowdown = expected_slowdown(victim, [other], self._gpu, self._ledger.view.predictions)
+        return slowdown.ratio, slowdown.doubt is not None

@@ -118,11 +118,11 @@ class PackingRules:
         return Reason(code="COLLISION_TOO_LIKELY", numbers=numbers, gpu_ids=(gpu_id,))
 
     def slowdown_obstacle(self, gpu_id: str, job_ids: Sequence[str], slowdowns: Sequence[float]) -> Reason | None:
-        """Return that Eq. 7 is broken on a device whose jobs are slowed down so much, or None."""
+        """Return that Eq. 7 is broken on a device whose jobs have these pairwise sums, or None."""
         worst = max(slowdowns)
         if self.theta_max is None or worst <= self.theta_max + ROUNDING_RATIO:
             return None
-        numbers = {"slowdown_ratio": worst, "device_slowdown_max_ratio": self.theta_max}
+        numbers = {"pairwise_slowdown_ratio": worst, "device_slowdown_max_ratio": self.theta_max}
         victim = job_ids[slowdowns.index(worst)]
         return Reason(code="DEVICE_SLOWDOWN_TOO_HIGH", numbers=numbers, job_ids=(victim,), gpu_ids=(gpu_id,))
 

@@ -183,4 +183,5 @@ def nearest_obstacle(obstacles: Iterable[Reason]) -> Reason:
 
 def _nearness(reason: Reason) -> tuple[int, float, tuple[str, ...]]:
     rank = NEAREST_FIRST.index(reason.code) if reason.code in NEAREST_FIRST else len(NEAREST_FIRST)
-    return rank, reason.numbers.get("slowdown_ratio", 0.0), reason.gpu_ids
+    slowdown_ratio = max(reason.numbers.get(name, 0.0) for name in ("slowdown_ratio", "pairwise_slowdown_ratio"))
+    return rank, slowdown_ratio, reason.gpu_ids

@@ -1,8 +1,11 @@
-"""Who would slow whom down by how much, once a job has come to a device.
+"""OJPP's measure of interference: what each other job of a device costs one alone, added up.
+
+Its paper's rules choose by it. What a job consents to and what is told of it is `core.colocation_slowdown`, which is
+larger where three and more share.
 
 Source:
     Li et al., "Interference-aware opportunistic job placement for shared distributed deep learning clusters" (JPDC),
-    section 3.3, Eq. 6-8. Among more than two jobs the pairwise slowdowns are added up.
+    section 3.3, Eq. 6-8.
 """
 
 from __future__ import annotations
@@ -10,18 +13,16 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from scheduler_service.core.capacity import Resident, expected_slowdown_ratio
+from scheduler_service.core.capacity import Resident
+from scheduler_service.core.colocation_slowdown import expected_slowdown, expected_slowdowns
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu
 from scheduler_service.core.view import Predictions
 
 
 def slowdowns_on(gpu: Gpu, residents: Sequence[Resident], predictions: Predictions) -> list[float]:
-    """Return the slowdown of each job of one device, in their order; Eq. 6 is the largest of them."""
-    return [
-        expected_slowdown_ratio(victim, [other for other in residents if other is not victim], gpu, predictions)[0]
-        for victim in residents
-    ]
+    """Return the pairwise sum of each job of one device, in their order; Eq. 6 is the largest of them."""
+    return [slowdown.pairwise_sum_ratio for _, slowdown in expected_slowdowns(residents, gpu, predictions)]
 
 
 class SlowdownColumns(Protocol):
@@ -104,4 +105,4 @@ class WorkerBalance:
         victim = next(resident for resident in residents if resident.request.job_id == job_id)
         others = [*(resident for resident in residents if resident is not victim), *newcomers]
         view = self._ledger.view
-        return expected_slowdown_ratio(victim, others, view.gpus[gpu_id].gpu, view.predictions)[0]
+        return expected_slowdown(victim, others, view.gpus[gpu_id].gpu, view.predictions).pairwise_sum_ratio

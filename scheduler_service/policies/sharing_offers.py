@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from scheduler_service.core.capacity import Resident
 from scheduler_service.core.decisions import Candidate
+from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.step_times import passes_of
-from scheduler_service.core.view import GpuView, SchedulingView
+from scheduler_service.core.view import GpuView
 from scheduler_service.policies.placement import alone_reason
+from scheduler_service.policies.placement_reasons import start_reason
 from scheduler_service.policies.sharing_spot import Spot
 
 
@@ -54,22 +56,14 @@ class Gang:
         return sum(offer.cost_ms for offer in self.offers), tuple(offer.entry.gpu.gpu_id for offer in self.offers)
 
 
-def start_reason(view: SchedulingView, resident: Resident, gang: Gang, gpu_ids: tuple[str, ...]) -> Reason:
-    """Say beside whom a job starts, in how many passes, and what it costs both sides at worst."""
-    request, spots = resident.request, gang.spots
-    if not spots:
-        return alone_reason(view, request, gpu_ids)
-    passes = passes_of(request, gpus=request.gpus, sub_batch=gang.sub_batch)
+def gang_reason(ledger: Ledger, resident: Resident, gang: Gang, gpu_ids: Sequence[str]) -> Reason:
+    """Say with whom a job shares, in how many passes, and what it costs both sides at worst."""
+    if not gang.spots:
+        return alone_reason(ledger.view, resident.request, gpu_ids)
+    passes = passes_of(resident.request, gpus=resident.request.gpus, sub_batch=gang.sub_batch)
     numbers: dict[str, float] = {"sub_batch": gang.sub_batch, "accumulation_steps": passes}
-    partners = tuple(dict.fromkeys(spot.partner_id for spot in spots))
-    different = {spot.shape: spot for spot in spots}.values()
-    if not all(spot.is_pair_known(resident) for spot in different):
-        return Reason(code="STARTS_SHARED_BLINDLY", numbers=numbers, job_ids=partners, gpu_ids=gpu_ids)
-    both = [spot.slowdowns(resident) for spot in different]
-    numbers["slowdown_ratio"] = max(own for own, _ in both)
-    numbers["neighbour_slowdown_ratio"] = max(other for _, other in both)
     code = "STARTS_SHARED" if passes == 1 else "STARTS_SHARED_IN_PASSES"
-    return Reason(code=code, numbers=numbers, job_ids=partners, gpu_ids=gpu_ids)
+    return start_reason(ledger, resident, gpu_ids, numbers, shared_code=code)
 
 
 def misfits(request: JobRequest, chosen: Sequence[Offer], sub_batch: int) -> Iterator[tuple[str, Reason]]:

@@ -30,7 +30,7 @@ from scheduler_service.policies.placement import (
     too_large,
 )
 from scheduler_service.policies.remaining_time import passes_of, remaining_ms_of
-from scheduler_service.policies.sharing_offers import Gang, Offer, candidate_table, misfits, start_reason
+from scheduler_service.policies.sharing_offers import Gang, Offer, candidate_table, gang_reason, misfits
 from scheduler_service.policies.sharing_spot import JOBS_PER_GPU_MAX, Spot
 
 GPUS_IN_COLUMNS_MIN = 64
@@ -367,7 +367,7 @@ class SharingRound:
         prediction = self._view.predictions.job(request.key, gpu.device)
         reserved = reserved_bytes(request, prediction, gang.sub_batch, gpu) or gpu.memory_bytes
         resident = Resident(request=request, sub_batch=gang.sub_batch, memory_reserved_bytes=reserved)
-        reason = start_reason(self._view, resident, gang, gpu_ids)
+        reason = gang_reason(self._ledger, resident, gang, gpu_ids)
         self._ledger.place(resident, ranked(gpu_ids))
         self.free.take(gpu_ids)
         return Start(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scheduler_service.core.capacity import Resident, expected_bytes, reserved_bytes, sharing_obstacle
-from scheduler_service.core.records import JobRequest, PairPrediction, Reason
+from scheduler_service.core.capacity import Resident, expected_bytes, reserved_bytes
+from scheduler_service.core.colocation_slowdown import expected_slowdown
+from scheduler_service.core.records import JobRequest, Reason
+from scheduler_service.core.sharing_consent import sharing_obstacle
 from scheduler_service.core.view import GpuView, Predictions
 from scheduler_service.policies.remaining_time import remaining_ms_of
 
@@ -75,19 +77,13 @@ class Spot:
         """Return the slowdown ratio of the new job and that of its partner; unknown = all that the job accepts."""
         return self._slowdown(newcomer, self.partner), self._slowdown(self.partner, newcomer)
 
-    def is_pair_known(self, newcomer: Resident) -> bool:
-        """Say whether anything is known of both jobs beside each other."""
-        partner = self.partner
-        return self._pair(newcomer, partner) is not None and self._pair(partner, newcomer) is not None
-
     def rest_ms(self, request: JobRequest, *, steps_done: int, gpus: int, sub_batch: int) -> float | None:
         """Return how long a job still needs alone on GPUs of this kind, or None."""
         prediction = self.predictions.job(request.key, self.entry.gpu.device)
         return remaining_ms_of(request, prediction, steps_done=steps_done, gpus=gpus, sub_batch=sub_batch)
 
-    def _pair(self, victim: Resident, other: Resident) -> PairPrediction | None:
-        return self.predictions.pair(victim.request.key, other.request.key, self.entry.gpu.device, victim.sub_batch)
-
     def _slowdown(self, victim: Resident, other: Resident) -> float:
-        pair = self._pair(victim, other)
-        return max(pair.slowdown_ratio, 0.0) if pair is not None else victim.request.max_slowdown_ratio
+        gpu, key, other_key = self.entry.gpu, victim.request.key, other.request.key
+        if self.predictions.pair(key, other_key, gpu.device, victim.sub_batch) is None:
+            return victim.request.max_slowdown_ratio
+        return expected_slowdown(victim, [other], gpu, self.predictions).ratio

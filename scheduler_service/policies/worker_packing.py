@@ -16,11 +16,11 @@ from scheduler_service.core.capacity import (
     expected_bytes,
     reserved_bytes,
     samples_per_gpu,
-    sharing_obstacle,
 )
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu, JobRequest, Reason
+from scheduler_service.core.sharing_consent import sharing_obstacle
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.policies.device_offer import Device, Offer
 from scheduler_service.policies.opportunistic_memory import Demand, demand_of

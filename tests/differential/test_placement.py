@@ -6,8 +6,9 @@ from itertools import combinations
 
 import pytest
 
-from scheduler_service.core.capacity import Resident, reserved_bytes, samples_per_gpu, sharing_obstacle
+from scheduler_service.core.capacity import Resident, reserved_bytes, samples_per_gpu
 from scheduler_service.core.decisions import Start, unfolded
+from scheduler_service.core.sharing_consent import sharing_obstacle
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.horus import Horus
 from tests.support.crowds import crowded_view

@@ -68,7 +68,7 @@ def test_table_4_every_baseline_keeps_its_own_constraint_only(
             IGreedy(theta_max=1.0),
             RESNET_AND_VGG,
             "DEVICE_SLOWDOWN_TOO_HIGH",
-            {"slowdown_ratio": 1.22, "device_slowdown_max_ratio": 1.0},
+            {"pairwise_slowdown_ratio": 1.22, "device_slowdown_max_ratio": 1.0},
         ),
         (CGreedy(tau_max=0.0), PEAKS, "COLLISION_TOO_LIKELY", {"collision_ratio": 0.1, "collision_max_ratio": 0.0}),
         (BestFit(), PEAKS, "PEAKS_DO_NOT_FIT", {"memory_ratio": 1.07}),

@@ -1,0 +1,182 @@
+"""How much jobs that share one GPU slow each of them down: the one formula for consent, reasons and records.
+
+A job that shares with one other is slowed down by what is predicted of the pair. Of three and more the pairs add up,
+and the others, who wait for each other too, want the GPU for longer: that costs the job in proportion to how much it
+wants the GPU itself. Exact for fair turns of three jobs; of more, every two others count by themselves.
+
+`with_mutual_waits` and `mutual_wait_ratio` take numbers and arrays of them alike, so that what is computed for one GPU
+and for all GPUs at once is the same expression.
+
+Source:
+    Mean value analysis of one shared queue, as in the predictor's composition of several jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_service.core.capacity import Resident
+from scheduler_service.core.records import Gpu, Level, Reason
+from scheduler_service.core.view import Predictions
+
+Ratio = TypeVar("Ratio", float, NDArray[np.float64])
+
+
+def colocation_slowdown_ratio(
+    utilization_ratio: float, other_utilization_ratios: Sequence[float], pair_slowdown_ratios: Sequence[float]
+) -> float:
+    """Return how much longer a step of a job takes with all others on its GPU; 0.2 = 20 % longer.
+
+    Args:
+        utilization_ratio: Share of its time alone in which the job wants the GPU, 0 to 1.
+        other_utilization_ratios: The same of each other job there.
+        pair_slowdown_ratios: How much each of those alone slows the job down; a speed-up counts as 0.
+    """
+    waits_ratio = sum(mutual_wait_ratio(one, two) for one, two in combinations(other_utilization_ratios, 2))
+    return with_mutual_waits(sum_of_pairs(pair_slowdown_ratios), utilization_ratio, waits_ratio)
+
+
+def sum_of_pairs(pair_slowdown_ratios: Iterable[float]) -> float:
+    """Return the slowdown of a job as a sum over each other one alone, which is what some papers weigh."""
+    total_ratio = 0.0
+    for ratio in pair_slowdown_ratios:
+        total_ratio += max(ratio, 0.0)
+    return total_ratio
+
+
+def with_mutual_waits(pairwise_sum_ratio: Ratio, utilization_ratio: Ratio, waits_ratio: Ratio) -> Ratio:
+    """Return the slowdown of a job, at least the sum of its pairs.
+
+    Args:
+        pairwise_sum_ratio: Slowdowns by each other job alone, added up.
+        utilization_ratio: Share of its time alone in which the job wants the GPU.
+        waits_ratio: `mutual_wait_ratio` of every two others, added up; 0 where there is only one.
+    """
+    return pairwise_sum_ratio + utilization_ratio * waits_ratio
+
+
+def mutual_wait_ratio(one_ratio: Ratio, two_ratio: Ratio) -> Ratio:
+    """Return for how much longer two co-located jobs want a GPU than apart, as a share of a third job's step.
+
+    Each wants it for (u + s) / (1 + s) of its time, s = u1 * u2 being its slowdown by the other in fair turns.
+
+    Args:
+        one_ratio: Utilization of the first alone, 0 to 1.
+        two_ratio: Utilization of the second.
+    """
+    product = one_ratio * two_ratio
+    return product * (2.0 - one_ratio - two_ratio) / (1.0 + product)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedSlowdown:
+    """How much co-located jobs are expected to slow one of them down.
+
+    Attributes:
+        ratio: 0.2 = a step takes 20 % longer; what nothing is predicted of adds nothing.
+        pairwise_sum_ratio: The part of it that each other job causes alone, which is what some papers weigh.
+        is_known: Every pair is predicted or measured.
+        doubt: Why the ratio is not reliable; None = it is.
+    """
+
+    ratio: float
+    pairwise_sum_ratio: float
+    is_known: bool
+    doubt: Reason | None
+
+
+def expected_slowdown(
+    victim: Resident, others: Sequence[Resident], gpu: Gpu, predictions: Predictions
+) -> ExpectedSlowdown:
+    """Return how much one job is slowed down by all others on its GPU, as far as predictions say."""
+    doubt = _job_doubt(victim, gpu, predictions)
+    pair_ratios, is_known = [], True
+    for other in others:
+        pair = predictions.pair(victim.request.key, other.request.key, gpu.device, victim.sub_batch)
+        ids = (victim.request.job_id, other.request.job_id)
+        if pair is None or pair.level is Level.FALLBACK:
+            is_known = False
+            doubt = doubt or Reason(code="PAIR_UNKNOWN", job_ids=ids, gpu_ids=(gpu.gpu_id,))
+        elif not pair.in_domain:
+            doubt = doubt or Reason(code="OUT_OF_DOMAIN", job_ids=ids, gpu_ids=(gpu.gpu_id,))
+        doubt = doubt or _job_doubt(other, gpu, predictions)
+        pair_ratios.append(pair.slowdown_ratio if pair is not None else 0.0)
+    pairwise_sum_ratio = sum_of_pairs(pair_ratios)
+    if len(pair_ratios) < 2:
+        return ExpectedSlowdown(pairwise_sum_ratio, pairwise_sum_ratio, is_known, doubt)
+    utilization_ratio, *utilization_ratios = (utilization_of(one, gpu, predictions) for one in (victim, *others))
+    ratio = colocation_slowdown_ratio(utilization_ratio, utilization_ratios, pair_ratios)
+    return ExpectedSlowdown(ratio, pairwise_sum_ratio, is_known, doubt)
+
+
+def expected_slowdowns(
+    residents: Sequence[Resident], gpu: Gpu, predictions: Predictions
+) -> Iterator[tuple[Resident, ExpectedSlowdown]]:
+    """Yield each job of one GPU with its slowdown by all others there, in their order."""
+    for victim in residents:
+        yield victim, expected_slowdown(victim, [one for one in residents if one is not victim], gpu, predictions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementSlowdown:
+    """What sharing is expected to cost where a job is placed, at worst over its GPUs.
+
+    Attributes:
+        own_ratio: Of the job; None = a pair is unknown.
+        neighbour_ratio: Of the most slowed of the jobs that it shares with; None = a pair is unknown.
+        neighbour_ids: Those jobs; empty = it is alone.
+    """
+
+    own_ratio: float | None
+    neighbour_ratio: float | None
+    neighbour_ids: tuple[str, ...]
+
+    @property
+    def is_known(self) -> bool:
+        """Both sides are known."""
+        return self.own_ratio is not None and self.neighbour_ratio is not None
+
+
+def placement_slowdown(
+    newcomer: Resident, places: Iterable[tuple[Gpu, Sequence[Resident]]], predictions: Predictions
+) -> PlacementSlowdown:
+    """Return what sharing would cost a job and those that it shares with.
+
+    Args:
+        newcomer: The job.
+        places: Each of its GPUs with the other jobs there.
+        predictions: What is predicted.
+    """
+    own: list[float | None] = [0.0]
+    others: list[float | None] = [0.0]
+    neighbour_ids: dict[str, None] = {}
+    for gpu, residents in places:
+        for victim, slowdown in expected_slowdowns((newcomer, *residents), gpu, predictions) if residents else ():
+            (own if victim is newcomer else others).append(slowdown.ratio if slowdown.is_known else None)
+        neighbour_ids.update(dict.fromkeys(one.request.job_id for one in residents))
+    return PlacementSlowdown(own_ratio=_worst(own), neighbour_ratio=_worst(others), neighbour_ids=tuple(neighbour_ids))
+
+
+def _worst(ratios: Sequence[float | None]) -> float | None:
+    known = [ratio for ratio in ratios if ratio is not None]
+    return max(known) if len(known) == len(ratios) else None
+
+
+def utilization_of(resident: Resident, gpu: Gpu, predictions: Predictions) -> float:
+    """Return the share of its time alone in which a job wants the GPU; 0 = nothing is predicted."""
+    prediction = predictions.job(resident.request.key, gpu.device)
+    return min(max(prediction.utilization_ratio, 0.0), 1.0) if prediction is not None else 0.0
+
+
+def _job_doubt(resident: Resident, gpu: Gpu, predictions: Predictions) -> Reason | None:
+    prediction = predictions.job(resident.request.key, gpu.device)
+    ids = (resident.request.job_id,)
+    if prediction is None or prediction.level is Level.FALLBACK:
+        return Reason(code="JOB_UNKNOWN", job_ids=ids, gpu_ids=(gpu.gpu_id,))
+    return None if prediction.in_domain else Reason(code="OUT_OF_DOMAIN", job_ids=ids, gpu_ids=(gpu.gpu_id,))

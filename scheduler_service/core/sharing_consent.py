@@ -1,0 +1,49 @@
+"""Whether jobs consent to share a GPU. The same answers for policies and plan check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler_service.core.capacity import Resident, too_large_alone
+from scheduler_service.core.colocation_slowdown import ExpectedSlowdown, expected_slowdowns
+from scheduler_service.core.records import Gpu, Reason, Share
+from scheduler_service.core.view import Predictions
+
+_DOUBTS = frozenset({"PAIR_UNKNOWN", "OUT_OF_DOMAIN", "JOB_UNKNOWN"})
+
+
+def sharing_obstacle(
+    newcomer: Resident, residents: Sequence[Resident], gpu: Gpu, predictions: Predictions
+) -> Reason | None:
+    """Return why these jobs must not share this GPU, or None when every one of them consents.
+
+    Each job judges its own slowdown by all others together: SAFE needs a reliable prediction for every pair, ANY
+    also accepts the unknown; a known slowdown above its limit is refused by both.
+    """
+    everyone = (newcomer, *residents)
+    refusing = tuple(resident.request.job_id for resident in everyone if resident.request.share is Share.NEVER)
+    if refusing:
+        return Reason(code="SHARE_NOT_ALLOWED", job_ids=refusing, gpu_ids=(gpu.gpu_id,))
+    for victim, slowdown in expected_slowdowns(everyone, gpu, predictions):
+        obstacle = _victim_obstacle(victim, slowdown, everyone, gpu)
+        if obstacle is not None:
+            is_doubt = obstacle.code in _DOUBTS
+            too_large = too_large_alone(newcomer.request, newcomer.sub_batch, gpu, predictions) if is_doubt else None
+            return too_large or obstacle
+    return None
+
+
+def _victim_obstacle(
+    victim: Resident, slowdown: ExpectedSlowdown, everyone: Sequence[Resident], gpu: Gpu
+) -> Reason | None:
+    if slowdown.doubt is not None and victim.request.share is Share.SAFE:
+        return slowdown.doubt
+    if slowdown.ratio <= victim.request.max_slowdown_ratio:
+        return None
+    others = (other.request.job_id for other in everyone if other is not victim)
+    return Reason(
+        code="SLOWDOWN_TOO_HIGH",
+        numbers={"slowdown_ratio": slowdown.ratio, "max_slowdown_ratio": victim.request.max_slowdown_ratio},
+        job_ids=(victim.request.job_id, *others),
+        gpu_ids=(gpu.gpu_id,),
+    )

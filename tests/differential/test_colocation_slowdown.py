@@ -1,0 +1,65 @@
+"""The slowdowns of all GPUs at once against those of each GPU by itself, for one to four jobs on a GPU."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from scheduler_service.core.capacity import Resident
+from scheduler_service.core.colocation_slowdown import expected_slowdown
+from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.records import Assignment
+from scheduler_service.core.view import SchedulingView
+from scheduler_service.policies.opportunistic_memory import Demand
+from scheduler_service.policies.packing_columns import PackingColumns
+from scheduler_service.policies.packing_rules import FREE_MEMORY_RULES
+from tests.support.scheduling import GIB, job, memory, node, pair, prediction, running, store, view
+
+KEYS = [f"key-{index}" for index in range(5)]
+
+
+def random_view(luck: random.Random) -> SchedulingView:
+    """Six GPUs with up to three jobs each; some pairs and some jobs are not predicted."""
+    known = store(
+        [prediction(key, memory=memory(1), utilization_ratio=luck.uniform(0, 1.2)) for key in KEYS[1:]],
+        [pair(one, two, luck.uniform(-0.1, 0.4)) for one in KEYS for two in KEYS if luck.random() < 0.8],
+    )
+    machine = node("n0", 6)
+    holding = [
+        running(job(f"{gpu.gpu_id}-{index}", key=luck.choice(KEYS)), [gpu.gpu_id])
+        for gpu in machine.gpus
+        for index in range(luck.randrange(4))
+    ]
+    return view(nodes=[machine], holding=holding, predictions=known)
+
+
+def incoming_job(luck: random.Random, name: str) -> Resident:
+    return Resident(request=job(name, key=luck.choice(KEYS)), sub_batch=1, memory_reserved_bytes=GIB)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_arrays_say_of_every_set_of_jobs_what_the_formula_says(seed: int) -> None:
+    luck = random.Random(seed)
+    seen = random_view(luck)
+    ledger = Ledger(seen)
+    some_gpu = next(iter(seen.gpus.values())).gpu
+    arrays = PackingColumns(ledger, some_gpu, FREE_MEMORY_RULES, lambda _: Demand(compute_ratio=0.0, base_ratio=0.0))
+    for round_number in range(3):
+        worker = incoming_job(luck, f"new-{round_number}")
+        found = arrays.colocation_slowdowns(worker)
+        assert found is not None
+        for position, (gpu_id, entry) in enumerate(seen.gpus.items()):
+            there = ledger.residents(gpu_id)
+            expected = [
+                expected_slowdown(
+                    victim, [one for one in (worker, *there) if one is not victim], entry.gpu, seen.predictions
+                )
+                for victim in (worker, *there)
+            ]
+            in_arrays = [found[0][position], *found[1][: len(there), position]]
+            assert np.allclose(in_arrays, [one.ratio for one in expected], rtol=1e-12, atol=1e-15)
+        gpu_id = luck.choice(list(seen.gpus))
+        ledger.place(worker, [Assignment(gpu_id=gpu_id)])
+        arrays.place(worker, [gpu_id])

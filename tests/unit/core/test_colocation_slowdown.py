@@ -1,0 +1,126 @@
+"""What sharing a GPU with several others costs, and whether jobs consent to it."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from predictor_service.features.turn_taking import exceed_sum
+from scheduler_service.core.capacity import Resident
+from scheduler_service.core.colocation_slowdown import (
+    colocation_slowdown_ratio,
+    expected_slowdown,
+    placement_slowdown,
+)
+from scheduler_service.core.prediction_store import PredictionStore
+from scheduler_service.core.records import Level, Share
+from scheduler_service.core.sharing_consent import sharing_obstacle
+from tests.support.scheduling import GIB, all_pairs, gpu, job, pair, prediction, store
+
+
+def residents(count: int, limit_ratio: float = 0.2, share: Share = Share.SAFE) -> list[Resident]:
+    requests = [job(f"j{index}", share=share, max_slowdown_ratio=limit_ratio) for index in range(count)]
+    return [Resident(request=request, sub_batch=1, memory_reserved_bytes=GIB) for request in requests]
+
+
+def known(utilization_ratios: list[float], slowdown_ratio: float) -> PredictionStore:
+    keys = [f"key-j{index}" for index in range(len(utilization_ratios))]
+    jobs = [prediction(key, utilization_ratio=share) for key, share in zip(keys, utilization_ratios, strict=True)]
+    return store(jobs, all_pairs(keys, slowdown_ratio))
+
+
+def beyond_pairs(victim: Resident, others: list[Resident], predictions: PredictionStore) -> float:
+    slowdown = expected_slowdown(victim, others, gpu(), predictions)
+    return slowdown.ratio - slowdown.pairwise_sum_ratio
+
+
+def test_three_jobs_suffer_more_than_the_sum_of_pairs_by_what_the_predictor_says() -> None:
+    shares = [0.2, 0.5, 0.7]
+    jobs, predictions = residents(3), known(shares, 0.1)
+    beyond = [beyond_pairs(victim, [one for one in jobs if one is not victim], predictions) for victim in jobs]
+    assert beyond == pytest.approx(exceed_sum(np.array(shares)).tolist())
+    assert min(beyond) > 0.02
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_four_jobs_every_two_neighbours_count_by_themselves(seed: int) -> None:
+    luck = random.Random(seed)
+    shares = [luck.uniform(0.05, 1.0) for _ in range(4)]
+    victim, *others = residents(4)
+    beyond = beyond_pairs(victim, others, known(shares, 0.1))
+    assert -0.03 < beyond - exceed_sum(np.array(shares))[0] < 0.12
+
+
+def test_the_sum_of_pairs_alone_does_not_let_a_third_job_in() -> None:
+    newcomer, *others = residents(3, limit_ratio=0.2)
+    predictions = known([0.5, 0.5, 0.5], 0.099)
+    assert expected_slowdown(newcomer, others, gpu(), predictions).pairwise_sum_ratio == pytest.approx(0.198)
+    refusal = sharing_obstacle(newcomer, others, gpu(), predictions)
+    assert refusal is not None
+    assert refusal.code == "SLOWDOWN_TOO_HIGH"
+    assert refusal.numbers["slowdown_ratio"] > 0.25
+    assert sharing_obstacle(newcomer, others[:1], gpu(), predictions) is None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_job_that_is_refused_by_the_sum_of_pairs_stays_refused(seed: int) -> None:
+    luck = random.Random(seed)
+    count = luck.randrange(2, 6)
+    jobs = residents(count, limit_ratio=luck.uniform(0.0, 0.5))
+    predictions = known([luck.random() for _ in jobs], luck.uniform(0.0, 0.2))
+    for victim, other_count in itertools.product(jobs, range(1, count)):
+        others = [one for one in jobs if one is not victim][:other_count]
+        slowdown = expected_slowdown(victim, others, gpu(), predictions)
+        assert slowdown.ratio >= slowdown.pairwise_sum_ratio
+        if slowdown.pairwise_sum_ratio > victim.request.max_slowdown_ratio:
+            assert sharing_obstacle(victim, others, gpu(), predictions) is not None
+
+
+def test_jobs_of_which_nothing_is_known_add_nothing() -> None:
+    jobs = residents(3, share=Share.ANY)
+    slowdown = expected_slowdown(jobs[0], jobs[1:], gpu(), store())
+    assert (slowdown.ratio, slowdown.is_known) == (0.0, False)
+    assert sharing_obstacle(jobs[0], jobs[1:], gpu(), store()) is None
+
+
+def test_the_pairs_add_up_and_the_waits_of_the_others_come_on_top() -> None:
+    assert colocation_slowdown_ratio(0.6, [], []) == 0.0
+    assert colocation_slowdown_ratio(0.6, [0.6], [0.1]) == 0.1
+    assert colocation_slowdown_ratio(0.6, [0.6, 0.6], [0.1, 0.1]) == pytest.approx(0.2 + 0.6 * 0.36 * 0.8 / 1.36)
+    assert colocation_slowdown_ratio(0.6, [1.0, 1.0], [0.1, -0.1]) == 0.1
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_of_one_set_of_jobs_every_question_has_the_same_answer(seed: int) -> None:
+    luck = random.Random(seed)
+    shares = [luck.random() for _ in range(1 + seed % 4)]
+    incoming, *others = residents(len(shares), limit_ratio=0.0)
+    pairs = luck.uniform(0.01, 0.3)
+    predictions, count = known(shares, pairs), len(others)
+    ratios = [
+        colocation_slowdown_ratio(shares[at], shares[:at] + shares[at + 1 :], [pairs] * count)
+        for at in range(len(shares))
+    ]
+    found = placement_slowdown(incoming, [(gpu(), others)], predictions)
+    assert (found.own_ratio, found.neighbour_ratio) == (ratios[0], max(ratios[1:], default=0.0))
+    refusal = sharing_obstacle(incoming, others, gpu(), predictions) if others else None
+    assert (refusal.numbers["slowdown_ratio"] if refusal is not None else 0.0) == ratios[0]
+
+
+def test_a_placement_is_as_slow_as_its_worst_gpu_and_unknown_where_a_pair_is() -> None:
+    incoming, first, second = residents(3, share=Share.ANY)
+    half = store([prediction("key-j0"), prediction("key-j1")], all_pairs(["key-j0", "key-j1"], 0.1))
+    both = placement_slowdown(incoming, [(gpu("g0"), []), (gpu("g1"), [first])], half)
+    assert (both.own_ratio, both.neighbour_ratio, both.neighbour_ids) == (0.1, 0.1, ("j1",))
+    unknown = placement_slowdown(incoming, [(gpu("g0"), [first]), (gpu("g1"), [second])], half)
+    assert (unknown.own_ratio, unknown.neighbour_ratio, unknown.neighbour_ids) == (None, None, ("j1", "j2"))
+
+
+def test_the_formula_for_jobs_without_a_model_counts_as_unknown() -> None:
+    incoming, other = residents(2, share=Share.ANY)
+    guessed = store([], [pair("key-j0", "key-j1", 0.4, level=Level.FALLBACK), pair("key-j1", "key-j0", 0.1)])
+    found = placement_slowdown(incoming, [(gpu(), [other])], guessed)
+    assert (found.own_ratio, found.neighbour_ratio) == (None, 0.1)
