@@ -26,6 +26,16 @@ BROKEN_TREES: dict[str, tuple[dict[str, str], str]] = {
     "functions_are_short": ({"cotenant/long.py": "def f():\n" + "    x = 1\n" * 60}, "f: 61 lines"),
     "names_say_what_they_hold": ({"cotenant/utils.py": ""}, "not 'utils'"),
     "borrowed_folders_are_no_packages": ({"datasets/__init__.py": ""}, "datasets/__init__.py"),
+    "product_serves_a_program": (
+        {
+            "pyproject.toml": '[tool.hatch.build.targets.wheel]\npackages = ["tools/cotenant"]\n',
+            "tools/cotenant/__main__.py": "from cotenant.program import main\n",
+            "tools/cotenant/program.py": 'VERBS = ["run"]\n',
+            "tools/cotenant/run.py": "",
+            "tools/cotenant/ruler.py": "",
+        },
+        "tools/cotenant/ruler.py: no program reaches it",
+    ),
     "no_promises_are_left": ({"cotenant/later.py": "# TO" + "DO: think\n"}, "later.py:1"),
     "no_machine_is_named": ({"docs/install.md": "Look below /ro" + "ot/wheels.\n"}, "install.md:1"),
     "files_are_small_and_end_with_a_newline": ({"docs/page.md": "No end"}, "exactly one newline"),
