@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import filecmp
 import re
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.product_reach import unreached
 from tests.support.repository_rules import RULES, Rule, Tree, tracked_tree
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,6 +73,23 @@ def test_the_rule_complains_about_a_broken_tree(rule: Rule, tmp_path: Path) -> N
         (tmp_path / path).write_text(text)
     complaints = rule(Tree(root=tmp_path, paths=tuple(files)))
     assert any(expected in complaint for complaint in complaints), complaints
+
+
+def test_modules_are_reached_by_imports_tables_and_file_names() -> None:
+    sources = {
+        "tool": "",
+        "tool.__main__": "from tool.verbs import VERBS\n",
+        "tool.verbs": "VERBS = ['run', 'fair.Fifo']\nimport_module(f'tool.rules.{VERBS[1]}')\n",
+        "tool.run": "SHIM = Path(__file__).with_name('shim.py')\n",
+        "tool.shim": "",
+        "tool.rules": "",
+        "tool.rules.fair": "from tool.rules import order\n",
+        "tool.rules.order": "",
+        "tool.rules.ruler": "from tool.rules import program\n",
+        "tool.rules.program": "",
+    }
+    modules = {name: ast.parse(text) for name, text in sources.items()}
+    assert unreached(modules, ["tool.__main__"]) == ["tool.rules.program", "tool.rules.ruler"]
 
 
 def test_an_empty_tree_breaks_no_rule(tmp_path: Path) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
+
+_DOTTED = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def modules_of_packages(paths: Iterable[str], packages: Iterable[str]) -> dict[str, str]:
@@ -38,7 +41,7 @@ def unreached(modules: Mapping[str, ast.Module], starts: Iterable[str]) -> list[
 
 def _named_in(name: str, module: ast.Module) -> Iterator[str]:
     """Yield the names that may be modules: imports with all packages above them, and whatever a string may mean."""
-    package = name.rpartition(".")[0]
+    strings = set()
     for node in ast.walk(module):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -46,9 +49,15 @@ def _named_in(name: str, module: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield from _with_packages(node.module)
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
-            yield f"{package}.{node.value.removesuffix('.py')}"
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _DOTTED.fullmatch(node.value):
+            strings.add(node.value)
+    # `import_module(f"package.{entry}")` takes its entries, modules or names in them, from a table beside it.
+    packages = {f"{name.rpartition('.')[0]}.", *(text for text in strings if text.endswith("."))}
+    yield from strings
+    for text in strings:
+        for package in packages:
+            yield package + text.removesuffix(".py")
+            yield package + text.rpartition(".")[0]
 
 
 def _with_packages(name: str) -> Iterator[str]:
