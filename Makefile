@@ -24,7 +24,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@echo "1/2 torch (CPU wheel where one is configured; see TORCH_INDEX_URL in the README)"
 	$(BIN)/pip install $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) -c constraints.txt torch
 	@echo "2/2 everything else"
-	$(BIN)/pip install -c constraints.txt -e '.[predictor,scheduler,exact,agent,profiler,simulator,dev]'
+	$(BIN)/pip install -c constraints.txt -e '.[predictor,scheduler,agent,profiler,simulator,dev]'
 	@touch $@
 
 demo: setup ## predictor, scheduler, agent and real jobs sharing devices, in under 3 minutes

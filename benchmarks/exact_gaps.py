@@ -10,11 +10,11 @@ import json
 from collections.abc import Sequence
 from statistics import mean
 
+from benchmarks.exact_rulers.best_sharing import share_best
+from benchmarks.exact_rulers.fewest_gpus import fewest_gpus
+from benchmarks.exact_rulers.least_cost_placement import place_exactly
 from scheduler_service.core.decisions import Start, unfolded
 from scheduler_service.core.view import Policy
-from scheduler_service.exact.best_sharing import share_best
-from scheduler_service.exact.fewest_gpus import fewest_gpus
-from scheduler_service.exact.least_cost_placement import place_exactly
 from scheduler_service.policies.horus import Horus
 from scheduler_service.policies.ojpp import Ojpp
 from scheduler_service.policies.ojpp_greedy import OjppGreedy

@@ -17,6 +17,7 @@ from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from benchmarks.slowdown_aip import AdaptivePrediction
 from predictor_service.evaluation.baselines import BASELINES
 from predictor_service.evaluation.scoring import Round, plan_rounds
 from predictor_service.evaluation.splits import FOLDS_MAX
@@ -26,7 +27,6 @@ from predictor_service.learning.problem import ALL_DEVICES, BoolArray, FloatArra
 from predictor_service.learning.problem_reader import read_problem
 from predictor_service.learning.profile_files import MeasuredProfiles, read_profiles
 from predictor_service.learning.raw_columns import learn_columns
-from predictor_service.learning.slowdown_aip import AdaptivePrediction
 from predictor_service.learning.slowdown_folds import observe_pairs
 from predictor_service.learning.slowdown_method import SlowdownMethod
 

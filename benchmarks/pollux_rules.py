@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cotenant_simulator.pollux_rules.simulation import run_pollux_rules
+from cotenant_simulator.pollux_rules.entry_point import run_pollux_rules
 
 REPEATS = 5
 VARIABLE = "COTENANT_SHARED_DATA"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import filecmp
 import re
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.product_reach import unreached
 from tests.support.repository_rules import RULES, Rule, Tree, tracked_tree
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,6 +28,16 @@ BROKEN_TREES: dict[str, tuple[dict[str, str], str]] = {
     "functions_are_short": ({"cotenant/long.py": "def f():\n" + "    x = 1\n" * 60}, "f: 61 lines"),
     "names_say_what_they_hold": ({"cotenant/utils.py": ""}, "not 'utils'"),
     "borrowed_folders_are_no_packages": ({"datasets/__init__.py": ""}, "datasets/__init__.py"),
+    "product_serves_a_program": (
+        {
+            "pyproject.toml": '[tool.hatch.build.targets.wheel]\npackages = ["tools/cotenant"]\n',
+            "tools/cotenant/__main__.py": "from cotenant.program import main\n",
+            "tools/cotenant/program.py": 'VERBS = ["run"]\n',
+            "tools/cotenant/run.py": "",
+            "tools/cotenant/ruler.py": "",
+        },
+        "tools/cotenant/ruler.py: no program reaches it",
+    ),
     "no_promises_are_left": ({"cotenant/later.py": "# TO" + "DO: think\n"}, "later.py:1"),
     "no_machine_is_named": ({"docs/install.md": "Look below /ro" + "ot/wheels.\n"}, "install.md:1"),
     "files_are_small_and_end_with_a_newline": ({"docs/page.md": "No end"}, "exactly one newline"),
@@ -61,6 +73,23 @@ def test_the_rule_complains_about_a_broken_tree(rule: Rule, tmp_path: Path) -> N
         (tmp_path / path).write_text(text)
     complaints = rule(Tree(root=tmp_path, paths=tuple(files)))
     assert any(expected in complaint for complaint in complaints), complaints
+
+
+def test_modules_are_reached_by_imports_tables_and_file_names() -> None:
+    sources = {
+        "tool": "",
+        "tool.__main__": "from tool.verbs import VERBS\n",
+        "tool.verbs": "VERBS = ['run', 'fair.Fifo']\nimport_module(f'tool.rules.{VERBS[1]}')\n",
+        "tool.run": "SHIM = Path(__file__).with_name('shim.py')\n",
+        "tool.shim": "",
+        "tool.rules": "",
+        "tool.rules.fair": "from tool.rules import order\n",
+        "tool.rules.order": "",
+        "tool.rules.ruler": "from tool.rules import program\n",
+        "tool.rules.program": "",
+    }
+    modules = {name: ast.parse(text) for name, text in sources.items()}
+    assert unreached(modules, ["tool.__main__"]) == ["tool.rules.program", "tool.rules.ruler"]
 
 
 def test_an_empty_tree_breaks_no_rule(tmp_path: Path) -> None:

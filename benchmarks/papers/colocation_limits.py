@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from benchmarks.papers.colocation_workloads import STEP_MS
-from cotenant_simulator.truth.crowds import SummedUtilization
+from benchmarks.papers.summed_utilization import SummedUtilization
 from cotenant_simulator.truth.trace import GIB, Trace
 
 HOUR_MS = 3_600_000

@@ -12,9 +12,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from benchmarks.papers.summed_utilization import SummedUtilization
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.truth.cluster import Cluster, read_cluster
-from cotenant_simulator.truth.crowds import SummedUtilization
 from cotenant_simulator.truth.kinds import EVERY_DEVICE, Kind, Truth
 from cotenant_simulator.truth.trace import GIB, REFERENCE_DEVICE, Trace, TraceJob
 from scheduler_service.core.records import Share

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cotenant_simulator.truth.crowds import SummedUtilization
+from benchmarks.papers.summed_utilization import SummedUtilization
 from predictor_service.learning.problem import FloatArray, JobFacts, Problem
 from predictor_service.learning.problem_reader import list_devices, read_problem
 from predictor_service.learning.profile_files import read_profiles

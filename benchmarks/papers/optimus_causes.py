@@ -18,12 +18,12 @@ from statistics import fmean
 
 from benchmarks.papers.command import print_parts
 from benchmarks.papers.optimus_servers import NAMES, OTHERS, PAPER, QUANTITIES, Found, over, sweep, worlds_of
+from benchmarks.papers.parameter_servers import ServerTraining
 from benchmarks.papers.seeds import Row, as_row, means_of
 from benchmarks.papers.server_jobs import ServerJob, changed_plan, draw_jobs, retrained, vary_job
 from benchmarks.papers.server_limits import least_jct_h
 from benchmarks.papers.server_rounds import World
 from benchmarks.papers.targets import find_values
-from cotenant_simulator.truth.parameter_servers import ServerTraining
 
 FILE = Path(__file__).parent / "workloads" / "optimus_published.toml"
 RULES: Mapping[str, Mapping[str, object]] = {

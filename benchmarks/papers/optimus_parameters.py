@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
+from benchmarks.papers.parameter_servers import ServerTraining
 from benchmarks.papers.seeds import Row, as_order_row, as_row
 from benchmarks.papers.server_jobs import plan, training_of
 from benchmarks.papers.targets import find_order, find_values
-from cotenant_simulator.truth.parameter_servers import ServerTraining
 from scheduler_service.policies.parameter_assignment import ParameterAssignment, Slice, assign_parameters
 
 PAPER = "optimus"

@@ -9,8 +9,8 @@ from random import Random
 
 import numpy as np
 
+from benchmarks.papers.parameter_servers import NodeTasks, ServerTraining
 from benchmarks.papers.server_jobs import ServerJob, plan
-from cotenant_simulator.truth.parameter_servers import NodeTasks, ServerTraining
 from predictor_service.convergence.training_speed import Resources, SpeedSample, Synchrony, fit_speed
 from scheduler_service.policies.optimus_allocation import Floats
 

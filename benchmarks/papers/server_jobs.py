@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from cotenant_simulator.truth.parameter_servers import ServerTraining
+from benchmarks.papers.parameter_servers import ServerTraining
 
 FILE = Path(__file__).parent / "workloads" / "optimus_servers.toml"
 MODES = ("asynchronous", "synchronous")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
 
+from benchmarks.papers.parameter_servers import NodeTasks, ServerTraining
 from benchmarks.papers.server_jobs import ServerJob, plan
-from cotenant_simulator.truth.parameter_servers import NodeTasks, ServerTraining
 
 HOUR_S = 3_600.0
 

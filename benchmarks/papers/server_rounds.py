@@ -13,11 +13,11 @@ from math import inf
 from random import Random
 from statistics import fmean
 
+from benchmarks.papers.parameter_servers import NodeTasks, ServerTraining
 from benchmarks.papers.server_beliefs import Beliefs, Counts, fitted_step_s
 from benchmarks.papers.server_jobs import ServerJob, plan
 from benchmarks.papers.server_schemes import NONE, Places, Scheme, shrunk
 from benchmarks.papers.server_stragglers import asynchronous_stragglers, synchronous_stragglers
-from cotenant_simulator.truth.parameter_servers import NodeTasks, ServerTraining
 from scheduler_service.policies.optimus_allocation import Floats
 
 ROUNDS_MAX = 10_000

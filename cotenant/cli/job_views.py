@@ -13,7 +13,6 @@ ENDED = (
     scheduling_pb2.JOB_PHASE_FAILED,
     scheduling_pb2.JOB_PHASE_CANCELLED,
 )
-NARROW_WIDTH = 120
 AWAITING_PREDICTION = "AWAITING_PREDICTION"
 """Reason of the first moment of every job with a graph: not worth saying."""
 NOT_CALIBRATED = "estimate, range not calibrated"

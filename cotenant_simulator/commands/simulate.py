@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from cotenant.default_policy import DEFAULT_POLICY
-from cotenant_simulator.commands.progress import Progress
 from cotenant_simulator.errors import InputError
 from cotenant_simulator.system_clock import cpu_s
 from scheduler_service.core.records import DEFAULT_MAX_SLOWDOWN_RATIO
@@ -116,26 +115,10 @@ def _run_live(flags: dict[str, Any], names: list[str], timings: dict[str, object
 
 
 def _run_pollux(flags: dict[str, Any], names: list[str], timings: dict[str, object]) -> Mapping[str, Any]:
-    from cotenant_simulator.pollux_rules.simulation import run_pollux_rules
-    from cotenant_simulator.readers.pollux_profiles import find_profiles
+    from cotenant_simulator.commands.plugged_rules import run_plugged
+    from cotenant_simulator.pollux_rules.entry_point import run_pollux_rules
 
-    if flags["report"] is not None:
-        raise InputError("--report needs --engine-rules live: Pollux' rules keep no history")
-    trace: Path = flags["trace"]
-    profiles = flags["profiles"] or find_profiles(trace)
-    merged: dict[str, Any] = {}
-    for name in names:
-        began_s = cpu_s()
-        with Progress(name, 1):
-            found: dict[str, Any] = run_pollux_rules(trace, profiles, name, flags["cluster"] or CLUSTER)
-        timings[name] = {"cpu_s": cpu_s() - began_s}
-        jobs = found["jobs"] if flags["jobs"] == "all" else []
-        if merged:
-            merged["policies"] += found["policies"]
-            merged["jobs"] += jobs
-        else:
-            merged = {**found, "jobs": list(jobs)}
-    return merged
+    return run_plugged(run_pollux_rules, flags, names, timings, cluster=CLUSTER)
 
 
 def _print(flags: dict[str, Any], report: Mapping[str, Any]) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from cotenant_simulator.truth.crowds import SummedUtilization
-from cotenant_simulator.truth.parameter_servers import ServerTraining
 from scheduler_service.core.ratio_sums import rounded_sum
 
 EVERY_DEVICE = ""
@@ -17,6 +16,20 @@ DOES_NOT_FIT = 1_000.0
 
 OWN_KEY_MARK = "#"
 """Separates the kind from the job in a key that a single job has for itself."""
+
+
+class ServerSteps(Protocol):
+    """Step times of a training with parameter servers; a frozen value (`benchmarks.papers` has the Optimus paper's)."""
+
+    def paired_step_ms(self, workers_by_node: Sequence[int]) -> float:
+        """Return the time of one step in ms with so many workers on each node and one server beside every worker."""
+
+
+class ColocationLaw(Protocol):
+    """What three and more co-located jobs do to each other; a frozen value (`benchmarks.papers` has Horus')."""
+
+    def slowdown_ratio(self, utilization_ratio: float) -> float:
+        """Return the slowdown of each of the jobs whose utilizations have this sum, 1 = 100 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +52,7 @@ class Kind:
 
     step_ms_by_gpus: Mapping[int, float]
     spread_step_ms_by_gpus: Mapping[int, float] = field(default_factory=dict)
-    servers: ServerTraining | None = None
+    servers: ServerSteps | None = None
     batch: int = 1
     fixed_step_ratio: float = 0.1
     memory_bytes: int = 0
@@ -92,7 +105,7 @@ class Truth:
     slowdown_ratio: float = 0.5
     predicts_unmeasured: bool = True
     speeds: Mapping[str, float] = field(default_factory=dict)
-    crowd: SummedUtilization | None = None
+    crowd: ColocationLaw | None = None
     straggling: Mapping[str, float] = field(default_factory=dict)
 
     def kind(self, key: str, device: str) -> Kind | None:

@@ -1,6 +1,6 @@
-"""Memory of a job over time: samples at random instants, and the two states in which a training loop is.
+"""Memory of a job over time: samples at random instants.
 
-Source: OJPP paper, section 3.2 (a job's memory as <gamma, delta, p> from 100 samples over at least 20 iterations).
+Source: OJPP paper, section 3.2 (100 samples over at least 20 iterations).
 """
 
 from __future__ import annotations
@@ -15,10 +15,6 @@ from cotenant_profiler import system_clock
 from cotenant_profiler.training_loop import SEED, TrainingLoop
 
 WARM_STEPS = 3
-# Two groups closer than this are one state: their distance in spreads, and in parts of the lower one. Halves of a
-# normal distribution are 2.65 of their spreads apart, halves of a uniform one 3.46: neither has two states.
-SEPARATION_MIN = 3.5
-DELTA_RATIO_MIN = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,21 +30,6 @@ class MemorySample:
     offset_ms: int
     allocated_bytes: int
     reserved_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryStates:
-    """The low and the high state of a job.
-
-    Attributes:
-        gamma_bytes: Mean of the low state.
-        delta_bytes: From there to the peak.
-        high_ratio: Share of the time in the high state, the paper's p.
-    """
-
-    gamma_bytes: float
-    delta_bytes: float
-    high_ratio: float
 
 
 def sample_memory(
@@ -107,39 +88,3 @@ class _Sampler(threading.Thread):
                     reserved_bytes=peak_bytes,
                 )
             )
-
-
-def memory_states(allocated_bytes: Sequence[float], peak_bytes: float) -> MemoryStates:
-    """Return the two states of a trace; a trace that has only one gives its peak and never the high state.
-
-    Args:
-        allocated_bytes: Samples, at least one.
-        peak_bytes: Peak of the allocator: samples seldom meet it.
-    """
-    single = MemoryStates(gamma_bytes=peak_bytes, delta_bytes=0.0, high_ratio=0.0)
-    split = _split(sorted(allocated_bytes))
-    if split is None:
-        return single
-    low, high = split
-    gamma_bytes = statistics.fmean(low)
-    distance = statistics.fmean(high) - gamma_bytes
-    spread = (statistics.pstdev(low) * len(low) + statistics.pstdev(high) * len(high)) / len(allocated_bytes)
-    delta_bytes = peak_bytes - gamma_bytes
-    if distance < SEPARATION_MIN * spread or delta_bytes < DELTA_RATIO_MIN * gamma_bytes:
-        return single
-    return MemoryStates(gamma_bytes=gamma_bytes, delta_bytes=delta_bytes, high_ratio=len(high) / len(allocated_bytes))
-
-
-def _split(ordered: Sequence[float]) -> tuple[Sequence[float], Sequence[float]] | None:
-    """Otsu's threshold: the cut with the largest variance between the two sides; None when all samples are equal."""
-    total = sum(ordered)
-    best, cut, below = 0.0, 0, 0.0
-    for count in range(1, len(ordered)):
-        below += ordered[count - 1]
-        if ordered[count] == ordered[count - 1]:
-            continue
-        low, high = below / count, (total - below) / (len(ordered) - count)
-        between = count * (len(ordered) - count) * (high - low) ** 2
-        if between > best:
-            best, cut = between, count
-    return (ordered[:cut], ordered[cut:]) if cut else None

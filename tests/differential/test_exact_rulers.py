@@ -6,10 +6,10 @@ from itertools import combinations, product
 
 import pytest
 
+from benchmarks.exact_rulers.best_sharing import share_best
+from benchmarks.exact_rulers.fewest_gpus import fewest_gpus
+from benchmarks.exact_rulers.least_cost_placement import place_exactly
 from scheduler_service.core.decisions import Start, unfolded
-from scheduler_service.exact.best_sharing import share_best
-from scheduler_service.exact.fewest_gpus import fewest_gpus
-from scheduler_service.exact.least_cost_placement import place_exactly
 from scheduler_service.policies.horus import Horus
 from scheduler_service.policies.ojpp import Ojpp
 from tests.support.packing import Instance, Limits, placement_of, random_instance, violations

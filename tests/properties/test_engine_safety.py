@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scheduler_service.core import events
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.errors import InvalidTransition
-from scheduler_service.core.invariants import check
 from scheduler_service.core.records import Phase, Share
 from scheduler_service.policy_registry import POLICIES, make_policy
+from tests.support.engine_invariants import check
 from tests.support.scheduling import GIB, job, memory, node, pair, prediction
 
 JOBS = ("a", "b", "c", "d")

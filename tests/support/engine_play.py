@@ -6,9 +6,9 @@ from typing import Any
 
 from scheduler_service.core import commands, events
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.invariants import check
 from scheduler_service.core.records import Phase
 from scheduler_service.policy_registry import make_policy
+from tests.support.engine_invariants import check
 from tests.support.scheduling import job, node
 
 

@@ -10,12 +10,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from tests.support.product_reach import modules_of_packages, unreached
+
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 MAKE_TARGETS_MAX = 10
 DECISION_LINES_MAX = 60
 FILE_BYTES_MAX = 2 * 1024 * 1024
 GENERATED_FOLDER = "cotenant/v1/"
+# Modules of the product that programs do not reach, and why they are there nevertheless.
+AWAITING_THEIR_PROGRAM = {
+    "scheduler_service.policies.parameter_assignment": "PAA: training with parameter servers will use it",
+}
+CALLED_BY_TRAINING_SCRIPTS = "cotenant.job"
 BANNED_NAMES = frozenset({"common", "shared", "utils", "helpers", "misc", "manager", "base"})
 POLICY_HEADINGS = ("What it does:", "Why:", "Source:", "Where we differ:", "Cost:")
 DECISION_HEADINGS = ("## Context", "## Decision", "## Consequences")
@@ -138,6 +145,29 @@ def files_are_small_and_end_with_a_newline(tree: Tree) -> list[str]:
         if is_text and content and (not content.endswith(b"\n") or content.endswith(b"\n\n")):
             complaints.append(f"{path}: must end with exactly one newline")
     return complaints
+
+
+def product_serves_a_program(tree: Tree) -> list[str]:
+    """Every module of the wheel is reached by a program; what tests and benchmarks alone call lies with them."""
+    if "pyproject.toml" not in tree.paths:
+        return []
+    settings = tomllib.loads(tree.text("pyproject.toml"))
+    scripts = settings.get("project", {}).get("scripts", {}).values()
+    packages = settings.get("tool", {}).get("hatch", {}).get("build", {}).get("targets", {}).get("wheel", {})
+    written = [path for path in tree.paths if not path.startswith(GENERATED_FOLDER)]
+    paths = modules_of_packages(written, packages.get("packages", []))
+    starts = {name for name in paths if name.endswith(".__main__")} | {script.partition(":")[0] for script in scripts}
+    modules = {name: ast.parse(tree.text(path)) for name, path in paths.items()}
+    idle = unreached(modules, starts | {CALLED_BY_TRAINING_SCRIPTS})
+    return [
+        f"{paths[name]}: no program reaches it; move it to benchmarks/ or tests/, or delete it"
+        for name in idle
+        if name not in AWAITING_THEIR_PROGRAM
+    ] + [
+        f"{paths[name]}: a program reaches it; AWAITING_THEIR_PROGRAM need not name it"
+        for name in AWAITING_THEIR_PROGRAM
+        if name in paths and name not in idle
+    ]
 
 
 def policy_modules(tree: Tree) -> list[str]:
@@ -273,6 +303,7 @@ RULES: tuple[Rule, ...] = (
     functions_are_short,
     names_say_what_they_hold,
     borrowed_folders_are_no_packages,
+    product_serves_a_program,
     no_promises_are_left,
     no_machine_is_named,
     files_are_small_and_end_with_a_newline,

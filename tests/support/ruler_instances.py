@@ -6,12 +6,12 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.exact_rulers.best_sharing import SharingJob
+from benchmarks.exact_rulers.fewest_gpus import PackedJob
+from benchmarks.exact_rulers.least_cost_placement import ExactPlacement, LoadedGpu, PricedJob
 from scheduler_service.core.decisions import Start, unfolded
 from scheduler_service.core.records import Share
 from scheduler_service.core.view import SchedulingView
-from scheduler_service.exact.best_sharing import SharingJob
-from scheduler_service.exact.fewest_gpus import PackedJob
-from scheduler_service.exact.least_cost_placement import ExactPlacement, LoadedGpu, PricedJob
 from scheduler_service.policies.horus import DEFAULT_CURVE
 from scheduler_service.policies.least_cost import CostModel
 from scheduler_service.policies.opportunistic_memory import Demand

@@ -13,9 +13,9 @@ from typing import Any
 from scheduler_service.core import commands, events
 from scheduler_service.core.codec import decode_event, encode_event
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.invariants import check
 from scheduler_service.core.records import ENDED_PHASES, JobRequest, Node, Phase, Share
 from tests.support.drawn_faults import Faults
+from tests.support.engine_invariants import check
 from tests.support.restless import make_restless_policy
 from tests.support.scheduling import GIB, job, memory, node, pair, prediction
 

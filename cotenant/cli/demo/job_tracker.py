@@ -14,7 +14,6 @@ from cotenant.v1 import scheduling_pb2
 ENDED = frozenset(
     {scheduling_pb2.JOB_PHASE_FINISHED, scheduling_pb2.JOB_PHASE_FAILED, scheduling_pb2.JOB_PHASE_CANCELLED}
 )
-ACTIVE = frozenset({scheduling_pb2.JOB_PHASE_STARTING, scheduling_pb2.JOB_PHASE_RUNNING})
 
 
 ALONE = ""
@@ -63,7 +62,6 @@ class JobTracker:
     busy_ms: dict[str, float] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     connected: bool = False
-    reconnections: int = 0
     failure: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -72,7 +70,6 @@ class JobTracker:
         try:
             for event in watch_jobs(client, patience_ms=120_000, stop=stop):
                 with self.lock:
-                    self.reconnections += event.kind is WatchKind.SNAPSHOT_END
                     self.connected = event.kind is not WatchKind.DISCONNECTED
                     if event.job is not None:
                         self._learn(event.job)

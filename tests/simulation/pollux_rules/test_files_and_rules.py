@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from cotenant_simulator.commands.program import main
 from cotenant_simulator.errors import TraceError
-from cotenant_simulator.pollux_rules.__main__ import main
 from cotenant_simulator.pollux_rules.cluster import read_cluster_shape
+from cotenant_simulator.pollux_rules.entry_point import run_pollux_rules
 from cotenant_simulator.pollux_rules.errors import ClusterShapeError, PolluxRulesError, ProfileError, WorkloadError
-from cotenant_simulator.pollux_rules.simulation import POLICIES, run_pollux_rules
+from cotenant_simulator.pollux_rules.simulation import POLICIES
 from cotenant_simulator.readers.pollux_profiles import find_profiles
 from tests.support.pollux_family import TOY, times_of, write_toy, write_workload
 
@@ -164,16 +165,40 @@ def test_missing_files_unknown_policies_and_odd_clusters_are_refused(tmp_path: P
             read_cluster_shape(text)
 
 
-def test_the_command_prints_the_document_or_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def simulate(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    """The exit status of the command under these rules."""
+    flags = ("--engine-rules", "pollux", "--cluster", "2x2", "-o", "json")
+    monkeypatch.setattr(sys, "argv", ["cotenant_simulator", "simulate", *map(str, arguments), *flags])
+    return main()
+
+
+def test_the_command_prints_the_document_or_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     workload, profiles = write_workload(tmp_path / "w.csv", "x,0,toy,2,20"), write_toy(tmp_path / "toy")
-    assert main([str(workload), str(profiles), "optimus", "2x2"]) == 0
+    asked = (workload, "--profiles", profiles, "--policies")
+    assert simulate(monkeypatch, *asked, "optimus") == 0
     assert json.loads(capsys.readouterr().out)["trace"]["jobs"] == 1
-    assert main([str(workload), str(profiles), "lottery"]) == 1
+    assert simulate(monkeypatch, *asked, "lottery") == 2
     assert "no policy 'lottery'" in capsys.readouterr().err
-    assert main([]) == 2
+
+
+def test_the_command_joins_the_documents_of_all_its_policies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workload = write_workload(tmp_path / "w.csv", "x,0,toy,2,20", "y,0,toy,4,20")
+    write_toy(tmp_path / "profiles")
+    assert simulate(monkeypatch, workload, "--policies", "fifo,sjf", "--jobs", "all") == 0
+    found = json.loads(capsys.readouterr().out)
+    alone = [run_pollux_rules(workload, None, name, "2x2") for name in ("fifo", "sjf")]
+    assert found["policies"] == [rows_of(document, "policies")[0] for document in alone]
+    assert found["jobs"] == [row for document in alone for row in rows_of(document, "jobs")]
+    assert simulate(monkeypatch, workload, "--policies", "fifo,sjf") == 0
+    assert json.loads(capsys.readouterr().out) == {**found, "jobs": []}
 
 
 def test_the_policies_of_the_file_need_no_library() -> None:
     """A run of Tiresias must not pay for numpy, whose import costs more than the run."""
-    script = "import sys, cotenant_simulator.pollux_rules.__main__; sys.exit('numpy' in sys.modules)"
+    modules = "cotenant_simulator.commands.program, cotenant_simulator.pollux_rules.entry_point"
+    script = f"import sys, {modules}; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

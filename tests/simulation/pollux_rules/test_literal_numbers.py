@@ -9,8 +9,8 @@ import pytest
 from cotenant_simulator.pollux_rules.batch_plan import iteration_s, split_batch
 from cotenant_simulator.pollux_rules.cluster import ClusterShape, FreeGpus
 from cotenant_simulator.pollux_rules.engine import INTERVAL_S
+from cotenant_simulator.pollux_rules.entry_point import run_pollux_rules
 from cotenant_simulator.pollux_rules.optimus import Optimus
-from cotenant_simulator.pollux_rules.simulation import run_pollux_rules
 from cotenant_simulator.pollux_rules.tiresias import Tiresias
 from cotenant_simulator.pollux_rules.training_job import TrainingJob
 from cotenant_simulator.pollux_rules.workload import SubmittedJob

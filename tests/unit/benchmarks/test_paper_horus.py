@@ -8,7 +8,7 @@ from benchmarks.papers import horus
 from benchmarks.papers.colocation_limits import least_gpu_h, with_least_memory
 from benchmarks.papers.colocation_workloads import cluster_of, draw_testbed, settings_of, with_summed_crowds
 from benchmarks.papers.horus import PROFILED_PAB, main, run
-from cotenant_simulator.truth.crowds import SummedUtilization
+from benchmarks.papers.summed_utilization import SummedUtilization
 
 FEW = {**settings_of("testbed"), "jobs": 3}
 

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.papers import optimus_causes, optimus_parameters, optimus_servers
 from benchmarks.papers.optimus_causes import draw_published, published_models
+from benchmarks.papers.parameter_servers import NodeTasks
 from benchmarks.papers.server_beliefs import Beliefs, fitted_step_s, remote_step_s
 from benchmarks.papers.server_jobs import ServerJob, changed_plan, draw_jobs, plan, training_of, vary_job
 from benchmarks.papers.server_limits import least_jct_h
@@ -25,7 +26,6 @@ from benchmarks.papers.server_schemes import (
 )
 from benchmarks.papers.server_stragglers import asynchronous_stragglers, synchronous_stragglers
 from benchmarks.papers.targets import TargetError, find_order, find_values
-from cotenant_simulator.truth.parameter_servers import NodeTasks
 
 
 def test_modes_and_arrivals_leave_the_rest_as_it_was() -> None:

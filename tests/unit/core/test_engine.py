@@ -11,10 +11,10 @@ from scheduler_service.core import commands, events
 from scheduler_service.core.decisions import Decision, HoldMany, Start
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.errors import InvalidTransition
-from scheduler_service.core.invariants import check
 from scheduler_service.core.records import Assignment, Phase, Reason, Share
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policy_registry import make_policy
+from tests.support.engine_invariants import check
 from tests.support.engine_play import Play
 from tests.support.scheduling import GIB, all_pairs, job, memory, node, prediction
 

@@ -10,10 +10,10 @@ import pytest
 from scheduler_service.core import commands, events
 from scheduler_service.core.decisions import Decision, Migrate, Reshape
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.invariants import check
 from scheduler_service.core.records import AfterStop, Assignment, Phase, Reason
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.fifo import Fifo
+from tests.support.engine_invariants import check
 from tests.support.scheduling import GIB, job, node
 
 REASON = Reason(code="CANDIDATE")

@@ -7,13 +7,13 @@ import dataclasses
 import numpy as np
 import pytest
 
+from benchmarks.slowdown_aip import AdaptivePrediction
 from predictor_service.errors import TrainingDataError
 from predictor_service.evaluation.scoring import Round, plan_rounds
 from predictor_service.features.slowdown_composition import COMPOSITIONS, compose_slowdowns
 from predictor_service.features.turn_taking import exceed_sum
 from predictor_service.learning import slowdown_candidates, slowdown_method, slowdown_process
 from predictor_service.learning.problem import JobFacts, Problem, SoloFigures
-from predictor_service.learning.slowdown_aip import AdaptivePrediction
 from predictor_service.learning.slowdown_folds import inner_folds, observe_pairs
 from predictor_service.learning.slowdown_method import SlowdownMethod
 from predictor_service.learning.untuned_trees import fit_untuned_trees

@@ -184,7 +184,10 @@ def test_unfinished_jobs_are_counted_and_fail_the_command(workload: Path) -> Non
         (["--policies", "horus", "--parameter", "horus.utilization_max_ratio=1" + "0" * 400], "must be number"),
         (["--policies", "horus", "--parameter", "horus.locality_gpus=" + "9" * 5_000], "must be integer"),
         (["--policies", "horus", "--parameter", "horus.curves=" + "[" * 100_000], "must be object"),
-        (["--engine-rules", "pollux", "--report", "x.html"], "--report needs --engine-rules live"),
+        (
+            ["--engine-rules", "pollux", "--report", "x.html"],
+            "--report needs --engine-rules live: pollux keeps",
+        ),
     ],
 )
 def test_a_wrong_flag_is_named_with_its_remedy(

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from benchmarks.exact_rulers.integer_program import IntegerProgram
 from scheduler_service.core.ratio_sums import exceeds, rounded_sum
-from scheduler_service.exact.integer_program import IntegerProgram
 from scheduler_service.policies.least_cost import CostModel
 
 

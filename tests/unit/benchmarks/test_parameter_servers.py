@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
+from benchmarks.papers.parameter_servers import NodeTasks, ServerTraining
 from cotenant_simulator.truth.kinds import Kind
-from cotenant_simulator.truth.parameter_servers import NodeTasks, ServerTraining
 from tests.support.optimus_speeds import TABLE_2
 
 EXCHANGE_ONLY = ServerTraining(

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from scheduler_service.exact.integer_program import IntegerProgram
+from benchmarks.exact_rulers.integer_program import IntegerProgram
 from scheduler_service.policies.pair_sharing import RunningBeside, shared_sum_ms, waiting_sum_ms
 
 

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from cotenant_simulator.truth.crowds import SummedUtilization
+from benchmarks.papers.summed_utilization import SummedUtilization
 from cotenant_simulator.truth.kinds import EVERY_DEVICE, Truth
 from tests.support.simulated_runs import ends_s, kind, run, trace_job, trace_of
 

@@ -1,13 +1,11 @@
-"""What must hold after every event, whatever happened. Tests run it; a live scheduler may."""
+"""What must hold of an engine's state after every event, whatever happened."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scheduler_service.core.capacity import Resident
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import AfterStop, Phase, Share
-from scheduler_service.core.sharing_consent import sharing_obstacle
 from scheduler_service.core.state import ClusterState
 
 
@@ -103,18 +101,3 @@ def _index_violations(state: ClusterState) -> Iterator[str]:
         node_ids = {view.node_id for gpu_id in state.jobs[job_id].gpu_ids if (view := state.gpus.get(gpu_id))}
         if not node_ids <= {*state.jobs[job_id].node_ids, *state.nodes}:
             yield f"{job_id} runs on unknown nodes"
-
-
-def consent_violations(state: ClusterState) -> Iterator[str]:
-    """Say which jobs share a GPU that present predictions would keep apart.
-
-    Not part of `check`: observations may turn against a pair after it was placed.
-    """
-    for view in state.gpus.values():
-        residents = [
-            Resident(request=job.request, sub_batch=job.sub_batch, memory_reserved_bytes=job.memory_reserved_bytes)
-            for job in (state.jobs[job_id] for job_id in view.job_ids)
-        ]
-        refusal = sharing_obstacle(residents[0], residents[1:], view.gpu, state.predictions) if residents[1:] else None
-        if refusal is not None:
-            yield f"{view.gpu.gpu_id}: {refusal}"

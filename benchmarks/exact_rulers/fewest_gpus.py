@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from scheduler_service.exact.integer_program import IntegerProgram
+from benchmarks.exact_rulers.integer_program import IntegerProgram
 from scheduler_service.policies.opportunistic_memory import Demand
 from scheduler_service.policies.packing_rules import PackingRules
 
