@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,8 +74,7 @@ def mutual_wait_ratio(one_ratio: Ratio, two_ratio: Ratio) -> Ratio:
     return product * (2.0 - one_ratio - two_ratio) / (1.0 + product)
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedSlowdown:
+class ExpectedSlowdown(NamedTuple):
     """How much co-located jobs are expected to slow one of them down.
 
     Attributes:
@@ -144,22 +143,22 @@ class PlacementSlowdown:
 
 
 def placement_slowdown(
-    newcomer: Resident, places: Iterable[tuple[Gpu, Sequence[Resident]]], predictions: Predictions
+    newcomer: Resident, gpus: Iterable[Iterable[tuple[Resident, ExpectedSlowdown]]]
 ) -> PlacementSlowdown:
     """Return what sharing would cost a job and those that it shares with.
 
     Args:
         newcomer: The job.
-        places: Each of its GPUs with the other jobs there.
-        predictions: What is predicted.
+        gpus: Of each of its GPUs that it shares, `expected_slowdowns` with the job.
     """
     own: list[float | None] = [0.0]
     others: list[float | None] = [0.0]
     neighbour_ids: dict[str, None] = {}
-    for gpu, residents in places:
-        for victim, slowdown in expected_slowdowns((newcomer, *residents), gpu, predictions) if residents else ():
+    for slowdowns in gpus:
+        for victim, slowdown in slowdowns:
             (own if victim is newcomer else others).append(slowdown.ratio if slowdown.is_known else None)
-        neighbour_ids.update(dict.fromkeys(one.request.job_id for one in residents))
+            if victim is not newcomer:
+                neighbour_ids[victim.request.job_id] = None
     return PlacementSlowdown(own_ratio=_worst(own), neighbour_ratio=_worst(others), neighbour_ids=tuple(neighbour_ids))
 
 
