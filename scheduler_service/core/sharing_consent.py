@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler_service.core.capacity import Resident, too_large_alone
-from scheduler_service.core.colocation_slowdown import ExpectedSlowdown, expected_slowdowns
+from scheduler_service.core.colocation_slowdown import ExpectedSlowdown, expected_slowdown
 from scheduler_service.core.records import Gpu, Reason, Share
 from scheduler_service.core.view import Predictions
 
@@ -33,7 +33,8 @@ def consented_slowdowns(
     if refusing:
         return Reason(code="SHARE_NOT_ALLOWED", job_ids=refusing, gpu_ids=(gpu.gpu_id,))
     found = []
-    for victim, slowdown in expected_slowdowns(everyone, gpu, predictions):
+    for victim in everyone:
+        slowdown = expected_slowdown(victim, [one for one in everyone if one is not victim], gpu, predictions)
         obstacle = _victim_obstacle(victim, slowdown, everyone, gpu)
         if obstacle is not None:
             is_doubt = obstacle.code in _DOUBTS
