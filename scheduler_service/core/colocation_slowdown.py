@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,8 @@ def sum_of_pairs(pair_slowdown_ratios: Iterable[float]) -> float:
     """Return the slowdown of a job as a sum over each other one alone, which is what some papers weigh."""
     total_ratio = 0.0
     for ratio in pair_slowdown_ratios:
-        total_ratio += max(ratio, 0.0)
+        if ratio > 0.0:
+            total_ratio += ratio
     return total_ratio
 
 
@@ -74,8 +75,7 @@ def mutual_wait_ratio(one_ratio: Ratio, two_ratio: Ratio) -> Ratio:
     return product * (2.0 - one_ratio - two_ratio) / (1.0 + product)
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedSlowdown:
+class ExpectedSlowdown(NamedTuple):
     """How much co-located jobs are expected to slow one of them down.
 
     Attributes:
@@ -95,20 +95,20 @@ def expected_slowdown(
     victim: Resident, others: Sequence[Resident], gpu: Gpu, predictions: Predictions
 ) -> ExpectedSlowdown:
     """Return how much one job is slowed down by all others on its GPU, as far as predictions say."""
+    key, device, sub_batch = victim.request.key, gpu.device, victim.sub_batch
     doubt = _job_doubt(victim, gpu, predictions)
     pair_ratios, is_known = [], True
     for other in others:
-        pair = predictions.pair(victim.request.key, other.request.key, gpu.device, victim.sub_batch)
-        ids = (victim.request.job_id, other.request.job_id)
+        pair = predictions.pair(key, other.request.key, device, sub_batch)
         if pair is None or pair.level is Level.FALLBACK:
             is_known = False
-            doubt = doubt or Reason(code="PAIR_UNKNOWN", job_ids=ids, gpu_ids=(gpu.gpu_id,))
+            doubt = doubt or _doubt("PAIR_UNKNOWN", gpu, victim, other)
         elif not pair.in_domain:
-            doubt = doubt or Reason(code="OUT_OF_DOMAIN", job_ids=ids, gpu_ids=(gpu.gpu_id,))
+            doubt = doubt or _doubt("OUT_OF_DOMAIN", gpu, victim, other)
         doubt = doubt or _job_doubt(other, gpu, predictions)
         pair_ratios.append(pair.slowdown_ratio if pair is not None else 0.0)
     pairwise_sum_ratio = sum_of_pairs(pair_ratios)
-    if len(pair_ratios) < 2:
+    if len(others) < 2:  # most questions are about two jobs, and their utilization costs as much to look up
         return ExpectedSlowdown(pairwise_sum_ratio, pairwise_sum_ratio, is_known, doubt)
     utilization_ratio, *utilization_ratios = (utilization_of(one, gpu, predictions) for one in (victim, *others))
     ratio = colocation_slowdown_ratio(utilization_ratio, utilization_ratios, pair_ratios)
@@ -144,22 +144,22 @@ class PlacementSlowdown:
 
 
 def placement_slowdown(
-    newcomer: Resident, places: Iterable[tuple[Gpu, Sequence[Resident]]], predictions: Predictions
+    newcomer: Resident, gpus: Iterable[Iterable[tuple[Resident, ExpectedSlowdown]]]
 ) -> PlacementSlowdown:
     """Return what sharing would cost a job and those that it shares with.
 
     Args:
         newcomer: The job.
-        places: Each of its GPUs with the other jobs there.
-        predictions: What is predicted.
+        gpus: Of each of its GPUs that it shares, `expected_slowdowns` with the job.
     """
     own: list[float | None] = [0.0]
     others: list[float | None] = [0.0]
     neighbour_ids: dict[str, None] = {}
-    for gpu, residents in places:
-        for victim, slowdown in expected_slowdowns((newcomer, *residents), gpu, predictions) if residents else ():
+    for slowdowns in gpus:
+        for victim, slowdown in slowdowns:
             (own if victim is newcomer else others).append(slowdown.ratio if slowdown.is_known else None)
-        neighbour_ids.update(dict.fromkeys(one.request.job_id for one in residents))
+            if victim is not newcomer:
+                neighbour_ids[victim.request.job_id] = None
     return PlacementSlowdown(own_ratio=_worst(own), neighbour_ratio=_worst(others), neighbour_ids=tuple(neighbour_ids))
 
 
@@ -176,7 +176,10 @@ def utilization_of(resident: Resident, gpu: Gpu, predictions: Predictions) -> fl
 
 def _job_doubt(resident: Resident, gpu: Gpu, predictions: Predictions) -> Reason | None:
     prediction = predictions.job(resident.request.key, gpu.device)
-    ids = (resident.request.job_id,)
     if prediction is None or prediction.level is Level.FALLBACK:
-        return Reason(code="JOB_UNKNOWN", job_ids=ids, gpu_ids=(gpu.gpu_id,))
-    return None if prediction.in_domain else Reason(code="OUT_OF_DOMAIN", job_ids=ids, gpu_ids=(gpu.gpu_id,))
+        return _doubt("JOB_UNKNOWN", gpu, resident)
+    return None if prediction.in_domain else _doubt("OUT_OF_DOMAIN", gpu, resident)
+
+
+def _doubt(code: str, gpu: Gpu, *residents: Resident) -> Reason:
+    return Reason(code=code, job_ids=tuple(one.request.job_id for one in residents), gpu_ids=(gpu.gpu_id,))

@@ -6,11 +6,11 @@ job waits with the check's own reason. Every pending job leaves with exactly one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduler_service.core.capacity import Resident, expected_bytes, reserved_bytes
-from scheduler_service.core.colocation_slowdown import PlacementSlowdown, placement_slowdown
+from scheduler_service.core.colocation_slowdown import ExpectedSlowdown, PlacementSlowdown, placement_slowdown
 from scheduler_service.core.decisions import (
     Decision,
     Hold,
@@ -24,9 +24,12 @@ from scheduler_service.core.decisions import (
     unfolded,
 )
 from scheduler_service.core.ledger import Ledger
-from scheduler_service.core.records import Assignment, Gpu, JobRequest, Reason
-from scheduler_service.core.sharing_consent import sharing_obstacle
+from scheduler_service.core.records import Gpu, JobRequest, Reason
+from scheduler_service.core.sharing_consent import consented_slowdowns
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
+
+_SLOWDOWNS = ("slowdown_ratio", "neighbour_slowdown_ratio")
+"""Numbers of a reason that this check states itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,15 +129,14 @@ def _check_one(check: _Check, decision: Decision) -> None:
 
 def _stated(placement: Placement, slowdown: PlacementSlowdown) -> Placement:
     """Return a placement with the slowdown that this check found, in its field and in the numbers of its reason."""
-    known = {"slowdown_ratio": slowdown.own_ratio, "neighbour_slowdown_ratio": slowdown.neighbour_ratio}
     before, is_shared = placement.reason.numbers, bool(slowdown.neighbour_ids)
-    numbers = {name: value for name, value in before.items() if name not in known}
-    numbers |= {name: value for name, value in known.items() if value is not None and (is_shared or name in before)}
-    own_ratio = slowdown.own_ratio if is_shared else None
-    if numbers == before and own_ratio == placement.predicted_slowdown_ratio:
+    if not is_shared and placement.predicted_slowdown_ratio is None and before.keys().isdisjoint(_SLOWDOWNS):
         return placement
-    reason = replace(placement.reason, numbers=numbers)
-    return replace(placement, predicted_slowdown_ratio=own_ratio, reason=reason)
+    known = zip(_SLOWDOWNS, (slowdown.own_ratio, slowdown.neighbour_ratio), strict=True)
+    numbers = {name: value for name, value in before.items() if name not in _SLOWDOWNS}
+    numbers |= {name: value for name, value in known if value is not None and (is_shared or name in before)}
+    reason = placement.reason if numbers == before else replace(placement.reason, numbers=numbers)
+    return replace(placement, predicted_slowdown_ratio=slowdown.own_ratio if is_shared else None, reason=reason)
 
 
 def _reject(check: _Check, decision: Decision, reason: Reason) -> None:
@@ -167,7 +169,6 @@ def _start_obstacle(check: _Check, start: Start) -> Reason | None:
     resident = _admitted(check, check.pending[start.job_id].request, start, None)
     if isinstance(resident, Reason):
         return resident
-    check.slowdowns[start.job_id] = _slowdown(check, resident, start.assignments)
     check.ledger.place(resident, start.assignments)
     check.reservations[start.job_id] = resident.memory_reserved_bytes
     return None
@@ -196,19 +197,9 @@ def _move_obstacle(check: _Check, running: RunningJob, move: Migrate | Reshape) 
     resident = _admitted(check, running.request, start, running)
     if isinstance(resident, Reason):
         return resident
-    check.slowdowns[move.job_id] = _slowdown(check, resident, move.assignments)
     check.ledger.move(running, resident, move.assignments)
     check.reservations[move.job_id] = resident.memory_reserved_bytes
     return None
-
-
-def _slowdown(check: _Check, resident: Resident, assignments: Iterable[Assignment]) -> PlacementSlowdown:
-    places = ((check.view.gpus[part.gpu_id].gpu, _others(check, resident.request, part.gpu_id)) for part in assignments)
-    return placement_slowdown(resident, places, check.view.predictions)
-
-
-def _others(check: _Check, request: JobRequest, gpu_id: str) -> list[Resident]:
-    return [one for one in check.ledger.residents(gpu_id) if one.request.job_id != request.job_id]
 
 
 def _admitted(check: _Check, request: JobRequest, start: Start, running: RunningJob | None) -> Resident | Reason:
@@ -285,17 +276,21 @@ def _resident_or_obstacle(
     if resident is None:
         return _too_large(check.view, request, start, gpu)
     own_gpu_ids = {part.gpu_id for part in running.assignments} if running is not None else frozenset()
+    slowdowns: list[Sequence[tuple[Resident, ExpectedSlowdown]]] = []
     for assignment in start.assignments:
         gpu_view = check.view.gpus[assignment.gpu_id]
-        others = _others(check, request, assignment.gpu_id)
-        refusal = sharing_obstacle(resident, others, gpu_view.gpu, check.view.predictions) if others else None
-        if refusal is not None:
-            return refusal
+        there = check.ledger.residents(assignment.gpu_id)
+        others = [one for one in there if one.request.job_id != request.job_id]
+        consented = consented_slowdowns(resident, others, gpu_view.gpu, check.view.predictions) if others else ()
+        if isinstance(consented, Reason):
+            return consented
+        slowdowns.append(consented)
         free_bytes = check.ledger.memory_free_bytes(gpu_view)
         if running is not None and assignment.gpu_id in own_gpu_ids:
             free_bytes += running.memory_reserved_bytes
         if resident.memory_reserved_bytes > free_bytes:
             return _memory_reason("MEMORY_DOES_NOT_FIT", gpu_view.gpu, resident.memory_reserved_bytes, free_bytes)
+    check.slowdowns[request.job_id] = placement_slowdown(resident, slowdowns)
     return resident
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler_service.core.capacity import Resident, too_large_alone
-from scheduler_service.core.colocation_slowdown import ExpectedSlowdown, expected_slowdowns
+from scheduler_service.core.colocation_slowdown import ExpectedSlowdown, expected_slowdown
 from scheduler_service.core.records import Gpu, Reason, Share
 from scheduler_service.core.view import Predictions
 
@@ -15,7 +15,15 @@ _DOUBTS = frozenset({"PAIR_UNKNOWN", "OUT_OF_DOMAIN", "JOB_UNKNOWN"})
 def sharing_obstacle(
     newcomer: Resident, residents: Sequence[Resident], gpu: Gpu, predictions: Predictions
 ) -> Reason | None:
-    """Return why these jobs must not share this GPU, or None when every one of them consents.
+    """Return why these jobs must not share this GPU, or None when every one of them consents."""
+    found = consented_slowdowns(newcomer, residents, gpu, predictions)
+    return found if isinstance(found, Reason) else None
+
+
+def consented_slowdowns(
+    newcomer: Resident, residents: Sequence[Resident], gpu: Gpu, predictions: Predictions
+) -> Sequence[tuple[Resident, ExpectedSlowdown]] | Reason:
+    """Return each of these jobs with the slowdown that it consents to, or why they must not share this GPU.
 
     Each job judges its own slowdown by all others together: SAFE needs a reliable prediction for every pair, ANY
     also accepts the unknown; a known slowdown above its limit is refused by both.
@@ -24,13 +32,16 @@ def sharing_obstacle(
     refusing = tuple(resident.request.job_id for resident in everyone if resident.request.share is Share.NEVER)
     if refusing:
         return Reason(code="SHARE_NOT_ALLOWED", job_ids=refusing, gpu_ids=(gpu.gpu_id,))
-    for victim, slowdown in expected_slowdowns(everyone, gpu, predictions):
+    found = []
+    for victim in everyone:
+        slowdown = expected_slowdown(victim, [one for one in everyone if one is not victim], gpu, predictions)
         obstacle = _victim_obstacle(victim, slowdown, everyone, gpu)
         if obstacle is not None:
             is_doubt = obstacle.code in _DOUBTS
             too_large = too_large_alone(newcomer.request, newcomer.sub_batch, gpu, predictions) if is_doubt else None
             return too_large or obstacle
-    return None
+        found.append((victim, slowdown))
+    return found
 
 
 def _victim_obstacle(

@@ -183,5 +183,5 @@ def nearest_obstacle(obstacles: Iterable[Reason]) -> Reason:
 
 def _nearness(reason: Reason) -> tuple[int, float, tuple[str, ...]]:
     rank = NEAREST_FIRST.index(reason.code) if reason.code in NEAREST_FIRST else len(NEAREST_FIRST)
-    slowdown_ratio = max(reason.numbers.get(name, 0.0) for name in ("slowdown_ratio", "pairwise_slowdown_ratio"))
+    slowdown_ratio = reason.numbers.get("slowdown_ratio") or reason.numbers.get("pairwise_slowdown_ratio", 0.0)
     return rank, slowdown_ratio, reason.gpu_ids

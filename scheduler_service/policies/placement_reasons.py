@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from scheduler_service.core.capacity import Resident
-from scheduler_service.core.colocation_slowdown import placement_slowdown
+from scheduler_service.core.colocation_slowdown import expected_slowdowns, placement_slowdown
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Reason
 from scheduler_service.core.view import SchedulingView
@@ -37,8 +37,9 @@ def start_reason(
         shared_code: Of a start whose slowdowns are known.
     """
     view = ledger.view
-    places = ((view.gpus[gpu_id].gpu, ledger.residents(gpu_id)) for gpu_id in gpu_ids)
-    slowdown = placement_slowdown(resident, places, view.predictions)
+    shared = ((view.gpus[gpu_id].gpu, there) for gpu_id in gpu_ids if (there := ledger.residents(gpu_id)))
+    slowdowns = (expected_slowdowns((resident, *there), gpu, view.predictions) for gpu, there in shared)
+    slowdown = placement_slowdown(resident, slowdowns)
     if not slowdown.neighbour_ids:
         alone = alone_reason(view, resident.request, gpu_ids)
         return Reason(code=alone.code, numbers={**alone.numbers, **numbers}, gpu_ids=alone.gpu_ids)

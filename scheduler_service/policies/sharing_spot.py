@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from scheduler_service.core.capacity import Resident, expected_bytes, reserved_bytes
-from scheduler_service.core.colocation_slowdown import expected_slowdown
+from scheduler_service.core.colocation_slowdown import sum_of_pairs
 from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.sharing_consent import sharing_obstacle
 from scheduler_service.core.view import GpuView, Predictions
@@ -84,6 +84,5 @@ class Spot:
 
     def _slowdown(self, victim: Resident, other: Resident) -> float:
         gpu, key, other_key = self.entry.gpu, victim.request.key, other.request.key
-        if self.predictions.pair(key, other_key, gpu.device, victim.sub_batch) is None:
-            return victim.request.max_slowdown_ratio
-        return expected_slowdown(victim, [other], gpu, self.predictions).ratio
+        pair = self.predictions.pair(key, other_key, gpu.device, victim.sub_batch)
+        return sum_of_pairs((pair.slowdown_ratio,)) if pair is not None else victim.request.max_slowdown_ratio

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ import pytest
 from predictor_service.features.turn_taking import exceed_sum
 from scheduler_service.core.capacity import Resident
 from scheduler_service.core.colocation_slowdown import (
+    PlacementSlowdown,
     colocation_slowdown_ratio,
     expected_slowdown,
+    expected_slowdowns,
     placement_slowdown,
 )
 from scheduler_service.core.prediction_store import PredictionStore
@@ -35,6 +38,12 @@ def known(utilization_ratios: list[float], slowdown_ratio: float) -> PredictionS
 def beyond_pairs(victim: Resident, others: list[Resident], predictions: PredictionStore) -> float:
     slowdown = expected_slowdown(victim, others, gpu(), predictions)
     return slowdown.ratio - slowdown.pairwise_sum_ratio
+
+
+def placed(incoming: Resident, gpus: Sequence[Sequence[Resident]], predictions: PredictionStore) -> PlacementSlowdown:
+    return placement_slowdown(
+        incoming, [expected_slowdowns((incoming, *there), gpu(), predictions) for there in gpus if there]
+    )
 
 
 def test_three_jobs_suffer_more_than_the_sum_of_pairs_by_what_the_predictor_says() -> None:
@@ -104,7 +113,7 @@ def test_of_one_set_of_jobs_every_question_has_the_same_answer(seed: int) -> Non
         colocation_slowdown_ratio(shares[at], shares[:at] + shares[at + 1 :], [pairs] * count)
         for at in range(len(shares))
     ]
-    found = placement_slowdown(incoming, [(gpu(), others)], predictions)
+    found = placed(incoming, [others], predictions)
     assert (found.own_ratio, found.neighbour_ratio) == (ratios[0], max(ratios[1:], default=0.0))
     refusal = sharing_obstacle(incoming, others, gpu(), predictions) if others else None
     assert (refusal.numbers["slowdown_ratio"] if refusal is not None else 0.0) == ratios[0]
@@ -113,14 +122,14 @@ def test_of_one_set_of_jobs_every_question_has_the_same_answer(seed: int) -> Non
 def test_a_placement_is_as_slow_as_its_worst_gpu_and_unknown_where_a_pair_is() -> None:
     incoming, first, second = residents(3, share=Share.ANY)
     half = store([prediction("key-j0"), prediction("key-j1")], all_pairs(["key-j0", "key-j1"], 0.1))
-    both = placement_slowdown(incoming, [(gpu("g0"), []), (gpu("g1"), [first])], half)
+    both = placed(incoming, [[], [first]], half)
     assert (both.own_ratio, both.neighbour_ratio, both.neighbour_ids) == (0.1, 0.1, ("j1",))
-    unknown = placement_slowdown(incoming, [(gpu("g0"), [first]), (gpu("g1"), [second])], half)
+    unknown = placed(incoming, [[first], [second]], half)
     assert (unknown.own_ratio, unknown.neighbour_ratio, unknown.neighbour_ids) == (None, None, ("j1", "j2"))
 
 
 def test_the_formula_for_jobs_without_a_model_counts_as_unknown() -> None:
     incoming, other = residents(2, share=Share.ANY)
     guessed = store([], [pair("key-j0", "key-j1", 0.4, level=Level.FALLBACK), pair("key-j1", "key-j0", 0.1)])
-    found = placement_slowdown(incoming, [(gpu(), [other])], guessed)
+    found = placed(incoming, [[other]], guessed)
     assert (found.own_ratio, found.neighbour_ratio) == (None, 0.1)
