@@ -207,7 +207,7 @@ def test_jobs_run_alone_on_a_gpu_that_nobody_knows(tmp_path: Path) -> None:
         GenericPredictor() as predictor,
         SchedulerProcess(tmp_path, arguments=("--predictor-address", predictor.address, *QUICK)) as process,
         SchedulerClient(process.address) as client,
-        FakeAgent(process.address, device="NVIDIA B200") as agent,
+        FakeAgent(process.address, device="NVIDIA X990") as agent,
     ):
         for number in (1, 2):
             client.submit(graph_sha256="ab" * 32, steps_total=1000, share="SHARE_MODE_ANY", max_slowdown_ratio=5)

@@ -13,14 +13,14 @@ GRAPH = str(Path(__file__).parents[3] / "examples" / "jobs" / "graphs" / "mlp.on
 
 def generic(*, memory_bytes: int) -> prediction_pb2.PredictJobResponse:
     answer = sample_prediction(fits=memory_bytes > 0)
-    answer.device, answer.device_is_generic, answer.device_memory_bytes = "NVIDIA B200", True, memory_bytes
+    answer.device, answer.device_is_generic, answer.device_memory_bytes = "NVIDIA X990", True, memory_bytes
     answer.ClearField("largest_batch_that_fits")
     return answer
 
 
 def test_a_type_of_unknown_memory_never_fits(cotenant: CommandLine, predictor: FakePredictor) -> None:
     predictor.answer = generic(memory_bytes=0)
-    outcome = cotenant("predict", GRAPH, "--batch-size", "8", "--device", "NVIDIA B200")
+    outcome = cotenant("predict", GRAPH, "--batch-size", "8", "--device", "NVIDIA X990")
     assert "unknown: state --device-memory" in outcome.out
     assert "yes:" not in outcome.out
     assert outcome.code == 4
@@ -28,8 +28,8 @@ def test_a_type_of_unknown_memory_never_fits(cotenant: CommandLine, predictor: F
 
 def test_with_its_memory_it_may_fit(cotenant: CommandLine, predictor: FakePredictor) -> None:
     predictor.answer = generic(memory_bytes=180 * GIB)
-    outcome = cotenant("predict", GRAPH, "--batch-size", "8", "--device", "NVIDIA B200", "--device-memory", "180GiB")
-    assert "of 180.00 GiB on NVIDIA B200" in " ".join(outcome.out.split())
+    outcome = cotenant("predict", GRAPH, "--batch-size", "8", "--device", "NVIDIA X990", "--device-memory", "180GiB")
+    assert "of 180.00 GiB on NVIDIA X990" in " ".join(outcome.out.split())
     assert outcome.code == 0
     (request,) = predictor.seen
     assert isinstance(request, prediction_pb2.PredictJobRequest)

@@ -34,7 +34,8 @@ def test_what_nobody_calibrated_is_called_an_estimate_and_promises_no_share(
     predictor.answer = uncalibrated_prediction(fits=fits)
     outcome = cotenant(*words)
     text = " ".join(outcome.out.split())
-    assert outcome.code == (0 if fits else 4)
+    # A dry run ends as the submission would, which warns of what may not fit.
+    assert outcome.code == (0 if fits or words[0] == "submit" else 4)
     assert "(estimate, range not calibrated)" in text
     assert "estimate, range not calibrated: memory, utilization, step time" in text
     assert not re.search(r"9[09] ?%", text)

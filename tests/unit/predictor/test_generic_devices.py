@@ -22,7 +22,7 @@ from tests.support.measured_dataset import graphs
 from tests.support.predictor_service import open_predictor
 
 GRAPH = graphs()["wide"]
-UNKNOWN = "NVIDIA B200"
+UNKNOWN = "NVIDIA X990"
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_pairs_are_answered_for_short_names_and_generic_types(predictor: Predict
 
 def test_the_risk_on_a_generic_type_needs_its_memory(predictor: Predictor) -> None:
     jobs = [PairJob(job_id="a", settings=JobSettings(batch_size=1), known_memory_bytes=GIBIBYTE)]
-    with pytest.raises(InvalidRequestError, match="device_memory_bytes: that of 'NVIDIA B200' is not known"):
+    with pytest.raises(InvalidRequestError, match="device_memory_bytes: that of 'NVIDIA X990' is not known"):
         predictor.predict_memory_risk(RiskQuestion(device=UNKNOWN, jobs=jobs))
     risk = predictor.predict_memory_risk(RiskQuestion(device=UNKNOWN, jobs=jobs, device_memory_bytes=2 * GIBIBYTE))
     assert risk.bounds_fit

@@ -20,7 +20,7 @@ from tests.support.fake_services import refuse
 from tests.support.random_snapshots import faults_of
 
 GIB = 2**30
-KNOWN, UNKNOWN = "NVIDIA A10", "NVIDIA B200"
+KNOWN, UNKNOWN = "NVIDIA A10", "NVIDIA X990"
 GOOD, BAD = "ab" * 32, "ef" * 32
 INVALID_ARGUMENT, NOT_FOUND = 3, 5
 
