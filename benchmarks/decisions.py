@@ -16,7 +16,7 @@ from functools import partial
 
 from benchmarks.extraction import best_cpu_s
 from benchmarks.large_clusters import LargeCluster
-from scheduler_service.core.gpu_columns import build_columns
+from scheduler_service.core.gpu_arrays import build_arrays
 from scheduler_service.core.inventory import count_gpus
 from scheduler_service.core.open_gpus import OpenGpus
 from scheduler_service.core.rest_column import build_rests
@@ -122,7 +122,7 @@ def fitted_exponent(curve: dict[int, float]) -> float | None:
 
 def _prepared(cluster: LargeCluster) -> SchedulingView:
     view = cluster.view()
-    columns, open_gpus = build_columns(view), OpenGpus()
+    columns, open_gpus = build_arrays(view), OpenGpus()
     open_gpus.rebuild(view.gpus.values())
     rests = build_rests(view, columns.gpu_ids)
     return replace(

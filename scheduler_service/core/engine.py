@@ -16,7 +16,7 @@ from scheduler_service.core.attempts import launch, launch_commands, stop, stop_
 from scheduler_service.core.commands import Command, WakeAt
 from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest, Migrate, Reshape, Start, Stop, unfolded
 from scheduler_service.core.job_records import RejectedDecision, with_history
-from scheduler_service.core.kept_columns import KeptColumns, KeptRests
+from scheduler_service.core.kept_arrays import KeptArrays, KeptRests
 from scheduler_service.core.moves import order_move
 from scheduler_service.core.pair_refreshes import pairs_refreshed, refresh_pairs, reissue_refreshes
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
@@ -64,7 +64,7 @@ class SchedulerEngine:
         self._pair_refresh_ms = pair_refresh_ms
         self._state = ClusterState(seed=seed, ended_jobs_max=ended_jobs_max)
         self._state.policy, self._state.parameters = policy, dict(parameters or {})
-        self._columns, self._rests = KeptColumns(self._state), KeptRests(self._state)
+        self._columns, self._rests = KeptArrays(self._state), KeptRests(self._state)
         self._wakes: list[int] = []
         self._backoffs: list[tuple[int, str]] = []
 
@@ -271,7 +271,7 @@ class SchedulerEngine:
             pair_refresh_ms=pair_refresh_ms,
         )
         engine._state = state
-        engine._columns, engine._rests = KeptColumns(state), KeptRests(state)
+        engine._columns, engine._rests = KeptArrays(state), KeptRests(state)
         engine._wakes = list(wakes)
         heapify(engine._wakes)
         engine._backoffs = sorted(

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from scheduler_service.core.decisions import Decision
-from scheduler_service.core.inventory import Inventory
+from scheduler_service.core.inventory import Inventory, count_gpus
 from scheduler_service.core.records import Assignment, Gpu, JobPrediction, JobRequest, Node, PairPrediction
 
 if TYPE_CHECKING:
-    from scheduler_service.core.gpu_columns import GpuColumns
+    from scheduler_service.core.gpu_arrays import GpuArrays
     from scheduler_service.core.length_queue import LengthQueue
     from scheduler_service.core.open_gpus import FreePlaces
     from scheduler_service.core.rest_column import Rests
@@ -109,7 +109,7 @@ class SchedulingView:
         inventory: What the GPUs are, counted; None = not yet counted.
         deferred: Pending jobs whose `not_before_ms` has not come; no policy decides about them.
         can_move: Running jobs may be migrated and reshaped here.
-        columns: Gives the GPUs as columns where somebody keeps them up to date; read them by `columns_of`.
+        columns: Gives the GPUs as columns where somebody keeps them up to date; read them by `arrays_of`.
         lone_gpu_ids: GPUs among `gpus` that hold one job and release nothing; in no order; None = not yet found.
         free_places: The free GPUs by kind and node; None = not yet sorted.
         rests: Gives the remaining times by GPU where somebody keeps them up to date; read them by `rests_of`.
@@ -132,11 +132,16 @@ class SchedulingView:
     inventory: Inventory | None = None
     deferred: Sequence[PendingJob] = ()
     can_move: bool = True
-    columns: Callable[[SchedulingView], GpuColumns] | None = None
+    columns: Callable[[SchedulingView], GpuArrays] | None = None
     lone_gpu_ids: AbstractSet[str] | None = None
     free_places: FreePlaces | None = None
     rests: Callable[[SchedulingView, Sequence[str]], Rests] | None = None
     lengths: Callable[[], LengthQueue] | None = None
+
+
+def inventory_of(view: SchedulingView) -> Inventory:
+    """Return what a view's GPUs are, by kind."""
+    return view.inventory if view.inventory is not None else count_gpus(view.gpus.values())
 
 
 class Policy(Protocol):

@@ -34,22 +34,11 @@ from dataclasses import dataclass, field, replace
 
 from scheduler_service.core.capacity import Resident, reserved_bytes, samples_per_gpu
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Reshape, Start
+from scheduler_service.core.inventory import Kind, kind_of
+from scheduler_service.core.policy_parameters import require_not_negative
 from scheduler_service.core.records import Reason
-from scheduler_service.core.view import PendingJob, SchedulingView
-from scheduler_service.policies.exclusive_round import ExclusiveRound
-from scheduler_service.policies.placement import (
-    Kind,
-    alone_reason,
-    choose_free_gpus,
-    fits_alone,
-    free_by_kind_and_node,
-    inventory_of,
-    kind_of,
-    ranked,
-    sized,
-)
-from scheduler_service.policies.remaining_time import require_not_negative
-from scheduler_service.policies.reshaping import (
+from scheduler_service.core.view import PendingJob, SchedulingView, inventory_of
+from scheduler_service.policies.elasticity.reshaping import (
     ElasticJob,
     Ends,
     Outlook,
@@ -59,7 +48,16 @@ from scheduler_service.policies.reshaping import (
     profiled_rest_ms,
     smallest,
 )
-from scheduler_service.policies.waiting_list import rest_behind
+from scheduler_service.policies.ordering.waiting_list import rest_behind
+from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
+from scheduler_service.policies.placement.free_gpus import (
+    choose_free_gpus,
+    fits_alone,
+    free_by_kind_and_node,
+    ranked,
+    sized,
+)
+from scheduler_service.policies.placement.reasons import alone_reason
 
 ByNode = Mapping[str, Sequence[str]]
 

@@ -27,19 +27,19 @@ from dataclasses import dataclass, field
 
 from scheduler_service.core.capacity import samples_per_gpu
 from scheduler_service.core.decisions import Decision
-from scheduler_service.core.records import Reason
-from scheduler_service.core.view import PendingJob, SchedulingView
-from scheduler_service.policies.pair_columns import PairColumns
-from scheduler_service.policies.remaining_time import (
+from scheduler_service.core.policy_parameters import (
     AGING_DESCRIPTION,
     WEIGHED_JOBS_DESCRIPTION,
-    decide_shortest_first,
     require_not_negative,
     require_positive,
 )
-from scheduler_service.policies.sharing_offers import Offer
-from scheduler_service.policies.sharing_round import SharingRound
-from scheduler_service.policies.sharing_spot import Spot
+from scheduler_service.core.records import Reason
+from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
+from scheduler_service.policies.pairing.gangs import Offer
+from scheduler_service.policies.pairing.occupied_gpu import OccupiedGpu
+from scheduler_service.policies.pairing.pair_arrays import PairArrays
+from scheduler_service.policies.pairing.sjf_sharing import SharingRound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +71,11 @@ class _FirstFit:
     def length(self, job: PendingJob) -> int:
         return 0
 
-    def offer(self, job: PendingJob, spot: Spot, pairs: PairColumns | None) -> Offer | Reason:
+    def offer(self, job: PendingJob, spot: OccupiedGpu, pairs: PairArrays | None) -> Offer | Reason:
         resident = spot.admit(job.request, samples_per_gpu(job.request, job.request.gpus))
         if isinstance(resident, Reason):
             return resident
         return Offer(entry=spot.entry, sub_batch=resident.sub_batch, spot=spot)
 
-    def objection(self, job: PendingJob, spots: Sequence[Spot], sub_batch: int) -> Reason | None:
+    def objection(self, job: PendingJob, spots: Sequence[OccupiedGpu], sub_batch: int) -> Reason | None:
         return None

@@ -1,0 +1,88 @@
+"""The second place on a GPU that holds exactly one job: who is there, who may join, at what cost for both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scheduler_service.core.capacity import Resident, expected_bytes, reserved_bytes
+from scheduler_service.core.colocation_slowdown import sum_of_pairs
+from scheduler_service.core.records import JobRequest, Reason
+from scheduler_service.core.sharing_consent import sharing_obstacle
+from scheduler_service.core.step_times import remaining_ms_of
+from scheduler_service.core.view import GpuView, Predictions
+
+JOBS_PER_GPU_MAX = 2
+"""C in Eq. 9: with more than two jobs on the same GPUs sharing rarely pays (section IV-B)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OccupiedGpu:
+    """A GPU with its one job and the memory that is left.
+
+    Attributes:
+        partner: The job that is there.
+        partner_rest_ms: Says how long that job still needs alone; None = nobody knows.
+    """
+
+    entry: GpuView
+    partner: Resident
+    memory_free_bytes: int
+    predictions: Predictions
+    partner_rest_ms: Callable[[], float | None]
+
+    @property
+    def partner_id(self) -> str:
+        """Who is there."""
+        return self.partner.request.job_id
+
+    @property
+    def shape(self) -> object:
+        """What admission and slowdowns depend on; spots of one shape give every job the same answers."""
+        gpu, resident = self.entry.gpu, self.partner
+        request = resident.request
+        return (
+            gpu.device,
+            gpu.memory_bytes,
+            self.memory_free_bytes,
+            request.key,
+            request.share,
+            request.max_slowdown_ratio,
+            resident.sub_batch,
+        )
+
+    def admit(self, request: JobRequest, sub_batch: int) -> Resident | Reason:
+        """Return the job as a resident here, or why it may not join: memory, or somebody's consent."""
+        gpu = self.entry.gpu
+        prediction = self.predictions.job(request.key, gpu.device)
+        reserved = reserved_bytes(request, prediction, sub_batch, gpu)
+        if reserved is None:
+            numbers = {
+                "needed_bytes": expected_bytes(request, prediction, sub_batch),
+                "gpu_memory_bytes": gpu.memory_bytes,
+            }
+            return Reason(code="MEMORY_EXCEEDS_GPU", numbers=numbers, gpu_ids=(gpu.gpu_id,))
+        newcomer = Resident(request=request, sub_batch=sub_batch, memory_reserved_bytes=reserved)
+        refusal = sharing_obstacle(newcomer, (self.partner,), gpu, self.predictions)
+        if refusal is None and reserved > self.memory_free_bytes:
+            numbers = {
+                "needed_bytes": reserved,
+                "free_bytes": self.memory_free_bytes,
+                "gpu_memory_bytes": gpu.memory_bytes,
+            }
+            return Reason(code="MEMORY_DOES_NOT_FIT", numbers=numbers, gpu_ids=(gpu.gpu_id,))
+        return newcomer if refusal is None else refusal
+
+    def slowdowns(self, newcomer: Resident) -> tuple[float, float]:
+        """Return the slowdown ratio of the new job and that of its partner; unknown = all that the job accepts."""
+        return self._slowdown(newcomer, self.partner), self._slowdown(self.partner, newcomer)
+
+    def rest_ms(self, request: JobRequest, *, steps_done: int, gpus: int, sub_batch: int) -> float | None:
+        """Return how long a job still needs alone on GPUs of this kind, or None."""
+        prediction = self.predictions.job(request.key, self.entry.gpu.device)
+        return remaining_ms_of(request, prediction, steps_done=steps_done, gpus=gpus, sub_batch=sub_batch)
+
+    def _slowdown(self, victim: Resident, other: Resident) -> float:
+        gpu, key, other_key = self.entry.gpu, victim.request.key, other.request.key
+        pair = self.predictions.pair(key, other_key, gpu.device, victim.sub_batch)
+        return sum_of_pairs((pair.slowdown_ratio,)) if pair is not None else victim.request.max_slowdown_ratio
