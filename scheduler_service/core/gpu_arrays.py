@@ -141,13 +141,6 @@ class GpuArrays:
             self.host_memory_free[node] -= -(-request.host_memory_bytes // request.gpus)
 
 
-def arrays_of(view: SchedulingView) -> GpuArrays:
-    """Return the columns that the engine keeps, or build them for a view that was made by hand."""
-    if view.columns is not None:
-        return view.columns(view)
-    return build_arrays(view)
-
-
 def build_arrays(view: SchedulingView) -> GpuArrays:
     """Build the columns of a view from its records."""
     entries = sorted(view.gpus.values(), key=lambda entry: (entry.node_id, entry.gpu.index, entry.gpu.gpu_id))

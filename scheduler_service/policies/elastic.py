@@ -37,7 +37,7 @@ from scheduler_service.core.decisions import Candidate, Decision, Hold, Reshape,
 from scheduler_service.core.inventory import Kind, kind_of
 from scheduler_service.core.policy_parameters import require_not_negative
 from scheduler_service.core.records import Reason
-from scheduler_service.core.view import PendingJob, SchedulingView, inventory_of
+from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.elasticity.reshaping import (
     ElasticJob,
     Ends,
@@ -132,7 +132,7 @@ class _Round:
         self._policy = policy
         self._rigid = ExclusiveRound(view)
         self._ledger = self._rigid.ledger
-        self._kinds = inventory_of(view).gpus
+        self._kinds = view.index.inventory.gpus
         self._free = free_by_kind_and_node(view)
         self._coming = _coming_free(view)
         self._elastic = profiled_jobs(view)

@@ -78,7 +78,7 @@ class Pollux:
         # Where nothing else decides, who came last gets less.
         jobs.sort(key=lambda job: (job.submitted_at_ms, job.request.job_id))
         held = sum(len(job.assignments) for job in jobs if isinstance(job, RunningJob))
-        gpus = len(view.free_gpu_ids) + held
+        gpus = len(view.index.free_gpu_ids) + held
         fair_gpus = -(-gpus // max(len(jobs), 1))
         devices = sorted({entry.gpu.device for entry in view.gpus.values()})
         costs = []

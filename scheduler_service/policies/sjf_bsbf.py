@@ -86,9 +86,9 @@ class SjfBsbf:
         rule = _BestBenefit(recheck_gang=self.recheck_gang, is_explaining=view.explain)
         round_ = SharingRound(view, rule, weighed_jobs_max=self.weighed_jobs_max)
         is_long = round_.is_large or len(view.pending) >= sharing_queue.QUEUE_LONG_MIN
-        if is_long and view.lengths is not None and not view.explain and not self.aging_ms and round_.closed() is None:
-            queue_round = sharing_queue.QueueRound(view, view.lengths(), round_, weighed_jobs_max=self.weighed_jobs_max)
-            return queue_round.decide()
+        lengths = view.index.lengths if is_long and not view.explain and not self.aging_ms else None
+        if lengths is not None and round_.closed() is None:
+            return sharing_queue.QueueRound(view, lengths, round_, weighed_jobs_max=self.weighed_jobs_max).decide()
         return decide_shortest_first(
             view, self.aging_ms, round_.decide, round_.free.is_impossible, round_.candidates, closed=round_.closed
         )

@@ -33,7 +33,7 @@ from scheduler_service.core.decisions import Decision, Hold, Stop
 from scheduler_service.core.policy_parameters import AGING_DESCRIPTION, require_not_negative
 from scheduler_service.core.records import Reason
 from scheduler_service.core.step_times import remaining_ms_of
-from scheduler_service.core.view import PendingJob, SchedulingView, inventory_of
+from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
 from scheduler_service.policies.placement.free_gpus import fits_alone
@@ -69,7 +69,7 @@ class _Round:
         self.free = ExclusiveRound(view)
         self.stops: list[Stop] = []
         self._view = view
-        self._kinds = inventory_of(view).gpus
+        self._kinds = view.index.inventory.gpus
         self._preemption = PreemptionPlanner(
             self.free.ledger, gain_min_ms=policy.preemption_gain_min_ms, aging_ms=policy.aging_ms
         )

@@ -38,7 +38,7 @@ from scheduler_service.core.errors import PolicyParameterError
 from scheduler_service.core.length_queue import shape_of
 from scheduler_service.core.policy_parameters import require_not_negative, require_positive
 from scheduler_service.core.records import Reason
-from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView, inventory_of
+from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.ordering.waiting_list import Waiting
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
 from scheduler_service.policies.placement.free_gpus import fits_alone
@@ -125,7 +125,7 @@ class _Round:
         self.stops: list[Stop] = []
         self._view = view
         self._free = ExclusiveRound(view)
-        self._kinds = inventory_of(view).gpus
+        self._kinds = view.index.inventory.gpus
         self._policy = policy
         self.queue = sorted(view.pending, key=lambda job: policy.order(view, job))
         self.waiting = Waiting()

@@ -8,17 +8,16 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from scheduler_service.core.gpu_arrays import GpuArrays, arrays_of, build_arrays
+from scheduler_service.core.cluster_index import FreshIndex
+from scheduler_service.core.gpu_arrays import GpuArrays, build_arrays
 from scheduler_service.core.length_queue import LengthQueue, Turn
-from scheduler_service.core.rest_column import rests_of
 from scheduler_service.policies.ordering.shortest_first import shortest_first
-from scheduler_service.policies.pairing.pair_arrays import lone_gpu_ids
 from scheduler_service.policies.placement.free_gpus import free_by_kind_and_node
 from tests.support.simulated_cluster import SimulatedCluster
 
 
 def told(columns: GpuArrays) -> list[tuple[str, str, int, int, bool, list[tuple[str, int]]]]:
-    """Return what the columns say of every GPU."""
+    """Return what the arrays say of every GPU."""
     found = []
     for position, gpu_id in enumerate(columns.gpu_ids):
         load = columns.classes[columns.class_of[position]]
@@ -30,12 +29,12 @@ def told(columns: GpuArrays) -> list[tuple[str, str, int, int, bool, list[tuple[
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("policy", ["horus", "restless"])
-def test_kept_columns_say_what_the_records_say_after_whatever_happened(seed: int, policy: str) -> None:
+def test_kept_arrays_say_what_the_records_say_after_whatever_happened(seed: int, policy: str) -> None:
     world = SimulatedCluster(seed, policy=policy)
     for until_ms in range(1_000, 90_000, 3_000):
         world.run(until_ms)
         view = world.engine._view(explain=False)
-        fresh, own = build_arrays(view), arrays_of(view)
+        fresh, own = build_arrays(view), view.index.arrays
         assert told(own) == told(fresh)
         assert np.array_equal(own.cpu_free, fresh.cpu_free)
         assert np.array_equal(own.host_memory_free, fresh.host_memory_free)
@@ -61,20 +60,20 @@ def test_kept_places_rests_and_turns_say_what_the_records_say(seed: int, policy:
     for until_ms in range(1_000, 90_000, 3_000):
         world.run(until_ms)
         view = world.engine._view(explain=False)
-        plain = replace(view, lone_gpu_ids=None, free_places=None, rests=None)
-        lone = sorted(lone_gpu_ids(plain))
-        assert sorted(lone_gpu_ids(view)) == lone
+        plain = replace(view, index=FreshIndex())
+        lone = sorted(plain.index.lone_gpu_ids)
+        assert sorted(view.index.lone_gpu_ids) == lone
         assert free_by_kind_and_node(view) == free_by_kind_and_node(plain)
-        columns = arrays_of(view)
+        columns = view.index.arrays
         positions = [columns.position_of[gpu_id] for gpu_id in lone]
-        kept, fresh = rests_of(view, columns.gpu_ids), rests_of(plain, columns.gpu_ids)
+        kept, fresh = view.index.remaining_times, plain.index.remaining_times
         assert np.array_equal(kept.remaining_ms[positions], fresh.remaining_ms[positions])
         names = [view.gpus[gpu_id].job_ids[0] for gpu_id in lone]
         assert len(set(zip(names, kept.job_of[positions], strict=True))) == len(set(names))
         assert len(set(kept.job_of[positions])) == len(set(names))
         lone_seen += len(lone)
-        assert view.lengths is not None
-        queue = view.lengths()
+        queue = view.index.lengths
+        assert queue is not None
         assert in_turn(queue) == [job.request.job_id for job in shortest_first(view, 0)]
         waiting_seen += len(list(islice(queue.groups(queue.heads), 2)))
     assert lone_seen + waiting_seen

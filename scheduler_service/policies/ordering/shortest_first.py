@@ -15,7 +15,7 @@ from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.step_times import passes_of as passes_of
 from scheduler_service.core.step_times import remaining_ms_of as remaining_ms_of
 from scheduler_service.core.step_times import step_ms_of as step_ms_of
-from scheduler_service.core.view import PendingJob, SchedulingView, inventory_of
+from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.waiting_list import CandidateTable, explained_holds
 
 
@@ -29,7 +29,7 @@ def shortest_first(view: SchedulingView, aging_ms: int) -> list[PendingJob]:
 
     Several kinds of GPU: the remaining time is that on the fastest one.
     """
-    devices = sorted({device for device, _ in inventory_of(view).count})
+    devices = sorted({device for device, _ in view.index.inventory.count})
     step_ms_by_shape: dict[tuple[str, int, int], float | None] = {}
 
     def order(job: PendingJob) -> tuple[float, int, str]:

@@ -23,7 +23,7 @@ from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.length_queue import shape_of
 from scheduler_service.core.records import Gpu, JobRequest, Reason
 from scheduler_service.core.sharing_consent import sharing_obstacle
-from scheduler_service.core.view import GpuView, PendingJob, SchedulingView, inventory_of
+from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.policies.ordering.waiting_list import Waiting
 from scheduler_service.policies.packing.device_offer import Device, Offer
 from scheduler_service.policies.packing.opportunistic_memory import Demand, demand_of
@@ -82,7 +82,7 @@ class PackingRound:
         self._view = view
         self._rules = rules
         self._ledger = Ledger(view)
-        self._inventory = inventory_of(view)
+        self._inventory = view.index.inventory
         self._balance = WorkerBalance(self._ledger)
         self._mapper = WorkerMapper(self._ledger, rules, self._balance)
         self._free = free_by_kind_and_node(view)

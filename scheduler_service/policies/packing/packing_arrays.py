@@ -24,7 +24,6 @@ from scheduler_service.core.colocation_slowdown import (
     utilization_of,
     with_mutual_waits,
 )
-from scheduler_service.core.gpu_arrays import arrays_of
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu, Share
 from scheduler_service.policies.packing.device_offer import Device
@@ -86,7 +85,7 @@ class PackingArrays:
 
     def __init__(self, ledger: Ledger, gpu: Gpu, rules: PackingRules, demand_of: Callable[[Resident], Demand]) -> None:
         self._ledger, self._gpu, self._rules, self._demand_of = ledger, gpu, rules, demand_of
-        self._gpus = arrays_of(ledger.view).for_one_round()
+        self._gpus = ledger.view.index.arrays.for_one_round()
         count = len(self._gpus.gpu_ids)
         self._types: dict[object, int] = {}
         self._examples: list[Resident] = []

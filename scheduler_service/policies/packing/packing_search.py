@@ -72,7 +72,7 @@ def _by_lot(ticket: str) -> Order:
 def _worth(view: SchedulingView, plan: Sequence[Decision]) -> tuple[int, int]:
     """Return how good a plan is, lower being better: most workers placed, then fewest GPUs that were free."""
     taken = [part.gpu_id for one in plan if isinstance(one, Start) for part in one.assignments]
-    return -len(taken), len(view.free_gpu_ids & set(taken))
+    return -len(taken), len(view.index.free_gpu_ids & set(taken))
 
 
 def _is_final(view: SchedulingView, plan: Sequence[Decision]) -> bool:

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler_service.core.capacity import samples_per_gpu
+from scheduler_service.core.change_log import ChangeLog
 from scheduler_service.core.gpu_arrays import GpuArrays, LoadClass, Positions
 from scheduler_service.core.length_queue import shape_of
-from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.step_times import step_ms_of
 from scheduler_service.core.view import GpuView, Predictions, SchedulingView
@@ -134,11 +134,12 @@ class PairAnswers:
 
     Args:
         predictions: What the answers follow from.
+        changes: Tells what of it has changed.
     """
 
-    def __init__(self, predictions: Predictions) -> None:
-        self.predictions = predictions
-        self._seen = predictions.changes.count if isinstance(predictions, PredictionStore) else 0
+    def __init__(self, predictions: Predictions, changes: ChangeLog) -> None:
+        self.predictions, self._changes = predictions, changes
+        self._seen = changes.count
         self._rows: dict[object, int] = {}
         self._requests: list[JobRequest] = []
         self._rows_of_key: dict[str, list[int]] = {}
@@ -188,11 +189,10 @@ class PairAnswers:
 
     def catch_up(self) -> bool:
         """Forget what predictions have changed; False when everything must be forgotten."""
-        if not isinstance(self.predictions, PredictionStore) or len(self._answers) > CELLS_MAX:
+        if len(self._answers) > CELLS_MAX:
             return False
-        changes = self.predictions.changes
-        pairs = changes.since(self._seen)
-        self._seen = changes.count
+        pairs = self._changes.since(self._seen)
+        self._seen = self._changes.count
         for victim, other in pairs or ():
             if other:
                 self._forget(victim, other)
@@ -237,7 +237,7 @@ def answers_of(view: SchedulingView, columns: GpuArrays) -> PairAnswers:
     kept = columns.notes.get(PairAnswers)
     if isinstance(kept, PairAnswers) and kept.predictions is view.predictions and kept.catch_up():
         return kept
-    columns.notes[PairAnswers] = fresh = PairAnswers(view.predictions)
+    columns.notes[PairAnswers] = fresh = PairAnswers(view.predictions, view.index.prediction_changes)
     return fresh
 
 

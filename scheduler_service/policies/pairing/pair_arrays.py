@@ -9,7 +9,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler_service.core.capacity import Resident
-from scheduler_service.core.gpu_arrays import Positions, arrays_of
+from scheduler_service.core.gpu_arrays import Positions
 from scheduler_service.core.records import JobRequest
-from scheduler_service.core.rest_column import rests_of
 from scheduler_service.core.step_times import remaining_ms_of
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.pairing.pair_answers import PairAnswer, answers_of
@@ -61,9 +60,9 @@ class PairArrays:
 
     def __init__(self, view: SchedulingView) -> None:
         self._view = view
-        self._columns = columns = arrays_of(view).for_one_round()
+        self._columns = columns = view.index.arrays.for_one_round()
         self._answers = answers_of(view, columns)
-        self._rests_ms, self._job_of = rests_of(view, columns.gpu_ids)
+        self._rests_ms, self._job_of = view.index.remaining_times
         self._settle()
 
     @property
@@ -207,10 +206,3 @@ def _steps_left(job: PendingJob) -> int:
 
 def _option(answer: PairAnswer, choice: int) -> tuple[float, float, float]:
     return answer.options[choice][:3] if choice < len(answer.options) else (inf, 0.0, 0.0)
-
-
-def lone_gpu_ids(view: SchedulingView) -> Collection[str]:
-    """Return the GPUs that hold one job and release nothing."""
-    if view.lone_gpu_ids is not None:
-        return view.lone_gpu_ids
-    return [name for name, entry in view.gpus.items() if len(entry.job_ids) == 1 and not entry.is_releasing]

@@ -7,15 +7,14 @@ for the shortest job of every group at once. All others wait for one and the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from scheduler_service.core.decisions import Decision, HoldRest, Start
 from scheduler_service.core.length_queue import LengthGroup, LengthQueue, Turn
-from scheduler_service.core.ready_queue import ReadyQueue
-from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.pairing.sjf_sharing import SharingRound
 
 QUEUE_LONG_MIN = 8
@@ -52,7 +51,7 @@ class QueueRound:
 
     def decide(self) -> list[Decision]:
         """Return the decisions about whoever was looked at, and one for all others."""
-        jobs, decisions = _by_id(self._view), list[Decision]()
+        jobs, decisions = self._view.index.pending_by_id, list[Decision]()
         candidates = self._candidates()
         while candidates:
             self._latest = turn, group, length = heappop(candidates)
@@ -152,12 +151,6 @@ class QueueRound:
         if self._round.has_weighed(group.shape, length):
             return False
         return group.has_between(length, self._started[group, length], self._latest[0])
-
-
-def _by_id(view: SchedulingView) -> Mapping[str, PendingJob]:
-    if isinstance(view.pending, ReadyQueue):
-        return view.pending.by_id
-    return {job.request.job_id: job for job in view.pending}
 
 
 def _lengths(firsts: Iterable[tuple[Turn, int]]) -> list[int]:

@@ -22,7 +22,7 @@ from scheduler_service.core.step_times import passes_of, remaining_ms_of
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.policies.pairing.gangs import Gang, Offer, candidate_table, gang_reason, misfits
 from scheduler_service.policies.pairing.occupied_gpu import JOBS_PER_GPU_MAX, OccupiedGpu
-from scheduler_service.policies.pairing.pair_arrays import PairArrays, Shortlist, lone_gpu_ids
+from scheduler_service.policies.pairing.pair_arrays import PairArrays, Shortlist
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
 from scheduler_service.policies.placement.free_gpus import fits_alone, ranked
 from scheduler_service.policies.placement.reasons import host_reason, nearest_obstacle, too_large
@@ -71,7 +71,7 @@ class SharingRound:
         self._pairs: PairArrays | None = None
         self._failed: dict[object, Reason] = {}
         self._weighed: set[object] = set()
-        self._open_before = view.free_gpu_ids, lone_gpu_ids(view)
+        self._open_before = view.index.free_gpu_ids, view.index.lone_gpu_ids
         self._open_count = sum(map(len, self._open_before))
         self._filled: set[str] = set()
         self._spots: dict[str, OccupiedGpu] = {}

@@ -17,7 +17,7 @@ from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.length_queue import shape_of
 from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.step_times import step_ms_of
-from scheduler_service.core.view import PendingJob, SchedulingView, inventory_of
+from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.placement.free_gpus import (
     choose_free_gpus,
     fits_alone,
@@ -60,7 +60,7 @@ class ExclusiveRound:
     @cached_property
     def _kinds(self) -> Inventory:
         """What the GPUs are, counted when somebody asks for the first time."""
-        return inventory_of(self._view)
+        return self._view.index.inventory
 
     @property
     def _free(self) -> dict[Kind, dict[str, list[str]]]:

@@ -6,34 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from scheduler_service.core.capacity import reserved_bytes, samples_per_gpu
-from scheduler_service.core.inventory import Inventory as Inventory
-from scheduler_service.core.inventory import Kind as Kind
-from scheduler_service.core.inventory import kind_of as kind_of
+from scheduler_service.core.inventory import Kind
 from scheduler_service.core.ledger import Ledger
-from scheduler_service.core.length_queue import shape_of as shape_of
 from scheduler_service.core.records import Assignment, Gpu, JobRequest
 from scheduler_service.core.view import SchedulingView
 
 
 def free_by_kind_and_node(view: SchedulingView) -> dict[Kind, dict[str, list[str]]]:
-    """Return the free GPUs by kind and node, in an order that does not depend on history."""
-    if view.free_places is not None:
-        kept = {kind: dict(sorted(nodes.items())) for kind, nodes in view.free_places.items() if nodes}
-        in_order = sorted(kept.items(), key=lambda item: next((node, here[0]) for node, here in item[1].items()))
-        return {
-            kind: {node: [gpu_id for _, gpu_id in here] for node, here in nodes.items()} for kind, nodes in in_order
-        }
-    found: dict[Kind, dict[str, list[str]]] = {}
-    for gpu_id in sorted(view.free_gpu_ids, key=lambda gpu_id: _position(view, gpu_id)):
-        entry = view.gpus[gpu_id]
-        kind = kind_of(entry.gpu)
-        found.setdefault(kind, {}).setdefault(entry.node_id, []).append(gpu_id)
-    return found
-
-
-def _position(view: SchedulingView, gpu_id: str) -> tuple[str, int, str]:
-    entry = view.gpus[gpu_id]
-    return entry.node_id, entry.gpu.index, gpu_id
+    """Return the free GPUs by kind and node, in an order that does not depend on history; the caller's own."""
+    sorted_nodes = {kind: dict(sorted(nodes.items())) for kind, nodes in view.index.free_places.items() if nodes}
+    in_order = sorted(sorted_nodes.items(), key=lambda item: next((node, here[0]) for node, here in item[1].items()))
+    return {kind: {node: [gpu_id for _, gpu_id in here] for node, here in nodes.items()} for kind, nodes in in_order}
 
 
 def choose_free_gpus(

@@ -21,13 +21,13 @@ from scheduler_service.core.capacity import (
     samples_per_gpu,
 )
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
-from scheduler_service.core.gpu_arrays import LoadClass, arrays_of
+from scheduler_service.core.gpu_arrays import LoadClass
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.length_queue import shape_of
 from scheduler_service.core.ratio_sums import exceeds, rounded_sum
 from scheduler_service.core.records import Gpu, JobRequest, Reason
 from scheduler_service.core.sharing_consent import sharing_obstacle
-from scheduler_service.core.view import GpuView, PendingJob, SchedulingView, inventory_of
+from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.policies.placement.cheapest_gpus import CheapestGpus, Costs
 from scheduler_service.policies.placement.free_gpus import ranked
 from scheduler_service.policies.placement.reasons import (
@@ -131,9 +131,9 @@ class HorusPlacement:
         self._view = view
         self._costs = costs
         self._ledger = Ledger(view)
-        self._inventory = inventory_of(view)
+        self._inventory = view.index.inventory
         self._failed: dict[object, Reason] = {}
-        self._columns = arrays_of(view).for_one_round()
+        self._columns = view.index.arrays.for_one_round()
         self._cheapest = CheapestGpus(view, self._columns, locality_gpus=costs.locality_gpus)
         self._class_costs: dict[object, _ClassCosts] = {}
         self._open_numbers: list[int] = []

@@ -1,8 +1,8 @@
-"""How long the one job on each GPU still runs alone, as a column that is kept up to date from event to event."""
+"""How long the one job on each GPU still runs alone, as an array that is kept up to date from event to event."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import inf
 from typing import NamedTuple
 
@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.running_now import RunningNow
 from scheduler_service.core.step_times import step_ms_of
 from scheduler_service.core.view import RunningJob, SchedulingView
 
 
-class Rests(NamedTuple):
-    """What is known of the one job on each GPU, by position; of no meaning beside two jobs or none.
+class RemainingTimes(NamedTuple):
+    """What is known of the one job on each GPU, by position; of no meaning on GPUs with two jobs or none.
 
     Attributes:
         remaining_ms: How long it still runs alone; infinite where nothing tells.
@@ -27,7 +26,7 @@ class Rests(NamedTuple):
     job_of: NDArray[np.intp]
 
 
-class RestColumn:
+class KeptRemainingTimes:
     """What the remaining time of the job on each GPU follows from at any instant.
 
     Args:
@@ -39,16 +38,16 @@ class RestColumn:
         size = len(position_of)
         # Steps in all, steps done and until when, at most, and at what pace they go on; how long one takes alone, and
         # what makes the time infinite where nobody knows.
-        self._columns = np.array([[0.0], [0.0], [0.0], [0.0], [inf], [0.0], [inf]]).repeat(size, axis=1)
+        self._values = np.array([[0.0], [0.0], [0.0], [0.0], [inf], [0.0], [inf]]).repeat(size, axis=1)
         self._job_of = np.zeros(size, dtype=np.intp)
 
     def put(self, view: SchedulingView, job: RunningJob | JobRecord, *, pace_ms: float) -> None:
         """Note a job on the GPUs that it has for itself.
 
         Args:
-            view: Tells who is where, and what is predicted.
+            view: Tells which jobs are where, and what is predicted.
             job: As it was last reported.
-            pace_ms: What a step takes from then on until the instant that the column is read for; infinite = none is
+            pace_ms: What a step takes from then on until the instant that the array is read for; infinite = none is
                 made.
         """
         job_ids = (job.request.job_id,)
@@ -64,29 +63,19 @@ class RestColumn:
         first = self._position_of[alone[0]]
         for gpu_id in alone:
             position = self._position_of[gpu_id]
-            self._columns[:, position], self._job_of[position] = values, first
+            self._values[:, position], self._job_of[position] = values, first
 
-    def at(self, now_ms: int) -> Rests:
+    def at(self, now_ms: int) -> RemainingTimes:
         """Return the remaining times at an instant: `running_now.continued` over all GPUs."""
-        total, before, accrued_at_ms, most, pace_ms, step_ms, unknown_ms = self._columns
+        total, before, accrued_at_ms, most, pace_ms, step_ms, unknown_ms = self._values
         steps = np.floor(np.maximum(now_ms - accrued_at_ms, 0.0) / pace_ms)
         left = np.maximum(total - np.minimum(before + steps, most), 0.0)
-        return Rests(left * step_ms + unknown_ms, self._job_of.copy())
+        return RemainingTimes(left * step_ms + unknown_ms, self._job_of.copy())
 
 
-def rests_of(view: SchedulingView, gpu_ids: Sequence[str]) -> Rests:
-    """Return the column that the engine keeps, or build it for a view that was made by hand."""
-    if view.rests is not None:
-        return view.rests(view, gpu_ids)
-    return build_rests(view, gpu_ids).at(view.now_ms)
-
-
-def build_rests(view: SchedulingView, gpu_ids: Sequence[str]) -> RestColumn:
-    """Build the column of a view from its records; GPUs at their positions."""
-    column = RestColumn({gpu_id: position for position, gpu_id in enumerate(gpu_ids)})
-    running = view.running
-    reported = running.reported if isinstance(running, RunningNow) else running
-    for job in reported.values():
-        goes_on = isinstance(running, RunningNow) and job.step_ms > 0 and not job.is_stopping
-        column.put(view, job, pace_ms=job.step_ms if goes_on else inf)
-    return column
+def build_remaining_times(view: SchedulingView, position_of: Mapping[str, int]) -> KeptRemainingTimes:
+    """Return what the remaining times of a view follow from, by its records; GPUs at these positions."""
+    kept = KeptRemainingTimes(position_of)
+    for job in view.running.values():
+        kept.put(view, job, pace_ms=inf)
+    return kept
