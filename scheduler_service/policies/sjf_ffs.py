@@ -72,10 +72,10 @@ class _FirstFit:
         return 0
 
     def offer(self, job: PendingJob, spot: OccupiedGpu, pairs: PairArrays | None) -> Offer | Reason:
-        resident = spot.admit(job.request, samples_per_gpu(job.request, job.request.gpus))
-        if isinstance(resident, Reason):
-            return resident
-        return Offer(entry=spot.entry, sub_batch=resident.sub_batch, spot=spot)
+        admitted = spot.admit(job.request, samples_per_gpu(job.request, job.request.gpus))
+        if isinstance(admitted, Reason):
+            return admitted
+        return Offer(entry=spot.entry, sub_batch=admitted.resident.sub_batch, spot=spot)
 
     def objection(self, job: PendingJob, spots: Sequence[OccupiedGpu], sub_batch: int) -> Reason | None:
         return None

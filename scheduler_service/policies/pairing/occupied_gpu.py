@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scheduler_service.core.capacity import Resident, expected_bytes, reserved_bytes
-from scheduler_service.core.colocation_slowdown import sum_of_pairs
+from scheduler_service.core.colocation_slowdown import ExpectedSlowdown, sum_of_pairs
 from scheduler_service.core.records import JobRequest, Reason
-from scheduler_service.core.sharing_consent import sharing_obstacle
+from scheduler_service.core.sharing_consent import consented_slowdowns
 from scheduler_service.core.step_times import remaining_ms_of
 from scheduler_service.core.view import GpuView, Predictions
 
 JOBS_PER_GPU_MAX = 2
 """C in Eq. 9: with more than two jobs on the same GPUs sharing rarely pays (section IV-B)."""
+
+
+class Admission(NamedTuple):
+    """A job that may join the one on a GPU, and what that costs both; unknown = all that the job accepts."""
+
+    resident: Resident
+    slowdown_ratio: float
+    partner_slowdown_ratio: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +60,8 @@ class OccupiedGpu:
             resident.sub_batch,
         )
 
-    def admit(self, request: JobRequest, sub_batch: int) -> Resident | Reason:
-        """Return the job as a resident here, or why it may not join: memory, or somebody's consent."""
+    def admit(self, request: JobRequest, sub_batch: int) -> Admission | Reason:
+        """Return the job as it would join, or why it may not: memory, or the consent of one of the two."""
         gpu = self.entry.gpu
         prediction = self.predictions.job(request.key, gpu.device)
         reserved = reserved_bytes(request, prediction, sub_batch, gpu)
@@ -63,19 +72,25 @@ class OccupiedGpu:
             }
             return Reason(code="MEMORY_EXCEEDS_GPU", numbers=numbers, gpu_ids=(gpu.gpu_id,))
         newcomer = Resident(request=request, sub_batch=sub_batch, memory_reserved_bytes=reserved)
-        refusal = sharing_obstacle(newcomer, (self.partner,), gpu, self.predictions)
-        if refusal is None and reserved > self.memory_free_bytes:
+        consented = consented_slowdowns(newcomer, (self.partner,), gpu, self.predictions)
+        if isinstance(consented, Reason):
+            return consented
+        if reserved > self.memory_free_bytes:
             numbers = {
                 "needed_bytes": reserved,
                 "free_bytes": self.memory_free_bytes,
                 "gpu_memory_bytes": gpu.memory_bytes,
             }
             return Reason(code="MEMORY_DOES_NOT_FIT", numbers=numbers, gpu_ids=(gpu.gpu_id,))
-        return newcomer if refusal is None else refusal
+        (_, own), (_, other) = consented
+        return Admission(newcomer, self._known(newcomer, own), self._known(self.partner, other, newcomer))
 
     def slowdowns(self, newcomer: Resident) -> tuple[float, float]:
         """Return the slowdown ratio of the new job and that of its partner; unknown = all that the job accepts."""
         return self._slowdown(newcomer, self.partner), self._slowdown(self.partner, newcomer)
+
+    def _known(self, victim: Resident, slowdown: ExpectedSlowdown, other: Resident | None = None) -> float:
+        return slowdown.ratio if slowdown.is_known else self._slowdown(victim, other or self.partner)
 
     def rest_ms(self, request: JobRequest, *, steps_done: int, gpus: int, sub_batch: int) -> float | None:
         """Return how long a job still needs alone on GPUs of this kind, or None."""

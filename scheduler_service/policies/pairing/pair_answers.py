@@ -91,11 +91,11 @@ def answer_pair(request: JobRequest, spot: OccupiedGpu, steps_ms: Mapping[int, f
     options: list[PairOption] = []
     obstacles: list[Reason] = []
     for sub_batch, step_ms in steps_ms.items():
-        resident = spot.admit(request, sub_batch)
-        if isinstance(resident, Reason):
-            obstacles.append(resident)
+        admitted = spot.admit(request, sub_batch)
+        if isinstance(admitted, Reason):
+            obstacles.append(admitted)
         elif step_ms is not None:
-            options.append(PairOption(step_ms, *spot.slowdowns(resident), sub_batch))
+            options.append(PairOption(step_ms, admitted.slowdown_ratio, admitted.partner_slowdown_ratio, sub_batch))
     return PairAnswer(
         full_step_ms=steps_ms[samples_per_gpu(request, request.gpus)],
         options=tuple(options),
