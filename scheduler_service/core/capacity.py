@@ -54,6 +54,12 @@ def reserved_bytes(request: JobRequest, prediction: JobPrediction | None, sub_ba
     return min(wanted, gpu.memory_bytes)
 
 
+def resident_on(request: JobRequest, prediction: JobPrediction | None, sub_batch: int, gpu: Gpu) -> Resident | None:
+    """Return a job as it would be on one GPU of this kind, or None when it does not fit even alone."""
+    reserved = reserved_bytes(request, prediction, sub_batch, gpu)
+    return None if reserved is None else Resident(request=request, sub_batch=sub_batch, memory_reserved_bytes=reserved)
+
+
 def expected_bytes(request: JobRequest, prediction: JobPrediction | None, sub_batch: int) -> int:
     """Return what the job is known to need at least, for telling why it does not fit; 0 = nothing is known."""
     point = _trusted_point(request, prediction, sub_batch)

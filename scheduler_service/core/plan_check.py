@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from scheduler_service.core.capacity import Resident, expected_bytes, reserved_bytes
+from scheduler_service.core.capacity import Resident, expected_bytes, resident_on
 from scheduler_service.core.colocation_slowdown import ExpectedSlowdown, PlacementSlowdown, placement_slowdown
 from scheduler_service.core.decisions import (
     Decision,
@@ -295,10 +295,7 @@ def _resident_or_obstacle(
 
 
 def _resident(view: SchedulingView, request: JobRequest, start: Start, gpu: Gpu) -> Resident | None:
-    reserved = reserved_bytes(request, view.predictions.job(request.key, gpu.device), start.sub_batch, gpu)
-    if reserved is None:
-        return None
-    return Resident(request=request, sub_batch=start.sub_batch, memory_reserved_bytes=reserved)
+    return resident_on(request, view.predictions.job(request.key, gpu.device), start.sub_batch, gpu)
 
 
 def _too_large(view: SchedulingView, request: JobRequest, start: Start, gpu: Gpu) -> Reason:

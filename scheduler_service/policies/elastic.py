@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from scheduler_service.core.capacity import Resident, reserved_bytes, samples_per_gpu
+from scheduler_service.core.capacity import resident_on, samples_per_gpu
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Reshape, Start
 from scheduler_service.core.inventory import Kind, kind_of
 from scheduler_service.core.policy_parameters import require_not_negative
@@ -54,10 +54,9 @@ from scheduler_service.policies.placement.free_gpus import (
     choose_free_gpus,
     fits_alone,
     free_by_kind_and_node,
-    ranked,
     sized,
 )
-from scheduler_service.policies.placement.reasons import alone_reason
+from scheduler_service.policies.placement.starts import start_on
 
 ByNode = Mapping[str, Sequence[str]]
 
@@ -225,16 +224,11 @@ class _Round:
 
     def _start(self, job: PendingJob, gpu_ids: tuple[str, ...]) -> Start:
         request, gpu = sized(job.request, len(gpu_ids)), self._view.gpus[gpu_ids[0]].gpu
-        sub_batch = samples_per_gpu(request, len(gpu_ids))
-        reserved = reserved_bytes(request, self._view.predictions.job(request.key, gpu.device), sub_batch, gpu)
-        resident = Resident(
-            request=request,
-            sub_batch=sub_batch,
-            memory_reserved_bytes=gpu.memory_bytes if reserved is None else reserved,
-        )
-        self._ledger.place(resident, ranked(gpu_ids))
-        reason = alone_reason(self._view, request, gpu_ids)
-        return Start(job_id=request.job_id, reason=reason, assignments=ranked(gpu_ids), sub_batch=sub_batch)
+        prediction = self._view.predictions.job(request.key, gpu.device)
+        resident = resident_on(request, prediction, samples_per_gpu(request, len(gpu_ids)), gpu)
+        if resident is None:
+            raise AssertionError(f"{request.job_id} was given {gpu_ids[0]} without fitting it")
+        return start_on(self._ledger, resident, gpu_ids)
 
     def _make_room(self, job: PendingJob, plan: _Plan, victim: ElasticJob) -> Hold:
         numbers = {"gpus_count": len(plan.victim_gpu_ids), "gpus_before_count": victim.count}

@@ -47,8 +47,8 @@ from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
 from scheduler_service.policies.pairing import sharing_queue
-from scheduler_service.policies.pairing.gangs import Offer
 from scheduler_service.policies.pairing.occupied_gpu import OccupiedGpu
+from scheduler_service.policies.pairing.offers import Offer
 from scheduler_service.policies.pairing.pair_answers import PairAnswer, answer_pair, own_steps_ms
 from scheduler_service.policies.pairing.pair_arrays import PairArrays
 from scheduler_service.policies.pairing.pair_sharing import (
@@ -58,7 +58,8 @@ from scheduler_service.policies.pairing.pair_sharing import (
     shared_sum_ms,
     waiting_sum_ms,
 )
-from scheduler_service.policies.pairing.sjf_sharing import SharingRound
+from scheduler_service.policies.pairing.sjf_sharing import SjfSharing
+from scheduler_service.policies.placement.sharing_round import SharingRound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +85,20 @@ class SjfBsbf:
         if not view.pending:
             return []
         rule = _BestBenefit(recheck_gang=self.recheck_gang, is_explaining=view.explain)
-        round_ = SharingRound(view, rule, weighed_jobs_max=self.weighed_jobs_max)
-        is_long = round_.is_large or len(view.pending) >= sharing_queue.QUEUE_LONG_MIN
+        placement = SjfSharing(view, rule, weighed_jobs_max=self.weighed_jobs_max)
+        is_long = placement.is_large or len(view.pending) >= sharing_queue.QUEUE_LONG_MIN
         lengths = view.index.lengths if is_long and not view.explain and not self.aging_ms else None
-        if lengths is not None and round_.closed() is None:
-            return sharing_queue.QueueRound(view, lengths, round_, weighed_jobs_max=self.weighed_jobs_max).decide()
+        if lengths is not None and placement.closed() is None:
+            queue = sharing_queue.SharingQueue(view, lengths, placement, weighed_jobs_max=self.weighed_jobs_max)
+            return queue.decide()
+        round_ = SharingRound(view, placement)
         return decide_shortest_first(
-            view, self.aging_ms, round_.decide, round_.free.is_impossible, round_.candidates, closed=round_.closed
+            view,
+            self.aging_ms,
+            round_.decide,
+            placement.free.is_impossible,
+            placement.candidates,
+            closed=placement.closed,
         )
 
 

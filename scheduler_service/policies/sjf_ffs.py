@@ -36,10 +36,11 @@ from scheduler_service.core.policy_parameters import (
 from scheduler_service.core.records import Reason
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
-from scheduler_service.policies.pairing.gangs import Offer
 from scheduler_service.policies.pairing.occupied_gpu import OccupiedGpu
+from scheduler_service.policies.pairing.offers import Offer
 from scheduler_service.policies.pairing.pair_arrays import PairArrays
-from scheduler_service.policies.pairing.sjf_sharing import SharingRound
+from scheduler_service.policies.pairing.sjf_sharing import SjfSharing
+from scheduler_service.policies.placement.sharing_round import SharingRound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +57,15 @@ class SjfFfs:
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job."""
-        round_ = SharingRound(view, _FirstFit(), weighed_jobs_max=self.weighed_jobs_max)
+        placement = SjfSharing(view, _FirstFit(), weighed_jobs_max=self.weighed_jobs_max)
+        round_ = SharingRound(view, placement)
         return decide_shortest_first(
-            view, self.aging_ms, round_.decide, round_.free.is_impossible, round_.candidates, closed=round_.closed
+            view,
+            self.aging_ms,
+            round_.decide,
+            placement.free.is_impossible,
+            placement.candidates,
+            closed=placement.closed,
         )
 
 

@@ -14,17 +14,16 @@ from dataclasses import dataclass
 from scheduler_service.core.capacity import (
     Resident,
     expected_bytes,
-    reserved_bytes,
+    resident_on,
     samples_per_gpu,
 )
-from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
+from scheduler_service.core.decisions import Candidate, Decision, Start
 from scheduler_service.core.inventory import Kind, kind_of
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.length_queue import shape_of
 from scheduler_service.core.records import Gpu, JobRequest, Reason
 from scheduler_service.core.sharing_consent import sharing_obstacle
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
-from scheduler_service.policies.ordering.waiting_list import Waiting
 from scheduler_service.policies.packing.device_offer import Device, Offer
 from scheduler_service.policies.packing.opportunistic_memory import Demand, demand_of
 from scheduler_service.policies.packing.packing_arrays import PackingArrays
@@ -32,14 +31,15 @@ from scheduler_service.policies.packing.packing_orders import DemandOf
 from scheduler_service.policies.packing.packing_rules import ROUNDING_DIGITS, Best, PackingRules
 from scheduler_service.policies.packing.resulting_interference import WorkerBalance, slowdowns_on
 from scheduler_service.policies.packing.worker_mapping import WorkerMapper, WorkerMapping
-from scheduler_service.policies.placement.free_gpus import free_by_kind_and_node, ranked
+from scheduler_service.policies.placement.free_gpus import free_by_kind_and_node
 from scheduler_service.policies.placement.reasons import (
     full_reason,
     host_reason,
     impossible_reason,
     nearest_obstacle,
-    start_reason,
 )
+from scheduler_service.policies.placement.sharing_round import SharingRound
+from scheduler_service.policies.placement.starts import start_on
 
 Order = Callable[[Sequence[PendingJob], DemandOf], Sequence[PendingJob]]
 GPUS_IN_ARRAYS_MIN = 64
@@ -58,20 +58,13 @@ class _Load:
 
 def pack(view: SchedulingView, rules: PackingRules, order: Order) -> list[Decision]:
     """Return one decision per pending job, jobs being placed in this order; equal jobs wait as one object."""
-    round_ = PackingRound(view, rules)
-    decisions: list[Decision] = []
-    waiting = Waiting()
-    for job in order(view.pending, round_.demand) if round_.has_room() else view.pending:
-        known = None if view.explain else round_.known_obstacle(job.request)
-        if known is None:
-            decisions.append(round_.decide(job))
-        else:
-            waiting.add(job.request.job_id, known)
-    return [*decisions, *waiting.holds()]
+    placement = OjppPacking(view, rules)
+    jobs = order(view.pending, placement.demand) if placement.closed() is None else view.pending
+    return SharingRound(view, placement).decide_all(jobs)
 
 
-class PackingRound:
-    """One call of decide: what earlier jobs took is gone for later ones.
+class OjppPacking:
+    """Workers go to as few GPUs as the constraints allow; what earlier jobs took is gone for later ones.
 
     Args:
         view: The cluster.
@@ -91,7 +84,6 @@ class PackingRound:
         self._packing = self._columns()
         self._balance.columns = self._packing
         self._full = full_reason(view)
-        self._failed: dict[object, Reason] = {}
         self._demands: dict[object, Demand] = {}
 
     def _columns(self) -> PackingArrays | None:
@@ -107,13 +99,21 @@ class PackingRound:
         (gpu,) = self._inventory.gpus.values()
         return PackingArrays(self._ledger, gpu, self._rules, lambda worker: self._demand(worker, gpu))
 
-    def has_room(self) -> bool:
-        """Say whether any GPU could take any job."""
-        return self._ledger.free_count() > 0 or any(self._in_use.values())
+    def key(self, job: PendingJob) -> object:
+        """Return the shape of a job."""
+        return shape_of(job.request)
 
-    def known_obstacle(self, request: JobRequest) -> Reason | None:
-        """Return why a job cannot start where that needs no look at the GPUs: nobody can, or an equal job could not."""
-        return self._failed.get(shape_of(request)) if self.has_room() else self._full
+    def closed(self) -> Reason | None:
+        """Return why no job can start any more."""
+        return None if self._ledger.free_count() > 0 or any(self._in_use.values()) else self._full
+
+    def opens_places(self, start: Start) -> bool:
+        """Constraints only tighten as GPUs fill."""
+        return False
+
+    def candidates(self, job: PendingJob) -> tuple[Candidate, ...]:
+        """Return every GPU as it looks to one worker of a job that waits."""
+        return self._table(job.request, None)
 
     def demand(self, request: JobRequest) -> Demand:
         """Return what a worker asks, on the kind of GPU where that is most; a job that fits none asks for all."""
@@ -124,32 +124,22 @@ class PackingRound:
             self._demands[shape] = max(demands, key=lambda demand: demand.size, default=_WHOLE_DEVICE)
         return self._demands[shape]
 
-    def decide(self, job: PendingJob) -> Decision:
+    def place(self, job: PendingJob) -> Start | Reason:
         """Start a job on the best GPUs, or say why not."""
         request = job.request
-        reason = self.known_obstacle(request)
-        mapping: WorkerMapping | None = None
-        if reason is None:
-            obstacles: list[Reason] = []
-            offers = self._offers_from_columns(request)
-            mapping = self._mapper.map_job(offers)
-            if mapping is None:
-                offers = [offer for kind in self._inventory.gpus for offer in self._offers(request, kind, obstacles)]
-                mapping = self._mapper.map_job(offers) if self._packing is None else None
-            reason = self._wait_reason(request, offers, obstacles) if mapping is None else None
-        candidates = self._table(request, mapping) if self._view.explain else ()
-        if mapping is not None:
-            return self._start(mapping, candidates)
-        waiting = reason or self._full
-        self._failed.setdefault(shape_of(request), waiting)
-        return Hold(job_id=request.job_id, reason=waiting, candidates=candidates)
+        if self.closed() is not None:
+            return self._full
+        obstacles: list[Reason] = []
+        offers = self._offers_from_columns(request)
+        mapping = self._mapper.map_job(offers)
+        if mapping is None:
+            offers = [offer for kind in self._inventory.gpus for offer in self._offers(request, kind, obstacles)]
+            mapping = self._mapper.map_job(offers) if self._packing is None else None
+        return self._wait_reason(request, offers, obstacles) if mapping is None else self._start(mapping)
 
     def _worker(self, request: JobRequest, gpu: Gpu) -> Resident | None:
-        sub_batch = samples_per_gpu(request, request.gpus)
-        reserved = reserved_bytes(request, self._view.predictions.job(request.key, gpu.device), sub_batch, gpu)
-        if reserved is None:
-            return None
-        return Resident(request=request, sub_batch=sub_batch, memory_reserved_bytes=reserved)
+        prediction = self._view.predictions.job(request.key, gpu.device)
+        return resident_on(request, prediction, samples_per_gpu(request, request.gpus), gpu)
 
     def _demand(self, resident: Resident, gpu: Gpu) -> Demand:
         return demand_of(resident, gpu, self._view.predictions, self._rules.alpha)
@@ -304,10 +294,9 @@ class PackingRound:
         unbalanced = [reason for reason in alone if reason is not None]
         return nearest_obstacle(unbalanced) if unbalanced else host_reason(request)
 
-    def _start(self, mapping: WorkerMapping, candidates: tuple[Candidate, ...]) -> Start:
-        worker, assignments = mapping.worker, ranked(mapping.gpu_ids)
-        reason = start_reason(self._ledger, worker, mapping.gpu_ids, {})
-        self._ledger.place(worker, assignments)
+    def _start(self, mapping: WorkerMapping) -> Start:
+        worker, table = mapping.worker, self._table(mapping.worker.request, mapping)
+        start = start_on(self._ledger, worker, mapping.gpu_ids, candidates=table)
         self._balance.add(worker.request.job_id, mapping.gpu_ids)
         if self._packing is not None:
             self._packing.place(worker, mapping.gpu_ids)
@@ -319,13 +308,7 @@ class PackingRound:
                 if not free[entry.node_id]:
                     del free[entry.node_id]
         self._update_in_use(mapping.gpu_ids)
-        return Start(
-            job_id=worker.request.job_id,
-            reason=reason,
-            assignments=assignments,
-            sub_batch=worker.sub_batch,
-            candidates=candidates,
-        )
+        return start
 
     def _update_in_use(self, gpu_ids: Iterable[str]) -> None:
         """Keep the devices in use that have memory left; the others need no look."""
@@ -338,7 +321,9 @@ class PackingRound:
                 in_use[gpu_id] = None
 
     def _table(self, request: JobRequest, mapping: WorkerMapping | None) -> tuple[Candidate, ...]:
-        """Return every GPU as it looks to one worker of the job."""
+        """Return every GPU as it looks to one worker of the job; nothing where nobody asked."""
+        if not self._view.explain:
+            return ()
         chosen = mapping.gpu_ids if mapping is not None else ()
         return tuple(self._candidate(request, entry, chosen) for entry in self._view.gpus.values())
 

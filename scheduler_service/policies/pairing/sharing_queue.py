@@ -15,7 +15,8 @@ from itertools import islice
 from scheduler_service.core.decisions import Decision, HoldRest, Start
 from scheduler_service.core.length_queue import LengthGroup, LengthQueue, Turn
 from scheduler_service.core.view import SchedulingView
-from scheduler_service.policies.pairing.sjf_sharing import SharingRound
+from scheduler_service.policies.pairing.sjf_sharing import SjfSharing
+from scheduler_service.policies.placement.sharing_round import SharingRound
 
 QUEUE_LONG_MIN = 8
 """Shorter queues are looked at job by job where GPUs are few, so that every job gets a reason of its own."""
@@ -26,20 +27,22 @@ Waiting = tuple[LengthGroup, list[tuple[Turn, int]]]
 """A group, and the next of its lengths: turn, steps left."""
 
 
-class QueueRound:
+class SharingQueue:
     """One call of decide.
 
     Args:
         view: The cluster.
         queue: Its pending jobs by remaining time.
-        round_: Decides about single jobs.
+        placement: Where single jobs may go.
         weighed_jobs_max: Different jobs that may fail beside running ones before a round only fills free GPUs.
     """
 
     def __init__(
-        self, view: SchedulingView, queue: LengthQueue, round_: SharingRound, *, weighed_jobs_max: int
+        self, view: SchedulingView, queue: LengthQueue, placement: SjfSharing, *, weighed_jobs_max: int
     ) -> None:
-        self._view, self._queue, self._round = view, queue, round_
+        self._view, self._queue, self._placement = view, queue, placement
+        self._round = SharingRound(view, placement)
+        placement.limit.passed_over = self._passed_over
         self._weighed_jobs_max = weighed_jobs_max
         self._further = self._in_order(weighed_jobs_max)
         # Weighing reaches no further: of every group before somebody at least one job failed, or was started.
@@ -55,7 +58,7 @@ class QueueRound:
         candidates = self._candidates()
         while candidates:
             self._latest = turn, group, length = heappop(candidates)
-            decision = self._round.decide(jobs[turn[2]], self._passed_over)
+            decision = self._round.decide(jobs[turn[2]])
             decisions.append(decision)
             self._looked.setdefault(group, set()).add(length)
             if not isinstance(decision, Start):
@@ -63,7 +66,7 @@ class QueueRound:
                     heappush(candidates, later)
                 continue
             self._started[group, length] = turn
-            if self._round.closed() is None:
+            if self._placement.closed() is None:
                 self._near += islice(self._further, 1)
                 candidates = self._candidates()
             else:
@@ -71,7 +74,7 @@ class QueueRound:
         if len(decisions) == len(self._view.pending):
             return decisions
         decided = frozenset(decision.job_id for decision in decisions)
-        return [*decisions, HoldRest(queue=self._view.pending, decided=decided, reason=self._round.rest_reason())]
+        return [*decisions, HoldRest(queue=self._view.pending, decided=decided, reason=self._placement.rest_reason())]
 
     def _in_order(self, weighed_jobs_max: int) -> Iterator[LengthGroup]:
         """Yield the groups in the order of their heads; of many only those that could start on the empty cluster."""
@@ -81,11 +84,11 @@ class QueueRound:
         return (group for group in self._queue.groups(self._queue.heads) if self._is_possible(group))
 
     def _is_possible(self, group: LengthGroup) -> bool:
-        return self._round.free.impossible(group.request) is None
+        return self._placement.free.impossible(group.request) is None
 
     def _candidates(self) -> list[Candidate]:
         """Return the first of each group that may start now."""
-        self._widest_free, self._widest = self._round.free.widest(), self._round.widest()
+        self._widest_free, self._widest = self._placement.free.widest(), self._placement.places.widest()
         narrow = [gpus for gpus in self._queue.heads if gpus <= self._widest_free]
         groups = dict.fromkeys([*self._near, *self._queue.groups(narrow)])
         found = self._next_of(groups)
@@ -99,23 +102,26 @@ class QueueRound:
         sharing: list[Waiting] = []
         for group in groups:
             gpus, shape = group.request.gpus, group.shape
-            may_be_alone = gpus <= self._widest_free and not self._round.free.has_failed(shape)
-            if not may_be_alone and (self._round.is_limited or gpus > self._widest):
+            may_be_alone = gpus <= self._widest_free and not self._placement.free.has_failed(shape)
+            if not may_be_alone and (self._placement.limit.is_reached or gpus > self._widest):
                 continue
             # What does not pay for a job on one GPU does not for a longer one; of gangs the limit lets no more share.
             most = 1 if may_be_alone or gpus == 1 else self._weighed_jobs_max + len(self._started)
-            firsts = list(islice(group.firsts_after(turn, partial(self._round.has_failed, shape)), most))
+            firsts = list(islice(group.firsts_after(turn, partial(self._has_failed, shape)), most))
             if firsts and may_be_alone:
                 found.append((firsts[0][0], group, firsts[0][1]))
             elif firsts:
                 sharing.append((group, firsts))
         return found + (self._that_may_share(sharing) if sharing else [])
 
+    def _has_failed(self, shape: object, length: int) -> bool:
+        return self._round.has_failed((shape, length))
+
     def _that_may_share(self, sharing: list[Waiting]) -> list[Candidate]:
         """Return the first of each group that may share."""
-        pairs, gangs, others = self._round.pairs, list[Waiting](), list[Waiting]()
+        pairs, gangs, others = self._placement.pairs, list[Waiting](), list[Waiting]()
         for group, firsts in sharing:
-            (gangs if self._round.is_free_gang(group.request) else others).append((group, firsts))
+            (gangs if self._placement.is_free_gang(group.request) else others).append((group, firsts))
         answers = [pairs.may_share(group.request, _lengths(firsts)) for group, firsts in others]
         if gangs:
             answers += pairs.may_share_as_gangs(
@@ -148,7 +154,7 @@ class QueueRound:
     def _is_passed_again(self, group: LengthGroup, length: int) -> bool:
         """Of jobs equal to one that was started, the next was passed over."""
         assert self._latest is not None
-        if self._round.has_weighed(group.shape, length):
+        if self._placement.limit.has_weighed((group.shape, length)):
             return False
         return group.has_between(length, self._started[group, length], self._latest[0])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
-from scheduler_service.core.capacity import Resident, reserved_bytes, samples_per_gpu
+from scheduler_service.core.capacity import resident_on, samples_per_gpu
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
 from scheduler_service.core.inventory import Inventory, Kind, kind_of
 from scheduler_service.core.ledger import Ledger
@@ -22,10 +22,10 @@ from scheduler_service.policies.placement.free_gpus import (
     choose_free_gpus,
     fits_alone,
     free_by_kind_and_node,
-    ranked,
     without_host,
 )
-from scheduler_service.policies.placement.reasons import alone_reason, host_reason, impossible_reason, too_large
+from scheduler_service.policies.placement.reasons import host_reason, impossible_reason, too_large
+from scheduler_service.policies.placement.starts import start_on
 
 ChooseGpus = Callable[[Ledger, JobRequest, Mapping[str, Sequence[str]]], tuple[str, ...] | None]
 Placed = Callable[[JobRequest, tuple[str, ...]], None]
@@ -154,20 +154,13 @@ class ExclusiveRound:
     def _start(self, request: JobRequest, gpu_ids: tuple[str, ...]) -> Start:
         sub_batch = samples_per_gpu(request, request.gpus)
         gpu = self._view.gpus[gpu_ids[0]].gpu
-        prediction = self._view.predictions.job(request.key, gpu.device)
-        reserved = reserved_bytes(request, prediction, sub_batch, gpu) or gpu.memory_bytes
-        assignments = ranked(gpu_ids)
-        resident = Resident(request=request, sub_batch=sub_batch, memory_reserved_bytes=reserved)
-        self.ledger.place(resident, assignments)
+        resident = resident_on(request, self._view.predictions.job(request.key, gpu.device), sub_batch, gpu)
+        if resident is None:
+            raise AssertionError(f"{request.job_id} was given {gpu_ids[0]} without fitting it")
         self.take(gpu_ids)
         if self._placed is not None:
             self._placed(request, gpu_ids)
-        return Start(
-            job_id=request.job_id,
-            reason=alone_reason(self._view, request, gpu_ids),
-            assignments=assignments,
-            sub_batch=sub_batch,
-        )
+        return start_on(self.ledger, resident, gpu_ids)
 
     def _full(self, request: JobRequest) -> Reason:
         """Say what is missing now: GPUs, room on the hosts beside them, or only the way in which the policy spreads."""

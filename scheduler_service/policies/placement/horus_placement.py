@@ -17,10 +17,10 @@ import numpy as np
 from scheduler_service.core.capacity import (
     Resident,
     expected_bytes,
-    reserved_bytes,
+    resident_on,
     samples_per_gpu,
 )
-from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
+from scheduler_service.core.decisions import Candidate, Start
 from scheduler_service.core.gpu_arrays import LoadClass
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.length_queue import shape_of
@@ -29,14 +29,13 @@ from scheduler_service.core.records import Gpu, JobRequest, Reason
 from scheduler_service.core.sharing_consent import sharing_obstacle
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.policies.placement.cheapest_gpus import CheapestGpus, Costs
-from scheduler_service.policies.placement.free_gpus import ranked
 from scheduler_service.policies.placement.reasons import (
     full_reason,
     host_reason,
     impossible_reason,
     nearest_obstacle,
-    start_reason,
 )
+from scheduler_service.policies.placement.starts import start_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,7 @@ class _ClassCosts:
 
 
 class HorusPlacement:
-    """One call of decide: what earlier jobs took is gone for later ones.
+    """Jobs go to their cheapest GPUs, free or not; what earlier jobs took is gone for later ones.
 
     Args:
         view: The cluster.
@@ -132,7 +131,6 @@ class HorusPlacement:
         self._costs = costs
         self._ledger = Ledger(view)
         self._inventory = view.index.inventory
-        self._failed: dict[object, Reason] = {}
         self._columns = view.index.arrays.for_one_round()
         self._cheapest = CheapestGpus(view, self._columns, locality_gpus=costs.locality_gpus)
         self._class_costs: dict[object, _ClassCosts] = {}
@@ -147,28 +145,32 @@ class HorusPlacement:
         has_slot = len(load.residents) < self._costs.max_jobs_per_gpu
         return has_slot and not load.is_releasing and self._memory_left(load.gpu, load.memory_used_bytes) > 0
 
-    def has_room(self) -> bool:
-        """Say whether any GPU could take any job."""
-        return self._open_count > 0
+    def key(self, job: PendingJob) -> object:
+        """Return the shape of a job."""
+        return shape_of(job.request)
 
-    def known_obstacle(self, request: JobRequest) -> Reason | None:
-        """Return why a job cannot start where that needs no look at the GPUs: nobody can, or an equal job could not."""
-        return self._failed.get(shape_of(request)) if self._open_count else self._full
+    def closed(self) -> Reason | None:
+        """Return why no job can start any more."""
+        return None if self._open_count else self._full
 
-    def decide(self, job: PendingJob) -> Decision:
+    def opens_places(self, start: Start) -> bool:
+        """Costs only rise as GPUs fill."""
+        return False
+
+    def place(self, job: PendingJob) -> Start | Reason:
         """Start a job on its cheapest GPUs, or say why not."""
         request = job.request
         costs = self._cheapest.costs(request, self._costs_of_classes(request))
         chosen = self._cheapest.choose(request, costs)
-        gpu_ids = [self._columns.gpu_ids[position] for position in chosen or ()]
-        candidates = self._table(request, gpu_ids) if self._view.explain else ()
         if chosen is not None:
-            return self._start(request, chosen, float(costs[list(chosen)].sum()), candidates)
-        # Where nobody can start that is the reason, as `known_obstacle` tells it to those who ask for no table of GPUs.
+            return self._start(request, chosen, float(costs[list(chosen)].sum()))
+        # Where nobody can start that is the reason, as `closed` tells it to those who ask for no table of GPUs.
         wait_reason = self._wait_reason(request, costs) if self._open_count else self._full
-        reason = impossible_reason(self._view, self._inventory, request) or wait_reason
-        self._failed[shape_of(request)] = reason
-        return Hold(job_id=request.job_id, reason=reason, candidates=candidates)
+        return impossible_reason(self._view, self._inventory, request) or wait_reason
+
+    def candidates(self, job: PendingJob) -> tuple[Candidate, ...]:
+        """Return how every GPU looks for a job that waits."""
+        return self._table(job.request, ())
 
     def _costs_of_classes(self, request: JobRequest) -> Costs:
         """Return what each load class costs a job; equal jobs share it, and only new classes are priced."""
@@ -253,11 +255,8 @@ class HorusPlacement:
         return int(gpu.memory_bytes * self._costs.memory_max_ratio) - used_bytes
 
     def _resident(self, request: JobRequest, gpu: Gpu) -> Resident | None:
-        sub_batch = samples_per_gpu(request, request.gpus)
-        reserved = reserved_bytes(request, self._view.predictions.job(request.key, gpu.device), sub_batch, gpu)
-        if reserved is None:
-            return None
-        return Resident(request=request, sub_batch=sub_batch, memory_reserved_bytes=reserved)
+        prediction = self._view.predictions.job(request.key, gpu.device)
+        return resident_on(request, prediction, samples_per_gpu(request, request.gpus), gpu)
 
     def _utilization(self, resident: Resident, device: str) -> float:
         """A job about which nothing is known is taken to use the whole GPU."""
@@ -280,30 +279,22 @@ class HorusPlacement:
         for position in np.unique(self._columns.class_of, return_index=True)[1]:
             yield self._view.gpus[self._columns.gpu_ids[position]]
 
-    def _start(
-        self, request: JobRequest, chosen: Sequence[int], cost: float, candidates: tuple[Candidate, ...]
-    ) -> Start:
-        columns = self._columns
-        gpu_ids = tuple(columns.gpu_ids[position] for position in chosen)
-        gpu = self._view.gpus[gpu_ids[0]].gpu
-        resident = self._resident(request, gpu)
+    def _start(self, request: JobRequest, chosen: Sequence[int], cost: float) -> Start:
+        arrays = self._columns
+        gpu_ids = tuple(arrays.gpu_ids[position] for position in chosen)
+        resident = self._resident(request, self._view.gpus[gpu_ids[0]].gpu)
         if resident is None:
             raise AssertionError(f"{request.job_id} was priced on {gpu_ids[0]} without fitting it")
-        reason = start_reason(self._ledger, resident, gpu_ids, {"cost": cost})
-        assignments = ranked(gpu_ids)
-        self._ledger.place(resident, assignments)
-        columns.place(resident, chosen)
-        self._open_count -= sum(not self._is_open(columns.classes[columns.class_of[position]]) for position in chosen)
-        return Start(
-            job_id=request.job_id,
-            reason=reason,
-            assignments=assignments,
-            sub_batch=resident.sub_batch,
-            candidates=candidates,
-        )
+        table = self._table(request, gpu_ids)
+        start = start_on(self._ledger, resident, gpu_ids, numbers={"cost": cost}, candidates=table)
+        arrays.place(resident, chosen)
+        self._open_count -= sum(not self._is_open(arrays.classes[arrays.class_of[position]]) for position in chosen)
+        return start
 
     def _table(self, request: JobRequest, chosen: Sequence[str]) -> tuple[Candidate, ...]:
-        """Return every GPU as it looks to the job, those that could take it first."""
+        """Return every GPU as it looks to the job, those that could take it first; nothing where nobody asked."""
+        if not self._view.explain:
+            return ()
         looks = [self._option(request, entry) for entry in self._view.gpus.values()]
         options = sorted((one for one in looks if isinstance(one, _Option)), key=lambda option: option.order)
         feasible = [

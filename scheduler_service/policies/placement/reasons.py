@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
-from scheduler_service.core.capacity import Resident, expected_bytes, samples_per_gpu
-from scheduler_service.core.colocation_slowdown import expected_slowdowns, placement_slowdown
+from scheduler_service.core.capacity import expected_bytes, samples_per_gpu
 from scheduler_service.core.inventory import Inventory
-from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu, JobRequest, Reason
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.placement.free_gpus import fits_alone
@@ -46,39 +45,6 @@ def full_reason(view: SchedulingView) -> Reason:
     return Reason(code="CLUSTER_FULL", numbers={"gpus_in_cluster": len(view.gpus)})
 
 
-def start_reason(
-    ledger: Ledger,
-    resident: Resident,
-    gpu_ids: Sequence[str],
-    numbers: Mapping[str, float],
-    *,
-    shared_code: str = "STARTS_SHARED",
-) -> Reason:
-    """Say with whom a job shares, with the worst slowdown over its GPUs, its own and the others', where it is known.
-
-    Args:
-        ledger: The cluster before the start.
-        resident: The job.
-        gpu_ids: Where it starts.
-        numbers: What the policy adds, such as its cost.
-        shared_code: Of a start whose slowdowns are known.
-    """
-    view = ledger.view
-    shared = ((view.gpus[gpu_id].gpu, there) for gpu_id in gpu_ids if (there := ledger.residents(gpu_id)))
-    slowdowns = (expected_slowdowns((resident, *there), gpu, view.predictions) for gpu, there in shared)
-    slowdown = placement_slowdown(resident, slowdowns)
-    if not slowdown.neighbour_ids:
-        alone = alone_reason(view, resident.request, gpu_ids)
-        return Reason(code=alone.code, numbers={**alone.numbers, **numbers}, gpu_ids=alone.gpu_ids)
-    ratios = {"slowdown_ratio": slowdown.own_ratio, "neighbour_slowdown_ratio": slowdown.neighbour_ratio}
-    return Reason(
-        code=shared_code if slowdown.is_known else "STARTS_SHARED_BLINDLY",
-        numbers={**{name: ratio for name, ratio in ratios.items() if ratio is not None}, **numbers},
-        job_ids=slowdown.neighbour_ids,
-        gpu_ids=tuple(gpu_ids),
-    )
-
-
 def impossible_reason(view: SchedulingView, inventory: Inventory, request: JobRequest) -> Reason | None:
     """Return why a job could not even start on the empty cluster, or None when it could."""
     largest = max(inventory.count.values(), default=0)
@@ -109,14 +75,19 @@ def too_large(view: SchedulingView, request: JobRequest, gpu: Gpu) -> Reason:
     return Reason(code="MEMORY_EXCEEDS_GPU", numbers=numbers, gpu_ids=(gpu.gpu_id,))
 
 
-def alone_reason(view: SchedulingView, request: JobRequest, gpu_ids: Sequence[str]) -> Reason:
-    """Return why a job runs alone on these GPUs, for its start."""
+def alone_reason(
+    view: SchedulingView,
+    request: JobRequest,
+    gpu_ids: Sequence[str],
+    numbers: Mapping[str, float] = MappingProxyType({}),
+) -> Reason:
+    """Return why a job runs alone on these GPUs, for its start, with what the policy adds."""
     code = "STARTS_ALONE"
     if request.key in view.unpredictable_keys:
         code = "STARTS_ALONE_PREDICTION_FAILED"
     elif view.predictions.job(request.key, view.gpus[gpu_ids[0]].gpu.device) is None:
         code = "STARTS_ALONE_UNPREDICTED"
-    return Reason(code=code, numbers={"gpus_count": len(gpu_ids)}, gpu_ids=tuple(gpu_ids))
+    return Reason(code=code, numbers={"gpus_count": len(gpu_ids), **numbers}, gpu_ids=tuple(gpu_ids))
 
 
 def host_reason(request: JobRequest) -> Reason:
