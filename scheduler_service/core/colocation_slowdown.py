@@ -14,7 +14,6 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple, TypeVar
 
@@ -129,8 +128,7 @@ def expected_slowdowns(
         yield victim, ExpectedSlowdown(ratio, pairwise_sum_ratio, is_known, doubt)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementSlowdown:
+class PlacementSlowdown(NamedTuple):
     """What sharing is expected to cost where a job is placed, at worst over its GPUs.
 
     Attributes:
@@ -149,6 +147,10 @@ class PlacementSlowdown:
         return self.own_ratio is not None and self.neighbour_ratio is not None
 
 
+ALONE = PlacementSlowdown(own_ratio=0.0, neighbour_ratio=0.0, neighbour_ids=())
+"""Of a job that shares none of its GPUs."""
+
+
 def placement_slowdown(
     newcomer: Resident, gpus: Iterable[Iterable[tuple[Resident, ExpectedSlowdown]]]
 ) -> PlacementSlowdown:
@@ -158,20 +160,21 @@ def placement_slowdown(
         newcomer: The job.
         gpus: Of each of its GPUs that it shares, `expected_slowdowns` with the job.
     """
-    own: list[float | None] = [0.0]
-    others: list[float | None] = [0.0]
+    own_ratio = neighbour_ratio = 0.0
+    is_own_known = is_neighbour_known = True
     neighbour_ids: dict[str, None] = {}
     for slowdowns in gpus:
-        for victim, slowdown in slowdowns:
-            (own if victim is newcomer else others).append(slowdown.ratio if slowdown.is_known else None)
-            if victim is not newcomer:
+        for victim, (ratio, _, is_known, _) in slowdowns:
+            if victim is newcomer:
+                is_own_known &= is_known
+                own_ratio = ratio if ratio > own_ratio else own_ratio
+            else:
+                is_neighbour_known &= is_known
+                neighbour_ratio = ratio if ratio > neighbour_ratio else neighbour_ratio
                 neighbour_ids[victim.request.job_id] = None
-    return PlacementSlowdown(own_ratio=_worst(own), neighbour_ratio=_worst(others), neighbour_ids=tuple(neighbour_ids))
-
-
-def _worst(ratios: Sequence[float | None]) -> float | None:
-    known = [ratio for ratio in ratios if ratio is not None]
-    return max(known) if len(known) == len(ratios) else None
+    return PlacementSlowdown(
+        own_ratio if is_own_known else None, neighbour_ratio if is_neighbour_known else None, tuple(neighbour_ids)
+    )
 
 
 def utilization_of(resident: Resident, gpu: Gpu, predictions: Predictions) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduler_service.core.capacity import Resident, expected_bytes, resident_on
-from scheduler_service.core.colocation_slowdown import ExpectedSlowdown, PlacementSlowdown, placement_slowdown
+from scheduler_service.core.colocation_slowdown import ALONE, ExpectedSlowdown, PlacementSlowdown, placement_slowdown
 from scheduler_service.core.decisions import (
     Decision,
     Hold,
@@ -128,12 +128,11 @@ def _stated(placement: Placement, slowdown: PlacementSlowdown) -> Placement:
     """Return a placement with the slowdown that this check found, in its field and in the numbers of its reason."""
     before, is_shared = placement.reason.numbers, bool(slowdown.neighbour_ids)
     own_ratio = slowdown.own_ratio if is_shared else None
+    said = placement.predicted_slowdown_ratio, before.get("slowdown_ratio"), before.get("neighbour_slowdown_ratio")
+    if said == ((own_ratio, slowdown.own_ratio, slowdown.neighbour_ratio) if is_shared else (None, None, None)):
+        return placement
     found = {"slowdown_ratio": slowdown.own_ratio, "neighbour_slowdown_ratio": slowdown.neighbour_ratio}
     stated = {name: ratio for name, ratio in found.items() if ratio is not None and (is_shared or name in before)}
-    if placement.predicted_slowdown_ratio == own_ratio and stated == {
-        name: before[name] for name in found if name in before
-    }:
-        return placement
     numbers = {name: value for name, value in before.items() if name not in found} | stated
     reason = placement.reason if numbers == before else replace(placement.reason, numbers=numbers)
     return replace(placement, predicted_slowdown_ratio=own_ratio, reason=reason)
@@ -276,21 +275,22 @@ def _resident_or_obstacle(
     if resident is None:
         return _too_large(check.view, request, start, gpu)
     own_gpu_ids = {part.gpu_id for part in running.assignments} if running is not None else frozenset()
-    slowdowns: list[Sequence[tuple[Resident, ExpectedSlowdown]]] = []
+    shared: list[Sequence[tuple[Resident, ExpectedSlowdown]]] = []
     for assignment in start.assignments:
         gpu_view = check.view.gpus[assignment.gpu_id]
         there = check.ledger.residents(assignment.gpu_id)
-        others = [one for one in there if one.request.job_id != request.job_id]
-        consented = consented_slowdowns(resident, others, gpu_view.gpu, check.view.predictions) if others else ()
-        if isinstance(consented, Reason):
-            return consented
-        slowdowns.append(consented)
+        others = [one for one in there if one.request.job_id != request.job_id] if there else []
+        if others:
+            consented = consented_slowdowns(resident, others, gpu_view.gpu, check.view.predictions)
+            if isinstance(consented, Reason):
+                return consented
+            shared.append(consented)
         free_bytes = check.ledger.memory_free_bytes(gpu_view)
         if running is not None and assignment.gpu_id in own_gpu_ids:
             free_bytes += running.memory_reserved_bytes
         if resident.memory_reserved_bytes > free_bytes:
             return _memory_reason("MEMORY_DOES_NOT_FIT", gpu_view.gpu, resident.memory_reserved_bytes, free_bytes)
-    check.slowdowns[request.job_id] = placement_slowdown(resident, slowdowns)
+    check.slowdowns[request.job_id] = placement_slowdown(resident, shared) if shared else ALONE
     return resident
 
 

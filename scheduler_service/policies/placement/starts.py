@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from scheduler_service.core.capacity import Resident
-from scheduler_service.core.colocation_slowdown import PlacementSlowdown, expected_slowdowns, placement_slowdown
+from scheduler_service.core.colocation_slowdown import ALONE, PlacementSlowdown, expected_slowdowns, placement_slowdown
 from scheduler_service.core.decisions import Candidate, Start
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Reason
@@ -35,9 +35,12 @@ def start_on(
         candidates: How every GPU looked.
     """
     view = ledger.view
-    shared = ((view.gpus[gpu_id].gpu, there) for gpu_id in gpu_ids if (there := ledger.residents(gpu_id)))
-    slowdowns = (expected_slowdowns((resident, *there), gpu, view.predictions) for gpu, there in shared)
-    slowdown = placement_slowdown(resident, slowdowns)
+    shared = [
+        expected_slowdowns((resident, *there), view.gpus[gpu_id].gpu, view.predictions)
+        for gpu_id in gpu_ids
+        if (there := ledger.residents(gpu_id))
+    ]
+    slowdown = placement_slowdown(resident, shared) if shared else ALONE
     if slowdown.neighbour_ids:
         reason = _shared_reason(slowdown, gpu_ids, numbers or {}, shared_code)
     else:
