@@ -1,4 +1,4 @@
-"""What one decision costs on large clusters: `python -m benchmarks.decisions` prints JSON.
+"""What one decision costs on large clusters: `python -m benchmarks.decisions [NAME ...] [--without-arrays]`, as JSON.
 
 CPU seconds, best of five, at the size of each bar and at two, four and eight times that size. The index of a view,
 which the engine keeps up to date from event to event, is made before: building it is not part of a decision.
@@ -16,9 +16,12 @@ from functools import partial
 from benchmarks.extraction import best_cpu_s
 from benchmarks.large_clusters import LargeCluster
 from scheduler_service.core.view import SchedulingView
+from scheduler_service.policies.packing import ojpp_packing
+from scheduler_service.policies.pairing import sjf_sharing
 from scheduler_service.policy_registry import make_policy
 
 FACTORS = (1, 2, 4, 8)
+WITHOUT_ARRAYS = "--without-arrays"
 SLOWEST_S = 5.0
 """A size that takes longer than this is the last one of its curve."""
 
@@ -80,8 +83,10 @@ BARS: Sequence[Bar] = (
 )
 
 
-def main(names: Sequence[str] = ()) -> dict[str, object]:
-    """Measure the named bars, or all."""
+def main(names: Sequence[str] = (), *, without_arrays: bool = False) -> dict[str, object]:
+    """Measure the named bars, or all; without arrays each GPU is looked at, which is what arrays are worth."""
+    if without_arrays:
+        sjf_sharing.GPUS_IN_ARRAYS_MIN = ojpp_packing.GPUS_IN_ARRAYS_MIN = sys.maxsize
     return {bar.name: measure(bar) for bar in BARS if not names or bar.name in names}
 
 
@@ -123,4 +128,5 @@ def _prepared(cluster: LargeCluster) -> SchedulingView:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1:]), indent=2))
+    named = [name for name in sys.argv[1:] if name != WITHOUT_ARRAYS]
+    print(json.dumps(main(named, without_arrays=len(named) < len(sys.argv[1:])), indent=2))

@@ -142,7 +142,7 @@ def watch(workload: Fluctuation, policy: str) -> Watched:
             state = simulation.engine.state
             shared = [one.gpu.gpu_id for one in state.gpus.values() if len(one.job_ids) > 1]
             seen.worst_by_minute[minute] = max(
-                (state.slowdown_ewma_ratios.get(one, 0.0) for one in shared), default=0.0
+                (state.occupancy.slowdown_ewma_ratios.get(one, 0.0) for one in shared), default=0.0
             )
 
     simulation = Simulation(

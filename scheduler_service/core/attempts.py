@@ -68,7 +68,7 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
     )
     state.next_fence += 1
     state.put_job(job)
-    neighbours = state.neighbours(job)
+    neighbours = state.occupancy.neighbours(job)
     if neighbours:
         note_new_neighbourhood(state, (job.job_id, *neighbours), is_shared=True)
     step.commands += launch_commands(state, job)
@@ -151,7 +151,7 @@ def leave_gpus(
 
 def end(state: ClusterState, job: JobRecord, phase: Phase, reason: Reason, step: Step, *, message: str = "") -> None:
     """End a job for good; the GPUs that it held are shown as its last ones."""
-    neighbours = state.neighbours(job) if job.holds_gpus else ()
+    neighbours = state.occupancy.neighbours(job) if job.holds_gpus else ()
     if job.holds_gpus:
         job = leave_gpus(state, job, step, has_steps=False, is_complete=phase is Phase.FINISHED)
     step.is_decision_due = True
@@ -171,7 +171,7 @@ def end(state: ClusterState, job: JobRecord, phase: Phase, reason: Reason, step:
 
 def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: Step, *, wait_ms: int) -> None:
     """Put a job back into the queue; only steps inside a believed checkpoint count."""
-    neighbours = state.neighbours(job)
+    neighbours = state.occupancy.neighbours(job)
     job = leave_gpus(state, job, step, has_steps=True)
     job = with_history(
         job,

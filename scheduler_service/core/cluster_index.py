@@ -120,27 +120,27 @@ class KeptIndex:
     @property
     def free_gpu_ids(self) -> AbstractSet[str]:
         """Usable GPUs that hold nothing and release nothing."""
-        return self._state.free_gpu_ids
+        return self._state.occupancy.free_gpu_ids
 
     @property
     def lone_gpu_ids(self) -> AbstractSet[str]:
         """Usable GPUs that hold exactly one job and release nothing."""
-        return self._state.lone_gpu_ids
+        return self._state.occupancy.lone_gpu_ids
 
     @property
     def free_places(self) -> FreePlaces:
         """The free GPUs by kind and node."""
-        return self._state.free_places
+        return self._state.occupancy.free_places
 
     @property
     def inventory(self) -> Inventory:
         """What the usable nodes have."""
-        return self._state.inventory
+        return self._state.occupancy.inventory
 
     @property
     def pending_by_id(self) -> Mapping[str, PendingJob]:
         """The jobs that a policy may start now, by id."""
-        return self._state.ready_jobs().by_id
+        return self._state.waiting.ready_jobs().by_id
 
     @property
     def reported(self) -> Mapping[str, RunningJob]:
@@ -160,7 +160,7 @@ class KeptIndex:
     @property
     def lengths(self) -> LengthQueue:
         """The ready jobs by remaining time."""
-        return self._state.read_lengths()
+        return self._state.waiting.read_lengths({device for device, _ in self.inventory.gpus}, self._state.predictions)
 
     @property
     def prediction_changes(self) -> ChangeLog:
@@ -190,17 +190,17 @@ class KeptArrays:
         """Return the arrays as of a view of the state."""
         arrays, state = self._arrays, self._state
         is_crowded = arrays is not None and len(arrays.classes) > len(arrays.gpu_ids) + UNUSED_CLASSES_MAX
-        if arrays is None or is_crowded or self._layout != state.layout:
-            self._layout = state.layout
+        if arrays is None or is_crowded or self._layout != state.occupancy.layout:
+            self._layout = state.occupancy.layout
             arrays = self._arrays = build_arrays(view)
-        elif state.touched_gpu_ids:
+        elif state.occupancy.touched_gpu_ids:
             self._catch_up(view, arrays)
-        state.touched_gpu_ids.clear()
+        state.occupancy.touched_gpu_ids.clear()
         return arrays
 
     def _catch_up(self, view: SchedulingView, arrays: GpuArrays) -> None:
         ledger, node_ids = Ledger(view), set[str]()
-        for gpu_id in sorted(self._state.touched_gpu_ids):
+        for gpu_id in sorted(self._state.occupancy.touched_gpu_ids):
             entry = view.gpus.get(gpu_id)
             if entry is not None:
                 arrays.put_gpu(gpu_id, load_of(entry, ledger.residents(gpu_id)))
@@ -224,12 +224,12 @@ class KeptTimes:
     def read(self, view: SchedulingView, arrays: GpuArrays) -> RemainingTimes:
         """Return the times as of a view of the state; GPUs at their positions in the arrays."""
         state, times = self._state, self._times
-        touched: Iterable[str] = state.touched_job_ids
-        if times is None or self._layout != state.layout:
-            self._layout, touched = state.layout, state.running
+        touched: Iterable[str] = state.occupancy.touched_job_ids
+        if times is None or self._layout != state.occupancy.layout:
+            self._layout, touched = state.occupancy.layout, state.running
             times = self._times = KeptRemainingTimes(arrays.position_of)
         for job_id in touched:
             job = state.jobs[job_id]
             times.put(view, job, pace_ms=job.pace_ms or inf)
-        state.touched_job_ids.clear()
+        state.occupancy.touched_job_ids.clear()
         return times.at(view.now_ms)

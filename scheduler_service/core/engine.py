@@ -154,7 +154,7 @@ class SchedulerEngine:
 
     def _ask(self, view: SchedulingView) -> CheckedPlan:
         """Ask the policy and check its answer; one that raises holds every job and is recorded."""
-        pending = self._state.ready_jobs().by_id
+        pending = self._state.waiting.ready_jobs().by_id
         try:
             decisions: Sequence[Decision] = tuple(self._policy.decide(view))
         except Exception as error:  # a policy's bug must not stop the cluster; it is recorded
@@ -193,16 +193,16 @@ class SchedulerEngine:
         state = self._state
         return SchedulingView(
             now_ms=state.now_ms,
-            nodes=state.usable_nodes,
+            nodes=state.occupancy.usable_nodes,
             gpus=state.usable_gpus,
-            pending=state.ready_jobs(),
+            pending=state.waiting.ready_jobs(),
             running=RunningNow(state.running, state.now_ms),
             predictions=state.predictions,
             seed=state.seed,
             explain=explain,
             unpredictable_keys=state.predictions.unpredictable_keys,
-            host_use=state.host_use,
-            slowdown_ewma_ratios=state.slowdown_ewma_ratios,
+            host_use=state.occupancy.host_use,
+            slowdown_ewma_ratios=state.occupancy.slowdown_ewma_ratios,
             nodes_per_job_max=self._nodes_per_job_max,
             can_move=self._can_move,
             index=self._index,
@@ -294,7 +294,7 @@ def _prediction_failed(state: ClusterState, event: events.PredictionFailed, step
 
 
 def _show_jobs_of(state: ClusterState, key: str, step: Step) -> None:
-    for job_id in state.pending_with_key(key):
+    for job_id in state.waiting.with_key(key):
         step.is_decision_due |= refresh_hold(state, job_id)
 
 

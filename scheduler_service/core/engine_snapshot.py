@@ -71,7 +71,7 @@ def encode_state(state: ClusterState, *, wakes_at_ms: tuple[int, ...]) -> dict[s
         predictions=state.predictions.stored(),
         wakes_at_ms=wakes_at_ms,
         rejected=tuple(state.rejected),
-        slowdown_ewma_ratios=state.slowdown_ewma_ratios,
+        slowdown_ewma_ratios=state.occupancy.slowdown_ewma_ratios,
     )
     return {"format": FORMAT_VERSION, "state": encode(StoredState, stored)}
 
@@ -104,10 +104,10 @@ def decode_state(snapshot: Mapping[str, Any], *, ended_jobs_max: int) -> tuple[C
     for node in stored.nodes:
         state.put_node(node)
     for gpu_id, ratio in stored.slowdown_ewma_ratios.items():
-        state.put_slowdown_ewma(gpu_id, ratio)
+        state.occupancy.put_slowdown_ewma(gpu_id, ratio)
     _load_jobs(state, stored)
     for ghost in stored.ghosts:
-        state.put_ghost(ghost)
+        state.occupancy.put_ghost(ghost)
     state.load_registers(living_keys=stored.living_keys, devices=stored.devices)
     state.rejected.extend(stored.rejected)
     return state, stored.wakes_at_ms

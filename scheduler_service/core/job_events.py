@@ -71,7 +71,7 @@ def cancel(state: ClusterState, event: events.JobCancelled, step: Step) -> None:
 
 def report(state: ClusterState, event: events.AttemptReport, step: Step) -> None:
     """Apply what an agent says about an attempt; stale reports change nothing."""
-    if isinstance(event, ENDING_EVENTS) and state.drop_ghost((event.job_id, event.attempt, event.fence)):
+    if isinstance(event, ENDING_EVENTS) and state.occupancy.drop_ghost((event.job_id, event.attempt, event.fence)):
         step.is_decision_due = True
     job = state.jobs.get(event.job_id)
     if job is not None and job.fence and (job.attempt, job.fence) == (event.attempt, event.fence):
@@ -123,7 +123,7 @@ def confirm_start(state: ClusterState, job: JobRecord) -> None:
         neighbours_since_ms=state.now_ms,
     )
     state.put_job(running)
-    note_new_neighbourhood(state, state.neighbours(running))
+    note_new_neighbourhood(state, state.occupancy.neighbours(running))
 
 
 def _progressed_while_starting(state: ClusterState, job: JobRecord, event: events.JobProgressed, step: Step) -> None:

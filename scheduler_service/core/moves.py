@@ -51,7 +51,7 @@ def complete_move(state: ClusterState, job: JobRecord, step: Step) -> None:
         requeue(state, job.changed(preemptions=job.preemptions + 1), lost, step, wait_ms=0)
         return
     is_reshape = (len(target.assignments), target.sub_batch) != (len(job.assignments), job.sub_batch)
-    left_behind = state.neighbours(job)
+    left_behind = state.occupancy.neighbours(job)
     job = leave_gpus(state, job, step, has_steps=True)
     job = job.changed(
         steps_done=max(job.checkpoint_step, 0),

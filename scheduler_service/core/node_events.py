@@ -25,7 +25,9 @@ from scheduler_service.core.step import Step
 def join(state: ClusterState, event: NodeJoined, step: Step) -> None:
     """Take a node in and bring what the engine believes into line with what the node says."""
     node_id = event.node.node_id
-    believed = tuple(job_id for job_id in state.jobs_on_node(node_id) if _has_attempt_on(state, job_id, node_id))
+    believed = tuple(
+        job_id for job_id in state.occupancy.jobs_on_node(node_id) if _has_attempt_on(state, job_id, node_id)
+    )
     known_devices = frozenset(state.devices)
     had_gpus = bool(state.gpus)
     state.put_node(_cleaned(state, event.node))
@@ -67,7 +69,7 @@ def _exorcise(state: ClusterState, node_id: str, running: RunningAttempt, step: 
         node_id=node_id,
         gpu_ids=running.gpu_ids,
     )
-    state.put_ghost(ghost)
+    state.occupancy.put_ghost(ghost)
     step.commands.append(stop_ghost(ghost))
 
 
@@ -86,7 +88,7 @@ def stop_ghost(ghost: Ghost) -> StopJob:
 def _drop_ghosts(state: ClusterState, node_id: str) -> None:
     for key, ghost in tuple(state.ghosts.items()):
         if ghost.node_id == node_id:
-            state.drop_ghost(key)
+            state.occupancy.drop_ghost(key)
 
 
 def disconnect(state: ClusterState, event: NodeDisconnected, step: Step) -> None:
@@ -104,7 +106,7 @@ def lose_node(state: ClusterState, event: NodeLost, step: Step) -> None:
         return
     state.put_node(replace(node, connected=False))
     _drop_ghosts(state, event.node_id)
-    for job_id in state.jobs_on_node(event.node_id):
+    for job_id in state.occupancy.jobs_on_node(event.node_id):
         job = _without_target_on(state, state.jobs[job_id], event.node_id)
         state.put_job(job)
         if not _has_attempt_on(state, job_id, event.node_id):

@@ -37,7 +37,7 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: St
     if report.steps_done >= job.steps_done:
         changes |= _newest_values(job, report, has_window=has_window)
     if has_window and windows_seen > 1 and job.phase is Phase.RUNNING:
-        others = state.neighbours(job)
+        others = state.occupancy.neighbours(job)
         if _is_clean(state, job, report, others):
             changes |= _learned(state, job, report, others)
     state.put_job(tell_progress(state, job.changed(**changes), step))
@@ -113,6 +113,6 @@ def _learned_alone(state: ClusterState, job: JobRecord, report: JobProgressed, d
 
 def _update_gpus(state: ClusterState, job: JobRecord, slowdown_ratio: float) -> None:
     for part in job.assignments:
-        past = state.slowdown_ewma_ratios.get(part.gpu_id, 0.0)
+        past = state.occupancy.slowdown_ewma_ratios.get(part.gpu_id, 0.0)
         if (slowdown_ratio or past) and part.gpu_id in state.gpus:
-            state.put_slowdown_ewma(part.gpu_id, moving_average(past, max(slowdown_ratio, 0.0)))
+            state.occupancy.put_slowdown_ewma(part.gpu_id, moving_average(past, max(slowdown_ratio, 0.0)))

@@ -37,7 +37,8 @@ class OpenGpus:
 
     def rebuild(self, entries: Iterable[GpuView]) -> None:
         """Start over with these GPUs."""
-        self._free, self._lone, self.free_places = {}, {}, {}
+        for kept in (self._free, self._lone, self.free_places):
+            kept.clear()
         for entry in entries:
             self.put(entry)
 

@@ -105,7 +105,7 @@ class AgentDoor:
 
     def _check_attempts(self, node_id: str, listed: Sequence[node_agent_pb2.AttemptStatus]) -> None:
         state = self._loop.engine.state
-        held = [state.jobs[job_id] for job_id in state.jobs_on_node(node_id)]
+        held = [state.jobs[job_id] for job_id in state.occupancy.jobs_on_node(node_id)]
         missing = [job.job_id for job in held if job.phase in _WITH_PROCESS and node_id in job.node_ids]
         known = {one.key.job_id for one in listed if standing_of(state, one.key, node_id) is Standing.HELD}
         if not missing or not known.isdisjoint(missing):

@@ -40,7 +40,7 @@ def told_reason(state: ClusterState, job: JobRecord, reason: Reason) -> Reason:
 
 def _too_few_gpus(state: ClusterState, job: JobRecord) -> Reason | None:
     wanted = min(job.request.allowed_gpus, default=job.request.gpus)
-    most = max(state.inventory.count.values(), default=0)
+    most = max(state.occupancy.inventory.count.values(), default=0)
     numbers = {"gpus_needed": wanted, "gpus_in_cluster": most}
     return Reason(code="GPUS_NOT_IN_CLUSTER", numbers=numbers) if wanted > most else None
 
@@ -49,7 +49,7 @@ def _fits_nowhere(state: ClusterState, job: JobRecord) -> Reason | None:
     """Return the largest GPU's reason where every usable kind of GPU is too small for a job; None = one may do."""
     largest: Reason | None = None
     samples = samples_per_gpu(job.request, job.request.gpus)
-    for gpu in state.inventory.gpus.values():
+    for gpu in state.occupancy.inventory.gpus.values():
         reason = too_large_alone(job.request, samples, gpu, state.predictions)
         if reason is None:
             return None

@@ -142,7 +142,7 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         state = self._cluster.engine.state
         reason, candidates = present_reason(state, job), []
         # Beyond it the newest decision has to do: agents must not wait for their leases meanwhile.
-        if len(state.ready_jobs()) * len(state.usable_gpus) <= validation.EXPLAINED_LOOKS_MAX:
+        if len(state.waiting.ready_jobs()) * len(state.usable_gpus) <= validation.EXPLAINED_LOOKS_MAX:
             decision = self._cluster.engine.explain(request.job_id)
             reason, candidates = decision.reason, candidate_messages(decision.candidates)
         name_neighbours(state, job, candidates)

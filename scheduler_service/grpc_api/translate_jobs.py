@@ -125,7 +125,7 @@ def _neighbour_messages(state: ClusterState, job: JobRecord) -> list[scheduling_
     if not job.holds_gpus:
         return []
     device = _device_of(state, job)
-    others = state.neighbours(job)
+    others = state.occupancy.neighbours(job)
     messages = []
     for other_id in others:
         message = _neighbour_message(state, job, state.jobs[other_id], device)

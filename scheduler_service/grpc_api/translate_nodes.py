@@ -38,7 +38,7 @@ def _gpu_message(state: ClusterState, view: GpuView, session: AgentSession | Non
         memory_reserved_bytes=view.memory_reserved_bytes,
         memory_used_bytes=observed.memory_used_bytes,
         utilization_ratio=observed.utilization_ratio,
-        slowdown_ewma_ratio=state.slowdown_ewma_ratios.get(view.gpu.gpu_id, 0.0),
+        slowdown_ewma_ratio=state.occupancy.slowdown_ewma_ratios.get(view.gpu.gpu_id, 0.0),
         releasing=view.is_releasing,
         node_id=view.node_id,
         index=view.gpu.index,

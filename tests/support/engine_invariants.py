@@ -74,7 +74,7 @@ def _gpu_violations(state: ClusterState) -> Iterator[str]:
         if is_releasing != view.is_releasing:
             yield f"{gpu_id} releasing is {view.is_releasing}"
         is_free = gpu_id in state.usable_gpus and not holders and not is_releasing
-        if is_free != (gpu_id in state.free_gpu_ids):
+        if is_free != (gpu_id in state.occupancy.free_gpu_ids):
             yield f"{gpu_id} free is not {is_free}"
 
 
@@ -88,7 +88,7 @@ def _index_violations(state: ClusterState) -> Iterator[str]:
         if indexed != found:
             yield f"phase {phase}: indexed {sorted(indexed)}, found {sorted(found)}"
     pending = set(state.in_phase(Phase.PENDING))
-    ready = [job.request.job_id for job in state.ready_jobs()]
+    ready = [job.request.job_id for job in state.waiting.ready_jobs()]
     if set(ready) | set(state.holds) != pending or set(ready) & set(state.holds):
         yield f"pending {sorted(pending)} are not {ready} and {sorted(state.holds)}"
     undecided = sorted(pending - set(state.decisions))

@@ -293,7 +293,7 @@ def test_measured_slowdown_overrides_the_predicted_one_and_is_reported_once() ->
     assert seen is not None
     assert (seen.level.value, round(seen.slowdown_ratio, 6)) == ("observed", 0.2)
     assert play.engine.state.jobs["a"].observed_slowdown_ratio == pytest.approx(0.2)
-    assert play.engine.state.slowdown_ewma_ratios["n0.0"] == pytest.approx(0.9 * 0.1 * 0.2 + 0.1 * 0.2)
+    assert play.engine.state.occupancy.slowdown_ewma_ratios["n0.0"] == pytest.approx(0.9 * 0.1 * 0.2 + 0.1 * 0.2)
 
 
 def test_ended_jobs_are_kept_up_to_the_bound() -> None:

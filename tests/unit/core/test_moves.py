@@ -106,7 +106,7 @@ def test_success_of_a_program_that_was_told_to_stop_needs_its_steps(missing_step
 def test_both_places_are_kept_while_the_job_moves() -> None:
     moving = Moving()
     moving.wish(migrate("n1.1"))
-    assert set(moving.engine.state.free_gpu_ids) == {"n0.1", "n1.0"}
+    assert set(moving.engine.state.occupancy.free_gpu_ids) == {"n0.1", "n1.0"}
     moving.tell(events.JobSubmitted, request=job("late", gpus=2))
     assert moving.engine.state.decisions["late"].reason.code == "NO_FREE_GPU"
     moving.stopped()
@@ -123,7 +123,7 @@ def test_a_reshape_gives_the_job_more_gpus_and_smaller_sub_batches() -> None:
     moving.wish(reshape("n0.1", sub_batch=2))
     moving.stopped()
     assert (moving.job.gpu_ids, moving.job.sub_batch, moving.job.reshapes) == (("n0.1",), 2, 2)
-    assert "n0.0" in moving.engine.state.free_gpu_ids
+    assert "n0.0" in moving.engine.state.occupancy.free_gpu_ids
 
 
 @pytest.mark.parametrize("fault", ["lost", "disconnected", "sick"])
@@ -158,13 +158,13 @@ def test_a_job_that_is_cancelled_or_ends_on_the_way_leaves_both_places() -> None
     for moving in (cancelled, finished):
         moving.wish(migrate("n1.1"))
     cancelled.tell(events.JobCancelled, job_id="j0")
-    assert "n1.1" in cancelled.engine.state.free_gpu_ids
+    assert "n1.1" in cancelled.engine.state.occupancy.free_gpu_ids
     cancelled.stopped()
     assert cancelled.job.phase is Phase.CANCELLED
     finished.report(events.JobFinished, steps_done=10)
     assert finished.job.phase is Phase.FINISHED
     for moving in (cancelled, finished):
-        assert len(moving.engine.state.free_gpu_ids) == 4
+        assert len(moving.engine.state.occupancy.free_gpu_ids) == 4
 
 
 def test_a_snapshot_in_the_middle_of_a_move_goes_on_to_the_same_place() -> None:

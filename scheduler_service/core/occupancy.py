@@ -1,0 +1,214 @@
+"""What every GPU and host holds, and which of them are usable, free, or hold one job."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from types import MappingProxyType
+
+from scheduler_service.core.inventory import Inventory, count_gpus
+from scheduler_service.core.job_records import Ghost, JobRecord
+from scheduler_service.core.open_gpus import FreePlaces, OpenGpus
+from scheduler_service.core.records import Assignment, Node, Phase
+from scheduler_service.core.view import GpuView, HostUse
+
+_NOTHING = HostUse()
+
+
+class Occupancy:
+    """Nodes and GPUs with what is on them; kept up to date by the state that owns it.
+
+    Args:
+        jobs: Every job by id, as the owner keeps them.
+
+    Attributes:
+        nodes: Every node ever joined, by id; `connected` says whether it is there.
+        gpus: Every GPU of every node with what it holds, by id.
+        usable_nodes: Connected and schedulable nodes.
+        usable_gpus: Healthy GPUs of usable nodes, in node and index order.
+        host_use: What jobs occupy of each node's host, by node id.
+        ghosts: Attempts given up whose end was not confirmed, by (job, attempt, fence).
+        slowdown_ewma_ratios: Moving average of the slowdowns measured on each GPU, by its id; absent = 0.
+        layout: Counts the changes of nodes.
+        touched_gpu_ids: GPUs that events have touched; their reader empties it.
+        touched_job_ids: Running jobs that events have touched; their reader empties it.
+    """
+
+    def __init__(self, jobs: Mapping[str, JobRecord]) -> None:
+        self._jobs = jobs
+        self._nodes: dict[str, Node] = {}
+        self.nodes: Mapping[str, Node] = MappingProxyType(self._nodes)
+        self._gpus: dict[str, GpuView] = {}
+        self.gpus: Mapping[str, GpuView] = MappingProxyType(self._gpus)
+        self._usable_nodes: dict[str, Node] = {}
+        self.usable_nodes: Mapping[str, Node] = MappingProxyType(self._usable_nodes)
+        self._usable_gpus: dict[str, GpuView] = {}
+        self.usable_gpus: Mapping[str, GpuView] = MappingProxyType(self._usable_gpus)
+        self._host_use: dict[str, HostUse] = {}
+        self.host_use: Mapping[str, HostUse] = MappingProxyType(self._host_use)
+        self._ghosts: dict[tuple[str, int, int], Ghost] = {}
+        self.ghosts: Mapping[tuple[str, int, int], Ghost] = MappingProxyType(self._ghosts)
+        self._slowdown_ewma_ratios: dict[str, float] = {}
+        self.slowdown_ewma_ratios: Mapping[str, float] = MappingProxyType(self._slowdown_ewma_ratios)
+        self._inventory: Inventory | None = None
+        self._open = OpenGpus()
+        self._holders: dict[str, list[str]] = {}
+        self.layout = 0
+        self.touched_gpu_ids: set[str] = set()
+        self.touched_job_ids: set[str] = set()
+
+    @property
+    def free_gpu_ids(self) -> AbstractSet[str]:
+        """Usable GPUs that hold nothing and release nothing."""
+        return self._open.free_ids
+
+    @property
+    def lone_gpu_ids(self) -> AbstractSet[str]:
+        """Usable GPUs that hold exactly one job and release nothing."""
+        return self._open.lone_ids
+
+    @property
+    def free_places(self) -> FreePlaces:
+        """The free GPUs by kind and node."""
+        return self._open.free_places
+
+    @property
+    def inventory(self) -> Inventory:
+        """What the usable nodes have."""
+        if self._inventory is None:
+            self._inventory = count_gpus(self._usable_gpus.values())
+        return self._inventory
+
+    def jobs_on_gpu(self, gpu_id: str) -> tuple[str, ...]:
+        """Return the jobs that hold a GPU or will move there, in the order of their present attempts."""
+        return tuple(self._holders.get(gpu_id, ()))
+
+    def jobs_on_node(self, node_id: str) -> tuple[str, ...]:
+        """Return the jobs that hold any GPU of a node or will move to one."""
+        gpus = self._nodes[node_id].gpus if node_id in self._nodes else ()
+        return tuple(dict.fromkeys(job_id for gpu in gpus for job_id in self._holders.get(gpu.gpu_id, ())))
+
+    def neighbours(self, job: JobRecord) -> tuple[str, ...]:
+        """Return the other jobs on any GPU of a job."""
+        found: dict[str, None] = {}
+        for part in job.assignments:
+            for other in self._holders.get(part.gpu_id, ()):
+                found[other] = None
+        found.pop(job.job_id, None)
+        return tuple(found)
+
+    def update(self, job: JobRecord, before: JobRecord | None) -> None:
+        """Bring what a job holds up to date."""
+        held_before = before.occupied_bytes if before is not None else {}
+        held_now = job.occupied_bytes
+        if not held_before and not held_now:
+            return
+        for gpu_id in held_before:
+            self._holders[gpu_id].remove(job.job_id)
+        for gpu_id in held_now:
+            insort(self._holders.setdefault(gpu_id, []), job.job_id, key=lambda job_id: self._jobs[job_id].fence)
+        nodes = self._refresh_gpus(held_before | held_now)
+        if job.request.cpu_cores or job.request.host_memory_bytes:
+            self._refresh_hosts(nodes)
+
+    def put_ghost(self, ghost: Ghost) -> None:
+        """Remember an attempt that must end although nobody wants it any more."""
+        self._ghosts[ghost.job_id, ghost.attempt, ghost.fence] = ghost
+        self._refresh_gpus(ghost.gpu_ids)
+
+    def drop_ghost(self, key: tuple[str, int, int]) -> bool:
+        """Forget a ghost whose end was confirmed; False when there was none."""
+        ghost = self._ghosts.pop(key, None)
+        if ghost is None:
+            return False
+        self._refresh_gpus(ghost.gpu_ids)
+        return True
+
+    def put_node(self, node: Node) -> None:
+        """Store a node with its GPUs."""
+        before = self._nodes.get(node.node_id)
+        self._nodes[node.node_id] = node
+        kept = {gpu.gpu_id for gpu in node.gpus}
+        for gpu in before.gpus if before is not None else ():
+            if gpu.gpu_id not in kept:
+                del self._gpus[gpu.gpu_id]
+                self._slowdown_ewma_ratios.pop(gpu.gpu_id, None)
+        for gpu in node.gpus:
+            self._gpus[gpu.gpu_id] = GpuView(gpu=gpu, node_id=node.node_id)
+        self._rebuild_usable()
+        self._refresh_hosts(self._refresh_gpus(kept))
+
+    def put_slowdown_ewma(self, gpu_id: str, ratio: float) -> None:
+        """Store the moving average of the slowdowns seen on a GPU."""
+        self._slowdown_ewma_ratios[gpu_id] = ratio
+
+    def _rebuild_usable(self) -> None:
+        """Keep the order by node and index; nodes change rarely."""
+        self.layout += 1
+        self._inventory = None
+        nodes = sorted(self._nodes.values(), key=lambda node: node.node_id)
+        self._usable_nodes.clear()
+        self._usable_nodes.update((node.node_id, node) for node in nodes if node.connected and node.schedulable)
+        self._usable_gpus.clear()
+        for node in self._usable_nodes.values():
+            in_order = sorted(node.gpus, key=lambda gpu: (gpu.index, gpu.gpu_id))
+            self._usable_gpus.update((gpu.gpu_id, self._gpus[gpu.gpu_id]) for gpu in in_order if gpu.healthy)
+        self._open.rebuild(self._usable_gpus.values())
+
+    def _refresh_gpus(self, gpu_ids: Collection[str]) -> Collection[str]:
+        """Bring what GPUs hold up to date; return their nodes."""
+        haunted = {gpu_id for ghost in self._ghosts.values() for gpu_id in ghost.gpu_ids}
+        touched_nodes: dict[str, None] = {}
+        self.touched_gpu_ids.update(gpu_ids)
+        for gpu_id in gpu_ids:
+            view = self._gpus.get(gpu_id)
+            if view is None:
+                continue
+            self._gpus[gpu_id] = view = self._occupied(view, is_haunted=gpu_id in haunted)
+            touched_nodes[view.node_id] = None
+            if gpu_id in self._usable_gpus:
+                self._usable_gpus[gpu_id] = view
+                self._open.put(view)
+                self.touched_job_ids.update(view.job_ids)
+        return touched_nodes
+
+    def _refresh_hosts(self, node_ids: Iterable[str]) -> None:
+        for node_id in node_ids:
+            jobs = (self._jobs[job_id] for job_id in self.jobs_on_node(node_id))
+            self._host_use[node_id] = host_use_of(jobs, self._nodes[node_id])
+
+    def _occupied(self, view: GpuView, *, is_haunted: bool) -> GpuView:
+        gpu_id = view.gpu.gpu_id
+        jobs = [self._jobs[job_id] for job_id in self._holders.get(gpu_id, ())]
+        return GpuView(
+            gpu=view.gpu,
+            node_id=view.node_id,
+            job_ids=tuple(job.job_id for job in jobs),
+            memory_reserved_bytes=sum(job.bytes_on(gpu_id) for job in jobs),
+            is_releasing=is_haunted or any(job.phase is Phase.STOPPING for job in jobs),
+        )
+
+
+def host_use_of(jobs: Iterable[JobRecord], node: Node) -> HostUse:
+    """Return what these jobs occupy of a node; one that moves keeps the larger of its two parts."""
+    asking = [job for job in jobs if job.request.cpu_cores or job.request.host_memory_bytes]
+    if not asking:
+        return _NOTHING
+    gpu_ids = {gpu.gpu_id for gpu in node.gpus}
+    cpu_cores, host_memory_bytes = 0.0, 0
+    for job in asking:
+        parts = [_host_part(job, job.assignments, gpu_ids)]
+        if job.target is not None:
+            parts.append(_host_part(job, job.target.assignments, gpu_ids))
+        cpu_cores += max(part.cpu_cores for part in parts)
+        host_memory_bytes += max(part.host_memory_bytes for part in parts)
+    return HostUse(cpu_cores=cpu_cores, host_memory_bytes=host_memory_bytes)
+
+
+def _host_part(job: JobRecord, assignments: Sequence[Assignment], gpu_ids: Collection[str]) -> HostUse:
+    here = sum(part.gpu_id in gpu_ids for part in assignments)
+    return HostUse(
+        cpu_cores=job.request.cpu_cores * here / len(assignments),
+        host_memory_bytes=job.request.host_memory_bytes * here // len(assignments),
+    )
