@@ -245,7 +245,7 @@ def _stretch(world: World, pair: Outcome, slowdown_ratio: float | None, number: 
             device=DEVICE,
             job=victim,
             others=() if slowdown_ratio is None else (other,),
-            sub_batch=victim.settings.global_batch_size,
+            micro_batch_size=victim.settings.global_batch_size,
             steps=_STEPS,
             window_ms=round(_ALONE_MS * (1.0 + (slowdown_ratio or 0.0))),
         )

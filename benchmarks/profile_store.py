@@ -42,7 +42,7 @@ def _stretches(count: int) -> Iterator[Stretch]:
             device="cpu-standin",
             job=jobs[0],
             others=tuple(jobs[1:]) if number % 4 == 3 else (),
-            sub_batch=16,
+            micro_batch_size=16,
             steps=4_000,
             window_ms=20_000 + number % 7,
             utilization_ratio=0.7,

@@ -240,5 +240,6 @@ def _measured_job(spec: dict[str, object]) -> MeasuredJob | None:
     return MeasuredJob(
         graph_sha256=read_text(record, "graph_sha256"),
         settings=settings,
-        sub_batch=read_integer(record, "sub_batch"),
+        # Agents before 0.2 called it otherwise.
+        micro_batch_size=read_integer(record, "micro_batch_size") or read_integer(record, "sub_batch"),
     )

@@ -55,8 +55,8 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
         rank=min((assignment.rank for assignment in message.assignments), default=0),
         working_directory=spec.working_directory,
         environment=dict(spec.environment),
-        global_batch=spec.settings.global_batch_size,
-        sub_batch=message.micro_batch_size,
+        global_batch_size=spec.settings.global_batch_size,
+        micro_batch_size=message.micro_batch_size,
         accumulation_steps=message.accumulation_steps,
         granted_fences=tuple(message.granted_fences),
         memory_limit_bytes=message.memory_limit_bytes,
@@ -160,7 +160,7 @@ def stretch_to_message(stretch: MeasurementWindow) -> resources_pb2.MeasurementW
         device=stretch.device,
         job=_job_to_message(stretch.job),
         co_located_jobs=[_job_to_message(job) for job in stretch.others],
-        micro_batch_size=stretch.job.sub_batch,
+        micro_batch_size=stretch.job.micro_batch_size,
         steps=stretch.steps,
         window_ms=stretch.window_ms,
         utilization_ratio=stretch.utilization_ratio,
@@ -186,4 +186,4 @@ def _measured_job(message: messages.LaunchJob) -> MeasuredJob | None:
     if spec.no_profiles or not spec.graph_sha256 or is_wide or len(spec.settings.dimension_bindings) > _BINDINGS_MAX:
         return None
     settings = unchecked_settings(spec.settings)
-    return MeasuredJob(graph_sha256=spec.graph_sha256, settings=settings, sub_batch=message.micro_batch_size)
+    return MeasuredJob(graph_sha256=spec.graph_sha256, settings=settings, micro_batch_size=message.micro_batch_size)

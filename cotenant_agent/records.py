@@ -44,8 +44,8 @@ class LaunchRequest:
     rank: int = 0
     working_directory: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
-    global_batch: int = 0
-    sub_batch: int = 0
+    global_batch_size: int = 0
+    micro_batch_size: int = 0
     accumulation_steps: int = 1
     granted_fences: tuple[int, ...] = ()
     memory_limit_bytes: int = 0
@@ -183,12 +183,12 @@ class MeasuredJob:
     """What may be said of a job whose run is measured: no name, no user, no path, no command.
 
     Attributes:
-        sub_batch: samples per micro-step; 0 = the batch.
+        micro_batch_size: samples per micro-step; 0 = the batch.
     """
 
     graph_sha256: str
     settings: JobSettings
-    sub_batch: int = 0
+    micro_batch_size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

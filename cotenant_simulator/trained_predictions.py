@@ -51,15 +51,15 @@ class TrainedPredictor:
                     device=question.device,
                     graph_sha256=question.graph_sha256,
                     device_memory_bytes=question.device_memory_bytes,
-                    sub_batches=question.sub_batches,
+                    micro_batch_sizes=question.micro_batch_sizes,
                 )
             )
         except PredictorError:
             return None
         if answer.device_is_generic:
             return None
-        memory = {point.sub_batch: _memory(point.memory_bytes) for point in answer.sub_batches}
-        step_ms = {(1, point.sub_batch): point.step_ms.value for point in answer.sub_batches}
+        memory = {point.micro_batch_size: _memory(point.memory_bytes) for point in answer.micro_batches}
+        step_ms = {(1, point.micro_batch_size): point.step_ms.value for point in answer.micro_batches}
         memory[settings.global_batch_size] = _memory(answer.memory_bytes)
         step_ms[1, settings.global_batch_size] = answer.step_ms.value
         busy = answer.utilization_ratio

@@ -22,8 +22,8 @@ def quantity_columns(answer: prediction_pb2.PredictJobResponse) -> Sequence[Colu
     )
 
 
-def sub_batch_columns(answer: prediction_pb2.PredictJobResponse) -> Sequence[Column]:
-    """Returns the headings of the sub-batches."""
+def micro_batch_columns(answer: prediction_pb2.PredictJobResponse) -> Sequence[Column]:
+    """Returns the headings of the micro-batches."""
     return (
         Column(title="SUB-BATCH", right=True),
         Column(title="ACCUMULATED", right=True),
@@ -61,8 +61,8 @@ def _row(label: str, estimate: resources_pb2.Estimate, show: quantities.Format) 
     return Row(cells=(label, show(estimate.value), interval, bound, level), styles=((4, style),))
 
 
-def sub_batch_rows(answer: prediction_pb2.PredictJobResponse) -> list[Row]:
-    """Returns one row per sub-batch that was asked about."""
+def micro_batch_rows(answer: prediction_pb2.PredictJobResponse) -> list[Row]:
+    """Returns one row per micro-batch that was asked about."""
     return [
         Row(
             cells=(

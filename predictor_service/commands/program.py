@@ -109,7 +109,7 @@ def serve_command(context: click.Context, /, **flags: Any) -> None:  # noqa: ANN
     callback=lambda context, option, text: _size_bytes(text),
     help="Where the device type's size is unknown, or not the usual; e.g. 40GiB.",
 )
-@click.option("--sub-batch", "sub_batches", type=int, multiple=True)
+@click.option("--micro-batch-size", "micro_batch_sizes", type=int, multiple=True)
 @click.option("--explain", is_flag=True)
 @click.option("--offline", is_flag=True, help="Accepted for symmetry: this command never asks a server.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
@@ -133,7 +133,7 @@ def predict_command(context: click.Context, /, graph: Path, output: str, **flags
         device=flags["device"],
         onnx_graph=read_graph_file(graph),
         device_memory_bytes=flags["device_memory_bytes"],
-        sub_batches=flags["sub_batches"],
+        micro_batch_sizes=flags["micro_batch_sizes"],
         explain=flags["explain"],
         find_largest_batch=True,
     )

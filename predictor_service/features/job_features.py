@@ -82,7 +82,7 @@ def build_features(
     """Builds the vector of one job on one device type.
 
     Args:
-        graph: Features at the batch of interest; it may differ from `settings.batch_size` (sub-batches).
+        graph: Features at the batch of interest; it may differ from `settings.batch_size` (micro-batches).
         settings: How the job runs.
         device: What it runs on.
         codes: `family_codes` of the graph, where they are at hand; they do not depend on the batch.

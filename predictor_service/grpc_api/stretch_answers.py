@@ -67,7 +67,7 @@ def _stretch(message: resources_pb2.MeasurementWindow) -> Stretch:
         device=device.name if device else "",
         job=job,
         others=tuple(_job(other) for other in message.co_located_jobs),
-        sub_batch=message.micro_batch_size or job.settings.global_batch_size,
+        micro_batch_size=message.micro_batch_size or job.settings.global_batch_size,
         steps=message.steps,
         window_ms=message.window_ms,
         utilization_ratio=message.utilization_ratio if message.HasField("utilization_ratio") else None,

@@ -15,7 +15,7 @@ from predictor_service.errors import invalid_field
 from predictor_service.features.job_settings import invalid_setting
 from predictor_service.inference.memory_risk import RISK_JOBS_MAX
 from predictor_service.inference.predictor import PAIR_JOBS_MAX
-from predictor_service.inference.prepared_job import SUB_BATCHES_MAX
+from predictor_service.inference.prepared_job import MICRO_BATCH_SIZES_MAX
 from predictor_service.inference.records import DEFAULT_CONFIDENCE, JobQuestion, PairJob, PairsQuestion, RiskQuestion
 
 SETTINGS_BYTES_MAX: Final = 64 << 10
@@ -28,14 +28,14 @@ def job_question(request: prediction_pb2.PredictJobRequest) -> JobQuestion:
     Raises:
         InvalidRequestError: A setting is outside its range.
     """
-    _check_count("micro_batch_sizes", request.micro_batch_sizes, SUB_BATCHES_MAX)
+    _check_count("micro_batch_sizes", request.micro_batch_sizes, MICRO_BATCH_SIZES_MAX)
     return JobQuestion(
         settings=job_settings(request.settings),
         device=request.device,
         onnx_graph=request.onnx_graph,
         graph_sha256=request.graph_sha256,
         device_memory_bytes=request.device_memory_bytes,
-        sub_batches=tuple(request.micro_batch_sizes),
+        micro_batch_sizes=tuple(request.micro_batch_sizes),
         explain=request.explain,
         find_largest_batch=request.find_largest_batch_size,
         confidence=request.confidence or DEFAULT_CONFIDENCE,

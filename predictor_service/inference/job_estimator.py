@@ -67,10 +67,10 @@ class JobEstimator:
         """Time of one step at a batch, milliseconds."""
         return self._read(STEP, batch)
 
-    def accumulated_step(self, sub_batch: int, passes: int) -> Estimate:
-        """Time of one optimizer step made of several passes over `sub_batch` samples each, milliseconds."""
-        once_ratio = self._samples.at(nearest_grid_point(sub_batch)).optimizer_ratio
-        return accumulate(self.step(sub_batch), passes, once_ratio)
+    def accumulated_step(self, micro_batch_size: int, passes: int) -> Estimate:
+        """Time of one optimizer step made of several passes over `micro_batch_size` samples each, milliseconds."""
+        once_ratio = self._samples.at(nearest_grid_point(micro_batch_size)).optimizer_ratio
+        return accumulate(self.step(micro_batch_size), passes, once_ratio)
 
     def utilization(self, batch: int) -> Estimate:
         """Share of time in which the device is busy, alone."""

@@ -183,7 +183,7 @@ def _facts(row: SoloRow, graphs: Mapping[str, GraphDescription]) -> JobFacts:
         architecture=row.architecture,
         family=row.family,
         batch=row.batch,
-        sub_batch=row.sub_batch,
+        micro_batch_size=row.sub_batch,
         device=row.device,
         optimizer=row.optimizer,
         precision=row.precision,

@@ -104,7 +104,7 @@ def stretch_of_outcome(entry: PredictionEntry, outcome: Mapping[str, Any]) -> St
         campaign=OUTCOME_CAMPAIGN,
         device=device.name if device else "",
         job=job,
-        sub_batch=plain.global_batch_size,
+        micro_batch_size=plain.global_batch_size,
         steps=steps,
         window_ms=round(steps * step_ms),
         utilization_ratio=outcome.get("utilization_ratio"),

@@ -183,7 +183,7 @@ def launch_message(command: LaunchJob) -> ConnectResponse:
                 scheduling_pb2.Assignment(gpu_id=assignment.gpu_id, rank=assignment.rank)
                 for assignment in command.assignments
             ],
-            micro_batch_size=command.sub_batch,
+            micro_batch_size=command.micro_batch_size,
             accumulation_steps=command.accumulation_steps,
             granted_fences=command.granted_fences,
             memory_limit_bytes=command.memory_limit_bytes,

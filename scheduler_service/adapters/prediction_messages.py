@@ -28,7 +28,7 @@ def job_question(command: RequestPrediction) -> prediction_pb2.PredictJobRequest
         settings=_settings(command.settings),
         device=command.device,
         device_memory_bytes=command.device_memory_bytes,
-        micro_batch_sizes=command.sub_batches,
+        micro_batch_sizes=command.micro_batch_sizes,
     )
 
 
@@ -87,15 +87,15 @@ def _memory_point(estimate: resources_pb2.Estimate) -> MemoryPoint:
 
 
 def memory_range(command: RequestPrediction, answer: prediction_pb2.PredictJobResponse) -> MemoryRange:
-    """Read the memory of the smallest sub-batch that was asked about, else of the batch.
+    """Read the memory of the smallest micro-batch that was asked about, else of the batch.
 
     Raises:
         ValueError: A number cannot be, or the answer lacks what was asked.
     """
-    asked = min(command.sub_batches, default=0)
+    asked = min(command.micro_batch_sizes, default=0)
     found = [point.memory_bytes for point in answer.micro_batches if point.micro_batch_size == asked]
     if asked and not found:
-        raise ValueError(f"nothing is said about a sub-batch of {asked}")
+        raise ValueError(f"nothing is said about a micro-batch of {asked}")
     estimate = found[0] if found else answer.memory_bytes
     point = _memory_point(estimate)
     # A lower end that is not told is 0, which refuses nobody.

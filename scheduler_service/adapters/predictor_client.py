@@ -141,7 +141,7 @@ class PredictorClient:
         return await self._predict(command, prediction_messages.job_prediction, deadline_s)
 
     async def predict_memory(self, command: RequestPrediction, *, deadline_s: float | None = None) -> MemoryRange:
-        """Ask how much memory a job takes at the smallest sub-batch named, else at its batch.
+        """Ask how much memory a job takes at the smallest micro-batch named, else at its batch.
 
         Raises:
             PredictorError: No usable answer within the deadline.

@@ -26,6 +26,9 @@ FORMAT_VERSION = 1
 _FORGOTTEN_FIELDS = {"Gpu": frozenset({"slowdown_ewma_ratio"})}
 """What older versions wrote and nobody reads any more, by record."""
 
+_STORED_NAMES = {"global_batch_size": "batch", "micro_batch_size": "sub_batch"}
+"""What a field of a record is called in a log, where that is not its name: logs of the first version are read by it."""
+
 Encoder = Callable[[Any], Any]
 Decoder = Callable[[Any], Any]
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -115,12 +118,17 @@ def _codec(kind: Any) -> tuple[Encoder, Decoder]:
 
 def _dataclass_codec(kind: Any) -> tuple[Encoder, Decoder]:
     hints = get_type_hints(kind)
-    codecs = {field.name: _codec(hints[field.name]) for field in fields(kind)}
+    names = {_STORED_NAMES.get(field.name, field.name): field.name for field in fields(kind)}
+    codecs = {stored: _codec(hints[name]) for stored, name in names.items()}
     forgotten = _FORGOTTEN_FIELDS.get(kind.__name__, frozenset())
-    required = {field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING}
+    required = {
+        _STORED_NAMES.get(field.name, field.name)
+        for field in fields(kind)
+        if field.default is MISSING and field.default_factory is MISSING
+    }
 
     def encode_fields(value: Any) -> dict[str, Any]:
-        return {name: encode_field(getattr(value, name)) for name, (encode_field, _) in codecs.items()}
+        return {stored: codecs[stored][0](getattr(value, name)) for stored, name in names.items()}
 
     def decode_fields(data: Any) -> Any:
         if not isinstance(data, Mapping):
@@ -129,7 +137,7 @@ def _dataclass_codec(kind: Any) -> tuple[Encoder, Decoder]:
         if wrong:
             raise CodecError(f"{kind.__name__}: unknown or missing {', '.join(wrong)}")
         try:
-            return kind(**{name: codecs[name][1](item) for name, item in data.items() if name in codecs})
+            return kind(**{names[stored]: codecs[stored][1](item) for stored, item in data.items() if stored in codecs})
         except CodecError as error:
             raise CodecError(f"{kind.__name__}: {error}") from error
 

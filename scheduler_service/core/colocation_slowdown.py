@@ -95,11 +95,11 @@ def expected_slowdown(
     victim: Resident, others: Sequence[Resident], gpu: Gpu, predictions: Predictions
 ) -> ExpectedSlowdown:
     """Return how much one job is slowed down by all others on its GPU, as far as predictions say."""
-    key, device, sub_batch = victim.request.key, gpu.device, victim.sub_batch
+    key, device, micro_batch_size = victim.request.key, gpu.device, victim.micro_batch_size
     doubt = _job_doubt(victim, gpu, predictions)
     pair_ratios, is_known = [], True
     for other in others:
-        pair = predictions.pair(key, other.request.key, device, sub_batch)
+        pair = predictions.pair(key, other.request.key, device, micro_batch_size)
         if pair is None or pair.level is Level.FALLBACK:
             is_known = False
             doubt = doubt or _doubt("PAIR_UNKNOWN", gpu, victim, other)

@@ -19,7 +19,7 @@ class RequestPrediction(Command):
     """Ask the predictor about one key on one device type; the answer is an event.
 
     Attributes:
-        sub_batches: Samples per pass that a policy may choose.
+        micro_batch_sizes: Samples per pass that a policy may choose.
         gpus: Numbers of GPUs that the living jobs of the key may have.
     """
 
@@ -28,7 +28,7 @@ class RequestPrediction(Command):
     device_memory_bytes: int
     graph_sha256: str
     settings: JobSettings | None
-    sub_batches: tuple[int, ...] = ()
+    micro_batch_sizes: tuple[int, ...] = ()
     gpus: tuple[int, ...] = ()
 
 
@@ -93,7 +93,7 @@ class LaunchJob(Command):
     attempt: int
     fence: int
     assignments: tuple[Assignment, ...]
-    sub_batch: int
+    micro_batch_size: int
     accumulation_steps: int
     granted_fences: tuple[int, ...]
     memory_limit_bytes: int

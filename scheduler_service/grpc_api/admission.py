@@ -180,7 +180,7 @@ def _questions(
             device_memory_bytes=size,
             graph_sha256=spec.graph_sha256,
             settings=kept_settings(spec),
-            sub_batches=(share,) if share != batch else (),
+            micro_batch_sizes=(share,) if share != batch else (),
             gpus=(1,),
         )
         for device, size in sorted(sizes.items())
@@ -191,7 +191,7 @@ def _is_known_to_fit(state: ClusterState, question: RequestPrediction) -> bool:
     """Say whether the engine's own predictions answer already."""
     known = state.predictions.job(question.key, question.device)
     whole = question.settings.global_batch_size if question.settings is not None else 1
-    samples = min(question.sub_batches, default=whole)
+    samples = min(question.micro_batch_sizes, default=whole)
     point = memory_point(known, samples) if known is not None else None
     return point is not None and point.memory_bytes_upper_99 <= question.device_memory_bytes
 

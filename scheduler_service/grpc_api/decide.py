@@ -179,6 +179,6 @@ def _decision_message(decision: Decision, *, explain: bool) -> scheduling_pb2.De
 def _shape(decision: Start | Reshape) -> dict[str, Any]:
     return {
         "assignments": assignment_messages(decision.assignments),
-        "micro_batch_size": decision.sub_batch,
+        "micro_batch_size": decision.micro_batch_size,
         "accumulation_steps": decision.accumulation_steps,
     }

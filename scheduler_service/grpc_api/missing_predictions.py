@@ -175,14 +175,16 @@ class _Conversation:
 
     def _question(self, key: str, device: str, job: scheduling_pb2.SnapshotJob) -> RequestPrediction:
         request = translate_snapshot.request(job)
-        sub_batches = {-(-request.batch // (gpus * parts)) for gpus in request.allowed_gpus for parts in (1, 2, 4, 8)}
+        micro_batch_sizes = {
+            -(-request.global_batch_size // (gpus * parts)) for gpus in request.allowed_gpus for parts in (1, 2, 4, 8)
+        }
         return RequestPrediction(
             key=key,
             device=device,
             device_memory_bytes=self._devices[device],
             graph_sha256=job.graph_sha256,
             settings=kept_settings(job),
-            sub_batches=tuple(sorted(sub_batches)),
+            micro_batch_sizes=tuple(sorted(micro_batch_sizes)),
             gpus=request.allowed_gpus,
         )
 

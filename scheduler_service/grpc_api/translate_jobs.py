@@ -37,7 +37,7 @@ def job_request(job_id: str, spec: scheduling_pb2.JobSpec) -> JobRequest:
         name=spec.name,
         gpus=gpus,
         allowed_gpus=tuple(sorted(set(spec.allowed_gpus))) or (gpus,),
-        batch=spec.settings.global_batch_size or gpus,
+        global_batch_size=spec.settings.global_batch_size or gpus,
         steps_total=spec.steps_total,
         share=SHARE_FROM_PROTO[spec.share],
         max_slowdown_ratio=spec.max_slowdown_ratio or DEFAULT_MAX_SLOWDOWN_RATIO,
@@ -84,7 +84,7 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
         finished_at_ms=job.finished_at_ms,
         attempt=job.attempt,
         assignments=assignment_messages(job.assignments),
-        micro_batch_size=job.sub_batch,
+        micro_batch_size=job.micro_batch_size,
         steps_done=job.steps_done,
         step_ms=job.step_ms,
         loss=job.loss or 0.0,
@@ -127,13 +127,13 @@ def _neighbour_message(
 ) -> scheduling_pb2.CoLocatedJob:
     """Return what is expected of a job and another one side by side."""
     message = scheduling_pb2.CoLocatedJob(job_id=other.job_id)
-    pair = state.predictions.pair(job.request.key, other.request.key, device, job.sub_batch)
+    pair = state.predictions.pair(job.request.key, other.request.key, device, job.micro_batch_size)
     if pair is not None:
         message.predicted_slowdown_ratio = pair.slowdown_ratio
         message.predicted_slowdown_upper_ratio = pair.upper_ratio
         message.level = LEVEL_TO_PROTO[pair.level]
         message.times_measured = pair.times_measured
-    caused = state.predictions.pair(other.request.key, job.request.key, device, other.sub_batch)
+    caused = state.predictions.pair(other.request.key, job.request.key, device, other.micro_batch_size)
     if caused is not None:
         message.caused_slowdown_ratio = caused.slowdown_ratio
     return message
@@ -165,9 +165,11 @@ def _prediction_messages(state: ClusterState, job: JobRecord) -> list[scheduling
 
 
 def _prediction_message(prediction: JobPrediction, job: JobRecord) -> scheduling_pb2.JobPrediction:
-    sub_batch = job.sub_batch or job.request.batch // job.request.gpus
-    memory = prediction.memory.get(sub_batch) or prediction.memory.get(job.request.batch)
-    step_ms = prediction.step_ms.get((1, sub_batch)) or prediction.step_ms.get((1, job.request.batch))
+    micro_batch_size = job.micro_batch_size or job.request.global_batch_size // job.request.gpus
+    memory = prediction.memory.get(micro_batch_size) or prediction.memory.get(job.request.global_batch_size)
+    step_ms = prediction.step_ms.get((1, micro_batch_size)) or prediction.step_ms.get(
+        (1, job.request.global_batch_size)
+    )
     level, in_domain = LEVEL_TO_PROTO[prediction.level], prediction.in_domain
     not_calibrated = prediction.range_not_calibrated
     message = scheduling_pb2.JobPrediction(

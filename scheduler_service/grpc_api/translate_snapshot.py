@@ -97,7 +97,7 @@ def request(message: scheduling_pb2.SnapshotJob) -> JobRequest:
         tenant=message.tenant,
         gpus=gpus,
         allowed_gpus=tuple(sorted(set(message.allowed_gpus))) or (gpus,),
-        batch=message.global_batch_size or message.settings.global_batch_size or gpus,
+        global_batch_size=message.global_batch_size or message.settings.global_batch_size or gpus,
         steps_total=message.steps_total,
         share=SHARE_FROM_PROTO[message.share],
         max_slowdown_ratio=message.max_slowdown_ratio or DEFAULT_MAX_SLOWDOWN_RATIO,
@@ -132,7 +132,7 @@ def pending_job(message: scheduling_pb2.SnapshotPending) -> PendingJob:
 
 
 def running_job(message: scheduling_pb2.SnapshotRunning, *, gpu: Gpu, prediction: JobPrediction | None) -> RunningJob:
-    """Read a running job; without a sub-batch it takes its share of the batch at once.
+    """Read a running job; without a micro-batch it takes its share of the batch at once.
 
     Args:
         message: The job.
@@ -140,13 +140,13 @@ def running_job(message: scheduling_pb2.SnapshotRunning, *, gpu: Gpu, prediction
         prediction: What is known of it there.
     """
     asked = request(message.job)
-    sub_batch = message.micro_batch_size or samples_per_gpu(asked, len(message.assignments))
-    reserved = reserved_bytes(asked, prediction, sub_batch, gpu)
+    micro_batch_size = message.micro_batch_size or samples_per_gpu(asked, len(message.assignments))
+    reserved = reserved_bytes(asked, prediction, micro_batch_size, gpu)
     return RunningJob(
         request=asked,
         attempt=message.attempt,
         assignments=tuple(Assignment(gpu_id=one.gpu_id, rank=one.rank) for one in message.assignments),
-        sub_batch=sub_batch,
+        micro_batch_size=micro_batch_size,
         submitted_at_ms=message.submitted_at_ms,
         started_at_ms=message.started_at_ms,
         steps_done=message.steps_done,
@@ -194,7 +194,7 @@ def pair_prediction(message: scheduling_pb2.SnapshotPairPrediction) -> PairPredi
         victim_key=message.victim_job_key,
         other_key=message.other_job_key,
         device=message.device,
-        sub_batch=message.micro_batch_size,
+        micro_batch_size=message.micro_batch_size,
         slowdown_ratio=max(message.slowdown_ratio, 0.0),
         upper_ratio=max(message.slowdown_upper_ratio, message.slowdown_ratio, 0.0),
         level=LEVEL_FROM_PROTO[message.level],

@@ -227,16 +227,18 @@ class _Round:
 
     def _start(self, job: PendingJob, gpu_ids: tuple[str, ...]) -> Start:
         request, gpu = sized(job.request, len(gpu_ids)), self._view.gpus[gpu_ids[0]].gpu
-        sub_batch = samples_per_gpu(request, len(gpu_ids))
-        reserved = reserved_bytes(request, self._view.predictions.job(request.key, gpu.device), sub_batch, gpu)
+        micro_batch_size = samples_per_gpu(request, len(gpu_ids))
+        reserved = reserved_bytes(request, self._view.predictions.job(request.key, gpu.device), micro_batch_size, gpu)
         resident = Resident(
             request=request,
-            sub_batch=sub_batch,
+            micro_batch_size=micro_batch_size,
             memory_reserved_bytes=gpu.memory_bytes if reserved is None else reserved,
         )
         self._ledger.place(resident, ranked(gpu_ids))
         reason = alone_reason(self._view, request, gpu_ids)
-        return Start(job_id=request.job_id, reason=reason, assignments=ranked(gpu_ids), sub_batch=sub_batch)
+        return Start(
+            job_id=request.job_id, reason=reason, assignments=ranked(gpu_ids), micro_batch_size=micro_batch_size
+        )
 
     def _make_room(self, job: PendingJob, plan: _Plan, victim: ElasticJob) -> Hold:
         numbers = {"gpus_count": len(plan.victim_gpu_ids), "gpus_before_count": victim.count}

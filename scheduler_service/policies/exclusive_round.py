@@ -158,12 +158,12 @@ class ExclusiveRound:
         return gpu is not None and fits_alone(self._view, request, gpu)
 
     def _start(self, request: JobRequest, gpu_ids: tuple[str, ...]) -> Start:
-        sub_batch = samples_per_gpu(request, request.gpus)
+        micro_batch_size = samples_per_gpu(request, request.gpus)
         gpu = self._view.gpus[gpu_ids[0]].gpu
         prediction = self._view.predictions.job(request.key, gpu.device)
-        reserved = reserved_bytes(request, prediction, sub_batch, gpu) or gpu.memory_bytes
+        reserved = reserved_bytes(request, prediction, micro_batch_size, gpu) or gpu.memory_bytes
         assignments = ranked(gpu_ids)
-        resident = Resident(request=request, sub_batch=sub_batch, memory_reserved_bytes=reserved)
+        resident = Resident(request=request, micro_batch_size=micro_batch_size, memory_reserved_bytes=reserved)
         self.ledger.place(resident, assignments)
         self.take(gpu_ids)
         if self._placed is not None:
@@ -172,7 +172,7 @@ class ExclusiveRound:
             job_id=request.job_id,
             reason=alone_reason(self._view, request, gpu_ids),
             assignments=assignments,
-            sub_batch=sub_batch,
+            micro_batch_size=micro_batch_size,
         )
 
     def _full(self, request: JobRequest) -> Reason:

@@ -253,11 +253,11 @@ class LeastCostRound:
         return int(gpu.memory_bytes * self._costs.memory_max_ratio) - used_bytes
 
     def _resident(self, request: JobRequest, gpu: Gpu) -> Resident | None:
-        sub_batch = samples_per_gpu(request, request.gpus)
-        reserved = reserved_bytes(request, self._view.predictions.job(request.key, gpu.device), sub_batch, gpu)
+        micro_batch_size = samples_per_gpu(request, request.gpus)
+        reserved = reserved_bytes(request, self._view.predictions.job(request.key, gpu.device), micro_batch_size, gpu)
         if reserved is None:
             return None
-        return Resident(request=request, sub_batch=sub_batch, memory_reserved_bytes=reserved)
+        return Resident(request=request, micro_batch_size=micro_batch_size, memory_reserved_bytes=reserved)
 
     def _utilization(self, resident: Resident, device: str) -> float:
         """A job about which nothing is known is taken to use the whole GPU."""
@@ -298,7 +298,7 @@ class LeastCostRound:
             job_id=request.job_id,
             reason=reason,
             assignments=assignments,
-            sub_batch=resident.sub_batch,
+            micro_batch_size=resident.micro_batch_size,
             candidates=candidates,
         )
 

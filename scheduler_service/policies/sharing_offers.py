@@ -22,13 +22,13 @@ class Offer:
 
     Attributes:
         entry: The GPU.
-        sub_batch: Samples per pass that suit it best.
+        micro_batch_size: Samples per pass that suit it best.
         spot: The GPU with its job; None = it is free.
         cost_ms: Sum of the ends of both jobs; lower is better. 0 where nothing is weighed.
     """
 
     entry: GpuView
-    sub_batch: int
+    micro_batch_size: int
     spot: Spot | None = None
     cost_ms: float = 0.0
 
@@ -40,10 +40,10 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """As many GPUs as a job needs, and the one sub-batch of all its workers."""
+    """As many GPUs as a job needs, and the one micro-batch of all its workers."""
 
     offers: tuple[Offer, ...]
-    sub_batch: int
+    micro_batch_size: int
 
     @property
     def spots(self) -> list[Spot]:
@@ -60,17 +60,17 @@ def gang_reason(ledger: Ledger, resident: Resident, gang: Gang, gpu_ids: Sequenc
     """Say with whom a job shares, in how many passes, and what it costs both sides at worst."""
     if not gang.spots:
         return alone_reason(ledger.view, resident.request, gpu_ids)
-    passes = passes_of(resident.request, gpus=resident.request.gpus, sub_batch=gang.sub_batch)
-    numbers: dict[str, float] = {"sub_batch": gang.sub_batch, "accumulation_steps": passes}
+    passes = passes_of(resident.request, gpus=resident.request.gpus, micro_batch_size=gang.micro_batch_size)
+    numbers: dict[str, float] = {"micro_batch_size": gang.micro_batch_size, "accumulation_steps": passes}
     code = "STARTS_SHARED" if passes == 1 else "STARTS_SHARED_IN_PASSES"
     return start_reason(ledger, resident, gpu_ids, numbers, shared_code=code)
 
 
-def misfits(request: JobRequest, chosen: Sequence[Offer], sub_batch: int) -> Iterator[tuple[str, Reason]]:
-    """Yield the GPUs among these that do not take this sub-batch of a job, and why; each takes the one it offered."""
+def misfits(request: JobRequest, chosen: Sequence[Offer], micro_batch_size: int) -> Iterator[tuple[str, Reason]]:
+    """Yield the GPUs among these that do not take this micro-batch of a job, and why; each takes the one it offered."""
     for offer in chosen:
-        is_other = offer.spot is not None and offer.sub_batch != sub_batch
-        admitted = offer.spot.admit(request, sub_batch) if offer.spot is not None and is_other else None
+        is_other = offer.spot is not None and offer.micro_batch_size != micro_batch_size
+        admitted = offer.spot.admit(request, micro_batch_size) if offer.spot is not None and is_other else None
         if isinstance(admitted, Reason):
             yield offer.entry.gpu.gpu_id, admitted
 
@@ -79,7 +79,7 @@ def _feasible(offers: Sequence[Offer], chosen: set[str]) -> Iterator[Candidate]:
     for offer in offers:
         gpu_id = offer.entry.gpu.gpu_id
         cost = offer.cost_ms if offer.spot is not None else None
-        reason = Reason(code="CANDIDATE", numbers={"sub_batch": offer.sub_batch}, gpu_ids=(gpu_id,))
+        reason = Reason(code="CANDIDATE", numbers={"micro_batch_size": offer.micro_batch_size}, gpu_ids=(gpu_id,))
         yield Candidate(gpu_id=gpu_id, feasible=True, reason=reason, cost=cost, chosen=gpu_id in chosen)
 
 

@@ -54,7 +54,7 @@ class SharingRule(Protocol):
     def offer(self, job: PendingJob, spot: Spot, pairs: PairColumns | None) -> Offer | Reason:
         """Return how the job would use this GPU, or why not; `pairs` knows answers where somebody keeps columns."""
 
-    def objection(self, job: PendingJob, spots: Sequence[Spot], sub_batch: int) -> Reason | None:
+    def objection(self, job: PendingJob, spots: Sequence[Spot], micro_batch_size: int) -> Reason | None:
         """Return why the job should not start on these GPUs together, or None."""
 
 
@@ -127,7 +127,7 @@ class SharingRound:
         return self.closed() or Reason(code="TOO_FEW_PLACES", numbers={"gpus_with_place": self._open_count})
 
     def is_free_gang(self, request: JobRequest) -> bool:
-        """The best of all GPUs decide about a job: a gang that may be anywhere, with no smaller sub-batch to choose."""
+        """The best of all GPUs decide about a job: a gang that may be anywhere, without smaller micro-batches."""
         is_gang = request.gpus > 1 and samples_per_gpu(request, request.gpus) == 1
         return is_gang and self._rule.recheck_gang and self._is_open_choice(request)
 
@@ -198,7 +198,7 @@ class SharingRound:
             offers, obstacles = self._look(job, gpu_ids)
             gangs, refusals[:] = self._gangs(request, offers)
             for gang in gangs:
-                objection = self._rule.objection(job, gang.spots, gang.sub_batch)
+                objection = self._rule.objection(job, gang.spots, gang.micro_batch_size)
                 if objection is None:
                     self._weighed.discard(shape)
                     return self._start(job, gang, self._table(offers, obstacles, gang))
@@ -282,7 +282,7 @@ class SharingRound:
             return self._rule.offer(job, spot, self._pairs)
         if not fits_alone(self._view, request, entry.gpu):
             return too_large(self._view, request, entry.gpu)
-        return Offer(entry=entry, sub_batch=samples_per_gpu(request, request.gpus))
+        return Offer(entry=entry, micro_batch_size=samples_per_gpu(request, request.gpus))
 
     def _spot(self, entry: GpuView, resident: Resident) -> Spot:
         if self._pairs is not None:
@@ -307,7 +307,7 @@ class SharingRound:
             self._view.predictions.job(request.key, entry.gpu.device),
             steps_done=known.steps_done if known is not None else 0,
             gpus=len(running.assignments) if running is not None else request.gpus,
-            sub_batch=resident.sub_batch,
+            micro_batch_size=resident.micro_batch_size,
         )
 
     def _host_fits(self, request: JobRequest, node_id: str, gpus_here: int) -> bool:
@@ -329,17 +329,17 @@ class SharingRound:
         return groups
 
     def _gang(self, request: JobRequest, offers: Sequence[Offer]) -> Gang | Reason:
-        """Take the first GPUs; where one does not take the others' smaller sub-batch, try without it."""
+        """Take the first GPUs; where one does not take the others' smaller micro-batch, try without it."""
         left = list(offers)
         refusals: dict[str, Reason] = {}
         while len(left) >= request.gpus:
             chosen = self._first(request, left)
             if chosen is None:
                 return host_reason(request)
-            sub_batch = min(offer.sub_batch for offer in chosen)
-            refused = dict(misfits(request, chosen, sub_batch))
+            micro_batch_size = min(offer.micro_batch_size for offer in chosen)
+            refused = dict(misfits(request, chosen, micro_batch_size))
             if not refused:
-                return Gang(offers=tuple(chosen), sub_batch=sub_batch)
+                return Gang(offers=tuple(chosen), micro_batch_size=micro_batch_size)
             refusals |= refused
             left = [offer for offer in left if offer.entry.gpu.gpu_id not in refused]
         too_few = Reason(code="NO_FREE_GPU", numbers={"gpus_needed": request.gpus, "gpus_free": len(left)})
@@ -365,8 +365,8 @@ class SharingRound:
         request, gpu = job.request, gang.offers[0].entry.gpu
         gpu_ids = tuple(offer.entry.gpu.gpu_id for offer in gang.offers)
         prediction = self._view.predictions.job(request.key, gpu.device)
-        reserved = reserved_bytes(request, prediction, gang.sub_batch, gpu) or gpu.memory_bytes
-        resident = Resident(request=request, sub_batch=gang.sub_batch, memory_reserved_bytes=reserved)
+        reserved = reserved_bytes(request, prediction, gang.micro_batch_size, gpu) or gpu.memory_bytes
+        resident = Resident(request=request, micro_batch_size=gang.micro_batch_size, memory_reserved_bytes=reserved)
         reason = gang_reason(self._ledger, resident, gang, gpu_ids)
         self._ledger.place(resident, ranked(gpu_ids))
         self.free.take(gpu_ids)
@@ -374,8 +374,8 @@ class SharingRound:
             job_id=request.job_id,
             reason=reason,
             assignments=ranked(gpu_ids),
-            sub_batch=gang.sub_batch,
-            accumulation_steps=passes_of(request, gpus=request.gpus, sub_batch=gang.sub_batch),
+            micro_batch_size=gang.micro_batch_size,
+            accumulation_steps=passes_of(request, gpus=request.gpus, micro_batch_size=gang.micro_batch_size),
             candidates=candidates,
         )
 

@@ -75,7 +75,7 @@ class _FirstFit:
         resident = spot.admit(job.request, samples_per_gpu(job.request, job.request.gpus))
         if isinstance(resident, Reason):
             return resident
-        return Offer(entry=spot.entry, sub_batch=resident.sub_batch, spot=spot)
+        return Offer(entry=spot.entry, micro_batch_size=resident.micro_batch_size, spot=spot)
 
-    def objection(self, job: PendingJob, spots: Sequence[Spot], sub_batch: int) -> Reason | None:
+    def objection(self, job: PendingJob, spots: Sequence[Spot], micro_batch_size: int) -> Reason | None:
         return None

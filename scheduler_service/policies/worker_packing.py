@@ -147,11 +147,11 @@ class PackingRound:
         return Hold(job_id=request.job_id, reason=waiting, candidates=candidates)
 
     def _worker(self, request: JobRequest, gpu: Gpu) -> Resident | None:
-        sub_batch = samples_per_gpu(request, request.gpus)
-        reserved = reserved_bytes(request, self._view.predictions.job(request.key, gpu.device), sub_batch, gpu)
+        micro_batch_size = samples_per_gpu(request, request.gpus)
+        reserved = reserved_bytes(request, self._view.predictions.job(request.key, gpu.device), micro_batch_size, gpu)
         if reserved is None:
             return None
-        return Resident(request=request, sub_batch=sub_batch, memory_reserved_bytes=reserved)
+        return Resident(request=request, micro_batch_size=micro_batch_size, memory_reserved_bytes=reserved)
 
     def _demand(self, resident: Resident, gpu: Gpu) -> Demand:
         return demand_of(resident, gpu, self._view.predictions, self._rules.alpha)
@@ -325,7 +325,7 @@ class PackingRound:
             job_id=worker.request.job_id,
             reason=reason,
             assignments=assignments,
-            sub_batch=worker.sub_batch,
+            micro_batch_size=worker.micro_batch_size,
             candidates=candidates,
         )
 

@@ -116,7 +116,7 @@ def test_sjf_bsbf_shares_a_gpu_with_gradient_accumulation_and_the_loss_stays_the
     alone = curve(straight.stdout)
     assert shared.keys() == alone.keys() == set(range(1, 13))
     assert max(abs(shared[step] - alone[step]) / alone[step] for step in alone) <= 1e-12
-    assert shared != alone, "sums in another order differ in their last digit: were the sub-batches used at all?"
+    assert shared != alone, "sums in another order differ in their last digit: were the micro-batches used at all?"
 
 
 def test_a_switch_to_ojpp_lets_jobs_that_wait_for_data_share_and_disturbs_nobody(tmp_path: Path) -> None:

@@ -268,7 +268,7 @@ def test_the_scheduler_says_which_certificate_the_predictor_wants(certificates: 
         device_memory_bytes=1,
         graph_sha256="ab" * 32,
         settings=JobSettings(global_batch_size=8),
-        sub_batches=(),
+        micro_batch_sizes=(),
     )
 
     async def ask(settings: Settings) -> str:

@@ -17,7 +17,7 @@ from cotenant_agent.settings import load_settings
 from cotenant_agent.state_directory import AttemptDirectory
 
 SETTINGS = JobSettings(global_batch_size=16, optimizer="adam")
-JOB = MeasuredJob(graph_sha256="cd", settings=SETTINGS, sub_batch=4)
+JOB = MeasuredJob(graph_sha256="cd", settings=SETTINGS, micro_batch_size=4)
 OF_AN_EARLIER_AGENT = {
     "graph_sha256": "cd",
     "settings": {"batch_size": "16", "optimizer": "OPTIMIZER_ADAM"},
@@ -40,8 +40,8 @@ def launched(assigned: int = 1, bindings: int = 0, **changes: Any) -> MeasuredJo
     return launch_from_message(launch).measured_job
 
 
-def test_graph_settings_and_sub_batch_are_all_that_is_told() -> None:
-    assert launched() == MeasuredJob(graph_sha256="ab" * 32, settings=SETTINGS, sub_batch=8)
+def test_graph_settings_and_micro_batch_are_all_that_is_told() -> None:
+    assert launched() == MeasuredJob(graph_sha256="ab" * 32, settings=SETTINGS, micro_batch_size=8)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def questions() -> list[JobQuestion]:
             onnx_graph=GRAPHS[family],
             explain=batch == 33,
             find_largest_batch=batch == 5,
-            sub_batches=(1, batch),
+            micro_batch_sizes=(1, batch),
             device_memory_bytes=1 << 34 if batch == 64 else 0,
         )
         for index, family in enumerate(FAMILIES)

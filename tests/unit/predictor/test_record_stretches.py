@@ -56,7 +56,7 @@ def test_stretches_are_kept_once_and_refusals_are_named(stub: Stub, tmp_path: Pa
     with closing(ProfileStore(tmp_path / FILE_NAME)) as store:
         kept = [item.stretch for item in store.read() if item.stretch is not None]
         assert sum(store.status().refused.values()) == 2
-    assert [(item.device, item.sub_batch, item.step_ms) for item in kept] == [("cpu-standin", 16, 50.0)] * 2
+    assert [(item.device, item.micro_batch_size, item.step_ms) for item in kept] == [("cpu-standin", 16, 50.0)] * 2
     assert kept[0].sm_activity_ratio is None
 
 

@@ -48,14 +48,14 @@ def untrained(tmp_path: object) -> Predictor:
 def ask(predictor: Predictor, graph: bytes, device: str, batch: int = 32, **settings: str) -> JobAnswer:
     job = JobSettings(global_batch_size=batch, **{"optimizer": "adam", **settings})  # type: ignore[arg-type]
     question = JobQuestion(
-        settings=job, device=device, onnx_graph=graph, sub_batches=(1, batch), find_largest_batch=True
+        settings=job, device=device, onnx_graph=graph, micro_batch_sizes=(1, batch), find_largest_batch=True
     )
     return predictor.predict_job(question)
 
 
 def estimates(answer: JobAnswer) -> list[Estimate]:
-    of_sub_batches = [each for point in answer.sub_batches for each in (point.memory_bytes, point.step_ms)]
-    return [answer.memory_bytes, answer.utilization_ratio, answer.step_ms, *of_sub_batches]
+    of_micro_batches = [each for point in answer.micro_batches for each in (point.memory_bytes, point.step_ms)]
+    return [answer.memory_bytes, answer.utilization_ratio, answer.step_ms, *of_micro_batches]
 
 
 @pytest.mark.parametrize("device", [A100, STANDIN_DEVICE, f"{A100} MIG 3g.20gb"])

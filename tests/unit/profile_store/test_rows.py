@@ -64,8 +64,8 @@ def test_times_in_doubt_are_no_measure_of_a_slowdown() -> None:
     assert rows.left_out == {NEVER_ALONE: 1}
 
 
-def test_another_sub_batch_is_no_measure_of_a_slowdown() -> None:
-    rows = make_rows([stretch(1, job=VICTIM, sub_batch=8), beside(2)])
+def test_another_micro_batch_is_no_measure_of_a_slowdown() -> None:
+    rows = make_rows([stretch(1, job=VICTIM, micro_batch_size=8), beside(2)])
     assert rows.left_out == {NEVER_ALONE: 1}
 
 

@@ -44,7 +44,7 @@ def as_stretch(number: int, job: MeasuredJob, step_ms: float, others: tuple[Meas
         device="cpu-standin",
         job=job,
         others=others,
-        sub_batch=job.settings.global_batch_size,
+        micro_batch_size=job.settings.global_batch_size,
         steps=steps,
         window_ms=round(steps * step_ms),
     )

@@ -43,7 +43,7 @@ QUESTION = RequestPrediction(
     device_memory_bytes=1,
     graph_sha256="ab" * 32,
     settings=JobSettings(global_batch_size=32),
-    sub_batches=(16,),
+    micro_batch_sizes=(16,),
 )
 
 
@@ -83,7 +83,7 @@ def ask(
     return asyncio.run(main())
 
 
-def test_an_answer_becomes_a_prediction_with_every_asked_sub_batch(predictor: FakePredictor) -> None:
+def test_an_answer_becomes_a_prediction_with_every_asked_micro_batch(predictor: FakePredictor) -> None:
     event = ask(predictor.address, QUESTION)
     assert isinstance(event, PredictionArrived)
     prediction = event.prediction

@@ -52,7 +52,9 @@ def _question(measured: MeasuredJob, **changes: object) -> RequestPrediction:
     return RequestPrediction(**fields)  # type: ignore[arg-type]
 
 
-def test_a_prediction_covers_every_sub_batch_that_was_asked(untrained: TrainedPredictor, measured: MeasuredJob) -> None:
+def test_a_prediction_covers_every_micro_batch_that_was_asked(
+    untrained: TrainedPredictor, measured: MeasuredJob
+) -> None:
     answer = untrained.job(_question(measured))
     assert answer is not None
     batch = measured.kind.batch
@@ -63,7 +65,7 @@ def test_a_prediction_covers_every_sub_batch_that_was_asked(untrained: TrainedPr
 
 
 def test_a_job_without_settings_is_one_of_a_single_sample(untrained: TrainedPredictor, measured: MeasuredJob) -> None:
-    answer = untrained.job(_question(measured, settings=None, sub_batches=()))
+    answer = untrained.job(_question(measured, settings=None, micro_batch_sizes=()))
     assert answer is not None
     assert set(answer.step_ms) == {(1, 1)}
 
