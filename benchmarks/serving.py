@@ -249,7 +249,7 @@ def settings_of(number: int, wait_ratio: float = 0.0) -> dict[str, Any]:
     """Returns settings that repeat after 16,288 numbers."""
     way, batch = divmod(number, 509)
     return {
-        "batch_size": 1 + batch,
+        "global_batch_size": 1 + batch,
         "optimizer": 1 + way % 4,
         "precision": 1 + way // 4 % 4,
         "mode": 1 + way // 16 % 2,
@@ -277,7 +277,7 @@ def pairs_request(jobs: int, number: int) -> messages.PredictPairsRequest:
     refs: Any = [
         {
             "job_id": str(index),
-            "settings": {"batch_size": 8},
+            "settings": {"global_batch_size": 8},
             "known_step_ms": 5.0 + index + number,
             "known_utilization_ratio": 0.3 + 0.003 * index,
             "known_memory_bytes": (100 + index) << 20,

@@ -354,7 +354,7 @@ def job_settings(
         InputError: A name that no enum has; the message lists the valid ones.
     """
     return resources_pb2.JobSettings(
-        batch_size=batch_size,
+        global_batch_size=batch_size,
         precision=resources_pb2.Precision.Value(enum_name(resources_pb2.Precision.keys(), "PRECISION_", precision)),
         optimizer=resources_pb2.Optimizer.Value(enum_name(resources_pb2.Optimizer.keys(), "OPTIMIZER_", optimizer)),
         mode=resources_pb2.RunMode.Value(enum_name(resources_pb2.RunMode.keys(), "RUN_MODE_", mode)),

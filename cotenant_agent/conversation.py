@@ -174,7 +174,7 @@ class Conversation:
             sequence=sequence,
             attempts=[observation_to_message(observation) for observation in observations],
             gpus=[reading_to_message(reading) for reading in readings],
-            stretches=[stretch_to_message(stretch) for stretch in due],
+            measurement_windows=[stretch_to_message(stretch) for stretch in due],
         )
 
     async def _obey(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cotenant.job_settings import JobSettings
+
 STEPS_LIMIT = 1 << 53
 """Of steps and epochs that a job may claim; what is larger fits into no message."""
 
@@ -181,12 +183,11 @@ class MeasuredJob:
     """What may be said of a job whose run is measured: no name, no user, no path, no command.
 
     Attributes:
-        settings: proto3 JSON of JobSettings.
         sub_batch: samples per micro-step; 0 = the batch.
     """
 
     graph_sha256: str
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: JobSettings
     sub_batch: int = 0
 
 
@@ -200,7 +201,7 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredStretch:
+class MeasurementWindow:
     """Steps of one job, alone or beside the same others throughout; see the contract's message of that name."""
 
     stretch_id: str

@@ -86,8 +86,8 @@ def predict(
         settings=settings,
         device=device or session.settings.device,
         device_memory_bytes=parse_bytes(device_memory) if device_memory else 0,
-        sub_batches=sub_batches,
-        find_largest_batch=True,
+        micro_batch_sizes=sub_batches,
+        find_largest_batch_size=True,
     )
     if offline or _nobody_configured(session):
         answer = _predict_offline(graph, request)
@@ -120,7 +120,7 @@ def show_prediction(session: Session, answer: prediction_pb2.PredictJobResponse,
         emit_message(answer, session.output, names=[answer.prediction_id])
         return
     show(render_table(quantity_columns(answer), quantity_rows(answer), session.width))
-    if answer.sub_batches:
+    if answer.micro_batches:
         show("")
         show(render_table(sub_batch_columns(answer), sub_batch_rows(answer), session.width))
     show("")
@@ -151,7 +151,7 @@ def _predict_offline(graph: Path, request: prediction_pb2.PredictJobRequest) -> 
 
 def _offline_flags(request: prediction_pb2.PredictJobRequest) -> list[str]:
     settings = request.settings
-    flags = ["--device", request.device, "--batch-size", str(settings.batch_size), "-o", "json"]
+    flags = ["--device", request.device, "--batch-size", str(settings.global_batch_size), "-o", "json"]
     flags += ["--optimizer", _short(resources_pb2.Optimizer.Name(settings.optimizer), "OPTIMIZER_")]
     flags += ["--precision", _short(resources_pb2.Precision.Name(settings.precision), "PRECISION_")]
     flags += ["--input-wait-ratio", str(settings.input_wait_ratio)]
@@ -161,7 +161,7 @@ def _offline_flags(request: prediction_pb2.PredictJobRequest) -> list[str]:
         flags += ["--mode", "infer"]
     if request.device_memory_bytes:
         flags += ["--device-memory-bytes", str(request.device_memory_bytes)]
-    for sub_batch in request.sub_batches:
+    for sub_batch in request.micro_batch_sizes:
         flags += ["--sub-batch", str(sub_batch)]
     return flags
 

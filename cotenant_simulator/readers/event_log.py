@@ -149,7 +149,7 @@ def _job(seen: _Seen, event: events.JobSubmitted, first_ms: int) -> TraceJob:
         submitted_at_ms=event.at_ms - first_ms,
         request=replace(request, key=_key(event), steps_total=steps),
         graph_sha256=event.graph_sha256,
-        settings=dict(event.settings),
+        settings=event.settings,
     )
 
 

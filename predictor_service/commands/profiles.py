@@ -142,7 +142,7 @@ def _summary(members: Sequence[Stretch]) -> dict[str, Any]:
         "job_key": members[0].job.key,
         "device": members[0].device,
         "graph_sha256": members[0].job.graph_sha256,
-        "batch": members[0].job.settings.batch_size,
+        "batch": members[0].job.settings.global_batch_size,
         "alone": len(alone),
         "beside": len(members) - len(alone),
         "step_ms": median(stretch.step_ms for stretch in alone) if alone else None,

@@ -13,6 +13,7 @@ import click
 
 from cotenant.client_errors import InputError
 from cotenant.command_run import run_command
+from cotenant.job_settings import MODES, OPTIMIZERS, PRECISIONS, JobSettings
 from cotenant.quantities import parse_bytes
 from predictor_service.commands.datasets import datasets
 from predictor_service.commands.evaluate import evaluate_command
@@ -30,7 +31,7 @@ from predictor_service.errors import (
     UnknownVersionError,
 )
 from predictor_service.features.device_names import resolve_device
-from predictor_service.features.job_settings import MODES, OPTIMIZERS, PRECISIONS, JobSettings
+from predictor_service.features.job_settings import check_settings
 from predictor_service.inference.records import JobQuestion
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.settings import Settings, load_settings
@@ -119,13 +120,15 @@ def predict_command(context: click.Context, /, graph: Path, output: str, **flags
     start_logging("error")
     settings = _settings(context, {"state_dir": flags.pop("state_dir")})
     question = JobQuestion(
-        settings=JobSettings(
-            batch_size=flags["batch_size"],
-            mode=flags["mode"],
-            precision=flags["precision"].replace("unspecified", "fp32"),
-            optimizer=flags["optimizer"].replace("unspecified", "sgd"),
-            input_wait_ratio=flags["input_wait_ratio"],
-            dimension_bindings=dict(_binding(text) for text in flags["bindings"]),
+        settings=check_settings(
+            JobSettings(
+                global_batch_size=flags["batch_size"],
+                mode=flags["mode"],
+                precision=flags["precision"].replace("unspecified", "fp32"),
+                optimizer=flags["optimizer"].replace("unspecified", "sgd"),
+                input_wait_ratio=flags["input_wait_ratio"],
+                dimension_bindings=dict(_binding(text) for text in flags["bindings"]),
+            )
         ),
         device=flags["device"],
         onnx_graph=read_graph_file(graph),

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from cotenant.job_settings import JobSettings
 from predictor_service.features.batch_figures import figures_at
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.graph_features import GraphFeatures
-from predictor_service.features.job_settings import OPTIMIZER_SLOTS, JobSettings
+from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 
 # Activations of mixed precision are half as wide as those of the 32-bit export; weights stay 32 bits wide.
 ACTIVATION_SCALE: Final = {"fp64": 2.0, "fp32": 1.0, "tf32": 1.0, "bf16": 0.5, "fp16": 0.5}

@@ -14,10 +14,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from cotenant.job_settings import OPTIMIZERS, PRECISIONS, JobSettings
 from predictor_service.features.analytical_memory import ACTIVATION_SCALE, MemoryBreakdown, count_memory
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.graph_features import GraphFeatures
-from predictor_service.features.job_settings import OPTIMIZER_SLOTS, OPTIMIZERS, PRECISIONS, JobSettings
+from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 from predictor_service.features.operator_families import OperatorFamily
 
 FEATURE_VERSION: Final = 4
@@ -224,7 +225,7 @@ def _list_features() -> tuple[Feature, ...]:
         name="none", memory_bytes=1, peak_flops={"fp32": 1.0}, memory_bytes_per_s=1.0, multiprocessors=1
     )
     roofline = _Roofline(step_ms=1.0, compute_bound_ratio=0.0, family_ratios=_NO_RATIOS, work_ratios=_NO_RATIOS)
-    named = _named_values(graph, JobSettings(batch_size=1), device, roofline, 1.0)
+    named = _named_values(graph, JobSettings(global_batch_size=1), device, roofline, 1.0)
     return tuple(Feature(name=name, unit=unit) for name, unit, _ in named)
 
 

@@ -62,16 +62,16 @@ class JobAnswers:
         Raises:
             PredictorError: The question or its graph is refused, see `errors`.
         """
-        batch = request.settings.batch_size
+        batch = request.settings.global_batch_size
         if request.HasField("onnx_graph"):
             return self._predict(self._read(request), batch)
         return self._predict(self._recall(request, batch), batch)
 
     def _recall(self, request: prediction_pb2.PredictJobRequest, batch: int) -> _Known:
         request.request_id = ""
-        request.settings.batch_size = 0
+        request.settings.global_batch_size = 0
         key = request.SerializeToString(deterministic=True)
-        request.settings.batch_size = batch
+        request.settings.global_batch_size = batch
         known = self._known.find(key, self._predictor.version)
         if known is None:
             known = self._read(request)

@@ -10,12 +10,12 @@ from typing import Final
 
 import numpy as np
 
+from cotenant.job_settings import BATCH_SIZE_MAX, JobSettings
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.job_features import FloatArray, JobFeatures, build_features
-from predictor_service.features.job_settings import BATCH_MAX, JobSettings
 from predictor_service.inference.measured_graph import MeasuredGraph
 
-GRID: Final = tuple(1 << exponent for exponent in range(BATCH_MAX.bit_length() + 1) if 1 << exponent <= 1 << 20)
+GRID: Final = tuple(1 << exponent for exponent in range(BATCH_SIZE_MAX.bit_length() + 1) if 1 << exponent <= 1 << 20)
 """Batches at which models are asked."""
 
 
@@ -80,10 +80,10 @@ def largest_within(grid: tuple[int, ...], values: FloatArray, limit: float) -> i
         limit: In the unit of the values.
 
     Returns:
-        A batch, at most `BATCH_MAX`; 0 when not even one sample fits.
+        A batch, at most `BATCH_SIZE_MAX`; 0 when not even one sample fits.
     """
     rising = np.maximum.accumulate(values)
-    low, high = 0, min(grid[-1], BATCH_MAX)
+    low, high = 0, min(grid[-1], BATCH_SIZE_MAX)
     while low < high:
         middle = (low + high + 1) // 2
         if float(np.interp(middle, grid, rising)) <= limit:

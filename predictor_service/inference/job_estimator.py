@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
+from cotenant.job_settings import JobSettings
 from predictor_service.features.devices import DeviceType
-from predictor_service.features.job_settings import JobSettings
 from predictor_service.features.uncalibrated_memory import estimate_uncalibrated
 from predictor_service.inference.accumulation import accumulate
 from predictor_service.inference.batch_curve import (

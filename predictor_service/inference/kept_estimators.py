@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from cotenant.job_settings import JobSettings
 from predictor_service.features.devices import DeviceType
-from predictor_service.features.job_settings import JobSettings
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.kept_by_version import KeptByVersion
 from predictor_service.inference.measured_graph import MeasuredGraph

@@ -83,7 +83,7 @@ class Predictor:
         Raises:
             PredictorError: The question or its graph is refused, see `errors`.
         """
-        return self.answer_job(self.prepare_job(question), question.settings.batch_size)
+        return self.answer_job(self.prepare_job(question), question.settings.global_batch_size)
 
     def prepare_job(self, question: JobQuestion) -> PreparedJob:
         """Does everything about a question that its batch does not change.
@@ -229,7 +229,7 @@ class Predictor:
                 "exactly one of onnx_graph and graph_sha256 must be set, and not empty",
                 remedy="send the bytes of an .onnx file, or the hash of an uploaded one",
             )
-        check_sub_batches(question.sub_batches, question.settings.batch_size)
+        check_sub_batches(question.sub_batches, question.settings.global_batch_size)
         return _device(question.device, question.device_memory_bytes)
 
     def check_pairs(self, question: PairsQuestion) -> DeviceType:

@@ -12,10 +12,10 @@ from typing import Final
 from predictor_service.errors import invalid_field
 from predictor_service.features.device_names import NamedDevice
 from predictor_service.features.graph_description import GraphDescription
-from predictor_service.features.job_settings import check_batch
+from predictor_service.features.job_settings import check_batch_size
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.observed_jobs import ObservedJobs, weigh_observed
-from predictor_service.inference.records import JobAnswer, JobQuestion, Level, Notice, SubBatchEstimate
+from predictor_service.inference.records import JobAnswer, JobQuestion, Level, MicroBatchEstimate, Notice
 from predictor_service.registry.served_version import ServedVersion
 from predictor_service.selection.targets import MEMORY, STEP, UTILIZATION
 
@@ -72,7 +72,7 @@ class PreparedJob:
         """
         question, estimator, device = self.question, self._estimator, self.device
         memory_bytes = device.device.memory_bytes if device.is_memory_known else 0
-        check_batch(batch, "batch_size")
+        check_batch_size(batch, "global_batch_size")
         check_sub_batches(question.sub_batches, batch)
         memory, step, utilization = estimator.memory(batch), estimator.step(batch), estimator.utilization(batch)
         if question.explain:
@@ -119,17 +119,17 @@ def check_sub_batches(sizes: Sequence[int], batch: int) -> None:
         InvalidBatchError: One is outside the range of batches.
     """
     if len(sizes) > SUB_BATCHES_MAX:
-        raise invalid_field("sub_batches", f"{len(sizes)} of them", f"send at most {SUB_BATCHES_MAX}")
+        raise invalid_field("micro_batch_sizes", f"{len(sizes)} of them", f"send at most {SUB_BATCHES_MAX}")
     for size in sizes:
-        check_batch(size, "sub_batches")
+        check_batch_size(size, "micro_batch_sizes")
         if size > batch:
-            raise invalid_field("sub_batches", f"{size} is more than the batch of {batch}", "divide the batch")
+            raise invalid_field("micro_batch_sizes", f"{size} is more than the batch of {batch}", "divide the batch")
 
 
-def _sub_batch(estimator: JobEstimator, batch: int, size: int) -> SubBatchEstimate:
+def _sub_batch(estimator: JobEstimator, batch: int, size: int) -> MicroBatchEstimate:
     """One optimizer step as several passes."""
     passes = -(-batch // size)
-    return SubBatchEstimate(
+    return MicroBatchEstimate(
         sub_batch=size,
         accumulation_steps=passes,
         memory_bytes=estimator.memory(size),

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cotenant.job_settings import JobSettings
 from predictor_service.features.graph_description import GraphDescription
-from predictor_service.features.job_settings import JobSettings
 
 DEFAULT_CONFIDENCE = 0.9
 
@@ -55,7 +55,7 @@ class Estimate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubBatchEstimate:
+class MicroBatchEstimate:
     """Memory and time of one optimizer step made of several sub-batches."""
 
     sub_batch: int
@@ -110,7 +110,7 @@ class JobAnswer(NamedTuple):
     step_ms: Estimate
     fits: bool
     largest_batch_that_fits: int | None
-    sub_batches: Sequence[SubBatchEstimate]
+    sub_batches: Sequence[MicroBatchEstimate]
     graph: GraphDescription
     device_memory_bytes: int
     warnings: Sequence[Notice]

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final
 
+from cotenant.job_settings import JobSettings, read_stored_settings, stored_settings
 from predictor_service.errors import CallerError
 from predictor_service.features.devices import find_device_type
-from predictor_service.features.job_settings import JobSettings
+from predictor_service.features.job_settings import check_settings
 
 OTHERS_MAX: Final = 3
 STEPS_MAX: Final = 1_000_000_000
@@ -118,7 +119,7 @@ def _find_number_fault(stretch: Stretch) -> str:
         return "its steps or their time are outside what a stretch can be"
     if stretch.step_ms > STEP_MS_MAX:
         return f"a step of more than {STEP_MS_MAX / 1000:g} s"
-    if not 1 <= stretch.sub_batch <= stretch.job.settings.batch_size:
+    if not 1 <= stretch.sub_batch <= stretch.job.settings.global_batch_size:
         return "its sub-batch is not between 1 and its batch"
     if not (_is_within(stretch.utilization_ratio, 1.0) and _is_within(stretch.sm_activity_ratio, 1.0)):
         return "a utilization or activity outside 0 to 1"
@@ -185,19 +186,14 @@ def decode(stretch_id: str, text: str) -> StoredStretch:
 
 
 def _encode_job(job: MeasuredJob) -> Mapping[str, object]:
-    settings = {name: getattr(job.settings, name) for name in _SETTINGS_ORDER}
-    bindings = dict(job.settings.dimension_bindings)
-    kept = {name: value for name, value in {**settings, "dimension_bindings": bindings}.items() if value not in _EMPTY}
-    return {"graph_sha256": job.graph_sha256, "settings": kept}
+    return {"graph_sha256": job.graph_sha256, "settings": stored_settings(job.settings)}
 
 
 def _decode_job(content: Mapping[str, Any]) -> MeasuredJob:
-    settings = {name: value for name, value in content["settings"].items() if name in _SETTINGS}
-    return MeasuredJob(graph_sha256=content["graph_sha256"], settings=JobSettings(**settings))
+    settings = check_settings(read_stored_settings(content["settings"]))
+    return MeasuredJob(graph_sha256=content["graph_sha256"], settings=settings)
 
 
-_EMPTY: Final[tuple[object, ...]] = (None, {})
-_SETTINGS_ORDER: Final = tuple(item.name for item in fields(JobSettings))
-_SETTINGS: Final = frozenset(_SETTINGS_ORDER)
+_SETTINGS: Final = frozenset(item.name for item in fields(JobSettings)) | {"batch_size"}
 _KNOWN: Final = frozenset(item.name for item in fields(Stretch)) - {"stretch_id"}
 _PLAIN: Final = tuple(item.name for item in fields(Stretch) if item.name not in ("stretch_id", "job", "others"))

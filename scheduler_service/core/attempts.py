@@ -89,6 +89,7 @@ def launch_commands(state: ClusterState, job: JobRecord, node_id: str | None = N
             memory_limit_bytes=job.memory_reserved_bytes,
             steps_done=job.steps_done,
             launch=job.launch,
+            settings=job.settings,
         )
         for node in ((node_id,) if node_id is not None else job.node_ids)
     ]

@@ -16,6 +16,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from cotenant.job_settings import JobSettings, JobSettingsError, read_stored_settings, stored_settings
 from scheduler_service.core import events
 from scheduler_service.core.errors import CodecError, UnsupportedVersionError
 
@@ -93,6 +94,8 @@ def decode(kind: Any, data: Any) -> Any:
 @cache
 def _codec(kind: Any) -> tuple[Encoder, Decoder]:
     origin, arguments = get_origin(kind), get_args(kind)
+    if kind is JobSettings:
+        return stored_settings, _decode_settings
     if is_dataclass(kind):
         return _dataclass_codec(kind)
     if origin in (Union, UnionType):
@@ -131,6 +134,14 @@ def _dataclass_codec(kind: Any) -> tuple[Encoder, Decoder]:
             raise CodecError(f"{kind.__name__}: {error}") from error
 
     return encode_fields, decode_fields
+
+
+def _decode_settings(data: Any) -> JobSettings | None:
+    """Read settings; versions before 0.2 wrote an empty object where a user had said nothing."""
+    try:
+        return read_stored_settings(_an_object(data)) if data else None
+    except JobSettingsError as error:
+        raise CodecError(f"JobSettings: {error}") from error
 
 
 def _optional_codec(arguments: tuple[Any, ...]) -> tuple[Encoder, Decoder]:

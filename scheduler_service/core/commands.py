@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cotenant.job_settings import JobSettings
 from scheduler_service.core.records import Assignment, PairPrediction
 
 
@@ -26,7 +27,7 @@ class RequestPrediction(Command):
     device: str
     device_memory_bytes: int
     graph_sha256: str
-    settings: Mapping[str, object]
+    settings: JobSettings | None
     sub_batches: tuple[int, ...] = ()
     gpus: tuple[int, ...] = ()
 
@@ -37,7 +38,7 @@ class PairMember:
 
     key: str
     graph_sha256: str
-    settings: Mapping[str, object]
+    settings: JobSettings | None
     solo_step_ms: float | None = None
     utilization_ratio: float | None = None
     memory_bytes: int | None = None
@@ -98,6 +99,7 @@ class LaunchJob(Command):
     memory_limit_bytes: int
     steps_done: int
     launch: Mapping[str, object] = field(default_factory=dict)
+    settings: JobSettings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

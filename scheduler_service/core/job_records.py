@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from cotenant.job_settings import JobSettings
 from scheduler_service.core.records import ENDED_PHASES, AfterStop, Assignment, JobRequest, Phase, Reason, Share
 from scheduler_service.core.view import PendingJob, RunningJob
 
@@ -73,7 +74,7 @@ class JobRecord:
     request: JobRequest
     launch: Mapping[str, object] = field(default_factory=dict)
     graph_sha256: str = ""
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: JobSettings | None = None
     phase: Phase = Phase.PENDING
     reason: Reason = field(default_factory=lambda: Reason(code="SUBMITTED"))
     submitted_at_ms: int = 0
@@ -192,7 +193,7 @@ class KeyUse:
     """
 
     graph_sha256: str
-    settings: Mapping[str, object]
+    settings: JobSettings | None
     jobs: int = 0
     batch: int = 1
     gpus: tuple[int, ...] = ()

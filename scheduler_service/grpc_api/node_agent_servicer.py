@@ -214,7 +214,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             if view is not None and view.node_id == session.node_id and view.gpu.healthy != gpu.healthy:
                 self._loop.note(agent_messages.health_changed(gpu))
         if not session.no_profiles:
-            self._stretches.note(heartbeat.stretches)
+            self._stretches.note(heartbeat.measurement_windows)
         ack = node_agent_pb2.HeartbeatAck(sequence=heartbeat.sequence, renewed=renewed)
         session.send(node_agent_pb2.ConnectResponse(heartbeat_ack=ack))
 

@@ -77,7 +77,7 @@ def test_the_running_predictor_answers_with_intervals(cluster: RealCluster) -> N
     assert done.returncode == 0
     memory = answer["memory_bytes"]
     assert memory["lower"] <= memory["value"] <= memory["upper"] <= memory["upper_99"] * 1.0001
-    assert int(answer["largest_batch_that_fits"]) > 64
+    assert int(answer["largest_batch_size_that_fits"]) > 64
 
 
 def test_a_batch_that_cannot_fit_exits_with_four(cluster: RealCluster) -> None:

@@ -51,7 +51,7 @@ class LiveCluster:
     def submit(self, name: str, *, command: list[str], steps: int, **fields: object) -> str:
         """Submit a job that shares whatever it is predicted to lose; return its id."""
         values = {"graph_sha256": GRAPHS["one"], "share": "SHARE_MODE_ANY", "max_slowdown_ratio": 5.0, **fields}
-        whole: dict[str, Any] = {"working_directory": str(REPOSITORY), "settings": {"batch_size": 8}, **values}
+        whole: dict[str, Any] = {"working_directory": str(REPOSITORY), "settings": {"global_batch_size": 8}, **values}
         return self.client.submit(name=name, command=[sys.executable, *command], steps_total=steps, **whole).job_id
 
     def witness(self, name: str, *, steps: int, step_ms: int = 40, **fields: object) -> str:
@@ -109,7 +109,7 @@ def test_sjf_bsbf_shares_a_gpu_with_gradient_accumulation_and_the_loss_stays_the
         cluster.wait(first, "RUNNING")
         second = cluster.submit("accumulating", command=training, steps=12)
         finished = cluster.wait(second, "FINISHED")
-        assert finished.sub_batch == 4
+        assert finished.micro_batch_size == 4
         assert finished.steps_done == 12
         assert cluster.client.get(first).attempt == 1
         shared = curve(cluster.log(second))

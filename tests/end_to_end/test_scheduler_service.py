@@ -99,12 +99,12 @@ def test_a_repeated_request_gets_the_same_answer_even_after_a_crash(
 
 def test_a_wrong_spec_lists_every_violation_and_stores_nothing(client: SchedulerClient) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        client.submit(name="no spaces please", settings={"batch_size": 10**9}, gpus=5000)
+        client.submit(name="no spaces please", settings={"global_batch_size": 10**9}, gpus=5000)
     status = rich_status(caught.value)
     bad = error_details_pb2.BadRequest()
     assert any(detail.Unpack(bad) for detail in status.details)
     fields = {violation.field for violation in bad.field_violations}
-    assert fields == {"spec.name", "spec.settings.batch_size", "spec.gpus"}
+    assert fields == {"spec.name", "spec.settings.global_batch_size", "spec.gpus"}
     assert client.list_all() == []
 
 
@@ -183,7 +183,7 @@ def test_predictions_are_asked_shown_and_their_outcomes_told(tmp_path: Path) -> 
         job = client.wait_for_phase("job-1", "RUNNING")
         assert [prediction.utilization_ratio.value for prediction in job.predictions] == [0.4]
         assert predictor.job_questions[0].device == "fake-gpu"
-        assert 8 in predictor.job_questions[0].sub_batches
+        assert 8 in predictor.job_questions[0].micro_batch_sizes
         wait_until(lambda: client.get("job-1").steps_done > 120, what="a second and more of clean windows")
         agent.finish(agent.running()[0])
         client.wait_for_phase("job-1", "FINISHED")
@@ -315,7 +315,7 @@ def test_decisions_on_a_snapshot_are_the_same_live_and_offline(client: Scheduler
         ],
         pending=[
             scheduling_pb2.SnapshotPending(
-                job=scheduling_pb2.SnapshotJob(job_id=job_id, gpus=1, batch=8, steps_total=5)
+                job=scheduling_pb2.SnapshotJob(job_id=job_id, gpus=1, global_batch_size=8, steps_total=5)
             )
             for job_id in ("a", "b")
         ],
@@ -323,7 +323,7 @@ def test_decisions_on_a_snapshot_are_the_same_live_and_offline(client: Scheduler
     answer = client.stub.Decide(scheduling_pb2.DecideRequest(snapshot=snapshot, policy="fifo"), timeout=20)
     assert [(one.job_id, one.WhichOneof("action")) for one in answer.decisions] == [("a", "start"), ("b", "hold")]
     assert client.list_all() == []
-    snapshot.pending[0].job.key = "known"
+    snapshot.pending[0].job.job_key = "known"
     graphless = client.stub.Decide(scheduling_pb2.DecideRequest(snapshot=snapshot, policy="fifo"), timeout=20)
     assert [(one.job_id, one.WhichOneof("action")) for one in graphless.decisions] == [("a", "start"), ("b", "hold")]
     assert [warning.code for warning in graphless.warnings] == ["NO_GRAPH"]

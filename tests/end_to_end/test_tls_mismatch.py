@@ -20,6 +20,7 @@ import pytest
 
 from cotenant import tls_probe
 from cotenant.cli.main import run
+from cotenant.job_settings import JobSettings
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.commands.predictor_link import look_at_predictor, predictor_channel
 from scheduler_service.core.commands import RequestPrediction
@@ -262,7 +263,12 @@ def test_failed_handshakes_leave_no_line_that_is_not_json(scheduler: SchedulerPr
 
 def test_the_scheduler_says_which_certificate_the_predictor_wants(certificates: Path) -> None:
     question = RequestPrediction(
-        key="k", device="d", device_memory_bytes=1, graph_sha256="ab" * 32, settings={"batch_size": "8"}, sub_batches=()
+        key="k",
+        device="d",
+        device_memory_bytes=1,
+        graph_sha256="ab" * 32,
+        settings=JobSettings(global_batch_size=8),
+        sub_batches=(),
     )
 
     async def ask(settings: Settings) -> str:

@@ -158,5 +158,10 @@ class SchedulerClient:
 
 def job_spec(**fields: Any) -> scheduling_pb2.JobSpec:
     """A valid spec; tests state only what matters, in proto3 JSON names."""
-    values = {"name": "train", "command": ["python", "train.py"], "steps_total": 10, "settings": {"batch_size": 8}}
+    values = {
+        "name": "train",
+        "command": ["python", "train.py"],
+        "steps_total": 10,
+        "settings": {"global_batch_size": 8},
+    }
     return json_format.ParseDict(values | fields, scheduling_pb2.JobSpec())

@@ -128,7 +128,7 @@ def entry(measured: MeasuredJob, /, **content: Any) -> PredictionEntry:
     fields: dict[str, Any] = {
         "job_key": measured.key,
         "graph_sha256": measured.graph_sha256,
-        "settings": [settings.batch_size, settings.mode, settings.precision, settings.optimizer, 0.0],
+        "settings": [settings.global_batch_size, settings.mode, settings.precision, settings.optimizer, 0.0],
         "bindings": {},
     }
     return PredictionEntry(

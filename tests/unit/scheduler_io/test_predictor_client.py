@@ -9,6 +9,7 @@ from dataclasses import replace
 import grpc
 import pytest
 
+from cotenant.job_settings import JobSettings
 from cotenant.v1 import prediction_pb2
 from scheduler_service.adapters.prediction_messages import outcomes_message, pairs_question
 from scheduler_service.adapters.predictor_client import (
@@ -37,7 +38,12 @@ from scheduler_service.core.records import Level, PairPrediction
 from tests.support.fake_predictor import FakePredictor
 
 QUESTION = RequestPrediction(
-    key="k", device="d", device_memory_bytes=1, graph_sha256="ab" * 32, settings={"batch_size": "32"}, sub_batches=(16,)
+    key="k",
+    device="d",
+    device_memory_bytes=1,
+    graph_sha256="ab" * 32,
+    settings=JobSettings(global_batch_size=32),
+    sub_batches=(16,),
 )
 
 
@@ -53,7 +59,7 @@ class GenericPredictor(FakePredictor):
 
 
 def members(count: int) -> tuple[PairMember, ...]:
-    return tuple(PairMember(key=f"k{n}", graph_sha256="ab" * 32, settings={}) for n in range(count))
+    return tuple(PairMember(key=f"k{n}", graph_sha256="ab" * 32, settings=None) for n in range(count))
 
 
 @pytest.fixture

@@ -144,7 +144,7 @@ def test_policies_are_listed_and_described_offline() -> None:
 
 def test_a_snapshot_is_decided_offline(tmp_path: Path) -> None:
     gpu = {"gpu_id": "g", "device": "d", "memory_bytes": str(2**34), "healthy": True}
-    job = {"job_id": "a", "gpus": 1, "batch": "8", "steps_total": "5"}
+    job = {"job_id": "a", "gpus": 1, "global_batch_size": "8", "steps_total": "5"}
     late = {"job": {**job, "job_id": "b"}, "not_before_ms": "50"}
     snapshot = {
         "now_ms": "9",
