@@ -65,6 +65,10 @@ BROKEN_TREES: dict[str, tuple[dict[str, str], str]] = {
         "say 'Status: accepted'",
     ),
     "pages_say_what_they_answer": ({f"{PAGES}/research/noise.md": "# Noise\n\nIt is loud.\n"}, "This page answers: "),
+    "the_index_leads_to_every_page": (
+        {f"{PAGES}/README.md": "[one](one.md)\n", f"{PAGES}/one.md": "# One\n", f"{PAGES}/research/two.md": "# Two\n"},
+        "does not lead to research/two.md",
+    ),
     "the_glossary_is_short": (
         {
             f"{PAGES}/glossary.md": "| term | meaning | module |\n|---|---|---|\n"

@@ -92,6 +92,18 @@ def pages_say_what_they_answer(tree: Tree) -> list[str]:
     return complaints
 
 
+def the_index_leads_to_every_page(tree: Tree) -> list[str]:
+    """docs/README.md links every page and, as a folder, the decisions."""
+    index = "docs/README.md"
+    linked = set(re.findall(r"\]\(([^)#]+)", tree.text(index))) if index in tree.paths else set()
+    pages = [path.removeprefix("docs/") for path in tree.below("docs", ".md") if path != index]
+    return [
+        f"{index}: does not lead to {page}"
+        for page in pages
+        if page not in linked and not (page.startswith("decisions/") and "decisions" in linked)
+    ]
+
+
 def the_glossary_is_short(tree: Tree) -> list[str]:
     """The glossary has at most forty terms, each a row with a meaning and a module."""
     page = "docs/glossary.md"
@@ -164,6 +176,7 @@ DOCUMENT_RULES: tuple[Rule, ...] = (
     decisions_are_numbered_pages,
     decisions_have_a_status_and_a_date,
     pages_say_what_they_answer,
+    the_index_leads_to_every_page,
     the_glossary_is_short,
     named_pages_exist,
     links_lead_to_headings,
