@@ -19,7 +19,7 @@ from predictor_service.commands.program import program as predictor
 from scheduler_service.commands.main import cli as scheduler
 
 ROOT = Path(__file__).parents[3]
-PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md")])
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md")])
 GROUPS = {
     "predictor_service": predictor,
     "scheduler_service": scheduler,
