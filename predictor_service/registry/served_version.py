@@ -75,10 +75,15 @@ class ServedTarget:
         record = self.record.spread
         if record is None or self._spread is None:
             return np.ones(len(columns))
-        return np.clip(self._spread.predict(columns), record.lowest, record.highest)
+        return _within(self._spread.predict(columns), record.lowest, record.highest)
 
     def _predict_clipped(self, columns: FeatureArray) -> FloatArray:
-        return np.clip(self._model.predict(columns), self.record.value_low, self.record.value_high)
+        return _within(self._model.predict(columns), self.record.value_low, self.record.value_high)
+
+    @property
+    def nearness_sha256(self) -> str | None:
+        """Equal for targets whose `strangeness` is; None where all jobs are taken for strangers."""
+        return self.record.near.nearness.content_sha256 if self.record.near else None
 
     def strangeness(self, features: FloatArray) -> FloatArray | None:
         """How far jobs are from all measured ones, 0 to 1, see `Nearness`; None where all are taken for strangers.
@@ -114,12 +119,13 @@ class ServedTarget:
         if strangeness is not None:
             half_width = self._narrow(half_width, strangeness, confidence)
         half_width = self._as_measurable(half_width, anchor)
-        return Bounded(
-            value=self.target.decode(raw, anchor),
-            lower=self.target.decode(raw - half_width, anchor),
-            upper=self.target.decode(raw + half_width, anchor),
-            upper_99=self.target.decode(raw + upper_99_offset, anchor),
-        )
+        ends = np.empty((4, len(raw)))  # decoded at once: few rows are asked, and each call costs more than its rows
+        ends[0] = raw
+        ends[1] = raw - half_width
+        ends[2] = raw + half_width
+        ends[3] = raw + upper_99_offset
+        value, lower, upper, upper_99 = self.target.decode(ends, anchor)
+        return Bounded(value=value, lower=lower, upper=upper, upper_99=upper_99)
 
     def _reach(self, columns: FeatureArray, confidence: float) -> tuple[float | FloatArray, float | FloatArray]:
         """Half width and 99 % offset, of every row where errors are not as large everywhere; see `LocalBounds`."""
@@ -167,6 +173,11 @@ class ServedTarget:
     def contains(self, columns: FeatureArray) -> npt.NDArray[np.bool_]:
         """Tells for every row whether it resembles the training rows."""
         return self.record.domain.contains(columns)
+
+
+def _within(values: FloatArray, low: float, high: float) -> FloatArray:
+    """What numpy.clip returns, in a third of its time for the few rows of a question."""
+    return np.minimum(np.maximum(values, low), high)
 
 
 def _places(names: Sequence[str]) -> npt.NDArray[np.intp]:
