@@ -13,13 +13,13 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from predictor_service.features.analytical_memory import ACTIVATION_SCALE, MemoryBreakdown, count_memory
-from predictor_service.features.devices import DeviceType
+from predictor_service.features.devices import DeviceType, sequence_ms
 from predictor_service.features.graph_features import GraphFeatures
 from predictor_service.features.graph_table import (
     FAMILY_CODES,
@@ -114,18 +114,36 @@ class JobTable:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Roofline:
-    """Where the time of a step goes at the device's peaks.
+class Rates(NamedTuple):
+    """All that the time of a graph's operators depends on beside the graph.
 
     Attributes:
-        step_ms: Shape (batches,).
-        optimizer_ms: The optimizer's part of it, which no batch changes.
-        ratios: Shares of the time, as `FEATURES` lists them, shape (batches, ratios).
+        flops_per_s: The device's peak at the precision.
+        memory_bytes_per_s: Its bandwidth.
+        launch_ms: Least time of one operator.
+        fuses_lstm: See `DeviceType`.
+        passes: Forward passes that a step is worth.
+        activation_scale: Bytes moved per byte of the export.
     """
 
-    step_ms: FloatArray
-    optimizer_ms: float
+    flops_per_s: float
+    memory_bytes_per_s: float
+    launch_ms: float
+    fuses_lstm: bool
+    passes: float
+    activation_scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OperatorTimes:
+    """Where the time of a step goes at a device's peaks, but for the optimizer and waiting.
+
+    Attributes:
+        sum_ms: Shape (batches,).
+        ratios: Shares of it, as `FEATURES` lists them, shape (batches, ratios).
+    """
+
+    sum_ms: FloatArray
     ratios: FloatArray
 
 
@@ -146,21 +164,38 @@ def build_features(
     return tabulate_job(tabulate_graph([graph], families), settings, device).row(0)
 
 
-def tabulate_job(graph: GraphTable, settings: JobSettings, device: DeviceType) -> JobTable:
+def rates_of(settings: JobSettings, device: DeviceType) -> Rates:
+    """What a device type offers a job with these settings."""
+    return Rates(
+        device.peak(settings.precision),
+        device.memory_bytes_per_s,
+        device.launch_ms,
+        device.fuses_lstm,
+        _TRAINING_PASSES if settings.mode == "train" else 1.0,
+        ACTIVATION_SCALE[settings.precision],
+    )
+
+
+def tabulate_job(
+    graph: GraphTable, settings: JobSettings, device: DeviceType, times: OperatorTimes | None = None
+) -> JobTable:
     """Builds the vectors of one job on one device type at several batches.
 
     Args:
         graph: Features at these batches.
         settings: How the job runs; its batch is not looked at.
         device: What it runs on.
+        times: `time_operators` of the graph at the job's rates, where they are at hand.
     """
-    roofline = _measure_roofline(graph, settings, device)
+    times = times or time_operators(graph, rates_of(settings, device))
+    optimizer_ms = _optimizer_ms(graph, settings, device)
+    step_ms = times.sum_ms + optimizer_ms + device.launch_ms
     counted = tuple([count_memory(row, settings, device) for row in graph.rows])
     memory_bytes = [parts.total_bytes for parts in counted]
     values = np.empty((len(counted), len(FEATURES)))
     values[:, _SIZES] = graph.size_values
-    values[:, _STEP_TIME] = [math.log(step_ms) for step_ms in roofline.step_ms.tolist()]
-    values[:, _RATIOS] = roofline.ratios
+    values[:, _STEP_TIME] = [math.log(each) for each in step_ms.tolist()]
+    values[:, _RATIOS] = times.ratios
     values[:, _COUNTS] = graph.count_values
     values[:, _MEMORY] = [
         (math.log(each), min(1.0, row.activation_bytes_saved / each))
@@ -171,8 +206,8 @@ def tabulate_job(graph: GraphTable, settings: JobSettings, device: DeviceType) -
     ceiling_ratio = 1.0 - settings.input_wait_ratio
     return JobTable(
         values=values,
-        roofline_ms=roofline.step_ms / ceiling_ratio,
-        optimizer_ratio=roofline.optimizer_ms * ceiling_ratio / roofline.step_ms,
+        roofline_ms=step_ms / ceiling_ratio,
+        optimizer_ratio=optimizer_ms * ceiling_ratio / step_ms,
         analytical_memory_bytes=np.array(memory_bytes),
         counted_memory=counted,
         convolves=any(graph.rows[0].operator_counts[family] for family in _CONVOLUTIONS),
@@ -180,18 +215,20 @@ def tabulate_job(graph: GraphTable, settings: JobSettings, device: DeviceType) -
     )
 
 
-def _measure_roofline(graph: GraphTable, settings: JobSettings, device: DeviceType) -> _Roofline:
-    passes = _TRAINING_PASSES if settings.mode == "train" else 1.0
-    flops_ms = graph.operator_flops * (1e3 * passes / device.peak(settings.precision))
-    bytes_to_ms = 1e3 * passes * ACTIVATION_SCALE[settings.precision] / device.memory_bytes_per_s
+def time_operators(graph: GraphTable, rates: Rates) -> OperatorTimes:
+    """Times the operators of a graph at a device's peaks, at each of the table's batches."""
+    passes = rates.passes
+    flops_ms = graph.operator_flops * (1e3 * passes / rates.flops_per_s)
+    bytes_to_ms = 1e3 * passes * rates.activation_scale / rates.memory_bytes_per_s
     traffic_ms = graph.operator_traffic_bytes * bytes_to_ms
-    operator_ms = np.maximum(np.maximum(flops_ms, traffic_ms), device.launch_ms * passes)
+    operator_ms = np.maximum(np.maximum(flops_ms, traffic_ms), rates.launch_ms * passes)
     work_ms = _sum_families(operator_ms, graph.families)
     family_ms = work_ms.copy()
     # What a recurrent layer multiplies is a product like any other; what makes it recurrent is waiting.
     family_ms[:, FAMILY_CODES[OperatorFamily.MATRIX_MULTIPLY]] += work_ms[:, FAMILY_CODES[OperatorFamily.RECURRENT]]
     family_ms[:, FAMILY_CODES[OperatorFamily.RECURRENT]] = [
-        passes * device.sequence_ms(row.recurrent_steps, row.lstm_steps) for row in graph.rows
+        passes * sequence_ms(rates.launch_ms, rates.fuses_lstm, row.recurrent_steps, row.lstm_steps)
+        for row in graph.rows
     ]
     sum_ms = family_ms.sum(axis=1)
     least_sum_ms = np.maximum(sum_ms, _LEAST_MS)
@@ -202,8 +239,7 @@ def _measure_roofline(graph: GraphTable, settings: JobSettings, device: DeviceTy
     ratios[:, 1 : 1 + len(_TIME_NAMES)] = family_ms / least_sum_ms[:, None]
     work_sum_ms = np.maximum(work_ms.sum(axis=1), _LEAST_MS)
     ratios[:, 1 + len(_TIME_NAMES) :] = work_ms[:, _WORK_CODES] / work_sum_ms[:, None]
-    optimizer_ms = _optimizer_ms(graph, settings, device)
-    return _Roofline(step_ms=sum_ms + optimizer_ms + device.launch_ms, optimizer_ms=optimizer_ms, ratios=ratios)
+    return OperatorTimes(sum_ms=sum_ms, ratios=ratios)
 
 
 def _sum_families(operator_ms: FloatArray, families: IndexArray) -> FloatArray:
@@ -223,16 +259,16 @@ def _optimizer_ms(graph: GraphTable, settings: JobSettings, device: DeviceType) 
 
 def _setting_values(settings: JobSettings) -> Iterator[tuple[str, str, float]]:
     yield "is_training", "0 | 1", float(settings.mode == "train")
-    for precision in PRECISIONS:
-        yield f"precision_is_{precision}", "0 | 1", float(settings.precision == precision)
-    for optimizer in OPTIMIZERS:
-        yield f"optimizer_is_{optimizer}", "0 | 1", float(settings.optimizer == optimizer)
+    for precision, name in _PRECISION_NAMES:
+        yield name, "0 | 1", float(settings.precision == precision)
+    for optimizer, name in _OPTIMIZER_NAMES:
+        yield name, "0 | 1", float(settings.optimizer == optimizer)
     yield "optimizer_slots", "count", float(OPTIMIZER_SLOTS[settings.optimizer])
     yield "input_wait_ratio", "share of a step", settings.input_wait_ratio
-    for name in ("host_memory_bytes", "disk_read_bytes_per_s", "network_bytes_per_s"):
-        value = getattr(settings, name)
-        yield f"log_{name}", "ln(bytes)" if name == "host_memory_bytes" else "ln(bytes/s)", math.log(value or 1.0)
-        yield f"{name}_is_known", "0 | 1", float(value is not None)
+    offers = (settings.host_memory_bytes, settings.disk_read_bytes_per_s, settings.network_bytes_per_s)
+    for (name, known_name, unit), value in zip(_OFFER_NAMES, offers, strict=True):
+        yield name, unit, math.log(value or 1.0)
+        yield known_name, "0 | 1", float(value is not None)
 
 
 def _device_values(device: DeviceType, precision: str) -> Iterator[tuple[str, str, float]]:
@@ -242,6 +278,16 @@ def _device_values(device: DeviceType, precision: str) -> Iterator[tuple[str, st
     yield "log_multiprocessors", "ln(count)", math.log(device.multiprocessors)
 
 
+_PRECISION_NAMES: Final = tuple((precision, f"precision_is_{precision}") for precision in PRECISIONS)
+_OPTIMIZER_NAMES: Final = tuple((optimizer, f"optimizer_is_{optimizer}") for optimizer in OPTIMIZERS)
+_OFFER_NAMES: Final = tuple(
+    (f"log_{name}", f"{name}_is_known", unit)
+    for name, unit in (
+        ("host_memory_bytes", "ln(bytes)"),
+        ("disk_read_bytes_per_s", "ln(bytes/s)"),
+        ("network_bytes_per_s", "ln(bytes/s)"),
+    )
+)
 _TIME_NAMES: Final = tuple(f"{family.value}_time_ratio" for family in OperatorFamily)
 _WORK_NAMES: Final = {
     family: f"{family.value}_work_ratio"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from predictor_service.features.devices import DeviceType
-from predictor_service.features.job_features import FloatArray, JobFeatures, JobTable, tabulate_job
+from predictor_service.features.job_features import FloatArray, JobFeatures, JobTable, rates_of, tabulate_job
 from predictor_service.features.job_settings import BATCH_MAX, JobSettings
 from predictor_service.inference.measured_graph import MeasuredGraph
 
@@ -34,7 +34,8 @@ class JobSamples:
         """Features at the first points of `GRID`; further ones may follow."""
         kept = self._kept
         if kept is None or len(kept) < points:
-            kept = self._kept = tabulate_job(self._graph.table(points), self._settings, self._device)
+            times = self._graph.times(points, rates_of(self._settings, self._device))
+            kept = self._kept = tabulate_job(self._graph.table(points), self._settings, self._device, times)
         return kept
 
     def at(self, batch: int) -> JobFeatures:

@@ -6,14 +6,17 @@ from typing import Final
 
 from predictor_service.features.graph_description import GraphDescription
 from predictor_service.features.graph_table import GraphTable, family_codes, tabulate_graph
+from predictor_service.features.job_features import OperatorTimes, Rates, time_operators
 from predictor_service.features.job_settings import BATCH_MAX
 
 GRID: Final = tuple(1 << exponent for exponent in range(BATCH_MAX.bit_length() + 1) if 1 << exponent <= 1 << 20)
 """Batches at which models are asked."""
+_RATES_MAX: Final = 32
+"""Both modes and four precisions on four device types; at most 3 KiB each."""
 
 
 class MeasuredGraph:
-    """A graph whose features at powers of two are kept; safe for many threads.
+    """A graph whose features at powers of two are kept, and the times of its operators; safe for many threads.
 
     Args:
         description: The graph.
@@ -23,6 +26,7 @@ class MeasuredGraph:
         self.description = description
         self._families = family_codes(description.families)
         self._kept: GraphTable | None = None
+        self._times: dict[Rates, OperatorTimes] = {}
 
     def table(self, points: int) -> GraphTable:
         """Features at the first points of `GRID`, at least one."""
@@ -33,6 +37,18 @@ class MeasuredGraph:
                 [self.description.at_batch(batch) for batch in GRID[:points]], self._families
             )
         return kept.first(points)
+
+    def times(self, points: int, rates: Rates) -> OperatorTimes:
+        """Times of the operators at the first points of `GRID`: the same for all jobs of a mode and precision there."""
+        kept = self._times.get(rates)
+        if kept is None or len(kept.sum_ms) < points:
+            kept = time_operators(self.table(points), rates)
+            if len(self._times) >= _RATES_MAX:
+                self._times.clear()
+            self._times[rates] = kept
+        if len(kept.sum_ms) == points:
+            return kept
+        return OperatorTimes(sum_ms=kept.sum_ms[:points], ratios=kept.ratios[:points])
 
     def at(self, batch: int) -> GraphTable:
         """Features at a batch, as a table of one row."""

@@ -47,7 +47,7 @@ class TrainingDomain:
 
     def contains(self, features: FeatureArray) -> BoolArray:
         """Tells for every row, shape (rows, columns), whether it resembles the training rows."""
-        in_range: BoolArray = np.all((features >= self.low) & (features <= self.high), axis=1)
+        in_range: BoolArray = np.logical_and.reduce((features >= self.low) & (features <= self.high), axis=1)
         if not in_range.any():
             return in_range
         for start in range(0, len(features), _CHUNK_ROWS):
