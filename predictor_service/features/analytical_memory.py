@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from cotenant.job_settings import JobSettings
 from predictor_service.features.batch_figures import figures_at
@@ -19,9 +18,11 @@ _WIDEST_TENSORS_ALIVE: Final = 2
 _WEIGHT_BYTES: Final = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryBreakdown:
-    """Parts of a job's peak memory, bytes; `widest_bytes` is one tensor of those that the workspace counts."""
+class MemoryBreakdown(NamedTuple):
+    """Parts of a job's peak memory, bytes; `widest_bytes` is one tensor of those that the workspace counts.
+
+    A tuple, because a question counts memory at a dozen batches: made in a third of the time of a frozen dataclass.
+    """
 
     weights_bytes: float
     gradients_bytes: float

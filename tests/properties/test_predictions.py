@@ -7,7 +7,8 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from predictor_service.inference.batch_curve import GRID, largest_within
+from predictor_service.inference.batch_curve import largest_within
+from predictor_service.inference.measured_graph import GRID
 from predictor_service.inference.records import JobQuestion
 from predictor_service.selection.conformal import calibrate
 from tests.support.measured_dataset import DEVICE, FAMILIES, graphs, job_settings

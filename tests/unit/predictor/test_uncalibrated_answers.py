@@ -166,7 +166,7 @@ def test_a_generation_without_rows_expects_the_same_with_a_wider_range(generatio
 
 def test_workspaces_stop_growing_with_the_widest_tensor() -> None:
     def bound(widest_bytes: float) -> float:
-        counted = dataclasses.replace(COUNTED, widest_bytes=widest_bytes)
+        counted = COUNTED._replace(widest_bytes=widest_bytes)
         return estimate_uncalibrated(counted, DEVICE_TYPES[A100], convolves=True).bound_bytes
 
     assert bound(1e8) < bound(5e8) < bound(6e8) == bound(1e12)
