@@ -148,21 +148,18 @@ class OperatorTimes:
     ratios: FloatArray
 
 
-def build_features(
-    graph: GraphFeatures, settings: JobSettings, device: DeviceType, families: IndexArray | None = None
-) -> JobFeatures:
+def build_features(graph: GraphFeatures, settings: JobSettings, device: DeviceType) -> JobFeatures:
     """Builds the vector of one job on one device type.
 
     Args:
         graph: Features at the batch of interest; it may differ from `settings.batch_size` (micro-batches).
         settings: How the job runs.
         device: What it runs on.
-        families: `family_codes` of the graph, where they are at hand; they do not depend on the batch.
 
     Returns:
         The vector with its anchors.
     """
-    return tabulate_job(tabulate_graph([graph], families), settings, device).row(0)
+    return tabulate_job(tabulate_graph([graph]), settings, device).row(0)
 
 
 def rates_of(settings: JobSettings, device: DeviceType) -> Rates:

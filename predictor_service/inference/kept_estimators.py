@@ -12,7 +12,7 @@ from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.registry.served_version import ServedVersion
 
 ESTIMATORS_MAX: Final = 1_024
-"""Each holds at most 21 feature vectors and two curves, about 30 KiB."""
+"""Each holds at most 21 feature vectors in one table and two curves, about 20 KiB."""
 NODES_MAX: Final = 200_000
 
 _Key = tuple[MeasuredGraph, *tuple[object, ...]]
