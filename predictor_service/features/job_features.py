@@ -152,7 +152,7 @@ def build_features(graph: GraphFeatures, settings: JobSettings, device: DeviceTy
     """Builds the vector of one job on one device type.
 
     Args:
-        graph: Features at the batch of interest; it may differ from `settings.batch_size` (micro-batches).
+        graph: Features at the batch of interest; it may differ from `settings.global_batch_size` (micro-batches).
         settings: How the job runs.
         device: What it runs on.
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
+from google.protobuf.message import Message
 
 from cotenant.job_settings import JobSettings
 from cotenant.v1 import prediction_pb2 as messages
@@ -34,13 +35,15 @@ GRAPHS: Final = {
 }
 DESCRIPTIONS: Final[dict[str, GraphDescription]] = {name: describe_graph(data) for name, data in GRAPHS.items()}
 QUESTIONS: Final = 600
+ADDING_ORDER_RATIO: Final = 1e-6
+"""On one processor answers are equal to the last bit; another one may add a product of two rows in another order."""
 ODD_BATCHES: Final = (1, 2, 3, 999_999, 1_000_000, 0)
 
 
 def draw_settings(random_: random.Random) -> dict[str, Any]:
     """Settings in their range, absurd ones among them, and some outside of it."""
     settings: dict[str, Any] = {
-        "batch_size": random_.choice([*ODD_BATCHES, random_.randrange(1, 700), 1 << random_.randrange(20)]),
+        "global_batch_size": random_.choice([*ODD_BATCHES, random_.randrange(1, 700), 1 << random_.randrange(20)]),
         "mode": random_.randrange(3),
         "precision": random_.randrange(5),
         "optimizer": random_.randrange(5),
@@ -69,8 +72,26 @@ def draw_request(random_: random.Random, hashes: list[str]) -> messages.PredictJ
         confidence=random_.choice([0.0, 0.0, 0.5, 0.95, 0.99, 0.999]),
     )
     if random_.random() < 0.3:
-        request.micro_batch_sizes.extend(random_.choice([[1], [1, 3], [settings["batch_size"]], [7, 1 << 30]]))
+        request.micro_batch_sizes.extend(random_.choice([[1], [1, 3], [settings["global_batch_size"]], [7, 1 << 30]]))
     return request
+
+
+def assert_alike(found: messages.PredictJobResponse, literal: messages.PredictJobResponse) -> None:
+    """Numbers agree but for the order in which a processor adds them up; everything else is equal."""
+    assert [name for name, _ in leaves(found)] == [name for name, _ in leaves(literal)]
+    for (name, one), (_, other) in zip(leaves(found), leaves(literal), strict=True):
+        assert one == (pytest.approx(other, rel=ADDING_ORDER_RATIO) if isinstance(other, float) else other), name
+
+
+def leaves(message: Message, prefix: str = "") -> list[tuple[str, object]]:
+    """Every value of a message that is set, with its place."""
+    found: list[tuple[str, object]] = []
+    for field, value in message.ListFields():
+        parts = value if field.is_repeated else [value]
+        for place, part in enumerate(parts):
+            name = f"{prefix}{field.name}[{place}]"
+            found += leaves(part, f"{name}.") if isinstance(part, Message) else [(name, part)]
+    return found
 
 
 def literally(predictor: Predictor, request: messages.PredictJobRequest) -> messages.PredictJobResponse:
@@ -83,7 +104,7 @@ def literally(predictor: Predictor, request: messages.PredictJobRequest) -> mess
     return job_response(prepared.answer(question.settings.global_batch_size, "", ObservedJobs()))
 
 
-def test_varied_and_odd_questions_are_answered_to_the_last_bit_as_if_every_part_were_asked_alone() -> None:
+def test_varied_and_odd_questions_are_answered_as_if_every_part_were_asked_alone() -> None:
     predictor, random_ = open_predictor(), random.Random(11)
     hashes = [predictor.keep_graph(content)[0] for content in GRAPHS.values()]
     answered = refused = 0
@@ -97,7 +118,7 @@ def test_varied_and_odd_questions_are_answered_to_the_last_bit_as_if_every_part_
             refused += 1
             continue
         found.prediction_id = ""
-        assert found == literally(predictor, request)
+        assert_alike(found, literally(predictor, request))
         answered += 1
     assert answered > QUESTIONS / 2
     assert refused > QUESTIONS / 20
@@ -120,7 +141,9 @@ def test_every_row_of_a_table_is_the_vector_that_its_values_spell_out(family: st
         for place in range(len(table)):
             features = DESCRIPTIONS[family].at_batch(GRID[place])
             literal = literal_values(features, settings, device)
-            assert [literal[feature.name] for feature in FEATURES] == table.values[place].tolist()
+            spelled = [literal[feature.name] for feature in FEATURES]
+            assert spelled == pytest.approx(table.values[place].tolist(), rel=ADDING_ORDER_RATIO)
             step_ms = literal_step_ms(features, settings, device) / (1.0 - settings.input_wait_ratio)
-            assert table.roofline_ms[place] == step_ms
-            assert np.array_equal(build_features(features, settings, device).values, table.values[place])
+            assert table.roofline_ms[place] == pytest.approx(step_ms, rel=ADDING_ORDER_RATIO)
+            alone = build_features(features, settings, device).values
+            np.testing.assert_allclose(alone, table.values[place], rtol=ADDING_ORDER_RATIO)
