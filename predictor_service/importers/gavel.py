@@ -89,7 +89,7 @@ def _solo(row: PublishedRow) -> SoloRow:
         architecture=model,
         family=_FAMILIES[model],
         batch=per_device * gpus,
-        micro_batch_size=per_device,
+        sub_batch=per_device,
         input_shape=_INPUT_SHAPES.get(model),
         gpus=gpus,
         nodes=1 if consolidated else gpus,

@@ -58,7 +58,7 @@ def _solo(row: PublishedRow) -> SoloRow:
         architecture=_ARCHITECTURES[application],
         family=model_family(_ARCHITECTURES[application]),
         batch=per_device * gpus,
-        micro_batch_size=per_device,
+        sub_batch=per_device,
         gpus=gpus,
         nodes=nodes,
         step_ms_mean=1e3 * row.number("step_time_s", above=0),

@@ -45,7 +45,7 @@ def _row(row: PublishedRow) -> SoloRow:
         architecture=model,
         family=model_family(model),
         batch=per_device * gpus,
-        micro_batch_size=per_device,
+        sub_batch=per_device,
         input_shape=f"3x{_SIDE}x{_SIDE}",
         precision=precision,
         optimizer="none" if mode == "infer" else "unstated",

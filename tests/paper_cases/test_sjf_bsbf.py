@@ -93,7 +93,7 @@ def beside_old(*, old_gib: float, pairs: list[PairPrediction], old_steps: int = 
 
 
 @pytest.mark.parametrize(
-    ("old_gib", "expected_sub_batch", "expected_passes"), [(2, 8, 1), (3.5, 4, 2), (4.5, 2, 4), (6, 1, 8)]
+    ("old_gib", "expected_micro_batch_size", "expected_passes"), [(2, 8, 1), (3.5, 4, 2), (4.5, 2, 4), (6, 1, 8)]
 )
 def test_algorithm_2_takes_the_largest_micro_batch_that_fits_where_all_slow_down_alike(
     old_gib: float, expected_micro_batch_size: int, expected_passes: int

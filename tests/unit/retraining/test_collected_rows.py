@@ -73,7 +73,7 @@ def test_two_short_looks_at_a_job_are_a_long_one(graphs: Path, known: MeasuredJo
     ("changes", "reason"),
     [
         ({"quality_flags": ("unsteady", "foreign_load")}, "flagged: foreign_load, unsteady"),
-        ({"sub_batch": 4}, "its batch was divided"),
+        ({"micro_batch_size": 4}, "its batch was divided"),
         ({"job": job(0)}, "not kept any more"),
     ],
 )

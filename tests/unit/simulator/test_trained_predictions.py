@@ -46,7 +46,7 @@ def _question(measured: MeasuredJob, **changes: object) -> RequestPrediction:
         "device_memory_bytes": 2 * GIB,
         "graph_sha256": measured.graph_sha256,
         "settings": measured.settings,
-        "sub_batches": (4, 2, 1),
+        "micro_batch_sizes": (4, 2, 1),
         **changes,
     }
     return RequestPrediction(**fields)  # type: ignore[arg-type]
