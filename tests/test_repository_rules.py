@@ -51,6 +51,13 @@ BROKEN_TREES: dict[str, tuple[dict[str, str], str]] = {
     "the_makefile_is_small": ({"Makefile": "".join(f"t{'x' * n}: ## t\n" for n in range(11))}, "11 targets"),
     "documented_commands_exist": ({"Makefile": "setup:\n", "README.md": "Say `make coffee`.\n"}, "make coffee"),
     "documented_verbs_exist": ({"README.md": "    cotenant fly --to-the-moon\n"}, "cotenant fly is no verb"),
+    "retired_names_stay_away": (
+        {
+            "tests/support/renames/retired.toml": 'applied = true\n[identifiers]\nslot = "gpu_slot"\n',
+            "cotenant/place.py": "def take(*, slot: int) -> str:\n    return f'{slot}'\n",
+        },
+        "cotenant/place.py:1: slot is retired, say gpu_slot",
+    ),
     "decisions_are_numbered_pages": ({"docs/decisions/0002-second.md": "## Context\n"}, "expected the number 0001"),
 }
 

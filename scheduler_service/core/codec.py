@@ -24,6 +24,8 @@ FORMAT_VERSION = 1
 
 _FORGOTTEN_FIELDS = {"Gpu": frozenset({"slowdown_ewma_ratio"})}
 """What older versions wrote and nobody reads any more, by record."""
+_STORED_NAMES: Mapping[str, Mapping[str, str]] = {"StoredState": {"abandoned_attempts": "ghosts"}}
+"""Under which key a field is stored whose name has changed since, by record and field."""
 
 Encoder = Callable[[Any], Any]
 Decoder = Callable[[Any], Any]
@@ -112,12 +114,17 @@ def _codec(kind: Any) -> tuple[Encoder, Decoder]:
 
 def _dataclass_codec(kind: Any) -> tuple[Encoder, Decoder]:
     hints = get_type_hints(kind)
-    codecs = {field.name: _codec(hints[field.name]) for field in fields(kind)}
+    renamed = _STORED_NAMES.get(kind.__name__, {})
+    stored = {field.name: renamed.get(field.name, field.name) for field in fields(kind)}
+    named = {key: name for name, key in stored.items()}
+    codecs = {stored[field.name]: _codec(hints[field.name]) for field in fields(kind)}
     forgotten = _FORGOTTEN_FIELDS.get(kind.__name__, frozenset())
-    required = {field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING}
+    required = {
+        stored[field.name] for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING
+    }
 
     def encode_fields(value: Any) -> dict[str, Any]:
-        return {name: encode_field(getattr(value, name)) for name, (encode_field, _) in codecs.items()}
+        return {key: encode_field(getattr(value, named[key])) for key, (encode_field, _) in codecs.items()}
 
     def decode_fields(data: Any) -> Any:
         if not isinstance(data, Mapping):
@@ -126,7 +133,7 @@ def _dataclass_codec(kind: Any) -> tuple[Encoder, Decoder]:
         if wrong:
             raise CodecError(f"{kind.__name__}: unknown or missing {', '.join(wrong)}")
         try:
-            return kind(**{name: codecs[name][1](item) for name, item in data.items() if name in codecs})
+            return kind(**{named[key]: codecs[key][1](item) for key, item in data.items() if key in codecs})
         except CodecError as error:
             raise CodecError(f"{kind.__name__}: {error}") from error
 

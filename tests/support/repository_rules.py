@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from tests.support.product_reach import modules_of_packages, unreached
+from tests.support.renames.retired_rule import retired_names_stay_away
 
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
@@ -315,4 +316,5 @@ RULES: tuple[Rule, ...] = (
     documented_commands_exist,
     documented_verbs_exist,
     decisions_are_numbered_pages,
+    retired_names_stay_away,
 )
