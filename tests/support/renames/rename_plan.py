@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -21,6 +22,7 @@ from tests.support.renames.rename_map import (
 from tests.support.renames.source_text import Renamer, renamed_module, words_of
 
 _DOCUMENTS = (".md", ".toml", ".yml", ".yaml", ".sh", ".cfg", "Makefile", "Dockerfile")
+_PROGRAM = re.compile(r"^\s*(?:from [\w.]+ )?import \w", re.MULTILINE)
 _STORED = "tests/goldens/version"
 
 
@@ -127,6 +129,9 @@ def _equal_strings(module: ast.Module, names: Mapping[str, str]) -> Iterator[str
     for node in ast.walk(module):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names:
             yield f"{node.lineno}: the text {node.value!r} is a retired name and stays; is it one?"
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _PROGRAM.search(node.value):
+            if met := sorted(names.keys() & words_of(node.value)):
+                yield f"{node.lineno}: a program in a string; rename by hand {', '.join(met)}"
 
 
 def _moves(files: Mapping[str, str], modules: Mapping[str, str]) -> dict[str, str]:

@@ -119,6 +119,11 @@ def test_a_text_that_equals_a_retired_name_is_shown_to_a_person() -> None:
     assert "shop/door.py:1: the text 'rest'" in plan({"shop/door.py": "x = row['rest']\n"}).remarks[-1]
 
 
+def test_a_program_in_a_string_is_shown_to_a_person() -> None:
+    made = plan({"shop/door.py": "CODE = f'\\nfrom shop.door import rest\\nrest()\\n{1}'\n"})
+    assert made.remarks[-1] == "shop/door.py:1: a program in a string; rename by hand rest"
+
+
 def test_what_cannot_be_proved_is_refused() -> None:
     assert "not the old one modulo the map" in plan({"shop/door.py": "f'{rest=}'\n"}).objections[0]
 
