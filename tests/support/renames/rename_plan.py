@@ -130,8 +130,8 @@ def _equal_strings(module: ast.Module, names: Mapping[str, str]) -> Iterator[str
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names:
             yield f"{node.lineno}: the text {node.value!r} is a retired name and stays; is it one?"
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _PROGRAM.search(node.value):
-            if met := sorted(names.keys() & words_of(node.value)):
-                yield f"{node.lineno}: a program in a string; rename by hand {', '.join(met)}"
+            met = sorted(names.keys() & words_of(node.value))
+            yield from (f"{node.lineno}: a program in a string; rename by hand {name}" for name in met)
 
 
 def _moves(files: Mapping[str, str], modules: Mapping[str, str]) -> dict[str, str]:
