@@ -85,6 +85,13 @@ BROKEN_TREES: dict[str, tuple[dict[str, str], str]] = {
         {"README.md": "`core/engine.py` and `core/motor.py`\n", "scheduler_service/core/engine.py": ""},
         "core/motor.py does not exist",
     ),
+    "retired_names_stay_away": (
+        {
+            "tests/support/renames/retired.toml": 'applied = true\n[identifiers]\nslot = "gpu_slot"\n',
+            "cotenant/place.py": "def take(*, slot: int) -> str:\n    return f'{slot}'\n",
+        },
+        "cotenant/place.py:1: slot is retired, say gpu_slot",
+    ),
 }
 
 

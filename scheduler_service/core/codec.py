@@ -25,9 +25,15 @@ FORMAT_VERSION = 1
 
 _FORGOTTEN_FIELDS = {"Gpu": frozenset({"slowdown_ewma_ratio"})}
 """What older versions wrote and nobody reads any more, by record."""
-
-_STORED_NAMES = {"global_batch_size": "batch", "micro_batch_size": "sub_batch"}
-"""What a field of a record is called in a log, where that is not its name: logs of the first version are read by it."""
+_STORED_NAMES: Mapping[str, Mapping[str, str]] = {
+    "StoredState": {"abandoned_attempts": "ghosts"},
+    "JobRequest": {"global_batch_size": "batch"},
+    "KeyUse": {"global_batch_size": "batch"},
+    "JobRecord": {"micro_batch_size": "sub_batch"},
+    "Target": {"micro_batch_size": "sub_batch"},
+    "PairPrediction": {"micro_batch_size": "sub_batch"},
+}
+"""Under which key a field is stored whose name has changed since, by record and field."""
 
 Encoder = Callable[[Any], Any]
 Decoder = Callable[[Any], Any]
@@ -118,17 +124,17 @@ def _codec(kind: Any) -> tuple[Encoder, Decoder]:
 
 def _dataclass_codec(kind: Any) -> tuple[Encoder, Decoder]:
     hints = get_type_hints(kind)
-    names = {_STORED_NAMES.get(field.name, field.name): field.name for field in fields(kind)}
-    codecs = {stored: _codec(hints[name]) for stored, name in names.items()}
+    renamed = _STORED_NAMES.get(kind.__name__, {})
+    stored = {field.name: renamed.get(field.name, field.name) for field in fields(kind)}
+    named = {key: name for name, key in stored.items()}
+    codecs = {stored[field.name]: _codec(hints[field.name]) for field in fields(kind)}
     forgotten = _FORGOTTEN_FIELDS.get(kind.__name__, frozenset())
     required = {
-        _STORED_NAMES.get(field.name, field.name)
-        for field in fields(kind)
-        if field.default is MISSING and field.default_factory is MISSING
+        stored[field.name] for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING
     }
 
     def encode_fields(value: Any) -> dict[str, Any]:
-        return {stored: codecs[stored][0](getattr(value, name)) for stored, name in names.items()}
+        return {key: encode_field(getattr(value, named[key])) for key, (encode_field, _) in codecs.items()}
 
     def decode_fields(data: Any) -> Any:
         if not isinstance(data, Mapping):
@@ -137,7 +143,7 @@ def _dataclass_codec(kind: Any) -> tuple[Encoder, Decoder]:
         if wrong:
             raise CodecError(f"{kind.__name__}: unknown or missing {', '.join(wrong)}")
         try:
-            return kind(**{names[stored]: codecs[stored][1](item) for stored, item in data.items() if stored in codecs})
+            return kind(**{named[key]: codecs[key][1](item) for key, item in data.items() if key in codecs})
         except CodecError as error:
             raise CodecError(f"{kind.__name__}: {error}") from error
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from tests.support.product_reach import modules_of_packages, unreached
+from tests.support.renames.retired_rule import retired_names_stay_away
 
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
@@ -266,4 +267,5 @@ RULES: tuple[Rule, ...] = (
     docstrings_are_checked,
     tests_are_named_by_sentences,
     the_makefile_is_small,
+    retired_names_stay_away,
 )
