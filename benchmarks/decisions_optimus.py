@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scheduler_service.policies.optimus_allocation import (
+from scheduler_service.policies.elasticity.optimus_allocation import (
     Demands,
     Floats,
     Integers,
@@ -22,7 +22,7 @@ from scheduler_service.policies.optimus_allocation import (
     TaskCounts,
     allocate_tasks,
 )
-from scheduler_service.policies.optimus_placement import Amounts, PlacedTasks, TaskGroup, place_evenly
+from scheduler_service.policies.elasticity.optimus_placement import Amounts, PlacedTasks, TaskGroup, place_evenly
 
 REPEATS = 5
 JOBS, NODES = 4_000, 16_000

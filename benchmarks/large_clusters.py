@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from scheduler_service.core.cluster_index import FreshIndex
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import (
     Assignment,
@@ -66,8 +67,8 @@ class LargeCluster:
             pending=sorted(self._pending(luck), key=lambda job: (job.submitted_at_ms, job.request.job_id)),
             running=running,
             predictions=self._predictions(luck),
-            free_gpu_ids={gpu_id for gpu_id, entry in gpus.items() if not entry.job_ids},
             nodes_per_job_max=self.nodes_per_job_max,
+            index=FreshIndex(),
         )
 
     def _node(self, node_id: str) -> Node:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from benchmarks.exact_rulers.integer_program import IntegerProgram
-from scheduler_service.policies.pair_sharing import RunningBeside, shared_sum_ms, waiting_sum_ms
+from scheduler_service.policies.pairing.pair_sharing import RunningBeside, shared_sum_ms, waiting_sum_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from benchmarks.exact_rulers.integer_program import IntegerProgram
-from scheduler_service.policies.opportunistic_memory import Demand
-from scheduler_service.policies.packing_rules import PackingRules
+from scheduler_service.policies.packing.opportunistic_memory import Demand
+from scheduler_service.policies.packing.packing_rules import PackingRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.exact_rulers.fewest_gpus import share_fewest
 from cotenant_simulator.readers.measured_jobs import read_measured_jobs
-from scheduler_service.policies.packing_rules import Best, MemoryModel, PackingRules
+from scheduler_service.policies.packing.packing_rules import Best, MemoryModel, PackingRules
 from tests.support.packing import Instance, Packed, Placement
 from tests.support.ruler_instances import packed_jobs
 

@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.papers.parameter_servers import NodeTasks, ServerTraining
 from benchmarks.papers.server_jobs import ServerJob, plan
 from predictor_service.convergence.training_speed import Resources, SpeedSample, Synchrony, fit_speed
-from scheduler_service.policies.optimus_allocation import Floats
+from scheduler_service.policies.elasticity.optimus_allocation import Floats
 
 Counts = tuple[int, int]
 """Workers and servers; a container each."""

@@ -18,7 +18,7 @@ from benchmarks.papers.server_beliefs import Beliefs, Counts, fitted_step_s
 from benchmarks.papers.server_jobs import ServerJob, plan
 from benchmarks.papers.server_schemes import NONE, Places, Scheme, shrunk
 from benchmarks.papers.server_stragglers import asynchronous_stragglers, synchronous_stragglers
-from scheduler_service.policies.optimus_allocation import Floats
+from scheduler_service.policies.elasticity.optimus_allocation import Floats
 
 ROUNDS_MAX = 10_000
 HOUR_S = 3_600.0

@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks.papers.server_beliefs import Counts
 from benchmarks.papers.server_jobs import plan
-from scheduler_service.policies.optimus_allocation import Demands, Floats, Integers, allocate_tasks
-from scheduler_service.policies.optimus_placement import TaskGroup, place_evenly
+from scheduler_service.policies.elasticity.optimus_allocation import Demands, Floats, Integers, allocate_tasks
+from scheduler_service.policies.elasticity.optimus_placement import TaskGroup, place_evenly
 
 Places = Mapping[int, Counts]
 """By node."""

@@ -14,7 +14,7 @@ from cotenant_simulator.pollux_rules.cluster import ClusterShape
 from cotenant_simulator.pollux_rules.pollux_agent import Agent
 from cotenant_simulator.pollux_rules.pollux_packing import Claim, Packing
 from cotenant_simulator.pollux_rules.training_job import RESTART_PAUSE_S, Allocation, TrainingJob
-from scheduler_service.policies.count_choice import cheapest_counts
+from scheduler_service.policies.elasticity.count_choice import cheapest_counts
 
 _SPEEDUP_MIN = 1e-3
 """Added to speedups, so that a job without GPUs costs much but not infinitely much."""

@@ -56,6 +56,18 @@ def reserved_bytes(
     return min(wanted, gpu.memory_bytes)
 
 
+def resident_on(
+    request: JobRequest, prediction: JobPrediction | None, micro_batch_size: int, gpu: Gpu
+) -> Resident | None:
+    """Return a job as it would be on one GPU of this kind, or None when it does not fit even alone."""
+    reserved = reserved_bytes(request, prediction, micro_batch_size, gpu)
+    return (
+        None
+        if reserved is None
+        else Resident(request=request, micro_batch_size=micro_batch_size, memory_reserved_bytes=reserved)
+    )
+
+
 def expected_bytes(request: JobRequest, prediction: JobPrediction | None, micro_batch_size: int) -> int:
     """Return what the job is known to need at least, for telling why it does not fit; 0 = nothing is known."""
     point = _trusted_point(request, prediction, micro_batch_size)

@@ -95,32 +95,38 @@ def expected_slowdown(
     victim: Resident, others: Sequence[Resident], gpu: Gpu, predictions: Predictions
 ) -> ExpectedSlowdown:
     """Return how much one job is slowed down by all others on its GPU, as far as predictions say."""
-    key, device, micro_batch_size = victim.request.key, gpu.device, victim.micro_batch_size
-    doubt = _job_doubt(victim, gpu, predictions)
-    pair_ratios, is_known = [], True
-    for other in others:
-        pair = predictions.pair(key, other.request.key, device, micro_batch_size)
-        if pair is None or pair.level is Level.FALLBACK:
-            is_known = False
-            doubt = doubt or _doubt("PAIR_UNKNOWN", gpu, victim, other)
-        elif not pair.in_domain:
-            doubt = doubt or _doubt("OUT_OF_DOMAIN", gpu, victim, other)
-        doubt = doubt or _job_doubt(other, gpu, predictions)
-        pair_ratios.append(pair.slowdown_ratio if pair is not None else 0.0)
-    pairwise_sum_ratio = sum_of_pairs(pair_ratios)
-    if len(others) < 2:  # most questions are about two jobs, and their utilization costs as much to look up
-        return ExpectedSlowdown(pairwise_sum_ratio, pairwise_sum_ratio, is_known, doubt)
-    utilization_ratio, *utilization_ratios = (utilization_of(one, gpu, predictions) for one in (victim, *others))
-    ratio = colocation_slowdown_ratio(utilization_ratio, utilization_ratios, pair_ratios)
-    return ExpectedSlowdown(ratio, pairwise_sum_ratio, is_known, doubt)
+    return next(expected_slowdowns((victim, *others), gpu, predictions))[1]
 
 
 def expected_slowdowns(
     residents: Sequence[Resident], gpu: Gpu, predictions: Predictions
 ) -> Iterator[tuple[Resident, ExpectedSlowdown]]:
-    """Yield each job of one GPU with its slowdown by all others there, in their order."""
-    for victim in residents:
-        yield victim, expected_slowdown(victim, [one for one in residents if one is not victim], gpu, predictions)
+    """Yield each job of one GPU with its slowdown by all others there, in their order.
+
+    What is known of a job alone is looked up once, however many others it is met with.
+    """
+    doubts = [_job_doubt(one, gpu, predictions) for one in residents]
+    # Most questions are about two jobs, for which nobody's utilization matters.
+    utilizations = [utilization_of(one, gpu, predictions) for one in residents] if len(residents) > 2 else ()
+    for place, victim in enumerate(residents):
+        key, micro_batch_size, doubt = victim.request.key, victim.micro_batch_size, doubts[place]
+        pair_ratios, is_known = [], True
+        for other_place, other in enumerate(residents):
+            if other_place == place:
+                continue
+            pair = predictions.pair(key, other.request.key, gpu.device, micro_batch_size)
+            if pair is None or pair.level is Level.FALLBACK:
+                is_known = False
+                doubt = doubt or _doubt("PAIR_UNKNOWN", gpu, victim, other)
+            elif not pair.in_domain:
+                doubt = doubt or _doubt("OUT_OF_DOMAIN", gpu, victim, other)
+            doubt = doubt or doubts[other_place]
+            pair_ratios.append(pair.slowdown_ratio if pair is not None else 0.0)
+        ratio = pairwise_sum_ratio = sum_of_pairs(pair_ratios)
+        if utilizations:
+            others = (*utilizations[:place], *utilizations[place + 1 :])
+            ratio = colocation_slowdown_ratio(utilizations[place], others, pair_ratios)
+        yield victim, ExpectedSlowdown(ratio, pairwise_sum_ratio, is_known, doubt)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

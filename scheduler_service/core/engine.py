@@ -13,10 +13,10 @@ from typing import Any
 
 from scheduler_service.core import engine_snapshot, events, job_events, node_events
 from scheduler_service.core.attempts import launch, launch_commands, stop, stop_commands
+from scheduler_service.core.cluster_index import KeptIndex
 from scheduler_service.core.commands import Command, WakeAt
 from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest, Migrate, Reshape, Start, Stop, unfolded
 from scheduler_service.core.job_records import RejectedDecision, with_history
-from scheduler_service.core.kept_columns import KeptColumns, KeptRests
 from scheduler_service.core.moves import order_move
 from scheduler_service.core.pair_refreshes import pairs_refreshed, refresh_pairs, reissue_refreshes
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
@@ -64,7 +64,7 @@ class SchedulerEngine:
         self._pair_refresh_ms = pair_refresh_ms
         self._state = ClusterState(seed=seed, ended_jobs_max=ended_jobs_max)
         self._state.policy, self._state.parameters = policy, dict(parameters or {})
-        self._columns, self._rests = KeptColumns(self._state), KeptRests(self._state)
+        self._index = KeptIndex(self._state)
         self._wakes: list[int] = []
         self._backoffs: list[tuple[int, str]] = []
 
@@ -201,17 +201,11 @@ class SchedulerEngine:
             seed=state.seed,
             explain=explain,
             unpredictable_keys=state.predictions.unpredictable_keys,
-            free_gpu_ids=state.free_gpu_ids,
             host_use=state.host_use,
             slowdown_ewma_ratios=state.slowdown_ewma_ratios,
             nodes_per_job_max=self._nodes_per_job_max,
-            inventory=state.inventory,
             can_move=self._can_move,
-            columns=self._columns.read,
-            lone_gpu_ids=state.lone_gpu_ids,
-            free_places=state.free_places,
-            rests=self._rests.read,
-            lengths=state.read_lengths,
+            index=self._index,
         )
 
     def explain(self, job_id: str) -> Decision:
@@ -271,7 +265,7 @@ class SchedulerEngine:
             pair_refresh_ms=pair_refresh_ms,
         )
         engine._state = state
-        engine._columns, engine._rests = KeptColumns(state), KeptRests(state)
+        engine._index = KeptIndex(state)
         engine._wakes = list(wakes)
         heapify(engine._wakes)
         engine._backoffs = sorted(

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from scheduler_service.core.capacity import Resident
 from scheduler_service.core.records import Assignment, JobRequest, Node
-from scheduler_service.core.running_now import RunningNow
 from scheduler_service.core.view import GpuView, HostUse, RunningJob, SchedulingView
 
 
@@ -20,7 +19,8 @@ class Ledger:
     def __init__(self, view: SchedulingView) -> None:
         self.view = view
         # Residents are asked for often, and nothing about them changes with time.
-        self._running = view.running.reported if isinstance(view.running, RunningNow) else view.running
+        self._running = view.index.reported
+        self._free_before = view.index.free_gpu_ids
         self._residents: dict[str, Resident] = {}
         self._placed: dict[str, list[Resident]] = {}
         self._host_placed: dict[str, HostUse] = {}
@@ -45,11 +45,11 @@ class Ledger:
 
     def is_free(self, gpu_id: str) -> bool:
         """The GPU holds nothing and releases nothing."""
-        return gpu_id in self.view.free_gpu_ids and gpu_id not in self._taken_free
+        return gpu_id in self._free_before and gpu_id not in self._taken_free
 
     def free_count(self) -> int:
         """Return the number of free GPUs."""
-        return len(self.view.free_gpu_ids) - len(self._taken_free)
+        return len(self._free_before) - len(self._taken_free)
 
     def memory_used_bytes(self, gpu_id: str) -> int:
         """Return what is reserved on a GPU."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from scheduler_service.core.capacity import Resident, expected_bytes, reserved_bytes
+from scheduler_service.core.capacity import Resident, expected_bytes, resident_on
 from scheduler_service.core.colocation_slowdown import ExpectedSlowdown, PlacementSlowdown, placement_slowdown
 from scheduler_service.core.decisions import (
     Decision,
@@ -27,9 +27,6 @@ from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Gpu, JobRequest, Reason
 from scheduler_service.core.sharing_consent import consented_slowdowns
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
-
-_SLOWDOWNS = ("slowdown_ratio", "neighbour_slowdown_ratio")
-"""Numbers of a reason that this check states itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,13 +127,16 @@ def _check_one(check: _Check, decision: Decision) -> None:
 def _stated(placement: Placement, slowdown: PlacementSlowdown) -> Placement:
     """Return a placement with the slowdown that this check found, in its field and in the numbers of its reason."""
     before, is_shared = placement.reason.numbers, bool(slowdown.neighbour_ids)
-    if not is_shared and placement.predicted_slowdown_ratio is None and before.keys().isdisjoint(_SLOWDOWNS):
+    own_ratio = slowdown.own_ratio if is_shared else None
+    found = {"slowdown_ratio": slowdown.own_ratio, "neighbour_slowdown_ratio": slowdown.neighbour_ratio}
+    stated = {name: ratio for name, ratio in found.items() if ratio is not None and (is_shared or name in before)}
+    if placement.predicted_slowdown_ratio == own_ratio and stated == {
+        name: before[name] for name in found if name in before
+    }:
         return placement
-    known = zip(_SLOWDOWNS, (slowdown.own_ratio, slowdown.neighbour_ratio), strict=True)
-    numbers = {name: value for name, value in before.items() if name not in _SLOWDOWNS}
-    numbers |= {name: value for name, value in known if value is not None and (is_shared or name in before)}
+    numbers = {name: value for name, value in before.items() if name not in found} | stated
     reason = placement.reason if numbers == before else replace(placement.reason, numbers=numbers)
-    return replace(placement, predicted_slowdown_ratio=slowdown.own_ratio if is_shared else None, reason=reason)
+    return replace(placement, predicted_slowdown_ratio=own_ratio, reason=reason)
 
 
 def _reject(check: _Check, decision: Decision, reason: Reason) -> None:
@@ -297,10 +297,7 @@ def _resident_or_obstacle(
 
 
 def _resident(view: SchedulingView, request: JobRequest, start: Start, gpu: Gpu) -> Resident | None:
-    reserved = reserved_bytes(request, view.predictions.job(request.key, gpu.device), start.micro_batch_size, gpu)
-    if reserved is None:
-        return None
-    return Resident(request=request, micro_batch_size=start.micro_batch_size, memory_reserved_bytes=reserved)
+    return resident_on(request, view.predictions.job(request.key, gpu.device), start.micro_batch_size, gpu)
 
 
 def _too_large(view: SchedulingView, request: JobRequest, start: Start, gpu: Gpu) -> Reason:

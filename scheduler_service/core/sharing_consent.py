@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler_service.core.capacity import Resident, too_large_alone
-from scheduler_service.core.colocation_slowdown import ExpectedSlowdown, expected_slowdown
+from scheduler_service.core.colocation_slowdown import ExpectedSlowdown, expected_slowdowns
 from scheduler_service.core.records import Gpu, Reason, Share
 from scheduler_service.core.view import Predictions
 
@@ -29,12 +29,11 @@ def consented_slowdowns(
     also accepts the unknown; a known slowdown above its limit is refused by both.
     """
     everyone = (newcomer, *residents)
-    refusing = tuple(resident.request.job_id for resident in everyone if resident.request.share is Share.NEVER)
+    refusing = [resident.request.job_id for resident in everyone if resident.request.share is Share.NEVER]
     if refusing:
-        return Reason(code="SHARE_NOT_ALLOWED", job_ids=refusing, gpu_ids=(gpu.gpu_id,))
+        return Reason(code="SHARE_NOT_ALLOWED", job_ids=tuple(refusing), gpu_ids=(gpu.gpu_id,))
     found = []
-    for victim in everyone:
-        slowdown = expected_slowdown(victim, [one for one in everyone if one is not victim], gpu, predictions)
+    for victim, slowdown in expected_slowdowns(everyone, gpu, predictions):
         obstacle = _victim_obstacle(victim, slowdown, everyone, gpu)
         if obstacle is not None:
             is_doubt = obstacle.code in _DOUBTS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -12,10 +12,11 @@ from scheduler_service.core.inventory import Inventory
 from scheduler_service.core.records import Assignment, Gpu, JobPrediction, JobRequest, Node, PairPrediction
 
 if TYPE_CHECKING:
-    from scheduler_service.core.gpu_columns import GpuColumns
+    from scheduler_service.core.change_log import ChangeLog
+    from scheduler_service.core.gpu_arrays import GpuArrays
     from scheduler_service.core.length_queue import LengthQueue
     from scheduler_service.core.open_gpus import FreePlaces
-    from scheduler_service.core.rest_column import Rests
+    from scheduler_service.core.remaining_times import RemainingTimes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +92,60 @@ class Predictions(Protocol):
         """Return how much `other_key` slows `victim_key` down, or None."""
 
 
+class ClusterIndex(Protocol):
+    """What follows from the records of a view, found when it is first read; nobody who does not read it pays.
+
+    The engine keeps it from event to event (`cluster_index.KeptIndex`); for a view made by hand it is found in the
+    records (`cluster_index.FreshIndex`). It is read, never changed; what a round changes it copies first.
+    """
+
+    def of(self, view: SchedulingView) -> ClusterIndex:
+        """Return the same index for a view, which asks for it when it is made."""
+
+    @property
+    def free_gpu_ids(self) -> AbstractSet[str]:
+        """GPUs of the view that hold nothing and release nothing; in no order."""
+
+    @property
+    def lone_gpu_ids(self) -> AbstractSet[str]:
+        """GPUs of the view that hold one job and release nothing; in no order."""
+
+    @property
+    def free_places(self) -> FreePlaces:
+        """The free GPUs by kind and node."""
+
+    @property
+    def inventory(self) -> Inventory:
+        """What the GPUs are, counted by kind."""
+
+    @property
+    def pending_by_id(self) -> Mapping[str, PendingJob]:
+        """The pending jobs by id."""
+
+    @property
+    def reported(self) -> Mapping[str, RunningJob]:
+        """The running jobs as last reported: cheaper, and equal in all that time does not change."""
+
+    @property
+    def arrays(self) -> GpuArrays:
+        """The GPUs as arrays; a round works on `for_one_round` of them."""
+
+    @property
+    def remaining_times(self) -> RemainingTimes:
+        """How long the one job on each GPU still runs, at the positions of `arrays`; a copy of the reader's own."""
+
+    @property
+    def lengths(self) -> LengthQueue | None:
+        """The pending jobs by remaining time; None = nobody keeps them so, and each is to be looked at."""
+
+    @property
+    def prediction_changes(self) -> ChangeLog:
+        """What changed in the predictions while the arrays were kept."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingView:
-    """One instant of the cluster.
+    """One instant of the cluster, and one index of it.
 
     Attributes:
         nodes: Connected and schedulable nodes by id.
@@ -102,18 +154,12 @@ class SchedulingView:
         running: By job id, in start order.
         explain: The candidate table is wanted.
         unpredictable_keys: Why a key has no prediction: the code of the failure (such jobs run exclusively).
-        free_gpu_ids: GPUs among `gpus` that hold nothing and release nothing; in no order.
         host_use: What jobs occupy of each node's host, by node id; absent = nothing.
         slowdown_ewma_ratios: Moving average of the slowdowns measured on each GPU, by GPU id; absent = 0.
         nodes_per_job_max: Nodes that one job may span; 0 = no limit.
-        inventory: What the GPUs are, counted; None = not yet counted.
         deferred: Pending jobs whose `not_before_ms` has not come; no policy decides about them.
         can_move: Running jobs may be migrated and reshaped here.
-        columns: Gives the GPUs as columns where somebody keeps them up to date; read them by `columns_of`.
-        lone_gpu_ids: GPUs among `gpus` that hold one job and release nothing; in no order; None = not yet found.
-        free_places: The free GPUs by kind and node; None = not yet sorted.
-        rests: Gives the remaining times by GPU where somebody keeps them up to date; read them by `rests_of`.
-        lengths: Gives the pending jobs by remaining time where somebody keeps them so; None = nobody does.
+        index: What follows from all this.
     """
 
     now_ms: int
@@ -125,18 +171,16 @@ class SchedulingView:
     seed: int = 0
     explain: bool = False
     unpredictable_keys: Mapping[str, str] = field(default_factory=dict)
-    free_gpu_ids: AbstractSet[str]
     host_use: Mapping[str, HostUse] = field(default_factory=dict)
     slowdown_ewma_ratios: Mapping[str, float] = field(default_factory=dict)
     nodes_per_job_max: int = 0
-    inventory: Inventory | None = None
     deferred: Sequence[PendingJob] = ()
     can_move: bool = True
-    columns: Callable[[SchedulingView], GpuColumns] | None = None
-    lone_gpu_ids: AbstractSet[str] | None = None
-    free_places: FreePlaces | None = None
-    rests: Callable[[SchedulingView, Sequence[str]], Rests] | None = None
-    lengths: Callable[[], LengthQueue] | None = None
+    index: ClusterIndex
+
+    def __post_init__(self) -> None:
+        """Have the index of this very view."""
+        object.__setattr__(self, "index", self.index.of(self))
 
 
 class Policy(Protocol):

@@ -9,6 +9,7 @@ from typing import Any
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.predictor_client import PredictorClient
+from scheduler_service.core.cluster_index import FreshIndex
 from scheduler_service.core.decisions import Decision, Hold, Migrate, Reshape, Start, Stop, unfolded
 from scheduler_service.core.ledger import host_share
 from scheduler_service.core.plan_check import check_plan
@@ -102,9 +103,9 @@ def _view(snapshot: scheduling_pb2.Snapshot, store: PredictionStore, *, explain:
         unpredictable_keys=store.unpredictable_keys,
         seed=snapshot.seed,
         explain=explain,
-        free_gpu_ids={gpu_id for gpu_id, view in gpus.items() if not view.job_ids},
         host_use=_host_use(gpus, running.values()),
         slowdown_ewma_ratios={gpu.gpu_id: gpu.slowdown_ewma_ratio for node in snapshot.nodes for gpu in node.gpus},
+        index=FreshIndex(),
     )
 
 

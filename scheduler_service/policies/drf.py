@@ -31,14 +31,14 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from scheduler_service.core.decisions import Decision, Hold, Start
+from scheduler_service.core.policy_parameters import require_positive
 from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.view import PendingJob, SchedulingView
-from scheduler_service.policies.exclusive_round import ExclusiveRound
-from scheduler_service.policies.placement import sized
-from scheduler_service.policies.remaining_time import require_positive
-from scheduler_service.policies.reshaping import counts_of
-from scheduler_service.policies.task_demand import Amounts, TaskRoom, pair_demand
-from scheduler_service.policies.whole_allocation import Reshaper
+from scheduler_service.policies.elasticity.counted_round import Reshaper
+from scheduler_service.policies.elasticity.reshaping import counts_of
+from scheduler_service.policies.elasticity.task_demand import Amounts, TaskRoom, pair_demand
+from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
+from scheduler_service.policies.placement.free_gpus import sized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,24 +32,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from scheduler_service.core.capacity import Resident, reserved_bytes, samples_per_gpu
+from scheduler_service.core.capacity import resident_on, samples_per_gpu
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Reshape, Start
+from scheduler_service.core.inventory import Kind, kind_of
+from scheduler_service.core.policy_parameters import require_not_negative
 from scheduler_service.core.records import Reason
 from scheduler_service.core.view import PendingJob, SchedulingView
-from scheduler_service.policies.exclusive_round import ExclusiveRound
-from scheduler_service.policies.placement import (
-    Kind,
-    alone_reason,
-    choose_free_gpus,
-    fits_alone,
-    free_by_kind_and_node,
-    inventory_of,
-    kind_of,
-    ranked,
-    sized,
-)
-from scheduler_service.policies.remaining_time import require_not_negative
-from scheduler_service.policies.reshaping import (
+from scheduler_service.policies.elasticity.reshaping import (
     ElasticJob,
     Ends,
     Outlook,
@@ -59,7 +48,15 @@ from scheduler_service.policies.reshaping import (
     profiled_rest_ms,
     smallest,
 )
-from scheduler_service.policies.waiting_list import rest_behind
+from scheduler_service.policies.ordering.waiting_list import rest_behind
+from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
+from scheduler_service.policies.placement.free_gpus import (
+    choose_free_gpus,
+    fits_alone,
+    free_by_kind_and_node,
+    sized,
+)
+from scheduler_service.policies.placement.starts import start_on
 
 ByNode = Mapping[str, Sequence[str]]
 
@@ -134,7 +131,7 @@ class _Round:
         self._policy = policy
         self._rigid = ExclusiveRound(view)
         self._ledger = self._rigid.ledger
-        self._kinds = inventory_of(view).gpus
+        self._kinds = view.index.inventory.gpus
         self._free = free_by_kind_and_node(view)
         self._coming = _coming_free(view)
         self._elastic = profiled_jobs(view)
@@ -227,18 +224,11 @@ class _Round:
 
     def _start(self, job: PendingJob, gpu_ids: tuple[str, ...]) -> Start:
         request, gpu = sized(job.request, len(gpu_ids)), self._view.gpus[gpu_ids[0]].gpu
-        micro_batch_size = samples_per_gpu(request, len(gpu_ids))
-        reserved = reserved_bytes(request, self._view.predictions.job(request.key, gpu.device), micro_batch_size, gpu)
-        resident = Resident(
-            request=request,
-            micro_batch_size=micro_batch_size,
-            memory_reserved_bytes=gpu.memory_bytes if reserved is None else reserved,
-        )
-        self._ledger.place(resident, ranked(gpu_ids))
-        reason = alone_reason(self._view, request, gpu_ids)
-        return Start(
-            job_id=request.job_id, reason=reason, assignments=ranked(gpu_ids), micro_batch_size=micro_batch_size
-        )
+        prediction = self._view.predictions.job(request.key, gpu.device)
+        resident = resident_on(request, prediction, samples_per_gpu(request, len(gpu_ids)), gpu)
+        if resident is None:
+            raise AssertionError(f"{request.job_id} was given {gpu_ids[0]} without fitting it")
+        return start_on(self._ledger, resident, gpu_ids)
 
     def _make_room(self, job: PendingJob, plan: _Plan, victim: ElasticJob) -> Hold:
         numbers = {"gpus_count": len(plan.victim_gpu_ids), "gpus_before_count": victim.count}

@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 
 from scheduler_service.core.decisions import Decision, Hold
 from scheduler_service.core.view import SchedulingView
-from scheduler_service.policies.exclusive_round import ExclusiveRound
-from scheduler_service.policies.waiting_list import rest_behind
+from scheduler_service.policies.ordering.waiting_list import rest_behind
+from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,9 +37,9 @@ from scheduler_service.core.decisions import Decision
 from scheduler_service.core.errors import PolicyParameterError
 from scheduler_service.core.records import JobRequest
 from scheduler_service.core.view import PendingJob, SchedulingView
-from scheduler_service.policies.fair_queues import fair_order, k_medians
-from scheduler_service.policies.least_cost import CostModel, Curve, LeastCostRound
-from scheduler_service.policies.waiting_list import Waiting
+from scheduler_service.policies.ordering.fair_queues import fair_order, k_medians
+from scheduler_service.policies.placement.horus_placement import CostModel, Curve, HorusPlacement
+from scheduler_service.policies.placement.sharing_round import SharingRound
 
 DEFAULT_CURVE = Curve(linear=(0.0, 0.5), quadratic=(0.0, 0.0, 0.5))
 """Slowdown 0.5 at utilization 1 and 2.0 at 2: the upper ends of the ranges in Horus 3.2 (1-1.5x, 1.5-3x)."""
@@ -85,16 +85,8 @@ class Horus:
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job."""
-        round_ = LeastCostRound(view, self._costs())
-        decisions: list[Decision] = []
-        waiting = Waiting()
-        for job in self._ordered(view, has_room=round_.has_room()):
-            known = None if view.explain else round_.known_obstacle(job.request)
-            if known is None:
-                decisions.append(round_.decide(job))
-            else:
-                waiting.add(job.request.job_id, known)
-        return [*decisions, *waiting.holds()]
+        placement = HorusPlacement(view, self._costs())
+        return SharingRound(view, placement).decide_all(self._ordered(view, has_room=placement.closed() is None))
 
     def _ordered(self, view: SchedulingView, *, has_room: bool) -> Iterable[PendingJob]:
         """Return the jobs in the order of the fair queues; where nobody can start, order does not matter."""

@@ -27,9 +27,9 @@ from dataclasses import dataclass, field, replace
 
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.view import SchedulingView
-from scheduler_service.policies.packing_orders import by_resources
-from scheduler_service.policies.packing_rules import PackingParameters, PackingRules
-from scheduler_service.policies.worker_packing import pack
+from scheduler_service.policies.packing.ojpp_packing import pack
+from scheduler_service.policies.packing.packing_orders import by_resources
+from scheduler_service.policies.packing.packing_rules import PackingParameters, PackingRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

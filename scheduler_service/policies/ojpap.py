@@ -33,13 +33,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scheduler_service.core.decisions import Decision, Migrate, Start
+from scheduler_service.core.policy_parameters import require_not_negative, require_positive
+from scheduler_service.core.step_times import remaining_ms_of
 from scheduler_service.core.view import GpuView, RunningJob, SchedulingView
-from scheduler_service.policies.adjustment import Arrangement
-from scheduler_service.policies.packing_orders import by_gregariousness
-from scheduler_service.policies.packing_rules import OjppParameters
-from scheduler_service.policies.packing_search import search_plan
-from scheduler_service.policies.placement import ranked
-from scheduler_service.policies.remaining_time import remaining_ms_of, require_not_negative, require_positive
+from scheduler_service.policies.packing.adjustment import Arrangement
+from scheduler_service.policies.packing.packing_orders import by_gregariousness
+from scheduler_service.policies.packing.packing_rules import OjppParameters
+from scheduler_service.policies.packing.packing_search import search_plan
+from scheduler_service.policies.placement.free_gpus import ranked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

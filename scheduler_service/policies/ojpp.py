@@ -40,11 +40,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scheduler_service.core.decisions import Decision
+from scheduler_service.core.policy_parameters import require_not_negative
 from scheduler_service.core.view import SchedulingView
-from scheduler_service.policies.packing_orders import as_listed, by_gregariousness
-from scheduler_service.policies.packing_rules import OjppParameters
-from scheduler_service.policies.packing_search import search_plan
-from scheduler_service.policies.remaining_time import require_not_negative
+from scheduler_service.policies.packing.packing_orders import as_listed, by_gregariousness
+from scheduler_service.policies.packing.packing_rules import OjppParameters
+from scheduler_service.policies.packing.packing_search import search_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

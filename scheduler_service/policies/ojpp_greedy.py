@@ -28,9 +28,9 @@ from dataclasses import dataclass
 
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.view import SchedulingView
-from scheduler_service.policies.packing_orders import by_resources
-from scheduler_service.policies.packing_rules import OjppParameters
-from scheduler_service.policies.worker_packing import pack
+from scheduler_service.policies.packing.ojpp_packing import pack
+from scheduler_service.policies.packing.packing_orders import by_resources
+from scheduler_service.policies.packing.packing_rules import OjppParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

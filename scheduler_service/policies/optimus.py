@@ -37,14 +37,14 @@ import numpy as np
 
 from scheduler_service.core.decisions import Decision, Start
 from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.policy_parameters import require_positive
 from scheduler_service.core.records import JobRequest
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
-from scheduler_service.policies.counted_round import CountedRound
-from scheduler_service.policies.optimus_allocation import Demands, Floats, Integers, allocate_tasks
-from scheduler_service.policies.optimus_placement import TaskGroup, place_evenly
-from scheduler_service.policies.remaining_time import require_positive
-from scheduler_service.policies.reshaping import profiled_rest_ms
-from scheduler_service.policies.task_demand import TaskRoom, pair_demand
+from scheduler_service.policies.elasticity.counted_round import CountedRound
+from scheduler_service.policies.elasticity.optimus_allocation import Demands, Floats, Integers, allocate_tasks
+from scheduler_service.policies.elasticity.optimus_placement import TaskGroup, place_evenly
+from scheduler_service.policies.elasticity.reshaping import profiled_rest_ms
+from scheduler_service.policies.elasticity.task_demand import TaskRoom, pair_demand
 
 _RESOURCES = 3
 """GPUs, CPU cores, host memory: what a node has the most free of the first of these is the emptiest."""

@@ -27,12 +27,12 @@ from dataclasses import dataclass, field
 
 from scheduler_service.core.decisions import Decision, Stop
 from scheduler_service.core.errors import PolicyParameterError
+from scheduler_service.core.policy_parameters import require_not_negative, require_positive
 from scheduler_service.core.records import Reason
 from scheduler_service.core.view import RunningJob, SchedulingView
-from scheduler_service.policies.packing_orders import by_arrival
-from scheduler_service.policies.packing_rules import FREE_MEMORY_RULES
-from scheduler_service.policies.remaining_time import require_not_negative, require_positive
-from scheduler_service.policies.worker_packing import pack
+from scheduler_service.policies.packing.ojpp_packing import pack
+from scheduler_service.policies.packing.packing_orders import by_arrival
+from scheduler_service.policies.packing.packing_rules import FREE_MEMORY_RULES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,11 +32,11 @@ from math import log
 from scheduler_service.core.capacity import samples_per_gpu
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.errors import PolicyParameterError
+from scheduler_service.core.policy_parameters import require_not_negative, require_positive
 from scheduler_service.core.records import JobRequest
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
-from scheduler_service.policies.count_choice import cheapest_counts
-from scheduler_service.policies.counted_round import CountedRound
-from scheduler_service.policies.remaining_time import require_not_negative, require_positive
+from scheduler_service.policies.elasticity.count_choice import cheapest_counts
+from scheduler_service.policies.elasticity.counted_round import CountedRound
 
 _SPEEDUP_MIN = 1e-3
 """Added to every speedup, so that a job without GPUs costs much but not infinitely much."""
@@ -78,7 +78,7 @@ class Pollux:
         # Where nothing else decides, who came last gets less.
         jobs.sort(key=lambda job: (job.submitted_at_ms, job.request.job_id))
         held = sum(len(job.assignments) for job in jobs if isinstance(job, RunningJob))
-        gpus = len(view.free_gpu_ids) + held
+        gpus = len(view.index.free_gpu_ids) + held
         fair_gpus = -(-gpus // max(len(jobs), 1))
         devices = sorted({entry.gpu.device for entry in view.gpus.values()})
         costs = []

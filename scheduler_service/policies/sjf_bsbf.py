@@ -36,29 +36,30 @@ from math import inf
 
 from scheduler_service.core.capacity import Resident, samples_per_gpu
 from scheduler_service.core.decisions import Decision
+from scheduler_service.core.length_queue import shape_of
+from scheduler_service.core.policy_parameters import (
+    AGING_DESCRIPTION,
+    WEIGHED_JOBS_DESCRIPTION,
+    require_not_negative,
+    require_positive,
+)
 from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.view import PendingJob, SchedulingView
-from scheduler_service.policies import sharing_queue
-from scheduler_service.policies.pair_answers import PairAnswer, answer_pair, own_steps_ms
-from scheduler_service.policies.pair_columns import PairColumns
-from scheduler_service.policies.pair_sharing import (
+from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
+from scheduler_service.policies.pairing import sharing_queue
+from scheduler_service.policies.pairing.occupied_gpu import OccupiedGpu
+from scheduler_service.policies.pairing.offers import Offer
+from scheduler_service.policies.pairing.pair_answers import PairAnswer, answer_pair, own_steps_ms
+from scheduler_service.policies.pairing.pair_arrays import PairArrays
+from scheduler_service.policies.pairing.pair_sharing import (
     RunningBeside,
     is_worth_sharing,
     shared_pair_sum_ms,
     shared_sum_ms,
     waiting_sum_ms,
 )
-from scheduler_service.policies.placement import shape_of
-from scheduler_service.policies.remaining_time import (
-    AGING_DESCRIPTION,
-    WEIGHED_JOBS_DESCRIPTION,
-    decide_shortest_first,
-    require_not_negative,
-    require_positive,
-)
-from scheduler_service.policies.sharing_offers import Offer
-from scheduler_service.policies.sharing_round import SharingRound
-from scheduler_service.policies.sharing_spot import Spot
+from scheduler_service.policies.pairing.sjf_sharing import SjfSharing
+from scheduler_service.policies.placement.sharing_round import SharingRound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +85,20 @@ class SjfBsbf:
         if not view.pending:
             return []
         rule = _BestBenefit(recheck_gang=self.recheck_gang, is_explaining=view.explain)
-        round_ = SharingRound(view, rule, weighed_jobs_max=self.weighed_jobs_max)
-        is_long = round_.is_large or len(view.pending) >= sharing_queue.QUEUE_LONG_MIN
-        if is_long and view.lengths is not None and not view.explain and not self.aging_ms and round_.closed() is None:
-            queue_round = sharing_queue.QueueRound(view, view.lengths(), round_, weighed_jobs_max=self.weighed_jobs_max)
-            return queue_round.decide()
+        placement = SjfSharing(view, rule, weighed_jobs_max=self.weighed_jobs_max)
+        is_long = placement.is_large or len(view.pending) >= sharing_queue.QUEUE_LONG_MIN
+        lengths = view.index.lengths if is_long and not view.explain and not self.aging_ms else None
+        if lengths is not None and placement.closed() is None:
+            queue = sharing_queue.SharingQueue(view, lengths, placement, weighed_jobs_max=self.weighed_jobs_max)
+            return queue.decide()
+        round_ = SharingRound(view, placement)
         return decide_shortest_first(
-            view, self.aging_ms, round_.decide, round_.free.is_impossible, round_.candidates, closed=round_.closed
+            view,
+            self.aging_ms,
+            round_.decide,
+            placement.free.is_impossible,
+            placement.candidates,
+            closed=placement.closed,
         )
 
 
@@ -117,7 +125,7 @@ class _BestBenefit:
         """Return the steps that are left: jobs of other lengths are weighed anew."""
         return max(job.request.steps_total - job.steps_done, 0)
 
-    def offer(self, job: PendingJob, spot: Spot, pairs: PairColumns | None) -> Offer | Reason:
+    def offer(self, job: PendingJob, spot: OccupiedGpu, pairs: PairArrays | None) -> Offer | Reason:
         """Return the micro-batch with the least sum of ends, if that is less than waiting gives (Algorithm 2)."""
         request, gpu = job.request, spot.entry.gpu
         beside = request.job_id, spot.partner_id, spot.memory_free_bytes, gpu.device, gpu.memory_bytes
@@ -144,13 +152,13 @@ class _BestBenefit:
             return Offer(entry=spot.entry, micro_batch_size=best.micro_batch_size, spot=spot, cost_ms=best_ms)
         return self._refusal(request.job_id, best_ms, waiting_ms, spot)
 
-    def _partner_rest_ms(self, spot: Spot) -> float | None:
+    def _partner_rest_ms(self, spot: OccupiedGpu) -> float | None:
         place = (spot.entry.gpu.gpu_id, spot.partner_id)
         if place not in self._partner_rests_ms:
             self._partner_rests_ms[place] = spot.partner_rest_ms()
         return self._partner_rests_ms[place]
 
-    def _refusal(self, job_id: str, shared_ms: float, waiting_ms: float, spot: Spot) -> Reason:
+    def _refusal(self, job_id: str, shared_ms: float, waiting_ms: float, spot: OccupiedGpu) -> Reason:
         """Say that sharing is not worth it; of many such reasons only that of the first GPU is ever shown."""
         known = self._not_worth.get(job_id)
         if known is not None and known.gpu_ids < (spot.entry.gpu.gpu_id,) and not self._is_explaining:
@@ -158,7 +166,7 @@ class _BestBenefit:
         self._not_worth[job_id] = reason = _not_worth(shared_ms, waiting_ms, [spot])
         return reason
 
-    def _answer(self, request: JobRequest, spot: Spot, pairs: PairColumns | None) -> PairAnswer:
+    def _answer(self, request: JobRequest, spot: OccupiedGpu, pairs: PairArrays | None) -> PairAnswer:
         if pairs is not None:
             return pairs.answer(request, spot.entry.gpu.gpu_id)
         shape, device = shape_of(request), spot.entry.gpu.device
@@ -169,7 +177,7 @@ class _BestBenefit:
             self._answers[shape, spot.shape] = known = answer_pair(request, spot, self._own_steps_ms[shape, device])
         return known
 
-    def objection(self, job: PendingJob, spots: Sequence[Spot], micro_batch_size: int) -> Reason | None:
+    def objection(self, job: PendingJob, spots: Sequence[OccupiedGpu], micro_batch_size: int) -> Reason | None:
         """Compare sharing of the whole gang with waiting for all its partners."""
         if not self.recheck_gang or not spots:
             return None
@@ -182,25 +190,25 @@ class _BestBenefit:
         return None if is_worth_sharing(shared_ms, waiting_ms) else _not_worth(shared_ms, waiting_ms, spots)
 
 
-def _about(answer: PairAnswer, reason: Reason, job_id: str, spot: Spot) -> Reason:
+def _about(answer: PairAnswer, reason: Reason, job_id: str, spot: OccupiedGpu) -> Reason:
     """Return the obstacle of a shape as one of this job on this GPU."""
     names = {answer.job_id: job_id, answer.partner_id: spot.partner_id}
     job_ids = tuple(names.get(name, name) for name in reason.job_ids)
     return replace(reason, job_ids=job_ids, gpu_ids=(spot.entry.gpu.gpu_id,))
 
 
-def _rest_ms(job: PendingJob, spot: Spot, micro_batch_size: int) -> float | None:
+def _rest_ms(job: PendingJob, spot: OccupiedGpu, micro_batch_size: int) -> float | None:
     return spot.rest_ms(
         job.request, steps_done=job.steps_done, gpus=job.request.gpus, micro_batch_size=micro_batch_size
     )
 
 
-def _beside(spot: Spot, resident: Resident, rest_ms: float) -> RunningBeside:
+def _beside(spot: OccupiedGpu, resident: Resident, rest_ms: float) -> RunningBeside:
     own, partners = spot.slowdowns(resident)
     return RunningBeside(rest_ms=rest_ms, slowdown_ratio=partners, newcomer_slowdown_ratio=own)
 
 
-def _partners(job: PendingJob, spots: Sequence[Spot], micro_batch_size: int) -> list[RunningBeside]:
+def _partners(job: PendingJob, spots: Sequence[OccupiedGpu], micro_batch_size: int) -> list[RunningBeside]:
     """Return every partner of a gang once, however many of its GPUs are shared."""
     found: dict[str, RunningBeside] = {}
     resident = Resident(request=job.request, micro_batch_size=micro_batch_size, memory_reserved_bytes=0)
@@ -210,7 +218,7 @@ def _partners(job: PendingJob, spots: Sequence[Spot], micro_batch_size: int) -> 
     return list(found.values())
 
 
-def _not_worth(shared_ms: float, waiting_ms: float, spots: Sequence[Spot]) -> Reason:
+def _not_worth(shared_ms: float, waiting_ms: float, spots: Sequence[OccupiedGpu]) -> Reason:
     return Reason(
         code="SHARING_NOT_WORTH_IT",
         numbers={"shared_sum_ms": shared_ms, "waiting_sum_ms": waiting_ms},

@@ -27,19 +27,20 @@ from dataclasses import dataclass, field
 
 from scheduler_service.core.capacity import samples_per_gpu
 from scheduler_service.core.decisions import Decision
-from scheduler_service.core.records import Reason
-from scheduler_service.core.view import PendingJob, SchedulingView
-from scheduler_service.policies.pair_columns import PairColumns
-from scheduler_service.policies.remaining_time import (
+from scheduler_service.core.policy_parameters import (
     AGING_DESCRIPTION,
     WEIGHED_JOBS_DESCRIPTION,
-    decide_shortest_first,
     require_not_negative,
     require_positive,
 )
-from scheduler_service.policies.sharing_offers import Offer
-from scheduler_service.policies.sharing_round import SharingRound
-from scheduler_service.policies.sharing_spot import Spot
+from scheduler_service.core.records import Reason
+from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
+from scheduler_service.policies.pairing.occupied_gpu import OccupiedGpu
+from scheduler_service.policies.pairing.offers import Offer
+from scheduler_service.policies.pairing.pair_arrays import PairArrays
+from scheduler_service.policies.pairing.sjf_sharing import SjfSharing
+from scheduler_service.policies.placement.sharing_round import SharingRound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +57,15 @@ class SjfFfs:
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return one decision per pending job."""
-        round_ = SharingRound(view, _FirstFit(), weighed_jobs_max=self.weighed_jobs_max)
+        placement = SjfSharing(view, _FirstFit(), weighed_jobs_max=self.weighed_jobs_max)
+        round_ = SharingRound(view, placement)
         return decide_shortest_first(
-            view, self.aging_ms, round_.decide, round_.free.is_impossible, round_.candidates, closed=round_.closed
+            view,
+            self.aging_ms,
+            round_.decide,
+            placement.free.is_impossible,
+            placement.candidates,
+            closed=placement.closed,
         )
 
 
@@ -71,11 +78,11 @@ class _FirstFit:
     def length(self, job: PendingJob) -> int:
         return 0
 
-    def offer(self, job: PendingJob, spot: Spot, pairs: PairColumns | None) -> Offer | Reason:
-        resident = spot.admit(job.request, samples_per_gpu(job.request, job.request.gpus))
-        if isinstance(resident, Reason):
-            return resident
-        return Offer(entry=spot.entry, micro_batch_size=resident.micro_batch_size, spot=spot)
+    def offer(self, job: PendingJob, spot: OccupiedGpu, pairs: PairArrays | None) -> Offer | Reason:
+        admitted = spot.admit(job.request, samples_per_gpu(job.request, job.request.gpus))
+        if isinstance(admitted, Reason):
+            return admitted
+        return Offer(entry=spot.entry, micro_batch_size=admitted.resident.micro_batch_size, spot=spot)
 
-    def objection(self, job: PendingJob, spots: Sequence[Spot], micro_batch_size: int) -> Reason | None:
+    def objection(self, job: PendingJob, spots: Sequence[OccupiedGpu], micro_batch_size: int) -> Reason | None:
         return None

@@ -30,17 +30,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scheduler_service.core.decisions import Decision, Hold, Stop
+from scheduler_service.core.policy_parameters import AGING_DESCRIPTION, require_not_negative
 from scheduler_service.core.records import Reason
+from scheduler_service.core.step_times import remaining_ms_of
 from scheduler_service.core.view import PendingJob, SchedulingView
-from scheduler_service.policies.exclusive_round import ExclusiveRound
-from scheduler_service.policies.placement import fits_alone, inventory_of
-from scheduler_service.policies.preemption import Takeover, Takeovers
-from scheduler_service.policies.remaining_time import (
-    AGING_DESCRIPTION,
-    decide_shortest_first,
-    remaining_ms_of,
-    require_not_negative,
-)
+from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
+from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
+from scheduler_service.policies.placement.free_gpus import fits_alone
+from scheduler_service.policies.placement.preemption import PreemptionPlan, PreemptionPlanner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +69,8 @@ class _Round:
         self.free = ExclusiveRound(view)
         self.stops: list[Stop] = []
         self._view = view
-        self._kinds = inventory_of(view).gpus
-        self._takeovers = Takeovers(
+        self._kinds = view.index.inventory.gpus
+        self._preemption = PreemptionPlanner(
             self.free.ledger, gain_min_ms=policy.preemption_gain_min_ms, aging_ms=policy.aging_ms
         )
 
@@ -85,13 +82,13 @@ class _Round:
         found = self._find(job)
         if found is None:
             return hold
-        rest_ms, takeover = found
-        self._takeovers.promise(takeover)
-        self.free.take(takeover.gpu_ids)
-        self.stops += [_stop(victim, job, rest_ms) for victim in takeover.victims]
-        return Hold(job_id=job.request.job_id, reason=_waiting(takeover, rest_ms), candidates=hold.candidates)
+        rest_ms, plan = found
+        self._preemption.promise(plan)
+        self.free.take(plan.gpu_ids)
+        self.stops += [_stop(victim, job, rest_ms) for victim in plan.victims]
+        return Hold(job_id=job.request.job_id, reason=_waiting(plan, rest_ms), candidates=hold.candidates)
 
-    def _find(self, job: PendingJob) -> tuple[float, Takeover] | None:
+    def _find(self, job: PendingJob) -> tuple[float, PreemptionPlan] | None:
         """Look for GPUs to take, on the kind on which the job is fastest first."""
         request = job.request
         rests: list[tuple[float, tuple[str, int]]] = []
@@ -101,9 +98,9 @@ class _Round:
             if rest_ms is not None and fits_alone(self._view, request, gpu):
                 rests.append((rest_ms, kind))
         for rest_ms, kind in sorted(rests):
-            takeover = self._takeovers.find(request, kind, rest_ms)
-            if takeover is not None:
-                return rest_ms, takeover
+            plan = self._preemption.find(request, kind, rest_ms)
+            if plan is not None:
+                return rest_ms, plan
         return None
 
 
@@ -112,8 +109,8 @@ def _stop(victim: str, job: PendingJob, rest_ms: float) -> Stop:
     return Stop(job_id=victim, reason=reason)
 
 
-def _waiting(takeover: Takeover, rest_ms: float) -> Reason:
-    if not takeover.victims:
-        return Reason(code="GPU_RELEASING", gpu_ids=takeover.releasing_gpu_ids)
-    numbers = {"remaining_ms": rest_ms, "gpus_needed": len(takeover.gpu_ids)}
-    return Reason(code="STOPS_LONGER", numbers=numbers, job_ids=takeover.victims, gpu_ids=takeover.gpu_ids)
+def _waiting(plan: PreemptionPlan, rest_ms: float) -> Reason:
+    if not plan.victims:
+        return Reason(code="GPU_RELEASING", gpu_ids=plan.releasing_gpu_ids)
+    numbers = {"remaining_ms": rest_ms, "gpus_needed": len(plan.gpu_ids)}
+    return Reason(code="STOPS_LONGER", numbers=numbers, job_ids=plan.victims, gpu_ids=plan.gpu_ids)

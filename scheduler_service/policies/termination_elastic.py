@@ -29,12 +29,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scheduler_service.core.decisions import Decision, Hold, Reshape
+from scheduler_service.core.policy_parameters import require_not_negative, require_positive
 from scheduler_service.core.view import SchedulingView
-from scheduler_service.policies.exclusive_round import ExclusiveRound
-from scheduler_service.policies.placement import free_by_kind_and_node
-from scheduler_service.policies.remaining_time import require_not_negative, require_positive
-from scheduler_service.policies.reshaping import ElasticJob, Ends, growths, profiled_jobs, smallest
-from scheduler_service.policies.waiting_list import rest_behind
+from scheduler_service.policies.elasticity.reshaping import ElasticJob, Ends, growths, profiled_jobs, smallest
+from scheduler_service.policies.ordering.waiting_list import rest_behind
+from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
+from scheduler_service.policies.placement.free_gpus import free_by_kind_and_node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

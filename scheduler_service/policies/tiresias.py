@@ -35,13 +35,14 @@ from functools import cached_property
 
 from scheduler_service.core.decisions import Decision, Hold, Stop
 from scheduler_service.core.errors import PolicyParameterError
+from scheduler_service.core.length_queue import shape_of
+from scheduler_service.core.policy_parameters import require_not_negative, require_positive
 from scheduler_service.core.records import Reason
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
-from scheduler_service.policies.exclusive_round import ExclusiveRound
-from scheduler_service.policies.placement import fits_alone, inventory_of, shape_of
-from scheduler_service.policies.preemption import Takeover, Takeovers
-from scheduler_service.policies.remaining_time import require_not_negative, require_positive
-from scheduler_service.policies.waiting_list import Waiting
+from scheduler_service.policies.ordering.waiting_list import Waiting
+from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
+from scheduler_service.policies.placement.free_gpus import fits_alone
+from scheduler_service.policies.placement.preemption import PreemptionPlan, PreemptionPlanner
 
 SIXTEEN_GPU_HOURS_MS = 57_600_000
 
@@ -124,7 +125,7 @@ class _Round:
         self.stops: list[Stop] = []
         self._view = view
         self._free = ExclusiveRound(view)
-        self._kinds = inventory_of(view).gpus
+        self._kinds = view.index.inventory.gpus
         self._policy = policy
         self.queue = sorted(view.pending, key=lambda job: policy.order(view, job))
         self.waiting = Waiting()
@@ -132,7 +133,7 @@ class _Round:
         self._failed: dict[object, Reason] = {}
 
     @cached_property
-    def _takeovers(self) -> Takeovers:
+    def _preemption(self) -> PreemptionPlanner:
         """Who might make room; nobody is asked before somebody finds too few free GPUs."""
         view, policy = self._view, self._policy
         everyone: list[PendingJob | RunningJob] = [*self.queue, *view.running.values()]
@@ -142,7 +143,7 @@ class _Round:
             job_id: None if policy.is_protected(view, job) else self._places[job_id]
             for job_id, job in view.running.items()
         }
-        return Takeovers(self._free.ledger, ranks=ranks)
+        return PreemptionPlanner(self._free.ledger, ranks=ranks)
 
     def decide(self, job: PendingJob) -> Decision | None:
         """Start a job, make room for it, or let it wait; None = it is among those that wait.
@@ -158,27 +159,27 @@ class _Round:
         if start is not None:
             return start
         hold = self._free.hold(job)
-        takeover = self._find(job)
-        if takeover is None:
+        plan = self._find(job)
+        if plan is None:
             if self._view.explain:
                 return hold
             self._failed[shape] = hold.reason
             self.waiting.add(job.request.job_id, hold.reason)
             return None
         self._failed.clear()
-        self._takeovers.promise(takeover)
-        self._free.take(takeover.gpu_ids)
-        self.stops += [self._stop(victim, job) for victim in takeover.victims]
-        return Hold(job_id=job.request.job_id, reason=_waiting(job, takeover), candidates=hold.candidates)
+        self._preemption.promise(plan)
+        self._free.take(plan.gpu_ids)
+        self.stops += [self._stop(victim, job) for victim in plan.victims]
+        return Hold(job_id=job.request.job_id, reason=_waiting(job, plan), candidates=hold.candidates)
 
-    def _find(self, job: PendingJob) -> Takeover | None:
+    def _find(self, job: PendingJob) -> PreemptionPlan | None:
         """Look for GPUs of jobs that come later, on any kind that fits."""
-        request, takeovers = job.request, self._takeovers
+        request, takeovers = job.request, self._preemption
         for kind, gpu in self._kinds.items():
             if fits_alone(self._view, request, gpu):
-                takeover = takeovers.find(request, kind, self._places[request.job_id])
-                if takeover is not None:
-                    return takeover
+                plan = takeovers.find(request, kind, self._places[request.job_id])
+                if plan is not None:
+                    return plan
         return None
 
     def _stop(self, victim: str, job: PendingJob) -> Stop:
@@ -187,8 +188,8 @@ class _Round:
         return Stop(job_id=victim, reason=reason)
 
 
-def _waiting(job: PendingJob, takeover: Takeover) -> Reason:
-    if not takeover.victims:
-        return Reason(code="GPU_RELEASING", gpu_ids=takeover.releasing_gpu_ids)
-    numbers = {"attained_gpu_ms": job.attained_gpu_ms, "gpus_needed": len(takeover.gpu_ids)}
-    return Reason(code="STOPS_MORE_SERVED", numbers=numbers, job_ids=takeover.victims, gpu_ids=takeover.gpu_ids)
+def _waiting(job: PendingJob, plan: PreemptionPlan) -> Reason:
+    if not plan.victims:
+        return Reason(code="GPU_RELEASING", gpu_ids=plan.releasing_gpu_ids)
+    numbers = {"attained_gpu_ms": job.attained_gpu_ms, "gpus_needed": len(plan.gpu_ids)}
+    return Reason(code="STOPS_MORE_SERVED", numbers=numbers, job_ids=plan.victims, gpu_ids=plan.gpu_ids)

@@ -76,7 +76,7 @@ def test_without_what_the_page_asks_for_the_suite_fails(tmp_path: Path) -> None:
 
 def test_the_parts_that_the_page_offers_exist() -> None:
     rows = re.findall(r"^\| (`.*?`) \|", (ROOT / "docs/add_a_policy.md").read_text(), re.MULTILINE)
-    named = [part for row in rows for part in re.findall(r"`(\w+)`", row)]
+    named = [part for row in rows for part in re.findall(r"`([\w/]+)`", row)]
     assert len(named) > 5
     assert [part for part in named if not (ROOT / f"scheduler_service/policies/{part}.py").is_file()] == []
 

@@ -12,9 +12,9 @@ from scheduler_service.core.colocation_slowdown import expected_slowdown
 from scheduler_service.core.ledger import Ledger
 from scheduler_service.core.records import Assignment
 from scheduler_service.core.view import SchedulingView
-from scheduler_service.policies.opportunistic_memory import Demand
-from scheduler_service.policies.packing_columns import PackingColumns
-from scheduler_service.policies.packing_rules import FREE_MEMORY_RULES
+from scheduler_service.policies.packing.opportunistic_memory import Demand
+from scheduler_service.policies.packing.packing_arrays import PackingArrays
+from scheduler_service.policies.packing.packing_rules import FREE_MEMORY_RULES
 from tests.support.scheduling import GIB, job, memory, node, pair, prediction, running, store, view
 
 KEYS = [f"key-{index}" for index in range(5)]
@@ -45,7 +45,7 @@ def test_arrays_say_of_every_set_of_jobs_what_the_formula_says(seed: int) -> Non
     seen = random_view(luck)
     ledger = Ledger(seen)
     some_gpu = next(iter(seen.gpus.values())).gpu
-    arrays = PackingColumns(ledger, some_gpu, FREE_MEMORY_RULES, lambda _: Demand(compute_ratio=0.0, base_ratio=0.0))
+    arrays = PackingArrays(ledger, some_gpu, FREE_MEMORY_RULES, lambda _: Demand(compute_ratio=0.0, base_ratio=0.0))
     for round_number in range(3):
         worker = incoming_job(luck, f"new-{round_number}")
         found = arrays.colocation_slowdowns(worker)

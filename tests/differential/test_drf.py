@@ -8,7 +8,7 @@ import pytest
 
 from scheduler_service.core.records import JobRequest, TaskDemand
 from scheduler_service.policies.drf import fair_counts
-from scheduler_service.policies.task_demand import TaskRoom
+from scheduler_service.policies.elasticity.task_demand import TaskRoom
 from tests.support.scheduling import GIB, job, node, pending, running, view
 
 

@@ -9,9 +9,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler_service.policies.elasticity.optimus_allocation import (
+    Demands,
+    Floats,
+    Integers,
+    allocate_tasks,
+    dominant_shares,
+)
+from scheduler_service.policies.elasticity.optimus_placement import TaskGroup, even_shares, place_evenly
 from scheduler_service.policies.optimus import Optimus
-from scheduler_service.policies.optimus_allocation import Demands, Floats, Integers, allocate_tasks, dominant_shares
-from scheduler_service.policies.optimus_placement import TaskGroup, even_shares, place_evenly
 
 WORKERS_MAX, SERVERS_MAX, RESOURCES = 4, 4, 2
 

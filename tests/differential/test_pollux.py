@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_service.core.decisions import Start
-from scheduler_service.policies.count_choice import cheapest_counts
+from scheduler_service.policies.elasticity.count_choice import cheapest_counts
 from scheduler_service.policies.pollux import Pollux
 from tests.support.scheduling import job, node, pending, prediction, store, view
 

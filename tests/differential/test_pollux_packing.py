@@ -8,7 +8,7 @@ from itertools import product
 from cotenant_simulator.pollux_rules.cluster import ClusterShape
 from cotenant_simulator.pollux_rules.pollux_packing import Claim, Packing
 from cotenant_simulator.pollux_rules.training_job import Allocation
-from scheduler_service.policies.count_choice import cheapest_counts
+from scheduler_service.policies.elasticity.count_choice import cheapest_counts
 
 CLUSTER = ClusterShape(3, 2)
 JOBS = 3

@@ -10,7 +10,7 @@ from cotenant_simulator.truth.kinds import EVERY_DEVICE
 from cotenant_simulator.truth.trace import Trace
 from scheduler_service.core.commands import Command, LaunchJob, StopJob
 from scheduler_service.core.events import Event
-from scheduler_service.policies import sharing_queue, sharing_round
+from scheduler_service.policies.pairing import sharing_queue, sjf_sharing
 from tests.support.simulated_runs import kind, simulation, trace_job, trace_of
 
 ALWAYS, NEVER = 0, 10**9
@@ -70,7 +70,7 @@ def orders(
                 found.append((event.at_ms, order.job_id, (), 0))
 
     monkeypatch.setattr(sharing_queue, "QUEUE_LONG_MIN", long_min)
-    monkeypatch.setattr(sharing_round, "GPUS_IN_COLUMNS_MIN", columns_min)
+    monkeypatch.setattr(sjf_sharing, "GPUS_IN_ARRAYS_MIN", columns_min)
     run = simulation(
         trace,
         cluster="3x4",

@@ -12,8 +12,8 @@ from scheduler_service.core import commands, events
 from scheduler_service.core.decisions import Migrate, unfolded
 from scheduler_service.core.records import Share
 from scheduler_service.core.view import SchedulingView
-from scheduler_service.policies import adjustment
 from scheduler_service.policies.ojpap import Ojpap
+from scheduler_service.policies.packing import adjustment
 from tests.support.engine_play import Play
 from tests.support.packing import Instance, Packed
 from tests.support.scheduling import all_pairs, memory, prediction

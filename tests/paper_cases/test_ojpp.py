@@ -13,14 +13,14 @@ from scheduler_service.core.records import MemoryTriple
 from scheduler_service.core.view import Policy
 from scheduler_service.policies.ojpp import Ojpp
 from scheduler_service.policies.ojpp_greedy import OjppGreedy
-from scheduler_service.policies.opportunistic_memory import (
+from scheduler_service.policies.packing.opportunistic_memory import (
     ComputeRequirement,
     Demand,
     base_and_largest_surge,
     collision_probability,
     demand_of,
 )
-from scheduler_service.policies.packing_orders import as_listed, by_gregariousness, by_resources
+from scheduler_service.policies.packing.packing_orders import as_listed, by_gregariousness, by_resources
 from tests.support.packing import Instance, Packed, placement_of, random_instance
 from tests.support.scheduling import GIB, gpu, job, memory, pending, prediction, store
 

@@ -14,10 +14,10 @@ from scheduler_service.core.plan_check import check_plan
 from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import Reason, TaskDemand
 from scheduler_service.core.view import SchedulingView
+from scheduler_service.policies.elasticity.optimus_allocation import Demands, Floats, Integers, allocate_tasks
+from scheduler_service.policies.elasticity.optimus_placement import TaskGroup, even_shares, place_evenly
+from scheduler_service.policies.elasticity.parameter_assignment import assign_parameters
 from scheduler_service.policies.optimus import Optimus
-from scheduler_service.policies.optimus_allocation import Demands, Floats, Integers, allocate_tasks
-from scheduler_service.policies.optimus_placement import TaskGroup, even_shares, place_evenly
-from scheduler_service.policies.parameter_assignment import assign_parameters
 from tests.support.scheduling import job, node, pending, prediction, running, store, view
 
 HOUR_MS = 3_600_000

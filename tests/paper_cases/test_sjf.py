@@ -6,8 +6,8 @@ import pytest
 
 from scheduler_service.core.decisions import Start, unfolded
 from scheduler_service.core.records import JobPrediction
+from scheduler_service.core.step_times import remaining_ms_of, step_ms_of
 from scheduler_service.core.view import PendingJob
-from scheduler_service.policies.remaining_time import remaining_ms_of, step_ms_of
 from scheduler_service.policies.sjf import Sjf
 from tests.support.scheduling import job, node, pending, prediction, running, store, view
 

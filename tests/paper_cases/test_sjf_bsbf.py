@@ -10,7 +10,7 @@ from scheduler_service.core.decisions import Decision, Hold, Start, unfolded
 from scheduler_service.core.errors import PolicyParameterError
 from scheduler_service.core.records import JobPrediction, PairPrediction, Share
 from scheduler_service.core.view import PendingJob, RunningJob
-from scheduler_service.policies.pair_sharing import (
+from scheduler_service.policies.pairing.pair_sharing import (
     RunningBeside,
     micro_batch_sizes_of,
     newcomer_end_ms,

@@ -9,14 +9,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from scheduler_service.policies.pair_sharing import (
+from scheduler_service.policies.pairing.pair_sharing import (
     RunningBeside,
     is_worth_sharing,
     shared_pair_sum_ms,
     shared_sum_ms,
     waiting_sum_ms,
 )
-from scheduler_service.policies.pair_sums import Gangs, RunningJobs, gang_option, may_pay_as_gangs
+from scheduler_service.policies.pairing.pair_sums import Gangs, RunningJobs, gang_option, may_pay_as_gangs
 
 LEFTS = (0, 1, 7, 40, 100, 101, 250, 1_000)
 WIDTHS = (2, 4, 9)

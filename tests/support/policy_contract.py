@@ -12,7 +12,7 @@ from scheduler_service.core.decisions import Candidate, Decision, Hold, unfolded
 from scheduler_service.core.reason_texts import REASON_TEXTS, required_of
 from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.view import Policy, SchedulingView
-from scheduler_service.policies.placement import NEAREST_FIRST
+from scheduler_service.policies.placement.reasons import NEAREST_FIRST
 
 UNITS = ("_ms", "_bytes", "_ratio", "_cores", "_samples", "_count")
 COUNTED = frozenset({"gpus", "jobs", "nodes", "devices", "steps", "restarts", "refusals"})

@@ -20,7 +20,7 @@ FILE_BYTES_MAX = 2 * 1024 * 1024
 GENERATED_FOLDER = "cotenant/v1/"
 # Modules of the product that programs do not reach, and why they are there nevertheless.
 AWAITING_THEIR_PROGRAM = {
-    "scheduler_service.policies.parameter_assignment": "PAA: training with parameter servers will use it",
+    "scheduler_service.policies.elasticity.parameter_assignment": "PAA: training with parameter servers will use it",
 }
 CALLED_BY_TRAINING_SCRIPTS = "cotenant.job"
 BANNED_NAMES = frozenset({"common", "shared", "utils", "helpers", "misc", "manager", "base"})

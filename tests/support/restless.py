@@ -23,7 +23,7 @@ class Restless:
         """Return starts and holds, and at most one move."""
         decisions = list(Fifo().decide(view))
         taken = {part.gpu_id for one in decisions if isinstance(one, Start) for part in one.assignments}
-        free = sorted(view.free_gpu_ids - taken)
+        free = sorted(view.index.free_gpu_ids - taken)
         for job in view.running.values():
             has_rested = view.now_ms - job.started_at_ms >= self.rest_ms
             moves = _moves_of(job, free, view) if has_rested and not job.is_stopping else []

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from scheduler_service.core.capacity import reserved_bytes
+from scheduler_service.core.cluster_index import FreshIndex
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import (
     Assignment,
@@ -126,7 +127,7 @@ def view(
             "pending": tuple(sorted(waiting, key=lambda one: (one.submitted_at_ms, one.request.job_id))),
             "running": {one.request.job_id: one for one in holders},
             "predictions": known,
-            "free_gpu_ids": {name for name, one in gpus.items() if not one.job_ids and not one.is_releasing},
+            "index": FreshIndex(),
             "host_use": _host_use(holders, gpus),
             **changes,
         }

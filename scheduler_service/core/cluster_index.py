@@ -1,0 +1,235 @@
+"""The one index of a view: kept by the engine from event to event, or found in the records of a view made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from functools import cached_property
+from math import inf
+
+from scheduler_service.core.change_log import ChangeLog
+from scheduler_service.core.gpu_arrays import GpuArrays, build_arrays, load_of
+from scheduler_service.core.inventory import Inventory, count_gpus
+from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.length_queue import LengthQueue
+from scheduler_service.core.open_gpus import FreePlaces, OpenGpus
+from scheduler_service.core.remaining_times import KeptRemainingTimes, RemainingTimes, build_remaining_times
+from scheduler_service.core.state import ClusterState
+from scheduler_service.core.view import HostUse, PendingJob, RunningJob, SchedulingView
+
+UNUSED_CLASSES_MAX = 10_000
+"""Classes beyond the number of GPUs after which everything is built anew, since classes are never forgotten."""
+
+
+class FreshIndex:
+    """Finds everything in the records of one view.
+
+    Args:
+        view: None = of no view yet: `FreshIndex()` is what a view is made with.
+    """
+
+    lengths = None
+
+    def __init__(self, view: SchedulingView | None = None) -> None:
+        self._known_view = view
+
+    def of(self, view: SchedulingView) -> FreshIndex:
+        """Return the index of a view."""
+        return FreshIndex(view)
+
+    @property
+    def _view(self) -> SchedulingView:
+        if self._known_view is None:
+            raise ValueError("an index is read through its view: view.index")
+        return self._known_view
+
+    @cached_property
+    def _open(self) -> OpenGpus:
+        found = OpenGpus()
+        found.rebuild(self._view.gpus.values())
+        return found
+
+    @property
+    def free_gpu_ids(self) -> AbstractSet[str]:
+        """GPUs that hold nothing and release nothing."""
+        return self._open.free_ids
+
+    @property
+    def lone_gpu_ids(self) -> AbstractSet[str]:
+        """GPUs that hold one job and release nothing."""
+        return self._open.lone_ids
+
+    @property
+    def free_places(self) -> FreePlaces:
+        """The free GPUs by kind and node."""
+        return self._open.free_places
+
+    @cached_property
+    def inventory(self) -> Inventory:
+        """What the GPUs are."""
+        return count_gpus(self._view.gpus.values())
+
+    @cached_property
+    def pending_by_id(self) -> Mapping[str, PendingJob]:
+        """The pending jobs by id."""
+        return {job.request.job_id: job for job in self._view.pending}
+
+    @property
+    def reported(self) -> Mapping[str, RunningJob]:
+        """The running jobs."""
+        return self._view.running
+
+    @cached_property
+    def arrays(self) -> GpuArrays:
+        """The GPUs as arrays."""
+        return build_arrays(self._view)
+
+    @cached_property
+    def _times(self) -> KeptRemainingTimes:
+        return build_remaining_times(self._view, self.arrays.position_of)
+
+    @property
+    def remaining_times(self) -> RemainingTimes:
+        """How long the one job on each GPU still runs."""
+        return self._times.at(self._view.now_ms)
+
+    @cached_property
+    def prediction_changes(self) -> ChangeLog:
+        """Nothing: a view is one instant."""
+        return ChangeLog()
+
+
+class KeptIndex:
+    """The index of the present instant of a state, for its engine's views.
+
+    Args:
+        state: Says what events have touched since the last reading.
+    """
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._arrays = KeptArrays(state)
+        self._times = KeptTimes(state)
+        self._view: SchedulingView | None = None
+
+    def of(self, view: SchedulingView) -> KeptIndex:
+        """Return itself for the newest view; one that was made before it is read no more."""
+        self._view = view
+        return self
+
+    @property
+    def free_gpu_ids(self) -> AbstractSet[str]:
+        """Usable GPUs that hold nothing and release nothing."""
+        return self._state.free_gpu_ids
+
+    @property
+    def lone_gpu_ids(self) -> AbstractSet[str]:
+        """Usable GPUs that hold exactly one job and release nothing."""
+        return self._state.lone_gpu_ids
+
+    @property
+    def free_places(self) -> FreePlaces:
+        """The free GPUs by kind and node."""
+        return self._state.free_places
+
+    @property
+    def inventory(self) -> Inventory:
+        """What the usable nodes have."""
+        return self._state.inventory
+
+    @property
+    def pending_by_id(self) -> Mapping[str, PendingJob]:
+        """The jobs that a policy may start now, by id."""
+        return self._state.ready_jobs().by_id
+
+    @property
+    def reported(self) -> Mapping[str, RunningJob]:
+        """The running jobs as their newest reports show them."""
+        return self._state.running
+
+    @property
+    def arrays(self) -> GpuArrays:
+        """The GPUs as arrays, brought up to date."""
+        return self._arrays.read(self._present)
+
+    @property
+    def remaining_times(self) -> RemainingTimes:
+        """How long the one job on each GPU still runs, brought up to date."""
+        return self._times.read(self._present, self.arrays)
+
+    @property
+    def lengths(self) -> LengthQueue:
+        """The ready jobs by remaining time."""
+        return self._state.read_lengths()
+
+    @property
+    def prediction_changes(self) -> ChangeLog:
+        """What changed in the predictions."""
+        return self._state.predictions.changes
+
+    @property
+    def _present(self) -> SchedulingView:
+        if self._view is None:
+            raise ValueError("an index is read through its view: view.index")
+        return self._view
+
+
+class KeptArrays:
+    """The arrays of one state, built when they are first read.
+
+    Args:
+        state: Notes the GPUs that events touch, and every change of nodes.
+    """
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._layout = -1
+        self._arrays: GpuArrays | None = None
+
+    def read(self, view: SchedulingView) -> GpuArrays:
+        """Return the arrays as of a view of the state."""
+        arrays, state = self._arrays, self._state
+        is_crowded = arrays is not None and len(arrays.classes) > len(arrays.gpu_ids) + UNUSED_CLASSES_MAX
+        if arrays is None or is_crowded or self._layout != state.layout:
+            self._layout = state.layout
+            arrays = self._arrays = build_arrays(view)
+        elif state.touched_gpu_ids:
+            self._catch_up(view, arrays)
+        state.touched_gpu_ids.clear()
+        return arrays
+
+    def _catch_up(self, view: SchedulingView, arrays: GpuArrays) -> None:
+        ledger, node_ids = Ledger(view), set[str]()
+        for gpu_id in sorted(self._state.touched_gpu_ids):
+            entry = view.gpus.get(gpu_id)
+            if entry is not None:
+                arrays.put_gpu(gpu_id, load_of(entry, ledger.residents(gpu_id)))
+                node_ids.add(entry.node_id)
+        for node_id in node_ids:
+            arrays.put_host(view, node_id, view.host_use.get(node_id) or HostUse())
+
+
+class KeptTimes:
+    """The remaining times of one state, built when they are first read.
+
+    Args:
+        state: Notes the running jobs that events touch, and every change of nodes.
+    """
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._layout = -1
+        self._times: KeptRemainingTimes | None = None
+
+    def read(self, view: SchedulingView, arrays: GpuArrays) -> RemainingTimes:
+        """Return the times as of a view of the state; GPUs at their positions in the arrays."""
+        state, times = self._state, self._times
+        touched: Iterable[str] = state.touched_job_ids
+        if times is None or self._layout != state.layout:
+            self._layout, touched = state.layout, state.running
+            times = self._times = KeptRemainingTimes(arrays.position_of)
+        for job_id in touched:
+            job = state.jobs[job_id]
+            times.put(view, job, pace_ms=job.pace_ms or inf)
+        state.touched_job_ids.clear()
+        return times.at(view.now_ms)

@@ -1,0 +1,195 @@
+"""GPUs as numpy columns beside their records: which of them are loaded alike, and what is left of their hosts.
+
+GPUs of one kind that hold equal jobs are in one load class: whatever a policy thinks about one of them holds for all.
+A policy judges classes, of which there are few, and finds the GPUs of the best one in one expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_service.core.capacity import Resident
+from scheduler_service.core.inventory import kind_of
+from scheduler_service.core.ledger import Ledger, host_share
+from scheduler_service.core.records import Gpu, JobRequest, Node
+from scheduler_service.core.view import GpuView, HostUse, SchedulingView
+
+Positions = NDArray[np.intp]
+JOBS_WHILE_RELEASING = -1_000
+"""Stands for a number of jobs that makes a GPU neither free nor one that a single job holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadClass:
+    """GPUs of one kind that hold equal jobs.
+
+    Attributes:
+        gpu: One of them, for its kind.
+        residents: The jobs of that one; the others hold equal ones.
+        memory_used_bytes: Reserved on each of them.
+        is_releasing: Somebody there is being stopped.
+    """
+
+    gpu: Gpu
+    residents: tuple[Resident, ...]
+    memory_used_bytes: int
+    is_releasing: bool
+
+    def joined_by(self, resident: Resident) -> LoadClass:
+        """Return the class of such a GPU with one more job."""
+        used_bytes = self.memory_used_bytes + resident.memory_reserved_bytes
+        return LoadClass(
+            gpu=self.gpu,
+            residents=(*self.residents, resident),
+            memory_used_bytes=used_bytes,
+            is_releasing=self.is_releasing,
+        )
+
+
+class GpuArrays:
+    """The GPUs of a view by position; positions are in node and index order, and so are nodes.
+
+    Attributes:
+        gpu_ids: By position.
+        node_ids: By node number.
+        node_of: The node's number, by position.
+        slots: Positions by node number; -1 = the node has fewer GPUs.
+        kind_of: The number of the kind, by position; kinds are numbered in the order of their names.
+        rack_of: The number of the rack, by node number.
+        class_of: The load class, by position.
+        jobs_on: How many jobs a GPU holds, by position; far below zero where somebody there is being stopped.
+        classes: By number.
+        cpu_free: CPU cores left, by node number; a node that states none has any amount.
+        host_memory_free: Bytes of host memory left, by node number.
+        notes: What policies worked out about classes, each under a name of its own; it goes when the columns go.
+    """
+
+    def __init__(self, entries: Sequence[GpuView], nodes: Mapping[str, Node]) -> None:
+        gpu_ids, node_ids = [entry.gpu.gpu_id for entry in entries], sorted(nodes)
+        node_of = _numbered([entry.node_id for entry in entries], node_ids)
+        kinds = [kind_of(entry.gpu) for entry in entries]
+        racks = [nodes[node_id].rack_id for node_id in node_ids]
+        self.gpu_ids, self.node_ids, self.node_of = gpu_ids, node_ids, node_of
+        self.kind_of = _numbered(kinds, sorted(set(kinds)))
+        self.rack_of = _numbered(racks, sorted(set(racks)))
+        self.position_of = {gpu_id: position for position, gpu_id in enumerate(gpu_ids)}
+        self.number_of = {node_id: number for number, node_id in enumerate(node_ids)}
+        self.slots = _slots(node_of, len(node_ids))
+        self.class_of, self.jobs_on = np.zeros((2, len(gpu_ids)), dtype=np.intp)
+        self.classes: list[LoadClass] = []
+        self._numbers: dict[object, int] = {}
+        self.notes: dict[object, object] = {}
+        self.cpu_free = np.full(len(node_ids), inf)
+        self.host_memory_free = np.full(len(node_ids), inf)
+
+    def put_gpu(self, gpu_id: str, load: LoadClass) -> None:
+        """Put a GPU into the class of what it holds."""
+        position = self.position_of[gpu_id]
+        self.class_of[position] = self.number_of_class(load)
+        self.jobs_on[position] = JOBS_WHILE_RELEASING if load.is_releasing else len(load.residents)
+
+    def number_of_class(self, load: LoadClass) -> int:
+        """Return the number of a class, a new one where nothing was loaded alike yet."""
+        signature = _signature(load)
+        number = self._numbers.get(signature)
+        if number is None:
+            number = self._numbers[signature] = len(self.classes)
+            self.classes.append(load)
+        return number
+
+    def put_host(self, view: SchedulingView, node_id: str, use: HostUse) -> None:
+        """Note what is left of a node's host."""
+        number, node = self.number_of[node_id], view.nodes[node_id]
+        self.cpu_free[number] = node.cpu_cores - use.cpu_cores if node.cpu_cores > 0 else inf
+        left_bytes = node.host_memory_bytes - use.host_memory_bytes
+        self.host_memory_free[number] = left_bytes if node.host_memory_bytes > 0 else inf
+
+    def hosts_with_room(self, request: JobRequest, gpus_here: int) -> NDArray[np.bool_] | None:
+        """Return by node number whether its host has room for so many GPUs of a job; None = everywhere."""
+        if request.cpu_cores <= 0 and request.host_memory_bytes <= 0:
+            return None
+        need = host_share(request, gpus_here, request.gpus)
+        return (need.cpu_cores <= self.cpu_free + 1e-9) & (need.host_memory_bytes <= self.host_memory_free)
+
+    def for_one_round(self) -> GpuArrays:
+        """Return a copy that a round may change; classes that the round invents stay known."""
+        copy = GpuArrays.__new__(GpuArrays)
+        copy.gpu_ids, copy.node_ids, copy.node_of = self.gpu_ids, self.node_ids, self.node_of
+        copy.kind_of, copy.rack_of = self.kind_of, self.rack_of
+        copy.position_of, copy.number_of, copy.slots = self.position_of, self.number_of, self.slots
+        copy.classes, copy._numbers, copy.notes = self.classes, self._numbers, self.notes
+        copy.class_of, copy.jobs_on = self.class_of.copy(), self.jobs_on.copy()
+        copy.cpu_free, copy.host_memory_free = self.cpu_free.copy(), self.host_memory_free.copy()
+        return copy
+
+    def place(self, resident: Resident, positions: Iterable[int]) -> None:
+        """Let a job occupy one share of each of these GPUs and of their hosts."""
+        request, joined = resident.request, dict[int, int]()
+        for position in positions:
+            before = int(self.class_of[position])
+            if before not in joined:
+                joined[before] = self.number_of_class(self.classes[before].joined_by(resident))
+            self.class_of[position] = joined[before]
+            self.jobs_on[position] += 1
+            node = self.node_of[position]
+            self.cpu_free[node] -= request.cpu_cores / request.gpus
+            self.host_memory_free[node] -= -(-request.host_memory_bytes // request.gpus)
+
+
+def build_arrays(view: SchedulingView) -> GpuArrays:
+    """Build the columns of a view from its records."""
+    entries = sorted(view.gpus.values(), key=lambda entry: (entry.node_id, entry.gpu.index, entry.gpu.gpu_id))
+    columns = GpuArrays(entries, view.nodes)
+    ledger = Ledger(view)
+    for entry in entries:
+        columns.put_gpu(entry.gpu.gpu_id, load_of(entry, ledger.residents(entry.gpu.gpu_id)))
+    for node_id in columns.node_ids:
+        columns.put_host(view, node_id, view.host_use.get(node_id) or HostUse())
+    return columns
+
+
+def load_of(entry: GpuView, residents: Sequence[Resident]) -> LoadClass:
+    """Return what a GPU holds as a class."""
+    return LoadClass(
+        gpu=entry.gpu,
+        residents=tuple(residents),
+        memory_used_bytes=entry.memory_reserved_bytes,
+        is_releasing=entry.is_releasing,
+    )
+
+
+def _signature(load: LoadClass) -> object:
+    """Return all that makes a policy or the plan check judge GPUs differently."""
+    gpu = load.gpu
+    jobs = [
+        (
+            one.request.key,
+            one.request.share.value,
+            one.request.max_slowdown_ratio,
+            one.request.memory_request_bytes,
+            one.request.memory_floor_bytes,
+            one.micro_batch_size,
+            one.memory_reserved_bytes,
+        )
+        for one in load.residents
+    ]
+    return gpu.device, gpu.memory_bytes, load.memory_used_bytes, load.is_releasing, tuple(sorted(jobs))
+
+
+def _numbered(names: Sequence[Hashable], order: Sequence[Hashable]) -> Positions:
+    numbers = {name: number for number, name in enumerate(order)}
+    return np.array([numbers[name] for name in names], dtype=np.intp)
+
+
+def _slots(node_of: Positions, nodes: int) -> Positions:
+    counts = np.bincount(node_of, minlength=nodes) if len(node_of) else np.zeros(nodes, dtype=np.intp)
+    slots = np.full((nodes, int(counts.max(initial=0))), -1, dtype=np.intp)
+    first = np.concatenate(([0], np.cumsum(counts)[:-1])) if nodes else counts
+    positions = np.arange(len(node_of))
+    slots[node_of, positions - first[node_of]] = positions
+    return slots

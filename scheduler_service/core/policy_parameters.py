@@ -1,0 +1,31 @@
+"""What parameters of policies have in common: descriptions, and checks that refuse values without a meaning."""
+
+from __future__ import annotations
+
+from scheduler_service.core.errors import PolicyParameterError
+
+AGING_DESCRIPTION = "jobs submitted so long ago go first and let nobody pass, in ms; 0 = never, long jobs may starve"
+
+WEIGHED_JOBS_DESCRIPTION = "different jobs that may find no running job to share with before a round looks no further"
+
+
+def require_positive(**parameters: int) -> None:
+    """Refuse counts below 1.
+
+    Raises:
+        PolicyParameterError: One is below 1.
+    """
+    for name, value in parameters.items():
+        if value < 1:
+            raise PolicyParameterError(f"{name} must be at least 1, but is {value}")
+
+
+def require_not_negative(**parameters: float) -> None:
+    """Refuse negative times.
+
+    Raises:
+        PolicyParameterError: One is negative.
+    """
+    for name, value in parameters.items():
+        if value < 0:
+            raise PolicyParameterError(f"{name} must not be negative, but is {value}")

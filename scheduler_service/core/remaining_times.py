@@ -1,0 +1,81 @@
+"""How long the one job on each GPU still runs alone, as an array that is kept up to date from event to event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.step_times import step_ms_of
+from scheduler_service.core.view import RunningJob, SchedulingView
+
+
+class RemainingTimes(NamedTuple):
+    """What is known of the one job on each GPU, by position; of no meaning on GPUs with two jobs or none.
+
+    Attributes:
+        remaining_ms: How long it still runs alone; infinite where nothing tells.
+        job_of: Equal on GPUs of one job: the position of one that the job had for itself.
+    """
+
+    remaining_ms: NDArray[np.float64]
+    job_of: NDArray[np.intp]
+
+
+class KeptRemainingTimes:
+    """What the remaining time of the job on each GPU follows from at any instant.
+
+    Args:
+        position_of: The position of every GPU.
+    """
+
+    def __init__(self, position_of: Mapping[str, int]) -> None:
+        self._position_of = position_of
+        size = len(position_of)
+        # Steps in all, steps done and until when, at most, and at what pace they go on; how long one takes alone, and
+        # what makes the time infinite where nobody knows.
+        self._values = np.array([[0.0], [0.0], [0.0], [0.0], [inf], [0.0], [inf]]).repeat(size, axis=1)
+        self._job_of = np.zeros(size, dtype=np.intp)
+
+    def put(self, view: SchedulingView, job: RunningJob | JobRecord, *, pace_ms: float) -> None:
+        """Note a job on the GPUs that it has for itself.
+
+        Args:
+            view: Tells which jobs are where, and what is predicted.
+            job: As it was last reported.
+            pace_ms: What a step takes from then on until the instant that the array is read for; infinite = none is
+                made.
+        """
+        job_ids = (job.request.job_id,)
+        entries = ((part.gpu_id, view.gpus.get(part.gpu_id)) for part in job.assignments)
+        alone = [gpu_id for gpu_id, entry in entries if entry is not None and entry.job_ids == job_ids]
+        if not alone:
+            return
+        prediction = view.predictions.job(job.request.key, view.gpus[alone[0]].gpu.device)
+        step_ms = step_ms_of(job.request, prediction, gpus=len(job.assignments), micro_batch_size=job.micro_batch_size)
+        total, done = job.request.steps_total, job.steps_done
+        known_ms = (0.0, inf) if step_ms is None or total <= 0 else (step_ms, 0.0)
+        values = (total, done, job.accrued_at_ms, max(total - 1, done), pace_ms, *known_ms)
+        first = self._position_of[alone[0]]
+        for gpu_id in alone:
+            position = self._position_of[gpu_id]
+            self._values[:, position], self._job_of[position] = values, first
+
+    def at(self, now_ms: int) -> RemainingTimes:
+        """Return the remaining times at an instant: `running_now.continued` over all GPUs."""
+        total, before, accrued_at_ms, most, pace_ms, step_ms, unknown_ms = self._values
+        steps = np.floor(np.maximum(now_ms - accrued_at_ms, 0.0) / pace_ms)
+        left = np.maximum(total - np.minimum(before + steps, most), 0.0)
+        return RemainingTimes(left * step_ms + unknown_ms, self._job_of.copy())
+
+
+def build_remaining_times(view: SchedulingView, position_of: Mapping[str, int]) -> KeptRemainingTimes:
+    """Return what the remaining times of a view follow from, by its records; GPUs at these positions."""
+    kept = KeptRemainingTimes(position_of)
+    for job in view.running.values():
+        kept.put(view, job, pace_ms=inf)
+    return kept

@@ -1,0 +1,347 @@
+"""One round of packing workers into as few devices as the constraints allow.
+
+Source:
+    Li et al., "Interference-aware opportunistic job placement for shared distributed deep learning clusters" (JPDC),
+    Algorithm 1, and Algorithm 2 line 6. Corrected: a worker too large for an empty device makes its job wait with a
+    reason (the paper puts it on a new device unchecked), and the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from scheduler_service.core.capacity import (
+    Resident,
+    expected_bytes,
+    resident_on,
+    samples_per_gpu,
+)
+from scheduler_service.core.decisions import Candidate, Decision, Start
+from scheduler_service.core.inventory import Kind, kind_of
+from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.length_queue import shape_of
+from scheduler_service.core.records import Gpu, JobRequest, Reason
+from scheduler_service.core.sharing_consent import sharing_obstacle
+from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
+from scheduler_service.policies.packing.device_offer import Device, Offer
+from scheduler_service.policies.packing.opportunistic_memory import Demand, demand_of
+from scheduler_service.policies.packing.packing_arrays import PackingArrays
+from scheduler_service.policies.packing.packing_orders import DemandOf
+from scheduler_service.policies.packing.packing_rules import ROUNDING_DIGITS, Best, PackingRules
+from scheduler_service.policies.packing.resulting_interference import WorkerBalance, slowdowns_on
+from scheduler_service.policies.packing.worker_mapping import WorkerMapper, WorkerMapping
+from scheduler_service.policies.placement.free_gpus import free_by_kind_and_node
+from scheduler_service.policies.placement.reasons import (
+    full_reason,
+    host_reason,
+    impossible_reason,
+    nearest_obstacle,
+)
+from scheduler_service.policies.placement.sharing_round import SharingRound
+from scheduler_service.policies.placement.starts import start_on
+
+Order = Callable[[Sequence[PendingJob], DemandOf], Sequence[PendingJob]]
+GPUS_IN_ARRAYS_MIN = 64
+"""On smaller clusters looking at each GPU costs less than building columns."""
+_WHOLE_DEVICE = Demand(compute_ratio=1.0, base_ratio=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Load:
+    """Who would be on a device, the newcomer first, and what they ask."""
+
+    residents: tuple[Resident, ...]
+    demands: tuple[Demand, ...]
+    slowdowns: tuple[float, ...]
+
+
+def pack(view: SchedulingView, rules: PackingRules, order: Order) -> list[Decision]:
+    """Return one decision per pending job, jobs being placed in this order; equal jobs wait as one object."""
+    placement = OjppPacking(view, rules)
+    jobs = order(view.pending, placement.demand) if placement.closed() is None else view.pending
+    return SharingRound(view, placement).decide_all(jobs)
+
+
+class OjppPacking:
+    """Workers go to as few GPUs as the constraints allow; what earlier jobs took is gone for later ones.
+
+    Args:
+        view: The cluster.
+        rules: The constraints of the policy.
+    """
+
+    def __init__(self, view: SchedulingView, rules: PackingRules) -> None:
+        self._view = view
+        self._rules = rules
+        self._ledger = Ledger(view)
+        self._inventory = view.index.inventory
+        self._balance = WorkerBalance(self._ledger)
+        self._mapper = WorkerMapper(self._ledger, rules, self._balance)
+        self._free = free_by_kind_and_node(view)
+        self._in_use: dict[Kind, dict[str, None]] = {}
+        self._update_in_use(gpu_id for gpu_id, entry in view.gpus.items() if entry.job_ids)
+        self._packing = self._columns()
+        self._balance.columns = self._packing
+        self._full = full_reason(view)
+        self._demands: dict[object, Demand] = {}
+
+    def _columns(self) -> PackingArrays | None:
+        """Return the columns of a large cluster with GPUs of one kind; elsewhere each GPU is looked at."""
+        is_large = len(self._view.gpus) >= GPUS_IN_ARRAYS_MIN and self._view.nodes_per_job_max == 0
+        if (
+            not is_large
+            or self._view.explain
+            or len(self._inventory.gpus) > 1
+            or not self._rules.prefers_devices_in_use
+        ):
+            return None
+        (gpu,) = self._inventory.gpus.values()
+        return PackingArrays(self._ledger, gpu, self._rules, lambda worker: self._demand(worker, gpu))
+
+    def key(self, job: PendingJob) -> object:
+        """Return the shape of a job."""
+        return shape_of(job.request)
+
+    def closed(self) -> Reason | None:
+        """Return why no job can start any more."""
+        return None if self._ledger.free_count() > 0 or any(self._in_use.values()) else self._full
+
+    def opens_places(self, start: Start) -> bool:
+        """Constraints only tighten as GPUs fill."""
+        return False
+
+    def candidates(self, job: PendingJob) -> tuple[Candidate, ...]:
+        """Return every GPU as it looks to one worker of a job that waits."""
+        return self._table(job.request, None)
+
+    def demand(self, request: JobRequest) -> Demand:
+        """Return what a worker asks, on the kind of GPU where that is most; a job that fits none asks for all."""
+        shape = shape_of(request)
+        if shape not in self._demands:
+            workers = [(self._worker(request, gpu), gpu) for gpu in self._inventory.gpus.values()]
+            demands = [self._demand(worker, gpu) for worker, gpu in workers if worker is not None]
+            self._demands[shape] = max(demands, key=lambda demand: demand.size, default=_WHOLE_DEVICE)
+        return self._demands[shape]
+
+    def place(self, job: PendingJob) -> Start | Reason:
+        """Start a job on the best GPUs, or say why not."""
+        request = job.request
+        if self.closed() is not None:
+            return self._full
+        obstacles: list[Reason] = []
+        offers = self._offers_from_columns(request)
+        mapping = self._mapper.map_job(offers)
+        if mapping is None:
+            offers = [offer for kind in self._inventory.gpus for offer in self._offers(request, kind, obstacles)]
+            mapping = self._mapper.map_job(offers) if self._packing is None else None
+        return self._wait_reason(request, offers, obstacles) if mapping is None else self._start(mapping)
+
+    def _worker(self, request: JobRequest, gpu: Gpu) -> Resident | None:
+        prediction = self._view.predictions.job(request.key, gpu.device)
+        return resident_on(request, prediction, samples_per_gpu(request, request.gpus), gpu)
+
+    def _demand(self, resident: Resident, gpu: Gpu) -> Demand:
+        return demand_of(resident, gpu, self._view.predictions, self._rules.alpha)
+
+    def _offers(self, request: JobRequest, kind: Kind, obstacles: list[Reason]) -> list[Offer]:
+        """Return what a kind of GPUs offers: one node at a time where a job must stay on one, else all together."""
+        worker = self._worker_or_obstacle(request, self._inventory.gpus[kind])
+        if isinstance(worker, Reason):
+            obstacles.append(worker)
+            return []
+        free = self._free_with_room(worker, kind, obstacles)
+        gpu_ids = list(self._in_use.get(kind, ()))
+        if not self._rules.prefers_devices_in_use:
+            gpu_ids += [gpu_id for on_node in free.values() for gpu_id in on_node]
+        devices: list[Device] = []
+        for gpu_id in gpu_ids:
+            found = self._device(worker, self._view.gpus[gpu_id])
+            if isinstance(found, Reason):
+                obstacles.append(found)
+            else:
+                devices.append(found)
+        devices.sort(key=lambda device: device.order)
+        if self._view.nodes_per_job_max != 1 or request.gpus == 1:
+            return [self._offer(worker, devices, free)]
+        by_node: dict[str, list[Device]] = {node_id: [] for node_id in free}
+        for device in devices:
+            by_node.setdefault(device.node_id, []).append(device)
+        return [
+            self._offer(worker, there, {node_id: free[node_id]} if node_id in free else {})
+            for node_id, there in by_node.items()
+        ]
+
+    def _offers_from_columns(self, request: JobRequest) -> list[Offer]:
+        """Return what the GPUs offer where there are columns; empty = each has to be looked at."""
+        packing = self._packing
+        if packing is None or not packing.is_usable:
+            self._packing = self._balance.columns = None
+            return []
+        (gpu,) = self._inventory.gpus.values()
+        worker = self._worker_or_obstacle(request, gpu)
+        if isinstance(worker, Reason):
+            return []
+        devices = packing.devices(worker)
+        if devices is None:
+            self._packing = self._balance.columns = None
+            return []
+        free = self._free_with_room(worker, kind_of(gpu), [])
+        return [self._offer(worker, devices, free)]
+
+    def _free_with_room(self, worker: Resident, kind: Kind, obstacles: list[Reason]) -> dict[str, list[str]]:
+        """Return the unused devices of a kind on nodes whose hosts have room for a worker."""
+        request = worker.request
+        if not request.cpu_cores and not request.host_memory_bytes:
+            return self._free.get(kind, {})
+        found: dict[str, list[str]] = {}
+        for node_id, gpu_ids in self._free.get(kind, {}).items():
+            if self._ledger.host_fits(self._view.nodes[node_id], request, gpus_here=1, gpus=request.gpus):
+                found[node_id] = gpu_ids
+            else:
+                obstacles.append(host_reason(request))
+        return {node_id: gpu_ids for node_id, gpu_ids in found.items() if gpu_ids}
+
+    def _offer(self, worker: Resident, devices: Sequence[Device], free: dict[str, list[str]]) -> Offer:
+        first = next((self._device(worker, self._view.gpus[gpu_ids[0]]) for gpu_ids in free.values()), None)
+        unused = first if isinstance(first, Device) else None
+        return Offer(worker=worker, devices=devices, unused=unused, free=free)
+
+    def _worker_or_obstacle(self, request: JobRequest, gpu: Gpu) -> Resident | Reason:
+        """Return a worker that fits an empty device of this kind, or why there is none."""
+        worker = self._worker(request, gpu)
+        if worker is None:
+            prediction = self._view.predictions.job(request.key, gpu.device)
+            needed_bytes = expected_bytes(request, prediction, samples_per_gpu(request, request.gpus))
+            return Reason(
+                code="MEMORY_EXCEEDS_GPU", numbers={"needed_bytes": needed_bytes, "gpu_memory_bytes": gpu.memory_bytes}
+            )
+        demand = self._demand(worker, gpu)
+        if self._rules.demand_obstacle(gpu.gpu_id, (demand,)) is None:
+            return worker
+        needed_bytes = int(demand.peak_ratio * gpu.memory_bytes)
+        return Reason(
+            code="PEAK_EXCEEDS_GPU", numbers={"needed_bytes": needed_bytes, "gpu_memory_bytes": gpu.memory_bytes}
+        )
+
+    def _device(self, worker: Resident, entry: GpuView) -> Device | Reason:
+        """Check all that does not depend on where the job's other workers go (Algorithm 2 line 6)."""
+        load = self._load(worker, entry)
+        if isinstance(load, Reason):
+            return load
+        score, tie_breaker = self._rank(load, entry)
+        return Device(
+            gpu_id=entry.gpu.gpu_id,
+            node_id=entry.node_id,
+            index=entry.gpu.index,
+            score=score,
+            tie_breaker=tie_breaker,
+            own_slowdown_ratio=load.slowdowns[0],
+            is_new=len(load.residents) == 1,
+        )
+
+    def _load(self, worker: Resident, entry: GpuView) -> _Load | Reason:
+        gpu, gpu_id = entry.gpu, entry.gpu.gpu_id
+        obstacle = self._room_obstacle(worker, entry)
+        if obstacle is not None:
+            return obstacle
+        others = self._ledger.residents(gpu_id)
+        residents = (worker, *others)
+        demands = tuple(self._demand(resident, gpu) for resident in residents)
+        refusal = sharing_obstacle(worker, others, gpu, self._view.predictions) if others else None
+        obstacle = refusal or self._rules.demand_obstacle(gpu_id, demands)
+        if obstacle is not None:
+            return obstacle
+        slowdowns = tuple(slowdowns_on(gpu, residents, self._view.predictions))
+        job_ids = [resident.request.job_id for resident in residents]
+        too_slow = self._rules.slowdown_obstacle(gpu_id, job_ids, slowdowns)
+        return too_slow or _Load(residents=residents, demands=demands, slowdowns=slowdowns)
+
+    def _room_obstacle(self, worker: Resident, entry: GpuView) -> Reason | None:
+        """Say what the plan check would refuse: a GPU not yet released, a full host, reservations past the device."""
+        gpu, request = entry.gpu, worker.request
+        if entry.is_releasing:
+            return Reason(code="GPU_RELEASING", gpu_ids=(gpu.gpu_id,))
+        if not self._ledger.host_fits(self._view.nodes[entry.node_id], request, gpus_here=1, gpus=request.gpus):
+            return host_reason(request)
+        free_bytes = self._ledger.memory_free_bytes(entry)
+        if worker.memory_reserved_bytes <= free_bytes:
+            return None
+        needed_bytes = worker.memory_reserved_bytes
+        numbers = {"needed_bytes": needed_bytes, "free_bytes": free_bytes, "gpu_memory_bytes": gpu.memory_bytes}
+        return Reason(code="MEMORY_DOES_NOT_FIT", numbers=numbers, gpu_ids=(gpu.gpu_id,))
+
+    def _rank(self, load: _Load, entry: GpuView) -> tuple[float, float]:
+        """Return the criterion of the policy and the one that decides between equals, lower being better."""
+        if self._rules.best is Best.MOST_FREE_MEMORY:
+            return -float(self._ledger.memory_free_bytes(entry)), 0.0
+        leftover = self._rules.leftover(load.demands)
+        if self._rules.best is Best.LEAST_LEFTOVER:
+            return leftover, 0.0
+        return round(max(load.slowdowns), ROUNDING_DIGITS), leftover
+
+    def _wait_reason(self, request: JobRequest, offers: Sequence[Offer], obstacles: Sequence[Reason]) -> Reason:
+        """Return the reason that was nearest to a start."""
+        impossible = impossible_reason(self._view, self._inventory, request)
+        if impossible is not None:
+            return impossible
+        widest = max((offer.width for offer in offers), default=0)
+        if widest == 0:
+            return nearest_obstacle(obstacles) if obstacles else self._full
+        if widest < request.gpus:
+            return Reason(code="NO_FREE_GPU", numbers={"gpus_needed": request.gpus, "gpus_free": widest})
+        alone = [self._mapper.balance_obstacle(offer.worker, device) for offer in offers for device in offer.devices]
+        unbalanced = [reason for reason in alone if reason is not None]
+        return nearest_obstacle(unbalanced) if unbalanced else host_reason(request)
+
+    def _start(self, mapping: WorkerMapping) -> Start:
+        worker, table = mapping.worker, self._table(mapping.worker.request, mapping)
+        start = start_on(self._ledger, worker, mapping.gpu_ids, candidates=table)
+        self._balance.add(worker.request.job_id, mapping.gpu_ids)
+        if self._packing is not None:
+            self._packing.place(worker, mapping.gpu_ids)
+        for gpu_id in mapping.gpu_ids:
+            entry = self._view.gpus[gpu_id]
+            free = self._free.get(kind_of(entry.gpu), {})
+            if gpu_id in free.get(entry.node_id, ()):
+                free[entry.node_id].remove(gpu_id)
+                if not free[entry.node_id]:
+                    del free[entry.node_id]
+        self._update_in_use(mapping.gpu_ids)
+        return start
+
+    def _update_in_use(self, gpu_ids: Iterable[str]) -> None:
+        """Keep the devices in use that have memory left; the others need no look."""
+        for gpu_id in gpu_ids:
+            entry = self._view.gpus[gpu_id]
+            in_use = self._in_use.setdefault(kind_of(entry.gpu), {})
+            if entry.is_releasing or self._ledger.memory_free_bytes(entry) <= 0:
+                in_use.pop(gpu_id, None)
+            else:
+                in_use[gpu_id] = None
+
+    def _table(self, request: JobRequest, mapping: WorkerMapping | None) -> tuple[Candidate, ...]:
+        """Return every GPU as it looks to one worker of the job; nothing where nobody asked."""
+        if not self._view.explain:
+            return ()
+        chosen = mapping.gpu_ids if mapping is not None else ()
+        return tuple(self._candidate(request, entry, chosen) for entry in self._view.gpus.values())
+
+    def _candidate(self, request: JobRequest, entry: GpuView, chosen: Sequence[str]) -> Candidate:
+        gpu_id = entry.gpu.gpu_id
+        worker = self._worker_or_obstacle(request, entry.gpu)
+        if isinstance(worker, Reason):
+            return Candidate(gpu_id=gpu_id, feasible=False, reason=worker)
+        device = self._device(worker, entry)
+        if isinstance(device, Reason):
+            return Candidate(gpu_id=gpu_id, feasible=False, reason=device)
+        obstacle = self._mapper.balance_obstacle(worker, device)
+        if obstacle is not None:
+            return Candidate(gpu_id=gpu_id, feasible=False, reason=obstacle, cost=device.score)
+        return Candidate(
+            gpu_id=gpu_id,
+            feasible=True,
+            reason=Reason(code="CANDIDATE", numbers={"cost": device.score}, gpu_ids=(gpu_id,)),
+            cost=device.score,
+            chosen=gpu_id in chosen,
+        )

@@ -1,0 +1,291 @@
+"""GPUs in use as columns for packing: sums of demands, who is there, and how much each of them is slowed down.
+
+One expression over all GPUs keeps Eq. 1-7 for a worker that would come and ranks those that stay; without it every job
+of a round looks at every GPU in use, and a thousand jobs look a million times.
+
+Source:
+    Li et al., "Interference-aware opportunistic job placement for shared distributed deep learning clusters" (JPDC),
+    Eq. 1-7, Algorithm 2 line 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from math import inf
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_service.core.capacity import Resident
+from scheduler_service.core.colocation_slowdown import (
+    expected_slowdown,
+    mutual_wait_ratio,
+    utilization_of,
+    with_mutual_waits,
+)
+from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.records import Gpu, Share
+from scheduler_service.policies.packing.device_offer import Device
+from scheduler_service.policies.packing.opportunistic_memory import Demand
+from scheduler_service.policies.packing.packing_rules import (
+    ROUNDING_DIGITS,
+    ROUNDING_RATIO,
+    Best,
+    MemoryModel,
+    PackingRules,
+)
+
+TYPES_MAX = 300
+"""Different workers in a round beyond which their pairs are too many for a table."""
+
+Column = NDArray[np.float64]
+
+
+class RankedDevices(Sequence[Device]):
+    """Devices, best first, of which only those are made that somebody looks at.
+
+    Args:
+        count: How many there are.
+        make: Makes the one of a rank.
+    """
+
+    def __init__(self, count: int, make: Callable[[int], Device]) -> None:
+        self._count, self._make = count, make
+        self._made: list[Device] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Device]:
+        for rank in range(self._count):
+            if rank == len(self._made):
+                self._made.append(self._make(rank))
+            yield self._made[rank]
+
+    @overload
+    def __getitem__(self, rank: int) -> Device: ...
+
+    @overload
+    def __getitem__(self, rank: slice) -> Sequence[Device]: ...
+
+    def __getitem__(self, rank: int | slice) -> Device | Sequence[Device]:
+        return tuple(self)[rank]
+
+
+class PackingArrays:
+    """One round on GPUs of one kind.
+
+    Args:
+        ledger: The cluster with what this round has given away.
+        gpu: Any GPU of the kind.
+        rules: The constraints.
+        demand_of: What a worker asks of a GPU of the kind.
+    """
+
+    def __init__(self, ledger: Ledger, gpu: Gpu, rules: PackingRules, demand_of: Callable[[Resident], Demand]) -> None:
+        self._ledger, self._gpu, self._rules, self._demand_of = ledger, gpu, rules, demand_of
+        self._gpus = ledger.view.index.arrays.for_one_round()
+        count = len(self._gpus.gpu_ids)
+        self._types: dict[object, int] = {}
+        self._examples: list[Resident] = []
+        # The last row and column of pairs stand for nobody, which is what empty places refer to. What is known of the
+        # jobs on a GPU stands in its column, a job a row: reducing over few long rows is fast.
+        self._pairs, self._doubts = np.zeros((TYPES_MAX + 1, TYPES_MAX + 1)), np.zeros((TYPES_MAX + 1,) * 2, dtype=bool)
+        self._utilizations, self._waits = np.zeros(TYPES_MAX + 1), np.zeros((TYPES_MAX + 1,) * 2)
+        self._there = np.full((4, count), TYPES_MAX, dtype=np.intp)
+        self._slowed, self._limits = np.zeros((4, count)), np.full((4, count), inf)
+        # The sum of `mutual_wait_ratio` of every two others, of each job there and of an incoming job.
+        self._waits_beside, self._waits_of_all = np.zeros((4, count)), np.zeros(count)
+        self._careful = np.zeros((4, count), dtype=bool)
+        self._jobs = np.zeros(count, dtype=np.intp)
+        self._is_closed = np.zeros(count, dtype=bool)
+        self._sums = np.zeros((4, count))  # compute, base, largest surge, peak
+        self._states = np.stack((np.ones(count), np.zeros(count), np.zeros(count)))  # none, one, several in high state
+        self._free_bytes = np.zeros(count)
+        # The same as lists, since single values are read from these several times faster.
+        self._slowed_lists: list[list[float]] = [[] for _ in range(count)]
+        self._there_lists: list[list[int]] = [[] for _ in range(count)]
+        self._places_of: dict[str, list[tuple[str, int, int]]] = {}
+        self.is_usable = all(self._put_gpu(position) for position in range(count))
+
+    def _put_gpu(self, position: int) -> bool:
+        gpu_id = self._gpus.gpu_ids[position]
+        entry = self._ledger.view.gpus[gpu_id]
+        self._free_bytes[position] = entry.gpu.memory_bytes - entry.memory_reserved_bytes
+        self._is_closed[position] = entry.is_releasing
+        return all(self._join(one, position) for one in self._ledger.residents(gpu_id))
+
+    def place(self, worker: Resident, gpu_ids: Sequence[str]) -> None:
+        """Let a job's workers join these GPUs."""
+        positions = [self._gpus.position_of[gpu_id] for gpu_id in gpu_ids]
+        self._gpus.place(worker, positions)
+        for position in positions:
+            self._free_bytes[position] -= worker.memory_reserved_bytes
+            self.is_usable &= self._join(worker, position)
+
+    def devices(self, worker: Resident) -> RankedDevices | None:
+        """Return every GPU in use that keeps Eq. 1-7 with this worker, best first; None = the table is too small."""
+        kind = self._type_of(worker)
+        if kind is None:
+            return None
+        columns, request = self._gpus, worker.request
+        is_valid, own, worst = self._slowdowns(worker, kind)
+        is_valid &= (self._jobs > 0) & ~self._is_closed & (self._free_bytes >= worker.memory_reserved_bytes)
+        room = columns.hosts_with_room(request, 1)
+        if room is not None:
+            is_valid &= room[columns.node_of]
+        leftover = self._leftover(self._demand_of(worker), is_valid)
+        valid = np.flatnonzero(is_valid)
+        score, tie = leftover[valid], np.zeros(len(valid))
+        if self._rules.best is Best.LEAST_INTERFERENCE:
+            score, tie = np.round(worst[valid], ROUNDING_DIGITS), leftover[valid]
+        order = np.lexsort((valid, tie, score))
+        return RankedDevices(
+            len(order),
+            lambda rank: self._device(int(valid[order[rank]]), float(score[order[rank]]), float(tie[order[rank]]), own),
+        )
+
+    def slowdowns_of(
+        self, job_id: str, newcomer: Resident, gpu_ids: Collection[str]
+    ) -> Sequence[tuple[str, float]] | None:
+        """Return the slowdown of each worker of a job by GPU, when a newcomer has these GPUs too.
+
+        None = the table of pairs is too small for the newcomer.
+        """
+        kind = self._type_of(newcomer)
+        if kind is None:
+            return None
+        found = []
+        for gpu_id, position, place in self._places_of.get(job_id, ()):
+            ratio = self._slowed_lists[position][place]
+            if gpu_id in gpu_ids:
+                ratio += self._pairs.item(self._there_lists[position][place], kind)
+            found.append((gpu_id, ratio))
+        return found
+
+    def _slowdowns(self, worker: Resident, kind: int) -> tuple[NDArray[np.bool_], Column, Column]:
+        """Return where consent and Eq. 7 let a worker come, its own pairwise sum and the largest one on each GPU."""
+        request, there = worker.request, self._there
+        own, others = self._pairwise_sums(kind)
+        worst = np.maximum(own, others.max(axis=0))
+        own_ratio, other_ratios = self._with_mutual_waits(kind, own, others)
+        is_valid = (own_ratio <= request.max_slowdown_ratio) & (other_ratios <= self._limits).all(axis=0)
+        is_valid &= ~(self._careful & self._doubts[:, kind][there]).any(axis=0)
+        if request.share is Share.SAFE:
+            is_valid &= ~self._doubts[kind][there].any(axis=0)
+        if request.share is Share.NEVER:
+            is_valid[:] = False
+        if self._rules.theta_max is not None:
+            is_valid &= worst <= self._rules.theta_max + ROUNDING_RATIO
+        return is_valid, own, worst
+
+    def colocation_slowdowns(self, worker: Resident) -> tuple[Column, Column] | None:
+        """Return what `colocation_slowdown_ratio` says of every GPU with this worker too, for consent.
+
+        Returns:
+            Of the worker, by GPU, and of the jobs there, by place and GPU; None = the table of pairs is too small.
+        """
+        kind = self._type_of(worker)
+        return None if kind is None else self._with_mutual_waits(kind, *self._pairwise_sums(kind))
+
+    def _pairwise_sums(self, kind: int) -> tuple[Column, Column]:
+        return self._pairs[kind][self._there].sum(axis=0), self._slowed + self._pairs[:, kind][self._there]
+
+    def _with_mutual_waits(self, kind: int, own: Column, others: Column) -> tuple[Column, Column]:
+        there, waits = self._there, self._waits[kind][self._there]
+        own_utilization: Column = self._utilizations[kind : kind + 1]
+        of_others = self._waits_beside + waits.sum(axis=0) - waits
+        return (
+            with_mutual_waits(own, own_utilization, self._waits_of_all),
+            with_mutual_waits(others, self._utilizations[there], of_others),
+        )
+
+    def _leftover(self, demand: Demand, is_valid: NDArray[np.bool_]) -> Column:
+        """Drop from the valid GPUs those that break Eq. 1-5, and return what is left of compute and memory."""
+        compute = self._sums[0] + demand.compute_ratio
+        peaks = self._sums[3] + demand.peak_ratio
+        one_surge = self._sums[1] + demand.base_ratio + np.maximum(self._sums[2], demand.surge_ratio)
+        memory = one_surge if self._rules.memory is MemoryModel.ONE_SURGE else peaks
+        is_valid &= compute <= 1.0 + ROUNDING_RATIO
+        if self._rules.memory is not MemoryModel.RESERVED:
+            is_valid &= memory <= 1.0 + ROUNDING_RATIO
+        if self._rules.tau_max is not None:
+            _, one, several = self._states
+            is_valid &= several + one * demand.surge_probability_ratio <= self._rules.tau_max + ROUNDING_RATIO
+        leftover: Column = np.round(2.0 - compute - memory, ROUNDING_DIGITS)
+        return leftover
+
+    def _device(self, position: int, score: float, tie: float, own: Column) -> Device:
+        gpu_id = self._gpus.gpu_ids[position]
+        return Device(
+            gpu_id=gpu_id,
+            node_id=self._gpus.node_ids[self._gpus.node_of[position]],
+            index=self._ledger.view.gpus[gpu_id].gpu.index,
+            score=score,
+            tie_breaker=tie,
+            own_slowdown_ratio=float(own[position]),
+            is_new=False,
+        )
+
+    def _join(self, worker: Resident, position: int) -> bool:
+        """Add one worker to a GPU's columns; False = the table of pairs is too small for it."""
+        kind = self._type_of(worker)
+        if kind is None:
+            return False
+        place = int(self._jobs[position])
+        if place == len(self._there):
+            self._widen()
+        there = self._there[:place, position]
+        waits = self._waits[there, kind]
+        self._waits_beside[:place, position] += waits.sum() - waits
+        self._waits_beside[place, position] = self._waits_of_all[position]
+        self._waits_of_all[position] += waits.sum()
+        self._slowed[:place, position] += self._pairs[there, kind]
+        self._slowed[place, position] = self._pairs[kind, there].sum()
+        self._there[place, position], self._jobs[position] = kind, place + 1
+        self._limits[place, position] = worker.request.max_slowdown_ratio
+        self._careful[place, position] = worker.request.share is Share.SAFE
+        self._is_closed[position] |= worker.request.share is Share.NEVER
+        places = self._places_of.setdefault(worker.request.job_id, [])
+        places.append((self._gpus.gpu_ids[position], position, place))
+        self._slowed_lists[position] = self._slowed[: place + 1, position].tolist()
+        self._there_lists[position].append(kind)
+        demand = self._demand_of(worker)
+        self._sums[:, position] += (demand.compute_ratio, demand.base_ratio, 0.0, demand.peak_ratio)
+        self._sums[2, position] = max(self._sums[2, position], demand.surge_ratio)
+        none, one, several = self._states[:, position]
+        high = demand.surge_probability_ratio
+        self._states[:, position] = none * (1 - high), one * (1 - high) + none * high, several + one * high
+        return True
+
+    def _widen(self) -> None:
+        """Have places for twice as many jobs per GPU."""
+        more = self._there.shape
+        self._there = np.vstack((self._there, np.full(more, TYPES_MAX, dtype=np.intp)))
+        self._slowed = np.vstack((self._slowed, np.zeros(more)))
+        self._waits_beside = np.vstack((self._waits_beside, np.zeros(more)))
+        self._limits = np.vstack((self._limits, np.full(more, inf)))
+        self._careful = np.vstack((self._careful, np.zeros(more, dtype=bool)))
+
+    def _type_of(self, worker: Resident) -> int | None:
+        """Return the number of workers with equal predictions, a new one where needed; None = there are too many."""
+        signature = (worker.request.key, worker.micro_batch_size)
+        number = self._types.get(signature)
+        if number is None:
+            number = len(self._types)
+            if number == TYPES_MAX:
+                return None
+            self._types[signature] = number
+            self._examples.append(worker)
+            self._utilizations[number] = utilization_of(worker, self._gpu, self._ledger.view.predictions)
+            for other, example in enumerate(self._examples):
+                self._pairs[number, other], self._doubts[number, other] = self._pair(worker, example)
+                self._pairs[other, number], self._doubts[other, number] = self._pair(example, worker)
+                wait = mutual_wait_ratio(self._utilizations.item(number), self._utilizations.item(other))
+                self._waits[number, other] = self._waits[other, number] = wait
+        return number
+
+    def _pair(self, victim: Resident, other: Resident) -> tuple[float, bool]:
+        slowdown = expected_slowdown(victim, [other], self._gpu, self._ledger.view.predictions)
+        return slowdown.ratio, slowdown.doubt is not None

@@ -1,0 +1,128 @@
+"""The cheapest GPUs for a job, found in columns: one expression over all of them instead of a look at each.
+
+Source:
+    Horus (Yeung et al.), Algorithm 1 line 16 and section 4.2.3 (one node, then one rack, before cost).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler_service.core.gpu_arrays import GpuArrays, Positions
+from scheduler_service.core.records import JobRequest
+from scheduler_service.core.view import SchedulingView
+
+Costs = NDArray[np.float64]
+"""By position; infinite = the GPU cannot take the job."""
+
+
+class CheapestGpus:
+    """Finds GPUs of one kind; ties go to the first node and index.
+
+    Args:
+        view: For the limit of nodes.
+        columns: The GPUs; their owner keeps them up to date.
+        locality_gpus: Jobs of so many GPUs look for one node, then one rack, first.
+    """
+
+    def __init__(self, view: SchedulingView, columns: GpuArrays, *, locality_gpus: int) -> None:
+        self._nodes_max = view.nodes_per_job_max
+        self._columns = columns
+        self._locality_gpus = locality_gpus
+        self._kinds = int(columns.kind_of.max(initial=-1)) + 1
+        self._racks = int(columns.rack_of.max(initial=-1)) + 1
+
+    def costs(self, request: JobRequest, class_costs: Costs) -> Costs:
+        """Return what each GPU costs a job, by what its load class costs; hosts without room cost everything."""
+        columns = self._columns
+        costs: Costs = class_costs[columns.class_of]
+        room = columns.hosts_with_room(request, 1)
+        return costs if room is None else np.where(room[columns.node_of], costs, inf)
+
+    def choose(self, request: JobRequest, costs: Costs) -> tuple[int, ...] | None:
+        """Return the positions of the cheapest GPUs inside the smallest group that locality asks for; None = none."""
+        if request.gpus == 1:
+            best = int(costs.argmin()) if len(costs) else 0
+            return (best,) if len(costs) and costs[best] < inf else None
+        for level in self._levels(request, costs):
+            found = [one for one in level if one is not None]
+            if found:
+                return tuple(int(position) for position in min(found, key=partial(_order, costs)))
+        return None
+
+    def most_on_one_node(self, costs: Costs) -> int:
+        """Return how many GPUs of one kind some node offers."""
+        nodes = len(self._columns.node_ids)
+        return max(
+            (
+                int(np.bincount(self._columns.node_of[np.isfinite(part)], minlength=nodes).max(initial=0))
+                for part in self._by_kind(costs)
+            ),
+            default=0,
+        )
+
+    def _levels(self, request: JobRequest, costs: Costs) -> Iterator[list[Positions | None]]:
+        """Yield what is found on one node, in one rack, anywhere (4.2.3)."""
+        is_local = request.gpus >= self._locality_gpus
+        if is_local or self._nodes_max == 1:
+            yield [self._on_one_node(request, part) for part in self._by_kind(costs)]
+        if self._nodes_max == 1:
+            return
+        if is_local:
+            rack_of = self._columns.rack_of[self._columns.node_of]
+            racks = [np.where(rack_of == rack, costs, inf) for rack in range(self._racks)]
+            yield [self._together(request, part) for in_rack in racks for part in self._by_kind(in_rack)]
+        yield [self._together(request, part) for part in self._by_kind(costs)]
+
+    def _by_kind(self, costs: Costs) -> Iterator[Costs]:
+        for kind in range(self._kinds):
+            yield costs if self._kinds == 1 else np.where(self._columns.kind_of == kind, costs, inf)
+
+    def _on_one_node(self, request: JobRequest, costs: Costs) -> Positions | None:
+        """Return the GPUs of the node whose cheapest ones cost least together."""
+        gpus, slots = request.gpus, self._columns.slots
+        if slots.shape[1] < gpus:
+            return None
+        cheapest = np.sort(np.append(costs, inf)[slots], axis=1)[:, :gpus]
+        sums = cheapest.sum(axis=1)
+        room = self._columns.hosts_with_room(request, gpus)
+        if room is not None:
+            sums = np.where(room, sums, inf)
+        least = sums.min()
+        if least == inf:
+            return None
+        tied = np.flatnonzero(sums == least)
+        for column in range(gpus if len(tied) > 1 else 0):
+            tied = tied[cheapest[tied, column] == cheapest[tied, column].min()]
+        row = slots[tied[0]]
+        row = row[row >= 0]
+        chosen: Positions = row[np.argsort(costs[row], kind="stable")[:gpus]]
+        return chosen
+
+    def _together(self, request: JobRequest, costs: Costs) -> Positions | None:
+        """Return the cheapest GPUs wherever they are, if limits of nodes and hosts admit them together."""
+        gpus = request.gpus
+        if np.isfinite(costs).sum() < gpus:
+            return None
+        limit = np.partition(costs, gpus - 1)[gpus - 1]
+        below, tied = np.flatnonzero(costs < limit), np.flatnonzero(costs == limit)
+        chosen = np.concatenate((below, tied[: gpus - len(below)]))
+        nodes, counts = np.unique(self._columns.node_of[chosen], return_counts=True)
+        if self._nodes_max and len(nodes) > self._nodes_max:
+            return None
+        for node, count in zip(nodes, counts, strict=True):
+            room = self._columns.hosts_with_room(request, int(count))
+            if room is not None and not room[node]:
+                return None
+        return chosen[np.argsort(costs[chosen], kind="stable")]
+
+
+def _order(costs: Costs, chosen: Positions) -> tuple[float, list[tuple[float, int]]]:
+    """Cheapest together first, then the cheapest one by one, then the first positions."""
+    parts = [(float(costs[position]), int(position)) for position in chosen]
+    return sum(cost for cost, _ in parts), parts

@@ -1,0 +1,213 @@
+"""One round of placement on free GPUs: the kind with the least execution time, the fewest nodes, nobody beside.
+
+Source:
+    The SJF-BSBF paper, section VI-A1 (the GPUs with the least execution time first) and Algorithm 1 lines 8-9 (enough
+    free GPUs: take them, as few nodes as possible).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+
+from scheduler_service.core.capacity import resident_on, samples_per_gpu
+from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
+from scheduler_service.core.inventory import Inventory, Kind, kind_of
+from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.length_queue import shape_of
+from scheduler_service.core.records import JobRequest, Reason
+from scheduler_service.core.step_times import step_ms_of
+from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.policies.placement.free_gpus import (
+    choose_free_gpus,
+    fits_alone,
+    free_by_kind_and_node,
+    without_host,
+)
+from scheduler_service.policies.placement.reasons import host_reason, impossible_reason, too_large
+from scheduler_service.policies.placement.starts import start_on
+
+ChooseGpus = Callable[[Ledger, JobRequest, Mapping[str, Sequence[str]]], tuple[str, ...] | None]
+Placed = Callable[[JobRequest, tuple[str, ...]], None]
+_ANY_GPU = "any GPU"
+"""Instead of the shape of a job that every GPU would do for."""
+
+
+class ExclusiveRound:
+    """One call of decide: the free GPUs shrink as jobs take them.
+
+    Args:
+        view: The cluster.
+        choose: Which of the free GPUs of one kind a job takes; None = no set of them that it could take. Asked for
+            reasons too: what it returns is not taken before the job starts.
+        placed: Told what a job that starts takes.
+
+    Attributes:
+        ledger: What this round has given away.
+    """
+
+    def __init__(
+        self, view: SchedulingView, choose: ChooseGpus = choose_free_gpus, placed: Placed | None = None
+    ) -> None:
+        self.ledger = Ledger(view)
+        self._view = view
+        self._choose_gpus, self._placed = choose, placed
+        self._free_known: dict[Kind, dict[str, list[str]]] | None = None
+        self._failed: dict[object, Reason] = {}
+        self._hopeless: set[object] = set()
+        self._tables: dict[object, tuple[Candidate, ...]] = {}
+
+    @cached_property
+    def _kinds(self) -> Inventory:
+        """What the GPUs are, counted when somebody asks for the first time."""
+        return self._view.index.inventory
+
+    @property
+    def _free(self) -> dict[Kind, dict[str, list[str]]]:
+        """The free GPUs, sorted when somebody asks for the first time."""
+        if self._free_known is None:
+            self._free_known = free_by_kind_and_node(self._view)
+        return self._free_known
+
+    def widest(self) -> int:
+        """Return how many free GPUs one job could get at most."""
+        if not self.ledger.free_count():
+            return 0
+        most = max if self._view.nodes_per_job_max == 1 else sum
+        counts = ([len(gpu_ids) for gpu_ids in nodes.values()] for nodes in self._free.values())
+        return max((most(here) for here in counts if here), default=0)
+
+    def has_failed(self, shape: object) -> bool:
+        """Say whether a job of this shape found no free GPUs."""
+        return shape in self._hopeless
+
+    def decide(self, job: PendingJob) -> Decision:
+        """Start a job on free GPUs, or say why not."""
+        return self.start(job) or self.hold(job)
+
+    def start(self, job: PendingJob) -> Start | None:
+        """Start a job on free GPUs, or return None; an equal job failed before = it fails without a look."""
+        request = job.request
+        shape = shape_of(request)
+        if shape in self._hopeless:
+            return None
+        gpu_ids = self.place_for(request)
+        if gpu_ids is not None:
+            return self._start(request, gpu_ids)
+        self._hopeless.add(shape)
+        return None
+
+    def place_for(self, request: JobRequest) -> tuple[str, ...] | None:
+        """Return the free GPUs that a job would get now, of the kind with the least execution time; None = none."""
+        kinds = sorted(self._free, key=lambda kind: self._execution_order(request, kind))
+        found = (self._choose(request, kind) for kind in kinds)
+        return next((gpu_ids for gpu_ids in found if gpu_ids is not None), None)
+
+    def hold(self, job: PendingJob) -> Hold:
+        """Let a job wait; equal jobs wait for the same reason, as one object."""
+        request = job.request
+        reason = self._failed.get(shape_of(request))
+        if reason is None:
+            reason = self.impossible(request) or self._full(request)
+            self._failed[shape_of(request)] = reason
+        return Hold(job_id=request.job_id, reason=reason, candidates=self.candidates(job))
+
+    def closed(self) -> Reason | None:
+        """Return why nobody can start any more, or None while a GPU is free."""
+        if self.ledger.free_count() or not self._view.gpus:
+            return None
+        return Reason(code="CLUSTER_FULL", numbers={"gpus_in_cluster": len(self._view.gpus)})
+
+    def take(self, gpu_ids: Iterable[str]) -> None:
+        """Remove GPUs from the free ones, for somebody who was or will be placed otherwise; others are ignored."""
+        self._tables.clear()
+        for gpu_id in gpu_ids:
+            entry = self._view.gpus[gpu_id]
+            on_node = self._free.get(kind_of(entry.gpu), {}).get(entry.node_id, [])
+            if gpu_id in on_node:
+                on_node.remove(gpu_id)
+
+    def is_impossible(self, request: JobRequest) -> bool:
+        """The job could not start on the empty cluster either: it must not block those behind it."""
+        return self.impossible(request) is not None
+
+    def impossible(self, request: JobRequest) -> Reason | None:
+        """Return why the job could not start on the empty cluster, or None when it could."""
+        return impossible_reason(self._view, self._kinds, request)
+
+    def _execution_order(self, request: JobRequest, kind: Kind) -> tuple[float, Kind]:
+        """Order kinds by predicted step time; unknown ones last."""
+        prediction = self._view.predictions.job(request.key, kind[0])
+        step_ms = step_ms_of(request, prediction, gpus=request.gpus)
+        return (float("inf") if step_ms is None else step_ms), kind
+
+    def _choose(self, request: JobRequest, kind: Kind) -> tuple[str, ...] | None:
+        by_node = self._free[kind]
+        if sum(map(len, by_node.values())) < request.gpus or not self._fits_kind(request, kind):
+            return None
+        return self._choose_gpus(self.ledger, request, by_node)
+
+    def _fits_kind(self, request: JobRequest, kind: Kind) -> bool:
+        gpu = next((self._view.gpus[ids[0]].gpu for ids in self._free[kind].values() if ids), None)
+        return gpu is not None and fits_alone(self._view, request, gpu)
+
+    def _start(self, request: JobRequest, gpu_ids: tuple[str, ...]) -> Start:
+        micro_batch_size = samples_per_gpu(request, request.gpus)
+        gpu = self._view.gpus[gpu_ids[0]].gpu
+        resident = resident_on(request, self._view.predictions.job(request.key, gpu.device), micro_batch_size, gpu)
+        if resident is None:
+            raise AssertionError(f"{request.job_id} was given {gpu_ids[0]} without fitting it")
+        self.take(gpu_ids)
+        if self._placed is not None:
+            self._placed(request, gpu_ids)
+        return start_on(self.ledger, resident, gpu_ids)
+
+    def _full(self, request: JobRequest) -> Reason:
+        """Say what is missing now: GPUs, room on the hosts beside them, or only the way in which the policy spreads."""
+        fitting = {kind: nodes for kind, nodes in self._free.items() if self._fits_kind(request, kind)}
+        nodes_max = self._view.nodes_per_job_max or None
+        by_kind = [sorted(map(len, nodes.values()), reverse=True) for nodes in fitting.values()]
+        gpus_free = max((sum(counts[:nodes_max]) for counts in by_kind), default=0)
+        numbers = {"gpus_needed": request.gpus, "gpus_free": gpus_free}
+        if gpus_free < request.gpus:
+            return Reason(code="NO_FREE_GPU", numbers=numbers)
+        if any(self._choose(without_host(request), kind) is not None for kind in fitting):
+            return host_reason(request)
+        return Reason(code="SPREAD_UNEVEN", numbers={**numbers, "gpus_on_node": max(map(max, by_kind))})
+
+    def candidates(self, job: PendingJob) -> tuple[Candidate, ...]:
+        """Return how every GPU looks for a job that runs alone; nothing where nobody asked.
+
+        Equal jobs share their table until another job starts, and so do all that every GPU would do for: a long queue
+        costs few tables.
+        """
+        if not self._view.explain:
+            return ()
+        key = _ANY_GPU if self._fits_every_gpu(job.request) else shape_of(job.request)
+        if key not in self._tables:
+            self._tables[key] = tuple(self._candidate(job.request, gpu_id) for gpu_id in self._view.gpus)
+        return self._tables[key]
+
+    def _fits_every_gpu(self, request: JobRequest) -> bool:
+        """Every kind of GPU has the memory for a job, and it asks nothing of the hosts."""
+        asks_hosts = without_host(request) != request
+        return not asks_hosts and all(fits_alone(self._view, request, gpu) for gpu in self._kinds.gpus.values())
+
+    def _candidate(self, request: JobRequest, gpu_id: str) -> Candidate:
+        obstacle = self._obstacle(request, gpu_id)
+        reason = obstacle or Reason(code="CANDIDATE", gpu_ids=(gpu_id,))
+        return Candidate(gpu_id=gpu_id, feasible=obstacle is None, reason=reason)
+
+    def _obstacle(self, request: JobRequest, gpu_id: str) -> Reason | None:
+        """Return why no worker of a job could be alone on a GPU now."""
+        entry = self._view.gpus[gpu_id]
+        if entry.is_releasing:
+            return Reason(code="GPU_RELEASING", gpu_ids=(gpu_id,))
+        if not self.ledger.is_free(gpu_id):
+            numbers = {"jobs_on_gpu": self.ledger.job_count(gpu_id), "jobs_on_gpu_max": 1}
+            return Reason(code="TOO_MANY_JOBS", numbers=numbers, job_ids=entry.job_ids, gpu_ids=(gpu_id,))
+        if not fits_alone(self._view, request, entry.gpu):
+            return too_large(self._view, request, entry.gpu)
+        node = self._view.nodes[entry.node_id]
+        has_room = self.ledger.host_fits(node, request, gpus_here=1, gpus=request.gpus)
+        return None if has_room else host_reason(request)

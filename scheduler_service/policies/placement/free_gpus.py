@@ -1,0 +1,74 @@
+"""Pieces of placement that policies share: kinds of GPUs, groups of them, reasons for waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from scheduler_service.core.capacity import reserved_bytes, samples_per_gpu
+from scheduler_service.core.inventory import Kind
+from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.records import Assignment, Gpu, JobRequest
+from scheduler_service.core.view import SchedulingView
+
+
+def free_by_kind_and_node(view: SchedulingView) -> dict[Kind, dict[str, list[str]]]:
+    """Return the free GPUs by kind and node, in an order that does not depend on history; the caller's own."""
+    sorted_nodes = {kind: dict(sorted(nodes.items())) for kind, nodes in view.index.free_places.items() if nodes}
+    in_order = sorted(sorted_nodes.items(), key=lambda item: next((node, here[0]) for node, here in item[1].items()))
+    return {kind: {node: [gpu_id for _, gpu_id in here] for node, here in nodes.items()} for kind, nodes in in_order}
+
+
+def choose_free_gpus(
+    ledger: Ledger, request: JobRequest, by_node: Mapping[str, Sequence[str]]
+) -> tuple[str, ...] | None:
+    """Return free GPUs for a job: the fullest node that suffices, else as few nodes as the view allows; None = none.
+
+    Args:
+        ledger: For the room on the hosts.
+        request: The job; `gpus` of them are wanted.
+        by_node: Free GPUs of one kind.
+    """
+    nodes = ledger.view.nodes
+    enough = [
+        (len(gpu_ids), node_id)
+        for node_id, gpu_ids in by_node.items()
+        if len(gpu_ids) >= request.gpus
+        and ledger.host_fits(nodes[node_id], request, gpus_here=request.gpus, gpus=request.gpus)
+    ]
+    if enough:
+        return tuple(by_node[min(enough)[1]][: request.gpus])
+    chosen: list[str] = []
+    widest_first = sorted(by_node.items(), key=lambda item: (-len(item[1]), item[0]))
+    nodes_left = ledger.view.nodes_per_job_max or len(widest_first)
+    for node_id, gpu_ids in widest_first:
+        part = gpu_ids[: request.gpus - len(chosen)]
+        if ledger.host_fits(nodes[node_id], request, gpus_here=len(part), gpus=request.gpus):
+            chosen += part
+            nodes_left -= 1
+        if len(chosen) == request.gpus:
+            return tuple(chosen)
+        if not nodes_left:
+            return None
+    return None
+
+
+def sized(request: JobRequest, gpus: int) -> JobRequest:
+    """Return a request as if it asked for so many GPUs at the start."""
+    return request if request.gpus == gpus else replace(request, gpus=gpus)
+
+
+def ranked(gpu_ids: Iterable[str]) -> tuple[Assignment, ...]:
+    """Give the ranks 0, 1, 2 ... to GPUs in this order."""
+    return tuple(Assignment(gpu_id=gpu_id, rank=rank) for rank, gpu_id in enumerate(gpu_ids))
+
+
+def fits_alone(view: SchedulingView, request: JobRequest, gpu: Gpu) -> bool:
+    """Say whether a GPU of this kind has the memory for a job when nobody else is there."""
+    prediction = view.predictions.job(request.key, gpu.device)
+    return reserved_bytes(request, prediction, samples_per_gpu(request, request.gpus), gpu) is not None
+
+
+def without_host(request: JobRequest) -> JobRequest:
+    """Return a request as if it asked for nothing but GPUs: what refuses it is not its hosts."""
+    return replace(request, cpu_cores=0.0, host_memory_bytes=0, worker_demand=None, server_demand=None)

@@ -1,0 +1,314 @@
+"""One round of placement by least cost: filters, Horus' cost, groups of GPUs for gangs.
+
+Source:
+    Horus (Yeung et al.), Algorithm 1 lines 7-18 and Eq. 7-10.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+
+import numpy as np
+
+from scheduler_service.core.capacity import (
+    Resident,
+    expected_bytes,
+    resident_on,
+    samples_per_gpu,
+)
+from scheduler_service.core.decisions import Candidate, Start
+from scheduler_service.core.gpu_arrays import LoadClass
+from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.length_queue import shape_of
+from scheduler_service.core.ratio_sums import exceeds, rounded_sum
+from scheduler_service.core.records import Gpu, JobRequest, Reason
+from scheduler_service.core.sharing_consent import sharing_obstacle
+from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
+from scheduler_service.policies.placement.cheapest_gpus import CheapestGpus, Costs
+from scheduler_service.policies.placement.reasons import (
+    full_reason,
+    host_reason,
+    impossible_reason,
+    nearest_obstacle,
+)
+from scheduler_service.policies.placement.starts import start_on
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Expected slowdown over summed utilization (1 = 100 %): coefficients by rising power."""
+
+    linear: tuple[float, float]
+    quadratic: tuple[float, float, float]
+
+    @classmethod
+    def of(cls, *, linear: Sequence[float], quadratic: Sequence[float]) -> Curve:
+        """Build a curve from two and three numbers.
+
+        Raises:
+            ValueError: There are more or fewer.
+        """
+        (low_0, low_1), (high_0, high_1, high_2) = linear, quadratic
+        return cls((float(low_0), float(low_1)), (float(high_0), float(high_1), float(high_2)))
+
+    def slowdown_ratio(self, utilization_ratio: float) -> float:
+        """Return f- up to 100 %, f+ above (Eq. 9)."""
+        if utilization_ratio <= 1.0:
+            return self.linear[0] + self.linear[1] * utilization_ratio
+        c0, c1, c2 = self.quadratic
+        return c0 + c1 * utilization_ratio + c2 * utilization_ratio**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostModel:
+    """Weights, limits and fitted curves; see the parameters of `Horus`."""
+
+    weight_memory: float
+    weight_utilization: float
+    max_jobs_per_gpu: int
+    memory_max_ratio: float
+    utilization_max_ratio: float
+    locality_gpus: int
+    curves: Mapping[str, Curve]
+    default_curve: Curve
+
+    def cost(self, *, memory_ratio: float, utilization_ratio: float, device: str) -> float:
+        """Return the cost of a GPU's final load (Eq. 7).
+
+        Args:
+            memory_ratio: Memory in use with the job over the GPU's memory (Eq. 8).
+            utilization_ratio: Summed utilization with the job, 1 = 100 % (Eq. 10).
+            device: Device type, for its fitted curve.
+        """
+        curve = self.curves.get(device, self.default_curve)
+        return self.weight_memory * memory_ratio + self.weight_utilization * curve.slowdown_ratio(utilization_ratio)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Option:
+    """One GPU that could take the job; `resident` = the job as it would be there."""
+
+    resident: Resident
+    cost: float
+    node_id: str
+    index: int
+    gpu_id: str
+
+    @property
+    def order(self) -> tuple[float, str, int, str]:
+        """Cheapest first; ties never depend on luck."""
+        return self.cost, self.node_id, self.index, self.gpu_id
+
+
+class _ClassCosts:
+    """What the load classes cost one shape of job, by number; grows with them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.costs = np.full(64, inf)
+
+    def grow_to(self, count: int) -> None:
+        """Have room for so many classes; those without a price cost everything."""
+        if count > len(self.costs):
+            self.costs = np.concatenate((self.costs, np.full(max(count, len(self.costs)), inf)))
+        self.count = count
+
+
+class HorusPlacement:
+    """Jobs go to their cheapest GPUs, free or not; what earlier jobs took is gone for later ones.
+
+    Args:
+        view: The cluster.
+        costs: Weights, limits and curves.
+    """
+
+    def __init__(self, view: SchedulingView, costs: CostModel) -> None:
+        self._view = view
+        self._costs = costs
+        self._ledger = Ledger(view)
+        self._inventory = view.index.inventory
+        self._columns = view.index.arrays.for_one_round()
+        self._cheapest = CheapestGpus(view, self._columns, locality_gpus=costs.locality_gpus)
+        self._class_costs: dict[object, _ClassCosts] = {}
+        self._open_numbers: list[int] = []
+        self._seen = 0
+        self._note_open_classes()
+        self._open_count = int(np.isin(self._columns.class_of, self._open_numbers).sum())
+        self._full = full_reason(view)
+
+    def _is_open(self, load: LoadClass) -> bool:
+        """Such a GPU could take some job."""
+        has_slot = len(load.residents) < self._costs.max_jobs_per_gpu
+        return has_slot and not load.is_releasing and self._memory_left(load.gpu, load.memory_used_bytes) > 0
+
+    def key(self, job: PendingJob) -> object:
+        """Return the shape of a job."""
+        return shape_of(job.request)
+
+    def closed(self) -> Reason | None:
+        """Return why no job can start any more."""
+        return None if self._open_count else self._full
+
+    def opens_places(self, start: Start) -> bool:
+        """Costs only rise as GPUs fill."""
+        return False
+
+    def place(self, job: PendingJob) -> Start | Reason:
+        """Start a job on its cheapest GPUs, or say why not."""
+        request = job.request
+        costs = self._cheapest.costs(request, self._costs_of_classes(request))
+        chosen = self._cheapest.choose(request, costs)
+        if chosen is not None:
+            return self._start(request, chosen, float(costs[list(chosen)].sum()))
+        # Where nobody can start that is the reason, as `closed` tells it to those who ask for no table of GPUs.
+        wait_reason = self._wait_reason(request, costs) if self._open_count else self._full
+        return impossible_reason(self._view, self._inventory, request) or wait_reason
+
+    def candidates(self, job: PendingJob) -> tuple[Candidate, ...]:
+        """Return how every GPU looks for a job that waits."""
+        return self._table(job.request, ())
+
+    def _costs_of_classes(self, request: JobRequest) -> Costs:
+        """Return what each load class costs a job; equal jobs share it, and only new classes are priced."""
+        known, classes = self._class_costs.setdefault(shape_of(request), _ClassCosts()), self._columns.classes
+        self._note_open_classes()
+        first = known.count
+        known.grow_to(len(classes))
+        for number in self._open_numbers[bisect_left(self._open_numbers, first) :]:
+            price = self._price(request, classes[number])
+            if isinstance(price, tuple):
+                known.costs[number] = price[1]
+        return known.costs[: known.count]
+
+    def _note_open_classes(self) -> None:
+        """Keep the numbers of the classes that could take some job; the others need no price."""
+        classes = self._columns.classes
+        self._open_numbers += [number for number in range(self._seen, len(classes)) if self._is_open(classes[number])]
+        self._seen = len(classes)
+
+    def _price(self, request: JobRequest, load: LoadClass) -> tuple[Resident, float] | Reason:
+        """Filter a GPU loaded so and price it (lines 8 and 14); hosts are looked at elsewhere."""
+        gpu, residents = load.gpu, load.residents
+        resident = self._resident(request, gpu)
+        if resident is None:
+            prediction = self._view.predictions.job(request.key, gpu.device)
+            needed_bytes = expected_bytes(request, prediction, samples_per_gpu(request, request.gpus))
+            numbers = {"needed_bytes": needed_bytes, "gpu_memory_bytes": gpu.memory_bytes}
+            return Reason(code="MEMORY_EXCEEDS_GPU", numbers=numbers, gpu_ids=(gpu.gpu_id,))
+        refusal = sharing_obstacle(resident, residents, gpu, self._view.predictions) if residents else None
+        if refusal is not None:
+            return refusal
+        utilization_ratio = rounded_sum(self._utilization(other, gpu.device) for other in (resident, *residents))
+        need_bytes = resident.memory_reserved_bytes
+        limit = self._limit_obstacle(load, need_bytes, utilization_ratio)
+        if limit is not None:
+            return limit
+        memory_ratio = (load.memory_used_bytes + need_bytes) / gpu.memory_bytes
+        cost = self._costs.cost(memory_ratio=memory_ratio, utilization_ratio=utilization_ratio, device=gpu.device)
+        return resident, cost
+
+    def _option(self, request: JobRequest, entry: GpuView) -> _Option | Reason:
+        """Look at one GPU with everything that matters, for telling why."""
+        gpu_id, gpu = entry.gpu.gpu_id, entry.gpu
+        obstacle = self._slot_obstacle(request, entry)
+        if obstacle is not None:
+            return obstacle
+        residents, used = self._ledger.residents(gpu_id), self._ledger.memory_used_bytes(gpu_id)
+        price = self._price(
+            request, LoadClass(gpu=gpu, residents=residents, memory_used_bytes=used, is_releasing=False)
+        )
+        if isinstance(price, Reason):
+            return price
+        resident, cost = price
+        return _Option(resident=resident, cost=cost, node_id=entry.node_id, index=gpu.index, gpu_id=gpu_id)
+
+    def _slot_obstacle(self, request: JobRequest, entry: GpuView) -> Reason | None:
+        gpu_id = entry.gpu.gpu_id
+        if entry.is_releasing:
+            return Reason(code="GPU_RELEASING", gpu_ids=(gpu_id,))
+        jobs_on_gpu = self._ledger.job_count(gpu_id)
+        if jobs_on_gpu >= self._costs.max_jobs_per_gpu:
+            numbers = {"jobs_on_gpu": jobs_on_gpu, "jobs_on_gpu_max": self._costs.max_jobs_per_gpu}
+            return Reason(code="TOO_MANY_JOBS", numbers=numbers, job_ids=entry.job_ids, gpu_ids=(gpu_id,))
+        node = self._view.nodes[entry.node_id]
+        if not self._ledger.host_fits(node, request, gpus_here=1, gpus=request.gpus):
+            return host_reason(request)
+        return None
+
+    def _limit_obstacle(self, load: LoadClass, need_bytes: int, utilization_ratio: float) -> Reason | None:
+        """The over-commit limits; a lonely job may use a whole GPU whatever they say."""
+        gpu, free_bytes = load.gpu, self._memory_left(load.gpu, load.memory_used_bytes)
+        if load.residents and need_bytes > free_bytes:
+            numbers = {"needed_bytes": need_bytes, "free_bytes": free_bytes, "gpu_memory_bytes": gpu.memory_bytes}
+            return Reason(code="MEMORY_DOES_NOT_FIT", numbers=numbers, gpu_ids=(gpu.gpu_id,))
+        if load.residents and exceeds(utilization_ratio, self._costs.utilization_max_ratio):
+            most = self._costs.utilization_max_ratio
+            ratios = {"utilization_ratio": utilization_ratio, "utilization_max_ratio": most}
+            return Reason(code="UTILIZATION_TOO_HIGH", numbers=ratios, gpu_ids=(gpu.gpu_id,))
+        return None
+
+    def _memory_left(self, gpu: Gpu, used_bytes: int) -> int:
+        return int(gpu.memory_bytes * self._costs.memory_max_ratio) - used_bytes
+
+    def _resident(self, request: JobRequest, gpu: Gpu) -> Resident | None:
+        prediction = self._view.predictions.job(request.key, gpu.device)
+        return resident_on(request, prediction, samples_per_gpu(request, request.gpus), gpu)
+
+    def _utilization(self, resident: Resident, device: str) -> float:
+        """A job about which nothing is known is taken to use the whole GPU."""
+        prediction = self._view.predictions.job(resident.request.key, device)
+        return prediction.utilization_ratio if prediction is not None else 1.0
+
+    def _wait_reason(self, request: JobRequest, costs: Costs) -> Reason:
+        """Return the reason that was nearest to a start."""
+        found = int(np.isfinite(costs).sum())
+        if found:
+            most = self._cheapest.most_on_one_node(costs) if request.gpus <= found else found
+            if most < request.gpus:
+                return Reason(code="NO_FREE_GPU", numbers={"gpus_needed": request.gpus, "gpus_free": most})
+            return host_reason(request)
+        obstacles = [one for one in map(partial(self._option, request), self._alike()) if isinstance(one, Reason)]
+        return nearest_obstacle(obstacles) if obstacles else self._full
+
+    def _alike(self) -> Iterator[GpuView]:
+        """Yield the first GPU of every load class that is left: what refuses a job there refuses it on all of them."""
+        for position in np.unique(self._columns.class_of, return_index=True)[1]:
+            yield self._view.gpus[self._columns.gpu_ids[position]]
+
+    def _start(self, request: JobRequest, chosen: Sequence[int], cost: float) -> Start:
+        arrays = self._columns
+        gpu_ids = tuple(arrays.gpu_ids[position] for position in chosen)
+        resident = self._resident(request, self._view.gpus[gpu_ids[0]].gpu)
+        if resident is None:
+            raise AssertionError(f"{request.job_id} was priced on {gpu_ids[0]} without fitting it")
+        table = self._table(request, gpu_ids)
+        start = start_on(self._ledger, resident, gpu_ids, numbers={"cost": cost}, candidates=table)
+        arrays.place(resident, chosen)
+        self._open_count -= sum(not self._is_open(arrays.classes[arrays.class_of[position]]) for position in chosen)
+        return start
+
+    def _table(self, request: JobRequest, chosen: Sequence[str]) -> tuple[Candidate, ...]:
+        """Return every GPU as it looks to the job, those that could take it first; nothing where nobody asked."""
+        if not self._view.explain:
+            return ()
+        looks = [self._option(request, entry) for entry in self._view.gpus.values()]
+        options = sorted((one for one in looks if isinstance(one, _Option)), key=lambda option: option.order)
+        feasible = [
+            Candidate(
+                gpu_id=option.gpu_id,
+                feasible=True,
+                reason=Reason(code="CANDIDATE", numbers={"cost": option.cost}, gpu_ids=(option.gpu_id,)),
+                cost=option.cost,
+                chosen=option.gpu_id in chosen,
+            )
+            for option in options
+        ]
+        refused = zip(self._view.gpus, looks, strict=True)
+        rest = [
+            Candidate(gpu_id=gpu_id, feasible=False, reason=one) for gpu_id, one in refused if isinstance(one, Reason)
+        ]
+        return (*feasible, *rest)

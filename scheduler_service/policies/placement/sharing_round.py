@@ -1,0 +1,78 @@
+"""One call of decide of a policy that lets jobs share GPUs: each job starts where the policy places it, or waits.
+
+What differs between policies is where a job may go (`SharedPlacement`); that a failure stands for all equal jobs, how
+holds are folded and when candidate tables are made is the same for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
+from scheduler_service.core.records import Reason
+from scheduler_service.core.view import PendingJob, SchedulingView
+from scheduler_service.policies.ordering.waiting_list import Waiting
+
+
+class SharedPlacement(Protocol):
+    """Where jobs may go by the rules of one policy; it keeps what this round has given away."""
+
+    def key(self, job: PendingJob) -> object:
+        """Return all that decides about a job: where one failed, the next one with an equal key fails too."""
+
+    def closed(self) -> Reason | None:
+        """Return why no job can start any more, or None while a GPU has a place."""
+
+    def place(self, job: PendingJob) -> Start | Reason:
+        """Start a job, with its candidate table where that is wanted, or say why it cannot start now."""
+
+    def opens_places(self, start: Start) -> bool:
+        """Say whether jobs that failed may succeed now that this one has started."""
+
+    def candidates(self, job: PendingJob) -> tuple[Candidate, ...]:
+        """Return how every GPU looks for a job that waits; nothing where no table is wanted."""
+
+
+class SharingRound:
+    """What earlier jobs took is gone for later ones, and who fails leaves a reason to all equal jobs.
+
+    Args:
+        view: The cluster.
+        placement: Where jobs may go.
+    """
+
+    def __init__(self, view: SchedulingView, placement: SharedPlacement) -> None:
+        self._explain = view.explain
+        self._placement = placement
+        self._failed: dict[object, Reason] = {}
+
+    def has_failed(self, key: object) -> bool:
+        """Say whether an equal job failed, and nothing has come free for it since."""
+        return key in self._failed
+
+    def decide(self, job: PendingJob) -> Decision:
+        """Start a job, or say why not; where an equal job failed before, for the same reason, as one object."""
+        key = self._placement.key(job)
+        found = self._failed.get(key) or self._placement.place(job)
+        if isinstance(found, Start):
+            if self._placement.opens_places(found):
+                self._failed.clear()
+            return found
+        self._failed[key] = found
+        return Hold(job_id=job.request.job_id, reason=found, candidates=self._placement.candidates(job))
+
+    def decide_all(self, jobs: Iterable[PendingJob]) -> list[Decision]:
+        """Return the decisions about all jobs in this order; who waits for a known reason is folded into one hold.
+
+        Once no job can start any more the others are not looked at, unless their tables are wanted.
+        """
+        decisions: list[Decision] = []
+        waiting = Waiting()
+        for job in jobs:
+            known = None if self._explain else self._placement.closed() or self._failed.get(self._placement.key(job))
+            if known is None:
+                decisions.append(self.decide(job))
+            else:
+                waiting.add(job.request.job_id, known)
+        return [*decisions, *waiting.holds()]

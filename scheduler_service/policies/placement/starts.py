@@ -1,0 +1,68 @@
+"""What a start says and leaves behind, the same wherever a policy found the GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from scheduler_service.core.capacity import Resident
+from scheduler_service.core.colocation_slowdown import PlacementSlowdown, expected_slowdowns, placement_slowdown
+from scheduler_service.core.decisions import Candidate, Start
+from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.records import Reason
+from scheduler_service.policies.placement.free_gpus import ranked
+from scheduler_service.policies.placement.reasons import alone_reason
+
+
+def start_on(
+    ledger: Ledger,
+    resident: Resident,
+    gpu_ids: Sequence[str],
+    *,
+    numbers: Mapping[str, float] | None = None,
+    shared_code: str = "STARTS_SHARED",
+    accumulation_steps: int = 1,
+    candidates: tuple[Candidate, ...] = (),
+) -> Start:
+    """Return the start of a job on these GPUs, which are its own from now on.
+
+    Args:
+        ledger: The cluster before the start; what the job takes is gone afterwards.
+        resident: The job.
+        gpu_ids: Where it starts, by rank.
+        numbers: What the policy adds to the reason, such as its cost.
+        shared_code: Of a start beside jobs whose slowdowns are known.
+        accumulation_steps: Passes of one optimizer step.
+        candidates: How every GPU looked.
+    """
+    view = ledger.view
+    shared = ((view.gpus[gpu_id].gpu, there) for gpu_id in gpu_ids if (there := ledger.residents(gpu_id)))
+    slowdowns = (expected_slowdowns((resident, *there), gpu, view.predictions) for gpu, there in shared)
+    slowdown = placement_slowdown(resident, slowdowns)
+    if slowdown.neighbour_ids:
+        reason = _shared_reason(slowdown, gpu_ids, numbers or {}, shared_code)
+    else:
+        reason = alone_reason(view, resident.request, gpu_ids, numbers or {})
+    assignments = ranked(gpu_ids)
+    ledger.place(resident, assignments)
+    return Start(
+        job_id=resident.request.job_id,
+        reason=reason,
+        assignments=assignments,
+        predicted_slowdown_ratio=slowdown.own_ratio if slowdown.neighbour_ids else None,
+        micro_batch_size=resident.micro_batch_size,
+        accumulation_steps=accumulation_steps,
+        candidates=candidates,
+    )
+
+
+def _shared_reason(
+    slowdown: PlacementSlowdown, gpu_ids: Sequence[str], numbers: Mapping[str, float], shared_code: str
+) -> Reason:
+    """Say with whom a job shares, with the worst slowdown over its GPUs, its own and the others', where it is known."""
+    ratios = {"slowdown_ratio": slowdown.own_ratio, "neighbour_slowdown_ratio": slowdown.neighbour_ratio}
+    return Reason(
+        code=shared_code if slowdown.is_known else "STARTS_SHARED_BLINDLY",
+        numbers={**{name: ratio for name, ratio in ratios.items() if ratio is not None}, **numbers},
+        job_ids=slowdown.neighbour_ids,
+        gpu_ids=tuple(gpu_ids),
+    )

@@ -1,0 +1,54 @@
+"""SJF-BSBF with arrays against SJF-BSBF that looks at every GPU: the same starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from benchmarks.large_clusters import LargeCluster
+from scheduler_service.core.decisions import Decision, Start, unfolded
+from scheduler_service.core.view import SchedulingView
+from scheduler_service.policies.pairing import sjf_sharing
+from scheduler_service.policies.sjf_bsbf import SjfBsbf
+from tests.support.crowds import crowded_view
+from tests.support.ruler_instances import SharingInstance
+
+
+def starts(decisions: Sequence[Decision]) -> list[tuple[str, tuple[str, ...], int]]:
+    return [
+        (one.job_id, tuple(part.gpu_id for part in one.assignments), one.micro_batch_size)
+        for one in unfolded(decisions)
+        if isinstance(one, Start)
+    ]
+
+
+def both(view: SchedulingView, monkeypatch: pytest.MonkeyPatch) -> list[list[object]]:
+    found: list[list[object]] = []
+    for least in (0, 10**9):
+        monkeypatch.setattr(sjf_sharing, "GPUS_IN_ARRAYS_MIN", least)
+        found.append(list(starts(SjfBsbf().decide(view))))
+    return found
+
+
+@pytest.mark.parametrize("nodes_max", [0, 1])
+@pytest.mark.parametrize("seed", range(60))
+def test_on_crowded_clusters_columns_change_no_start(
+    seed: int, nodes_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_columns, without = both(crowded_view(seed, nodes_max=nodes_max), monkeypatch)
+    assert with_columns == without
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_on_sharing_instances_columns_change_no_start(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_columns, without = both(SharingInstance.drawn(seed).view(), monkeypatch)
+    assert with_columns == without
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_on_a_larger_cluster_columns_change_no_start(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = LargeCluster(nodes=12, pending=25, running_ratio=0.9, families=6, seed=seed)
+    with_columns, without = both(cluster.view(), monkeypatch)
+    assert with_columns == without
+    assert with_columns
