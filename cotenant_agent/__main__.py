@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -12,15 +13,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cotenant.extras import missing_extra_line
+from cotenant.structured_log import start_logging
 
 try:
     from cotenant_agent.errors import AgentError, DriverMissingError
     from cotenant_agent.probe import probe
     from cotenant_agent.settings import AgentSettings, add_arguments, load_settings
-    from cotenant_agent.structured_log import StructuredLog
     from cotenant_agent.wiring import build_agent
 except ModuleNotFoundError as error:
     sys.exit(missing_extra_line("cotenant_agent", error))
+
+_log = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,11 +55,11 @@ async def _run(settings: AgentSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, leave.set)
-    log = StructuredLog(sys.stderr, settings.node_id)
-    with build_agent(settings, log) as agent:
-        log.write("agent_started", pid=os.getpid(), scheduler=settings.scheduler)
+    start_logging("agent", "info", fields={"node_id": settings.node_id}, is_service=True)
+    with build_agent(settings) as agent:
+        _log.info("agent_started", extra={"pid": os.getpid(), "scheduler": settings.scheduler})
         await agent.run(leave)
-    log.write("agent_left")
+    _log.info("agent_left")
 
 
 def _parser() -> argparse.ArgumentParser:

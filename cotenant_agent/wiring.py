@@ -22,11 +22,10 @@ from cotenant_agent.settings import AgentSettings
 from cotenant_agent.standin_inventory import StandinInventory, measure_baseline
 from cotenant_agent.state_directory import StateDirectory
 from cotenant_agent.stretches import StretchRecorder
-from cotenant_agent.structured_log import StructuredLog
 
 
 @contextlib.contextmanager
-def build_agent(settings: AgentSettings, log: StructuredLog) -> Iterator[NodeAgent]:
+def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
     """Put an agent together; its state directory and its driver are held inside the block.
 
     Raises:
@@ -56,7 +55,7 @@ def build_agent(settings: AgentSettings, log: StructuredLog) -> Iterator[NodeAge
             ),
         )
         table = AttemptTable(
-            directory=directory, processes=processes, inventory=inventory, groups=groups, launcher=launcher, log=log
+            directory=directory, processes=processes, inventory=inventory, groups=groups, launcher=launcher
         )
         stretches = StretchRecorder(
             campaign=_campaign(directory.root),
@@ -74,7 +73,6 @@ def build_agent(settings: AgentSettings, log: StructuredLog) -> Iterator[NodeAge
             stretches=stretches,
             inventory=inventory,
             metrics=metrics,
-            log=log,
         )
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from cotenant.structured_log import start_logging
 from predictor_service.errors import TrainingDataError
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.settings import load_settings
-from predictor_service.structured_log import start_logging
 
 if TYPE_CHECKING:
     from predictor_service.registry.served_version import ServedVersion
@@ -76,7 +76,7 @@ def evaluate_command(
     from predictor_service.evaluation.evaluator import EvaluationQuestion, evaluate
     from predictor_service.evaluation.report import as_json, as_table
 
-    start_logging("error")
+    start_logging("predictor", "error")
     settings = load_settings({"state_dir": state_dir}, os.environ, context.obj)
     version = _version(model, settings.state_dir)
     flags["group_by"] = flags["group_by"] or ""

@@ -14,6 +14,7 @@ import click
 from cotenant.client_errors import InputError
 from cotenant.command_run import run_command
 from cotenant.quantities import parse_bytes
+from cotenant.structured_log import start_logging
 from predictor_service.commands.datasets import datasets
 from predictor_service.commands.evaluate import evaluate_command
 from predictor_service.commands.models import models
@@ -34,7 +35,6 @@ from predictor_service.features.job_settings import MODES, OPTIMIZERS, PRECISION
 from predictor_service.inference.records import JobQuestion
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.settings import Settings, load_settings
-from predictor_service.structured_log import start_logging
 
 EXIT_ERROR: Final = 1
 EXIT_USAGE: Final = 2
@@ -116,7 +116,7 @@ def serve_command(context: click.Context, /, **flags: Any) -> None:  # noqa: ANN
 @click.pass_context
 def predict_command(context: click.Context, /, graph: Path, output: str, **flags: Any) -> None:  # noqa: ANN401 (as above)
     """Predict one job from its ONNX file, without a server. Exit status 4: it will not fit."""
-    start_logging("error")
+    start_logging("predictor", "error")
     settings = _settings(context, {"state_dir": flags.pop("state_dir")})
     question = JobQuestion(
         settings=JobSettings(

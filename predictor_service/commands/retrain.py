@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from cotenant.structured_log import start_logging
 from predictor_service.registry.model_registry import ModelRegistry, current_user
 from predictor_service.settings import load_settings
-from predictor_service.structured_log import start_logging
 
 if TYPE_CHECKING:
     from predictor_service.retraining.retraining_run import RetrainingResult
@@ -57,7 +57,7 @@ def retrain_command(
 
     flags = {"state_dir": state_dir, "datasets": datasets, "seed": seed}
     settings = load_settings(flags, os.environ, context.find_root().obj)
-    start_logging("error")
+    start_logging("predictor", "error")
     plan = RetrainingPlan(
         state_dir=settings.state_dir,
         datasets=settings.datasets,

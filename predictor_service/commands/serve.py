@@ -12,6 +12,7 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
+from cotenant.structured_log import start_logging
 from predictor_service.commands.model_upkeep import ModelUpkeep, repeat_until
 from predictor_service.features.extraction_pool import ExtractionPool
 from predictor_service.grpc_api.call_desk import CallDesk
@@ -32,7 +33,6 @@ from predictor_service.registry.version_holder import VersionHolder
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.retraining.operations import RetrainingOperations
 from predictor_service.settings import Settings, split_address
-from predictor_service.structured_log import start_logging
 from predictor_service.system_clock import now_ms
 
 _logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def serve(settings: Settings) -> None:
     Raises:
         PredictorError: It cannot listen as it was told to.
     """
-    start_logging(settings.log_level)
+    start_logging("predictor", settings.log_level, is_service=True)
     host, port = split_address(settings.address)
     options = ServerOptions(
         host=host,
@@ -121,12 +121,12 @@ def _train_first(settings: Settings) -> None:
     arguments = ["train", "--state-dir", str(settings.state_dir), "--datasets", str(settings.datasets)]
     command = [sys.executable, "-m", "predictor_service", *arguments, "--seed", str(settings.seed)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    _logger.info("no model yet: training", extra={"datasets": str(settings.datasets)})
+    _logger.info("first_training", extra={"datasets": str(settings.datasets)})
     try:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=_TRAINING_TIMEOUT_S, env=environment)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         # Without models the service still answers, from device peaks, and says so in every answer.
-        _logger.error("training failed: answering from device peaks only", extra={"reason": str(error)})
+        _logger.error("first_training_failed", extra={"reason": str(error)})
 
 
 def _say_ready(ready_file: Path | None, address: str) -> None:

@@ -8,9 +8,9 @@ from typing import Final
 
 import click
 
+from cotenant.structured_log import start_logging
 from predictor_service.registry.model_registry import ModelRegistry, current_user
 from predictor_service.settings import Settings, load_settings
-from predictor_service.structured_log import start_logging
 
 _PATH: Final = click.Path(path_type=Path)
 
@@ -24,7 +24,7 @@ def train_command(context: click.Context, state_dir: Path | None, datasets: Path
     """Train on every dataset and make the result the version to serve; prints its name."""
     flags = {"state_dir": state_dir, "datasets": datasets, "seed": seed}
     settings = load_settings(flags, os.environ, context.find_root().obj)
-    start_logging(settings.log_level)
+    start_logging("predictor", settings.log_level)
     click.echo(train_once(settings))
 
 

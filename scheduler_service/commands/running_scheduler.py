@@ -20,7 +20,6 @@ from scheduler_service.adapters.recovery import Recovered, recover, snapshot_sta
 from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
 from scheduler_service.adapters.stored_records import DATABASE_NAME
 from scheduler_service.adapters.stretch_relay import StretchRelay
-from scheduler_service.adapters.structured_log import configure_logging
 from scheduler_service.adapters.system_clock import SystemClock
 from scheduler_service.commands.predictor_link import look_at_predictor, predictor_channel
 from scheduler_service.core.engine import SchedulerEngine
@@ -48,7 +47,6 @@ class RunningScheduler:
     """One scheduler from recovery to drain."""
 
     def __init__(self, settings: Settings) -> None:
-        configure_logging(settings.log_level)
         self._settings = settings
         self._server = GrpcServer(
             address=settings.address,
@@ -191,8 +189,12 @@ class RunningScheduler:
             loop.note(PolicyChosen(at_ms=0, policy=self._settings.policy))
         elif loop.engine.state.policy != self._settings.policy:
             _log.warning(
-                "the stored policy stays in force; choose another one with SetPolicy",
-                extra={"policy": loop.engine.state.policy, "setting": self._settings.policy},
+                "stored_policy_kept",
+                extra={
+                    "policy": loop.engine.state.policy,
+                    "setting": self._settings.policy,
+                    "remedy": "choose another one with `cotenant policies use`",
+                },
             )
         for node in loop.engine.state.nodes.values():
             if node.connected:

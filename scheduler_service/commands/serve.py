@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
+from cotenant.structured_log import start_logging
 from scheduler_service.commands.running_scheduler import RunningScheduler
 from scheduler_service.errors import SettingsError
 from scheduler_service.settings import ENVIRONMENT_PREFIX, Settings, load_settings
@@ -45,6 +46,7 @@ def _settings_flags(command: Command) -> Command:
 def serve(config: Path | None, **flags: object) -> None:
     """Run the scheduler until SIGTERM or SIGINT."""
     settings = load_settings(flags=flags, environment=os.environ, file=config)
+    start_logging("scheduler", settings.log_level, is_service=True)
     try:
         asyncio.run(run_until_signalled(settings))
     finally:

@@ -272,8 +272,8 @@ def test_health_metrics_and_a_drained_end(scheduler: SchedulerProcess, client: S
         metrics = urllib.request.urlopen(f"{base}/metrics", timeout=10).read().decode()
         assert "cotenant_scheduler_first_wait_seconds_count 1.0" in metrics
         assert scheduler.terminate() == 0
-    submitted = [line for line in scheduler.log_lines() if line.get("kind") == "JobSubmitted"]
-    assert [line["job_id"] for line in submitted] == ["job-1"]
+    submitted = [line for line in scheduler.log_lines() if line["fields"].get("kind") == "JobSubmitted"]
+    assert [line["fields"]["job_id"] for line in submitted] == ["job-1"]
     assert "train.py" not in scheduler.log_file.read_text()
 
 

