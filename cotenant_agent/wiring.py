@@ -64,8 +64,8 @@ def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
             collects=settings.collect_profiles,
         )
         metrics = AgentMetrics()
-        if settings.metrics_port:
-            metrics.serve(settings.metrics_port)
+        if settings.metrics_address:
+            metrics.serve(settings.metrics_address)
         yield NodeAgent(
             rules=_agent_rules(settings, inventory, groups, allow_list),
             link=_link_settings(settings),
@@ -133,9 +133,9 @@ def _agent_rules(
 def _link_settings(settings: AgentSettings) -> LinkSettings:
     return LinkSettings(
         scheduler=settings.scheduler,
-        tls_ca=settings.tls_ca,
-        tls_certificate=settings.tls_certificate,
-        tls_key=settings.tls_key,
+        tls_ca_file=settings.tls_ca_file,
+        tls_certificate_file=settings.tls_certificate_file,
+        tls_key_file=settings.tls_key_file,
         tls_server_name=settings.tls_server_name,
         insecure=settings.insecure,
     )

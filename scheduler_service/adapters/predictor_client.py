@@ -241,7 +241,7 @@ class PredictorClient:
     def _connected(self) -> prediction_pb2_grpc.PredictionServiceAsyncStub:
         if self._stub is None:
             raise PredictorError(
-                "no predictor is configured; start the scheduler with --predictor-address", code="NO_PREDICTOR"
+                "no predictor is configured; start the scheduler with --predictor", code="NO_PREDICTOR"
             )
         return self._stub
 

@@ -31,7 +31,7 @@ from scheduler_service.grpc_api.metrics import Metrics
 from scheduler_service.grpc_api.metrics_server import MetricsServer
 from scheduler_service.grpc_api.node_agent_servicer import LeaseTimes, NodeAgentServicer
 from scheduler_service.grpc_api.scheduling_servicer import Cluster, SchedulingServicer
-from scheduler_service.grpc_api.server import Encryption, GrpcServer
+from scheduler_service.grpc_api.server import GrpcServer
 from scheduler_service.live_loop import LiveLoop
 from scheduler_service.settings import Settings
 
@@ -50,8 +50,7 @@ class RunningScheduler:
         self._settings = settings
         self._server = GrpcServer(
             address=settings.address,
-            encryption=_encryption(settings),
-            insecure=settings.insecure,
+            tls=settings,
             reflects=settings.reflection,
         )
         policies.effective_parameters(settings.policy, {})
@@ -106,7 +105,7 @@ class RunningScheduler:
             admission=admission,
         )
         self._spawn(loop.run())
-        if settings.predictor_address:
+        if settings.predictor:
             self._spawn(predictor.send_outcomes())
             self._spawn(stretches.run())
         self._spawn(_tick(loop, agents, watch_hub))
@@ -264,13 +263,3 @@ async def _tick(loop: LiveLoop, agents: NodeAgentServicer, watch_hub: WatchHub) 
         loop.fire_timers()
         agents.tick()
         watch_hub.sweep()
-
-
-def _encryption(settings: Settings) -> Encryption | None:
-    if not settings.tls_certificate_file:
-        return None
-    return Encryption(
-        certificate_file=Path(settings.tls_certificate_file),
-        key_file=Path(settings.tls_key_file),
-        client_ca_file=Path(settings.client_ca_file) if settings.client_ca_file else None,
-    )

@@ -23,7 +23,7 @@ from tests.support.fake_agent import FakeAgent
 from tests.support.grpc_errors import code_of, details_of, reason_of
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
 
-NO_PREDICTOR = ("--predictor-address", "", "--policy", "fifo")
+NO_PREDICTOR = ("--predictor", "", "--policy", "fifo")
 SHORT_LEASES = ("--heartbeat-ms", "50", "--lease-ms", "400", "--grace-ms", "200", "--progress-interval-ms", "50")
 
 

@@ -200,7 +200,7 @@ def test_a_port_that_never_finishes_its_greeting_is_left(certificates: Path, mon
 
 @pytest.fixture(scope="module")
 def scheduler(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchedulerProcess]:
-    arguments = ["--predictor-address", "", "--policy", "fifo", "--client-ca-file", str(certificates / "ca.pem")]
+    arguments = ["--predictor", "", "--policy", "fifo", "--client-ca-file", str(certificates / "ca.pem")]
     arguments += ["--tls-certificate-file", str(certificates / "server.pem")]
     arguments += ["--tls-key-file", str(certificates / "server.key")]
     with SchedulerProcess(tmp_path_factory.mktemp("scheduler"), arguments=arguments) as process:
@@ -232,15 +232,15 @@ def failures_in(log: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("names", "told"),
     [
-        (("ca.pem",), ("TLS mismatch: the scheduler at", "--tls-certificate and --tls-key")),
-        ((), ("and was spoken to in plain text", "--tls-ca")),
-        (("other/ca.pem",), ("was not signed by", "--tls-ca")),
+        (("ca.pem",), ("TLS mismatch: the scheduler at", "--tls-certificate-file and --tls-key-file")),
+        ((), ("and was spoken to in plain text", "--tls-ca-file")),
+        (("other/ca.pem",), ("was not signed by", "--tls-ca-file")),
     ],
 )
 def test_the_agent_s_log_names_the_mismatch(
     scheduler: SchedulerProcess, certificates: Path, tmp_path: Path, names: tuple[str, ...], told: tuple[str, str]
 ) -> None:
-    flags = ["--tls-ca", str(certificates / names[0])] if names else []
+    flags = ["--tls-ca-file", str(certificates / names[0])] if names else []
     broken = failures_in(agent_log(scheduler, tmp_path, *flags, failures=2))
     assert all(told[0] in fields["reason"] and told[1] in fields["remedy"] for fields in broken)
 
@@ -248,8 +248,8 @@ def test_the_agent_s_log_names_the_mismatch(
 def test_the_agent_is_told_what_its_certificate_must_name(
     scheduler: SchedulerProcess, certificates: Path, tmp_path: Path
 ) -> None:
-    own = ["--tls-certificate", str(certificates / "user.pem"), "--tls-key", str(certificates / "user.key")]
-    lines = agent_log(scheduler, tmp_path, "--tls-ca", str(certificates / "ca.pem"), *own, failures=5)
+    own = ["--tls-certificate-file", str(certificates / "user.pem"), "--tls-key-file", str(certificates / "user.key")]
+    lines = agent_log(scheduler, tmp_path, "--tls-ca-file", str(certificates / "ca.pem"), *own, failures=5)
     for fields in failures_in(lines):
         assert "does not name node 'node-7', it names 'user'" in fields["reason"]
         assert "subjectAltName=DNS:node-7" in fields["reason"]
@@ -278,10 +278,11 @@ def test_the_scheduler_says_which_certificate_the_predictor_wants(certificates: 
         return ""
 
     with serving(certificates, CASES[5]) as address:
-        trusting = Settings(predictor_address=address, predictor_ca_file=str(certificates / "ca.pem"))
-        shown = str(certificates / "user.pem"), str(certificates / "user.key")
-        showing = replace(trusting, predictor_certificate_file=shown[0], predictor_key_file=shown[1])
+        trusting = Settings(predictor=address, tls_ca_file=certificates / "ca.pem")
+        showing = replace(
+            trusting, tls_certificate_file=certificates / "user.pem", tls_key_file=certificates / "user.key"
+        )
         told = asyncio.run(ask(trusting))
         assert told.startswith("PREDICTOR_UNAVAILABLE TLS mismatch: the predictor at")
-        assert "--predictor-certificate-file and --predictor-key-file" in told
+        assert "--tls-certificate-file and --tls-key-file" in told
         assert asyncio.run(ask(showing)).startswith("PREDICTOR_UNIMPLEMENTED")
