@@ -64,6 +64,16 @@ def test_every_event_is_a_name_that_a_filter_can_look_for_and_its_numbers_are_fi
         assert not values, where
 
 
+def test_no_field_has_a_name_that_python_keeps_for_itself() -> None:
+    kept = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "traceback"}
+    for where, call in logging_calls():
+        keys = [
+            key for part in call.keywords for node in ast.walk(part) if isinstance(node, ast.Dict) for key in node.keys
+        ]
+        names = {key.value for key in keys if isinstance(key, ast.Constant)}
+        assert not names & kept, where
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_whatever_a_field_holds_the_line_keeps_to_the_schema_and_to_its_length(name: str) -> None:
     (text,) = log_with({"value": HOSTILE[name]}).splitlines()
