@@ -24,6 +24,10 @@ class AttemptKey:
         """Name of everything on disk that belongs to the attempt."""
         return f"{self.job_id}.{self.attempt}"
 
+    def fields(self) -> dict[str, object]:
+        """The key as fields of a line of the log."""
+        return {"job_id": self.job_id, "attempt": self.attempt, "fence": self.fence}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:

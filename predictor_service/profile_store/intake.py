@@ -71,7 +71,7 @@ def keep_outcomes(store: ProfileStore, joined: Iterable[tuple[PredictionEntry, M
         if stretches:
             store.add(stretches, at_ms)
     except StoreFullError as error:
-        _logger.error("outcomes are not kept as profiles", extra={"count": len(stretches), "reason": str(error)})
+        _logger.error("profiles_not_stored", extra={"count": len(stretches), "reason": str(error)})
 
 
 def stretch_of_outcome(entry: PredictionEntry, outcome: Mapping[str, Any]) -> Stretch | str:

@@ -61,10 +61,10 @@ class StretchRelay:
         except grpc.aio.AioRpcError as error:
             is_kept = error.code() in _LATER
             found = {"stretches": len(batch), "status": error.code().name}
-            _log.warning("stretches wait" if is_kept else "stretches dropped", extra=found)
+            _log.warning("stretches_delayed" if is_kept else "stretches_dropped", extra=found)
             if is_kept:
                 self._waiting.extendleft(reversed(batch[: STRETCHES_KEPT_MAX - len(self._waiting)]))
             return
         if answer.refused:
             reasons = sorted({refused.reason for refused in answer.refused})
-            _log.info("stretches refused", extra={"stretches": len(answer.refused), "reasons": reasons})
+            _log.info("stretches_refused", extra={"stretches": len(answer.refused), "reasons": reasons})

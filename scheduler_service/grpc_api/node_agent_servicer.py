@@ -184,7 +184,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         self._telling.discard(task)
         if not task.cancelled() and task.exception() is not None:
             # The agent keeps the end and tells it again in its next Hello.
-            _log.warning("a fact was not stored", extra={"reason": str(task.exception())})
+            _log.warning("fact_not_stored", extra={"reason": str(task.exception())})
 
     async def _tell_end(self, session: AgentSession, exited: node_agent_pb2.AttemptExited) -> None:
         """Store the last progress and the end, then let the agent clean up; it keeps the end of another node's."""

@@ -11,6 +11,7 @@ import pytest
 
 from cotenant import process_tree
 from cotenant.default_policy import DEFAULT_POLICY
+from tests.support.log_schema import read_lines
 from tests.support.real_cluster import ROOT, RealCluster, real_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -60,6 +61,16 @@ def test_a_running_job_is_listed_explained_and_cancelled(cluster: RealCluster) -
     assert cluster.cotenant("cancel", "long").returncode == 0
     assert cluster.cotenant("cancel", "long").returncode == 0
     assert cluster.cotenant("logs", "-f", "long").returncode == 8
+
+
+def test_every_line_that_the_programs_wrote_is_of_one_schema_and_tells_no_secret(cluster: RealCluster) -> None:
+    flags = ["--name", "secret", "--env", "TORCH_TOKEN=hunter2", "--steps", "1", "--wait"]
+    done = cluster.cotenant("submit", *flags, "--", "python", "-c", "pass")
+    assert done.returncode == 0, done.stderr
+    for program, file in (("predictor", "predictor"), ("scheduler", "scheduler"), ("agent", "agent-local")):
+        text = (cluster.state_dir / "logs" / f"{file}.log").read_text()
+        assert read_lines(text, program)
+        assert "hunter2" not in text
 
 
 ENDED = ("JOB_PHASE_FINISHED", "JOB_PHASE_FAILED", "JOB_PHASE_CANCELLED")

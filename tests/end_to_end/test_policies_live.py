@@ -79,7 +79,7 @@ def live_cluster(folder: Path, *, policy: str, predictor: FakePredictor, gpus: i
     """Start everything, and leave nothing behind."""
     state = folder / "agent"
     prepare_baseline(state)
-    arguments = ("--predictor-address", predictor.address, "--policy", policy, "--progress-interval-ms", "100")
+    arguments = ("--predictor", predictor.address, "--policy", policy, "--progress-interval-ms", "100")
     with SchedulerProcess(folder, arguments=arguments) as scheduler, SchedulerClient(scheduler.address) as client:
         more_cores = [word for core in range(1, gpus) for word in ("--standin-cores", str(core))]
         agent = AgentProcess(state, scheduler, "--allow-directory", str(REPOSITORY), *more_cores)

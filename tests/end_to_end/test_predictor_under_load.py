@@ -180,7 +180,7 @@ def test_a_damaged_version_is_not_swapped_in(folder: Path, store: VersionStore, 
         sha256 = stub.UploadGraph(iter([messages.UploadGraphRequest(chunk=GRAPH)])).graph_sha256
         settings: Any = {"global_batch_size": 8}
         request = messages.PredictJobRequest(graph_sha256=sha256, settings=settings, device=DEVICE)
-        wait_for_line(folder / "log", "model version refused")
+        wait_for_line(folder / "log", "version_refused")
         assert stub.PredictJob(request, timeout=60).model_version == good
 
 

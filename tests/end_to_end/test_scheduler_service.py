@@ -20,7 +20,7 @@ from tests.support.fake_predictor import FakePredictor
 from tests.support.grpc_errors import code_of, details_of, reason_of, rich_status
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, job_spec, wait_until
 
-NO_PREDICTOR = ("--predictor-address", "", "--policy", "fifo")
+NO_PREDICTOR = ("--predictor", "", "--policy", "fifo")
 QUICK = ("--progress-interval-ms", "50")
 
 
@@ -173,9 +173,7 @@ def nodes(client: SchedulerClient) -> list[scheduling_pb2.Node]:
 def test_predictions_are_asked_shown_and_their_outcomes_told(tmp_path: Path) -> None:
     with (
         FakePredictor() as predictor,
-        SchedulerProcess(
-            tmp_path, arguments=("--predictor-address", predictor.address, "--policy", "fifo", *QUICK)
-        ) as process,
+        SchedulerProcess(tmp_path, arguments=("--predictor", predictor.address, "--policy", "fifo", *QUICK)) as process,
         SchedulerClient(process.address) as client,
         FakeAgent(process.address) as agent,
     ):
@@ -205,7 +203,7 @@ class GenericPredictor(FakePredictor):
 def test_jobs_run_alone_on_a_gpu_that_nobody_knows(tmp_path: Path) -> None:
     with (
         GenericPredictor() as predictor,
-        SchedulerProcess(tmp_path, arguments=("--predictor-address", predictor.address, *QUICK)) as process,
+        SchedulerProcess(tmp_path, arguments=("--predictor", predictor.address, *QUICK)) as process,
         SchedulerClient(process.address) as client,
         FakeAgent(process.address, device="NVIDIA X990") as agent,
     ):
@@ -221,7 +219,7 @@ def test_jobs_run_alone_on_a_gpu_that_nobody_knows(tmp_path: Path) -> None:
 
 
 def test_a_predictor_that_is_down_only_costs_sharing(tmp_path: Path) -> None:
-    arguments = ("--predictor-address", "127.0.0.1:1", "--policy", "fifo", "--predictor-deadline-ms", "1500")
+    arguments = ("--predictor", "127.0.0.1:1", "--policy", "fifo", "--predictor-deadline-ms", "1500")
     with (
         SchedulerProcess(tmp_path, arguments=arguments) as process,
         SchedulerClient(process.address) as client,
@@ -272,8 +270,8 @@ def test_health_metrics_and_a_drained_end(scheduler: SchedulerProcess, client: S
         metrics = urllib.request.urlopen(f"{base}/metrics", timeout=10).read().decode()
         assert "cotenant_scheduler_first_wait_seconds_count 1.0" in metrics
         assert scheduler.terminate() == 0
-    submitted = [line for line in scheduler.log_lines() if line.get("kind") == "JobSubmitted"]
-    assert [line["job_id"] for line in submitted] == ["job-1"]
+    submitted = [line for line in scheduler.log_lines() if line["fields"].get("kind") == "JobSubmitted"]
+    assert [line["fields"]["job_id"] for line in submitted] == ["job-1"]
     assert "train.py" not in scheduler.log_file.read_text()
 
 

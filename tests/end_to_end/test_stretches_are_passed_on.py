@@ -17,7 +17,7 @@ def stretch(name: str) -> resources_pb2.MeasurementWindow:
 
 
 def arguments(predictor: FakePredictor) -> tuple[str, ...]:
-    return ("--predictor-address", predictor.address, "--policy", "fifo", "--progress-interval-ms", "50")
+    return ("--predictor", predictor.address, "--policy", "fifo", "--progress-interval-ms", "50")
 
 
 def has_measured_a_second(client: SchedulerClient, job_id: str) -> bool:

@@ -28,7 +28,7 @@ def predictor() -> Iterator[FakePredictor]:
 
 @pytest.fixture
 def scheduler(tmp_path: Path, predictor: FakePredictor) -> Iterator[SchedulerProcess]:
-    with SchedulerProcess(tmp_path, arguments=("--predictor-address", predictor.address)) as process:
+    with SchedulerProcess(tmp_path, arguments=("--predictor", predictor.address)) as process:
         yield process
 
 

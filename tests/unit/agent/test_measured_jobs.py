@@ -13,7 +13,7 @@ from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2
 from cotenant_agent.attempt import Attempt, stored_job
 from cotenant_agent.protocol import launch_from_message, stretch_to_message
 from cotenant_agent.records import MeasuredJob, MeasurementWindow
-from cotenant_agent.settings import load_settings
+from cotenant_agent.settings import SETTINGS as AGENT
 from cotenant_agent.state_directory import AttemptDirectory
 
 SETTINGS = JobSettings(global_batch_size=16, optimizer="adam")
@@ -102,5 +102,5 @@ def test_settings_that_a_file_holds_wrongly_end_no_conversation() -> None:
 
 @pytest.mark.parametrize(("flags", "expected"), [({}, True), ({"collect_profiles": False}, False)])
 def test_a_node_collects_unless_it_is_told_not_to(flags: dict[str, object], expected: bool) -> None:
-    settings = load_settings({"state_dir": "s", "nvml": True, **flags}, {})
+    settings = AGENT.load({"state_dir": "s", "nvml": True, **flags}, {})
     assert settings.collect_profiles is expected

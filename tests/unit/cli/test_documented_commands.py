@@ -14,6 +14,7 @@ from cotenant_profiler.commands import main as profiler
 
 from cotenant.cli.main import cotenant
 from cotenant.programs import PROGRAM_COMMANDS
+from cotenant_agent.commands import cli as agent
 from cotenant_simulator.commands.program import program as simulator
 from predictor_service.commands.program import program as predictor
 from scheduler_service.commands.main import cli as scheduler
@@ -25,6 +26,7 @@ GROUPS = {
     "scheduler_service": scheduler,
     "cotenant_profiler": profiler,
     "cotenant_simulator": simulator,
+    "cotenant_agent": agent,
 }
 LINE = re.compile(r"^(?: {4})?(?:\.venv/bin/)?cotenant (?P<words>.+)$")
 PROGRAM_LINE = re.compile(r"^(?: {4})?(?:\.venv/bin/)?python -m (?P<program>\w+_service|cotenant_\w+) (?P<words>.+)$")
