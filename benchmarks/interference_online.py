@@ -22,8 +22,8 @@ from typing import Final
 
 import numpy as np
 
+from cotenant.job_settings import JobSettings
 from predictor_service.features.graph_description import GraphDescription
-from predictor_service.features.job_settings import JobSettings
 from predictor_service.importers.alnair import import_alnair
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.pair_correction import IndexArray
@@ -117,7 +117,7 @@ def read_alnair_world(folder: Path) -> World:
     jobs = [
         PairJob(
             job_id=f"job{place}",
-            settings=JobSettings(batch_size=job.batch),
+            settings=JobSettings(global_batch_size=job.batch),
             graph_sha256=name_graph(name_job(job)),
             known_step_ms=job.solo.step_ms,
             known_utilization_ratio=job.solo.utilization_ratio,
@@ -156,7 +156,7 @@ def _read_truth(profiles: MeasuredProfiles) -> tuple[list[JobFacts], FloatArray]
 def _settings(job: JobFacts) -> JobSettings:
     mode = job.labels["mode"]
     return JobSettings(
-        batch_size=job.batch,
+        global_batch_size=job.batch,
         mode=mode,
         precision=job.precision,
         optimizer="sgd" if mode == "infer" else job.optimizer,
@@ -245,7 +245,7 @@ def _stretch(world: World, pair: Outcome, slowdown_ratio: float | None, number: 
             device=DEVICE,
             job=victim,
             others=() if slowdown_ratio is None else (other,),
-            sub_batch=victim.settings.batch_size,
+            micro_batch_size=victim.settings.global_batch_size,
             steps=_STEPS,
             window_ms=round(_ALONE_MS * (1.0 + (slowdown_ratio or 0.0))),
         )

@@ -85,7 +85,7 @@ class LargeCluster:
                 request=request,
                 attempt=1,
                 assignments=(Assignment(gpu_id=gpu.gpu_id),),
-                sub_batch=BATCH_PER_GPU,
+                micro_batch_size=BATCH_PER_GPU,
                 submitted_at_ms=index,
                 started_at_ms=index,
                 steps_done=luck.randrange(request.steps_total),
@@ -104,7 +104,7 @@ class LargeCluster:
             job_id=job_id,
             key=f"family-{luck.randrange(self.families)}",
             gpus=gpus,
-            batch=BATCH_PER_GPU * gpus,
+            global_batch_size=BATCH_PER_GPU * gpus,
             steps_total=luck.randrange(1_000, 100_000),
             share=Share.SAFE,
             max_slowdown_ratio=0.4,
@@ -129,18 +129,18 @@ def _prediction(luck: random.Random, key: str) -> JobPrediction:
         device=DEVICE,
         utilization_ratio=luck.uniform(0.1, 0.9),
         sm_activity_ratio=luck.uniform(0.05, 0.5),
-        memory={sub_batch: _memory(key, sub_batch) for sub_batch in (32, 16, 8, 4, 2, 1)},
+        memory={micro_batch_size: _memory(key, micro_batch_size) for micro_batch_size in (32, 16, 8, 4, 2, 1)},
         step_ms={
-            (gpus, sub_batch): pass_ms * (0.2 + 0.8 * sub_batch / BATCH_PER_GPU) + 5.0 * (gpus > 1)
+            (gpus, micro_batch_size): pass_ms * (0.2 + 0.8 * micro_batch_size / BATCH_PER_GPU) + 5.0 * (gpus > 1)
             for gpus in range(1, 11)
-            for sub_batch in (32, 16, 8, 4, 2, 1)
+            for micro_batch_size in (32, 16, 8, 4, 2, 1)
         },
         memory_triple=MemoryTriple(gamma_ratio=0.1, delta_ratio=0.1, high_state_ratio=luck.choice((0.0, 0.2, 0.5))),
     )
 
 
-def _memory(key: str, sub_batch: int) -> MemoryPoint:
-    gib = 4 + sum(map(ord, key)) % 20 + sub_batch / 2
+def _memory(key: str, micro_batch_size: int) -> MemoryPoint:
+    gib = 4 + sum(map(ord, key)) % 20 + micro_batch_size / 2
     return MemoryPoint(memory_bytes=int(gib * GIB), memory_bytes_upper_99=int(1.1 * gib * GIB))
 
 

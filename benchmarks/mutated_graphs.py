@@ -73,7 +73,7 @@ def send(process: Process, stub: Stub, count: int) -> dict[str, Any]:
 
 def ask(stub: Stub, content: bytes) -> str:
     """Asks about one graph and returns the kind of answer."""
-    settings: Any = {"batch_size": 8}
+    settings: Any = {"global_batch_size": 8}
     try:
         stub.PredictJob(
             messages.PredictJobRequest(onnx_graph=content, settings=settings, device="cpu-standin"), timeout=30

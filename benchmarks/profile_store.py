@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+from cotenant.job_settings import JobSettings
 from cotenant_agent.records import AttemptKey, GpuReading, MeasuredJob, Tenant
 from cotenant_agent.stretches import StretchRecorder
-from predictor_service.features.job_settings import JobSettings
 from predictor_service.profile_store.rows import make_rows
 from predictor_service.profile_store.store import ProfileStore
 from predictor_service.profile_store.stretch import MeasuredJob as StoredJob
@@ -42,7 +42,7 @@ def _stretches(count: int) -> Iterator[Stretch]:
             device="cpu-standin",
             job=jobs[0],
             others=tuple(jobs[1:]) if number % 4 == 3 else (),
-            sub_batch=16,
+            micro_batch_size=16,
             steps=4_000,
             window_ms=20_000 + number % 7,
             utilization_ratio=0.7,
@@ -53,7 +53,7 @@ def _stretches(count: int) -> Iterator[Stretch]:
 def _job(number: int) -> StoredJob:
     return StoredJob(
         graph_sha256=hashlib.sha256(str(number).encode()).hexdigest(),
-        settings=JobSettings(batch_size=16, optimizer="adam"),
+        settings=JobSettings(global_batch_size=16, optimizer="adam"),
     )
 
 
@@ -95,7 +95,7 @@ def _read(path: Path) -> None:
 
 def _look(_: Path) -> None:
     """A thousand looks of an agent with 64 jobs, two on each device, and a heartbeat after every twentieth."""
-    job = MeasuredJob(graph_sha256="ab" * 32, settings={"batch_size": "16"})
+    job = MeasuredJob(graph_sha256="ab" * 32, settings=JobSettings(global_batch_size=16))
     tenants = [
         Tenant(key=AttemptKey(job_id=str(number), attempt=1, fence=1), gpu_ids=(f"g{number // 2}",), job=job)
         for number in range(TENANTS)

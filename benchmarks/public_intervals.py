@@ -88,7 +88,7 @@ def task_of(problem: Problem, features: FloatArray, fold: Fold) -> FittingTask:
 def vector_of(job: JobFacts) -> FloatArray:
     """What tells kinds and settings of jobs apart, from figures of the traced step; all else is 0."""
     figures = {
-        "log_batch": float(np.log(job.sub_batch)),
+        "log_batch": float(np.log(job.micro_batch_size)),
         "input_wait_ratio": job.input_wait_ratio,
         "is_training": 1.0,
         f"precision_is_{job.precision}": 1.0,

@@ -1,7 +1,8 @@
 """Where the processor time of one PredictJob goes, in one thread and without gRPC, in microseconds as JSON.
 
 The graph and all settings but the batch were asked before, as in `predict_job_warm` of `benchmarks.serving`; what that
-costs above `whole` is gRPC and threads. Each figure is the best of five rounds.
+costs above `whole` is gRPC and threads. `whole, every setting new` is `predict_job_warm_new_settings`, and the parts
+named "new job" are of it. Each figure is the best of five rounds.
 """
 
 from __future__ import annotations
@@ -17,18 +18,22 @@ import grpc
 
 from benchmarks.serving import GRAPH, job_request
 from cotenant.v1 import prediction_pb2 as messages
+from predictor_service.features.job_features import rates_of, tabulate_job, time_operators
 from predictor_service.grpc_api.call_desk import CallDesk
 from predictor_service.grpc_api.call_line import CallLine
 from predictor_service.grpc_api.job_answers import JobAnswers
 from predictor_service.grpc_api.metrics import ServiceMetrics
 from predictor_service.grpc_api.translate_answers import job_response, response_about
 from predictor_service.grpc_api.translate_requests import job_question
+from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.inference.predictor import Predictor
 from predictor_service.outcome_journal import OutcomeJournal, PredictionRow, write_figures
-from tests.support.predictor_service import open_predictor
+from tests.support.predictor_service import InProcessDescriber, open_predictor
 
 ROUNDS = 5
 CALLS = 4_000
+NEW_JOBS = 1_000
+POINTS = 10
 
 
 class Context:
@@ -67,6 +72,7 @@ def measure(predictor: Predictor, journal: OutcomeJournal, line: CallLine) -> di
         return desk.answer(context, "PredictJob", request, lambda: answers.answer(request)).SerializeToString()
 
     best_us(serve)
+    new_job_us = best_us(lambda number: answers.answer(new_job(number, sha256)), NEW_JOBS)
     first = read(sent[0])
     prepared = predictor.prepare_job(job_question(first))
     answer = predictor.answer_job(prepared, 77)
@@ -76,6 +82,8 @@ def measure(predictor: Predictor, journal: OutcomeJournal, line: CallLine) -> di
     row = PredictionRow("p", 1, "job", "d", "v", "x" * 450)
     return {
         "whole": best_us(serve),
+        "whole, every setting new": new_job_us,
+        **measure_new_job(predictor, sha256),
         "read the question": best_us(lambda number: read(sent[number])),
         "admission, deadline, metrics, log": best_us(
             lambda _: desk.answer(context, "PredictJob", first, lambda: message)
@@ -90,15 +98,53 @@ def measure(predictor: Predictor, journal: OutcomeJournal, line: CallLine) -> di
     }
 
 
-def best_us(call: Callable[[int], object]) -> float:
+def measure_new_job(predictor: Predictor, sha256: str) -> dict[str, float]:
+    """Measures what a job costs that was never asked about, of a known graph, at ten batches."""
+    question = job_question(new_job(300, sha256))
+    device, version = predictor.check_job(question).device, predictor.version
+    graph = MeasuredGraph(InProcessDescriber().describe(GRAPH))
+    rates = rates_of(question.settings, device)
+    table = tabulate_job(graph.table(POINTS), question.settings, device)
+    targets = (
+        [target for name, target in version.devices[device.name].items() if name != "slowdown_ratio"] if version else []
+    )
+
+    def ask_models(_: int) -> None:
+        for target in targets:
+            target.predict(target.select(table.values), table.roofline_ms)
+            target.spread(target.select(table.values))
+
+    return {
+        "new job: read, check, name": best_us(
+            lambda n: predictor.prepare_job(job_question(new_job(n, sha256))), NEW_JOBS
+        ),
+        "new job: time the operators, once for a mode and precision": best_us(
+            lambda _: time_operators(graph.table(POINTS), rates), NEW_JOBS
+        ),
+        "new job: features": best_us(
+            lambda _: tabulate_job(graph.table(POINTS), question.settings, device, graph.times(POINTS, rates)), NEW_JOBS
+        ),
+        "new job: models and spreads": best_us(ask_models, NEW_JOBS),
+        "new job: domain": best_us(
+            lambda _: [target.contains(target.select(table.values[:1])) for target in targets], NEW_JOBS
+        ),
+    }
+
+
+def new_job(number: int, sha256: str) -> messages.PredictJobRequest:
+    """A question about a job that no number before asked about."""
+    return job_request(number, (1 + number) / 10_000, graph_sha256=sha256)
+
+
+def best_us(call: Callable[[int], object], calls: int = CALLS) -> float:
     """CPU of one call in microseconds: the best of all rounds."""
     rounds_s = []
     for turn in range(ROUNDS):
         before_s = time.thread_time()
-        for number in range(turn * CALLS, (turn + 1) * CALLS):
+        for number in range(turn * calls, (turn + 1) * calls):
             call(number)
         rounds_s.append(time.thread_time() - before_s)
-    return round(1e6 * min(rounds_s) / CALLS, 2)
+    return round(1e6 * min(rounds_s) / calls, 2)
 
 
 if __name__ == "__main__":

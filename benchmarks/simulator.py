@@ -73,7 +73,7 @@ def run_once(name: str, jobs_max: int = 0) -> dict[str, object]:
         for order in commands:
             if isinstance(order, LaunchJob):
                 gpu_ids = [part.gpu_id for part in order.assignments]
-                orders.update(repr((event.at_ms, order.job_id, gpu_ids, order.sub_batch)).encode())
+                orders.update(repr((event.at_ms, order.job_id, gpu_ids, order.micro_batch_size)).encode())
             elif isinstance(order, StopJob):
                 orders.update(repr((event.at_ms, order.job_id)).encode())
 

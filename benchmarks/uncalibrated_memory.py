@@ -7,10 +7,11 @@ whole set of generated networks (all CNNs, all MLPs) or a family of timm's names
 
 Rows: GPUMemNet on an A100 (fp32, Adam, training). Each of the sets cnn, mlp and timm weighs the same; one MLP in ten
 teaches, all are judged. Constants have the least mean relative error when a shortfall costs the level and an excess the
-rest of 1, which covers about that share of the rows. Runs that failed (decision 42) teach nothing; they are judged,
-with and without. `with_rejected_rows` judges what the set itself rejects as well. Runs that ended at the device's
-memory have none to judge by, but needed more than it: `device_ended` is the share of them whose bound says so. Rows of
-implausible memory or without a graph are only counted, under `left_out`.
+rest of 1, which covers about that share of the rows. Runs that failed teach nothing
+(docs/research/gpu-memory-upper-bounds.md); they are judged, with and without. `with_rejected_rows` judges what the set
+itself rejects as well. Runs that ended at the device's memory have none to judge by, but needed more than it:
+`device_ended` is the share of them whose bound says so. Rows of implausible memory or without a graph are only
+counted, under `left_out`.
 
 Other devices judge and teach nothing: the largest batches that fitted a 24 GB RTX 3090 in mixed precision (the next
 larger one did not fit, so its bound must exceed the card: coverage is at most the share given), Salus on a P100 and

@@ -19,8 +19,8 @@ import grpc
 from google.protobuf.struct_pb2 import Struct
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from cotenant.channel_credentials import channel_credentials
 from cotenant.client_errors import InputError, explain_mismatch, service_error
+from cotenant.grpc_credentials import channel_credentials, client_tls_files
 from cotenant.tls_probe import TlsFiles
 from cotenant.v1 import (
     prediction_pb2,
@@ -70,9 +70,7 @@ class ChannelOptions:
 
     def tls_files(self) -> TlsFiles:
         """Returns the files as a look at the port needs them."""
-        return TlsFiles(
-            ca_file=self.tls_ca_file, certificate_file=self.tls_certificate_file, key_file=self.tls_key_file
-        )
+        return client_tls_files(self)
 
 
 def open_channel(options: ChannelOptions) -> grpc.Channel:
@@ -91,7 +89,7 @@ def open_channel(options: ChannelOptions) -> grpc.Channel:
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
     ]
-    credentials = channel_credentials(options.tls_files())
+    credentials = channel_credentials(options)
     if credentials is None:
         return grpc.insecure_channel(options.address, options=settings)
     return grpc.secure_channel(options.address, credentials, options=settings)
@@ -354,7 +352,7 @@ def job_settings(
         InputError: A name that no enum has; the message lists the valid ones.
     """
     return resources_pb2.JobSettings(
-        batch_size=batch_size,
+        global_batch_size=batch_size,
         precision=resources_pb2.Precision.Value(enum_name(resources_pb2.Precision.keys(), "PRECISION_", precision)),
         optimizer=resources_pb2.Optimizer.Value(enum_name(resources_pb2.Optimizer.keys(), "OPTIMIZER_", optimizer)),
         mode=resources_pb2.RunMode.Value(enum_name(resources_pb2.RunMode.keys(), "RUN_MODE_", mode)),

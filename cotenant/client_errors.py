@@ -22,27 +22,12 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
+from cotenant.errors import CotenantError as CotenantError
+from cotenant.errors import InputError as InputError
+from cotenant.errors import ProgramError as ProgramError
 from cotenant.tls_probe import TlsFiles, find_tls_mismatch
 
 Detail = TypeVar("Detail", error_details_pb2.ErrorInfo, error_details_pb2.Help, error_details_pb2.BadRequest)
-
-
-class CotenantError(Exception):
-    """Base of all; carries the remedy beside the message."""
-
-    def __init__(self, message: str, *, remedy: str = "", reason: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
-        self.reason = reason
-
-
-class InputError(CotenantError):
-    """The caller handed in something unusable."""
-
-
-class ProgramError(CotenantError):
-    """A program of ours did not start, or ended when it should not."""
 
 
 class ServiceError(CotenantError):

@@ -7,10 +7,14 @@ import io
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import click
 
+HELP: Mapping[str, Any] = MappingProxyType({"help_option_names": ["-h", "--help"], "max_content_width": 100})
+"""How every program shows its help: context settings of its group."""
 EXIT_OK = 0
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -31,13 +35,20 @@ _REMEDIES = {
 }
 
 
-def run_command(command: click.Command, arguments: Sequence[str] | None = None, *, prog_name: str | None = None) -> int:
-    """Runs a command and returns its exit status; the program's own errors pass through.
+def run_command(
+    command: click.Command,
+    arguments: Sequence[str] | None = None,
+    *,
+    prog_name: str | None = None,
+    exit_codes: Sequence[tuple[type[Exception], int]] = (),
+) -> int:
+    """Runs a command and returns its exit status; errors that `exit_codes` does not name pass through.
 
     Args:
         command: What to run.
         arguments: Words after the program's name; None = those of this process.
         prog_name: Name in usage lines unless SHOWN_AS has one; None = that of this process.
+        exit_codes: The program's own errors, told in one line with cause and remedy; the first class that fits counts.
     """
     prog_name = os.environ.pop(SHOWN_AS, "") or prog_name
     _make_stdout_trustworthy()
@@ -45,7 +56,7 @@ def run_command(command: click.Command, arguments: Sequence[str] | None = None, 
     try:
         result: object = command.main(args=arguments, prog_name=prog_name, standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        _tell(_in_one_shape(error))
         return error.exit_code
     except click.Abort:
         _tell("interrupted")
@@ -63,6 +74,9 @@ def run_command(command: click.Command, arguments: Sequence[str] | None = None, 
         _tell(f"error: {_describe(error)}")
         _close_stdout()
         return EXIT_ERROR
+    except tuple(kind for kind, _ in exit_codes) as error:
+        _tell(f"error: {_with_remedy(error)}")
+        return next(code for kind, code in exit_codes if isinstance(error, kind))
     return result if isinstance(result, int) else EXIT_OK
 
 
@@ -99,6 +113,18 @@ def _describe(error: OSError) -> str:
     place = f"{error.filename}: " if error.filename else ""
     remedy = _REMEDIES.get(error.errno or 0)
     return f"{place}{what}; {remedy}" if remedy else f"{place}{what}"
+
+
+def _in_one_shape(error: click.ClickException) -> str:
+    """What click says about wrong use, beginning as our own errors do."""
+    told = io.StringIO()
+    error.show(told)
+    return re.sub("^Error: ", "error: ", told.getvalue().rstrip("\n"), flags=re.MULTILINE)
+
+
+def _with_remedy(error: Exception) -> str:
+    message, remedy = str(error), str(getattr(error, "remedy", ""))
+    return f"{message}; {remedy}" if remedy and remedy not in message else message
 
 
 def _tell(line: str) -> None:

@@ -233,7 +233,7 @@ class LocalCluster:
     def _scheduler(self, port: int) -> Program:
         arguments = ["--address", f"127.0.0.1:{port}", "--metrics-address", "127.0.0.1:0"]
         arguments += ["--state-dir", str(self.state_dir / "scheduler"), "--policy", self.policy]
-        arguments += ["--predictor-address", self.predictor_address]
+        arguments += ["--predictor", self.predictor_address]
         return Program("scheduler", "serve-scheduler", arguments, self.state_dir)
 
     def _agent(self, options: AgentOptions) -> Program:

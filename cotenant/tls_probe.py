@@ -37,15 +37,6 @@ class TlsFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TlsFlags:
-    """How a program calls these files on its command line, for remedies."""
-
-    ca: str = "--tls-ca-file"
-    certificate: str = "--tls-certificate-file"
-    key: str = "--tls-key-file"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TlsMismatch:
     """Why no connection comes about, and what to do."""
 
@@ -53,17 +44,13 @@ class TlsMismatch:
     remedy: str
 
 
-_CLI_FLAGS = TlsFlags()
-
-
-def find_tls_mismatch(address: str, files: TlsFiles, *, peer: str, flags: TlsFlags = _CLI_FLAGS) -> TlsMismatch | None:
+def find_tls_mismatch(address: str, files: TlsFiles, *, peer: str) -> TlsMismatch | None:
     """Look at a port that did not let us in.
 
     Args:
         address: host:port.
         files: What was shown and trusted.
         peer: Which program should be there, e.g. "scheduler".
-        flags: How the caller's command line calls the files.
 
     Returns:
         None when nobody listens, or TLS is not the reason.
@@ -72,7 +59,7 @@ def find_tls_mismatch(address: str, files: TlsFiles, *, peer: str, flags: TlsFla
     host = host.strip("[]")
     if not host or not port.isdecimal() or address.startswith("unix:"):
         return None
-    look = _Look(where=f"the {peer} at {address}", name=files.server_name or host, files=files, flags=flags)
+    look = _Look(where=f"the {peer} at {address}", name=files.server_name or host, files=files)
     try:
         context = _context(files)
     except (OSError, ValueError) as error:
@@ -126,16 +113,15 @@ class _Look:
     where: str
     name: str
     files: TlsFiles
-    flags: TlsFlags
 
     def unusable_files(self, error: Exception) -> TlsMismatch:
-        files, flags = self.files, self.flags
+        files = self.files
         named = [str(path) for path in (files.ca_file, files.certificate_file, files.key_file) if path is not None]
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or "not PEM"
         return TlsMismatch(
             cause=f"the TLS files cannot be used ({reason}): {', '.join(named)}",
-            remedy=f"{flags.ca} names a PEM authority, {flags.certificate} a PEM certificate, "
-            f"{flags.key} its key without a password",
+            remedy="--tls-ca-file names a PEM authority, --tls-certificate-file a PEM certificate, "
+            "--tls-key-file its key without a password",
         )
 
     def without_trust(self, connection: socket.socket, context: ssl.SSLContext) -> TlsMismatch | None:
@@ -143,7 +129,7 @@ class _Look:
         with context.wrap_socket(connection):
             return TlsMismatch(
                 cause=f"{self.where} speaks TLS, and was spoken to in plain text",
-                remedy=f"name its authority with {self.flags.ca}",
+                remedy="name its authority with --tls-ca-file",
             )
 
     def greet(self, connection: socket.socket, context: ssl.SSLContext) -> TlsMismatch | None:
@@ -160,7 +146,7 @@ class _Look:
         if error.reason == "WRONG_VERSION_NUMBER":
             return TlsMismatch(
                 cause=f"{self.where} speaks plain text, and was spoken to in TLS",
-                remedy=f"leave {self.flags.ca} out where the network is trusted, or serve with a certificate there",
+                remedy="leave --tls-ca-file out where the network is trusted, or serve with a certificate there",
             )
         return TlsMismatch(
             cause=f"{self.where} does not agree on TLS ({error.reason or 'the handshake failed'})",
@@ -176,11 +162,11 @@ class _Look:
             remedy = f"call it by a name in its certificate, or add {self.name} to the subject alternative names there"
         else:
             finding = f"was not signed by {self.files.ca_file} ({error.verify_message})"
-            remedy = f"name the authority that signed it with {self.flags.ca}"
+            remedy = "name the authority that signed it with --tls-ca-file"
         return TlsMismatch(cause=f"the certificate of {self.where} is not believed: it {finding}", remedy=remedy)
 
     def _not_accepted(self) -> TlsMismatch:
-        own = f"with {self.flags.certificate} and {self.flags.key}"
+        own = "with --tls-certificate-file and --tls-key-file"
         if self.files.certificate_file is None:
             return TlsMismatch(
                 cause=f"{self.where} wants a certificate of this program and was shown none",

@@ -1,80 +1,17 @@
-"""Command line of the agent: `run` and `probe`."""
+"""`python -m cotenant_agent`: run the agent, or look at what it would find."""
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import json
-import os
-import signal
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
-from cotenant.extras import missing_extra_line
-
-try:
-    from cotenant_agent.errors import AgentError, DriverMissingError
-    from cotenant_agent.probe import probe
-    from cotenant_agent.settings import AgentSettings, add_arguments, load_settings
-    from cotenant_agent.structured_log import StructuredLog
-    from cotenant_agent.wiring import build_agent
-except ModuleNotFoundError as error:
-    sys.exit(missing_extra_line("cotenant_agent", error))
+from cotenant.extras import run_program
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the agent.
+def _start() -> int:
+    from cotenant_agent.commands import main
 
-    Returns:
-        0; 1 when something on this machine must be changed first (the reason is on standard error).
-    """
-    options = _parser().parse_args(arguments)
-    try:
-        if options.command == "probe":
-            sys.stdout.write(_render(probe(tuple(options.cores)), options.output))
-            return 0
-        settings = load_settings(vars(options))
-        asyncio.run(_run(settings))
-        if settings.ready_file:
-            Path(settings.ready_file).unlink(missing_ok=True)
-    except DriverMissingError as error:
-        sys.stderr.write(f"cotenant agent: {error}; install the driver, or let cores stand in: --standin-cores 0,1\n")
-        return 1
-    except AgentError as error:
-        sys.stderr.write(f"cotenant agent: {error}\n")
-        return 1
-    return 0
-
-
-async def _run(settings: AgentSettings) -> None:
-    leave = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, leave.set)
-    log = StructuredLog(sys.stderr, settings.node_id)
-    with build_agent(settings, log) as agent:
-        log.write("agent_started", pid=os.getpid(), scheduler=settings.scheduler)
-        await agent.run(leave)
-    log.write("agent_left")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m cotenant_agent", description="The node agent of cotenant.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="offer this node's devices to a scheduler and run its jobs")
-    add_arguments(run)
-    look = commands.add_parser("probe", help="say which devices are here and what could be enforced")
-    look.add_argument("-o", "--output", choices=("json", "text"), default="text")
-    look.add_argument("--cores", type=int, action="append", default=[], help="stand-in core to look at")
-    return parser
-
-
-def _render(found: dict[str, object], output: str) -> str:
-    if output == "json":
-        return json.dumps(found, indent=2) + "\n"
-    return "".join(f"{name}: {json.dumps(value)}\n" for name, value in found.items())
+    return main()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program("cotenant_agent", _start))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 
+from cotenant.job_settings import JobSettingsError, read_stored_settings, stored_settings
 from cotenant_agent.checkpoints import read_checkpoint
 from cotenant_agent.durable_files import read_file, read_integer, read_json, read_text, refresh_json
 from cotenant_agent.exit_classes import classify, describe
@@ -222,12 +224,22 @@ class Attempt:
         )
 
 
+def stored_job(job: MeasuredJob) -> dict[str, object]:
+    """Return what may be said of a job as the attempt's spec.json keeps it."""
+    return {**asdict(job), "settings": stored_settings(job.settings)}
+
+
 def _measured_job(spec: dict[str, object]) -> MeasuredJob | None:
     record = spec.get("measured_job")
     if not isinstance(record, dict) or not isinstance(record.get("settings"), dict):
         return None
+    try:
+        settings = read_stored_settings(record["settings"]).checked()
+    except JobSettingsError:
+        return None
     return MeasuredJob(
         graph_sha256=read_text(record, "graph_sha256"),
-        settings=record["settings"],
-        sub_batch=read_integer(record, "sub_batch"),
+        settings=settings,
+        # Agents before 0.2 called it otherwise.
+        micro_batch_size=read_integer(record, "micro_batch_size") or read_integer(record, "sub_batch"),
     )

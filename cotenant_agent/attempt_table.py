@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 from collections.abc import Iterable, Iterator
 
@@ -18,8 +19,9 @@ from cotenant_agent.processes import Processes, read_boot_id
 from cotenant_agent.progress import ProgressSocket
 from cotenant_agent.records import AttemptEnd, AttemptKey, InventoryReading, JobProcesses, LaunchRequest
 from cotenant_agent.state_directory import AttemptDirectory, StateDirectory
-from cotenant_agent.structured_log import StructuredLog
 from cotenant_agent.system_clock import wall_ms
+
+_log = logging.getLogger(__name__)
 
 _STORED_ATTEMPTS_KEPT = 200
 
@@ -35,14 +37,12 @@ class AttemptTable:
         inventory: GpuInventory,
         groups: ControlGroups,
         launcher: Launcher,
-        log: StructuredLog,
     ) -> None:
         self.directory = directory
         self._processes = processes
         self._inventory = inventory
         self._groups = groups
         self._launcher = launcher
-        self._log = log
         self._boot_id = read_boot_id()
         self._attempts: dict[tuple[str, int], Attempt] = {}
         self._watchdog = MemoryWatchdog({gpu.gpu_id: gpu.memory_bytes for gpu in inventory.describe()})
@@ -61,7 +61,7 @@ class AttemptTable:
                 attempt = Attempt(directory, spec, self.directory.checkpoints, self.directory.run)
                 self._attempts[(attempt.key.job_id, attempt.key.attempt)] = attempt
                 self._open_socket(attempt)
-                self._log.write("attempt_adopted", key=attempt.key, state=attempt.state.value)
+                _log.info("attempt_adopted", extra={**attempt.key.fields(), "state": attempt.state.value})
         self._forget_oldest()
 
     def find(self, key: AttemptKey) -> Attempt:
@@ -195,7 +195,7 @@ class AttemptTable:
         stopping = {item.key for item in live if item.state is AttemptState.STOPPING}
         for verdict in self._watchdog.judge(samples, stopping):
             name = "memory_over_limit" if not verdict.end else "ended_for_memory"
-            self._log.write(name, level="warning", key=verdict.key, reason=verdict.reason)
+            _log.warning(name, extra={**verdict.key.fields(), "reason": verdict.reason})
             if verdict.end:
                 attempt = self._attempts[verdict.key.job_id, verdict.key.attempt]
                 # What the disk does not take now is asked for with the next samples.
@@ -270,7 +270,8 @@ class AttemptTable:
             attempt.socket.close()
             attempt.socket = None
         self._groups.remove(attempt.directory.path.name)
-        self._log.write("attempt_ended", key=attempt.key, exit_class=end.exit_class, exit_code=end.exit_code)
+        found = {"exit_class": end.exit_class, "exit_code": end.exit_code}
+        _log.info("attempt_ended", extra={**attempt.key.fields(), **found})
         return end
 
     def _forget_oldest(self) -> None:

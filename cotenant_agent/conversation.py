@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -28,8 +29,9 @@ from cotenant_agent.protocol import (
 )
 from cotenant_agent.records import AttemptEnd, AttemptKey, GpuReading
 from cotenant_agent.stretches import StretchRecorder
-from cotenant_agent.structured_log import StructuredLog
 from cotenant_agent.system_clock import boot_ms
+
+_log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     # Exists for type checkers only: at run time one stub class serves both kinds of channel.
@@ -56,7 +58,6 @@ class Conversation:
         hello: Callable[[], messages.Hello],
         on_welcome: Callable[[], None],
         metrics: AgentMetrics,
-        log: StructuredLog,
     ) -> None:
         self._table = table
         self._read_gpus = read_gpus
@@ -64,7 +65,6 @@ class Conversation:
         self._hello = hello
         self._on_welcome = on_welcome
         self._metrics = metrics
-        self._log = log
         self._rules = messages.Welcome(heartbeat_ms=2000, lease_ms=30_000, grace_ms=30_000)
         self._outbound: asyncio.Queue[messages.ConnectRequest | None] = asyncio.Queue(_OUTBOUND_LIMIT)
         self._commands: asyncio.Queue[messages.ConnectResponse] = asyncio.Queue(_COMMAND_LIMIT)
@@ -160,7 +160,7 @@ class Conversation:
                 if attempt.end is not None:
                     self.announce_end(attempt.end)
             await asyncio.sleep(max(50, self._rules.heartbeat_ms) / 1000)
-        self._log.write("scheduler_silent", level="warning", since_boot_ms=self._heard_ms)
+        _log.warning("scheduler_silent", extra={"since_boot_ms": self._heard_ms})
 
     def _heartbeat(self, sequence: int) -> messages.Heartbeat:
         running = [item for item in self._table if item.state in (AttemptState.RUNNING, AttemptState.STOPPING)]
@@ -174,7 +174,7 @@ class Conversation:
             sequence=sequence,
             attempts=[observation_to_message(observation) for observation in observations],
             gpus=[reading_to_message(reading) for reading in readings],
-            stretches=[stretch_to_message(stretch) for stretch in due],
+            measurement_windows=[stretch_to_message(stretch) for stretch in due],
         )
 
     async def _obey(self) -> None:
@@ -190,7 +190,7 @@ class Conversation:
             except (OSError, ValueError) as error:
                 self._refuse(key, name, CommandRefusedError("NODE_FAILURE", f"this node could not do it: {error}"))
             else:
-                self._log.write("command", level="audit", key=key, command=name)
+                _log.info("command_performed", extra={**key.fields(), "command": name})
 
     async def _carry_out(self, message: messages.ConnectResponse, name: str) -> None:
         orders: Mapping[str, Callable[[], None]] = {
@@ -215,7 +215,7 @@ class Conversation:
             self.announce_end(attempt.end)
 
     def _refuse(self, key: AttemptKey, name: str, refusal: CommandRefusedError) -> None:
-        self._log.write("command", level="audit", key=key, command=name, refused=str(refusal))
+        _log.warning("command_refused", extra={**key.fields(), "command": name, "reason": str(refusal)})
         self._metrics.refusals.labels(refusal.code).inc()
         refused = messages.CommandRefused(key=key_to_message(key), code=refusal.code, message=refusal.message)
         self._send(messages.ConnectRequest(command_refused=refused))

@@ -99,7 +99,7 @@ def _check_shape(request: LaunchRequest) -> None:
 
 def _template_values(request: LaunchRequest, places: LaunchPlaces) -> dict[str, str]:
     return {
-        "{sub_batch}": str(request.sub_batch),
+        "{sub_batch}": str(request.micro_batch_size),
         "{accumulation_steps}": str(request.accumulation_steps),
         "{checkpoint_dir}": str(places.checkpoint_directory),
         "{resume}": _resume(places),
@@ -126,8 +126,8 @@ def _contract(
         "COTENANT_FENCE": str(request.key.fence),
         "COTENANT_CHECKPOINT_DIR": str(places.checkpoint_directory),
         "COTENANT_RESUME": _resume(places),
-        "COTENANT_GLOBAL_BATCH": str(request.global_batch or ""),
-        "COTENANT_SUB_BATCH": str(request.sub_batch or ""),
+        "COTENANT_GLOBAL_BATCH": str(request.global_batch_size or ""),
+        "COTENANT_SUB_BATCH": str(request.micro_batch_size or ""),
         "COTENANT_ACCUMULATION_STEPS": str(request.accumulation_steps or ""),
         "COTENANT_RANK": str(request.rank),
         # One process has all GPUs of an attempt.

@@ -6,11 +6,11 @@ import os
 import pwd
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant_agent.allow_list import AllowList
-from cotenant_agent.attempt import Attempt
+from cotenant_agent.attempt import Attempt, stored_job
 from cotenant_agent.cgroups import ControlGroups
 from cotenant_agent.checkpoints import Checkpoint
 from cotenant_agent.durable_files import write_json
@@ -149,7 +149,7 @@ class Launcher:
             "boot_id": self._boot_id,
             "requested_wall_ms": wall_ms(),
             "gpu_ids": list(request.gpu_ids),
-            "measured_job": None if request.measured_job is None else asdict(request.measured_job),
+            "measured_job": None if request.measured_job is None else stored_job(request.measured_job),
             "memory_limit_bytes": request.memory_limit_bytes,
             "stop_grace_ms": stop_grace_ms,
             "progress_regex": request.progress_regex,

@@ -1,8 +1,11 @@
-"""Counters of the agent, served on a loopback port on request."""
+"""Counters of the agent, served over plain HTTP on request."""
 
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+
+from cotenant.addresses import split_address
+from cotenant_agent.errors import SettingsError
 
 
 class AgentMetrics:
@@ -22,6 +25,19 @@ class AgentMetrics:
         self.ends = Counter("cotenant_agent_attempt_ends", "Ended attempts.", ["exit_class"], registry=self.registry)
         self.running = Gauge("cotenant_agent_attempts_running", "Attempts that have not ended.", registry=self.registry)
 
-    def serve(self, port: int) -> None:
-        """Answer /metrics on 127.0.0.1."""
-        start_http_server(port, addr="127.0.0.1", registry=self.registry)
+    def serve(self, address: str) -> None:
+        """Answer /metrics.
+
+        Args:
+            address: host:port.
+
+        Raises:
+            SettingsError: another program has the port.
+        """
+        host, port = split_address(address)
+        try:
+            start_http_server(port, addr=host, registry=self.registry)
+        except OSError as error:
+            raise SettingsError(
+                f"{address} cannot be served: {error.strerror}; give another --metrics-address"
+            ) from error

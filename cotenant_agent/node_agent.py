@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import zlib
 from dataclasses import dataclass
@@ -32,8 +33,9 @@ from cotenant_agent.scheduler_link import (
     told_pause_s,
 )
 from cotenant_agent.stretches import StretchRecorder
-from cotenant_agent.structured_log import StructuredLog
 from cotenant_agent.system_clock import boot_ms
+
+_log = logging.getLogger(__name__)
 
 _TICK_S = 0.1
 _STOP_ALL_TICKS = 1200
@@ -80,7 +82,6 @@ class NodeAgent:
         inventory: GpuInventory,
         stretches: StretchRecorder,
         metrics: AgentMetrics,
-        log: StructuredLog,
     ) -> None:
         self._rules = rules
         self._link = link
@@ -88,7 +89,6 @@ class NodeAgent:
         self._inventory = inventory
         self._stretches = stretches
         self._metrics = metrics
-        self._log = log
         self._readings: tuple[GpuReading, ...] = ()
         self._conversation: Conversation | None = None
         self._pauses = Pauses(rules.seed or zlib.crc32(rules.node_id.encode()))
@@ -141,7 +141,7 @@ class NodeAgent:
             try:
                 reading = await asyncio.to_thread(self._inventory.observe, jobs)
             except DeviceError as error:
-                self._log.write("devices_unreadable", level="error", reason=str(error))
+                _log.error("devices_unreadable", extra={"reason": str(error)})
             else:
                 self._readings = reading.gpus
                 self._table.take_reading(reading)
@@ -163,15 +163,14 @@ class NodeAgent:
             hello=self._hello,
             on_welcome=self._on_welcome,
             metrics=self._metrics,
-            log=self._log,
         )
         try:
             await self._conversation.hold(NodeAgentServiceStub(channel))
-            self._log.write("conversation_ended")
+            _log.info("conversation_ended")
         except grpc.aio.AioRpcError as error:
             return await self._tell_failure(error)
         except TimeoutError:
-            self._log.write("conversation_broken", level="warning", reason="the scheduler did not welcome this agent")
+            _log.warning("conversation_broken", extra={"reason": "the scheduler did not welcome this agent"})
         finally:
             self._conversation = None
         return 0.0
@@ -183,7 +182,7 @@ class NodeAgent:
             await self._tell_broken(error)
             return 0.0
         self._metrics.joins_refused.labels(code.name).inc()
-        self._log.write("join_refused", level="error", code=code.name, reason=reason)
+        _log.error("join_refused", extra={"code": code.name, "reason": reason})
         return told_pause_s(error)
 
     async def _tell_broken(self, error: grpc.aio.AioRpcError) -> None:
@@ -193,12 +192,12 @@ class NodeAgent:
             mismatch = await asyncio.to_thread(tls_mismatch, self._link)
             if mismatch is not None:
                 reason, remedy = f"TLS mismatch: {mismatch.cause}", mismatch.remedy
-        level = "error" if remedy or code in _REFUSALS else "warning"
-        self._log.write("conversation_broken", level=level, code=code.name, reason=reason, remedy=remedy)
+        level = logging.ERROR if remedy or code in _REFUSALS else logging.WARNING
+        _log.log(level, "conversation_broken", extra={"code": code.name, "reason": reason, "remedy": remedy})
 
     def _on_welcome(self) -> None:
         self._pauses.reset()
-        self._log.write("welcomed", scheduler=self._link.scheduler)
+        _log.info("welcomed", extra={"scheduler": self._link.scheduler})
         if self._rules.ready_file:
             # An agent serves nothing: its address is the scheduler that welcomed it.
             write_json(Path(self._rules.ready_file), {"address": self._link.scheduler, "pid": os.getpid()})

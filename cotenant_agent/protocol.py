@@ -7,8 +7,7 @@ import os
 from itertools import islice
 from pathlib import Path
 
-from google.protobuf import json_format
-
+from cotenant.job_settings_message import settings_message, unchecked_settings
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import resources_pb2
 from cotenant_agent.allow_list import AllowList, known_names
@@ -21,7 +20,7 @@ from cotenant_agent.records import (
     GpuReading,
     LaunchRequest,
     MeasuredJob,
-    MeasuredStretch,
+    MeasurementWindow,
 )
 
 # Nobody keeps a stretch with more; heartbeats stay small.
@@ -56,8 +55,8 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
         rank=min((assignment.rank for assignment in message.assignments), default=0),
         working_directory=spec.working_directory,
         environment=dict(spec.environment),
-        global_batch=spec.settings.batch_size,
-        sub_batch=message.sub_batch,
+        global_batch_size=spec.settings.global_batch_size,
+        micro_batch_size=message.micro_batch_size,
         accumulation_steps=message.accumulation_steps,
         granted_fences=tuple(message.granted_fences),
         memory_limit_bytes=message.memory_limit_bytes,
@@ -153,15 +152,15 @@ def status_to_message(attempt: Attempt) -> messages.AttemptStatus:
     )
 
 
-def stretch_to_message(stretch: MeasuredStretch) -> resources_pb2.MeasuredStretch:
+def stretch_to_message(stretch: MeasurementWindow) -> resources_pb2.MeasurementWindow:
     """What was measured of a job; what is unknown is unset."""
-    return resources_pb2.MeasuredStretch(
-        stretch_id=stretch.stretch_id,
+    return resources_pb2.MeasurementWindow(
+        window_id=stretch.stretch_id,
         campaign=stretch.campaign,
         device=stretch.device,
         job=_job_to_message(stretch.job),
-        others=[_job_to_message(job) for job in stretch.others],
-        sub_batch=stretch.job.sub_batch,
+        co_located_jobs=[_job_to_message(job) for job in stretch.others],
+        micro_batch_size=stretch.job.micro_batch_size,
         steps=stretch.steps,
         window_ms=stretch.window_ms,
         utilization_ratio=stretch.utilization_ratio,
@@ -175,8 +174,8 @@ def stretch_to_message(stretch: MeasuredStretch) -> resources_pb2.MeasuredStretc
 def _job_to_message(job: MeasuredJob) -> resources_pb2.MeasuredJob:
     settings = resources_pb2.JobSettings()
     # They were read from a file: what cannot be told must not end the conversation, on which leases depend.
-    with contextlib.suppress(json_format.ParseError):
-        settings = json_format.ParseDict(dict(job.settings), settings, ignore_unknown_fields=True)
+    with contextlib.suppress(ValueError, TypeError):
+        settings = settings_message(job.settings)
     return resources_pb2.MeasuredJob(graph_sha256=job.graph_sha256, settings=settings)
 
 
@@ -186,5 +185,5 @@ def _measured_job(message: messages.LaunchJob) -> MeasuredJob | None:
     is_wide = len(message.assignments) != 1 or spec.gpus > 1
     if spec.no_profiles or not spec.graph_sha256 or is_wide or len(spec.settings.dimension_bindings) > _BINDINGS_MAX:
         return None
-    settings = json_format.MessageToDict(spec.settings, preserving_proto_field_name=True)
-    return MeasuredJob(graph_sha256=spec.graph_sha256, settings=settings, sub_batch=message.sub_batch)
+    settings = unchecked_settings(spec.settings)
+    return MeasuredJob(graph_sha256=spec.graph_sha256, settings=settings, micro_batch_size=message.micro_batch_size)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cotenant.job_settings import JobSettings
+
 STEPS_LIMIT = 1 << 53
 """Of steps and epochs that a job may claim; what is larger fits into no message."""
 
@@ -21,6 +23,10 @@ class AttemptKey:
     def directory_name(self) -> str:
         """Name of everything on disk that belongs to the attempt."""
         return f"{self.job_id}.{self.attempt}"
+
+    def fields(self) -> dict[str, object]:
+        """The key as fields of a line of the log."""
+        return {"job_id": self.job_id, "attempt": self.attempt, "fence": self.fence}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +48,8 @@ class LaunchRequest:
     rank: int = 0
     working_directory: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
-    global_batch: int = 0
-    sub_batch: int = 0
+    global_batch_size: int = 0
+    micro_batch_size: int = 0
     accumulation_steps: int = 1
     granted_fences: tuple[int, ...] = ()
     memory_limit_bytes: int = 0
@@ -181,13 +187,12 @@ class MeasuredJob:
     """What may be said of a job whose run is measured: no name, no user, no path, no command.
 
     Attributes:
-        settings: proto3 JSON of JobSettings.
-        sub_batch: samples per micro-step; 0 = the batch.
+        micro_batch_size: samples per micro-step; 0 = the batch.
     """
 
     graph_sha256: str
-    settings: Mapping[str, object] = field(default_factory=dict)
-    sub_batch: int = 0
+    settings: JobSettings
+    micro_batch_size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +205,7 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredStretch:
+class MeasurementWindow:
     """Steps of one job, alone or beside the same others throughout; see the contract's message of that name."""
 
     stretch_id: str

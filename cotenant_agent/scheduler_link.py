@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 
 import grpc
@@ -13,8 +12,10 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
-from cotenant.tls_probe import TlsFiles, TlsFlags, TlsMismatch, find_tls_mismatch
-from cotenant_agent.errors import SettingsError
+from cotenant.addresses import is_loopback
+from cotenant.client_errors import InputError
+from cotenant.grpc_credentials import channel_credentials, client_tls_files
+from cotenant.tls_probe import TlsMismatch, find_tls_mismatch
 
 MESSAGE_LIMIT_BYTES = 4 << 20
 _FIRST_PAUSE_S = 0.2
@@ -23,7 +24,6 @@ _LONGEST_PAUSE_S = 5.0
 _LONGEST_TOLD_PAUSE_S = 30.0
 JOIN_REFUSED = frozenset({grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.FAILED_PRECONDITION})
 """The scheduler knows of another agent with this node id, or of jobs that this agent has lost; it says what to do."""
-_FLAGS = TlsFlags(ca="--tls-ca", certificate="--tls-certificate", key="--tls-key")
 _OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
     ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
@@ -41,18 +41,18 @@ class LinkSettings:
     """Where the scheduler is and how it is recognised."""
 
     scheduler: str
-    tls_ca: str = ""
-    tls_certificate: str = ""
-    tls_key: str = ""
+    tls_ca_file: Path | None = None
+    tls_certificate_file: Path | None = None
+    tls_key_file: Path | None = None
     tls_server_name: str = ""
     insecure: bool = False
 
 
 def open_channel(settings: LinkSettings) -> grpc.aio.Channel:
-    """A channel to the scheduler; with TLS only a certificate under `tls_ca` is accepted.
+    """A channel to the scheduler; with TLS only a certificate under `tls_ca_file` is accepted.
 
     Raises:
-        SettingsError: the scheduler is elsewhere and no TLS was set up, or a certificate cannot be read.
+        InputError: the scheduler is elsewhere and no TLS was set up, or a certificate cannot be read.
     """
     options = list(_OPTIONS)
     if is_loopback(settings.scheduler):
@@ -60,25 +60,22 @@ def open_channel(settings: LinkSettings) -> grpc.aio.Channel:
         options.append(("grpc.enable_http_proxy", 0))
     if settings.tls_server_name:
         options.append(("grpc.ssl_target_name_override", settings.tls_server_name))  # type: ignore[arg-type]
-    if settings.tls_ca:
-        return grpc.aio.secure_channel(settings.scheduler, _credentials(settings), options=options)
+    credentials = channel_credentials(settings)
+    if credentials is not None:
+        return grpc.aio.secure_channel(settings.scheduler, credentials, options=options)
     if not settings.insecure and not is_loopback(settings.scheduler):
-        raise SettingsError(
-            f"the scheduler at {settings.scheduler} is not on this machine: give --tls-ca (and --tls-certificate, "
-            "--tls-key), or --insecure on a network where everybody is trusted"
+        raise InputError(
+            f"the scheduler at {settings.scheduler} is not on this machine, and there is no TLS",
+            remedy="give --tls-ca-file (and --tls-certificate-file, --tls-key-file), or --insecure on a network where "
+            "everybody is trusted",
         )
     return grpc.aio.insecure_channel(settings.scheduler, options=options)
 
 
 def tls_mismatch(settings: LinkSettings) -> TlsMismatch | None:
     """Look at the scheduler's port for why TLS does not come about; blocks for seconds at most."""
-    files = TlsFiles(
-        ca_file=Path(settings.tls_ca) if settings.tls_ca else None,
-        certificate_file=Path(settings.tls_certificate) if settings.tls_certificate else None,
-        key_file=Path(settings.tls_key) if settings.tls_key else None,
-        server_name=settings.tls_server_name,
-    )
-    return find_tls_mismatch(settings.scheduler, files, peer="scheduler", flags=_FLAGS)
+    files = client_tls_files(settings, server_name=settings.tls_server_name)
+    return find_tls_mismatch(settings.scheduler, files, peer="scheduler")
 
 
 class Pauses:
@@ -108,23 +105,3 @@ def told_pause_s(error: grpc.aio.AioRpcError) -> float:
         for detail in status.details if status is not None else ():
             detail.Unpack(found)
     return min(max(float(found.retry_delay.ToMilliseconds()) / 1000, 0.0), _LONGEST_TOLD_PAUSE_S)
-
-
-def _credentials(settings: LinkSettings) -> grpc.ChannelCredentials:
-    try:
-        files = [Path(path).read_bytes() if path else None for path in (settings.tls_ca, settings.tls_key)]
-        certificate = Path(settings.tls_certificate).read_bytes() if settings.tls_certificate else None
-    except OSError as error:
-        raise SettingsError(f"cannot read a certificate: {error}") from error
-    return grpc.ssl_channel_credentials(root_certificates=files[0], private_key=files[1], certificate_chain=certificate)
-
-
-def is_loopback(target: str) -> bool:
-    """Whether a scheduler's address can only be on this machine."""
-    host = target.rpartition(":")[0].strip("[]") or target
-    if host == "localhost" or target.startswith("unix:"):
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
-from cotenant_agent.records import AttemptKey, AttemptObservation, GpuReading, MeasuredJob, MeasuredStretch, Tenant
+from cotenant_agent.records import AttemptKey, AttemptObservation, GpuReading, MeasuredJob, MeasurementWindow, Tenant
 
 STRETCH_MS_MIN = 1_000
 STRETCH_MS_MAX = 300_000
@@ -76,7 +76,7 @@ class StretchRecorder:
         self.collects = collects
         self._tenancies: dict[AttemptKey, _Tenancy] = {}
         self._seen: list[AttemptKey] = []
-        self._finished: deque[MeasuredStretch] = deque(maxlen=STRETCHES_KEPT_MAX)
+        self._finished: deque[MeasurementWindow] = deque(maxlen=STRETCHES_KEPT_MAX)
 
     def look(self, living: Sequence[Tenant], now_ms: int) -> None:
         """Notes who is where; called often, so that whoever comes and goes between two heartbeats is seen."""
@@ -111,7 +111,7 @@ class StretchRecorder:
             if sum(item.window_ms for item in tenancy.gathered.windows) >= STRETCH_MS_MAX:
                 self._finish(tenancy, now_ms)
 
-    def due(self) -> list[MeasuredStretch]:
+    def due(self) -> list[MeasurementWindow]:
         """What to send with the next heartbeat, oldest first."""
         return list(self._finished)[:STRETCHES_PER_BEAT_MAX]
 
@@ -140,7 +140,7 @@ class StretchRecorder:
         ended_ms.append(now_ms)
         is_alone = not others
         self._finished.append(
-            MeasuredStretch(
+            MeasurementWindow(
                 stretch_id=self._make_id(),
                 campaign=self._campaign,
                 device=self._devices.get(tenancy.tenant.gpu_ids[0], ""),

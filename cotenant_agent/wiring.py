@@ -22,11 +22,10 @@ from cotenant_agent.settings import AgentSettings
 from cotenant_agent.standin_inventory import StandinInventory, measure_baseline
 from cotenant_agent.state_directory import StateDirectory
 from cotenant_agent.stretches import StretchRecorder
-from cotenant_agent.structured_log import StructuredLog
 
 
 @contextlib.contextmanager
-def build_agent(settings: AgentSettings, log: StructuredLog) -> Iterator[NodeAgent]:
+def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
     """Put an agent together; its state directory and its driver are held inside the block.
 
     Raises:
@@ -56,7 +55,7 @@ def build_agent(settings: AgentSettings, log: StructuredLog) -> Iterator[NodeAge
             ),
         )
         table = AttemptTable(
-            directory=directory, processes=processes, inventory=inventory, groups=groups, launcher=launcher, log=log
+            directory=directory, processes=processes, inventory=inventory, groups=groups, launcher=launcher
         )
         stretches = StretchRecorder(
             campaign=_campaign(directory.root),
@@ -65,8 +64,8 @@ def build_agent(settings: AgentSettings, log: StructuredLog) -> Iterator[NodeAge
             collects=settings.collect_profiles,
         )
         metrics = AgentMetrics()
-        if settings.metrics_port:
-            metrics.serve(settings.metrics_port)
+        if settings.metrics_address:
+            metrics.serve(settings.metrics_address)
         yield NodeAgent(
             rules=_agent_rules(settings, inventory, groups, allow_list),
             link=_link_settings(settings),
@@ -74,7 +73,6 @@ def build_agent(settings: AgentSettings, log: StructuredLog) -> Iterator[NodeAge
             stretches=stretches,
             inventory=inventory,
             metrics=metrics,
-            log=log,
         )
 
 
@@ -135,9 +133,9 @@ def _agent_rules(
 def _link_settings(settings: AgentSettings) -> LinkSettings:
     return LinkSettings(
         scheduler=settings.scheduler,
-        tls_ca=settings.tls_ca,
-        tls_certificate=settings.tls_certificate,
-        tls_key=settings.tls_key,
+        tls_ca_file=settings.tls_ca_file,
+        tls_certificate_file=settings.tls_certificate_file,
+        tls_key_file=settings.tls_key_file,
         tls_server_name=settings.tls_server_name,
         insecure=settings.insecure,
     )

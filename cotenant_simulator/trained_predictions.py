@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from cotenant.job_settings import JobSettings
 from cotenant_simulator.errors import PredictionsError
 from cotenant_simulator.truth.trace import Trace
 from predictor_service.errors import PredictorError
 from predictor_service.features.graph_description import GraphDescription, describe_graph
-from predictor_service.features.job_settings import JobSettings
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import Estimate, JobQuestion, PairJob, PairsQuestion
@@ -51,17 +51,17 @@ class TrainedPredictor:
                     device=question.device,
                     graph_sha256=question.graph_sha256,
                     device_memory_bytes=question.device_memory_bytes,
-                    sub_batches=question.sub_batches,
+                    micro_batch_sizes=question.micro_batch_sizes,
                 )
             )
         except PredictorError:
             return None
         if answer.device_is_generic:
             return None
-        memory = {point.sub_batch: _memory(point.memory_bytes) for point in answer.sub_batches}
-        step_ms = {(1, point.sub_batch): point.step_ms.value for point in answer.sub_batches}
-        memory[settings.batch_size] = _memory(answer.memory_bytes)
-        step_ms[1, settings.batch_size] = answer.step_ms.value
+        memory = {point.micro_batch_size: _memory(point.memory_bytes) for point in answer.micro_batches}
+        step_ms = {(1, point.micro_batch_size): point.step_ms.value for point in answer.micro_batches}
+        memory[settings.global_batch_size] = _memory(answer.memory_bytes)
+        step_ms[1, settings.global_batch_size] = answer.step_ms.value
         busy = answer.utilization_ratio
         return JobPrediction(
             key=question.key,
@@ -147,17 +147,8 @@ def _graph(sha256: str, folders: Sequence[Path]) -> bytes:
     raise PredictionsError(f"graph {sha256} lies in none of {places}; name its folder with --graphs")
 
 
-def _settings(data: Mapping[str, object]) -> JobSettings:
-    """Read settings as a trace or the proto3 JSON of an event log has them."""
-    known = {"batch_size": int(str(data.get("batch_size") or 1))}
-    words = {name: _word(str(data[name])) for name in ("mode", "precision", "optimizer") if data.get(name)}
-    wait = float(str(data.get("input_wait_ratio") or 0.0))
-    return JobSettings(**known, **words, input_wait_ratio=wait)  # type: ignore[arg-type]
-
-
-def _word(text: str) -> str:
-    """Turn PRECISION_FP32 and fp32 into fp32."""
-    return text.rpartition("_")[2].lower()
+def _settings(settings: JobSettings | None) -> JobSettings:
+    return settings or JobSettings(global_batch_size=1)
 
 
 def _memory(estimate: Estimate) -> MemoryPoint:

@@ -239,7 +239,7 @@ class OutcomeJournal:
                 )
                 self._trim(len(rows))
         except sqlite3.Error as error:  # predictions go on without their journal
-            _logger.error("predictions were not written down", extra={"count": len(rows), "reason": str(error)})
+            _logger.error("predictions_not_stored", extra={"count": len(rows), "reason": str(error)})
 
     def _is_known(self, prediction_id: str) -> bool:
         found = self._connection.execute("SELECT 1 FROM predictions WHERE prediction_id = ?", (prediction_id,))

@@ -1,21 +1,22 @@
-"""Settings of the program, read once: flags > COTENANT_PREDICTOR_* > TOML file > defaults."""
+"""Settings of the predictor: flags > COTENANT_PREDICTOR_* > TOML file > defaults; read once, in `commands`."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
-import tomllib
-import typing
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+import click
 
 from cotenant.local_state import local_state_dir
-from predictor_service.errors import InvalidRequestError
+from cotenant.option_types import FiniteRange, OptionalFile
+from cotenant.program_settings import ProgramSettings, setting
+from cotenant.structured_log import LEVELS
+from cotenant.tls_settings import check_server_tls, tls_setting
 
-ENVIRONMENT_PREFIX: Final = "COTENANT_PREDICTOR_"
+_PATH: Final = click.Path(path_type=Path)
 
 
 def default_state_dir() -> Path:
@@ -31,102 +32,28 @@ def default_datasets_dir() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that can be set.
+    """Everything that can be set; every field is a flag of `serve` as well."""
 
-    Attributes:
-        address: HOST:PORT of the service; port 0 = any free one.
-        metrics_address: HOST:PORT of /metrics and /healthz; empty = off.
-        state_dir: Models, uploaded graphs and the journal.
-        datasets: Folder of dataset folders to train on.
-        profiles_days: Days that profiles of running jobs are kept; 0 = none is kept.
-        profiles_rows_max: Profiles kept; the oldest leave.
-        seed: Seed of training.
-        threads: Calls served at the same time.
-        extraction_workers: Graphs described at the same time.
-        extraction_memory_bytes: Memory of one extraction worker.
-        extraction_timeout_s: Time for one graph, seconds.
-        drain_s: Time that calls under way get after SIGTERM, seconds.
-        tls_certificate_file: PEM certificate; with the key, TLS only.
-        tls_key_file: PEM key.
-        client_ca_file: PEM authority; clients must then show a certificate of it.
-        insecure: Allows other addresses than loopback without TLS.
-        log_level: debug | info | warning | error.
-        ready_file: Written with the address once the service answers.
-    """
-
-    address: str = "127.0.0.1:7070"
-    metrics_address: str = "127.0.0.1:7170"
-    state_dir: Path = field(default_factory=default_state_dir)
-    datasets: Path = field(default_factory=default_datasets_dir)
-    profiles_days: int = 90
-    profiles_rows_max: int = 100_000
-    seed: int = 0
-    threads: int = 32
-    extraction_workers: int = 1
-    extraction_memory_bytes: int = 1 << 30
-    extraction_timeout_s: float = 10.0
-    drain_s: float = 10.0
-    tls_certificate_file: Path | None = None
-    tls_key_file: Path | None = None
-    client_ca_file: Path | None = None
-    insecure: bool = False
-    log_level: str = "info"
-    ready_file: Path | None = None
+    address: str = setting("127.0.0.1:7070", "HOST:PORT of gRPC; port 0 = any free one.", metavar="HOST:PORT")
+    metrics_address: str = setting(
+        "127.0.0.1:7170", "HOST:PORT of /metrics and /healthz; empty = none.", metavar="HOST:PORT", may_be_empty=True
+    )
+    state_dir: Path = setting(default_state_dir, "Models, uploaded graphs, journal.", kind=_PATH)
+    datasets: Path = setting(default_datasets_dir, "Folder of dataset folders to train on.", kind=_PATH)
+    profiles_days: int = setting(90, "Days that profiles of running jobs are kept; 0 = none.", kind=click.IntRange(0))
+    profiles_rows_max: int = setting(100_000, "Profiles kept; the oldest leave.", kind=click.IntRange(1))
+    seed: int = setting(0, "Of training: same data and seed give the same version.")
+    threads: int = setting(32, "Calls served at the same time.", kind=click.IntRange(5, 512))
+    extraction_workers: int = setting(1, "Graphs described at the same time.", kind=click.IntRange(1, 64))
+    extraction_memory_bytes: int = setting(1 << 30, "Memory of one extraction worker.", kind=click.IntRange(1))
+    extraction_timeout_s: float = setting(10.0, "Time for one graph, seconds.", kind=FiniteRange(0, 600))
+    drain_s: float = setting(10.0, "Time for calls under way after SIGTERM, seconds.", kind=FiniteRange(0, 600))
+    tls_certificate_file: Path | None = tls_setting("tls_certificate_file")
+    tls_key_file: Path | None = tls_setting("tls_key_file")
+    client_ca_file: Path | None = tls_setting("client_ca_file")
+    insecure: bool = tls_setting("insecure")
+    log_level: str = setting("info", "Least level in the log.", kind=click.Choice(LEVELS, case_sensitive=False))
+    ready_file: Path | None = setting(None, "Written as JSON once the service answers.", kind=OptionalFile())
 
 
-def load_settings(flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None) -> Settings:
-    """Merges the sources.
-
-    Args:
-        flags: By field name; None = not given.
-        environment: Usually `os.environ`.
-        file: TOML with field names as keys; None = none.
-
-    Raises:
-        InvalidRequestError: The file cannot be read, a key is unknown, or a value has the wrong type.
-    """
-    kinds = typing.get_type_hints(Settings)
-    values: dict[str, Any] = {}
-    for name, value in _read_file(file).items():
-        if name not in kinds:
-            raise InvalidRequestError(f"{file}: unknown setting {name!r}", remedy=f"known: {', '.join(kinds)}")
-        values[name] = _convert(str(value), kinds[name], f"{file}: {name}")
-    for name, kind in kinds.items():
-        variable = ENVIRONMENT_PREFIX + name.upper()
-        if variable in environment:
-            values[name] = _convert(environment[variable], kind, variable)
-        if flags.get(name) is not None:
-            values[name] = flags[name]
-    return dataclasses.replace(Settings(), **values)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Splits HOST:PORT; the host may be in brackets.
-
-    Raises:
-        InvalidRequestError: Not of that form.
-    """
-    host, separator, port = address.rpartition(":")
-    if not separator or not host or not port.isdigit() or int(port) > 65535:
-        raise InvalidRequestError(f"{address!r} is not HOST:PORT", remedy="e.g. 127.0.0.1:7070")
-    return host.strip("[]"), int(port)
-
-
-def _read_file(file: Path | None) -> Mapping[str, object]:
-    if file is None:
-        return {}
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"{file} cannot be read ({error})", remedy="write it as TOML") from error
-
-
-def _convert(text: str, kind: object, source: str) -> object:
-    plain = next((part for part in typing.get_args(kind) if part is not type(None)), kind)
-    try:
-        if plain is bool:
-            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-        return plain(text)  # type: ignore[operator]
-    except (ValueError, KeyError):
-        name = getattr(plain, "__name__", plain)
-        raise InvalidRequestError(f"{source} is {text!r}, not of type {name}", remedy="correct it") from None
+SETTINGS = ProgramSettings(Settings, prefix="COTENANT_PREDICTOR_", check=check_server_tls)

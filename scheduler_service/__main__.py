@@ -7,10 +7,10 @@ import sys
 from cotenant.extras import run_program
 
 
-def _start() -> None:
+def _start() -> int:
     from scheduler_service.commands.main import main
 
-    main()
+    return main()
 
 
 if __name__ == "__main__":

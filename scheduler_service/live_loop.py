@@ -254,7 +254,7 @@ class LiveLoop:
             self._keep_facts(entries, error)
             return False
         if self.storage_failure:
-            _log.warning("the state can be written again")
+            _log.warning("storage_recovered")
             self.storage_failure = ""
         for record in records:
             if record.request is not None:
@@ -266,7 +266,7 @@ class LiveLoop:
     def _keep_facts(self, entries: Sequence[_Entry], error: StateUnwritableError) -> None:
         """Refuse every waiting request; facts have happened, so they stay and are tried again."""
         if not self.storage_failure:
-            _log.error("the state cannot be written", extra={"reason": error.message})
+            _log.error("storage_failed", extra={"reason": error.message})
         self.storage_failure = error.message
         waiting = [*entries, *self._inbox]
         self._inbox.clear()
@@ -284,7 +284,7 @@ class LiveLoop:
         duration_ns = read_monotonic_ns() - started_ns
         _log.log(
             _level_of(event),
-            "event",
+            "event_handled",
             extra={"event_id": self.sequence, "kind": type(event).__name__, **_identity(event)},
         )
         for observer in self.observers:
@@ -299,7 +299,7 @@ class LiveLoop:
                     heapq.heappush(self._timers, command.at_ms)
                 continue
             _log.info(
-                "command",
+                "command_performed",
                 extra={"command_id": f"{self.sequence}.{number}", "kind": type(command).__name__, **_identity(command)},
             )
             self.perform(command)
@@ -326,9 +326,9 @@ class LiveLoop:
                 self._storage, lambda: self.log.store_snapshot(snapshot, retained_events=self.retained_events)
             )
         except StateUnwritableError as error:
-            _log.warning("no snapshot", extra={"reason": error.message})
+            _log.warning("snapshot_failed", extra={"reason": error.message})
             return
-        _log.info("snapshot", extra={"event_id": snapshot.sequence})
+        _log.info("snapshot_stored", extra={"event_id": snapshot.sequence})
 
 
 def _retrieve_exception(done: asyncio.Future[str]) -> None:

@@ -12,10 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.document_rules import DOCUMENT_RULES
 from tests.support.product_reach import unreached
 from tests.support.repository_rules import RULES, Rule, Tree, tracked_tree
 
 ROOT = Path(__file__).resolve().parent.parent
+ALL_RULES = (*RULES, *DOCUMENT_RULES)
+# Apart, so that the rule about named pages does not find them here.
+PAGES = "do" + "cs"
+DECISION = "# 1. One\n\nStatus: accepted\nDate: 2026-11-21\n\n## Context\n\n## Decision\n\n## Consequences\n"
 REGISTRY = 'POLICIES = {"fifo": PolicyEntry("fifo.FirstInFirstOut")}\n'
 PROVED = {
     "scheduler_service/policy_registry.py": REGISTRY,
@@ -39,8 +44,8 @@ BROKEN_TREES: dict[str, tuple[dict[str, str], str]] = {
         "tools/cotenant/ruler.py: no program reaches it",
     ),
     "no_promises_are_left": ({"cotenant/later.py": "# TO" + "DO: think\n"}, "later.py:1"),
-    "no_machine_is_named": ({"docs/install.md": "Look below /ro" + "ot/wheels.\n"}, "install.md:1"),
-    "files_are_small_and_end_with_a_newline": ({"docs/page.md": "No end"}, "exactly one newline"),
+    "no_machine_is_named": ({f"{PAGES}/install.md": "Look below /ro" + "ot/wheels.\n"}, "install.md:1"),
+    "files_are_small_and_end_with_a_newline": ({f"{PAGES}/page.md": "No end"}, "exactly one newline"),
     "policies_have_five_headings": (PROVED, "lacks What it does:, Source:, Where we differ:, Cost:"),
     "policies_are_proved": (
         {**PROVED, "tests/paper_cases/test_fifo.py": "import scheduler_service.policies.fifo\n"},
@@ -51,7 +56,42 @@ BROKEN_TREES: dict[str, tuple[dict[str, str], str]] = {
     "the_makefile_is_small": ({"Makefile": "".join(f"t{'x' * n}: ## t\n" for n in range(11))}, "11 targets"),
     "documented_commands_exist": ({"Makefile": "setup:\n", "README.md": "Say `make coffee`.\n"}, "make coffee"),
     "documented_verbs_exist": ({"README.md": "    cotenant fly --to-the-moon\n"}, "cotenant fly is no verb"),
-    "decisions_are_numbered_pages": ({"docs/decisions/0002-second.md": "## Context\n"}, "expected the number 0001"),
+    "decisions_are_numbered_pages": (
+        {f"{PAGES}/decisions/0002-second.md": "## Context\n"},
+        "expected the number 0001",
+    ),
+    "decisions_have_a_status_and_a_date": (
+        {f"{PAGES}/decisions/0001-one.md": DECISION.replace("accepted", "accepted, probably")},
+        "say 'Status: accepted'",
+    ),
+    "pages_say_what_they_answer": ({f"{PAGES}/research/noise.md": "# Noise\n\nIt is loud.\n"}, "This page answers: "),
+    "the_index_leads_to_every_page": (
+        {f"{PAGES}/README.md": "[one](one.md)\n", f"{PAGES}/one.md": "# One\n", f"{PAGES}/research/two.md": "# Two\n"},
+        "does not lead to research/two.md",
+    ),
+    "the_glossary_is_short": (
+        {
+            f"{PAGES}/glossary.md": "| term | meaning | module |\n|---|---|---|\n"
+            + "| job | It runs. | `job.py` |\n" * 41
+        },
+        "41 terms, at most 40",
+    ),
+    "named_pages_exist": ({"cotenant/why.py": f'"""See {PAGES}/decisions/0042."""\n'}, "decisions/0042 does not exist"),
+    "links_lead_to_headings": (
+        {f"{PAGES}/page.md": "# Page\n\n[more](other.md#more)\n", f"{PAGES}/other.md": "# Other\n\n## Less\n"},
+        "other.md#more is no heading",
+    ),
+    "named_modules_exist": (
+        {"README.md": "`core/engine.py` and `core/motor.py`\n", "scheduler_service/core/engine.py": ""},
+        "core/motor.py does not exist",
+    ),
+    "retired_names_stay_away": (
+        {
+            "tests/support/renames/retired.toml": 'applied = true\n[identifiers]\nslot = "gpu_slot"\n',
+            "cotenant/place.py": "def take(*, slot: int) -> str:\n    return f'{slot}'\n",
+        },
+        "cotenant/place.py:1: slot is retired, say gpu_slot",
+    ),
 }
 
 
@@ -60,12 +100,12 @@ def repository() -> Tree:
     return tracked_tree(ROOT)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.__name__)
 def test_the_tree_keeps_the_rule(rule: Rule, repository: Tree) -> None:
     assert rule(repository) == []
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.__name__)
 def test_the_rule_complains_about_a_broken_tree(rule: Rule, tmp_path: Path) -> None:
     files, expected = BROKEN_TREES[rule.__name__]
     for path, text in files.items():
@@ -93,9 +133,57 @@ def test_modules_are_reached_by_imports_tables_and_file_names() -> None:
 
 
 def test_an_empty_tree_breaks_no_rule(tmp_path: Path) -> None:
-    assert {rule.__name__: rule(Tree(root=tmp_path, paths=())) for rule in RULES} == {
-        rule.__name__: [] for rule in RULES
+    assert {rule.__name__: rule(Tree(root=tmp_path, paths=())) for rule in ALL_RULES} == {
+        rule.__name__: [] for rule in ALL_RULES
     }
+
+
+def complaints_about(folder: Path, name: str, files: dict[str, str]) -> list[str]:
+    """Return what the document rule of that name says about a tree of these files."""
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    rules = {rule.__name__: rule for rule in DOCUMENT_RULES}
+    return rules[name](Tree(root=folder, paths=tuple(files)))
+
+
+@pytest.mark.parametrize("count", [20, 21])
+def test_there_is_room_for_twenty_decisions(count: int, tmp_path: Path) -> None:
+    records = {f"{PAGES}/decisions/{number:04d}-one.md": DECISION for number in range(1, count + 1)}
+    assert len(complaints_about(tmp_path, "decisions_are_numbered_pages", records)) == count - 20
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "complaint"),
+    [
+        ("accepted", "superseded by 0001", None),
+        ("accepted", "superseded by 0009", "superseded by 0009, which does not exist"),
+        ("2026-11-21", "yesterday", "line 4: say 'Date: YEAR-MONTH-DAY'"),
+    ],
+)
+def test_a_decision_is_superseded_by_one_that_exists(
+    before: str, after: str, complaint: str | None, tmp_path: Path
+) -> None:
+    path = f"{PAGES}/decisions/0001-one.md"
+    found = complaints_about(tmp_path, "decisions_have_a_status_and_a_date", {path: DECISION.replace(before, after)})
+    assert found == ([f"{path}: {complaint}"] if complaint else [])
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        ("decision 1 and Decision 0001", []),
+        ("decisions 7", ["decisions/0007"]),
+        (f"{PAGES}/decisions/0001-one.md.", []),
+        (f"{PAGES}/decisions/0001 in {PAGES}/decisions", []),
+        (f"{PAGES}/decisions/0001-two.md", ["decisions/0001-two.md"]),
+    ],
+)
+def test_pages_are_named_by_path_or_by_number(words: str, missing: list[str], tmp_path: Path) -> None:
+    files = {f"{PAGES}/decisions/0001-one.md": DECISION, "protos/why.proto": f"// {words}\n"}
+    assert complaints_about(tmp_path, "named_pages_exist", files) == [
+        f"protos/why.proto: {PAGES}/{page} does not exist" for page in missing
+    ]
 
 
 def generate_stubs(contract: Path, output: Path) -> subprocess.CompletedProcess[str]:

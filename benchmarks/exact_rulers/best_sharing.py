@@ -1,7 +1,7 @@
 """Who shares with whom so that all ends together come soonest: the ruler of sjf_bsbf.
 
 Every new job either waits or takes exactly the GPUs that it needs from running jobs, at most one new job per GPU. A
-choice of GPUs with a sub-batch is a pattern, and its price is what sharing gains against waiting for those partners.
+choice of GPUs with a micro-batch is a pattern, and its price is what sharing gains against waiting for those partners.
 
 Source:
     The SJF-BSBF paper, section V-A: Theorem 1 for pairs, Algorithm 1 lines 16-18 for gangs.
@@ -22,8 +22,8 @@ class SharingJob:
     """A new job.
 
     Attributes:
-        rests_ms: How long it needs alone, by sub-batch; the largest one is the full batch.
-        beside: By GPU and sub-batch: the running job there, or absent where memory or consent forbid it.
+        rests_ms: How long it needs alone, by micro-batch; the largest one is the full batch.
+        beside: By GPU and micro-batch: the running job there, or absent where memory or consent forbid it.
         partner_of: The running job's name, by GPU.
     """
 
@@ -36,22 +36,22 @@ class SharingJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestSharing:
-    """An optimum: GPUs and sub-batch of every job that shares, and what all of that gains against waiting."""
+    """An optimum: GPUs and micro-batch of every job that shares, and what all of that gains against waiting."""
 
     shares: Mapping[str, tuple[tuple[str, ...], int]]
     gain_ms: float
 
 
 def share_best(jobs: Sequence[SharingJob]) -> BestSharing:
-    """Return the best of all matchings; the number of patterns is (GPUs choose gang) per job and sub-batch."""
+    """Return the best of all matchings; the number of patterns is (GPUs choose gang) per job and micro-batch."""
     program = IntegerProgram()
     choices: dict[int, tuple[str, tuple[str, ...], int]] = {}
     by_gpu: dict[str, dict[int, float]] = {}
     for job in jobs:
         mine: dict[int, float] = {}
-        for gpu_ids, sub_batch, gain_ms in _options(job):
+        for gpu_ids, micro_batch_size, gain_ms in _options(job):
             number = program.add(-gain_ms)
-            choices[number] = (job.name, gpu_ids, sub_batch)
+            choices[number] = (job.name, gpu_ids, micro_batch_size)
             mine[number] = 1.0
             for gpu_id in gpu_ids:
                 by_gpu.setdefault(gpu_id, {})[number] = 1.0
@@ -67,15 +67,15 @@ def share_best(jobs: Sequence[SharingJob]) -> BestSharing:
 
 
 def _options(job: SharingJob) -> list[tuple[tuple[str, ...], int, float]]:
-    """Return every choice of GPUs and sub-batch that gains something; a partner on several GPUs counts once."""
+    """Return every choice of GPUs and micro-batch that gains something; a partner on several GPUs counts once."""
     found = []
     full_rest_ms = job.rests_ms[max(job.rests_ms)]
-    for sub_batch, rest_ms in job.rests_ms.items():
-        gpu_ids = sorted(gpu_id for gpu_id, sub in job.beside if sub == sub_batch)
+    for micro_batch_size, rest_ms in job.rests_ms.items():
+        gpu_ids = sorted(gpu_id for gpu_id, sub in job.beside if sub == micro_batch_size)
         for chosen in combinations(gpu_ids, job.gpus):
-            partners = {job.partner_of[gpu_id]: job.beside[gpu_id, sub_batch] for gpu_id in chosen}
+            partners = {job.partner_of[gpu_id]: job.beside[gpu_id, micro_batch_size] for gpu_id in chosen}
             beside = list(partners.values())
             gain_ms = waiting_sum_ms(full_rest_ms, beside) - shared_sum_ms(rest_ms, beside)
             if gain_ms > 0:
-                found.append((chosen, sub_batch, gain_ms))
+                found.append((chosen, micro_batch_size, gain_ms))
     return found

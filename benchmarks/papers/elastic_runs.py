@@ -136,7 +136,7 @@ def elastic_request(job_id: str, key: str, gpus: Sequence[int], *, batch: int, s
         key=key,
         gpus=gpus[0],
         allowed_gpus=tuple(gpus),
-        batch=batch,
+        global_batch_size=batch,
         steps_total=max(steps_total, 1),
         share=Share.NEVER,
         restart_limit=1_000,

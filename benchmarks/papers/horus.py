@@ -7,7 +7,7 @@ Prints JSON; the simulation needs the public data of COTENANT_SHARED_DATA. Every
 ratios are taken per seed. Three and more jobs on a GPU slow each other down by the sum of what pairs do (pairwise), or
 by their summed utilization, as pairs do (summed), or pairs and crowds alike by the range that section 3.2 prints
 (printed, the testbed only). `partners` says what choosing who shares can be worth, `slowdowns` what less interference
-is. docs/papers.md says what stands in for what.
+is. docs/research/reproduction-horus.md says what replaces what.
 """
 
 from __future__ import annotations

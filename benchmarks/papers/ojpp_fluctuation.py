@@ -211,7 +211,7 @@ def _job(
         job_id=name,
         key=kind,
         gpus=gpus,
-        batch=gpus,
+        global_batch_size=gpus,
         steps_total=round(length_min * MINUTE_MS / step_ms),
         share=share,
         max_slowdown_ratio=100.0,

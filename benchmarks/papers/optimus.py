@@ -227,7 +227,7 @@ def _request(plan: Mapping[str, Any], name: str, *, steps: int) -> JobRequest:
         key=name,
         gpus=plan["asked_workers"],
         allowed_gpus=tuple(range(1, int(plan["workers_max"]) + 1)),
-        batch=SPLITTABLE_BATCH,
+        global_batch_size=SPLITTABLE_BATCH,
         steps_total=steps,
         share=Share.NEVER,
         restart_limit=1_000,

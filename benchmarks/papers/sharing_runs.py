@@ -138,7 +138,10 @@ def on_one_gpu(trace: Trace) -> Trace:
         for place, kind in trace.truth.kinds.items()
     }
     jobs = [
-        replace(job, request=replace(job.request, gpus=1, allowed_gpus=(), batch=_share(trace.truth.kinds[place])))
+        replace(
+            job,
+            request=replace(job.request, gpus=1, allowed_gpus=(), global_batch_size=_share(trace.truth.kinds[place])),
+        )
         for job in trace.jobs
         for place in [(job.request.key, EVERY_DEVICE)]
     ]

@@ -4,7 +4,7 @@
         [--parts interference table_3 table_4 loads pollux physical equal_widths tiresias]
 
 Prints JSON; needs the public data of COTENANT_SHARED_DATA for measured interference and Pollux' workloads. Every policy
-of a seed meets the same jobs; ratios are taken per seed. docs/papers.md says what stands in for what.
+of a seed meets the same jobs; ratios are taken per seed. What replaces what: docs/research/reproduction-sjf-bsbf.md.
 """
 
 from __future__ import annotations

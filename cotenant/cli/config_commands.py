@@ -30,7 +30,8 @@ def config() -> None:
 @with_session
 def view(session: Session, /) -> None:
     """Show every setting with its origin."""
-    values = {**dataclasses.asdict(session.settings), "state_dir": str(state_folder(session.settings))}
+    found = {**dataclasses.asdict(session.settings), "state_dir": state_folder(session.settings)}
+    values = {name: value if isinstance(value, float) else str(value or "") for name, value in found.items()}
     origins = session.resolved.origins
     if not session.output.is_for_people:
         path = str(config_file_path(os.environ))

@@ -143,7 +143,7 @@ def parse_resources(text: str) -> prediction_pb2.TrainingResources:
     if match is None:
         raise InputError(f"{text!r} is not WORKERS[xSERVERS][@BATCH]", remedy="e.g. --ask 8, --ask 8x4, --ask 8x4@256")
     workers, servers, batch_size = (int(group or 0) for group in match.groups())
-    return prediction_pb2.TrainingResources(workers=workers, servers=servers, batch_size=batch_size)
+    return prediction_pb2.TrainingResources(workers=workers, servers=servers, global_batch_size=batch_size)
 
 
 def end_lines(answer: prediction_pb2.FitLossCurveResponse) -> list[tuple[str, str]]:
@@ -193,7 +193,7 @@ def speed_rows(answer: prediction_pb2.FitSpeedModelResponse) -> list[Row]:
             cells=(
                 str(item.resources.workers),
                 str(item.resources.servers or 1),
-                str(item.resources.batch_size or 1),
+                str(item.resources.global_batch_size or 1),
                 f"{item.steps_per_s:.4g}",
                 quantities.format_duration(item.remaining_ms) if item.HasField("remaining_ms") else "-",
             )
@@ -227,7 +227,7 @@ def _read_samples(table: NumberTable) -> list[prediction_pb2.SpeedSample]:
         return [
             prediction_pb2.SpeedSample(
                 resources=prediction_pb2.TrainingResources(
-                    workers=round(worker_count), servers=round(server_count), batch_size=round(batch)
+                    workers=round(worker_count), servers=round(server_count), global_batch_size=round(batch)
                 ),
                 steps_per_s=steps_per_s,
             )

@@ -61,7 +61,7 @@ def coded_reason(reason: scheduling_pb2.Reason) -> str:
 
 def neighbour_names(job: scheduling_pb2.Job, names: Mapping[str, str]) -> str:
     """Returns who shares GPUs with the job, by name where it is known."""
-    return ",".join(names.get(neighbour.job_id) or neighbour.job_id for neighbour in job.neighbours)
+    return ",".join(names.get(neighbour.job_id) or neighbour.job_id for neighbour in job.co_located_jobs)
 
 
 def job_columns(*, wide: bool) -> Sequence[Column]:
@@ -160,12 +160,12 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
         ("reason", coded_reason(job.reason)),
         ("command", " ".join(job.spec.command)),
         ("steps", f"{job.steps_done} of {job.spec.steps_total}" + (f", loss {job.loss:.4g}" if job.loss else "")),
-        ("attempt", f"{job.attempt}, restarts {job.restarts}, out of memory {job.out_of_memory}"),
+        ("attempt", f"{job.attempt}, restarts {job.restarts}, out of memory {job.out_of_memory_count}"),
         ("times", _times_text(job)),
         ("placed", ", ".join(f"{a.gpu_id} (rank {a.rank})" for a in job.assignments) + f" on {job.node_id}"),
         *_memory_lines(job, enforcements),
         *_speed_lines(job),
-        *[("beside", neighbour_text(neighbour)) for neighbour in job.neighbours],
+        *[("beside", neighbour_text(neighbour)) for neighbour in job.co_located_jobs],
     ]
     if not job.assignments:
         lines = [line for line in lines if line[0] != "placed"]
@@ -220,7 +220,7 @@ def _speed_lines(job: scheduling_pb2.Job) -> list[tuple[str, str]]:
     return lines
 
 
-def pair_basis(neighbour: scheduling_pb2.Neighbour) -> str:
+def pair_basis(neighbour: scheduling_pb2.CoLocatedJob) -> str:
     """Returns what is known of a job beside another one, e.g. measured 3 times."""
     times = neighbour.times_measured
     if times:
@@ -236,7 +236,7 @@ _BASES = {
 }
 
 
-def neighbour_text(neighbour: scheduling_pb2.Neighbour) -> str:
+def neighbour_text(neighbour: scheduling_pb2.CoLocatedJob) -> str:
     """Returns what is expected and measured of a job beside another one."""
     parts = []
     if neighbour.HasField("predicted_slowdown_ratio"):

@@ -13,7 +13,7 @@ from cotenant import __version__
 from cotenant.cli.exit_codes import EXIT_CODES_HELP, exit_code_of
 from cotenant.cli.session import tell
 from cotenant.client_errors import CotenantError, ServiceError
-from cotenant.command_run import run_command
+from cotenant.command_run import HELP, run_command
 from cotenant.nearest_name import did_you_mean
 
 # Verb -> module and attribute. Loaded when used, so that completion and --help stay fast.
@@ -85,7 +85,7 @@ class VerbGroup(click.Group):
             formatter.write_dl([(verb, entry[2]) for verb, entry in VERBS.items()])
 
 
-_HELP = """Predicts what training jobs will need, and lets them share GPUs.
+_HELP = """Predict what training jobs will need, and let them share GPUs.
 
 \b
 Try it:        cotenant demo
@@ -102,7 +102,7 @@ Settings: flags, then COTENANT_* variables, then $XDG_CONFIG_HOME/cotenant/confi
     cls=VerbGroup,
     help=_HELP,
     epilog=EXIT_CODES_HELP,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings=HELP,
 )
 @click.version_option(__version__, prog_name="cotenant")
 def cotenant() -> None:

@@ -65,8 +65,8 @@ def _pair_row(pair: prediction_pb2.MeasuredPair, job_names: dict[str, str], at_m
     seen = f"{quantities.format_duration(at_ms - pair.newest_at_ms)} ago" if pair.newest_at_ms else "-"
     interval = f"{quantities.format_slowdown(pair.lower)} .. {quantities.format_slowdown(pair.upper)}"
     cells = [
-        _job_text(pair.victim_job_key, pair.victim_batch_size, job_names),
-        _job_text(pair.other_job_key, pair.other_batch_size, job_names),
+        _job_text(pair.victim_job_key, pair.victim_global_batch_size, job_names),
+        _job_text(pair.other_job_key, pair.other_global_batch_size, job_names),
         quantities.format_slowdown(pair.slowdown_ratio),
         interval,
         str(pair.times_measured),

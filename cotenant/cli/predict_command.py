@@ -13,11 +13,11 @@ from cotenant.cli.exit_codes import ExitCode
 from cotenant.cli.formats import emit_message
 from cotenant.cli.graph_input import load_graph
 from cotenant.cli.prediction_views import (
+    micro_batch_columns,
+    micro_batch_rows,
     prediction_lines,
     quantity_columns,
     quantity_rows,
-    sub_batch_columns,
-    sub_batch_rows,
 )
 from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.cli.settings import point_at_state
@@ -49,7 +49,11 @@ OFFLINE_TIMEOUT_S = 600.0
 @click.option("--input-wait-ratio", type=click.FloatRange(0, 1, max_open=True), default=0.0, show_default=True)
 @click.option("--bind", "bindings", multiple=True, metavar="NAME=SIZE", help="Size of a symbolic dimension.")
 @click.option(
-    "--sub-batch", "sub_batches", multiple=True, type=click.IntRange(1, 1_000_000), help="Ask for it as well."
+    "--micro-batch-size",
+    "micro_batch_sizes",
+    multiple=True,
+    type=click.IntRange(1, 1_000_000),
+    help="Ask for it as well.",
 )
 @click.option("--offline", is_flag=True, help="Without a running predictor (starts slower).")
 @with_session
@@ -66,7 +70,7 @@ def predict(
     mode: str,
     input_wait_ratio: float,
     bindings: tuple[str, ...],
-    sub_batches: tuple[int, ...],
+    micro_batch_sizes: tuple[int, ...],
     offline: bool,
 ) -> None:
     """Predict what training GRAPH (an ONNX file) needs; exit 4 when it will not fit, or nobody can tell.
@@ -86,8 +90,8 @@ def predict(
         settings=settings,
         device=device or session.settings.device,
         device_memory_bytes=parse_bytes(device_memory) if device_memory else 0,
-        sub_batches=sub_batches,
-        find_largest_batch=True,
+        micro_batch_sizes=micro_batch_sizes,
+        find_largest_batch_size=True,
     )
     if offline or _nobody_configured(session):
         answer = _predict_offline(graph, request)
@@ -120,9 +124,9 @@ def show_prediction(session: Session, answer: prediction_pb2.PredictJobResponse,
         emit_message(answer, session.output, names=[answer.prediction_id])
         return
     show(render_table(quantity_columns(answer), quantity_rows(answer), session.width))
-    if answer.sub_batches:
+    if answer.micro_batches:
         show("")
-        show(render_table(sub_batch_columns(answer), sub_batch_rows(answer), session.width))
+        show(render_table(micro_batch_columns(answer), micro_batch_rows(answer), session.width))
     show("")
     show(render_labelled(prediction_lines(answer, device), session.width))
 
@@ -151,7 +155,7 @@ def _predict_offline(graph: Path, request: prediction_pb2.PredictJobRequest) -> 
 
 def _offline_flags(request: prediction_pb2.PredictJobRequest) -> list[str]:
     settings = request.settings
-    flags = ["--device", request.device, "--batch-size", str(settings.batch_size), "-o", "json"]
+    flags = ["--device", request.device, "--batch-size", str(settings.global_batch_size), "-o", "json"]
     flags += ["--optimizer", _short(resources_pb2.Optimizer.Name(settings.optimizer), "OPTIMIZER_")]
     flags += ["--precision", _short(resources_pb2.Precision.Name(settings.precision), "PRECISION_")]
     flags += ["--input-wait-ratio", str(settings.input_wait_ratio)]
@@ -161,8 +165,8 @@ def _offline_flags(request: prediction_pb2.PredictJobRequest) -> list[str]:
         flags += ["--mode", "infer"]
     if request.device_memory_bytes:
         flags += ["--device-memory-bytes", str(request.device_memory_bytes)]
-    for sub_batch in request.sub_batches:
-        flags += ["--sub-batch", str(sub_batch)]
+    for micro_batch_size in request.micro_batch_sizes:
+        flags += ["--micro-batch-size", str(micro_batch_size)]
     return flags
 
 

@@ -22,8 +22,8 @@ def quantity_columns(answer: prediction_pb2.PredictJobResponse) -> Sequence[Colu
     )
 
 
-def sub_batch_columns(answer: prediction_pb2.PredictJobResponse) -> Sequence[Column]:
-    """Returns the headings of the sub-batches."""
+def micro_batch_columns(answer: prediction_pb2.PredictJobResponse) -> Sequence[Column]:
+    """Returns the headings of the micro-batches."""
     return (
         Column(title="SUB-BATCH", right=True),
         Column(title="ACCUMULATED", right=True),
@@ -61,27 +61,27 @@ def _row(label: str, estimate: resources_pb2.Estimate, show: quantities.Format) 
     return Row(cells=(label, show(estimate.value), interval, bound, level), styles=((4, style),))
 
 
-def sub_batch_rows(answer: prediction_pb2.PredictJobResponse) -> list[Row]:
-    """Returns one row per sub-batch that was asked about."""
+def micro_batch_rows(answer: prediction_pb2.PredictJobResponse) -> list[Row]:
+    """Returns one row per micro-batch that was asked about."""
     return [
         Row(
             cells=(
-                str(point.sub_batch),
+                str(point.micro_batch_size),
                 str(point.accumulation_steps),
                 quantities.format_gib(point.memory_bytes.value),
                 quantities.format_gib(point.memory_bytes.upper_99),
                 quantities.format_ms(point.step_ms.value),
             )
         )
-        for point in answer.sub_batches
+        for point in answer.micro_batches
     ]
 
 
 def prediction_lines(answer: prediction_pb2.PredictJobResponse, device: str) -> list[tuple[str, str]]:
     """Returns the verdict and where the numbers come from, as labelled lines."""
     lines = [("fits", _verdict(answer, device))]
-    if answer.HasField("largest_batch_that_fits"):
-        largest = answer.largest_batch_that_fits
+    if answer.HasField("largest_batch_size_that_fits"):
+        largest = answer.largest_batch_size_that_fits
         bound = f"bound ({NOT_CALIBRATED})" if answer.memory_bytes.range_not_calibrated else "99 % bound"
         lines.append(("largest batch", f"{largest} fits by the {bound}" if largest else "none fits"))
     lines += [

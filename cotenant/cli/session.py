@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Concatenate, ParamSpec
 
-import click
 from rich.console import Console
 from rich.text import Text
 
 from cotenant.cli.formats import OutputFormat
-from cotenant.cli.settings import ResolvedSettings, Settings, resolve_settings
+from cotenant.cli.settings import SETTINGS, Settings, resolve_settings
 from cotenant.client import PredictorClient, SchedulerClient, open_channel
-from cotenant.client_errors import InputError
-from cotenant.nearest_name import did_you_mean
+from cotenant.program_settings import Resolved
 
 WIDTH_WITHOUT_TERMINAL = 160
 P = ParamSpec("P")
@@ -27,7 +25,7 @@ P = ParamSpec("P")
 class Session:
     """One run of one verb."""
 
-    resolved: ResolvedSettings
+    resolved: Resolved[Settings]
     output: OutputFormat
 
     @property
@@ -86,21 +84,14 @@ def with_session(
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         flags = {name: kwargs.pop(name, None) for name in _SESSION_FLAGS}
         resolved = resolve_settings(flags)
-        function(Session(resolved=resolved, output=_read_output(resolved.settings.output)), *args, **kwargs)
+        function(Session(resolved=resolved, output=OutputFormat(resolved.settings.output)), *args, **kwargs)
 
     decorated: Callable[P, None] = run
-    for option in reversed(_OPTIONS):
-        decorated = option(decorated)
+    for name in reversed(_SESSION_FLAGS):
+        decorated = SETTINGS.option(name)(decorated)
     return decorated
 
 
-def _read_output(name: str) -> OutputFormat:
-    if name not in _FORMATS:
-        raise InputError(f"unknown output format {name!r}", remedy=did_you_mean(name, _FORMATS))
-    return OutputFormat(name)
-
-
-_FORMATS = [output.value for output in OutputFormat]
 _SESSION_FLAGS = (
     "output",
     "scheduler",
@@ -109,15 +100,4 @@ _SESSION_FLAGS = (
     "tls_ca_file",
     "tls_certificate_file",
     "tls_key_file",
-)
-_OPTIONS = (
-    click.option("-o", "--output", type=click.Choice(_FORMATS), help="Output format.  [default: table]"),
-    click.option("--scheduler", metavar="HOST:PORT", help="Where the scheduler listens."),
-    click.option("--predictor", metavar="HOST:PORT", help="Where the predictor listens."),
-    click.option("--timeout", "timeout_s", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Deadline."),
-    click.option("--tls-ca-file", type=click.Path(dir_okay=False), help="Certificate authority of the services."),
-    click.option(
-        "--tls-certificate-file", type=click.Path(dir_okay=False), help="Your own certificate, where asked for."
-    ),
-    click.option("--tls-key-file", type=click.Path(dir_okay=False), help="Key of your certificate."),
 )

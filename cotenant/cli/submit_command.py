@@ -230,6 +230,6 @@ def _predict(
         settings=job.spec.settings,
         device=device,
         device_memory_bytes=memory_bytes,
-        find_largest_batch=True,
+        find_largest_batch_size=True,
     )
     return session.predictor().predict_job(request)

@@ -159,7 +159,7 @@ class Hello(_message.Message):
     cpu_cores: _builtins.float
     host_memory_bytes: _builtins.int
     no_profiles: _builtins.bool
-    """Nothing that is measured on this node may be kept by anybody."""
+    """No measurement of this node may be kept: neither as a profile nor as the outcome of a prediction."""
     instance_id: _builtins.str
     """Chosen at random at every start of the agent's process; empty = an agent that does not say it."""
     @_builtins.property
@@ -345,14 +345,14 @@ class Heartbeat(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     GPUS_FIELD_NUMBER: _builtins.int
-    STRETCHES_FIELD_NUMBER: _builtins.int
+    MEASUREMENT_WINDOWS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     @_builtins.property
     def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptObservation]: ...
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuObservation]: ...
     @_builtins.property
-    def stretches(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.MeasuredStretch]:
+    def measurement_windows(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.MeasurementWindow]:
         """At most 20, oldest first; sent again until a heartbeat that carried them is acknowledged."""
 
     def __init__(
@@ -361,11 +361,11 @@ class Heartbeat(_message.Message):
         sequence: _builtins.int = ...,
         attempts: _abc.Iterable[Global___AttemptObservation] | None = ...,
         gpus: _abc.Iterable[Global___GpuObservation] | None = ...,
-        stretches: _abc.Iterable[_resources_pb2.MeasuredStretch] | None = ...,
+        measurement_windows: _abc.Iterable[_resources_pb2.MeasurementWindow] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "gpus", b"gpus", "sequence", b"sequence", "stretches", b"stretches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "gpus", b"gpus", "measurement_windows", b"measurement_windows", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -399,7 +399,7 @@ class AttemptObservation(_message.Message):
     memory_bytes: _builtins.int
     memory_peak_bytes: _builtins.int
     checkpoint_step: _builtins.int
-    """Step of the newest believed checkpoint; -1 = none."""
+    """Step of the newest complete checkpoint; -1 = none."""
     @_builtins.property
     def key(self) -> Global___AttemptKey: ...
     @_builtins.property
@@ -536,7 +536,7 @@ class AttemptExited(_message.Message):
     log_tail: _builtins.str
     """Last lines of the log, at most 4 KiB."""
     detail: _builtins.str
-    """In words: what happened, what was used, who was beside."""
+    """In words: what happened, what was used, which jobs were co-located."""
     @_builtins.property
     def key(self) -> Global___AttemptKey: ...
     def __init__(
@@ -672,12 +672,13 @@ class LaunchJob(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     SPEC_FIELD_NUMBER: _builtins.int
     ASSIGNMENTS_FIELD_NUMBER: _builtins.int
-    SUB_BATCH_FIELD_NUMBER: _builtins.int
+    MICRO_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     ACCUMULATION_STEPS_FIELD_NUMBER: _builtins.int
     GRANTED_FENCES_FIELD_NUMBER: _builtins.int
     MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     STEPS_DONE_FIELD_NUMBER: _builtins.int
-    sub_batch: _builtins.int
+    micro_batch_size: _builtins.int
+    """Samples per GPU and pass."""
     accumulation_steps: _builtins.int
     memory_limit_bytes: _builtins.int
     steps_done: _builtins.int
@@ -697,7 +698,7 @@ class LaunchJob(_message.Message):
         key: Global___AttemptKey | None = ...,
         spec: _scheduling_pb2.JobSpec | None = ...,
         assignments: _abc.Iterable[_scheduling_pb2.Assignment] | None = ...,
-        sub_batch: _builtins.int = ...,
+        micro_batch_size: _builtins.int = ...,
         accumulation_steps: _builtins.int = ...,
         granted_fences: _abc.Iterable[_builtins.int] | None = ...,
         memory_limit_bytes: _builtins.int = ...,
@@ -705,7 +706,7 @@ class LaunchJob(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulation_steps", b"accumulation_steps", "assignments", b"assignments", "granted_fences", b"granted_fences", "key", b"key", "memory_limit_bytes", b"memory_limit_bytes", "spec", b"spec", "steps_done", b"steps_done", "sub_batch", b"sub_batch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulation_steps", b"accumulation_steps", "assignments", b"assignments", "granted_fences", b"granted_fences", "key", b"key", "memory_limit_bytes", b"memory_limit_bytes", "micro_batch_size", b"micro_batch_size", "spec", b"spec", "steps_done", b"steps_done"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -83,9 +83,9 @@ class PredictJobRequest(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
     DEVICE_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
-    SUB_BATCHES_FIELD_NUMBER: _builtins.int
+    MICRO_BATCH_SIZES_FIELD_NUMBER: _builtins.int
     EXPLAIN_FIELD_NUMBER: _builtins.int
-    FIND_LARGEST_BATCH_FIELD_NUMBER: _builtins.int
+    FIND_LARGEST_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     CONFIDENCE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """UUID chosen by the caller; same id and body = same answer, other body = ALREADY_EXISTS."""
@@ -103,15 +103,15 @@ class PredictJobRequest(_message.Message):
     """Device memory, bytes; 0 = the known size of the device type. Picks among types that a short name fits alike."""
     explain: _builtins.bool
     """Fills Estimate.explanation."""
-    find_largest_batch: _builtins.bool
-    """Fills largest_batch_that_fits."""
+    find_largest_batch_size: _builtins.bool
+    """Fills largest_batch_size_that_fits."""
     confidence: _builtins.float
     """Coverage of the intervals; 0 = 0.9."""
     @_builtins.property
     def settings(self) -> _resources_pb2.JobSettings: ...
     @_builtins.property
-    def sub_batches(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Sub-batches for which memory and step time are wanted as well (gradient accumulation)."""
+    def micro_batch_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Micro-batch sizes for which memory and step time are wanted as well (gradient accumulation)."""
 
     def __init__(
         self,
@@ -123,14 +123,14 @@ class PredictJobRequest(_message.Message):
         settings: _resources_pb2.JobSettings | None = ...,
         device: _builtins.str = ...,
         device_memory_bytes: _builtins.int = ...,
-        sub_batches: _abc.Iterable[_builtins.int] | None = ...,
+        micro_batch_sizes: _abc.Iterable[_builtins.int] | None = ...,
         explain: _builtins.bool = ...,
-        find_largest_batch: _builtins.bool = ...,
+        find_largest_batch_size: _builtins.bool = ...,
         confidence: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "graph_sha256", b"graph_sha256", "onnx_graph", b"onnx_graph", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "device", b"device", "device_memory_bytes", b"device_memory_bytes", "explain", b"explain", "find_largest_batch", b"find_largest_batch", "graph", b"graph", "graph_sha256", b"graph_sha256", "onnx_graph", b"onnx_graph", "request_id", b"request_id", "settings", b"settings", "sub_batches", b"sub_batches", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "device", b"device", "device_memory_bytes", b"device_memory_bytes", "explain", b"explain", "find_largest_batch_size", b"find_largest_batch_size", "graph", b"graph", "graph_sha256", b"graph_sha256", "micro_batch_sizes", b"micro_batch_sizes", "onnx_graph", b"onnx_graph", "request_id", b"request_id", "settings", b"settings", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_graph: _TypeAlias = _typing.Literal["onnx_graph", "graph_sha256"]  # noqa: Y015
     _WhichOneofArgType_graph: _TypeAlias = _typing.Literal["graph", b"graph"]  # noqa: Y015
@@ -150,8 +150,8 @@ class PredictJobResponse(_message.Message):
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     STEP_MS_FIELD_NUMBER: _builtins.int
     FITS_FIELD_NUMBER: _builtins.int
-    LARGEST_BATCH_THAT_FITS_FIELD_NUMBER: _builtins.int
-    SUB_BATCHES_FIELD_NUMBER: _builtins.int
+    LARGEST_BATCH_SIZE_THAT_FITS_FIELD_NUMBER: _builtins.int
+    MICRO_BATCHES_FIELD_NUMBER: _builtins.int
     GRAPH_FIELD_NUMBER: _builtins.int
     DEVICE_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
@@ -163,8 +163,8 @@ class PredictJobResponse(_message.Message):
     utilization_metric: _resources_pb2.UtilizationMetric.ValueType
     fits: _builtins.bool
     """Whether memory_bytes.upper_99 stays within the device; false where device_memory_bytes is not known."""
-    largest_batch_that_fits: _builtins.int
-    """Largest batch whose memory upper_99 fits; 0 = none. Only when asked for."""
+    largest_batch_size_that_fits: _builtins.int
+    """Largest batch size on one GPU whose memory upper_99 fits; 0 = none. Only when asked for."""
     device_memory_bytes: _builtins.int
     """0 = not known: a generic device type of which the request states no memory."""
     job_key: _builtins.str
@@ -188,7 +188,7 @@ class PredictJobResponse(_message.Message):
         """Milliseconds of one optimizer step at the full batch on one GPU."""
 
     @_builtins.property
-    def sub_batches(self) -> _containers.RepeatedCompositeFieldContainer[Global___SubBatchEstimate]: ...
+    def micro_batches(self) -> _containers.RepeatedCompositeFieldContainer[Global___MicroBatchEstimate]: ...
     @_builtins.property
     def graph(self) -> _resources_pb2.GraphSummary: ...
     @_builtins.property
@@ -204,8 +204,8 @@ class PredictJobResponse(_message.Message):
         memory_bytes: _resources_pb2.Estimate | None = ...,
         step_ms: _resources_pb2.Estimate | None = ...,
         fits: _builtins.bool = ...,
-        largest_batch_that_fits: _builtins.int | None = ...,
-        sub_batches: _abc.Iterable[Global___SubBatchEstimate] | None = ...,
+        largest_batch_size_that_fits: _builtins.int | None = ...,
+        micro_batches: _abc.Iterable[Global___MicroBatchEstimate] | None = ...,
         graph: _resources_pb2.GraphSummary | None = ...,
         device_memory_bytes: _builtins.int = ...,
         warnings: _abc.Iterable[_resources_pb2.Warning] | None = ...,
@@ -213,32 +213,32 @@ class PredictJobResponse(_message.Message):
         device: _builtins.str = ...,
         device_is_generic: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_largest_batch_that_fits", b"_largest_batch_that_fits", "_sm_activity_ratio", b"_sm_activity_ratio", "graph", b"graph", "largest_batch_that_fits", b"largest_batch_that_fits", "memory_bytes", b"memory_bytes", "sm_activity_ratio", b"sm_activity_ratio", "step_ms", b"step_ms", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_largest_batch_size_that_fits", b"_largest_batch_size_that_fits", "_sm_activity_ratio", b"_sm_activity_ratio", "graph", b"graph", "largest_batch_size_that_fits", b"largest_batch_size_that_fits", "memory_bytes", b"memory_bytes", "sm_activity_ratio", b"sm_activity_ratio", "step_ms", b"step_ms", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_largest_batch_that_fits", b"_largest_batch_that_fits", "_sm_activity_ratio", b"_sm_activity_ratio", "device", b"device", "device_is_generic", b"device_is_generic", "device_memory_bytes", b"device_memory_bytes", "fits", b"fits", "graph", b"graph", "job_key", b"job_key", "largest_batch_that_fits", b"largest_batch_that_fits", "memory_bytes", b"memory_bytes", "model_version", b"model_version", "prediction_id", b"prediction_id", "sm_activity_ratio", b"sm_activity_ratio", "step_ms", b"step_ms", "sub_batches", b"sub_batches", "utilization_metric", b"utilization_metric", "utilization_ratio", b"utilization_ratio", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_largest_batch_size_that_fits", b"_largest_batch_size_that_fits", "_sm_activity_ratio", b"_sm_activity_ratio", "device", b"device", "device_is_generic", b"device_is_generic", "device_memory_bytes", b"device_memory_bytes", "fits", b"fits", "graph", b"graph", "job_key", b"job_key", "largest_batch_size_that_fits", b"largest_batch_size_that_fits", "memory_bytes", b"memory_bytes", "micro_batches", b"micro_batches", "model_version", b"model_version", "prediction_id", b"prediction_id", "sm_activity_ratio", b"sm_activity_ratio", "step_ms", b"step_ms", "utilization_metric", b"utilization_metric", "utilization_ratio", b"utilization_ratio", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__largest_batch_that_fits: _TypeAlias = _typing.Literal["largest_batch_that_fits"]  # noqa: Y015
-    _WhichOneofArgType__largest_batch_that_fits: _TypeAlias = _typing.Literal["_largest_batch_that_fits", b"_largest_batch_that_fits"]  # noqa: Y015
+    _WhichOneofReturnType__largest_batch_size_that_fits: _TypeAlias = _typing.Literal["largest_batch_size_that_fits"]  # noqa: Y015
+    _WhichOneofArgType__largest_batch_size_that_fits: _TypeAlias = _typing.Literal["_largest_batch_size_that_fits", b"_largest_batch_size_that_fits"]  # noqa: Y015
     _WhichOneofReturnType__sm_activity_ratio: _TypeAlias = _typing.Literal["sm_activity_ratio"]  # noqa: Y015
     _WhichOneofArgType__sm_activity_ratio: _TypeAlias = _typing.Literal["_sm_activity_ratio", b"_sm_activity_ratio"]  # noqa: Y015
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__largest_batch_that_fits) -> _WhichOneofReturnType__largest_batch_that_fits | None: ...
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__largest_batch_size_that_fits) -> _WhichOneofReturnType__largest_batch_size_that_fits | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sm_activity_ratio) -> _WhichOneofReturnType__sm_activity_ratio | None: ...
 
 Global___PredictJobResponse: _TypeAlias = PredictJobResponse  # noqa: Y015
 
 @_typing.final
-class SubBatchEstimate(_message.Message):
-    """Memory and time of one step made of several sub-batches."""
+class MicroBatchEstimate(_message.Message):
+    """Memory and time of one step made of several micro-batches."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SUB_BATCH_FIELD_NUMBER: _builtins.int
+    MICRO_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     ACCUMULATION_STEPS_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     STEP_MS_FIELD_NUMBER: _builtins.int
-    sub_batch: _builtins.int
+    micro_batch_size: _builtins.int
     accumulation_steps: _builtins.int
     @_builtins.property
     def memory_bytes(self) -> _resources_pb2.Estimate: ...
@@ -247,18 +247,18 @@ class SubBatchEstimate(_message.Message):
     def __init__(
         self,
         *,
-        sub_batch: _builtins.int = ...,
+        micro_batch_size: _builtins.int = ...,
         accumulation_steps: _builtins.int = ...,
         memory_bytes: _resources_pb2.Estimate | None = ...,
         step_ms: _resources_pb2.Estimate | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory_bytes", b"memory_bytes", "step_ms", b"step_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulation_steps", b"accumulation_steps", "memory_bytes", b"memory_bytes", "step_ms", b"step_ms", "sub_batch", b"sub_batch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulation_steps", b"accumulation_steps", "memory_bytes", b"memory_bytes", "micro_batch_size", b"micro_batch_size", "step_ms", b"step_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SubBatchEstimate: _TypeAlias = SubBatchEstimate  # noqa: Y015
+Global___MicroBatchEstimate: _TypeAlias = MicroBatchEstimate  # noqa: Y015
 
 @_typing.final
 class JobRef(_message.Message):
@@ -324,6 +324,7 @@ class ObservedPair(_message.Message):
     victim_job_id: _builtins.str
     other_job_id: _builtins.str
     slowdown_ratio: _builtins.float
+    """How much longer a step of the victim took than alone: 0.29 = 29 % longer."""
     window_ms: _builtins.int
     @_builtins.property
     def quality_flags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -406,7 +407,9 @@ class PredictPairsResponse(_message.Message):
 
     @_builtins.property
     def slowdown_ratio(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Row-major n x n, victim by other; the diagonal is the job beside a copy of itself."""
+        """How much longer a step of the victim takes than alone: 0.29 = 29 % longer. Row-major n x n, victim by other; the diagonal is
+        the job co-located with a copy of itself.
+        """
 
     @_builtins.property
     def lower(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
@@ -611,7 +614,9 @@ class Outcome(_message.Message):
     memory_peak_bytes: _builtins.int
     step_ms_mean: _builtins.float
     slowdown_ratio: _builtins.float
-    """For predictions of pairs: the victim and the other job as they were named there."""
+    """How much longer a step of the victim took than alone: 0.29 = 29 % longer. For predictions of pairs; the victim and the other
+    job as they were named there.
+    """
     victim_job_id: _builtins.str
     other_job_id: _builtins.str
     window_ms: _builtins.int
@@ -764,7 +769,7 @@ Global___ListMeasuredPairsResponse: _TypeAlias = ListMeasuredPairsResponse  # no
 
 @_typing.final
 class MeasuredPair(_message.Message):
-    """What was measured of one job beside one other; newer measurements weigh more."""
+    """What was measured of one job co-located with one other; newer measurements weigh more."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -777,13 +782,14 @@ class MeasuredPair(_message.Message):
     TIMES_MEASURED_FIELD_NUMBER: _builtins.int
     NEWEST_AT_MS_FIELD_NUMBER: _builtins.int
     VICTIM_GRAPH_SHA256_FIELD_NUMBER: _builtins.int
-    VICTIM_BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    VICTIM_GLOBAL_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     OTHER_GRAPH_SHA256_FIELD_NUMBER: _builtins.int
-    OTHER_BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    OTHER_GLOBAL_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     victim_job_key: _builtins.str
     other_job_key: _builtins.str
     slowdown_ratio: _builtins.float
+    """How much longer a step of the victim took than alone: 0.29 = 29 % longer."""
     lower: _builtins.float
     """Where nine of ten further measurements are expected."""
     upper: _builtins.float
@@ -792,9 +798,9 @@ class MeasuredPair(_message.Message):
     """When the newest was told; 0 = not known."""
     victim_graph_sha256: _builtins.str
     """Empty and 0 where nothing but the keys is known of the jobs."""
-    victim_batch_size: _builtins.int
+    victim_global_batch_size: _builtins.int
     other_graph_sha256: _builtins.str
-    other_batch_size: _builtins.int
+    other_global_batch_size: _builtins.int
     def __init__(
         self,
         *,
@@ -807,93 +813,93 @@ class MeasuredPair(_message.Message):
         times_measured: _builtins.int = ...,
         newest_at_ms: _builtins.int = ...,
         victim_graph_sha256: _builtins.str = ...,
-        victim_batch_size: _builtins.int = ...,
+        victim_global_batch_size: _builtins.int = ...,
         other_graph_sha256: _builtins.str = ...,
-        other_batch_size: _builtins.int = ...,
+        other_global_batch_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "lower", b"lower", "newest_at_ms", b"newest_at_ms", "other_batch_size", b"other_batch_size", "other_graph_sha256", b"other_graph_sha256", "other_job_key", b"other_job_key", "slowdown_ratio", b"slowdown_ratio", "times_measured", b"times_measured", "upper", b"upper", "victim_batch_size", b"victim_batch_size", "victim_graph_sha256", b"victim_graph_sha256", "victim_job_key", b"victim_job_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "lower", b"lower", "newest_at_ms", b"newest_at_ms", "other_global_batch_size", b"other_global_batch_size", "other_graph_sha256", b"other_graph_sha256", "other_job_key", b"other_job_key", "slowdown_ratio", b"slowdown_ratio", "times_measured", b"times_measured", "upper", b"upper", "victim_global_batch_size", b"victim_global_batch_size", "victim_graph_sha256", b"victim_graph_sha256", "victim_job_key", b"victim_job_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MeasuredPair: _TypeAlias = MeasuredPair  # noqa: Y015
 
 @_typing.final
-class RecordStretchesRequest(_message.Message):
+class RecordMeasurementWindowsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
-    STRETCHES_FIELD_NUMBER: _builtins.int
+    MEASUREMENT_WINDOWS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     @_builtins.property
-    def stretches(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.MeasuredStretch]:
+    def measurement_windows(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.MeasurementWindow]:
         """At most 1,000."""
 
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
-        stretches: _abc.Iterable[_resources_pb2.MeasuredStretch] | None = ...,
+        measurement_windows: _abc.Iterable[_resources_pb2.MeasurementWindow] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "stretches", b"stretches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["measurement_windows", b"measurement_windows", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RecordStretchesRequest: _TypeAlias = RecordStretchesRequest  # noqa: Y015
+Global___RecordMeasurementWindowsRequest: _TypeAlias = RecordMeasurementWindowsRequest  # noqa: Y015
 
 @_typing.final
-class RefusedStretch(_message.Message):
-    """A stretch that is not kept; sending it again changes nothing."""
+class RefusedMeasurementWindow(_message.Message):
+    """A measurement window that is not kept; sending it again changes nothing."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    STRETCH_ID_FIELD_NUMBER: _builtins.int
+    WINDOW_ID_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
-    stretch_id: _builtins.str
+    window_id: _builtins.str
     reason: _builtins.str
     def __init__(
         self,
         *,
-        stretch_id: _builtins.str = ...,
+        window_id: _builtins.str = ...,
         reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "stretch_id", b"stretch_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "window_id", b"window_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RefusedStretch: _TypeAlias = RefusedStretch  # noqa: Y015
+Global___RefusedMeasurementWindow: _TypeAlias = RefusedMeasurementWindow  # noqa: Y015
 
 @_typing.final
-class RecordStretchesResponse(_message.Message):
+class RecordMeasurementWindowsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RECORDED_FIELD_NUMBER: _builtins.int
-    REPEATED_STRETCHES_FIELD_NUMBER: _builtins.int
+    ALREADY_RECORDED_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     recorded: _builtins.int
-    repeated_stretches: _builtins.int
+    already_recorded: _builtins.int
     """Kept before under the same id."""
     @_builtins.property
-    def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___RefusedStretch]: ...
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___RefusedMeasurementWindow]: ...
     def __init__(
         self,
         *,
         recorded: _builtins.int = ...,
-        repeated_stretches: _builtins.int = ...,
-        refused: _abc.Iterable[Global___RefusedStretch] | None = ...,
+        already_recorded: _builtins.int = ...,
+        refused: _abc.Iterable[Global___RefusedMeasurementWindow] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["recorded", b"recorded", "refused", b"refused", "repeated_stretches", b"repeated_stretches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["already_recorded", b"already_recorded", "recorded", b"recorded", "refused", b"refused"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RecordStretchesResponse: _TypeAlias = RecordStretchesResponse  # noqa: Y015
+Global___RecordMeasurementWindowsResponse: _TypeAlias = RecordMeasurementWindowsResponse  # noqa: Y015
 
 @_typing.final
 class ListDevicesRequest(_message.Message):
@@ -1205,22 +1211,22 @@ class TrainingResources(_message.Message):
 
     WORKERS_FIELD_NUMBER: _builtins.int
     SERVERS_FIELD_NUMBER: _builtins.int
-    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    GLOBAL_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     workers: _builtins.int
     servers: _builtins.int
     """0 = 1; not looked at for all-reduce."""
-    batch_size: _builtins.int
+    global_batch_size: _builtins.int
     """Samples of all workers together in one step; 0 = 1; not looked at for asynchronous training."""
     def __init__(
         self,
         *,
         workers: _builtins.int = ...,
         servers: _builtins.int = ...,
-        batch_size: _builtins.int = ...,
+        global_batch_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "servers", b"servers", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["global_batch_size", b"global_batch_size", "servers", b"servers", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -60,10 +60,10 @@ class PredictionServiceStub:
                 request_serializer=cotenant_dot_v1_dot_prediction__pb2.RecordOutcomesRequest.SerializeToString,
                 response_deserializer=cotenant_dot_v1_dot_prediction__pb2.RecordOutcomesResponse.FromString,
                 _registered_method=True)
-        self.RecordStretches = channel.unary_unary(
-                '/cotenant.v1.PredictionService/RecordStretches',
-                request_serializer=cotenant_dot_v1_dot_prediction__pb2.RecordStretchesRequest.SerializeToString,
-                response_deserializer=cotenant_dot_v1_dot_prediction__pb2.RecordStretchesResponse.FromString,
+        self.RecordMeasurementWindows = channel.unary_unary(
+                '/cotenant.v1.PredictionService/RecordMeasurementWindows',
+                request_serializer=cotenant_dot_v1_dot_prediction__pb2.RecordMeasurementWindowsRequest.SerializeToString,
+                response_deserializer=cotenant_dot_v1_dot_prediction__pb2.RecordMeasurementWindowsResponse.FromString,
                 _registered_method=True)
         self.ListMeasuredPairs = channel.unary_unary(
                 '/cotenant.v1.PredictionService/ListMeasuredPairs',
@@ -126,7 +126,7 @@ class PredictionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def RecordStretches(self, request, context):
+    def RecordMeasurementWindows(self, request, context):
         """Keeps what agents measured of running jobs, as rows to learn from.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -134,7 +134,7 @@ class PredictionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListMeasuredPairs(self, request, context):
-        """Lists the pairs of jobs that were measured side by side, by device type and keys.
+        """Lists the pairs of jobs that were measured on one device, by device type and keys.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -189,10 +189,10 @@ def add_PredictionServiceServicer_to_server(servicer, server):
                     request_deserializer=cotenant_dot_v1_dot_prediction__pb2.RecordOutcomesRequest.FromString,
                     response_serializer=cotenant_dot_v1_dot_prediction__pb2.RecordOutcomesResponse.SerializeToString,
             ),
-            'RecordStretches': grpc.unary_unary_rpc_method_handler(
-                    servicer.RecordStretches,
-                    request_deserializer=cotenant_dot_v1_dot_prediction__pb2.RecordStretchesRequest.FromString,
-                    response_serializer=cotenant_dot_v1_dot_prediction__pb2.RecordStretchesResponse.SerializeToString,
+            'RecordMeasurementWindows': grpc.unary_unary_rpc_method_handler(
+                    servicer.RecordMeasurementWindows,
+                    request_deserializer=cotenant_dot_v1_dot_prediction__pb2.RecordMeasurementWindowsRequest.FromString,
+                    response_serializer=cotenant_dot_v1_dot_prediction__pb2.RecordMeasurementWindowsResponse.SerializeToString,
             ),
             'ListMeasuredPairs': grpc.unary_unary_rpc_method_handler(
                     servicer.ListMeasuredPairs,
@@ -362,7 +362,7 @@ class PredictionService:
             _registered_method=True)
 
     @staticmethod
-    def RecordStretches(request,
+    def RecordMeasurementWindows(request,
             target,
             options=(),
             channel_credentials=None,
@@ -375,9 +375,9 @@ class PredictionService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/cotenant.v1.PredictionService/RecordStretches',
-            cotenant_dot_v1_dot_prediction__pb2.RecordStretchesRequest.SerializeToString,
-            cotenant_dot_v1_dot_prediction__pb2.RecordStretchesResponse.FromString,
+            '/cotenant.v1.PredictionService/RecordMeasurementWindows',
+            cotenant_dot_v1_dot_prediction__pb2.RecordMeasurementWindowsRequest.SerializeToString,
+            cotenant_dot_v1_dot_prediction__pb2.RecordMeasurementWindowsResponse.FromString,
             options,
             channel_credentials,
             insecure,

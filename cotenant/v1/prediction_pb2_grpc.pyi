@@ -43,10 +43,10 @@ class PredictionServiceStub:
     """Stores a graph (weights stripped) under its content hash, so that later requests name the hash."""
     RecordOutcomes: _grpc.UnaryUnaryMultiCallable[_prediction_pb2.RecordOutcomesRequest, _prediction_pb2.RecordOutcomesResponse]
     """Joins measured values to earlier predictions."""
-    RecordStretches: _grpc.UnaryUnaryMultiCallable[_prediction_pb2.RecordStretchesRequest, _prediction_pb2.RecordStretchesResponse]
+    RecordMeasurementWindows: _grpc.UnaryUnaryMultiCallable[_prediction_pb2.RecordMeasurementWindowsRequest, _prediction_pb2.RecordMeasurementWindowsResponse]
     """Keeps what agents measured of running jobs, as rows to learn from."""
     ListMeasuredPairs: _grpc.UnaryUnaryMultiCallable[_prediction_pb2.ListMeasuredPairsRequest, _prediction_pb2.ListMeasuredPairsResponse]
-    """Lists the pairs of jobs that were measured side by side, by device type and keys."""
+    """Lists the pairs of jobs that were measured on one device, by device type and keys."""
     ListDevices: _grpc.UnaryUnaryMultiCallable[_prediction_pb2.ListDevicesRequest, _prediction_pb2.ListDevicesResponse]
     """Lists the device types with a trained model or known peaks."""
     FitLossCurve: _grpc.UnaryUnaryMultiCallable[_prediction_pb2.FitLossCurveRequest, _prediction_pb2.FitLossCurveResponse]
@@ -69,10 +69,10 @@ class PredictionServiceAsyncStub(PredictionServiceStub):
     """Stores a graph (weights stripped) under its content hash, so that later requests name the hash."""
     RecordOutcomes: _aio.UnaryUnaryMultiCallable[_prediction_pb2.RecordOutcomesRequest, _prediction_pb2.RecordOutcomesResponse]  # type: ignore[assignment]
     """Joins measured values to earlier predictions."""
-    RecordStretches: _aio.UnaryUnaryMultiCallable[_prediction_pb2.RecordStretchesRequest, _prediction_pb2.RecordStretchesResponse]  # type: ignore[assignment]
+    RecordMeasurementWindows: _aio.UnaryUnaryMultiCallable[_prediction_pb2.RecordMeasurementWindowsRequest, _prediction_pb2.RecordMeasurementWindowsResponse]  # type: ignore[assignment]
     """Keeps what agents measured of running jobs, as rows to learn from."""
     ListMeasuredPairs: _aio.UnaryUnaryMultiCallable[_prediction_pb2.ListMeasuredPairsRequest, _prediction_pb2.ListMeasuredPairsResponse]  # type: ignore[assignment]
-    """Lists the pairs of jobs that were measured side by side, by device type and keys."""
+    """Lists the pairs of jobs that were measured on one device, by device type and keys."""
     ListDevices: _aio.UnaryUnaryMultiCallable[_prediction_pb2.ListDevicesRequest, _prediction_pb2.ListDevicesResponse]  # type: ignore[assignment]
     """Lists the device types with a trained model or known peaks."""
     FitLossCurve: _aio.UnaryUnaryMultiCallable[_prediction_pb2.FitLossCurveRequest, _prediction_pb2.FitLossCurveResponse]  # type: ignore[assignment]
@@ -124,11 +124,11 @@ class PredictionServiceServicer(metaclass=_abc_1.ABCMeta):
         """Joins measured values to earlier predictions."""
 
     @_abc_1.abstractmethod
-    def RecordStretches(
+    def RecordMeasurementWindows(
         self,
-        request: _prediction_pb2.RecordStretchesRequest,
+        request: _prediction_pb2.RecordMeasurementWindowsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_prediction_pb2.RecordStretchesResponse, _abc.Awaitable[_prediction_pb2.RecordStretchesResponse]]:
+    ) -> _typing.Union[_prediction_pb2.RecordMeasurementWindowsResponse, _abc.Awaitable[_prediction_pb2.RecordMeasurementWindowsResponse]]:
         """Keeps what agents measured of running jobs, as rows to learn from."""
 
     @_abc_1.abstractmethod
@@ -137,7 +137,7 @@ class PredictionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _prediction_pb2.ListMeasuredPairsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_prediction_pb2.ListMeasuredPairsResponse, _abc.Awaitable[_prediction_pb2.ListMeasuredPairsResponse]]:
-        """Lists the pairs of jobs that were measured side by side, by device type and keys."""
+        """Lists the pairs of jobs that were measured on one device, by device type and keys."""
 
     @_abc_1.abstractmethod
     def ListDevices(

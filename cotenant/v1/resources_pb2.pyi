@@ -193,7 +193,7 @@ class JobSettings(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    GLOBAL_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     PRECISION_FIELD_NUMBER: _builtins.int
     OPTIMIZER_FIELD_NUMBER: _builtins.int
@@ -202,7 +202,7 @@ class JobSettings(_message.Message):
     HOST_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     DISK_READ_BYTES_PER_S_FIELD_NUMBER: _builtins.int
     NETWORK_BYTES_PER_S_FIELD_NUMBER: _builtins.int
-    batch_size: _builtins.int
+    global_batch_size: _builtins.int
     """Samples per optimizer step over all GPUs, 1 to 1,000,000."""
     mode: Global___RunMode.ValueType
     precision: Global___Precision.ValueType
@@ -220,7 +220,7 @@ class JobSettings(_message.Message):
     def __init__(
         self,
         *,
-        batch_size: _builtins.int = ...,
+        global_batch_size: _builtins.int = ...,
         mode: Global___RunMode.ValueType = ...,
         precision: Global___Precision.ValueType = ...,
         optimizer: Global___Optimizer.ValueType = ...,
@@ -232,7 +232,7 @@ class JobSettings(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_disk_read_bytes_per_s", b"_disk_read_bytes_per_s", "_host_memory_bytes", b"_host_memory_bytes", "_network_bytes_per_s", b"_network_bytes_per_s", "disk_read_bytes_per_s", b"disk_read_bytes_per_s", "host_memory_bytes", b"host_memory_bytes", "network_bytes_per_s", b"network_bytes_per_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disk_read_bytes_per_s", b"_disk_read_bytes_per_s", "_host_memory_bytes", b"_host_memory_bytes", "_network_bytes_per_s", b"_network_bytes_per_s", "batch_size", b"batch_size", "dimension_bindings", b"dimension_bindings", "disk_read_bytes_per_s", b"disk_read_bytes_per_s", "host_memory_bytes", b"host_memory_bytes", "input_wait_ratio", b"input_wait_ratio", "mode", b"mode", "network_bytes_per_s", b"network_bytes_per_s", "optimizer", b"optimizer", "precision", b"precision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disk_read_bytes_per_s", b"_disk_read_bytes_per_s", "_host_memory_bytes", b"_host_memory_bytes", "_network_bytes_per_s", b"_network_bytes_per_s", "dimension_bindings", b"dimension_bindings", "disk_read_bytes_per_s", b"disk_read_bytes_per_s", "global_batch_size", b"global_batch_size", "host_memory_bytes", b"host_memory_bytes", "input_wait_ratio", b"input_wait_ratio", "mode", b"mode", "network_bytes_per_s", b"network_bytes_per_s", "optimizer", b"optimizer", "precision", b"precision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__disk_read_bytes_per_s: _TypeAlias = _typing.Literal["disk_read_bytes_per_s"]  # noqa: Y015
     _WhichOneofArgType__disk_read_bytes_per_s: _TypeAlias = _typing.Literal["_disk_read_bytes_per_s", b"_disk_read_bytes_per_s"]  # noqa: Y015
@@ -423,17 +423,17 @@ class MeasuredJob(_message.Message):
 Global___MeasuredJob: _TypeAlias = MeasuredJob  # noqa: Y015
 
 @_typing.final
-class MeasuredStretch(_message.Message):
-    """A time in which one job ran its steps on one device, alone or beside the same other jobs throughout."""
+class MeasurementWindow(_message.Message):
+    """A measurement window: one job ran its steps on one device, alone or with the same co-located jobs throughout."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    STRETCH_ID_FIELD_NUMBER: _builtins.int
+    WINDOW_ID_FIELD_NUMBER: _builtins.int
     CAMPAIGN_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
     JOB_FIELD_NUMBER: _builtins.int
-    OTHERS_FIELD_NUMBER: _builtins.int
-    SUB_BATCH_FIELD_NUMBER: _builtins.int
+    CO_LOCATED_JOBS_FIELD_NUMBER: _builtins.int
+    MICRO_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
     WINDOW_MS_FIELD_NUMBER: _builtins.int
     UTILIZATION_RATIO_FIELD_NUMBER: _builtins.int
@@ -441,14 +441,14 @@ class MeasuredStretch(_message.Message):
     MEMORY_PEAK_BYTES_FIELD_NUMBER: _builtins.int
     POWER_WATTS_FIELD_NUMBER: _builtins.int
     QUALITY_FLAGS_FIELD_NUMBER: _builtins.int
-    stretch_id: _builtins.str
-    """32 hexadecimal digits, chosen at random; a stretch that is sent again keeps its id."""
+    window_id: _builtins.str
+    """32 hexadecimal digits, chosen at random; a window that is sent again keeps its id."""
     campaign: _builtins.str
     """"collected_" and 8 hexadecimal digits: the machine that measured, by a name that tells nothing about it."""
     device: _builtins.str
     """Device type by name."""
-    sub_batch: _builtins.int
-    """Samples per micro-step; 0 = the batch."""
+    micro_batch_size: _builtins.int
+    """Samples per GPU and pass (gradient accumulation); 0 = the whole batch."""
     steps: _builtins.int
     """Steps, and the time that they took."""
     window_ms: _builtins.int
@@ -460,7 +460,7 @@ class MeasuredStretch(_message.Message):
     @_builtins.property
     def job(self) -> Global___MeasuredJob: ...
     @_builtins.property
-    def others(self) -> _containers.RepeatedCompositeFieldContainer[Global___MeasuredJob]:
+    def co_located_jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___MeasuredJob]:
         """The jobs on the same device meanwhile, at most 3; empty = it ran alone."""
 
     @_builtins.property
@@ -470,12 +470,12 @@ class MeasuredStretch(_message.Message):
     def __init__(
         self,
         *,
-        stretch_id: _builtins.str = ...,
+        window_id: _builtins.str = ...,
         campaign: _builtins.str = ...,
         device: _builtins.str = ...,
         job: Global___MeasuredJob | None = ...,
-        others: _abc.Iterable[Global___MeasuredJob] | None = ...,
-        sub_batch: _builtins.int = ...,
+        co_located_jobs: _abc.Iterable[Global___MeasuredJob] | None = ...,
+        micro_batch_size: _builtins.int = ...,
         steps: _builtins.int = ...,
         window_ms: _builtins.int = ...,
         utilization_ratio: _builtins.float | None = ...,
@@ -486,7 +486,7 @@ class MeasuredStretch(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_memory_peak_bytes", b"_memory_peak_bytes", "_power_watts", b"_power_watts", "_sm_activity_ratio", b"_sm_activity_ratio", "_utilization_ratio", b"_utilization_ratio", "job", b"job", "memory_peak_bytes", b"memory_peak_bytes", "power_watts", b"power_watts", "sm_activity_ratio", b"sm_activity_ratio", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory_peak_bytes", b"_memory_peak_bytes", "_power_watts", b"_power_watts", "_sm_activity_ratio", b"_sm_activity_ratio", "_utilization_ratio", b"_utilization_ratio", "campaign", b"campaign", "device", b"device", "job", b"job", "memory_peak_bytes", b"memory_peak_bytes", "others", b"others", "power_watts", b"power_watts", "quality_flags", b"quality_flags", "sm_activity_ratio", b"sm_activity_ratio", "steps", b"steps", "stretch_id", b"stretch_id", "sub_batch", b"sub_batch", "utilization_ratio", b"utilization_ratio", "window_ms", b"window_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory_peak_bytes", b"_memory_peak_bytes", "_power_watts", b"_power_watts", "_sm_activity_ratio", b"_sm_activity_ratio", "_utilization_ratio", b"_utilization_ratio", "campaign", b"campaign", "co_located_jobs", b"co_located_jobs", "device", b"device", "job", b"job", "memory_peak_bytes", b"memory_peak_bytes", "micro_batch_size", b"micro_batch_size", "power_watts", b"power_watts", "quality_flags", b"quality_flags", "sm_activity_ratio", b"sm_activity_ratio", "steps", b"steps", "utilization_ratio", b"utilization_ratio", "window_id", b"window_id", "window_ms", b"window_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__memory_peak_bytes: _TypeAlias = _typing.Literal["memory_peak_bytes"]  # noqa: Y015
     _WhichOneofArgType__memory_peak_bytes: _TypeAlias = _typing.Literal["_memory_peak_bytes", b"_memory_peak_bytes"]  # noqa: Y015
@@ -505,4 +505,4 @@ class MeasuredStretch(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization_ratio) -> _WhichOneofReturnType__utilization_ratio | None: ...
 
-Global___MeasuredStretch: _TypeAlias = MeasuredStretch  # noqa: Y015
+Global___MeasurementWindow: _TypeAlias = MeasurementWindow  # noqa: Y015

@@ -106,7 +106,7 @@ class JobSpec(_message.Message):
     """Optimizer steps of the whole job."""
     share: _resources_pb2.ShareMode.ValueType
     max_slowdown_ratio: _builtins.float
-    """Slowdown that the job accepts, 0.2 = 20 % slower; 0 = the cluster's default."""
+    """How much longer a step may take than alone: 0.2 = 20 % longer; 0 = the cluster's default."""
     cpu_cores: _builtins.float
     host_memory_bytes: _builtins.int
     memory_bytes: _builtins.int
@@ -286,8 +286,8 @@ class JobPrediction(_message.Message):
 Global___JobPrediction: _TypeAlias = JobPrediction  # noqa: Y015
 
 @_typing.final
-class Neighbour(_message.Message):
-    """Slowdown of a job beside one other job."""
+class CoLocatedJob(_message.Message):
+    """Another job on the same GPU, and how much the two slow each other down. Ratios: 0.29 = a step takes 29 % longer than alone."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -307,7 +307,7 @@ class Neighbour(_message.Message):
     times_measured: _builtins.int
     """How often this pair was measured on this device type; 0 = never, or not known here."""
     caused_slowdown_ratio: _builtins.float
-    """How much the job is expected to slow the other one down; absent = nothing is known, or nobody asked."""
+    """How much the job is expected to slow the other one down; absent = nothing is known, or it was not asked for."""
     def __init__(
         self,
         *,
@@ -340,7 +340,7 @@ class Neighbour(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__predicted_slowdown_upper_ratio) -> _WhichOneofReturnType__predicted_slowdown_upper_ratio | None: ...
 
-Global___Neighbour: _TypeAlias = Neighbour  # noqa: Y015
+Global___CoLocatedJob: _TypeAlias = CoLocatedJob  # noqa: Y015
 
 @_typing.final
 class Job(_message.Message):
@@ -355,18 +355,18 @@ class Job(_message.Message):
     FINISHED_AT_MS_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     ASSIGNMENTS_FIELD_NUMBER: _builtins.int
-    SUB_BATCH_FIELD_NUMBER: _builtins.int
+    MICRO_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     STEPS_DONE_FIELD_NUMBER: _builtins.int
     STEP_MS_FIELD_NUMBER: _builtins.int
     LOSS_FIELD_NUMBER: _builtins.int
     SOLO_STEP_MS_FIELD_NUMBER: _builtins.int
     MEASURED_SLOWDOWN_RATIO_FIELD_NUMBER: _builtins.int
     PREDICTED_SLOWDOWN_RATIO_FIELD_NUMBER: _builtins.int
-    NEIGHBOURS_FIELD_NUMBER: _builtins.int
+    CO_LOCATED_JOBS_FIELD_NUMBER: _builtins.int
     PREDICTIONS_FIELD_NUMBER: _builtins.int
     ATTAINED_GPU_MS_FIELD_NUMBER: _builtins.int
     RESTARTS_FIELD_NUMBER: _builtins.int
-    OUT_OF_MEMORY_FIELD_NUMBER: _builtins.int
+    OUT_OF_MEMORY_COUNT_FIELD_NUMBER: _builtins.int
     JOB_KEY_FIELD_NUMBER: _builtins.int
     EXIT_CLASS_FIELD_NUMBER: _builtins.int
     EXIT_CODE_FIELD_NUMBER: _builtins.int
@@ -381,18 +381,21 @@ class Job(_message.Message):
     first_started_at_ms: _builtins.int
     finished_at_ms: _builtins.int
     attempt: _builtins.int
-    sub_batch: _builtins.int
+    micro_batch_size: _builtins.int
+    """Samples per GPU and pass."""
     steps_done: _builtins.int
     step_ms: _builtins.float
     loss: _builtins.float
     solo_step_ms: _builtins.float
-    """Steps per second alone on the device as measured; 0 = not yet."""
+    """Milliseconds of a step alone on the device, as measured; 0 = not yet."""
     measured_slowdown_ratio: _builtins.float
-    """Mean slowdown measured while sharing; absent = never shared."""
+    """How much longer a step took than alone, mean while sharing: 0.29 = 29 % longer; absent = never shared."""
     predicted_slowdown_ratio: _builtins.float
+    """The same as predicted when the attempt started; absent = it started alone, or nothing was known."""
     attained_gpu_ms: _builtins.int
     restarts: _builtins.int
-    out_of_memory: _builtins.int
+    out_of_memory_count: _builtins.int
+    """Attempts that ran out of device memory."""
     job_key: _builtins.str
     exit_class: _builtins.str
     """done, stopped, gpu_oom ... of the last attempt; empty while it runs."""
@@ -410,7 +413,7 @@ class Job(_message.Message):
     @_builtins.property
     def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Assignment]: ...
     @_builtins.property
-    def neighbours(self) -> _containers.RepeatedCompositeFieldContainer[Global___Neighbour]: ...
+    def co_located_jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___CoLocatedJob]: ...
     @_builtins.property
     def predictions(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobPrediction]: ...
     def __init__(
@@ -425,18 +428,18 @@ class Job(_message.Message):
         finished_at_ms: _builtins.int = ...,
         attempt: _builtins.int = ...,
         assignments: _abc.Iterable[Global___Assignment] | None = ...,
-        sub_batch: _builtins.int = ...,
+        micro_batch_size: _builtins.int = ...,
         steps_done: _builtins.int = ...,
         step_ms: _builtins.float = ...,
         loss: _builtins.float = ...,
         solo_step_ms: _builtins.float = ...,
         measured_slowdown_ratio: _builtins.float | None = ...,
         predicted_slowdown_ratio: _builtins.float | None = ...,
-        neighbours: _abc.Iterable[Global___Neighbour] | None = ...,
+        co_located_jobs: _abc.Iterable[Global___CoLocatedJob] | None = ...,
         predictions: _abc.Iterable[Global___JobPrediction] | None = ...,
         attained_gpu_ms: _builtins.int = ...,
         restarts: _builtins.int = ...,
-        out_of_memory: _builtins.int = ...,
+        out_of_memory_count: _builtins.int = ...,
         job_key: _builtins.str = ...,
         exit_class: _builtins.str = ...,
         exit_code: _builtins.int = ...,
@@ -448,7 +451,7 @@ class Job(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "measured_slowdown_ratio", b"measured_slowdown_ratio", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "reason", b"reason", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "assignments", b"assignments", "attained_gpu_ms", b"attained_gpu_ms", "attempt", b"attempt", "exit_class", b"exit_class", "exit_code", b"exit_code", "finished_at_ms", b"finished_at_ms", "first_started_at_ms", b"first_started_at_ms", "job_id", b"job_id", "job_key", b"job_key", "loss", b"loss", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_floor_bytes", b"memory_floor_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "neighbours", b"neighbours", "node_id", b"node_id", "out_of_memory", b"out_of_memory", "phase", b"phase", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predictions", b"predictions", "reason", b"reason", "restarts", b"restarts", "solo_step_ms", b"solo_step_ms", "spec", b"spec", "step_ms", b"step_ms", "steps_done", b"steps_done", "sub_batch", b"sub_batch", "submitted_at_ms", b"submitted_at_ms", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "assignments", b"assignments", "attained_gpu_ms", b"attained_gpu_ms", "attempt", b"attempt", "co_located_jobs", b"co_located_jobs", "exit_class", b"exit_class", "exit_code", b"exit_code", "finished_at_ms", b"finished_at_ms", "first_started_at_ms", b"first_started_at_ms", "job_id", b"job_id", "job_key", b"job_key", "loss", b"loss", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_floor_bytes", b"memory_floor_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "micro_batch_size", b"micro_batch_size", "node_id", b"node_id", "out_of_memory_count", b"out_of_memory_count", "phase", b"phase", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predictions", b"predictions", "reason", b"reason", "restarts", b"restarts", "solo_step_ms", b"solo_step_ms", "spec", b"spec", "step_ms", b"step_ms", "steps_done", b"steps_done", "submitted_at_ms", b"submitted_at_ms", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__measured_slowdown_ratio: _TypeAlias = _typing.Literal["measured_slowdown_ratio"]  # noqa: Y015
     _WhichOneofArgType__measured_slowdown_ratio: _TypeAlias = _typing.Literal["_measured_slowdown_ratio", b"_measured_slowdown_ratio"]  # noqa: Y015
@@ -730,7 +733,7 @@ class Candidate(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     COST_FIELD_NUMBER: _builtins.int
     CHOSEN_FIELD_NUMBER: _builtins.int
-    NEIGHBOURS_FIELD_NUMBER: _builtins.int
+    CO_LOCATED_JOBS_FIELD_NUMBER: _builtins.int
     gpu_id: _builtins.str
     feasible: _builtins.bool
     cost: _builtins.float
@@ -739,8 +742,8 @@ class Candidate(_message.Message):
     @_builtins.property
     def reason(self) -> Global___Reason: ...
     @_builtins.property
-    def neighbours(self) -> _containers.RepeatedCompositeFieldContainer[Global___Neighbour]:
-        """Who is on this GPU now, at most 16, and what is known of the job beside each."""
+    def co_located_jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___CoLocatedJob]:
+        """The jobs on this GPU now, at most 16, and what is known of the job with each."""
 
     def __init__(
         self,
@@ -750,11 +753,11 @@ class Candidate(_message.Message):
         reason: Global___Reason | None = ...,
         cost: _builtins.float | None = ...,
         chosen: _builtins.bool = ...,
-        neighbours: _abc.Iterable[Global___Neighbour] | None = ...,
+        co_located_jobs: _abc.Iterable[Global___CoLocatedJob] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "cost", b"cost", "reason", b"reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "chosen", b"chosen", "cost", b"cost", "feasible", b"feasible", "gpu_id", b"gpu_id", "neighbours", b"neighbours", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost", b"_cost", "chosen", b"chosen", "co_located_jobs", b"co_located_jobs", "cost", b"cost", "feasible", b"feasible", "gpu_id", b"gpu_id", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cost: _TypeAlias = _typing.Literal["cost"]  # noqa: Y015
     _WhichOneofArgType__cost: _TypeAlias = _typing.Literal["_cost", b"_cost"]  # noqa: Y015
@@ -902,6 +905,7 @@ class Gpu(_message.Message):
     memory_used_bytes: _builtins.int
     utilization_ratio: _builtins.float
     slowdown_ewma_ratio: _builtins.float
+    """Exponentially weighted mean of the measured slowdown: 0.29 = a step takes 29 % longer than alone."""
     releasing: _builtins.bool
     node_id: _builtins.str
     index: _builtins.int
@@ -1359,6 +1363,7 @@ class SnapshotGpu(_message.Message):
     memory_bytes: _builtins.int
     healthy: _builtins.bool
     slowdown_ewma_ratio: _builtins.float
+    """As in Gpu."""
     def __init__(
         self,
         *,
@@ -1382,10 +1387,10 @@ class SnapshotJob(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
-    KEY_FIELD_NUMBER: _builtins.int
+    JOB_KEY_FIELD_NUMBER: _builtins.int
     GPUS_FIELD_NUMBER: _builtins.int
     ALLOWED_GPUS_FIELD_NUMBER: _builtins.int
-    BATCH_FIELD_NUMBER: _builtins.int
+    GLOBAL_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     STEPS_TOTAL_FIELD_NUMBER: _builtins.int
     SHARE_FIELD_NUMBER: _builtins.int
     MAX_SLOWDOWN_RATIO_FIELD_NUMBER: _builtins.int
@@ -1399,13 +1404,15 @@ class SnapshotJob(_message.Message):
     SETTINGS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     tenant: _builtins.str
-    key: _builtins.str
+    job_key: _builtins.str
     """Equal jobs have equal keys; predictions are looked up by it."""
     gpus: _builtins.int
-    batch: _builtins.int
+    global_batch_size: _builtins.int
+    """Samples per optimizer step over all GPUs; 0 = that of the settings."""
     steps_total: _builtins.int
     share: _resources_pb2.ShareMode.ValueType
     max_slowdown_ratio: _builtins.float
+    """As in JobSpec."""
     cpu_cores: _builtins.float
     host_memory_bytes: _builtins.int
     memory_floor_bytes: _builtins.int
@@ -1426,10 +1433,10 @@ class SnapshotJob(_message.Message):
         *,
         job_id: _builtins.str = ...,
         tenant: _builtins.str = ...,
-        key: _builtins.str = ...,
+        job_key: _builtins.str = ...,
         gpus: _builtins.int = ...,
         allowed_gpus: _abc.Iterable[_builtins.int] | None = ...,
-        batch: _builtins.int = ...,
+        global_batch_size: _builtins.int = ...,
         steps_total: _builtins.int = ...,
         share: _resources_pb2.ShareMode.ValueType = ...,
         max_slowdown_ratio: _builtins.float = ...,
@@ -1444,7 +1451,7 @@ class SnapshotJob(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["server_demand", b"server_demand", "settings", b"settings", "worker_demand", b"worker_demand"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_gpus", b"allowed_gpus", "batch", b"batch", "cpu_cores", b"cpu_cores", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "host_memory_bytes", b"host_memory_bytes", "job_id", b"job_id", "key", b"key", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_floor_bytes", b"memory_floor_bytes", "migration_cost_ms", b"migration_cost_ms", "server_demand", b"server_demand", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "tenant", b"tenant", "worker_demand", b"worker_demand"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_gpus", b"allowed_gpus", "cpu_cores", b"cpu_cores", "global_batch_size", b"global_batch_size", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "host_memory_bytes", b"host_memory_bytes", "job_id", b"job_id", "job_key", b"job_key", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_floor_bytes", b"memory_floor_bytes", "migration_cost_ms", b"migration_cost_ms", "server_demand", b"server_demand", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "tenant", b"tenant", "worker_demand", b"worker_demand"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1487,7 +1494,7 @@ class SnapshotRunning(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     ASSIGNMENTS_FIELD_NUMBER: _builtins.int
-    SUB_BATCH_FIELD_NUMBER: _builtins.int
+    MICRO_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     STARTED_AT_MS_FIELD_NUMBER: _builtins.int
     STEPS_DONE_FIELD_NUMBER: _builtins.int
     ATTAINED_GPU_MS_FIELD_NUMBER: _builtins.int
@@ -1495,12 +1502,14 @@ class SnapshotRunning(_message.Message):
     OBSERVED_SLOWDOWN_RATIO_FIELD_NUMBER: _builtins.int
     SUBMITTED_AT_MS_FIELD_NUMBER: _builtins.int
     attempt: _builtins.int
-    sub_batch: _builtins.int
+    micro_batch_size: _builtins.int
+    """Samples per GPU and pass; 0 = the job's share of the batch at once."""
     started_at_ms: _builtins.int
     steps_done: _builtins.int
     attained_gpu_ms: _builtins.int
     preemptions: _builtins.int
     observed_slowdown_ratio: _builtins.float
+    """How much longer a step takes than alone, as measured: 0.29 = 29 % longer."""
     submitted_at_ms: _builtins.int
     @_builtins.property
     def job(self) -> Global___SnapshotJob: ...
@@ -1512,7 +1521,7 @@ class SnapshotRunning(_message.Message):
         job: Global___SnapshotJob | None = ...,
         attempt: _builtins.int = ...,
         assignments: _abc.Iterable[Global___Assignment] | None = ...,
-        sub_batch: _builtins.int = ...,
+        micro_batch_size: _builtins.int = ...,
         started_at_ms: _builtins.int = ...,
         steps_done: _builtins.int = ...,
         attained_gpu_ms: _builtins.int = ...,
@@ -1522,7 +1531,7 @@ class SnapshotRunning(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_observed_slowdown_ratio", b"_observed_slowdown_ratio", "job", b"job", "observed_slowdown_ratio", b"observed_slowdown_ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_observed_slowdown_ratio", b"_observed_slowdown_ratio", "assignments", b"assignments", "attained_gpu_ms", b"attained_gpu_ms", "attempt", b"attempt", "job", b"job", "observed_slowdown_ratio", b"observed_slowdown_ratio", "preemptions", b"preemptions", "started_at_ms", b"started_at_ms", "steps_done", b"steps_done", "sub_batch", b"sub_batch", "submitted_at_ms", b"submitted_at_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_observed_slowdown_ratio", b"_observed_slowdown_ratio", "assignments", b"assignments", "attained_gpu_ms", b"attained_gpu_ms", "attempt", b"attempt", "job", b"job", "micro_batch_size", b"micro_batch_size", "observed_slowdown_ratio", b"observed_slowdown_ratio", "preemptions", b"preemptions", "started_at_ms", b"started_at_ms", "steps_done", b"steps_done", "submitted_at_ms", b"submitted_at_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__observed_slowdown_ratio: _TypeAlias = _typing.Literal["observed_slowdown_ratio"]  # noqa: Y015
     _WhichOneofArgType__observed_slowdown_ratio: _TypeAlias = _typing.Literal["_observed_slowdown_ratio", b"_observed_slowdown_ratio"]  # noqa: Y015
@@ -1569,43 +1578,43 @@ Global___SnapshotPending: _TypeAlias = SnapshotPending  # noqa: Y015
 class SnapshotJobPrediction(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    KEY_FIELD_NUMBER: _builtins.int
+    JOB_KEY_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
     UTILIZATION_RATIO_FIELD_NUMBER: _builtins.int
     SM_ACTIVITY_RATIO_FIELD_NUMBER: _builtins.int
     LEVEL_FIELD_NUMBER: _builtins.int
     IN_DOMAIN_FIELD_NUMBER: _builtins.int
-    SUB_BATCHES_FIELD_NUMBER: _builtins.int
-    STEPS_FIELD_NUMBER: _builtins.int
+    MICRO_BATCHES_FIELD_NUMBER: _builtins.int
+    STEP_TIMES_FIELD_NUMBER: _builtins.int
     MEMORY_TRIPLE_FIELD_NUMBER: _builtins.int
-    key: _builtins.str
+    job_key: _builtins.str
     device: _builtins.str
     utilization_ratio: _builtins.float
     sm_activity_ratio: _builtins.float
     level: _resources_pb2.EstimateLevel.ValueType
     in_domain: _builtins.bool
     @_builtins.property
-    def sub_batches(self) -> _containers.RepeatedCompositeFieldContainer[Global___SubBatchPoint]: ...
+    def micro_batches(self) -> _containers.RepeatedCompositeFieldContainer[Global___MicroBatchMemory]: ...
     @_builtins.property
-    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepPoint]: ...
+    def step_times(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepTime]: ...
     @_builtins.property
     def memory_triple(self) -> Global___MemoryTriple: ...
     def __init__(
         self,
         *,
-        key: _builtins.str = ...,
+        job_key: _builtins.str = ...,
         device: _builtins.str = ...,
         utilization_ratio: _builtins.float | None = ...,
         sm_activity_ratio: _builtins.float | None = ...,
         level: _resources_pb2.EstimateLevel.ValueType = ...,
         in_domain: _builtins.bool = ...,
-        sub_batches: _abc.Iterable[Global___SubBatchPoint] | None = ...,
-        steps: _abc.Iterable[Global___StepPoint] | None = ...,
+        micro_batches: _abc.Iterable[Global___MicroBatchMemory] | None = ...,
+        step_times: _abc.Iterable[Global___StepTime] | None = ...,
         memory_triple: Global___MemoryTriple | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_memory_triple", b"_memory_triple", "_sm_activity_ratio", b"_sm_activity_ratio", "_utilization_ratio", b"_utilization_ratio", "memory_triple", b"memory_triple", "sm_activity_ratio", b"sm_activity_ratio", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory_triple", b"_memory_triple", "_sm_activity_ratio", b"_sm_activity_ratio", "_utilization_ratio", b"_utilization_ratio", "device", b"device", "in_domain", b"in_domain", "key", b"key", "level", b"level", "memory_triple", b"memory_triple", "sm_activity_ratio", b"sm_activity_ratio", "steps", b"steps", "sub_batches", b"sub_batches", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory_triple", b"_memory_triple", "_sm_activity_ratio", b"_sm_activity_ratio", "_utilization_ratio", b"_utilization_ratio", "device", b"device", "in_domain", b"in_domain", "job_key", b"job_key", "level", b"level", "memory_triple", b"memory_triple", "micro_batches", b"micro_batches", "sm_activity_ratio", b"sm_activity_ratio", "step_times", b"step_times", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__memory_triple: _TypeAlias = _typing.Literal["memory_triple"]  # noqa: Y015
     _WhichOneofArgType__memory_triple: _TypeAlias = _typing.Literal["_memory_triple", b"_memory_triple"]  # noqa: Y015
@@ -1623,43 +1632,45 @@ class SnapshotJobPrediction(_message.Message):
 Global___SnapshotJobPrediction: _TypeAlias = SnapshotJobPrediction  # noqa: Y015
 
 @_typing.final
-class SubBatchPoint(_message.Message):
+class MicroBatchMemory(_message.Message):
+    """Device memory at a micro-batch size."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    SUB_BATCH_FIELD_NUMBER: _builtins.int
+    MICRO_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_UPPER_99_FIELD_NUMBER: _builtins.int
-    sub_batch: _builtins.int
+    micro_batch_size: _builtins.int
     memory_bytes: _builtins.int
     memory_bytes_upper_99: _builtins.int
     def __init__(
         self,
         *,
-        sub_batch: _builtins.int = ...,
+        micro_batch_size: _builtins.int = ...,
         memory_bytes: _builtins.int = ...,
         memory_bytes_upper_99: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_bytes", b"memory_bytes", "memory_bytes_upper_99", b"memory_bytes_upper_99", "sub_batch", b"sub_batch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_bytes", b"memory_bytes", "memory_bytes_upper_99", b"memory_bytes_upper_99", "micro_batch_size", b"micro_batch_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SubBatchPoint: _TypeAlias = SubBatchPoint  # noqa: Y015
+Global___MicroBatchMemory: _TypeAlias = MicroBatchMemory  # noqa: Y015
 
 @_typing.final
-class StepPoint(_message.Message):
+class StepTime(_message.Message):
     """Step time at a configuration; workers and servers for jobs with parameter servers."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     GPUS_FIELD_NUMBER: _builtins.int
-    SUB_BATCH_FIELD_NUMBER: _builtins.int
+    MICRO_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
     SERVERS_FIELD_NUMBER: _builtins.int
     STEP_MS_FIELD_NUMBER: _builtins.int
     gpus: _builtins.int
-    sub_batch: _builtins.int
+    micro_batch_size: _builtins.int
     workers: _builtins.int
     servers: _builtins.int
     step_ms: _builtins.float
@@ -1667,18 +1678,18 @@ class StepPoint(_message.Message):
         self,
         *,
         gpus: _builtins.int = ...,
-        sub_batch: _builtins.int = ...,
+        micro_batch_size: _builtins.int = ...,
         workers: _builtins.int = ...,
         servers: _builtins.int = ...,
         step_ms: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "servers", b"servers", "step_ms", b"step_ms", "sub_batch", b"sub_batch", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "micro_batch_size", b"micro_batch_size", "servers", b"servers", "step_ms", b"step_ms", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___StepPoint: _TypeAlias = StepPoint  # noqa: Y015
+Global___StepTime: _TypeAlias = StepTime  # noqa: Y015
 
 @_typing.final
 class MemoryTriple(_message.Message):
@@ -1711,37 +1722,39 @@ Global___MemoryTriple: _TypeAlias = MemoryTriple  # noqa: Y015
 class SnapshotPairPrediction(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    VICTIM_KEY_FIELD_NUMBER: _builtins.int
-    OTHER_KEY_FIELD_NUMBER: _builtins.int
+    VICTIM_JOB_KEY_FIELD_NUMBER: _builtins.int
+    OTHER_JOB_KEY_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
-    SUB_BATCH_FIELD_NUMBER: _builtins.int
+    MICRO_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     SLOWDOWN_RATIO_FIELD_NUMBER: _builtins.int
-    UPPER_RATIO_FIELD_NUMBER: _builtins.int
+    SLOWDOWN_UPPER_RATIO_FIELD_NUMBER: _builtins.int
     LEVEL_FIELD_NUMBER: _builtins.int
     IN_DOMAIN_FIELD_NUMBER: _builtins.int
-    victim_key: _builtins.str
-    other_key: _builtins.str
+    victim_job_key: _builtins.str
+    other_job_key: _builtins.str
     device: _builtins.str
-    sub_batch: _builtins.int
+    micro_batch_size: _builtins.int
+    """Of the victim; 0 = any."""
     slowdown_ratio: _builtins.float
-    upper_ratio: _builtins.float
+    """How much longer a step of the victim takes than alone: 0.29 = 29 % longer."""
+    slowdown_upper_ratio: _builtins.float
     level: _resources_pb2.EstimateLevel.ValueType
     in_domain: _builtins.bool
     def __init__(
         self,
         *,
-        victim_key: _builtins.str = ...,
-        other_key: _builtins.str = ...,
+        victim_job_key: _builtins.str = ...,
+        other_job_key: _builtins.str = ...,
         device: _builtins.str = ...,
-        sub_batch: _builtins.int = ...,
+        micro_batch_size: _builtins.int = ...,
         slowdown_ratio: _builtins.float = ...,
-        upper_ratio: _builtins.float = ...,
+        slowdown_upper_ratio: _builtins.float = ...,
         level: _resources_pb2.EstimateLevel.ValueType = ...,
         in_domain: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "in_domain", b"in_domain", "level", b"level", "other_key", b"other_key", "slowdown_ratio", b"slowdown_ratio", "sub_batch", b"sub_batch", "upper_ratio", b"upper_ratio", "victim_key", b"victim_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "in_domain", b"in_domain", "level", b"level", "micro_batch_size", b"micro_batch_size", "other_job_key", b"other_job_key", "slowdown_ratio", b"slowdown_ratio", "slowdown_upper_ratio", b"slowdown_upper_ratio", "victim_job_key", b"victim_job_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1803,24 +1816,31 @@ class StartDecision(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ASSIGNMENTS_FIELD_NUMBER: _builtins.int
-    SUB_BATCH_FIELD_NUMBER: _builtins.int
+    MICRO_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     ACCUMULATION_STEPS_FIELD_NUMBER: _builtins.int
-    sub_batch: _builtins.int
+    PREDICTED_SLOWDOWN_RATIO_FIELD_NUMBER: _builtins.int
+    micro_batch_size: _builtins.int
+    """Samples per GPU and pass."""
     accumulation_steps: _builtins.int
+    predicted_slowdown_ratio: _builtins.float
+    """How much longer a step takes than alone: 0.29 = 29 % longer; absent = the job starts alone, or nothing is known."""
     @_builtins.property
     def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Assignment]: ...
     def __init__(
         self,
         *,
         assignments: _abc.Iterable[Global___Assignment] | None = ...,
-        sub_batch: _builtins.int = ...,
+        micro_batch_size: _builtins.int = ...,
         accumulation_steps: _builtins.int = ...,
+        predicted_slowdown_ratio: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "predicted_slowdown_ratio", b"predicted_slowdown_ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulation_steps", b"accumulation_steps", "assignments", b"assignments", "sub_batch", b"sub_batch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "accumulation_steps", b"accumulation_steps", "assignments", b"assignments", "micro_batch_size", b"micro_batch_size", "predicted_slowdown_ratio", b"predicted_slowdown_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__predicted_slowdown_ratio: _TypeAlias = _typing.Literal["predicted_slowdown_ratio"]  # noqa: Y015
+    _WhichOneofArgType__predicted_slowdown_ratio: _TypeAlias = _typing.Literal["_predicted_slowdown_ratio", b"_predicted_slowdown_ratio"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__predicted_slowdown_ratio) -> _WhichOneofReturnType__predicted_slowdown_ratio | None: ...
 
 Global___StartDecision: _TypeAlias = StartDecision  # noqa: Y015
 
@@ -1868,9 +1888,10 @@ class ReshapeDecision(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ASSIGNMENTS_FIELD_NUMBER: _builtins.int
-    SUB_BATCH_FIELD_NUMBER: _builtins.int
+    MICRO_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     ACCUMULATION_STEPS_FIELD_NUMBER: _builtins.int
-    sub_batch: _builtins.int
+    micro_batch_size: _builtins.int
+    """Samples per GPU and pass."""
     accumulation_steps: _builtins.int
     @_builtins.property
     def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Assignment]: ...
@@ -1878,12 +1899,12 @@ class ReshapeDecision(_message.Message):
         self,
         *,
         assignments: _abc.Iterable[Global___Assignment] | None = ...,
-        sub_batch: _builtins.int = ...,
+        micro_batch_size: _builtins.int = ...,
         accumulation_steps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulation_steps", b"accumulation_steps", "assignments", b"assignments", "sub_batch", b"sub_batch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accumulation_steps", b"accumulation_steps", "assignments", b"assignments", "micro_batch_size", b"micro_batch_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

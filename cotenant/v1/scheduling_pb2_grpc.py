@@ -167,7 +167,7 @@ class SchedulingServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Decide(self, request, context):
-        """Decides on a snapshot of somebody else's cluster; nothing is stored, nothing is started.
+        """Decides on a snapshot of a cluster that another scheduler runs; nothing is stored, nothing is started.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

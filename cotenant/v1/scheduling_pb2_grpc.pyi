@@ -54,7 +54,7 @@ class SchedulingServiceStub:
     SetPolicy: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.SetPolicyRequest, _scheduling_pb2.SetPolicyResponse]
     """Chooses the policy of the running cluster."""
     Decide: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.DecideRequest, _scheduling_pb2.DecideResponse]
-    """Decides on a snapshot of somebody else's cluster; nothing is stored, nothing is started."""
+    """Decides on a snapshot of a cluster that another scheduler runs; nothing is stored, nothing is started."""
 
 @_typing.type_check_only
 class SchedulingServiceAsyncStub(SchedulingServiceStub):
@@ -82,7 +82,7 @@ class SchedulingServiceAsyncStub(SchedulingServiceStub):
     SetPolicy: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.SetPolicyRequest, _scheduling_pb2.SetPolicyResponse]  # type: ignore[assignment]
     """Chooses the policy of the running cluster."""
     Decide: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.DecideRequest, _scheduling_pb2.DecideResponse]  # type: ignore[assignment]
-    """Decides on a snapshot of somebody else's cluster; nothing is stored, nothing is started."""
+    """Decides on a snapshot of a cluster that another scheduler runs; nothing is stored, nothing is started."""
 
 class SchedulingServiceServicer(metaclass=_abc_1.ABCMeta):
     """Accepts jobs, decides where they run, explains why."""
@@ -173,6 +173,6 @@ class SchedulingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduling_pb2.DecideRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_scheduling_pb2.DecideResponse, _abc.Awaitable[_scheduling_pb2.DecideResponse]]:
-        """Decides on a snapshot of somebody else's cluster; nothing is stored, nothing is started."""
+        """Decides on a snapshot of a cluster that another scheduler runs; nothing is stored, nothing is started."""
 
 def add_SchedulingServiceServicer_to_server(servicer: SchedulingServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

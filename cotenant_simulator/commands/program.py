@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
-from cotenant.command_run import run_command
+from cotenant.command_run import EXIT_ERROR, EXIT_USAGE, HELP, run_command
 from cotenant_simulator.commands.simulate import simulate
 from cotenant_simulator.errors import InputError, SimulatorError
 
-_EXIT_FAILED = 1
-_EXIT_USAGE = 2
+_EXIT_CODES = ((InputError, EXIT_USAGE), (SimulatorError, EXIT_ERROR))
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(context_settings=HELP)
 def program() -> None:
-    """Simulates workloads under scheduling policies."""
+    """Simulate workloads under scheduling policies."""
 
 
 program.add_command(simulate)
@@ -24,8 +21,4 @@ program.add_command(simulate)
 
 def main() -> int:
     """Run the command line and return its exit status."""
-    try:
-        return run_command(program)
-    except SimulatorError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return _EXIT_USAGE if isinstance(error, InputError) else _EXIT_FAILED
+    return run_command(program, exit_codes=_EXIT_CODES)

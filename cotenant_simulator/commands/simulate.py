@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 import click
 
 from cotenant.default_policy import DEFAULT_POLICY
+from cotenant.option_types import FiniteRange
 from cotenant_simulator.errors import InputError
 from cotenant_simulator.system_clock import cpu_s
 from scheduler_service.core.records import DEFAULT_MAX_SLOWDOWN_RATIO
@@ -23,17 +23,6 @@ BASELINE = "fifo"
 """What the programs' own policy is compared with unless told otherwise."""
 CLUSTER = "16x4"
 """Where a trace that names no machines runs unless told otherwise."""
-
-
-class FiniteRange(click.FloatRange):
-    """A range that holds no NaN: every comparison with it is false, those with the bounds too."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401 (as click declares it)
-        """Returns the number, inside the range."""
-        number = float(super().convert(value, param, ctx))
-        if math.isnan(number):
-            self.fail(f"{value!r} is not a number.", param, ctx)
-        return number
 
 
 def _world_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -149,7 +149,7 @@ def _job(seen: _Seen, event: events.JobSubmitted, first_ms: int) -> TraceJob:
         submitted_at_ms=event.at_ms - first_ms,
         request=replace(request, key=_key(event), steps_total=steps),
         graph_sha256=event.graph_sha256,
-        settings=dict(event.settings),
+        settings=event.settings,
     )
 
 
@@ -164,7 +164,7 @@ def _add_kind(seen: _Seen, kinds: dict[tuple[str, str], Kind], job: TraceJob, de
     predicted_busy = prediction.utilization_ratio if prediction is not None else 0.6
     kinds[request.key, device] = Kind(
         step_ms_by_gpus={**(known.step_ms_by_gpus if known is not None else {}), request.gpus: max(step_ms, 1e-3)},
-        batch=request.batch,
+        batch=request.global_batch_size,
         # What nobody measured is no more than a device has: the job was accepted there.
         memory_bytes=seen.memory_bytes.get(request.key) or min(JOB_MEMORY_BYTES, memory_bytes),
         utilization_ratio=min(sum(busy) / len(busy) if busy else predicted_busy, 1.0),

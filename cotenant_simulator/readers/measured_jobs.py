@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from cotenant.job_settings import JobSettings
 from cotenant.profile_schema import PairRow, ProfileSchemaError, SoloRow, read_rows
 from cotenant_simulator.errors import TraceError
 from cotenant_simulator.truth.kinds import Kind
@@ -30,7 +31,7 @@ class MeasuredJob:
     key: str
     kind: Kind
     graph_sha256: str
-    settings: dict[str, object]
+    settings: JobSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +76,13 @@ def _job(key: str, rows: list[SoloRow]) -> MeasuredJob:
     memory = [row.memory_peak_bytes for row in rows if row.memory_peak_bytes is not None]
     busy = [row.utilization_ratio for row in rows if row.utilization_ratio is not None]
     step_ms = median([row.step_ms_mean for row in rows if row.step_ms_mean is not None])
-    settings: dict[str, object] = {
-        "batch_size": first.batch,
-        "mode": first.mode,
-        "precision": first.precision,
-        "optimizer": first.optimizer,
-        "input_wait_ratio": first.input_wait_ratio,
-    }
+    settings = JobSettings(
+        global_batch_size=first.batch,
+        mode=first.mode,
+        precision=first.precision,
+        optimizer=first.optimizer,
+        input_wait_ratio=first.input_wait_ratio,
+    )
     kind = Kind(
         step_ms_by_gpus={1: step_ms},
         batch=first.batch,

@@ -30,7 +30,7 @@ class Consent:
             job_id=job_id,
             key=key,
             gpus=gpus,
-            batch=batch,
+            global_batch_size=batch,
             steps_total=steps_total,
             share=self.share if may_share else Share.NEVER,
             max_slowdown_ratio=self.max_slowdown_ratio,

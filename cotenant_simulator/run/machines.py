@@ -80,7 +80,7 @@ class Machines:
             device=device,
             step_ms=step_ms,
             steps_total=record.request.steps_total,
-            memory_bytes=kind.memory_at_bytes(record.sub_batch),
+            memory_bytes=kind.memory_at_bytes(record.micro_batch_size),
             memory_limit_bytes=record.memory_reserved_bytes,
             utilization_ratio=kind.utilization_ratio,
             work_left_ms=(record.request.steps_total - record.steps_done) * step_ms,

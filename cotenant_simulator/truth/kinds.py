@@ -79,10 +79,10 @@ class Kind:
             return self.step_ms(gpus=sum(gpus_by_node), passes=passes, is_spread=is_spread)
         return self.servers.paired_step_ms(gpus_by_node) * (1.0 + self.fixed_step_ratio * (passes - 1))
 
-    def memory_at_bytes(self, sub_batch: int) -> int:
+    def memory_at_bytes(self, micro_batch_size: int) -> int:
         """Return the memory on a GPU in bytes when it takes so many samples per pass."""
         samples = -(-self.batch // min(self.step_ms_by_gpus))
-        share = min(sub_batch / samples, 1.0)
+        share = min(micro_batch_size / samples, 1.0)
         return int(self.memory_bytes * (self.fixed_memory_ratio + (1.0 - self.fixed_memory_ratio) * share))
 
 

@@ -133,13 +133,13 @@ class TruthPredictor:
         utilization_factor = self._errors.factor(f"utilization/{place}")
         memory: dict[int, MemoryPoint] = {}
         step_ms: dict[tuple[int, int], float] = {}
-        for sub_batch in question.sub_batches:
-            predicted = int(kind.memory_at_bytes(sub_batch) * memory_factor)
+        for micro_batch_size in question.micro_batch_sizes:
+            predicted = int(kind.memory_at_bytes(micro_batch_size) * memory_factor)
             bound = int(predicted * self._errors.memory_bound_ratio)
-            memory[sub_batch] = MemoryPoint(memory_bytes=predicted, memory_bytes_upper_99=bound)
+            memory[micro_batch_size] = MemoryPoint(memory_bytes=predicted, memory_bytes_upper_99=bound)
             for gpus in kind.step_ms_by_gpus:
-                passes = -(-kind.batch // (gpus * sub_batch))
-                step_ms[gpus, sub_batch] = kind.step_ms(gpus=gpus, passes=passes) * step_factor
+                passes = -(-kind.batch // (gpus * micro_batch_size))
+                step_ms[gpus, micro_batch_size] = kind.step_ms(gpus=gpus, passes=passes) * step_factor
         return JobPrediction(
             key=question.key,
             device=question.device,

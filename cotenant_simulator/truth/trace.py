@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from cotenant.job_settings import JobSettings
 from cotenant_simulator.truth.kinds import Truth
 from scheduler_service.core.records import JobRequest, Node
 
@@ -25,13 +26,13 @@ class TraceJob:
         submitted_at_ms: From the start of the trace.
         request: What its owner asks for; `key` names what is true of it.
         graph_sha256: The job's own ONNX graph, where the trace has one.
-        settings: proto3 JSON of the JobSettings, where the trace has them.
+        settings: How its steps are configured, where the trace says it.
     """
 
     submitted_at_ms: int
     request: JobRequest
     graph_sha256: str = ""
-    settings: dict[str, object] = field(default_factory=dict)
+    settings: JobSettings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

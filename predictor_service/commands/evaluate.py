@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from cotenant.structured_log import start_logging
 from predictor_service.errors import TrainingDataError
 from predictor_service.registry.version_store import VersionStore
-from predictor_service.settings import load_settings
-from predictor_service.structured_log import start_logging
+from predictor_service.settings import SETTINGS, Settings
 
 if TYPE_CHECKING:
     from predictor_service.registry.served_version import ServedVersion
@@ -52,15 +51,12 @@ _LEVELS: Final = ("random_pair", "job", "architecture", "family", "device")
     help="Begin no split later than this; the report counts the rows that were not predicted.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--state-dir", type=_PATH, help="Where --model current lies.")
+@SETTINGS.options("state_dir")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
-@click.pass_context
 def evaluate_command(
-    context: click.Context,
-    /,
     *,
     model: str,
-    state_dir: Path | None,
+    settings: Settings,
     output: str,
     fold: str,
     rows_max: int,
@@ -76,8 +72,7 @@ def evaluate_command(
     from predictor_service.evaluation.evaluator import EvaluationQuestion, evaluate
     from predictor_service.evaluation.report import as_json, as_table
 
-    start_logging("error")
-    settings = load_settings({"state_dir": state_dir}, os.environ, context.obj)
+    start_logging("predictor", "error")
     version = _version(model, settings.state_dir)
     flags["group_by"] = flags["group_by"] or ""
     question = EvaluationQuestion(

@@ -45,7 +45,7 @@ def repeat_until(stop: threading.Event, parts: Sequence[Callable[[], None]], eve
             except (OSError, sqlite3.Error, PredictorError) as error:
                 if str(error) != reasons[place]:
                     reasons[place] = str(error)
-                    _logger.error("upkeep failed and is tried again", extra={"reason": str(error)})
+                    _logger.error("upkeep_failed", extra={"reason": str(error)})
         if stop.wait(every_s):
             return
 
@@ -89,13 +89,11 @@ class ModelUpkeep:
             return
         reason = learned_by_older_rules(served.manifest)
         if reason:
-            _logger.warning(
-                "model version is stale: learning anew", extra={"model_version": served.version, "reason": reason}
-            )
+            _logger.warning("stale_version_retrained", extra={"model_version": served.version, "reason": reason})
             try:
                 self._operations.start(from_outcomes=False, seed=None, why=reason)
             except PredictorError as error:
-                _logger.error("retraining did not start", extra={"reason": str(error)})
+                _logger.error("retraining_not_started", extra={"reason": str(error)})
             return
         try:
             reason = learned_from_other_data(served.manifest, hash_datasets(self._settings.datasets))
@@ -104,7 +102,7 @@ class ModelUpkeep:
         if reason:
             remedy = "run `cotenant retrain`, or call StartRetraining"
             _logger.warning(
-                "model version is stale", extra={"model_version": served.version, "reason": reason, "remedy": remedy}
+                "stale_version_served", extra={"model_version": served.version, "reason": reason, "remedy": remedy}
             )
 
     def follow_versions(self) -> None:
@@ -113,7 +111,7 @@ class ModelUpkeep:
         if name != self._shown_version:
             self._shown.clear()
             self._shown.labels(name).set(1)
-            _logger.info("model version served", extra={"model_version": name})
+            _logger.info("version_served", extra={"model_version": name})
             self._shown_version = name
 
     def watch_drift(self) -> None:
@@ -129,7 +127,7 @@ class ModelUpkeep:
             item = alarming[key]
             figures = {"covered_ratio": round(item.covered_ratio, 4), "promised_ratio": item.promised_ratio}
             names = {"device": key[0], "target": key[1], "model_version": item.model_version}
-            _logger.warning("predictions drift: alarm on", extra={**names, **figures, "remedy": "`cotenant retrain`"})
+            _logger.warning("drift_alarm_on", extra={**names, **figures, "remedy": "`cotenant retrain`"})
         for device, target in sorted(self._alarming - alarming.keys()):
-            _logger.info("predictions drift: alarm off", extra={"device": device, "target": target})
+            _logger.info("drift_alarm_off", extra={"device": device, "target": target})
         self._alarming = frozenset(alarming)

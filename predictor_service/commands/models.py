@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,23 +14,19 @@ import click
 from predictor_service.errors import TrainingDataError, UnknownVersionError
 from predictor_service.registry.model_registry import ModelRegistry, current_user
 from predictor_service.registry.version_comparison import compare_versions
-from predictor_service.settings import Settings, load_settings
+from predictor_service.settings import SETTINGS, Settings
 
 _PATH: Final = click.Path(path_type=Path)
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
-    command = click.option("--state-dir", type=_PATH, help="Models, graphs, journal.")(command)
+    command = SETTINGS.options("state_dir")(command)
     return click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")(command)
 
 
-def _settings(context: click.Context, state_dir: Path | None) -> Settings:
-    return load_settings({"state_dir": state_dir}, os.environ, context.find_root().obj)
-
-
 @contextmanager
-def _registry(context: click.Context, state_dir: Path | None) -> Iterator[ModelRegistry]:
-    root = _settings(context, state_dir).state_dir / "models"
+def _registry(settings: Settings) -> Iterator[ModelRegistry]:
+    root = settings.state_dir / "models"
     if not root.is_dir():
         remedy = "train the first one with `cotenant retrain`, or name the folder with --state-dir"
         raise UnknownVersionError(f"{root.parent} has no model versions", remedy=remedy)
@@ -53,10 +48,9 @@ def models() -> None:
 
 @models.command("list")
 @_options
-@click.pass_context
-def list_command(context: click.Context, state_dir: Path | None, output: str) -> None:
+def list_command(settings: Settings, output: str) -> None:
     """List the versions and the history; the served one is marked."""
-    with _registry(context, state_dir) as registry:
+    with _registry(settings) as registry:
         current = registry.store.current()
         rows = [{"version": name, "served": name == current} for name in registry.store.names()]
         events = registry.history.events()
@@ -85,10 +79,9 @@ def list_command(context: click.Context, state_dir: Path | None, output: str) ->
 @models.command("show")
 @click.argument("version", required=False)
 @_options
-@click.pass_context
-def show_command(context: click.Context, version: str | None, state_dir: Path | None, output: str) -> None:
+def show_command(version: str | None, settings: Settings, output: str) -> None:
     """Show the card of a version (the served one by default), or its manifest with -o json."""
-    with _registry(context, state_dir) as registry:
+    with _registry(settings) as registry:
         name = registry.store.find(version or registry.store.current() or "")
         click.echo(registry.store.manifest(name).to_json() if output == "json" else registry.store.card(name))
 
@@ -97,10 +90,9 @@ def show_command(context: click.Context, version: str | None, state_dir: Path | 
 @click.argument("version")
 @click.option("--why", required=True, help="For the history.")
 @_options
-@click.pass_context
-def promote_command(context: click.Context, version: str, why: str, state_dir: Path | None, output: str) -> None:
+def promote_command(version: str, why: str, settings: Settings, output: str) -> None:
     """Serve VERSION, whatever the gate said of it, once it has reproduced its golden vectors."""
-    with _registry(context, state_dir) as registry:
+    with _registry(settings) as registry:
         name = registry.store.find(version)
         registry.promote(name, why)
     _say_served(name, output)
@@ -109,10 +101,9 @@ def promote_command(context: click.Context, version: str, why: str, state_dir: P
 @models.command("rollback")
 @click.option("--why", required=True, help="For the history.")
 @_options
-@click.pass_context
-def rollback_command(context: click.Context, why: str, state_dir: Path | None, output: str) -> None:
+def rollback_command(why: str, settings: Settings, output: str) -> None:
     """Serve the version that was served before."""
-    with _registry(context, state_dir) as registry:
+    with _registry(settings) as registry:
         name = registry.roll_back(why)
     _say_served(name, output)
 
@@ -125,10 +116,9 @@ def _say_served(name: str, output: str) -> None:
 @click.argument("before")
 @click.argument("after", required=False)
 @_options
-@click.pass_context
-def diff_command(context: click.Context, before: str, after: str | None, state_dir: Path | None, output: str) -> None:
+def diff_command(before: str, after: str | None, settings: Settings, output: str) -> None:
     """Say what differs between two versions (AFTER: the served one by default)."""
-    with _registry(context, state_dir) as registry:
+    with _registry(settings) as registry:
         names = [registry.store.find(before), registry.store.find(after or registry.store.current() or "")]
         differences = compare_versions(*(registry.store.manifest(name) for name in names))
     if output == "json":
@@ -143,12 +133,12 @@ def diff_command(context: click.Context, before: str, after: str | None, state_d
 @models.command("drift")
 @_options
 @click.pass_context
-def drift_command(context: click.Context, state_dir: Path | None, output: str) -> None:
+def drift_command(context: click.Context, settings: Settings, output: str) -> None:
     """Say how far recent predictions were from what then happened. Exit status 4: an alarm is on."""
     # Imported here: only this verb reads the journal.
     from predictor_service.retraining.drift import describe_drift, read_drift
 
-    path = _settings(context, state_dir).state_dir / "journal.sqlite"
+    path = settings.state_dir / "journal.sqlite"
     if not path.is_file():
         raise TrainingDataError(f"{path.parent} has no journal", remedy="outcomes come from a service that ran there")
     report = read_drift(path)

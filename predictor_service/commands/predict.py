@@ -68,8 +68,11 @@ def answer_as_table(answer: JobAnswer) -> str:
     if answer.largest_batch_that_fits is not None:
         rows.append(("largest batch", f"{answer.largest_batch_that_fits:,}"))
     rows += [
-        (f"sub-batch {item.sub_batch}", f"x {item.accumulation_steps}: {_range(item.memory_bytes, _MEBIBYTE, 'MiB')}")
-        for item in answer.sub_batches
+        (
+            f"micro-batch {item.micro_batch_size}",
+            f"x {item.accumulation_steps}: {_range(item.memory_bytes, _MEBIBYTE, 'MiB')}",
+        )
+        for item in answer.micro_batches
     ]
     rows += [("device", answer.device), ("model", answer.model_version)]
     rows += [("note", notice.message) for notice in answer.warnings]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +22,7 @@ from predictor_service.profile_store.intake import open_profiles
 from predictor_service.profile_store.rows import make_rows
 from predictor_service.profile_store.store import DAY_MS, FILE_NAME, ProfileStore
 from predictor_service.profile_store.stretch import StoredStretch, Stretch
-from predictor_service.settings import Settings, load_settings
+from predictor_service.settings import SETTINGS, Settings
 from predictor_service.system_clock import now_ms
 
 _PATH: Final = click.Path(path_type=Path)
@@ -40,29 +39,26 @@ def profiles() -> None:
     """List, export and forget what agents measured of running jobs."""
 
 
-def _state_flag(command: Callable[..., None]) -> Callable[..., None]:
-    return click.option("--state-dir", type=_PATH, help="Of the predictor.")(command)
+_STATE: Final = SETTINGS.options("state_dir")
 
 
 @contextmanager
-def _store(context: click.Context, state_dir: Path | None) -> Iterator[tuple[ProfileStore, Settings]]:
-    settings = load_settings({"state_dir": state_dir}, os.environ, context.find_root().obj)
+def _store(settings: Settings) -> Iterator[ProfileStore]:
     if not any((settings.state_dir / name).is_file() for name in (FILE_NAME, JOURNAL_FILE)):
         raise TrainingDataError(
             f"{settings.state_dir} has no profiles", remedy="they come from a service that ran there while jobs did"
         )
     store = open_profiles(settings.state_dir, rows_max=settings.profiles_rows_max, days=settings.profiles_days)
     with closing(store):
-        yield store, settings
+        yield store
 
 
 @profiles.command("status")
-@_state_flag
+@_STATE
 @_OUTPUT
-@click.pass_context
-def status_command(context: click.Context, state_dir: Path | None, output: str) -> None:
+def status_command(settings: Settings, output: str) -> None:
     """Say how much is kept, for how long, and what was refused."""
-    with _store(context, state_dir) as (store, settings):
+    with _store(settings) as store:
         status, stored = store.status(), store.read()
     rows = make_rows(_readable(stored))
     answer: dict[str, Any] = {
@@ -104,12 +100,11 @@ def _date(at_ms: int) -> str:
 
 
 @profiles.command("list")
-@_state_flag
+@_STATE
 @_OUTPUT
-@click.pass_context
-def list_command(context: click.Context, state_dir: Path | None, output: str) -> None:
+def list_command(settings: Settings, output: str) -> None:
     """List the jobs that were measured, each by its key."""
-    with _store(context, state_dir) as (store, _):
+    with _store(settings) as store:
         stretches = _readable(store.read())
     jobs = [_summary(members) for members in _by_job(stretches)]
     if output == "json":
@@ -142,7 +137,7 @@ def _summary(members: Sequence[Stretch]) -> dict[str, Any]:
         "job_key": members[0].job.key,
         "device": members[0].device,
         "graph_sha256": members[0].job.graph_sha256,
-        "batch": members[0].job.settings.batch_size,
+        "batch": members[0].job.settings.global_batch_size,
         "alone": len(alone),
         "beside": len(members) - len(alone),
         "step_ms": median(stretch.step_ms for stretch in alone) if alone else None,
@@ -158,11 +153,10 @@ def _cell(value: float | None, form: str) -> str:
 @profiles.command("export")
 @click.option("--to", "target", type=_PATH, required=True, help="FILE.csv, FILE.parquet, or a folder to make.")
 @click.option("--kind", type=click.Choice(["solo", "pairs"]), default="solo", show_default=True, help="Rows of a FILE.")
-@_state_flag
-@click.pass_context
-def export_command(context: click.Context, target: Path, kind: str, state_dir: Path | None) -> None:
+@_STATE
+def export_command(target: Path, kind: str, settings: Settings) -> None:
     """Write rows of the profile schema: one file, or a data-set folder with both kinds and the graphs."""
-    with _store(context, state_dir) as (store, settings):
+    with _store(settings) as store:
         stretches = _readable(store.read())
     if target.suffix in SUFFIXES:
         exported = export_table(stretches, target, kind)
@@ -179,22 +173,20 @@ def export_command(context: click.Context, target: Path, kind: str, state_dir: P
 @click.option("--job-key", help="What was measured and predicted of this job; its first 12 digits suffice.")
 @click.option("--device", help="What was measured on this device type.")
 @click.option("--older-than-days", type=click.IntRange(0), help="What came earlier than that.")
-@_state_flag
-@click.pass_context
+@_STATE
 def forget_command(
-    context: click.Context,
     *,
     everything: bool,
     job_key: str | None,
     device: str | None,
     older_than_days: int | None,
-    state_dir: Path | None,
+    settings: Settings,
 ) -> None:
     """Delete profiles, predictions and outcomes for good; several conditions must hold together."""
     if everything == (job_key is not None or device is not None or older_than_days is not None):
         raise InvalidRequestError("nothing says what to forget", remedy="give conditions, or --all and none of them")
     before_ms = None if older_than_days is None else now_ms() - older_than_days * DAY_MS
-    with _store(context, state_dir) as (store, settings):
+    with _store(settings) as store:
         key = None if job_key is None else _whole_key(store, job_key)
         predictions = outcomes = 0
         if (settings.state_dir / JOURNAL_FILE).is_file():

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from cotenant.client_errors import InputError
-from cotenant.command_run import run_command
+from cotenant.command_run import EXIT_ERROR, EXIT_USAGE, HELP, run_command
+from cotenant.job_settings import MODES, OPTIMIZERS, PRECISIONS, JobSettings
 from cotenant.quantities import parse_bytes
+from cotenant.structured_log import start_logging
 from predictor_service.commands.datasets import datasets
 from predictor_service.commands.evaluate import evaluate_command
 from predictor_service.commands.models import models
@@ -30,35 +29,28 @@ from predictor_service.errors import (
     UnknownVersionError,
 )
 from predictor_service.features.device_names import resolve_device
-from predictor_service.features.job_settings import MODES, OPTIMIZERS, PRECISIONS, JobSettings
+from predictor_service.features.job_settings import check_settings
 from predictor_service.inference.records import JobQuestion
 from predictor_service.registry.version_store import VersionStore
-from predictor_service.settings import Settings, load_settings
-from predictor_service.structured_log import start_logging
+from predictor_service.settings import SETTINGS, Settings
 
-EXIT_ERROR: Final = 1
-EXIT_USAGE: Final = 2
 EXIT_NOT_FOUND: Final = 3
 EXIT_DOES_NOT_FIT: Final = 4
+_EXIT_CODES: Final = (
+    (UnknownVersionError, EXIT_NOT_FOUND),
+    (UnknownGraphError, EXIT_NOT_FOUND),
+    (UnknownRetrainingError, EXIT_NOT_FOUND),
+    (CallerError, EXIT_USAGE),
+    (InputError, EXIT_USAGE),
+    (PredictorError, EXIT_ERROR),
+)
 
 _PATH: Final = click.Path(path_type=Path)
 
 
-@click.group()
-@click.option("--config", type=_PATH, help="TOML file with settings.")
-@click.pass_context
-def program(context: click.Context, config: Path | None) -> None:
-    """Predicts utilization, memory, step time and slowdown of training jobs before they run."""
-    context.obj = config
-
-
-def _settings(context: click.Context, flags: dict[str, Any]) -> Settings:
-    return load_settings(flags, os.environ, context.obj)
-
-
-def _state_flags(command: Callable[..., None]) -> Callable[..., None]:
-    command = click.option("--state-dir", type=_PATH, help="Models, graphs, journal.")(command)
-    return click.option("--datasets", type=_PATH, help="Folder of dataset folders.")(command)
+@click.group(context_settings=HELP)
+def program() -> None:
+    """Predict utilization, memory, step time and slowdown of training jobs before they run."""
 
 
 program.add_command(datasets)
@@ -70,25 +62,10 @@ program.add_command(train_command)
 
 
 @program.command("serve")
-@_state_flags
-@click.option("--address", help="HOST:PORT, 127.0.0.1:7070 by default; port 0 = any free one.")
-@click.option("--metrics-address", help="HOST:PORT of /metrics and /healthz, 127.0.0.1:7170 by default.")
-@click.option("--ready-file", type=_PATH, help="Written with the address once the service answers.")
-@click.option("--threads", type=click.IntRange(5, 512), help="Calls served at the same time.")
-@click.option("--extraction-workers", type=click.IntRange(1, 64), help="Graphs described at the same time.")
-@click.option("--drain-s", type=click.FloatRange(0, 600), help="Time for calls under way after SIGTERM.")
-@click.option("--tls-certificate-file", type=_PATH)
-@click.option("--tls-key-file", type=_PATH)
-@click.option("--client-ca-file", type=_PATH, help="PEM authority; clients must then show a certificate of it.")
-@click.option("--insecure", is_flag=True, default=None, help="Other addresses than loopback without TLS.")
-@click.option("--seed", type=int, help="Seed of the first training.")
-@click.option("--profiles-days", type=click.IntRange(0), help="Days that profiles of running jobs are kept; 0 = none.")
-@click.option("--profiles-rows-max", type=click.IntRange(1), help="Profiles kept; the oldest leave.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
-@click.pass_context
-def serve_command(context: click.Context, /, **flags: Any) -> None:  # noqa: ANN401 (click hands over what was declared)
+@SETTINGS.options()
+def serve_command(settings: Settings) -> None:
     """Answer over gRPC until SIGTERM. Trains first when there is no model."""
-    serve(_settings(context, flags))
+    serve(settings)
 
 
 @program.command("predict")
@@ -108,29 +85,30 @@ def serve_command(context: click.Context, /, **flags: Any) -> None:  # noqa: ANN
     callback=lambda context, option, text: _size_bytes(text),
     help="Where the device type's size is unknown, or not the usual; e.g. 40GiB.",
 )
-@click.option("--sub-batch", "sub_batches", type=int, multiple=True)
+@click.option("--micro-batch-size", "micro_batch_sizes", type=int, multiple=True)
 @click.option("--explain", is_flag=True)
 @click.option("--offline", is_flag=True, help="Accepted for symmetry: this command never asks a server.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
-@click.option("--state-dir", type=_PATH)
+@SETTINGS.options("state_dir")
 @click.pass_context
-def predict_command(context: click.Context, /, graph: Path, output: str, **flags: Any) -> None:  # noqa: ANN401 (as above)
+def predict_command(context: click.Context, /, graph: Path, output: str, settings: Settings, **flags: Any) -> None:  # noqa: ANN401 (as above)
     """Predict one job from its ONNX file, without a server. Exit status 4: it will not fit."""
-    start_logging("error")
-    settings = _settings(context, {"state_dir": flags.pop("state_dir")})
+    start_logging("predictor", "error")
     question = JobQuestion(
-        settings=JobSettings(
-            batch_size=flags["batch_size"],
-            mode=flags["mode"],
-            precision=flags["precision"].replace("unspecified", "fp32"),
-            optimizer=flags["optimizer"].replace("unspecified", "sgd"),
-            input_wait_ratio=flags["input_wait_ratio"],
-            dimension_bindings=dict(_binding(text) for text in flags["bindings"]),
+        settings=check_settings(
+            JobSettings(
+                global_batch_size=flags["batch_size"],
+                mode=flags["mode"],
+                precision=flags["precision"].replace("unspecified", "fp32"),
+                optimizer=flags["optimizer"].replace("unspecified", "sgd"),
+                input_wait_ratio=flags["input_wait_ratio"],
+                dimension_bindings=dict(_binding(text) for text in flags["bindings"]),
+            )
         ),
         device=flags["device"],
         onnx_graph=read_graph_file(graph),
         device_memory_bytes=flags["device_memory_bytes"],
-        sub_batches=flags["sub_batches"],
+        micro_batch_sizes=flags["micro_batch_sizes"],
         explain=flags["explain"],
         find_largest_batch=True,
     )
@@ -161,10 +139,4 @@ def _binding(text: str) -> tuple[str, int]:
 
 def main() -> int:
     """Runs the program; returns its exit status."""
-    try:
-        return run_command(program)
-    except PredictorError as error:
-        sys.stderr.write(f"error: {error}\n")
-        if isinstance(error, UnknownVersionError | UnknownGraphError | UnknownRetrainingError):
-            return EXIT_NOT_FOUND
-        return EXIT_USAGE if isinstance(error, CallerError) else EXIT_ERROR
+    return run_command(program, exit_codes=_EXIT_CODES)

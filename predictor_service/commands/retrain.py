@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from cotenant.structured_log import start_logging
 from predictor_service.registry.model_registry import ModelRegistry, current_user
-from predictor_service.settings import load_settings
-from predictor_service.structured_log import start_logging
+from predictor_service.settings import SETTINGS, Settings
 
 if TYPE_CHECKING:
     from predictor_service.retraining.retraining_run import RetrainingResult
@@ -25,10 +25,8 @@ _NICENESS: Final = 5
 
 
 @click.command("retrain")
-@click.option("--state-dir", type=_PATH, help="Models, graphs, journal.")
-@click.option("--datasets", type=_PATH, help="Folder of dataset folders.")
+@SETTINGS.options("state_dir", "datasets", "seed")
 @click.option("--from-outcomes", is_flag=True, help="Learn from the profile store as well: what running jobs taught.")
-@click.option("--seed", type=int, help="Same data and seed give the same version.")
 @click.option("--why", default="retrained by command", help="For the history.")
 @click.option("--who", help="For the history; the account that runs this by default.")
 @click.option("--end-with-stdin", is_flag=True, hidden=True, help="For a service: end when its pipe closes.")
@@ -37,10 +35,8 @@ _NICENESS: Final = 5
 def retrain_command(
     context: click.Context,
     *,
-    state_dir: Path | None,
-    datasets: Path | None,
+    settings: Settings,
     from_outcomes: bool,
-    seed: int | None,
     why: str,
     who: str | None,
     end_with_stdin: bool,
@@ -55,9 +51,7 @@ def retrain_command(
     # Imported here: the libraries that train take seconds to load.
     from predictor_service.retraining.retraining_run import RetrainingOutcome, RetrainingPlan, retrain
 
-    flags = {"state_dir": state_dir, "datasets": datasets, "seed": seed}
-    settings = load_settings(flags, os.environ, context.find_root().obj)
-    start_logging("error")
+    start_logging("predictor", "error")
     plan = RetrainingPlan(
         state_dir=settings.state_dir,
         datasets=settings.datasets,

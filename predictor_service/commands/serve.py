@@ -12,6 +12,9 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
+from cotenant.addresses import split_address
+from cotenant.structured_log import start_logging
+from cotenant.tls_settings import check_listening
 from predictor_service.commands.model_upkeep import ModelUpkeep, repeat_until
 from predictor_service.features.extraction_pool import ExtractionPool
 from predictor_service.grpc_api.call_desk import CallDesk
@@ -21,7 +24,7 @@ from predictor_service.grpc_api.metrics import MetricsServer, ServiceMetrics
 from predictor_service.grpc_api.model_servicer import ModelServicer
 from predictor_service.grpc_api.prediction_servicer import PredictionServicer
 from predictor_service.grpc_api.profile_metrics import ProfileMetrics
-from predictor_service.grpc_api.server import PredictionServer, ServerOptions, check_exposure, check_metrics_exposure
+from predictor_service.grpc_api.server import PredictionServer, ServerOptions
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.predictor import Predictor
 from predictor_service.outcome_journal import FILE_NAME as JOURNAL_FILE
@@ -31,8 +34,7 @@ from predictor_service.profile_store.retention import Retention
 from predictor_service.registry.version_holder import VersionHolder
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.retraining.operations import RetrainingOperations
-from predictor_service.settings import Settings, split_address
-from predictor_service.structured_log import start_logging
+from predictor_service.settings import Settings
 from predictor_service.system_clock import now_ms
 
 _logger = logging.getLogger(__name__)
@@ -44,21 +46,17 @@ def serve(settings: Settings) -> None:
     """Runs the service until SIGTERM or SIGINT.
 
     Raises:
-        PredictorError: It cannot listen as it was told to.
+        InputError, PredictorError: It cannot listen as it was told to.
     """
-    start_logging(settings.log_level)
-    host, port = split_address(settings.address)
+    check_listening(settings)
+    start_logging("predictor", settings.log_level, is_service=True)
     options = ServerOptions(
-        host=host,
-        port=port,
+        address=settings.address,
         tls_certificate_file=settings.tls_certificate_file,
         tls_key_file=settings.tls_key_file,
         client_ca_file=settings.client_ca_file,
         insecure=settings.insecure,
     )
-    check_exposure(options)
-    if settings.metrics_address:
-        check_metrics_exposure(split_address(settings.metrics_address)[0], insecure=settings.insecure)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -100,7 +98,7 @@ def _run(settings: Settings, options: ServerOptions, stop: threading.Event, stac
         metrics_host, metrics_port = split_address(settings.metrics_address)
         page = MetricsServer(metrics, metrics_host, metrics_port, is_healthy=lambda: not stop.is_set())
         stack.callback(page.close)
-    _say_ready(settings.ready_file, f"{options.host}:{server.port}")
+    _say_ready(settings.ready_file, f"{settings.address.rpartition(':')[0]}:{server.port}")
     drift = DriftMetrics(metrics.registry)
     upkeep = ModelUpkeep(settings, versions, journal, shown=metrics.model, drift=drift, operations=operations)
     upkeep.check_served()
@@ -121,12 +119,12 @@ def _train_first(settings: Settings) -> None:
     arguments = ["train", "--state-dir", str(settings.state_dir), "--datasets", str(settings.datasets)]
     command = [sys.executable, "-m", "predictor_service", *arguments, "--seed", str(settings.seed)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    _logger.info("no model yet: training", extra={"datasets": str(settings.datasets)})
+    _logger.info("first_training", extra={"datasets": str(settings.datasets)})
     try:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=_TRAINING_TIMEOUT_S, env=environment)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         # Without models the service still answers, from device peaks, and says so in every answer.
-        _logger.error("training failed: answering from device peaks only", extra={"reason": str(error)})
+        _logger.error("first_training_failed", extra={"reason": str(error)})
 
 
 def _say_ready(ready_file: Path | None, address: str) -> None:

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final
 
 import click
 
+from cotenant.structured_log import start_logging
 from predictor_service.registry.model_registry import ModelRegistry, current_user
-from predictor_service.settings import Settings, load_settings
-from predictor_service.structured_log import start_logging
+from predictor_service.settings import SETTINGS, Settings
 
 _PATH: Final = click.Path(path_type=Path)
 
 
 @click.command("train")
-@click.option("--state-dir", type=_PATH, help="Models, graphs, journal.")
-@click.option("--datasets", type=_PATH, help="Folder of dataset folders.")
-@click.option("--seed", type=int, help="Same data and seed give the same version.")
-@click.pass_context
-def train_command(context: click.Context, state_dir: Path | None, datasets: Path | None, seed: int | None) -> None:
+@SETTINGS.options("state_dir", "datasets", "seed")
+def train_command(settings: Settings) -> None:
     """Train on every dataset and make the result the version to serve; prints its name."""
-    flags = {"state_dir": state_dir, "datasets": datasets, "seed": seed}
-    settings = load_settings(flags, os.environ, context.find_root().obj)
-    start_logging(settings.log_level)
+    start_logging("predictor", settings.log_level)
     click.echo(train_once(settings))
 
 

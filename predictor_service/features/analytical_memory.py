@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+from cotenant.job_settings import JobSettings
 from predictor_service.features.batch_figures import figures_at
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.graph_features import GraphFeatures
-from predictor_service.features.job_settings import OPTIMIZER_SLOTS, JobSettings
+from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 
 # Activations of mixed precision are half as wide as those of the 32-bit export; weights stay 32 bits wide.
 ACTIVATION_SCALE: Final = {"fp64": 2.0, "fp32": 1.0, "tf32": 1.0, "bf16": 0.5, "fp16": 0.5}
@@ -18,9 +18,11 @@ _WIDEST_TENSORS_ALIVE: Final = 2
 _WEIGHT_BYTES: Final = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryBreakdown:
-    """Parts of a job's peak memory, bytes; `widest_bytes` is one tensor of those that the workspace counts."""
+class MemoryBreakdown(NamedTuple):
+    """Parts of a job's peak memory, bytes; `widest_bytes` is one tensor of those that the workspace counts.
+
+    A tuple, because a question counts memory at a dozen batches: made in a third of the time of a frozen dataclass.
+    """
 
     weights_bytes: float
     gradients_bytes: float

@@ -93,7 +93,12 @@ class DeviceType:
             recurrent_steps: Of all layers, see `GraphFeatures`.
             lstm_steps: Those among them of LSTM layers.
         """
-        return self.launch_ms * (recurrent_steps - (lstm_steps if self.fuses_lstm else 0.0))
+        return sequence_ms(self.launch_ms, self.fuses_lstm, recurrent_steps, lstm_steps)
+
+
+def sequence_ms(launch_ms: float, fuses_lstm: bool, recurrent_steps: float, lstm_steps: float) -> float:
+    """What `DeviceType.sequence_ms` says of a device with this launch time."""
+    return launch_ms * (recurrent_steps - (lstm_steps if fuses_lstm else 0.0))
 
 
 def _gpu(  # noqa: PLR0917 (a row of a table, read by its columns)

@@ -171,7 +171,7 @@ class ExtractionPool:
         try:
             worker = ExtractionProcess(memory_limit_bytes=self._memory_limit_bytes, timeout_s=self._timeout_s)
         except OSError as error:
-            _logger.error("an extraction worker cannot be started: %s", error)
+            _logger.error("extraction_worker_not_started", extra={"reason": str(error)})
             return False
         with self._lock:
             self._alive.add(worker)
@@ -179,7 +179,7 @@ class ExtractionPool:
             self._idle.put(worker)
             return True
         if not self._closing.is_set():
-            _logger.error("an extraction worker did not start; trying again in %g s", _START_RETRY_S)
+            _logger.error("extraction_worker_not_ready", extra={"retry_after_s": _START_RETRY_S})
         worker.kill()
         with self._lock:
             self._alive.discard(worker)

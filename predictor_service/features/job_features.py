@@ -1,23 +1,36 @@
-"""From graph, settings and device to one named vector: the only function that does so, for training and serving alike.
+"""From graph, settings and device to one named vector: the only code that does so, for training and serving alike.
 
 Sizes enter as natural logarithms because they span ten orders of magnitude; shares of the roofline time say what kind
 of work fills a step. What is unknown enters as 0 beside a flag that says so.
+
+A question asks models at a dozen batches of one job, so that vectors are made for all of them at once. Rows do not
+depend on each other: a table of one batch has, bit for bit, the row that any larger one has.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from cotenant.job_settings import OPTIMIZERS, PRECISIONS, JobSettings
 from predictor_service.features.analytical_memory import ACTIVATION_SCALE, MemoryBreakdown, count_memory
-from predictor_service.features.devices import DeviceType
+from predictor_service.features.devices import DeviceType, sequence_ms
 from predictor_service.features.graph_features import GraphFeatures
-from predictor_service.features.job_settings import OPTIMIZER_SLOTS, OPTIMIZERS, PRECISIONS, JobSettings
+from predictor_service.features.graph_table import (
+    FAMILY_CODES,
+    GraphTable,
+    IndexArray,
+    count_values,
+    size_values,
+    tabulate_graph,
+)
+from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 from predictor_service.features.operator_families import OperatorFamily
 
 FEATURE_VERSION: Final = 4
@@ -29,6 +42,7 @@ FloatArray = npt.NDArray[np.float64]
 _TRAINING_PASSES: Final = 3.0
 # Each optimizer slot is read and written once a step, as are weight and gradient.
 _TRAFFIC_PER_SLOT: Final = 2.0
+_LEAST_MS: Final = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,138 +76,216 @@ class JobFeatures:
     utilization_ceiling_ratio: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Roofline:
-    """Where the time of a step goes at the device's peaks."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JobTable:
+    """The same of one job at several batches; what differs between them has a row or an element for each.
 
-    step_ms: float
-    compute_bound_ratio: float
-    family_ratios: tuple[float, ...]
-    work_ratios: tuple[float, ...]
+    Attributes:
+        values: Shape (batches, len(FEATURES)).
+        roofline_ms: Shape (batches,).
+        optimizer_ratio: Shape (batches,).
+        analytical_memory_bytes: Shape (batches,).
+        counted_memory: Its parts at each batch.
+        convolves: Whether the graph has a convolution.
+        utilization_ceiling_ratio: Share of a step not spent waiting for input.
+    """
+
+    values: FloatArray
+    roofline_ms: FloatArray
+    optimizer_ratio: FloatArray
+    analytical_memory_bytes: FloatArray
+    counted_memory: tuple[MemoryBreakdown, ...]
+    convolves: bool
+    utilization_ceiling_ratio: float
+
+    def __len__(self) -> int:
+        """Batches."""
+        return len(self.counted_memory)
+
+    def row(self, place: int) -> JobFeatures:
+        """The features at one of the batches, by its place."""
+        return JobFeatures(
+            values=self.values[place],
+            roofline_ms=float(self.roofline_ms[place]),
+            optimizer_ratio=float(self.optimizer_ratio[place]),
+            analytical_memory_bytes=float(self.analytical_memory_bytes[place]),
+            counted_memory=self.counted_memory[place],
+            convolves=self.convolves,
+            utilization_ceiling_ratio=self.utilization_ceiling_ratio,
+        )
 
 
-def build_features(
-    graph: GraphFeatures,
-    settings: JobSettings,
-    device: DeviceType,
-    codes: npt.NDArray[np.intp] | None = None,
-) -> JobFeatures:
+class Rates(NamedTuple):
+    """All that the time of a graph's operators depends on beside the graph.
+
+    Attributes:
+        flops_per_s: The device's peak at the precision.
+        memory_bytes_per_s: Its bandwidth.
+        launch_ms: Least time of one operator.
+        fuses_lstm: See `DeviceType`.
+        passes: Forward passes that a step is worth.
+        activation_scale: Bytes moved per byte of the export.
+    """
+
+    flops_per_s: float
+    memory_bytes_per_s: float
+    launch_ms: float
+    fuses_lstm: bool
+    passes: float
+    activation_scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OperatorTimes:
+    """Where the time of a step goes at a device's peaks, but for the optimizer and waiting.
+
+    Attributes:
+        sum_ms: Shape (batches,).
+        ratios: Shares of it, as `FEATURES` lists them, shape (batches, ratios).
+    """
+
+    sum_ms: FloatArray
+    ratios: FloatArray
+
+
+def build_features(graph: GraphFeatures, settings: JobSettings, device: DeviceType) -> JobFeatures:
     """Builds the vector of one job on one device type.
 
     Args:
-        graph: Features at the batch of interest; it may differ from `settings.batch_size` (sub-batches).
+        graph: Features at the batch of interest; it may differ from `settings.global_batch_size` (micro-batches).
         settings: How the job runs.
         device: What it runs on.
-        codes: `family_codes` of the graph, where they are at hand; they do not depend on the batch.
 
     Returns:
         The vector with its anchors.
     """
-    if codes is None:
-        codes = family_codes(graph.operator_families)
-    roofline = _measure_roofline(graph, settings, device, codes)
-    counted = count_memory(graph, settings, device)
-    memory_bytes = counted.total_bytes
-    values = [value for _, _, value in _named_values(graph, settings, device, roofline, memory_bytes)]
+    return tabulate_job(tabulate_graph([graph]), settings, device).row(0)
+
+
+def rates_of(settings: JobSettings, device: DeviceType) -> Rates:
+    """What a device type offers a job with these settings."""
+    return Rates(
+        device.peak(settings.precision),
+        device.memory_bytes_per_s,
+        device.launch_ms,
+        device.fuses_lstm,
+        _TRAINING_PASSES if settings.mode == "train" else 1.0,
+        ACTIVATION_SCALE[settings.precision],
+    )
+
+
+def tabulate_job(
+    graph: GraphTable, settings: JobSettings, device: DeviceType, times: OperatorTimes | None = None
+) -> JobTable:
+    """Builds the vectors of one job on one device type at several batches.
+
+    Args:
+        graph: Features at these batches.
+        settings: How the job runs; its batch is not looked at.
+        device: What it runs on.
+        times: `time_operators` of the graph at the job's rates, where they are at hand.
+    """
+    times = times or time_operators(graph, rates_of(settings, device))
+    optimizer_ms = _optimizer_ms(graph, settings, device)
+    step_ms = times.sum_ms + optimizer_ms + device.launch_ms
+    counted = tuple([count_memory(row, settings, device) for row in graph.rows])
+    memory_bytes = [parts.total_bytes for parts in counted]
+    values = np.empty((len(counted), len(FEATURES)))
+    values[:, _SIZES] = graph.size_values
+    values[:, _STEP_TIME] = [math.log(each) for each in step_ms.tolist()]
+    values[:, _RATIOS] = times.ratios
+    values[:, _COUNTS] = graph.count_values
+    values[:, _MEMORY] = [
+        (math.log(each), min(1.0, row.activation_bytes_saved / each))
+        for each, row in zip(memory_bytes, graph.rows, strict=True)
+    ]
+    values[:, _SETTINGS] = [value for _, _, value in _setting_values(settings)]
+    values[:, _DEVICE] = [value for _, _, value in _device_values(device, settings.precision)]
     ceiling_ratio = 1.0 - settings.input_wait_ratio
-    return JobFeatures(
-        values=np.array(values, dtype=np.float64),
-        roofline_ms=roofline.step_ms / ceiling_ratio,
-        optimizer_ratio=_optimizer_ms(graph, settings, device) * ceiling_ratio / roofline.step_ms,
-        analytical_memory_bytes=memory_bytes,
+    return JobTable(
+        values=values,
+        roofline_ms=step_ms / ceiling_ratio,
+        optimizer_ratio=optimizer_ms * ceiling_ratio / step_ms,
+        analytical_memory_bytes=np.array(memory_bytes),
         counted_memory=counted,
-        convolves=any(graph.operator_counts[family] for family in _CONVOLUTIONS),
+        convolves=any(graph.rows[0].operator_counts[family] for family in _CONVOLUTIONS),
         utilization_ceiling_ratio=ceiling_ratio,
     )
 
 
-def family_codes(families: Sequence[OperatorFamily]) -> npt.NDArray[np.intp]:
-    """Numbers the family of each operator, shape (operators,)."""
-    return np.fromiter((_FAMILY_CODES[family] for family in families), dtype=np.intp, count=len(families))
-
-
-def _measure_roofline(
-    graph: GraphFeatures, settings: JobSettings, device: DeviceType, codes: npt.NDArray[np.intp]
-) -> _Roofline:
-    passes = _TRAINING_PASSES if settings.mode == "train" else 1.0
-    flops_ms = graph.operator_flops * (1e3 * passes / device.peak(settings.precision))
-    bytes_to_ms = 1e3 * passes * ACTIVATION_SCALE[settings.precision] / device.memory_bytes_per_s
+def time_operators(graph: GraphTable, rates: Rates) -> OperatorTimes:
+    """Times the operators of a graph at a device's peaks, at each of the table's batches."""
+    passes = rates.passes
+    flops_ms = graph.operator_flops * (1e3 * passes / rates.flops_per_s)
+    bytes_to_ms = 1e3 * passes * rates.activation_scale / rates.memory_bytes_per_s
     traffic_ms = graph.operator_traffic_bytes * bytes_to_ms
-    operator_ms = np.maximum(np.maximum(flops_ms, traffic_ms), device.launch_ms * passes)
-    work_ms = np.bincount(codes, weights=operator_ms, minlength=len(_FAMILY_CODES))
+    operator_ms = np.maximum(np.maximum(flops_ms, traffic_ms), rates.launch_ms * passes)
+    work_ms = _sum_families(operator_ms, graph.families)
     family_ms = work_ms.copy()
     # What a recurrent layer multiplies is a product like any other; what makes it recurrent is waiting.
-    family_ms[_FAMILY_CODES[OperatorFamily.MATRIX_MULTIPLY]] += work_ms[_FAMILY_CODES[OperatorFamily.RECURRENT]]
-    family_ms[_FAMILY_CODES[OperatorFamily.RECURRENT]] = passes * device.sequence_ms(
-        graph.recurrent_steps, graph.lstm_steps
-    )
-    sum_ms = float(family_ms.sum())
-    return _Roofline(
-        step_ms=sum_ms + _optimizer_ms(graph, settings, device) + device.launch_ms,
-        compute_bound_ratio=float(operator_ms[flops_ms >= traffic_ms].sum()) / max(sum_ms, 1e-12),
-        family_ratios=tuple((family_ms / max(sum_ms, 1e-12)).tolist()),
-        work_ratios=tuple((work_ms / max(float(work_ms.sum()), 1e-12)).tolist()),
-    )
+    family_ms[:, FAMILY_CODES[OperatorFamily.MATRIX_MULTIPLY]] += work_ms[:, FAMILY_CODES[OperatorFamily.RECURRENT]]
+    family_ms[:, FAMILY_CODES[OperatorFamily.RECURRENT]] = [
+        passes * sequence_ms(rates.launch_ms, rates.fuses_lstm, row.recurrent_steps, row.lstm_steps)
+        for row in graph.rows
+    ]
+    sum_ms = family_ms.sum(axis=1)
+    least_sum_ms = np.maximum(sum_ms, _LEAST_MS)
+    ratios = np.empty((len(graph.rows), 1 + len(_TIME_NAMES) + len(_WORK_NAMES)))
+    # Row by row, because a sum over other rows' zeros would be rounded elsewhere.
+    compute_bound = zip(operator_ms, flops_ms >= traffic_ms, strict=True)
+    ratios[:, 0] = [np.add.reduce(row_ms[is_bound]) for row_ms, is_bound in compute_bound] / least_sum_ms
+    ratios[:, 1 : 1 + len(_TIME_NAMES)] = family_ms / least_sum_ms[:, None]
+    work_sum_ms = np.maximum(work_ms.sum(axis=1), _LEAST_MS)
+    ratios[:, 1 + len(_TIME_NAMES) :] = work_ms[:, _WORK_CODES] / work_sum_ms[:, None]
+    return OperatorTimes(sum_ms=sum_ms, ratios=ratios)
 
 
-def _optimizer_ms(graph: GraphFeatures, settings: JobSettings, device: DeviceType) -> float:
+def _sum_families(operator_ms: FloatArray, families: IndexArray) -> FloatArray:
+    """Time of each family of operators, shape (batches, families)."""
+    batches, count = len(operator_ms), len(FAMILY_CODES)
+    places = (np.arange(0, batches * count, count)[:, None] + families).reshape(-1)
+    sums = np.bincount(places, weights=operator_ms.reshape(-1), minlength=batches * count)
+    return np.asarray(sums.reshape(batches, count), dtype=np.float64)
+
+
+def _optimizer_ms(graph: GraphTable, settings: JobSettings, device: DeviceType) -> float:
     if settings.mode != "train":
         return 0.0
     slots = _TRAFFIC_PER_SLOT * (2 + OPTIMIZER_SLOTS[settings.optimizer])
-    return 1e3 * slots * graph.parameter_bytes / device.memory_bytes_per_s
+    return 1e3 * slots * graph.rows[0].parameter_bytes / device.memory_bytes_per_s
 
 
-def _named_values(
-    graph: GraphFeatures, settings: JobSettings, device: DeviceType, roofline: _Roofline, memory_bytes: float
-) -> Iterator[tuple[str, str, float]]:
-    """Yields (name, unit, value) in the order of the vector."""
-    batch = graph.batch
-    yield "log_batch", "ln(samples)", math.log(batch)
-    yield "log_parameters", "ln(count)", math.log1p(graph.parameters)
-    yield "log_flops_per_sample", "ln(operations)", math.log1p(graph.forward_flops / batch)
-    yield "log_flops", "ln(operations)", math.log1p(graph.forward_flops)
-    yield "log_activation_bytes", "ln(bytes)", math.log1p(graph.activation_bytes_saved)
-    yield "log_input_bytes", "ln(bytes)", math.log1p(graph.input_bytes)
-    yield "log_output_bytes", "ln(bytes)", math.log1p(graph.output_bytes)
-    yield "log_traffic_bytes", "ln(bytes)", math.log1p(graph.traffic_bytes)
-    yield "log_widest_activation_bytes", "ln(bytes)", math.log1p(graph.widest_activation_bytes)
-    yield "log_intensity", "ln(operations/byte)", math.log1p(graph.forward_flops / max(graph.traffic_bytes, 1))
-    yield "log_flops_per_node", "ln(operations)", math.log1p(graph.forward_flops / max(graph.nodes, 1))
-    yield "log_nodes", "ln(count)", math.log1p(graph.nodes)
-    yield "log_depth", "ln(count)", math.log1p(graph.depth)
-    yield "log_recurrent_steps", "ln(count)", math.log1p(graph.recurrent_steps)
-    yield "unshaped_ratio", "share of nodes", graph.unshaped_nodes / max(graph.nodes, 1)
-    yield "log_roofline_ms", "ln(ms)", math.log(roofline.step_ms)
-    yield "compute_bound_ratio", "share of roofline time", roofline.compute_bound_ratio
-    for name, ratio in zip(_TIME_NAMES, roofline.family_ratios, strict=True):
-        yield name, "share of roofline time", ratio
-    for family, name in _WORK_NAMES.items():
-        yield name, "share of roofline time without waiting", roofline.work_ratios[_FAMILY_CODES[family]]
-    for family, name in _COUNT_NAMES.items():
-        yield name, "ln(count)", math.log1p(graph.operator_counts[family])
-    yield "log_memory_bytes", "ln(bytes)", math.log(memory_bytes)
-    yield "activation_memory_ratio", "share of counted memory", min(1.0, graph.activation_bytes_saved / memory_bytes)
-    yield from _setting_values(settings)
-    yield "log_peak_flops", "ln(operations/s)", math.log(device.peak(settings.precision))
+def _setting_values(settings: JobSettings) -> Iterator[tuple[str, str, float]]:
+    yield "is_training", "0 | 1", float(settings.mode == "train")
+    for precision, name in _PRECISION_NAMES:
+        yield name, "0 | 1", float(settings.precision == precision)
+    for optimizer, name in _OPTIMIZER_NAMES:
+        yield name, "0 | 1", float(settings.optimizer == optimizer)
+    yield "optimizer_slots", "count", float(OPTIMIZER_SLOTS[settings.optimizer])
+    yield "input_wait_ratio", "share of a step", settings.input_wait_ratio
+    offers = (settings.host_memory_bytes, settings.disk_read_bytes_per_s, settings.network_bytes_per_s)
+    for (name, known_name, unit), value in zip(_OFFER_NAMES, offers, strict=True):
+        yield name, unit, math.log(value or 1.0)
+        yield known_name, "0 | 1", float(value is not None)
+
+
+def _device_values(device: DeviceType, precision: str) -> Iterator[tuple[str, str, float]]:
+    yield "log_peak_flops", "ln(operations/s)", math.log(device.peak(precision))
     yield "log_memory_bandwidth", "ln(bytes/s)", math.log(device.memory_bytes_per_s)
     yield "log_device_memory", "ln(bytes)", math.log(device.memory_bytes)
     yield "log_multiprocessors", "ln(count)", math.log(device.multiprocessors)
 
 
-def _setting_values(settings: JobSettings) -> Iterator[tuple[str, str, float]]:
-    yield "is_training", "0 | 1", float(settings.mode == "train")
-    for precision in PRECISIONS:
-        yield f"precision_is_{precision}", "0 | 1", float(settings.precision == precision)
-    for optimizer in OPTIMIZERS:
-        yield f"optimizer_is_{optimizer}", "0 | 1", float(settings.optimizer == optimizer)
-    yield "optimizer_slots", "count", float(OPTIMIZER_SLOTS[settings.optimizer])
-    yield "input_wait_ratio", "share of a step", settings.input_wait_ratio
-    for name in ("host_memory_bytes", "disk_read_bytes_per_s", "network_bytes_per_s"):
-        value = getattr(settings, name)
-        yield f"log_{name}", "ln(bytes)" if name == "host_memory_bytes" else "ln(bytes/s)", math.log(value or 1.0)
-        yield f"{name}_is_known", "0 | 1", float(value is not None)
-
-
+_PRECISION_NAMES: Final = tuple((precision, f"precision_is_{precision}") for precision in PRECISIONS)
+_OPTIMIZER_NAMES: Final = tuple((optimizer, f"optimizer_is_{optimizer}") for optimizer in OPTIMIZERS)
+_OFFER_NAMES: Final = tuple(
+    (f"log_{name}", f"{name}_is_known", unit)
+    for name, unit in (
+        ("host_memory_bytes", "ln(bytes)"),
+        ("disk_read_bytes_per_s", "ln(bytes/s)"),
+        ("network_bytes_per_s", "ln(bytes/s)"),
+    )
+)
 _TIME_NAMES: Final = tuple(f"{family.value}_time_ratio" for family in OperatorFamily)
 _WORK_NAMES: Final = {
     family: f"{family.value}_work_ratio"
@@ -205,14 +297,12 @@ _WORK_NAMES: Final = {
     )
 }
 """Memory knows what kind of work a step does, not how long it waits."""
-_NO_RATIOS: Final = (0.0,) * len(OperatorFamily)
+_WORK_CODES: Final = [FAMILY_CODES[family] for family in _WORK_NAMES]
 _CONVOLUTIONS: Final = (OperatorFamily.CONVOLUTION, OperatorFamily.DEPTHWISE_CONVOLUTION)
-_COUNT_NAMES: Final = {family: f"log_{family.value}_nodes" for family in OperatorFamily}
-_FAMILY_CODES: Final = {family: code for code, family in enumerate(OperatorFamily)}
 
 
-def _list_features() -> tuple[Feature, ...]:
-    """Names and units, read from the values of an empty graph so that they cannot drift apart."""
+def _list_features() -> Iterator[tuple[Feature, ...]]:
+    """Names and units by part; most are read from the values of an empty graph so that they cannot drift apart."""
     empty = np.zeros(0)
     graph = GraphFeatures(
         batch=1, parameters=0, parameter_bytes=0, buffers=0, buffer_bytes=0, forward_macs=0, forward_flops=0,
@@ -223,10 +313,31 @@ def _list_features() -> tuple[Feature, ...]:
     device = DeviceType(
         name="none", memory_bytes=1, peak_flops={"fp32": 1.0}, memory_bytes_per_s=1.0, multiprocessors=1
     )
-    roofline = _Roofline(step_ms=1.0, compute_bound_ratio=0.0, family_ratios=_NO_RATIOS, work_ratios=_NO_RATIOS)
-    named = _named_values(graph, JobSettings(batch_size=1), device, roofline, 1.0)
-    return tuple(Feature(name=name, unit=unit) for name, unit, _ in named)
+    yield _name(size_values(graph))
+    yield (Feature(name="log_roofline_ms", unit="ln(ms)"),)
+    yield (
+        Feature(name="compute_bound_ratio", unit="share of roofline time"),
+        *(Feature(name=name, unit="share of roofline time") for name in _TIME_NAMES),
+        *(Feature(name=name, unit="share of roofline time without waiting") for name in _WORK_NAMES.values()),
+    )
+    yield _name(count_values(graph))
+    yield (
+        Feature(name="log_memory_bytes", unit="ln(bytes)"),
+        Feature(name="activation_memory_ratio", unit="share of counted memory"),
+    )
+    yield _name(_setting_values(JobSettings(global_batch_size=1)))
+    yield _name(_device_values(device, "fp32"))
 
 
-FEATURES: Final = _list_features()
+def _name(values: Iterator[tuple[str, str, float]]) -> tuple[Feature, ...]:
+    return tuple(Feature(name=name, unit=unit) for name, unit, _ in values)
+
+
+_PARTS: Final = tuple(_list_features())
+_ENDS: Final = (0, *itertools.accumulate(len(part) for part in _PARTS))
+_SIZES, _ROOFLINE, _RATIOS, _COUNTS, _MEMORY, _SETTINGS, _DEVICE = (
+    slice(start, end) for start, end in itertools.pairwise(_ENDS)
+)
+_STEP_TIME: Final = _ROOFLINE.start
+FEATURES: Final = tuple(itertools.chain.from_iterable(_PARTS))
 FEATURE_INDEX: Final = {feature.name: index for index, feature in enumerate(FEATURES)}

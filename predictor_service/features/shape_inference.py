@@ -119,7 +119,7 @@ def infer_shapes_symbolically(model: ModelProto, table: ShapeTable, limits: Grap
     try:
         inferred = onnx_shape_inference.infer_symbolic_shapes(onnx_ir.from_proto(model))
     except Exception as error:  # foreign code on foreign input: its failure only means fewer shapes
-        _logger.info("symbolic shape inference gave up: %s", error)
+        _logger.info("shape_inference_failed", extra={"reason": str(error)})
         return table
     return {**dict(_known_values(inferred.graph.all_nodes(), limits)), **table}
 

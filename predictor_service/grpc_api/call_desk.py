@@ -77,7 +77,7 @@ class CallDesk:
                 code = grpc.StatusCode.CANCELLED
                 raise
             code = grpc.StatusCode.INTERNAL
-            _logger.exception("unexpected error", extra={"method": method})
+            _logger.exception("call_failed", extra={"method": method})
             _abort(context, ServiceError("the predictor failed inside", remedy="see its log"))
         finally:
             self._note(method, code, monotonic_ms() - started_ms)
@@ -102,7 +102,7 @@ class CallDesk:
         # A line for every answer would cost a tenth of it and hide what matters: metrics count the ordinary ones.
         level = logging.DEBUG if code is grpc.StatusCode.OK and duration_ms < SLOW_MS else logging.INFO
         if _logger.isEnabledFor(level):
-            _logger.log(level, "answered", extra={"method": method, "code": code.name, "duration_ms": duration_ms})
+            _logger.log(level, "call_answered", extra={"method": method, "code": code.name, "duration_ms": duration_ms})
 
 
 def _abort(context: grpc.ServicerContext, error: PredictorError) -> NoReturn:

@@ -51,7 +51,7 @@ class PlacedCall:
         try:
             self._call(*self._arguments)
         except Exception:
-            _logger.exception("a call raised")
+            _logger.exception("call_raised")
         self._has_ended = True
         self._tell()
 

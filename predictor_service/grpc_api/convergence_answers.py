@@ -150,7 +150,7 @@ def _warnings(end: TrainingEnd, series: LossSeries) -> list[resources_pb2.Warnin
 
 
 def _resources(message: prediction_pb2.TrainingResources) -> Resources:
-    return Resources(workers=message.workers, servers=message.servers or 1, batch=message.batch_size or 1)
+    return Resources(workers=message.workers, servers=message.servers or 1, batch=message.global_batch_size or 1)
 
 
 def _speed(

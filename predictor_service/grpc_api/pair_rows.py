@@ -58,7 +58,7 @@ def _message(row: MeasuredPair) -> prediction_pb2.MeasuredPair:
         times_measured=seen.times,
         newest_at_ms=seen.newest_ms,
         victim_graph_sha256=victim.graph_sha256 if victim else "",
-        victim_batch_size=victim.settings.batch_size if victim else 0,
+        victim_global_batch_size=victim.settings.global_batch_size if victim else 0,
         other_graph_sha256=other.graph_sha256 if other else "",
-        other_batch_size=other.settings.batch_size if other else 0,
+        other_global_batch_size=other.settings.global_batch_size if other else 0,
     )

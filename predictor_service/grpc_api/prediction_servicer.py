@@ -95,13 +95,13 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         """Joins measured values to earlier predictions."""
         return self._desk.answer(context, "RecordOutcomes", request, lambda: self._record(request))
 
-    def RecordStretches(  # noqa: N802 (named by the contract)
-        self, request: prediction_pb2.RecordStretchesRequest, context: grpc.ServicerContext
-    ) -> prediction_pb2.RecordStretchesResponse:
+    def RecordMeasurementWindows(  # noqa: N802 (named by the contract)
+        self, request: prediction_pb2.RecordMeasurementWindowsRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.RecordMeasurementWindowsResponse:
         """Keeps what agents measured of running jobs."""
         return self._desk.answer(
             context,
-            "RecordStretches",
+            "RecordMeasurementWindows",
             request,
             lambda: record_stretches(request, self._profiles, self._predictor.learn_stretches),
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from cotenant.grpc_credentials import server_credentials
+from cotenant.tls_settings import check_exposure
 from cotenant.v1 import models_pb2, models_pb2_grpc, prediction_pb2, prediction_pb2_grpc
 from predictor_service.errors import InvalidRequestError, OverloadedError
 from predictor_service.features.graph_limits import DEFAULT_LIMITS
@@ -35,16 +36,14 @@ class ServerOptions:
     """How the server listens.
 
     Attributes:
-        host: Address to bind.
-        port: 0 = any free one.
+        address: HOST:PORT to bind; port 0 = any free one.
         tls_certificate_file: PEM; with the key, the server speaks TLS only.
         tls_key_file: PEM.
         client_ca_file: PEM authority; clients must then show a certificate of it.
         insecure: Allows other addresses than loopback without TLS.
     """
 
-    host: str
-    port: int
+    address: str
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None
     client_ca_file: Path | None = None
@@ -81,7 +80,8 @@ class PredictionServer:
         models: Answers the calls about model versions; None = they are not offered.
 
     Raises:
-        InvalidRequestError: Another address than loopback without TLS, or the address cannot be bound.
+        InputError: Another address than loopback without TLS, or a PEM file that cannot be read.
+        InvalidRequestError: The address cannot be bound.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class PredictionServer:
         options: ServerOptions,
         models: ModelServicer | None = None,
     ) -> None:
-        check_exposure(options)
+        check_exposure(options.address, options)
         self._line = line
         self._server = grpc.server(
             line,
@@ -133,57 +133,10 @@ class PredictionServer:
         self._line.shutdown(wait=False, cancel_futures=True)
 
     def _bind(self, options: ServerOptions) -> int:
-        address = f"[{options.host}]:{options.port}" if ":" in options.host else f"{options.host}:{options.port}"
+        address, credentials = options.address, server_credentials(options)
         try:
-            if options.tls_certificate_file and options.tls_key_file:
-                pair = (options.tls_key_file.read_bytes(), options.tls_certificate_file.read_bytes())
-                authority = options.client_ca_file.read_bytes() if options.client_ca_file else None
-                credentials = grpc.ssl_server_credentials([pair], authority, require_client_auth=bool(authority))
-                return self._server.add_secure_port(address, credentials)
-            return self._server.add_insecure_port(address)
-        except (RuntimeError, OSError) as error:
+            if credentials is None:
+                return self._server.add_insecure_port(address)
+            return self._server.add_secure_port(address, credentials)
+        except RuntimeError as error:
             raise InvalidRequestError(f"{address} cannot be bound ({error})", remedy="choose another port") from error
-
-
-def check_exposure(options: ServerOptions) -> None:
-    """Refuses to listen to the network in plain text.
-
-    Raises:
-        InvalidRequestError: Another address than loopback without TLS and without the explicit wish.
-    """
-    if bool(options.tls_certificate_file) != bool(options.tls_key_file):
-        raise InvalidRequestError("TLS needs a certificate and its key", remedy="give both files, or neither")
-    if options.client_ca_file and not options.tls_certificate_file:
-        raise InvalidRequestError(
-            "certificates of clients are asked for over TLS only",
-            remedy="give --tls-certificate-file and --tls-key-file with --client-ca-file",
-        )
-    if options.tls_certificate_file or options.insecure or is_loopback(options.host):
-        return
-    raise InvalidRequestError(
-        f"{options.host} is not a loopback address and there is no TLS",
-        remedy="give --tls-certificate-file and --tls-key-file, or --insecure if the network is trusted",
-    )
-
-
-def check_metrics_exposure(host: str, *, insecure: bool) -> None:
-    """Refuses to tell the network in plain text what is asked here.
-
-    Raises:
-        InvalidRequestError: Another address than loopback without the explicit wish.
-    """
-    if not insecure and not is_loopback(host):
-        raise InvalidRequestError(
-            f"metrics are plain HTTP, and {host} is not a loopback address",
-            remedy="serve them on loopback (--metrics-address 127.0.0.1:7170), or give --insecure",
-        )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -1,4 +1,4 @@
-"""RecordStretches: translate, keep what may be kept, say why the rest is not."""
+"""RecordMeasurementWindows: translate, keep what may be kept, say why the rest is not."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ID_CHARACTERS_MAX: Final = 64
 
 
 def record_stretches(
-    request: prediction_pb2.RecordStretchesRequest,
+    request: prediction_pb2.RecordMeasurementWindowsRequest,
     store: ProfileStore,
     learn: Callable[[Iterable[StoredStretch]], None],
-) -> prediction_pb2.RecordStretchesResponse:
+) -> prediction_pb2.RecordMeasurementWindowsResponse:
     """Answers one request.
 
     Args:
@@ -33,39 +33,41 @@ def record_stretches(
         InvalidRequestError: More than 1,000 stretches.
         StoreFullError: The disk takes no more; nothing of the request is kept, so it may be sent again.
     """
-    if len(request.stretches) > STRETCHES_MAX:
-        raise invalid_field("stretches", f"{len(request.stretches)} of them", f"send at most {STRETCHES_MAX}")
+    if len(request.measurement_windows) > STRETCHES_MAX:
+        raise invalid_field(
+            "measurement_windows", f"{len(request.measurement_windows)} of them", f"send at most {STRETCHES_MAX}"
+        )
     stretches, refused = [], list[tuple[str, str]]()
-    for message in request.stretches:
+    for message in request.measurement_windows:
         try:
             stretches.append(_stretch(message))
         except CallerError as error:
-            refused.append((message.stretch_id, f"its settings are refused ({type(error).__name__})"))
+            refused.append((message.window_id, f"its settings are refused ({type(error).__name__})"))
     at_ms = now_ms()
     added = store.add(stretches, at_ms)
     learn([StoredStretch(stretch=stretch, at_ms=at_ms) for stretch in added.new])
     for _, reason in refused:
         store.count_refused(reason)
-    return prediction_pb2.RecordStretchesResponse(
+    return prediction_pb2.RecordMeasurementWindowsResponse(
         recorded=added.recorded,
-        repeated_stretches=added.repeated,
+        already_recorded=added.repeated,
         refused=[
-            prediction_pb2.RefusedStretch(stretch_id=stretch_id[:_ID_CHARACTERS_MAX], reason=reason)
+            prediction_pb2.RefusedMeasurementWindow(window_id=stretch_id[:_ID_CHARACTERS_MAX], reason=reason)
             for stretch_id, reason in (*refused, *added.refused)
         ],
     )
 
 
-def _stretch(message: resources_pb2.MeasuredStretch) -> Stretch:
+def _stretch(message: resources_pb2.MeasurementWindow) -> Stretch:
     job = _job(message.job)
     device = find_device_type(message.device)
     return Stretch(
-        stretch_id=message.stretch_id,
+        stretch_id=message.window_id,
         campaign=message.campaign,
         device=device.name if device else "",
         job=job,
-        others=tuple(_job(other) for other in message.others),
-        sub_batch=message.sub_batch or job.settings.batch_size,
+        others=tuple(_job(other) for other in message.co_located_jobs),
+        micro_batch_size=message.micro_batch_size or job.settings.global_batch_size,
         steps=message.steps,
         window_ms=message.window_ms,
         utilization_ratio=message.utilization_ratio if message.HasField("utilization_ratio") else None,

@@ -26,7 +26,7 @@ def job_response(answer: JobAnswer, graph: bytes | None = None) -> prediction_pb
     message.device_memory_bytes = answer.device_memory_bytes
     message.job_key = answer.job_key
     if answer.largest_batch_that_fits is not None:
-        message.largest_batch_that_fits = answer.largest_batch_that_fits
+        message.largest_batch_size_that_fits = answer.largest_batch_that_fits
     for notice in answer.warnings:
         message.warnings.add(code=notice.code, message=notice.message)
     _write(message.utilization_ratio, answer.utilization_ratio)
@@ -34,8 +34,10 @@ def job_response(answer: JobAnswer, graph: bytes | None = None) -> prediction_pb
     _write(message.step_ms, answer.step_ms)
     if answer.sm_activity_ratio is not None:
         _write(message.sm_activity_ratio, answer.sm_activity_ratio)
-    for item in answer.sub_batches:
-        point = message.sub_batches.add(sub_batch=item.sub_batch, accumulation_steps=item.accumulation_steps)
+    for item in answer.micro_batches:
+        point = message.micro_batches.add(
+            micro_batch_size=item.micro_batch_size, accumulation_steps=item.accumulation_steps
+        )
         _write(point.memory_bytes, item.memory_bytes)
         _write(point.step_ms, item.step_ms)
     return message

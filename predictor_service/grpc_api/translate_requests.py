@@ -8,19 +8,18 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from cotenant.job_settings import JobSettings, JobSettingsError
+from cotenant.job_settings_message import read_settings
 from cotenant.v1 import prediction_pb2, resources_pb2
 from predictor_service.errors import invalid_field
-from predictor_service.features.job_settings import JobSettings
+from predictor_service.features.job_settings import invalid_setting
 from predictor_service.inference.memory_risk import RISK_JOBS_MAX
 from predictor_service.inference.predictor import PAIR_JOBS_MAX
-from predictor_service.inference.prepared_job import SUB_BATCHES_MAX
+from predictor_service.inference.prepared_job import MICRO_BATCH_SIZES_MAX
 from predictor_service.inference.records import DEFAULT_CONFIDENCE, JobQuestion, PairJob, PairsQuestion, RiskQuestion
 
 SETTINGS_BYTES_MAX: Final = 64 << 10
 """Of one job, as sent: room for thousands of dimension bindings."""
-_MODES = {0: "train", 1: "train", 2: "infer"}
-_PRECISIONS = {0: "fp32", 1: "fp32", 2: "tf32", 3: "bf16", 4: "fp16"}
-_OPTIMIZERS = {0: "sgd", 1: "sgd", 2: "momentum", 3: "adam", 4: "adamw"}
 
 
 def job_question(request: prediction_pb2.PredictJobRequest) -> JobQuestion:
@@ -29,16 +28,16 @@ def job_question(request: prediction_pb2.PredictJobRequest) -> JobQuestion:
     Raises:
         InvalidRequestError: A setting is outside its range.
     """
-    _check_count("sub_batches", request.sub_batches, SUB_BATCHES_MAX)
+    _check_count("micro_batch_sizes", request.micro_batch_sizes, MICRO_BATCH_SIZES_MAX)
     return JobQuestion(
         settings=job_settings(request.settings),
         device=request.device,
         onnx_graph=request.onnx_graph,
         graph_sha256=request.graph_sha256,
         device_memory_bytes=request.device_memory_bytes,
-        sub_batches=tuple(request.sub_batches),
+        micro_batch_sizes=tuple(request.micro_batch_sizes),
         explain=request.explain,
-        find_largest_batch=request.find_largest_batch,
+        find_largest_batch=request.find_largest_batch_size,
         confidence=request.confidence or DEFAULT_CONFIDENCE,
     )
 
@@ -89,17 +88,10 @@ def job_settings(message: resources_pb2.JobSettings) -> JobSettings:
             f"those of a job have {size_bytes} bytes, at most {SETTINGS_BYTES_MAX} are read",
             "bind dimensions that the graph has, by their names",
         )
-    return JobSettings(
-        batch_size=message.batch_size,
-        mode=_choice("settings.mode", message.mode, _MODES),
-        precision=_choice("settings.precision", message.precision, _PRECISIONS),
-        optimizer=_choice("settings.optimizer", message.optimizer, _OPTIMIZERS),
-        input_wait_ratio=message.input_wait_ratio,
-        dimension_bindings=dict(message.dimension_bindings),
-        host_memory_bytes=message.host_memory_bytes if message.HasField("host_memory_bytes") else None,
-        disk_read_bytes_per_s=message.disk_read_bytes_per_s if message.HasField("disk_read_bytes_per_s") else None,
-        network_bytes_per_s=message.network_bytes_per_s if message.HasField("network_bytes_per_s") else None,
-    )
+    try:
+        return read_settings(message)
+    except JobSettingsError as error:
+        raise invalid_setting(error) from error
 
 
 def _check_count(field: str, parts: Collection[object], parts_max: int) -> None:
@@ -107,18 +99,12 @@ def _check_count(field: str, parts: Collection[object], parts_max: int) -> None:
         raise invalid_field(field, f"{len(parts)}, more than {parts_max}", "send fewer")
 
 
-def _choice(field: str, number: int, names: dict[int, str]) -> str:
-    if number not in names:
-        raise invalid_field(field, f"unknown value {number}", "use a newer server")
-    return names[number]
-
-
 def _pair_job(job: prediction_pb2.JobRef) -> PairJob:
     has_settings = job.HasField("settings") or bool(job.graph_sha256)
     return PairJob(
         job_id=job.job_id,
         # A job without a graph is known by its figures; settings then say nothing.
-        settings=job_settings(job.settings) if has_settings else JobSettings(batch_size=1),
+        settings=job_settings(job.settings) if has_settings else JobSettings(global_batch_size=1),
         graph_sha256=job.graph_sha256,
         known_step_ms=job.known_step_ms if job.HasField("known_step_ms") else None,
         known_utilization_ratio=job.known_utilization_ratio if job.HasField("known_utilization_ratio") else None,

@@ -16,7 +16,7 @@ def accumulate(one: Estimate, passes: int, once_ratio: float) -> Estimate:
     """Returns the step made of several passes.
 
     Args:
-        one: A whole step at the sub-batch, milliseconds.
+        one: A whole step at the micro-batch, milliseconds.
         passes: At least 1.
         once_ratio: Share of such a step that happens once however many passes there are, 0 to 1.
     """

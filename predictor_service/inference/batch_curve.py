@@ -6,17 +6,12 @@ keep a property that no regressor promises: a larger batch never seems to need l
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
+from cotenant.job_settings import BATCH_SIZE_MAX, JobSettings
 from predictor_service.features.devices import DeviceType
-from predictor_service.features.job_features import FloatArray, JobFeatures, build_features
-from predictor_service.features.job_settings import BATCH_MAX, JobSettings
+from predictor_service.features.job_features import FloatArray, JobFeatures, JobTable, rates_of, tabulate_job
 from predictor_service.inference.measured_graph import MeasuredGraph
-
-GRID: Final = tuple(1 << exponent for exponent in range(BATCH_MAX.bit_length() + 1) if 1 << exponent <= 1 << 20)
-"""Batches at which models are asked."""
 
 
 class JobSamples:
@@ -32,38 +27,37 @@ class JobSamples:
         self._graph = graph
         self._settings = settings
         self._device = device
-        self._kept: dict[int, JobFeatures] = {}
+        self._kept: JobTable | None = None
         self._last: tuple[int, JobFeatures] | None = None
+
+    def table(self, points: int) -> JobTable:
+        """Features at the first points of `GRID`; further ones may follow."""
+        kept = self._kept
+        if kept is None or len(kept) < points:
+            times = self._graph.times(points, rates_of(self._settings, self._device))
+            kept = self._kept = tabulate_job(self._graph.table(points), self._settings, self._device, times)
+        return kept
 
     def at(self, batch: int) -> JobFeatures:
         """Features at one batch."""
         last = self._last
         if last is not None and last[0] == batch:
             return last[1]
-        features = self._kept.get(batch)
-        if features is None:
-            features = build_features(self._graph.at(batch), self._settings, self._device, self._graph.family_codes)
-            if batch & (batch - 1) == 0:
-                self._kept[batch] = features
+        features = tabulate_job(self._graph.at(batch), self._settings, self._device).row(0)
         self._last = (batch, features)
         return features
 
-    def vectors(self, batches: tuple[int, ...]) -> FloatArray:
-        """Vectors at several batches, shape (batches, len(FEATURES))."""
-        return np.stack([self.at(batch).values for batch in batches])
-
 
 def neighbours(batch: int) -> tuple[int, int]:
-    """The grid points around a batch, equal to each other where it is one itself."""
-    high = 1 << (batch - 1).bit_length()
-    return (high, high) if high == batch else (high // 2, high)
+    """Places of the grid points around a batch, equal to each other where it is one itself."""
+    high = (batch - 1).bit_length()
+    return (high, high) if batch == 1 << high else (high - 1, high)
 
 
-def nearest_grid_point(batch: int) -> int:
-    """The grid point whose ratio to the batch is closest to 1."""
-    high = 1 << (batch - 1).bit_length()
-    low = high >> 1
-    return low if batch * batch <= low * high else high
+def nearest_point(batch: int) -> int:
+    """Place of the grid point whose ratio to the batch is closest to 1."""
+    high = (batch - 1).bit_length()
+    return high - 1 if high and batch * batch <= 1 << (2 * high - 1) else high
 
 
 def points_up_to(batch: int) -> int:
@@ -80,10 +74,10 @@ def largest_within(grid: tuple[int, ...], values: FloatArray, limit: float) -> i
         limit: In the unit of the values.
 
     Returns:
-        A batch, at most `BATCH_MAX`; 0 when not even one sample fits.
+        A batch, at most `BATCH_SIZE_MAX`; 0 when not even one sample fits.
     """
     rising = np.maximum.accumulate(values)
-    low, high = 0, min(grid[-1], BATCH_MAX)
+    low, high = 0, min(grid[-1], BATCH_SIZE_MAX)
     while low < high:
         middle = (low + high + 1) // 2
         if float(np.interp(middle, grid, rising)) <= limit:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -34,15 +33,12 @@ class BoundedCurve:
 
     def __init__(self, bounded: Bounded) -> None:
         value, lower, upper_99 = (
-            np.maximum.accumulate(each) for each in (bounded.value, bounded.lower, bounded.upper_99)
+            np.maximum.accumulate(each).tolist() for each in (bounded.value, bounded.lower, bounded.upper_99)
         )
-        curves = (value, lower, np.maximum(bounded.upper, value), upper_99)
-        self._points = [CurvePoint(*values) for values in zip(*(curve.tolist() for curve in curves), strict=True)]
-        # Slope of every line that ends at a point; no line ends at the first one.
-        self._slopes = [CurvePoint(0.0, 0.0, 0.0, 0.0)]
-        for index, (low, high) in enumerate(itertools.pairwise(self._points)):
-            rises = ((after - before) / (1 << index) for before, after in zip(low, high, strict=True))
-            self._slopes.append(CurvePoint(*rises))
+        upper = [max(end, middle) for end, middle in zip(bounded.upper.tolist(), value, strict=True)]
+        self._points = list(zip(value, lower, upper, upper_99, strict=True))
+        # Slope of the line that ends at a point, once somebody read it.
+        self._slopes: list[tuple[float, float, float, float] | None] = [None] * len(self._points)
 
     @property
     def points(self) -> int:
@@ -52,7 +48,7 @@ class BoundedCurve:
     @property
     def upper_99(self) -> FloatArray:
         """The 99 % bound at the powers of two."""
-        return np.array([point.upper_99 for point in self._points])
+        return np.array([upper_99 for _, _, _, upper_99 in self._points])
 
     def at(self, batch: int) -> CurvePoint:
         """Reads the curve.
@@ -62,16 +58,29 @@ class BoundedCurve:
         """
         index = (batch - 1).bit_length()
         if batch == 1 << index:
-            return self._points[index]
+            return CurvePoint(*self._points[index])
         distance = batch - (1 << (index - 1))
         value, lower, upper, upper_99 = self._points[index - 1]
-        by_value, by_lower, by_upper, by_upper_99 = self._slopes[index]
+        by_value, by_lower, by_upper, by_upper_99 = self._slopes[index] or self._measure_slope(index)
         return CurvePoint(
             by_value * distance + value,
             by_lower * distance + lower,
             by_upper * distance + upper,
             by_upper_99 * distance + upper_99,
         )
+
+    def _measure_slope(self, index: int) -> tuple[float, float, float, float]:
+        start = 1 << (index - 1)
+        value, lower, upper, upper_99 = self._points[index - 1]
+        to_value, to_lower, to_upper, to_upper_99 = self._points[index]
+        slope = (
+            (to_value - value) / start,
+            (to_lower - lower) / start,
+            (to_upper - upper) / start,
+            (to_upper_99 - upper_99) / start,
+        )
+        self._slopes[index] = slope
+        return slope
 
 
 def read_between(low: CurvePoint, high: CurvePoint, start: int, batch: int) -> CurvePoint:

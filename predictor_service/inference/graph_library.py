@@ -80,7 +80,7 @@ class GraphLibrary:
         try:
             self._store(description.graph_sha256, stripped)
         except OSError as error:  # it is in memory; whoever names it after a restart is asked to send it again
-            _logger.error("a graph is not kept on disk", extra={"reason": str(error)})
+            _logger.error("graph_not_stored", extra={"reason": str(error)})
         return measured
 
     def keep(self, data: bytes) -> str:

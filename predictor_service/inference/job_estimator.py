@@ -7,21 +7,21 @@ from typing import Final
 
 import numpy as np
 
+from cotenant.job_settings import JobSettings
 from predictor_service.features.devices import DeviceType
-from predictor_service.features.job_settings import JobSettings
+from predictor_service.features.job_features import FloatArray, JobFeatures, JobTable
 from predictor_service.features.uncalibrated_memory import estimate_uncalibrated
 from predictor_service.inference.accumulation import accumulate
 from predictor_service.inference.batch_curve import (
-    GRID,
     JobSamples,
     largest_within,
-    nearest_grid_point,
+    nearest_point,
     neighbours,
     points_up_to,
 )
 from predictor_service.inference.bounded_curve import BoundedCurve, CurvePoint, read_between
 from predictor_service.inference.contributions import list_contributions
-from predictor_service.inference.measured_graph import MeasuredGraph
+from predictor_service.inference.measured_graph import GRID, MeasuredGraph
 from predictor_service.inference.records import Estimate, Level
 from predictor_service.registry.served_version import Bounded, ServedTarget
 from predictor_service.selection.oom_risk import MemoryBelief, estimate_oom_risk
@@ -58,6 +58,7 @@ class JobEstimator:
         self._curves: dict[str, BoundedCurve] = {}
         self._shares: dict[tuple[str, int], CurvePoint] = {}
         self._in_domain: dict[tuple[str, int], bool] = {}
+        self._last_strangeness: tuple[tuple[object, ...], FloatArray | None] | None = None
 
     def memory(self, batch: int) -> Estimate:
         """Peak memory at a batch, bytes; `upper_99` is set."""
@@ -67,16 +68,17 @@ class JobEstimator:
         """Time of one step at a batch, milliseconds."""
         return self._read(STEP, batch)
 
-    def accumulated_step(self, sub_batch: int, passes: int) -> Estimate:
-        """Time of one optimizer step made of several passes over `sub_batch` samples each, milliseconds."""
-        once_ratio = self._samples.at(nearest_grid_point(sub_batch)).optimizer_ratio
-        return accumulate(self.step(sub_batch), passes, once_ratio)
+    def accumulated_step(self, micro_batch_size: int, passes: int) -> Estimate:
+        """Time of one optimizer step made of several passes over `micro_batch_size` samples each, milliseconds."""
+        place = nearest_point(micro_batch_size)
+        once_ratio = float(self._samples.table(place + 1).optimizer_ratio[place])
+        return accumulate(self.step(micro_batch_size), passes, once_ratio)
 
     def utilization(self, batch: int) -> Estimate:
         """Share of time in which the device is busy, alone."""
         if UTILIZATION.name in self._models:
             return self._share(UTILIZATION, batch)
-        return self._fallback(self._samples.at(nearest_grid_point(batch)).utilization_ceiling_ratio)
+        return self._fallback(self._samples.table(1).utilization_ceiling_ratio)
 
     def sm_activity(self, batch: int) -> Estimate | None:
         """Share of multiprocessor time with work; None where the device's data lack it."""
@@ -96,14 +98,14 @@ class JobEstimator:
         model = self._models.get(MEMORY.name)
         if model is None:
             return None
-        columns = model.select(self._samples.at(nearest_grid_point(batch)).values[None, :])
+        columns = model.select(self._nearest_vector(batch))
         return MemoryBelief(
             value_bytes=self.memory(batch).value, bounds=model.scores, spread=float(model.spread(columns)[0])
         )
 
     def strangeness(self, batch: int) -> dict[str, float]:
         """How far the job is from all measured ones, 0 to 1, by target; without those whose intervals do not ask."""
-        vector = self._samples.at(nearest_grid_point(batch)).values[None, :]
+        vector = self._nearest_vector(batch)
         near = {name: model.strangeness(vector) for name, model in self._models.items()}
         return {name: float(values[0]) for name, values in near.items() if values is not None}
 
@@ -112,8 +114,9 @@ class JobEstimator:
         model = self._models.get(target.name)
         if model is None:
             return estimate
-        row = model.select(self._samples.at(batch).values[None, :])[0]
-        anchor = self._anchor(target, batch)
+        sample = self._samples.at(batch)
+        row = model.select(sample.values[None, :])[0]
+        anchor = _anchor(target, sample)
         explanation = list_contributions(
             model.record.columns,
             row,
@@ -123,28 +126,36 @@ class JobEstimator:
         )
         return estimate._replace(explanation=explanation)
 
-    def _anchor(self, target: Target, batch: int) -> float:
-        sample = self._samples.at(batch)
-        if target is MEMORY:
-            return sample.analytical_memory_bytes
-        return sample.roofline_ms if target is STEP else sample.utilization_ceiling_ratio
+    def _nearest_vector(self, batch: int) -> FloatArray:
+        """The vector at the grid point that an answer mostly rests on, shape (1, len(FEATURES))."""
+        place = nearest_point(batch)
+        return self._samples.table(place + 1).values[place : place + 1]
 
-    def _bounded(self, target: Target, grid: tuple[int, ...]) -> Bounded:
-        model = self._models.get(target.name)
+    def _bounded(self, target: Target, points: slice) -> Bounded:
+        """What is said of a target at consecutive points of `GRID`."""
+        table, model = self._samples.table(points.stop), self._models.get(target.name)
         if model is None and target is MEMORY:
-            return self._uncalibrated_memory(grid)
-        anchor = np.array([self._anchor(target, batch) for batch in grid])
+            return self._uncalibrated_memory(table, points)
+        anchor = _anchors(target, table)[points]
         if model is None:
             upper = anchor * STEP_FALLBACK_FACTOR
             return Bounded(value=anchor, lower=anchor / STEP_FALLBACK_FACTOR, upper=upper, upper_99=upper)
-        vectors = self._samples.vectors(grid)
-        near = model.strangeness(vectors)
+        vectors = table.values[points]
+        near = self._strangeness_at(model, points, vectors)
         return model.predict_bounded(model.select(vectors), anchor, self._confidence, strangeness=near)
 
-    def _uncalibrated_memory(self, grid: tuple[int, ...]) -> Bounded:
-        samples = [self._samples.at(batch) for batch in grid]
+    def _strangeness_at(self, model: ServedTarget, points: slice, vectors: FloatArray) -> FloatArray | None:
+        """How far the job is from all measured ones; asked again where the target before was measured elsewhere."""
+        key = (model.nearness_sha256, points.start, points.stop)
+        last = self._last_strangeness
+        if last is None or last[0] != key:
+            last = self._last_strangeness = (key, model.strangeness(vectors))
+        return last[1]
+
+    def _uncalibrated_memory(self, table: JobTable, points: slice) -> Bounded:
         found = [
-            estimate_uncalibrated(sample.counted_memory, self._device, convolves=sample.convolves) for sample in samples
+            estimate_uncalibrated(counted, self._device, convolves=table.convolves)
+            for counted in table.counted_memory[points]
         ]
         return Bounded(
             value=np.array([memory.expected_bytes for memory in found]),
@@ -159,7 +170,7 @@ class JobEstimator:
         if curve is None or curve.points < points:
             # Who asks for larger and larger batches would otherwise have the curve made anew at each power of two.
             reach = points if curve is None else max(points, curve.points + _LENGTHENED_BY)
-            curve = self._curves[target.name] = BoundedCurve(self._bounded(target, GRID[:reach]))
+            curve = self._curves[target.name] = BoundedCurve(self._bounded(target, slice(0, min(reach, len(GRID)))))
         return curve
 
     def _read(self, target: Target, batch: int) -> Estimate:
@@ -175,27 +186,30 @@ class JobEstimator:
 
     def _share(self, target: Target, batch: int) -> Estimate:
         low, high = neighbours(batch)
-        point = self._share_at(target, low)
+        point = self._share_at(target, low, high)
         if high != low:
-            point = read_between(point, self._share_at(target, high), low, batch)
+            point = read_between(point, self._share_at(target, high, high), GRID[low], batch)
         value, lower, upper, _ = point
         in_domain = self._is_in_domain(self._models[target.name], batch)
         return Estimate(value, lower, upper, self._confidence, Level.GRAPH, in_domain)
 
-    def _share_at(self, target: Target, batch: int) -> CurvePoint:
-        known = self._shares.get((target.name, batch))
+    def _share_at(self, target: Target, place: int, last: int) -> CurvePoint:
+        """What is said of a share at a point of `GRID`; those up to the last one are asked with it."""
+        known = self._shares.get((target.name, place))
         if known is None:
-            bounded = self._bounded(target, (batch,))
+            bounded = self._bounded(target, slice(place, last + 1))
             bounds = (bounded.value, bounded.lower, bounded.upper, bounded.upper_99)
-            known = self._shares[target.name, batch] = CurvePoint(*(float(values[0]) for values in bounds))
+            points = [CurvePoint(*values) for values in zip(*(each.tolist() for each in bounds), strict=True)]
+            self._shares.update({(target.name, place + offset): point for offset, point in enumerate(points)})
+            known = points[0]
         return known
 
     def _is_in_domain(self, model: ServedTarget, batch: int) -> bool:
         """Whether the grid point that the answer mostly rests on resembles the training rows."""
-        key = (model.target.name, nearest_grid_point(batch))
+        key = (model.target.name, nearest_point(batch))
         known = self._in_domain.get(key)
         if known is None:
-            columns = model.select(self._samples.at(key[1]).values[None, :])
+            columns = model.select(self._nearest_vector(batch))
             known = self._in_domain[key] = bool(model.contains(columns)[0])
         return known
 
@@ -209,3 +223,17 @@ class JobEstimator:
             in_domain=False,
             range_not_calibrated=True,
         )
+
+
+def _anchor(target: Target, sample: JobFeatures) -> float:
+    """What physics says of a target at one batch."""
+    if target is MEMORY:
+        return sample.analytical_memory_bytes
+    return sample.roofline_ms if target is STEP else sample.utilization_ceiling_ratio
+
+
+def _anchors(target: Target, table: JobTable) -> FloatArray:
+    """The same at every batch of a table."""
+    if target is MEMORY:
+        return table.analytical_memory_bytes
+    return table.roofline_ms if target is STEP else np.full(len(table), table.utilization_ceiling_ratio)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from cotenant.job_settings import JobSettings
 from predictor_service.features.devices import DeviceType
-from predictor_service.features.job_settings import JobSettings
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.kept_by_version import KeptByVersion
 from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.registry.served_version import ServedVersion
 
 ESTIMATORS_MAX: Final = 1_024
-"""Each holds at most 21 feature vectors and two curves, about 30 KiB."""
+"""Each holds at most 21 feature vectors in one table and two curves, about 20 KiB."""
 NODES_MAX: Final = 200_000
 
 _Key = tuple[MeasuredGraph, *tuple[object, ...]]

@@ -55,7 +55,7 @@ def _know(job: PairJob, estimator_of: EstimatorOf, seen_of: SeenOf) -> tuple[Est
     if job.known_memory_bytes is not None:
         upper_bytes = job.known_memory_bytes * MEMORY_MARGIN
         return _stated(job.known_memory_bytes, upper_bytes), MemoryBelief(value_bytes=upper_bytes, bounds=_CERTAIN)
-    estimator, batch = estimator_of(job), job.settings.batch_size
+    estimator, batch = estimator_of(job), job.settings.global_batch_size
     estimate, belief = estimator.memory(batch), estimator.memory_belief(batch)
     seen = seen_of(job)
     if seen is None:

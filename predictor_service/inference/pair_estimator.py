@@ -102,7 +102,7 @@ def _solo_figure(job: PairJob, estimator_of: EstimatorOf) -> tuple[float, float,
         utilization_ratio, step_ms, memory_bytes = (value or 0.0 for value in known)
         return utilization_ratio, step_ms, memory_bytes, True, True
     estimator = estimator_of(job)
-    batch = job.settings.batch_size
+    batch = job.settings.global_batch_size
     estimates = (estimator.utilization(batch), estimator.step(batch), estimator.memory(batch))
     missing = [estimate for estimate, value in zip(estimates, known, strict=True) if value is None]
     values = [estimate.value if value is None else value for estimate, value in zip(estimates, known, strict=True)]

@@ -21,7 +21,7 @@ from predictor_service.inference.memory_risk import RISK_JOBS_MAX, estimate_memo
 from predictor_service.inference.observed_jobs import ObservedJobs
 from predictor_service.inference.pair_estimator import estimate_pairs
 from predictor_service.inference.pair_table import MeasuredPair, PairTable
-from predictor_service.inference.prepared_job import NO_VERSION, PreparedJob, check_sub_batches
+from predictor_service.inference.prepared_job import NO_VERSION, PreparedJob, check_micro_batch_sizes
 from predictor_service.inference.records import (
     JobAnswer,
     JobQuestion,
@@ -83,7 +83,7 @@ class Predictor:
         Raises:
             PredictorError: The question or its graph is refused, see `errors`.
         """
-        return self.answer_job(self.prepare_job(question), question.settings.batch_size)
+        return self.answer_job(self.prepare_job(question), question.settings.global_batch_size)
 
     def prepare_job(self, question: JobQuestion) -> PreparedJob:
         """Does everything about a question that its batch does not change.
@@ -101,7 +101,7 @@ class Predictor:
         """Answers a prepared question at one batch.
 
         Raises:
-            CallerError: The batch is outside its range, or smaller than a sub-batch.
+            CallerError: The batch is outside its range, or smaller than a micro-batch.
         """
         return job.answer(batch, self._next_id(), self._observed_jobs)
 
@@ -229,7 +229,7 @@ class Predictor:
                 "exactly one of onnx_graph and graph_sha256 must be set, and not empty",
                 remedy="send the bytes of an .onnx file, or the hash of an uploaded one",
             )
-        check_sub_batches(question.sub_batches, question.settings.batch_size)
+        check_micro_batch_sizes(question.micro_batch_sizes, question.settings.global_batch_size)
         return _device(question.device, question.device_memory_bytes)
 
     def check_pairs(self, question: PairsQuestion) -> DeviceType:

@@ -12,14 +12,14 @@ from typing import Final
 from predictor_service.errors import invalid_field
 from predictor_service.features.device_names import NamedDevice
 from predictor_service.features.graph_description import GraphDescription
-from predictor_service.features.job_settings import check_batch
+from predictor_service.features.job_settings import check_batch_size
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.observed_jobs import ObservedJobs, weigh_observed
-from predictor_service.inference.records import JobAnswer, JobQuestion, Level, Notice, SubBatchEstimate
+from predictor_service.inference.records import JobAnswer, JobQuestion, Level, MicroBatchEstimate, Notice
 from predictor_service.registry.served_version import ServedVersion
 from predictor_service.selection.targets import MEMORY, STEP, UTILIZATION
 
-SUB_BATCHES_MAX: Final = 64
+MICRO_BATCH_SIZES_MAX: Final = 64
 NO_VERSION: Final = "none"
 _NO_TRAINED_MODEL: Final = Notice(
     code="NO_TRAINED_MODEL",
@@ -68,12 +68,12 @@ class PreparedJob:
 
         Raises:
             InvalidBatchError: The batch is outside its range.
-            InvalidRequestError: A sub-batch is larger than the batch.
+            InvalidRequestError: A micro-batch is larger than the batch.
         """
         question, estimator, device = self.question, self._estimator, self.device
         memory_bytes = device.device.memory_bytes if device.is_memory_known else 0
-        check_batch(batch, "batch_size")
-        check_sub_batches(question.sub_batches, batch)
+        check_batch_size(batch, "global_batch_size")
+        check_micro_batch_sizes(question.micro_batch_sizes, batch)
         memory, step, utilization = estimator.memory(batch), estimator.step(batch), estimator.utilization(batch)
         if question.explain:
             memory, step = estimator.explain(memory, MEMORY, batch), estimator.explain(step, STEP, batch)
@@ -97,7 +97,7 @@ class PreparedJob:
             largest_batch_that_fits=estimator.largest_batch(memory_bytes)
             if question.find_largest_batch and memory_bytes
             else None,
-            sub_batches=tuple([_sub_batch(estimator, batch, size) for size in question.sub_batches]),
+            micro_batches=tuple([_micro_batch_size(estimator, batch, size) for size in question.micro_batch_sizes]),
             graph=self.graph,
             device_memory_bytes=memory_bytes,
             warnings=(
@@ -111,26 +111,26 @@ class PreparedJob:
         )
 
 
-def check_sub_batches(sizes: Sequence[int], batch: int) -> None:
-    """Refuses sub-batches that no step of this batch has.
+def check_micro_batch_sizes(sizes: Sequence[int], batch: int) -> None:
+    """Refuses micro-batches that no step of this batch has.
 
     Raises:
         InvalidRequestError: Too many, or one is larger than the batch.
         InvalidBatchError: One is outside the range of batches.
     """
-    if len(sizes) > SUB_BATCHES_MAX:
-        raise invalid_field("sub_batches", f"{len(sizes)} of them", f"send at most {SUB_BATCHES_MAX}")
+    if len(sizes) > MICRO_BATCH_SIZES_MAX:
+        raise invalid_field("micro_batch_sizes", f"{len(sizes)} of them", f"send at most {MICRO_BATCH_SIZES_MAX}")
     for size in sizes:
-        check_batch(size, "sub_batches")
+        check_batch_size(size, "micro_batch_sizes")
         if size > batch:
-            raise invalid_field("sub_batches", f"{size} is more than the batch of {batch}", "divide the batch")
+            raise invalid_field("micro_batch_sizes", f"{size} is more than the batch of {batch}", "divide the batch")
 
 
-def _sub_batch(estimator: JobEstimator, batch: int, size: int) -> SubBatchEstimate:
+def _micro_batch_size(estimator: JobEstimator, batch: int, size: int) -> MicroBatchEstimate:
     """One optimizer step as several passes."""
     passes = -(-batch // size)
-    return SubBatchEstimate(
-        sub_batch=size,
+    return MicroBatchEstimate(
+        micro_batch_size=size,
         accumulation_steps=passes,
         memory_bytes=estimator.memory(size),
         step_ms=estimator.accumulated_step(size, passes),

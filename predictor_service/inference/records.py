@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cotenant.job_settings import JobSettings
 from predictor_service.features.graph_description import GraphDescription
-from predictor_service.features.job_settings import JobSettings
 
 DEFAULT_CONFIDENCE = 0.9
 
@@ -55,10 +55,10 @@ class Estimate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubBatchEstimate:
-    """Memory and time of one optimizer step made of several sub-batches."""
+class MicroBatchEstimate:
+    """Memory and time of one optimizer step made of several micro-batches."""
 
-    sub_batch: int
+    micro_batch_size: int
     accumulation_steps: int
     memory_bytes: Estimate
     step_ms: Estimate
@@ -82,7 +82,7 @@ class JobQuestion:
         onnx_graph: The graph itself; empty = `graph_sha256` names it.
         graph_sha256: Hash of a graph sent before.
         device_memory_bytes: 0 = the known size of the device type.
-        sub_batches: Sub-batches that are wanted as well.
+        micro_batch_sizes: Micro-batches that are wanted as well.
         explain: Whether estimates carry their largest contributions.
         find_largest_batch: Whether the largest batch that fits is wanted.
         confidence: Coverage of the intervals.
@@ -93,7 +93,7 @@ class JobQuestion:
     onnx_graph: bytes = b""
     graph_sha256: str = ""
     device_memory_bytes: int = 0
-    sub_batches: Sequence[int] = ()
+    micro_batch_sizes: Sequence[int] = ()
     explain: bool = False
     find_largest_batch: bool = False
     confidence: float = DEFAULT_CONFIDENCE
@@ -110,7 +110,7 @@ class JobAnswer(NamedTuple):
     step_ms: Estimate
     fits: bool
     largest_batch_that_fits: int | None
-    sub_batches: Sequence[SubBatchEstimate]
+    micro_batches: Sequence[MicroBatchEstimate]
     graph: GraphDescription
     device_memory_bytes: int
     warnings: Sequence[Notice]

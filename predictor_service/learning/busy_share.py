@@ -49,13 +49,13 @@ def share_parts(job: JobFacts) -> FloatArray | None:
     if device is None:
         return None
     mode = job.labels.get("mode", "train")
-    described = described_step_parts(job.graph, job.sub_batch, device, job.precision, mode)
+    described = described_step_parts(job.graph, job.micro_batch_size, device, job.precision, mode)
     if described is None:
         return None
     known = {
         **described,
         "tiles": job.graph.get("simulated_tiled_products_ms", 0.0),
-        "samples": job.sub_batch * _SAMPLE_MS,
+        "samples": job.micro_batch_size * _SAMPLE_MS,
         "input": job.graph.get("input_bytes", 0.0) / _INPUT_BYTES_PER_MS,
     }
     return np.array([known[name] for name in (*_BUSY_PARTS, *_HOST_PARTS)])

@@ -49,7 +49,7 @@ def find_failed_runs(problem: Problem) -> BoolArray:
 
 
 def _is_too_small(job: JobFacts, held_bytes: float) -> bool:
-    parts = described_parts(job.graph, job.sub_batch, job.optimizer, job.precision)
+    parts = described_parts(job.graph, job.micro_batch_size, job.optimizer, job.precision)
     if parts is None or job.labels.get("mode", "train") != "train":
         return False
     without_gradients = parts["weights"] - _GRADIENT_BYTES * job.graph["parameters"]

@@ -60,7 +60,7 @@ class JobFacts:
         architecture: E.g. resnet50.
         family: E.g. resnet.
         batch: Samples per optimizer step.
-        sub_batch: Samples per device and micro-step.
+        micro_batch_size: Samples per device and micro-step.
         device: Device type.
         optimizer: E.g. adam.
         precision: E.g. fp32.
@@ -76,7 +76,7 @@ class JobFacts:
     architecture: str
     family: str
     batch: int
-    sub_batch: int
+    micro_batch_size: int
     device: str
     optimizer: str
     precision: str

@@ -12,12 +12,13 @@ from typing import Final
 
 import numpy as np
 
+from cotenant.job_settings import JobSettings
 from cotenant.profile_schema import PairRow, SoloRow
 from predictor_service.errors import CallerError
 from predictor_service.features.devices import find_device_type
 from predictor_service.features.graph_description import GraphDescription
 from predictor_service.features.job_features import FEATURES, build_features
-from predictor_service.features.job_settings import JobSettings
+from predictor_service.features.job_settings import check_settings
 from predictor_service.learning.problem import ALL_DEVICES, UNITS, JobFacts, Problem, SoloFigures
 from predictor_service.learning.profile_files import MeasuredProfiles
 
@@ -182,7 +183,7 @@ def _facts(row: SoloRow, graphs: Mapping[str, GraphDescription]) -> JobFacts:
         architecture=row.architecture,
         family=row.family,
         batch=row.batch,
-        sub_batch=row.sub_batch,
+        micro_batch_size=row.sub_batch,
         device=row.device,
         optimizer=row.optimizer,
         precision=row.precision,
@@ -244,15 +245,17 @@ def _graph_numbers(graph: GraphDescription, row: SoloRow) -> dict[str, float]:
 
 
 def _settings(row: SoloRow) -> JobSettings:
-    return JobSettings(
-        batch_size=row.batch,
-        mode=row.mode,
-        precision=row.precision,
-        optimizer="sgd" if row.mode == "infer" else row.optimizer,
-        input_wait_ratio=row.input_wait_ratio,
-        host_memory_bytes=row.host_memory_bytes,
-        disk_read_bytes_per_s=row.disk_read_bytes_per_s,
-        network_bytes_per_s=row.network_bytes_per_s,
+    return check_settings(
+        JobSettings(
+            global_batch_size=row.batch,
+            mode=row.mode,
+            precision=row.precision,
+            optimizer="sgd" if row.mode == "infer" else row.optimizer,
+            input_wait_ratio=row.input_wait_ratio,
+            host_memory_bytes=row.host_memory_bytes,
+            disk_read_bytes_per_s=row.disk_read_bytes_per_s,
+            network_bytes_per_s=row.network_bytes_per_s,
+        )
     )
 
 

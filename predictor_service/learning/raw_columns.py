@@ -130,7 +130,7 @@ def _job(job: JobFacts, with_graph: bool) -> tuple[dict[str, float], dict[str, s
         **({f"graph.{name}": value for name, value in job.graph.items()} if with_graph else {}),
         **{name: value for name, value in alone.items() if value is not None},
         "batch": float(job.batch),
-        "sub_batch": float(job.sub_batch),
+        "sub_batch": float(job.micro_batch_size),
         "gpus": float(job.gpus),
         "input_wait_ratio": job.input_wait_ratio,
     }

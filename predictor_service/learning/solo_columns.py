@@ -57,7 +57,7 @@ class SoloColumns:
 
 def at_batches(problem: Problem) -> Problem:
     """Puts the graph figures of every job at its batch; the problem itself stays as it is."""
-    jobs = tuple(dataclasses.replace(job, graph=figures_at(job.graph, job.sub_batch)) for job in problem.jobs)
+    jobs = tuple(dataclasses.replace(job, graph=figures_at(job.graph, job.micro_batch_size)) for job in problem.jobs)
     return dataclasses.replace(problem, jobs=jobs)
 
 

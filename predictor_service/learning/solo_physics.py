@@ -117,7 +117,7 @@ def _parts(problem: Problem) -> FloatArray:
 
 
 def _memory_parts(job: JobFacts) -> FloatArray | None:
-    parts = described_parts(job.graph, job.sub_batch, job.optimizer, job.precision)
+    parts = described_parts(job.graph, job.micro_batch_size, job.optimizer, job.precision)
     return None if parts is None else np.array([parts[name] for name in PART_NAMES])
 
 
@@ -128,7 +128,7 @@ def _step_parts(job: JobFacts) -> FloatArray | None:
     described = None
     if device is not None:
         mode = job.labels.get("mode", "train")
-        described = described_step_parts(job.graph, job.sub_batch, device, job.precision, mode)
+        described = described_step_parts(job.graph, job.micro_batch_size, device, job.precision, mode)
     if described is None and reckoned_ms is None:
         return None
     parts = [0.0 if described is None else described[name] for name in STEP_PART_NAMES]

@@ -11,16 +11,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
+from cotenant.job_settings import JobSettings
 from predictor_service.errors import CallerError, InvalidRequestError, StoreFullError
 from predictor_service.features.devices import find_device_type
-from predictor_service.features.job_settings import JobSettings
+from predictor_service.features.job_settings import check_settings
 from predictor_service.outcome_journal import FILE_NAME as JOURNAL_FILE
 from predictor_service.outcome_journal import OutcomeJournal, PredictionEntry
 from predictor_service.profile_store.store import DAYS_KEPT, FILE_NAME, ROWS_MAX, ProfileStore
 from predictor_service.profile_store.stretch import STEP_MS_MIN, MeasuredJob, Source, Stretch
 
 OUTCOME_CAMPAIGN: Final = "outcomes"
-_SETTINGS: Final = ("batch_size", "mode", "precision", "optimizer", "input_wait_ratio")
+_SETTINGS: Final = ("global_batch_size", "mode", "precision", "optimizer", "input_wait_ratio")
 _logger = logging.getLogger(__name__)
 
 
@@ -70,7 +71,7 @@ def keep_outcomes(store: ProfileStore, joined: Iterable[tuple[PredictionEntry, M
         if stretches:
             store.add(stretches, at_ms)
     except StoreFullError as error:
-        _logger.error("outcomes are not kept as profiles", extra={"count": len(stretches), "reason": str(error)})
+        _logger.error("profiles_not_stored", extra={"count": len(stretches), "reason": str(error)})
 
 
 def stretch_of_outcome(entry: PredictionEntry, outcome: Mapping[str, Any]) -> Stretch | str:
@@ -87,7 +88,9 @@ def stretch_of_outcome(entry: PredictionEntry, outcome: Mapping[str, Any]) -> St
     if not step_ms or not math.isfinite(step_ms) or step_ms < STEP_MS_MIN:
         return "without a step time"
     try:
-        plain = JobSettings(**dict(zip(_SETTINGS, settings, strict=True)), dimension_bindings=dict(bindings))
+        plain = check_settings(
+            JobSettings(**dict(zip(_SETTINGS, settings, strict=True)), dimension_bindings=dict(bindings))
+        )
     except (CallerError, TypeError) as error:
         return f"its settings are refused ({type(error).__name__})"
     job = MeasuredJob(graph_sha256=str(content.get("graph_sha256", "")), settings=plain)
@@ -101,7 +104,7 @@ def stretch_of_outcome(entry: PredictionEntry, outcome: Mapping[str, Any]) -> St
         campaign=OUTCOME_CAMPAIGN,
         device=device.name if device else "",
         job=job,
-        sub_batch=plain.batch_size,
+        micro_batch_size=plain.global_batch_size,
         steps=steps,
         window_ms=round(steps * step_ms),
         utilization_ratio=outcome.get("utilization_ratio"),

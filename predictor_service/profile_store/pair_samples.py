@@ -1,6 +1,6 @@
 """What stretches say of pairs: how much one job was slowed down by one other, as soon as its time alone is known.
 
-A stretch beside one other job waits until the same job has stepped alone on the same machine, at the same sub-batch;
+A stretch beside one other job waits until the same job has stepped alone on the same machine, at the same micro-batch;
 machines are never mixed inside a slowdown. A device that others used says nothing. Unsteady windows do, with doubt:
 the mean of a whole stretch moves a value, and whoever keeps the table promises no more for it. What comes out follows
 from the stretches and their order alone, so that reading the store again gives the same.
@@ -82,7 +82,7 @@ class PairSamples:
         """
         if FOREIGN_LOAD in stretch.quality_flags or len(stretch.others) > 1:
             return []
-        place = (stretch.campaign, stretch.device, stretch.job.key, stretch.sub_batch)
+        place = (stretch.campaign, stretch.device, stretch.job.key, stretch.micro_batch_size)
         with self._lock:
             seen = self._places.setdefault(place, _Seen())
             self._places.move_to_end(place)

@@ -38,4 +38,4 @@ class Retention:
             self._store.prune(now_ms)
             self._journal.forget(before_ms=now_ms - self._kept_ms)
         except (ServiceError, sqlite3.Error) as error:
-            _logger.error("old profiles were not let go", extra={"reason": str(error)})
+            _logger.error("old_profiles_not_deleted", extra={"reason": str(error)})

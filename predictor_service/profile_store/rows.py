@@ -1,6 +1,6 @@
 """Stretches as rows of the profile schema: a stretch alone is a solo row, one beside others a row of pairs.
 
-What a job does alone is the median of its stretches alone on the same machine, at the same sub-batch and without a
+What a job does alone is the median of its stretches alone on the same machine, at the same micro-batch and without a
 doubt; a slowdown is measured against nothing else, so machines are never mixed inside one. A job of a pair that never
 ran alone there has a solo row of status failed, so that a set of rows names all of its jobs.
 
@@ -91,7 +91,7 @@ def _times_alone(stretches: Iterable[Stretch]) -> dict[_Place, float]:
 
 
 def _place(stretch: Stretch) -> _Place:
-    return stretch.campaign, stretch.device, stretch.job.key, stretch.sub_batch
+    return stretch.campaign, stretch.device, stretch.job.key, stretch.micro_batch_size
 
 
 def _rows_never_alone(stretches: Iterable[Stretch], rows: ProfileRows, names: Names) -> list[SoloRow]:
@@ -109,7 +109,7 @@ def _rows_never_alone(stretches: Iterable[Stretch], rows: ProfileRows, names: Na
 def _solo_row(stretch: Stretch, names: Names) -> SoloRow:
     return dataclasses.replace(
         _job_row(stretch, stretch.job, stretch.stretch_id, names),
-        sub_batch=stretch.sub_batch,
+        sub_batch=stretch.micro_batch_size,
         step_ms_mean=stretch.step_ms,
         steps=stretch.steps,
         utilization_ratio=stretch.utilization_ratio,
@@ -143,7 +143,7 @@ def _job_row(stretch: Stretch, job: MeasuredJob, run_id: str, names: Names) -> S
         graph_sha256=job.graph_sha256,
         architecture=architecture,
         family=family,
-        batch=settings.batch_size,
+        batch=settings.global_batch_size,
         input_shape=None,
         precision=settings.precision,
         optimizer="none" if settings.mode == "infer" else settings.optimizer,
@@ -152,7 +152,7 @@ def _job_row(stretch: Stretch, job: MeasuredJob, run_id: str, names: Names) -> S
         nodes=1,
         workers=None,
         servers=None,
-        sub_batch=settings.batch_size,
+        sub_batch=settings.global_batch_size,
         sync_ms_mean=None,
         step_ms_mean=None,
         step_ms_p50=None,

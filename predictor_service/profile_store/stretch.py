@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final
 
+from cotenant.job_settings import JobSettings, read_stored_settings, stored_settings
 from predictor_service.errors import CallerError
 from predictor_service.features.devices import find_device_type
-from predictor_service.features.job_settings import JobSettings
+from predictor_service.features.job_settings import check_settings
 
 OTHERS_MAX: Final = 3
 STEPS_MAX: Final = 1_000_000_000
@@ -66,7 +67,7 @@ class Stretch:
         campaign: The machine that measured, by a name that tells nothing about it.
         device: Device type.
         others: Jobs on the same device meanwhile; none = alone.
-        sub_batch: Samples per micro-step.
+        micro_batch_size: Samples per micro-step.
         window_ms: Time that the steps took.
         quality_flags: Reasons for doubt, of `QUALITY_FLAGS`.
     """
@@ -76,7 +77,7 @@ class Stretch:
     device: str
     job: MeasuredJob
     others: tuple[MeasuredJob, ...] = ()
-    sub_batch: int
+    micro_batch_size: int
     steps: int
     window_ms: int
     utilization_ratio: float | None = None
@@ -118,8 +119,8 @@ def _find_number_fault(stretch: Stretch) -> str:
         return "its steps or their time are outside what a stretch can be"
     if stretch.step_ms > STEP_MS_MAX:
         return f"a step of more than {STEP_MS_MAX / 1000:g} s"
-    if not 1 <= stretch.sub_batch <= stretch.job.settings.batch_size:
-        return "its sub-batch is not between 1 and its batch"
+    if not 1 <= stretch.micro_batch_size <= stretch.job.settings.global_batch_size:
+        return "its micro-batch is not between 1 and its batch"
     if not (_is_within(stretch.utilization_ratio, 1.0) and _is_within(stretch.sm_activity_ratio, 1.0)):
         return "a utilization or activity outside 0 to 1"
     if not _is_within(stretch.memory_peak_bytes, MEMORY_FACTOR_MAX * device.memory_bytes):
@@ -156,7 +157,8 @@ class StoredStretch:
 
 def encode(stretch: Stretch) -> str:
     """Writes a stretch without its id as JSON; what was not measured is left out."""
-    content = {name: getattr(stretch, name) for name in _PLAIN if getattr(stretch, name) not in (None, ())}
+    plain = {stored: getattr(stretch, name) for stored, name in _PLAIN.items()}
+    content = {stored: value for stored, value in plain.items() if value not in (None, ())}
     others = {"others": [_encode_job(job) for job in stretch.others]} if stretch.others else {}
     return _ENCODER.encode({**content, **others, "job": _encode_job(stretch.job)})
 
@@ -166,7 +168,7 @@ def decode(stretch_id: str, text: str) -> StoredStretch:
     try:
         content = json.loads(text)
         unknown = frozenset(content) - _KNOWN
-        values = {name: value for name, value in content.items() if name in _PLAIN}
+        values = {_PLAIN[stored]: value for stored, value in content.items() if stored in _PLAIN}
         stretch = Stretch(
             stretch_id=stretch_id,
             **{
@@ -185,19 +187,21 @@ def decode(stretch_id: str, text: str) -> StoredStretch:
 
 
 def _encode_job(job: MeasuredJob) -> Mapping[str, object]:
-    settings = {name: getattr(job.settings, name) for name in _SETTINGS_ORDER}
-    bindings = dict(job.settings.dimension_bindings)
-    kept = {name: value for name, value in {**settings, "dimension_bindings": bindings}.items() if value not in _EMPTY}
-    return {"graph_sha256": job.graph_sha256, "settings": kept}
+    return {"graph_sha256": job.graph_sha256, "settings": stored_settings(job.settings)}
 
 
 def _decode_job(content: Mapping[str, Any]) -> MeasuredJob:
-    settings = {name: value for name, value in content["settings"].items() if name in _SETTINGS}
-    return MeasuredJob(graph_sha256=content["graph_sha256"], settings=JobSettings(**settings))
+    settings = check_settings(read_stored_settings(content["settings"]))
+    return MeasuredJob(graph_sha256=content["graph_sha256"], settings=settings)
 
 
-_EMPTY: Final[tuple[object, ...]] = (None, {})
-_SETTINGS_ORDER: Final = tuple(item.name for item in fields(JobSettings))
-_SETTINGS: Final = frozenset(_SETTINGS_ORDER)
-_KNOWN: Final = frozenset(item.name for item in fields(Stretch)) - {"stretch_id"}
-_PLAIN: Final = tuple(item.name for item in fields(Stretch) if item.name not in ("stretch_id", "job", "others"))
+_SETTINGS: Final = frozenset(item.name for item in fields(JobSettings)) | {"batch_size"}
+_STORED_NAMES: Final = {"micro_batch_size": "sub_batch"}
+"""What a field is called in the store, where that is not its name: rows of years ago are read by it."""
+_PLAIN: Final = {
+    _STORED_NAMES.get(item.name, item.name): item.name
+    for item in fields(Stretch)
+    if item.name not in ("stretch_id", "job", "others")
+}
+"""Fields by their names in the store."""
+_KNOWN: Final = frozenset(_PLAIN) | {"job", "others"}

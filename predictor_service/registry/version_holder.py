@@ -40,5 +40,5 @@ class VersionHolder:
                 try:
                     self._served = self._store.load(name)
                 except ModelError as error:
-                    _logger.error("model version refused", extra={"model_version": name, "reason": str(error)})
+                    _logger.error("version_refused", extra={"model_version": name, "reason": str(error)})
             return self._served.version if self._served else None

@@ -115,7 +115,7 @@ def _refuse(stretch: Stretch) -> str:
     """Why a stretch teaches nothing; empty when it does."""
     if stretch.quality_flags:
         return "flagged: " + ", ".join(sorted(stretch.quality_flags))
-    return "its batch was divided" if stretch.sub_batch != stretch.job.settings.batch_size else ""
+    return "its batch was divided" if stretch.micro_batch_size != stretch.job.settings.global_batch_size else ""
 
 
 def _names(known: Sequence[Dataset]) -> Names:

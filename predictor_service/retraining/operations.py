@@ -222,7 +222,7 @@ class RetrainingOperations:
                 self._write(operation)
             except OSError as error:  # whoever asks is told from memory; a restart forgets it
                 extra = {"retraining_id": operation.retraining_id, "reason": str(error)}
-                _logger.error("a retraining is not remembered on disk", extra=extra)
+                _logger.error("retraining_not_stored", extra=extra)
         for oldest in sorted(self._known.values(), key=lambda item: item.started_at_ms)[:-REMEMBERED_MAX]:
             del self._known[oldest.retraining_id]
             (self._folder / f"{oldest.retraining_id}.json").unlink(missing_ok=True)

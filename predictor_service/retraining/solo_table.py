@@ -9,11 +9,12 @@ from typing import Final
 
 import numpy as np
 
+from cotenant.job_settings import JobSettings
 from cotenant.profile_schema import SoloRow
 from predictor_service.errors import CallerError
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.job_features import FEATURES, JobFeatures, build_features
-from predictor_service.features.job_settings import JobSettings
+from predictor_service.features.job_settings import check_settings
 from predictor_service.regressors.interface import FloatArray
 from predictor_service.retraining.datasets import Dataset
 from predictor_service.selection.targets import MEMORY, SM_ACTIVITY, STEP, UTILIZATION, Target
@@ -111,15 +112,17 @@ def _example(dataset: Dataset, row: SoloRow, device: DeviceType) -> SoloExample 
     if graph is None:
         return "without its graph"
     try:
-        settings = JobSettings(
-            batch_size=row.batch,
-            mode=row.mode,
-            precision=row.precision,
-            optimizer="sgd" if row.mode == "infer" else row.optimizer,
-            input_wait_ratio=row.input_wait_ratio,
-            host_memory_bytes=row.host_memory_bytes,
-            disk_read_bytes_per_s=row.disk_read_bytes_per_s,
-            network_bytes_per_s=row.network_bytes_per_s,
+        settings = check_settings(
+            JobSettings(
+                global_batch_size=row.batch,
+                mode=row.mode,
+                precision=row.precision,
+                optimizer="sgd" if row.mode == "infer" else row.optimizer,
+                input_wait_ratio=row.input_wait_ratio,
+                host_memory_bytes=row.host_memory_bytes,
+                disk_read_bytes_per_s=row.disk_read_bytes_per_s,
+                network_bytes_per_s=row.network_bytes_per_s,
+            )
         )
         return SoloExample(row=row, features=build_features(graph.at_batch(row.sub_batch), settings, device))
     except CallerError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -26,7 +27,7 @@ QUERIES_MAX: Final = 2_048
 _DISTANCE_QUANTILE: Final = 0.95
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingDomain:
     """The region that training rows cover.
 
@@ -46,14 +47,18 @@ class TrainingDomain:
 
     def contains(self, features: FeatureArray) -> BoolArray:
         """Tells for every row, shape (rows, columns), whether it resembles the training rows."""
-        in_range: BoolArray = np.all((features >= self.low) & (features <= self.high), axis=1)
+        in_range: BoolArray = np.logical_and.reduce((features >= self.low) & (features <= self.high), axis=1)
         if not in_range.any():
             return in_range
         for start in range(0, len(features), _CHUNK_ROWS):
             chunk = slice(start, start + _CHUNK_ROWS)
-            near = _nearest(features[chunk] / self.scale, self.rows) <= self.distance_max
+            near = self._known.distances(features[chunk] / self.scale) <= self.distance_max
             in_range[chunk] &= near
         return in_range
+
+    @cached_property
+    def _known(self) -> _KnownRows:
+        return _KnownRows(self.rows)
 
 
 _CHUNK_ROWS: Final = 8192
@@ -76,7 +81,7 @@ def learn_domain(features: FeatureArray, groups: Sequence[frozenset[str]]) -> Tr
         members = groups[index]
         strangers = [row for row, other in enumerate(groups) if not members & other]
         if strangers:
-            distances.append(float(_nearest(scaled[index : index + 1], scaled[strangers])[0]))
+            distances.append(float(_KnownRows(scaled[strangers]).distances(scaled[index : index + 1])[0]))
     step = max(1, -(-len(scaled) // ROWS_MAX))
     return TrainingDomain(
         low=low - margin,
@@ -87,10 +92,17 @@ def learn_domain(features: FeatureArray, groups: Sequence[frozenset[str]]) -> Tr
     )
 
 
-def _nearest(rows: FloatArray, known: FloatArray) -> FloatArray:
-    """Distance of each row to the nearest known one, divided by the square root of the number of columns."""
-    squares = rows @ (-2.0 * known.T)  # one large matrix, changed in place: this is most of a question about pairs
-    squares += (known**2).sum(axis=1)
-    least = squares.min(axis=1) + (rows**2).sum(axis=1)
-    nearest: FloatArray = np.sqrt(np.maximum(least, 0.0) / rows.shape[1])
-    return nearest
+class _KnownRows:
+    """Rows with what every question about distances to them needs again."""
+
+    def __init__(self, rows: FloatArray) -> None:
+        self._minus_twice = -2.0 * rows.T
+        self._squares = (rows**2).sum(axis=1)
+
+    def distances(self, rows: FloatArray) -> FloatArray:
+        """Distance of each row to the nearest known one, divided by the square root of the number of columns."""
+        squares = rows @ self._minus_twice  # one large matrix, changed in place: most of a question about pairs
+        squares += self._squares
+        least = squares.min(axis=1) + (rows**2).sum(axis=1)
+        nearest: FloatArray = np.sqrt(np.maximum(least, 0.0) / rows.shape[1])
+        return nearest

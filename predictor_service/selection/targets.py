@@ -47,9 +47,9 @@ class Target:
     def decode(self, value: FloatArray, anchor: FloatArray) -> FloatArray:
         """From the model's own scale to the quantity, within its possible range; same shapes."""
         if self.scale == "log_ratio":
-            return np.asarray(np.exp(np.clip(value, -_LOG_BOUND, _LOG_BOUND)) * anchor)
+            return np.asarray(np.exp(np.minimum(np.maximum(value, -_LOG_BOUND), _LOG_BOUND)) * anchor)
         if self.scale == "share":
-            return np.asarray(np.clip(value, 0.0, 1.0 / anchor) * anchor)
+            return np.asarray(np.minimum(np.maximum(value, 0.0), 1.0 / anchor) * anchor)
         return np.asarray(np.maximum(np.expm1(np.minimum(value, _LOG_BOUND) + np.log1p(anchor)), 0.0))
 
 

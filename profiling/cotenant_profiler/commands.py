@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from cotenant.command_run import HELP
 from cotenant.profile_schema import ProfileSchemaError
 from cotenant_profiler import zoo
 from cotenant_profiler.campaign import read_campaign
 from cotenant_profiler.campaign_run import Listener, open_device, run_campaign
 from cotenant_profiler.dataset import write_dataset
 from cotenant_profiler.device_facts import describe_device
-from cotenant_profiler.errors import ProfilerError
 from cotenant_profiler.journal import Record, read_journal
 from cotenant_profiler.mps import MpsDaemon
 from cotenant_profiler.mps_probe import WorkersOnGpu, prove_mps
@@ -33,17 +33,7 @@ CampaignPath = click.Path(path_type=Path, dir_okay=False)
 FolderPath = click.Path(path_type=Path, file_okay=False)
 
 
-class _Commands(click.Group):
-    """Turns the profiler's own errors into one line and exit code 1."""
-
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except ProfilerError as error:
-            raise click.ClickException(str(error)) from error
-
-
-@click.group(cls=_Commands)
+@click.group(context_settings=HELP)
 def main() -> None:
     """Measure training jobs alone and side by side."""
 

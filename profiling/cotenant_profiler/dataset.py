@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cotenant import profile_schema
-from cotenant.job_key import job_key
+from cotenant.job_settings import JobSettings
 from cotenant.profile_schema import MemoryTraceRow, PairRow, SoloRow, write_rows
 from cotenant_profiler import zoo
 from cotenant_profiler.drift import drift_ratio
@@ -37,18 +37,16 @@ class Sources:
 
     def job_key(self, job: JobSpec) -> str:
         """Key under which predictor, scheduler and profiler know the job."""
-        return job_key(self.graphs[job.architecture], settings_of(job))
+        return settings_of(job).key(self.graphs[job.architecture])
 
 
-def settings_of(job: JobSpec) -> dict[str, object]:
-    """Return the settings of a job as the prediction service reads them (JobSettings)."""
-    return {
-        "batch_size": job.batch,
-        "mode": "train",
-        "precision": "fp32",
-        "optimizer": zoo.find(job.architecture).optimizer,
-        "input_wait_ratio": job.input_wait_ratio,
-    }
+def settings_of(job: JobSpec) -> JobSettings:
+    """Return the settings of a job as the prediction service reads them."""
+    return JobSettings(
+        global_batch_size=job.batch,
+        optimizer=zoo.find(job.architecture).optimizer,
+        input_wait_ratio=job.input_wait_ratio,
+    )
 
 
 def write_dataset(journal: Journal, folder: Path, drift_ratio_max: float) -> tuple[int, int]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from google.protobuf import json_format
-
 from cotenant.v1 import node_agent_pb2, scheduling_pb2
 from cotenant.v1.node_agent_pb2 import ConnectResponse
+from scheduler_service.adapters.job_specs import spec_message
 from scheduler_service.core.commands import LaunchJob, StopJob
 from scheduler_service.core.events import (
     GpuHealthChanged,
@@ -176,16 +175,15 @@ def health_changed(observation: node_agent_pb2.GpuObservation) -> GpuHealthChang
 
 def launch_message(command: LaunchJob) -> ConnectResponse:
     """Order the launch of one attempt."""
-    spec = json_format.ParseDict(dict(command.launch), scheduling_pb2.JobSpec(), ignore_unknown_fields=True)
     return ConnectResponse(
         launch_job=node_agent_pb2.LaunchJob(
             key=_key(command),
-            spec=spec,
+            spec=spec_message(command.launch, command.settings),
             assignments=[
                 scheduling_pb2.Assignment(gpu_id=assignment.gpu_id, rank=assignment.rank)
                 for assignment in command.assignments
             ],
-            sub_batch=command.sub_batch,
+            micro_batch_size=command.micro_batch_size,
             accumulation_steps=command.accumulation_steps,
             granted_fences=command.granted_fences,
             memory_limit_bytes=command.memory_limit_bytes,

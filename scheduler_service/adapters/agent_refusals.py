@@ -52,4 +52,6 @@ class AgentRefusals:
         if len(self._told_at_ms) >= REMEMBERED_MAX:
             del self._told_at_ms[next(iter(self._told_at_ms))]
         self._told_at_ms[node_id, refusal] = now_ms
-        _log.warning(_TEXTS[refusal], extra={"node_id": node_id, "refusal": refusal.value, **facts})
+        _log.warning(
+            "agent_refusal", extra={"node_id": node_id, "refusal": refusal.value, "reason": _TEXTS[refusal], **facts}
+        )

@@ -46,7 +46,7 @@ class AgentSession:
         try:
             self.outbound.put_nowait(message)
         except asyncio.QueueFull:
-            _log.error("agent takes no orders", extra={"node_id": self.node_id, "waiting": self.outbound.qsize()})
+            _log.error("agent_queue_full", extra={"node_id": self.node_id, "waiting": self.outbound.qsize()})
             self.closed.set()
             return False
         return True
@@ -127,7 +127,7 @@ class AgentSessions:
         """Close the sessions that have said nothing since an instant."""
         for session in self._sessions.values():
             if session.last_heard_at_ms < heard_before_ms and not session.closed.is_set():
-                _log.warning("agent is silent", extra={"node_id": session.node_id})
+                _log.warning("agent_silent", extra={"node_id": session.node_id})
                 session.closed.set()
 
     def send(self, node_id: str, message: node_agent_pb2.ConnectResponse) -> bool:

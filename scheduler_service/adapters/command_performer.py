@@ -57,7 +57,7 @@ class CommandPerformer:
 
     def _send(self, command: LaunchJob | StopJob, message: ConnectResponse) -> None:
         if not self.sessions.send(command.node_id, message):
-            _log.info("node is away", extra={"node_id": command.node_id, "job_id": command.job_id})
+            _log.info("node_away", extra={"node_id": command.node_id, "job_id": command.job_id})
 
     def _may_tell(self, command: RecordOutcome) -> bool:
         """Neither the owner of a job nor a node that it runs on keeps measurements private; who is away may."""

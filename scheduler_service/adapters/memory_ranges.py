@@ -46,7 +46,7 @@ class MemoryRanges:
         """Return the memory of one job on each device type, or why it is not known.
 
         Args:
-            questions: By device type; the memory of the smallest sub-batch named in one, else of the batch, is meant.
+            questions: By device type; the memory of the smallest micro-batch named in one, else of the batch, is meant.
             patience_s: How long to wait for all of them together.
         """
         tasks = {device: self._task(question) for device, question in questions.items()}
@@ -58,7 +58,7 @@ class MemoryRanges:
     def _task(self, question: RequestPrediction) -> asyncio.Task[MemoryRange] | None:
         now_ms = read_monotonic_ns() // 1_000_000
         name = (question.graph_sha256, repr(question.settings), question.device, question.device_memory_bytes,
-                question.sub_batches)  # fmt: skip
+                question.micro_batch_sizes)  # fmt: skip
         known = self._answers.get(name)
         if known is not None and now_ms - known.asked_at_ms <= ANSWER_AGE_MS_MAX and not _has_failed(known.task):
             return known.task

@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
-from google.protobuf import json_format
-
+from cotenant.job_settings import JobSettings
+from cotenant.job_settings_message import settings_message
 from cotenant.v1 import prediction_pb2, resources_pb2
 from scheduler_service.adapters.proto_enums import LEVEL_FROM_PROTO
 from scheduler_service.core.commands import (
@@ -20,20 +20,15 @@ from scheduler_service.core.commands import (
 from scheduler_service.core.records import FOREIGN_LOAD, JobPrediction, MemoryPoint, MemoryRange, PairPrediction
 
 
-def settings_message(settings: object) -> resources_pb2.JobSettings:
-    """Read settings kept as proto3 JSON."""
-    return json_format.ParseDict(dict(settings), resources_pb2.JobSettings(), ignore_unknown_fields=True)  # type: ignore[call-overload]
-
-
 def job_question(command: RequestPrediction) -> prediction_pb2.PredictJobRequest:
     """Ask about one key on one device type."""
     return prediction_pb2.PredictJobRequest(
         request_id=str(uuid.uuid4()),
         graph_sha256=command.graph_sha256,
-        settings=settings_message(command.settings),
+        settings=_settings(command.settings),
         device=command.device,
         device_memory_bytes=command.device_memory_bytes,
-        sub_batches=command.sub_batches,
+        micro_batch_sizes=command.micro_batch_sizes,
     )
 
 
@@ -43,9 +38,9 @@ def job_prediction(command: RequestPrediction, answer: prediction_pb2.PredictJob
     Raises:
         ValueError: A number cannot be.
     """
-    batch = settings_message(command.settings).batch_size or 1
-    memory = {point.sub_batch: _memory_point(point.memory_bytes) for point in answer.sub_batches}
-    step_ms = {(1, point.sub_batch): _possible(point.step_ms.value) for point in answer.sub_batches}
+    batch = command.settings.global_batch_size if command.settings is not None else 1
+    memory = {point.micro_batch_size: _memory_point(point.memory_bytes) for point in answer.micro_batches}
+    step_ms = {(1, point.micro_batch_size): _possible(point.step_ms.value) for point in answer.micro_batches}
     memory[batch] = _memory_point(answer.memory_bytes)
     step_ms[1, batch] = _possible(answer.step_ms.value)
     step_ms |= _on_more_gpus(command.gpus, batch, step_ms)
@@ -92,15 +87,15 @@ def _memory_point(estimate: resources_pb2.Estimate) -> MemoryPoint:
 
 
 def memory_range(command: RequestPrediction, answer: prediction_pb2.PredictJobResponse) -> MemoryRange:
-    """Read the memory of the smallest sub-batch that was asked about, else of the batch.
+    """Read the memory of the smallest micro-batch that was asked about, else of the batch.
 
     Raises:
         ValueError: A number cannot be, or the answer lacks what was asked.
     """
-    asked = min(command.sub_batches, default=0)
-    found = [point.memory_bytes for point in answer.sub_batches if point.sub_batch == asked]
+    asked = min(command.micro_batch_sizes, default=0)
+    found = [point.memory_bytes for point in answer.micro_batches if point.micro_batch_size == asked]
     if asked and not found:
-        raise ValueError(f"nothing is said about a sub-batch of {asked}")
+        raise ValueError(f"nothing is said about a micro-batch of {asked}")
     estimate = found[0] if found else answer.memory_bytes
     point = _memory_point(estimate)
     # A lower end that is not told is 0, which refuses nobody.
@@ -140,7 +135,7 @@ def _job_reference(member: PairMember) -> prediction_pb2.JobRef:
     return prediction_pb2.JobRef(
         job_id=member.key,
         graph_sha256=member.graph_sha256,
-        settings=settings_message(member.settings),
+        settings=_settings(member.settings),
         known_step_ms=member.solo_step_ms,
         known_utilization_ratio=member.utilization_ratio,
         known_memory_bytes=member.memory_bytes,
@@ -188,3 +183,7 @@ def outcomes_message(commands: Sequence[RecordOutcome]) -> prediction_pb2.Record
             for command in commands
         ],
     )
+
+
+def _settings(settings: JobSettings | None) -> resources_pb2.JobSettings | None:
+    return None if settings is None else settings_message(settings)

@@ -141,7 +141,7 @@ class PredictorClient:
         return await self._predict(command, prediction_messages.job_prediction, deadline_s)
 
     async def predict_memory(self, command: RequestPrediction, *, deadline_s: float | None = None) -> MemoryRange:
-        """Ask how much memory a job takes at the smallest sub-batch named, else at its batch.
+        """Ask how much memory a job takes at the smallest micro-batch named, else at its batch.
 
         Raises:
             PredictorError: No usable answer within the deadline.
@@ -226,7 +226,7 @@ class PredictorClient:
             try:
                 await self._stub.RecordOutcomes(prediction_messages.outcomes_message(batch), timeout=self._deadline_s)
             except grpc.aio.AioRpcError as error:
-                _log.warning("outcomes wait", extra={"outcomes": len(batch), "status": error.code().name})
+                _log.warning("outcomes_delayed", extra={"outcomes": len(batch), "status": error.code().name})
                 if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                     self._outcomes.extendleft(reversed(batch))
 
@@ -241,7 +241,7 @@ class PredictorClient:
     def _connected(self) -> prediction_pb2_grpc.PredictionServiceAsyncStub:
         if self._stub is None:
             raise PredictorError(
-                "no predictor is configured; start the scheduler with --predictor-address", code="NO_PREDICTOR"
+                "no predictor is configured; start the scheduler with --predictor", code="NO_PREDICTOR"
             )
         return self._stub
 

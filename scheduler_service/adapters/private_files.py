@@ -69,4 +69,4 @@ def _tighten(descriptor: int, path: Path) -> None:
 
 
 def _warn(path: Path, error: OSError) -> None:
-    _log.warning("others may read a file of the state", extra={"path": str(path), "reason": error.strerror})
+    _log.warning("state_file_readable_by_others", extra={"path": str(path), "reason": error.strerror})

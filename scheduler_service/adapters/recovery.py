@@ -54,9 +54,9 @@ def apply_event(engine: SchedulerEngine, event: Event) -> list[Command]:
     try:
         return engine.handle(event)
     except (InvalidTransition, PolicyError) as error:
-        _log.error("impossible event", extra={"kind": type(event).__name__, "finding": str(error)})
+        _log.error("impossible_event", extra={"kind": type(event).__name__, "finding": str(error)})
     except Exception:
-        _log.exception("broken event", extra={"kind": type(event).__name__})
+        _log.exception("broken_event", extra={"kind": type(event).__name__})
     return []
 
 

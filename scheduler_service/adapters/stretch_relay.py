@@ -35,9 +35,9 @@ class StretchRelay:
     def __init__(self, channel: grpc.aio.Channel | None, *, deadline_s: float) -> None:
         self._stub = prediction_pb2_grpc.PredictionServiceStub(channel) if channel is not None else None
         self._deadline_s = deadline_s
-        self._waiting: deque[resources_pb2.MeasuredStretch] = deque(maxlen=STRETCHES_KEPT_MAX)
+        self._waiting: deque[resources_pb2.MeasurementWindow] = deque(maxlen=STRETCHES_KEPT_MAX)
 
-    def note(self, stretches: Iterable[resources_pb2.MeasuredStretch]) -> None:
+    def note(self, stretches: Iterable[resources_pb2.MeasurementWindow]) -> None:
         """Take what a heartbeat carried; more or larger ones than the contract allows are dropped."""
         if self._stub is None:
             return
@@ -52,17 +52,19 @@ class StretchRelay:
             if self._waiting:
                 await self._send([self._waiting.popleft() for _ in range(min(len(self._waiting), STRETCHES_PER_CALL))])
 
-    async def _send(self, batch: list[resources_pb2.MeasuredStretch]) -> None:
-        request = prediction_pb2.RecordStretchesRequest(request_id=str(uuid.uuid4()), stretches=batch)
+    async def _send(self, batch: list[resources_pb2.MeasurementWindow]) -> None:
+        request = prediction_pb2.RecordMeasurementWindowsRequest(
+            request_id=str(uuid.uuid4()), measurement_windows=batch
+        )
         try:
-            answer = await self._stub.RecordStretches(request, timeout=self._deadline_s)  # type: ignore[union-attr]
+            answer = await self._stub.RecordMeasurementWindows(request, timeout=self._deadline_s)  # type: ignore[union-attr]
         except grpc.aio.AioRpcError as error:
             is_kept = error.code() in _LATER
             found = {"stretches": len(batch), "status": error.code().name}
-            _log.warning("stretches wait" if is_kept else "stretches dropped", extra=found)
+            _log.warning("stretches_delayed" if is_kept else "stretches_dropped", extra=found)
             if is_kept:
                 self._waiting.extendleft(reversed(batch[: STRETCHES_KEPT_MAX - len(self._waiting)]))
             return
         if answer.refused:
             reasons = sorted({refused.reason for refused in answer.refused})
-            _log.info("stretches refused", extra={"stretches": len(answer.refused), "reasons": reasons})
+            _log.info("stretches_refused", extra={"stretches": len(answer.refused), "reasons": reasons})

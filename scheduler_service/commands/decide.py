@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from typing import TextIO
 
@@ -12,21 +13,24 @@ from google.protobuf.message import Message
 
 from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.v1 import scheduling_pb2
-from scheduler_service.adapters.predictor_client import PredictorClient, open_channel
+from scheduler_service.adapters.predictor_client import PredictorClient
+from scheduler_service.commands.predictor_link import look_at_predictor, predictor_channel
 from scheduler_service.errors import FieldViolation, InvalidRequestError
 from scheduler_service.grpc_api.decide import DEFAULT_DEADLINE_S
 from scheduler_service.grpc_api.decide import decide as decide_on
+from scheduler_service.settings import SETTINGS, Settings
 
 
 @click.command()
 @click.argument("snapshot", type=click.File("r"))
 @click.option("--policy", default=DEFAULT_POLICY, show_default=True)
 @click.option("--parameters", default="{}", help="JSON object of the policy's parameters.")
-@click.option("--predictor-address", default="", help="Asked for predictions that the snapshot lacks.")
+@click.option("--predictor", default="", metavar="HOST:PORT", help="Asked for predictions that the snapshot lacks.")
 @click.option("--explain", is_flag=True, help="Add the candidate table to every decision.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def decide(  # noqa: PLR0917 - click passes them by name
-    snapshot: TextIO, policy: str, parameters: str, predictor_address: str, explain: bool, output: str
+@SETTINGS.options("tls_ca_file", "tls_certificate_file", "tls_key_file")
+def decide(
+    *, snapshot: TextIO, policy: str, parameters: str, predictor: str, explain: bool, output: str, settings: Settings
 ) -> None:
     """Decide on the file SNAPSHOT (proto3 JSON of a Snapshot; - = stdin)."""
     request = scheduling_pb2.DecideRequest(policy=policy, explain=explain)
@@ -35,7 +39,7 @@ def decide(  # noqa: PLR0917 - click passes them by name
         _parse("snapshot", snapshot.read(), request.snapshot)
     except UnicodeDecodeError as error:
         raise InvalidRequestError(FieldViolation(field="snapshot", description=f"must be UTF-8: {error}")) from error
-    answer = asyncio.run(_decide(request, predictor_address))
+    answer = asyncio.run(_decide(request, dataclasses.replace(settings, predictor=predictor)))
     for warning in answer.warnings:
         click.echo(f"warning: {warning.code}: {warning.message}", err=True)
     if output == "json":
@@ -56,10 +60,11 @@ def _parse(field: str, text: str, message: Message) -> None:
         raise InvalidRequestError(FieldViolation(field=field, description=f"must be proto3 JSON: {error}")) from error
 
 
-async def _decide(request: scheduling_pb2.DecideRequest, predictor_address: str) -> scheduling_pb2.DecideResponse:
-    if not predictor_address:
+async def _decide(request: scheduling_pb2.DecideRequest, settings: Settings) -> scheduling_pb2.DecideResponse:
+    channel = predictor_channel(settings)
+    if channel is None:
         return await decide_on(request, predictor=None, seconds_left=None)
-    predictor = PredictorClient(open_channel(predictor_address), deadline_s=DEFAULT_DEADLINE_S)
+    predictor = PredictorClient(channel, deadline_s=DEFAULT_DEADLINE_S, look=lambda: look_at_predictor(settings))
     try:
         return await decide_on(request, predictor=predictor, seconds_left=None)
     finally:

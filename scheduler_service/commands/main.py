@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
-from cotenant.command_run import run_command
+from cotenant.client_errors import InputError
+from cotenant.command_run import EXIT_ERROR, EXIT_USAGE, HELP, run_command
 from scheduler_service.commands.decide import decide
 from scheduler_service.commands.policies import policies
 from scheduler_service.commands.serve import serve
 from scheduler_service.commands.state import backup, export_log, restore
 from scheduler_service.errors import CallerError, SchedulerServiceError
 
-# 1 = failed, 2 = wrong use, as everywhere in cotenant.
-_EXIT_FAILED = 1
-_EXIT_USAGE = 2
+_EXIT_CODES = ((CallerError, EXIT_USAGE), (InputError, EXIT_USAGE), (SchedulerServiceError, EXIT_ERROR))
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(context_settings=HELP)
 def cli() -> None:
-    """The scheduler of cotenant: decides which jobs share a GPU."""
+    """Decide which jobs share a GPU: the scheduler of cotenant."""
 
 
 for command in (serve, backup, restore, export_log, decide, policies):
     cli.add_command(command)
 
 
-def main() -> None:
-    """Run the command line and exit with its status."""
-    try:
-        sys.exit(run_command(cli))
-    except SchedulerServiceError as error:
-        click.echo(f"error: {error.message}", err=True)
-        sys.exit(_EXIT_USAGE if isinstance(error, CallerError) else _EXIT_FAILED)
+def main() -> int:
+    """Run the command line and return its exit status."""
+    return run_command(cli, exit_codes=_EXIT_CODES)

@@ -20,7 +20,6 @@ from scheduler_service.adapters.recovery import Recovered, recover, snapshot_sta
 from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
 from scheduler_service.adapters.stored_records import DATABASE_NAME
 from scheduler_service.adapters.stretch_relay import StretchRelay
-from scheduler_service.adapters.structured_log import configure_logging
 from scheduler_service.adapters.system_clock import SystemClock
 from scheduler_service.commands.predictor_link import look_at_predictor, predictor_channel
 from scheduler_service.core.engine import SchedulerEngine
@@ -32,7 +31,7 @@ from scheduler_service.grpc_api.metrics import Metrics
 from scheduler_service.grpc_api.metrics_server import MetricsServer
 from scheduler_service.grpc_api.node_agent_servicer import LeaseTimes, NodeAgentServicer
 from scheduler_service.grpc_api.scheduling_servicer import Cluster, SchedulingServicer
-from scheduler_service.grpc_api.server import Encryption, GrpcServer
+from scheduler_service.grpc_api.server import GrpcServer
 from scheduler_service.live_loop import LiveLoop
 from scheduler_service.settings import Settings
 
@@ -48,12 +47,10 @@ class RunningScheduler:
     """One scheduler from recovery to drain."""
 
     def __init__(self, settings: Settings) -> None:
-        configure_logging(settings.log_level)
         self._settings = settings
         self._server = GrpcServer(
             address=settings.address,
-            encryption=_encryption(settings),
-            insecure=settings.insecure,
+            tls=settings,
             reflects=settings.reflection,
         )
         policies.effective_parameters(settings.policy, {})
@@ -108,7 +105,7 @@ class RunningScheduler:
             admission=admission,
         )
         self._spawn(loop.run())
-        if settings.predictor_address:
+        if settings.predictor:
             self._spawn(predictor.send_outcomes())
             self._spawn(stretches.run())
         self._spawn(_tick(loop, agents, watch_hub))
@@ -191,8 +188,12 @@ class RunningScheduler:
             loop.note(PolicyChosen(at_ms=0, policy=self._settings.policy))
         elif loop.engine.state.policy != self._settings.policy:
             _log.warning(
-                "the stored policy stays in force; choose another one with SetPolicy",
-                extra={"policy": loop.engine.state.policy, "setting": self._settings.policy},
+                "stored_policy_kept",
+                extra={
+                    "policy": loop.engine.state.policy,
+                    "setting": self._settings.policy,
+                    "remedy": "choose another one with `cotenant policies use`",
+                },
             )
         for node in loop.engine.state.nodes.values():
             if node.connected:
@@ -262,13 +263,3 @@ async def _tick(loop: LiveLoop, agents: NodeAgentServicer, watch_hub: WatchHub) 
         loop.fire_timers()
         agents.tick()
         watch_hub.sweep()
-
-
-def _encryption(settings: Settings) -> Encryption | None:
-    if not settings.tls_certificate_file:
-        return None
-    return Encryption(
-        certificate_file=Path(settings.tls_certificate_file),
-        key_file=Path(settings.tls_key_file),
-        client_ca_file=Path(settings.client_ca_file) if settings.client_ca_file else None,
-    )

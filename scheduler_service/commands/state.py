@@ -18,33 +18,26 @@ from scheduler_service.adapters.state_backup import restore as restore_state
 from scheduler_service.adapters.stored_records import read_stored_events
 from scheduler_service.core.codec import encode_event
 from scheduler_service.errors import SettingsError
-from scheduler_service.settings import ENVIRONMENT_PREFIX, Settings
+from scheduler_service.settings import SETTINGS, Settings
 
-_STATE_DIR = click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Settings().state_dir,
-    envvar=f"{ENVIRONMENT_PREFIX}STATE_DIR",
-    show_default=True,
-    help="Directory of the event log.",
-)
+_STATE_DIR = SETTINGS.options("state_dir")
 
 
 @click.command()
 @click.argument("target", type=click.Path(path_type=Path))
 @_STATE_DIR
-def backup(target: Path, state_dir: Path) -> None:
+def backup(target: Path, settings: Settings) -> None:
     """Copy the state into the new folder TARGET; the scheduler may run meanwhile."""
-    click.echo(json.dumps(back_up(state_dir, target)))
+    click.echo(json.dumps(back_up(Path(settings.state_dir), target)))
 
 
 @click.command()
 @click.argument("source", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @_STATE_DIR
 @click.option("--force", is_flag=True, help="Replace a state that is there; it is kept beside.")
-def restore(source: Path, state_dir: Path, force: bool) -> None:
+def restore(source: Path, settings: Settings, force: bool) -> None:
     """Put the backup SOURCE in the place of a state; the scheduler must be stopped."""
-    click.echo(json.dumps(restore_state(source, state_dir, force=force)))
+    click.echo(json.dumps(restore_state(source, Path(settings.state_dir), force=force)))
 
 
 @click.command("export-log")
@@ -53,9 +46,9 @@ def restore(source: Path, state_dir: Path, force: bool) -> None:
     "--output", type=click.Path(path_type=Path, dir_okay=False), help="A file instead of stdout; only you may read it."
 )
 @click.option("--from-sequence", type=click.IntRange(1, 2**63 - 1), default=1, help="Start at this event.")
-def export_log(state_dir: Path, output: Path | None, from_sequence: int) -> None:
+def export_log(settings: Settings, output: Path | None, from_sequence: int) -> None:
     """Write the kept events as JSON lines, the form that the simulator replays; the scheduler may run meanwhile."""
-    events = read_stored_events(state_dir, from_sequence=from_sequence)
+    events = read_stored_events(Path(settings.state_dir), from_sequence=from_sequence)
     if output is None or str(output) == "-":
         _write_events(events, sys.stdout)
         return

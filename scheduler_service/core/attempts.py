@@ -44,7 +44,7 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
         fence=state.next_fence,
         assignments=assignments,
         node_ids=node_ids,
-        sub_batch=start.sub_batch,
+        micro_batch_size=start.micro_batch_size,
         accumulation_steps=start.accumulation_steps,
         memory_reserved_bytes=reserved_bytes,
         predicted_slowdown_ratio=start.predicted_slowdown_ratio,
@@ -83,12 +83,13 @@ def launch_commands(state: ClusterState, job: JobRecord, node_id: str | None = N
             attempt=job.attempt,
             fence=job.fence,
             assignments=tuple(part for part in job.assignments if state.gpus[part.gpu_id].node_id == node),
-            sub_batch=job.sub_batch,
+            micro_batch_size=job.micro_batch_size,
             accumulation_steps=job.accumulation_steps,
             granted_fences=job.granted_fences,
             memory_limit_bytes=job.memory_reserved_bytes,
             steps_done=job.steps_done,
             launch=job.launch,
+            settings=job.settings,
         )
         for node in ((node_id,) if node_id is not None else job.node_ids)
     ]

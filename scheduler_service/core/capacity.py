@@ -13,13 +13,13 @@ class Resident:
     """A job on a GPU, as far as its neighbours care."""
 
     request: JobRequest
-    sub_batch: int
+    micro_batch_size: int
     memory_reserved_bytes: int
 
 
 def samples_per_gpu(request: JobRequest, gpus: int) -> int:
     """Return the samples that each GPU gets per optimizer step, rounded up."""
-    return -(-request.batch // gpus)
+    return -(-request.global_batch_size // gpus)
 
 
 def is_reliable(prediction: JobPrediction | None) -> bool:
@@ -27,22 +27,24 @@ def is_reliable(prediction: JobPrediction | None) -> bool:
     return prediction is not None and prediction.level is not Level.FALLBACK and prediction.in_domain
 
 
-def memory_point(prediction: JobPrediction, sub_batch: int) -> MemoryPoint | None:
-    """Return the prediction at this sub-batch or the next larger one, which bounds it; None when there is none."""
-    exact = prediction.memory.get(sub_batch)
+def memory_point(prediction: JobPrediction, micro_batch_size: int) -> MemoryPoint | None:
+    """Return the prediction at this micro-batch or the next larger one, which bounds it; None when there is none."""
+    exact = prediction.memory.get(micro_batch_size)
     if exact is not None:
         return exact
-    larger = [known for known in prediction.memory if known > sub_batch]
+    larger = [known for known in prediction.memory if known > micro_batch_size]
     return prediction.memory[min(larger)] if larger else None
 
 
-def reserved_bytes(request: JobRequest, prediction: JobPrediction | None, sub_batch: int, gpu: Gpu) -> int | None:
+def reserved_bytes(
+    request: JobRequest, prediction: JobPrediction | None, micro_batch_size: int, gpu: Gpu
+) -> int | None:
     """Return the memory to reserve on one GPU of this kind, or None when the job does not fit even alone.
 
     The 99 % bound is reserved. Where it passes the device but the expected value does not, the job gets the device for
     itself: alone it can hurt nobody. So does a job about which nothing reliable is known, and one that never shares.
     """
-    point = _trusted_point(request, prediction, sub_batch)
+    point = _trusted_point(request, prediction, micro_batch_size)
     wanted = max(request.memory_request_bytes, request.memory_floor_bytes)
     expected = request.memory_request_bytes or (point.memory_bytes if point is not None else 0)
     if max(wanted, expected) > gpu.memory_bytes:
@@ -54,34 +56,42 @@ def reserved_bytes(request: JobRequest, prediction: JobPrediction | None, sub_ba
     return min(wanted, gpu.memory_bytes)
 
 
-def resident_on(request: JobRequest, prediction: JobPrediction | None, sub_batch: int, gpu: Gpu) -> Resident | None:
+def resident_on(
+    request: JobRequest, prediction: JobPrediction | None, micro_batch_size: int, gpu: Gpu
+) -> Resident | None:
     """Return a job as it would be on one GPU of this kind, or None when it does not fit even alone."""
-    reserved = reserved_bytes(request, prediction, sub_batch, gpu)
-    return None if reserved is None else Resident(request=request, sub_batch=sub_batch, memory_reserved_bytes=reserved)
+    reserved = reserved_bytes(request, prediction, micro_batch_size, gpu)
+    return (
+        None
+        if reserved is None
+        else Resident(request=request, micro_batch_size=micro_batch_size, memory_reserved_bytes=reserved)
+    )
 
 
-def expected_bytes(request: JobRequest, prediction: JobPrediction | None, sub_batch: int) -> int:
+def expected_bytes(request: JobRequest, prediction: JobPrediction | None, micro_batch_size: int) -> int:
     """Return what the job is known to need at least, for telling why it does not fit; 0 = nothing is known."""
-    point = _trusted_point(request, prediction, sub_batch)
+    point = _trusted_point(request, prediction, micro_batch_size)
     predicted = point.memory_bytes if point is not None else 0
     return max(request.memory_request_bytes or predicted, request.memory_floor_bytes)
 
 
-def _trusted_point(request: JobRequest, prediction: JobPrediction | None, sub_batch: int) -> MemoryPoint | None:
+def _trusted_point(request: JobRequest, prediction: JobPrediction | None, micro_batch_size: int) -> MemoryPoint | None:
     if prediction is None or not (is_reliable(prediction) or request.share is Share.ANY):
         return None
-    return memory_point(prediction, sub_batch)
+    return memory_point(prediction, micro_batch_size)
 
 
-def too_large_alone(request: JobRequest, sub_batch: int, gpu: Gpu, predictions: Predictions) -> Reason | None:
+def too_large_alone(request: JobRequest, micro_batch_size: int, gpu: Gpu, predictions: Predictions) -> Reason | None:
     """Return that a GPU is too small for what is predicted, however reliably: no consent to share helps there.
 
     Where the prediction is not reliable the job is tried alone all the same (`reserved_bytes`); it never shares.
     """
     prediction = predictions.job(request.key, gpu.device)
-    point = memory_point(prediction, sub_batch) if prediction is not None else None
+    point = memory_point(prediction, micro_batch_size) if prediction is not None else None
     if point is None or request.memory_request_bytes or point.memory_bytes <= gpu.memory_bytes:
         return None
     numbers = {"needed_bytes": point.memory_bytes, "gpu_memory_bytes": gpu.memory_bytes}
-    code = "MEMORY_EXCEEDS_GPU" if _trusted_point(request, prediction, sub_batch) else "MEMORY_LIKELY_EXCEEDS_GPU"
+    code = (
+        "MEMORY_EXCEEDS_GPU" if _trusted_point(request, prediction, micro_batch_size) else "MEMORY_LIKELY_EXCEEDS_GPU"
+    )
     return Reason(code=code, numbers=numbers, gpu_ids=(gpu.gpu_id,))

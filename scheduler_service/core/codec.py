@@ -16,6 +16,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from cotenant.job_settings import JobSettings, JobSettingsError, read_stored_settings, stored_settings
 from scheduler_service.core import events
 from scheduler_service.core.errors import CodecError, UnsupportedVersionError
 
@@ -24,6 +25,15 @@ FORMAT_VERSION = 1
 
 _FORGOTTEN_FIELDS = {"Gpu": frozenset({"slowdown_ewma_ratio"})}
 """What older versions wrote and nobody reads any more, by record."""
+_STORED_NAMES: Mapping[str, Mapping[str, str]] = {
+    "StoredState": {"abandoned_attempts": "ghosts"},
+    "JobRequest": {"global_batch_size": "batch"},
+    "KeyUse": {"global_batch_size": "batch"},
+    "JobRecord": {"micro_batch_size": "sub_batch"},
+    "Target": {"micro_batch_size": "sub_batch"},
+    "PairPrediction": {"micro_batch_size": "sub_batch"},
+}
+"""Under which key a field is stored whose name has changed since, by record and field."""
 
 Encoder = Callable[[Any], Any]
 Decoder = Callable[[Any], Any]
@@ -93,6 +103,8 @@ def decode(kind: Any, data: Any) -> Any:
 @cache
 def _codec(kind: Any) -> tuple[Encoder, Decoder]:
     origin, arguments = get_origin(kind), get_args(kind)
+    if kind is JobSettings:
+        return stored_settings, _decode_settings
     if is_dataclass(kind):
         return _dataclass_codec(kind)
     if origin in (Union, UnionType):
@@ -112,12 +124,17 @@ def _codec(kind: Any) -> tuple[Encoder, Decoder]:
 
 def _dataclass_codec(kind: Any) -> tuple[Encoder, Decoder]:
     hints = get_type_hints(kind)
-    codecs = {field.name: _codec(hints[field.name]) for field in fields(kind)}
+    renamed = _STORED_NAMES.get(kind.__name__, {})
+    stored = {field.name: renamed.get(field.name, field.name) for field in fields(kind)}
+    named = {key: name for name, key in stored.items()}
+    codecs = {stored[field.name]: _codec(hints[field.name]) for field in fields(kind)}
     forgotten = _FORGOTTEN_FIELDS.get(kind.__name__, frozenset())
-    required = {field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING}
+    required = {
+        stored[field.name] for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING
+    }
 
     def encode_fields(value: Any) -> dict[str, Any]:
-        return {name: encode_field(getattr(value, name)) for name, (encode_field, _) in codecs.items()}
+        return {key: encode_field(getattr(value, named[key])) for key, (encode_field, _) in codecs.items()}
 
     def decode_fields(data: Any) -> Any:
         if not isinstance(data, Mapping):
@@ -126,11 +143,19 @@ def _dataclass_codec(kind: Any) -> tuple[Encoder, Decoder]:
         if wrong:
             raise CodecError(f"{kind.__name__}: unknown or missing {', '.join(wrong)}")
         try:
-            return kind(**{name: codecs[name][1](item) for name, item in data.items() if name in codecs})
+            return kind(**{named[key]: codecs[key][1](item) for key, item in data.items() if key in codecs})
         except CodecError as error:
             raise CodecError(f"{kind.__name__}: {error}") from error
 
     return encode_fields, decode_fields
+
+
+def _decode_settings(data: Any) -> JobSettings | None:
+    """Read settings; versions before 0.2 wrote an empty object where a user had said nothing."""
+    try:
+        return read_stored_settings(_an_object(data)) if data else None
+    except JobSettingsError as error:
+        raise CodecError(f"JobSettings: {error}") from error
 
 
 def _optional_codec(arguments: tuple[Any, ...]) -> tuple[Encoder, Decoder]:

@@ -108,12 +108,12 @@ def expected_slowdowns(
     # Most questions are about two jobs, for which nobody's utilization matters.
     utilizations = [utilization_of(one, gpu, predictions) for one in residents] if len(residents) > 2 else ()
     for place, victim in enumerate(residents):
-        key, sub_batch, doubt = victim.request.key, victim.sub_batch, doubts[place]
+        key, micro_batch_size, doubt = victim.request.key, victim.micro_batch_size, doubts[place]
         pair_ratios, is_known = [], True
         for other_place, other in enumerate(residents):
             if other_place == place:
                 continue
-            pair = predictions.pair(key, other.request.key, gpu.device, sub_batch)
+            pair = predictions.pair(key, other.request.key, gpu.device, micro_batch_size)
             if pair is None or pair.level is Level.FALLBACK:
                 is_known = False
                 doubt = doubt or _doubt("PAIR_UNKNOWN", gpu, victim, other)

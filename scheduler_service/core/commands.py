@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cotenant.job_settings import JobSettings
 from scheduler_service.core.records import Assignment, PairPrediction
 
 
@@ -18,7 +19,7 @@ class RequestPrediction(Command):
     """Ask the predictor about one key on one device type; the answer is an event.
 
     Attributes:
-        sub_batches: Samples per pass that a policy may choose.
+        micro_batch_sizes: Samples per pass that a policy may choose.
         gpus: Numbers of GPUs that the living jobs of the key may have.
     """
 
@@ -26,8 +27,8 @@ class RequestPrediction(Command):
     device: str
     device_memory_bytes: int
     graph_sha256: str
-    settings: Mapping[str, object]
-    sub_batches: tuple[int, ...] = ()
+    settings: JobSettings | None
+    micro_batch_sizes: tuple[int, ...] = ()
     gpus: tuple[int, ...] = ()
 
 
@@ -37,7 +38,7 @@ class PairMember:
 
     key: str
     graph_sha256: str
-    settings: Mapping[str, object]
+    settings: JobSettings | None
     solo_step_ms: float | None = None
     utilization_ratio: float | None = None
     memory_bytes: int | None = None
@@ -92,12 +93,13 @@ class LaunchJob(Command):
     attempt: int
     fence: int
     assignments: tuple[Assignment, ...]
-    sub_batch: int
+    micro_batch_size: int
     accumulation_steps: int
     granted_fences: tuple[int, ...]
     memory_limit_bytes: int
     steps_done: int
     launch: Mapping[str, object] = field(default_factory=dict)
+    settings: JobSettings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

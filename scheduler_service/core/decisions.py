@@ -46,7 +46,7 @@ class Placement(Decision):
 class Start(Placement):
     """Start a pending job there, with this many samples per GPU and pass."""
 
-    sub_batch: int
+    micro_batch_size: int
     accumulation_steps: int = 1
 
 
@@ -64,9 +64,9 @@ class Migrate(Placement):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reshape(Placement):
-    """Give a running job another number of GPUs or another sub-batch."""
+    """Give a running job another number of GPUs or another micro-batch."""
 
-    sub_batch: int
+    micro_batch_size: int
     accumulation_steps: int = 1
 
 

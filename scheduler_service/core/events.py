@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cotenant.job_settings import JobSettings
 from scheduler_service.core.records import JobPrediction, JobRequest, Node, PairPrediction
 
 
@@ -34,15 +35,15 @@ class JobSubmitted(Event):
 
     Attributes:
         request: What policies may know.
-        launch: What only the agent needs (proto3 JSON of the JobSpec); the engine never looks inside.
+        launch: What only the agent needs, proto3 JSON of the JobSpec without its settings; never looked into.
         graph_sha256: Empty: nothing can be predicted.
-        settings: proto3 JSON of the JobSettings; passed on to the predictor.
+        settings: How its steps are configured; passed on to predictor and agent. None: nothing was said.
     """
 
     request: JobRequest
     launch: Mapping[str, object] = field(default_factory=dict)
     graph_sha256: str = ""
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: JobSettings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

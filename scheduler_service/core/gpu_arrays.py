@@ -173,7 +173,7 @@ def _signature(load: LoadClass) -> object:
             one.request.max_slowdown_ratio,
             one.request.memory_request_bytes,
             one.request.memory_floor_bytes,
-            one.sub_batch,
+            one.micro_batch_size,
             one.memory_reserved_bytes,
         )
         for one in load.residents

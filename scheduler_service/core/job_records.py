@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from cotenant.job_settings import JobSettings
 from scheduler_service.core.records import ENDED_PHASES, AfterStop, Assignment, JobRequest, Phase, Reason, Share
 from scheduler_service.core.view import PendingJob, RunningJob
 
@@ -30,7 +31,7 @@ class Target:
     """Where and in what shape a job that is being stopped goes on; the place is kept for it until then."""
 
     assignments: tuple[Assignment, ...]
-    sub_batch: int
+    micro_batch_size: int
     accumulation_steps: int
     memory_reserved_bytes: int
     reason: Reason
@@ -67,13 +68,13 @@ class JobRecord:
         after_stop: What a stop leads to.
         target: Where the job goes on when it is being moved.
         migrations: Moves to other GPUs that were carried out.
-        reshapes: Moves to another number of GPUs or another sub-batch that were carried out.
+        reshapes: Moves to another number of GPUs or another micro-batch that were carried out.
     """
 
     request: JobRequest
     launch: Mapping[str, object] = field(default_factory=dict)
     graph_sha256: str = ""
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: JobSettings | None = None
     phase: Phase = Phase.PENDING
     reason: Reason = field(default_factory=lambda: Reason(code="SUBMITTED"))
     submitted_at_ms: int = 0
@@ -85,7 +86,7 @@ class JobRecord:
     granted_fences: tuple[int, ...] = ()
     assignments: tuple[Assignment, ...] = ()
     node_ids: tuple[str, ...] = ()
-    sub_batch: int = 0
+    micro_batch_size: int = 0
     accumulation_steps: int = 1
     memory_reserved_bytes: int = 0
     steps_done: int = 0
@@ -186,15 +187,15 @@ class KeyUse:
 
     Attributes:
         jobs: Living jobs with this key.
-        batch: Largest batch among them.
+        global_batch_size: The largest among them.
         gpus: GPU counts asked for.
         may_share: At least one of them ever consented to sharing, so that pairs are worth asking about.
     """
 
     graph_sha256: str
-    settings: Mapping[str, object]
+    settings: JobSettings | None
     jobs: int = 0
-    batch: int = 1
+    global_batch_size: int = 1
     gpus: tuple[int, ...] = ()
     may_share: bool = False
 
@@ -253,7 +254,7 @@ def running_view(job: JobRecord) -> RunningJob:
         request=job.request,
         attempt=job.attempt,
         assignments=job.assignments,
-        sub_batch=job.sub_batch,
+        micro_batch_size=job.micro_batch_size,
         accumulation_steps=job.accumulation_steps,
         submitted_at_ms=job.submitted_at_ms,
         started_at_ms=job.started_at_ms,
@@ -286,7 +287,7 @@ def with_job(use: KeyUse | None, job: JobRecord) -> KeyUse:
         graph_sha256=use.graph_sha256,
         settings=use.settings,
         jobs=use.jobs + 1,
-        batch=max(use.batch, job.request.batch),
+        global_batch_size=max(use.global_batch_size, job.request.global_batch_size),
         gpus=tuple(sorted({*use.gpus, job.request.gpus, *job.request.allowed_gpus})),
         may_share=use.may_share or job.request.share is not Share.NEVER,
     )
@@ -298,7 +299,7 @@ def without_job(use: KeyUse) -> KeyUse:
         graph_sha256=use.graph_sha256,
         settings=use.settings,
         jobs=use.jobs - 1,
-        batch=use.batch,
+        global_batch_size=use.global_batch_size,
         gpus=use.gpus,
         may_share=use.may_share,
     )

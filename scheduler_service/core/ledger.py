@@ -35,7 +35,7 @@ class Ledger:
     def _resident(self, job_id: str) -> Resident:
         job = self._running[job_id]
         self._residents[job_id] = resident = Resident(
-            request=job.request, sub_batch=job.sub_batch, memory_reserved_bytes=job.memory_reserved_bytes
+            request=job.request, micro_batch_size=job.micro_batch_size, memory_reserved_bytes=job.memory_reserved_bytes
         )
         return resident
 

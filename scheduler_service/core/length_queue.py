@@ -24,7 +24,7 @@ def shape_of(request: JobRequest) -> object:
     return (
         request.key,
         request.gpus,
-        request.batch,
+        request.global_batch_size,
         request.share,
         request.max_slowdown_ratio,
         request.cpu_cores,

@@ -38,7 +38,7 @@ class ObservedSlowdown:
 
     Attributes:
         windows: Over how many.
-        answers: What was answered about it, by sub-batch.
+        answers: What was answered about it, by micro-batch.
         is_doubtful: As in `SoloStep`.
     """
 

@@ -20,7 +20,7 @@ def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_byt
     shape: Reshape | JobRecord = decision if isinstance(decision, Reshape) else job
     target = Target(
         assignments=tuple(sorted(decision.assignments, key=lambda assignment: assignment.rank)),
-        sub_batch=shape.sub_batch,
+        micro_batch_size=shape.micro_batch_size,
         accumulation_steps=shape.accumulation_steps,
         memory_reserved_bytes=reserved_bytes,
         reason=decision.reason,
@@ -50,7 +50,7 @@ def complete_move(state: ClusterState, job: JobRecord, step: Step) -> None:
         )
         requeue(state, job.changed(preemptions=job.preemptions + 1), lost, step, wait_ms=0)
         return
-    is_reshape = (len(target.assignments), target.sub_batch) != (len(job.assignments), job.sub_batch)
+    is_reshape = (len(target.assignments), target.micro_batch_size) != (len(job.assignments), job.micro_batch_size)
     left_behind = state.occupancy.neighbours(job)
     job = leave_gpus(state, job, step, has_steps=True)
     job = job.changed(
@@ -63,7 +63,7 @@ def complete_move(state: ClusterState, job: JobRecord, step: Step) -> None:
         reason=target.reason,
         assignments=target.assignments,
         predicted_slowdown_ratio=target.predicted_slowdown_ratio,
-        sub_batch=target.sub_batch,
+        micro_batch_size=target.micro_batch_size,
         accumulation_steps=target.accumulation_steps,
     )
     launch(state, job, start, reserved_bytes=target.memory_reserved_bytes, step=step)

@@ -66,8 +66,14 @@ def _learned(state: ClusterState, job: JobRecord, report: JobProgressed, others:
     device, key, gpus = gpu.gpu.device, job.request.key, len(job.assignments)
     if not others:
         return _learned_alone(state, job, report, device)
-    solo = state.predictions.solo_step_ms(key, device, gpus=gpus, sub_batch=job.sub_batch) if key else None
-    sound = state.predictions.sound_solo_step_ms(key, device, gpus=gpus, sub_batch=job.sub_batch) if key else None
+    solo = (
+        state.predictions.solo_step_ms(key, device, gpus=gpus, micro_batch_size=job.micro_batch_size) if key else None
+    )
+    sound = (
+        state.predictions.sound_solo_step_ms(key, device, gpus=gpus, micro_batch_size=job.micro_batch_size)
+        if key
+        else None
+    )
     solo_step_ms = solo or job.solo_step_ms
     if not solo_step_ms:
         return {}
@@ -93,12 +99,14 @@ def _learned_alone(state: ClusterState, job: JobRecord, report: JobProgressed, d
             key,
             device,
             gpus=gpus,
-            sub_batch=job.sub_batch,
+            micro_batch_size=job.micro_batch_size,
             steps=report.window_steps,
             window_ms=report.window_ms,
             is_doubtful=is_doubtful,
         )
-        step_ms = state.predictions.solo_step_ms(key, device, gpus=gpus, sub_batch=job.sub_batch) or step_ms
+        step_ms = (
+            state.predictions.solo_step_ms(key, device, gpus=gpus, micro_batch_size=job.micro_batch_size) or step_ms
+        )
     _update_gpus(state, job, 0.0)
     if is_doubtful:
         return {"solo_step_ms": step_ms}

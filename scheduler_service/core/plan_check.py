@@ -181,15 +181,15 @@ def _move_obstacle(check: _Check, running: RunningJob, move: Migrate | Reshape) 
         job_id=move.job_id,
         reason=move.reason,
         assignments=move.assignments,
-        sub_batch=move.sub_batch if isinstance(move, Reshape) else running.sub_batch,
+        micro_batch_size=move.micro_batch_size if isinstance(move, Reshape) else running.micro_batch_size,
         accumulation_steps=move.accumulation_steps if isinstance(move, Reshape) else running.accumulation_steps,
     )
     if isinstance(move, Migrate) and len(move.assignments) != len(running.assignments):
         numbers = {"gpus_needed": len(running.assignments), "gpus_given": len(move.assignments)}
         return Reason(code="GANG_INCOMPLETE", numbers=numbers, job_ids=(move.job_id,))
-    if (set(move.assignments), start.sub_batch, start.accumulation_steps) == (
+    if (set(move.assignments), start.micro_batch_size, start.accumulation_steps) == (
         set(running.assignments),
-        running.sub_batch,
+        running.micro_batch_size,
         running.accumulation_steps,
     ):
         return _about("NOTHING_TO_MOVE", move)
@@ -226,9 +226,11 @@ def _shape_obstacle(request: JobRequest, start: Start) -> Reason | None:
     distinct = {assignment.gpu_id for assignment in start.assignments}
     if ranks != list(range(gpus)) or len(distinct) != gpus:
         return Reason(code="RANKS_WRONG", numbers={"gpus_given": gpus})
-    samples = start.sub_batch * start.accumulation_steps * gpus
-    if start.sub_batch < 1 or start.accumulation_steps < 1 or samples < request.batch:
-        return Reason(code="BATCH_NOT_COVERED", numbers={"batch_samples": request.batch, "given_samples": samples})
+    samples = start.micro_batch_size * start.accumulation_steps * gpus
+    if start.micro_batch_size < 1 or start.accumulation_steps < 1 or samples < request.global_batch_size:
+        return Reason(
+            code="BATCH_NOT_COVERED", numbers={"batch_samples": request.global_batch_size, "given_samples": samples}
+        )
     return None
 
 
@@ -295,11 +297,11 @@ def _resident_or_obstacle(
 
 
 def _resident(view: SchedulingView, request: JobRequest, start: Start, gpu: Gpu) -> Resident | None:
-    return resident_on(request, view.predictions.job(request.key, gpu.device), start.sub_batch, gpu)
+    return resident_on(request, view.predictions.job(request.key, gpu.device), start.micro_batch_size, gpu)
 
 
 def _too_large(view: SchedulingView, request: JobRequest, start: Start, gpu: Gpu) -> Reason:
-    needed_bytes = expected_bytes(request, view.predictions.job(request.key, gpu.device), start.sub_batch)
+    needed_bytes = expected_bytes(request, view.predictions.job(request.key, gpu.device), start.micro_batch_size)
     return _memory_reason("MEMORY_EXCEEDS_GPU", gpu, needed_bytes, gpu.memory_bytes)
 
 

@@ -134,16 +134,16 @@ def _question(state: ClusterState, key: str, use: KeyUse, device: str) -> Reques
         device_memory_bytes=state.devices[device],
         graph_sha256=use.graph_sha256,
         settings=use.settings,
-        sub_batches=sub_batches_of(use),
+        micro_batch_sizes=micro_batch_sizes_of(use),
         gpus=use.gpus,
     )
 
 
-def sub_batches_of(use: KeyUse) -> tuple[int, ...]:
+def micro_batch_sizes_of(use: KeyUse) -> tuple[int, ...]:
     """Return the samples per GPU and pass that a policy may choose: the batch over the GPUs, halved down to one."""
     found: set[int] = set()
     for gpus in use.gpus or (1,):
-        samples = -(-use.batch // gpus)
+        samples = -(-use.global_batch_size // gpus)
         while samples > 1:
             found.add(samples)
             samples = -(-samples // 2)
@@ -154,13 +154,13 @@ def pair_member(state: ClusterState, key: str, device: str) -> PairMember:
     """Return a living key as a question about pairs names it."""
     use = state.living_keys[key]
     prediction = state.predictions.job(key, device)
-    full = -(-use.batch // (use.gpus[0] if use.gpus else 1))
+    full = -(-use.global_batch_size // (use.gpus[0] if use.gpus else 1))
     point = prediction.memory.get(full) if prediction is not None else None
     return PairMember(
         key=key,
         graph_sha256=use.graph_sha256,
         settings=use.settings,
-        solo_step_ms=state.predictions.sound_solo_step_ms(key, device, gpus=1, sub_batch=full),
+        solo_step_ms=state.predictions.sound_solo_step_ms(key, device, gpus=1, micro_batch_size=full),
         utilization_ratio=prediction.utilization_ratio if prediction is not None else None,
         memory_bytes=point.memory_bytes if point is not None else None,
     )

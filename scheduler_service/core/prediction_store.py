@@ -80,25 +80,25 @@ class PredictionStore:
         by_device = self._jobs.get(key)
         return by_device.get(device) if by_device is not None else None
 
-    def pair(self, victim_key: str, other_key: str, device: str, sub_batch: int = 0) -> PairPrediction | None:
-        """Return how much `other_key` slows `victim_key` down: observed before predicted, this sub-batch before any."""
+    def pair(self, victim_key: str, other_key: str, device: str, micro_batch_size: int = 0) -> PairPrediction | None:
+        """Return how much `other_key` slows `victim_key` down: observed before predicted, this size before any."""
         seen_beside = self._observed.get(victim_key)
         observed = seen_beside.get((other_key, device)) if seen_beside is not None else None
         if observed is None:
-            return self.predicted_pair(victim_key, other_key, device, sub_batch)
-        known = observed.answers.get(sub_batch)
+            return self.predicted_pair(victim_key, other_key, device, micro_batch_size)
+        known = observed.answers.get(micro_batch_size)
         if known is not None:
             return known
-        predicted = self.predicted_pair(victim_key, other_key, device, sub_batch)
+        predicted = self.predicted_pair(victim_key, other_key, device, micro_batch_size)
         seen = max(observed.slowdown_ratio, 0.0)
         promised = predicted.upper_ratio if observed.is_doubtful and predicted is not None else 0.0
-        observed.answers[sub_batch] = answer = PairPrediction(
+        observed.answers[micro_batch_size] = answer = PairPrediction(
             victim_key=victim_key,
             other_key=other_key,
             device=device,
             slowdown_ratio=seen,
             upper_ratio=max(seen, promised),
-            sub_batch=sub_batch,
+            micro_batch_size=micro_batch_size,
             level=Level.OBSERVED,
             in_domain=True,
             model_version=predicted.model_version if predicted is not None else "",
@@ -106,10 +106,12 @@ class PredictionStore:
         )
         return answer
 
-    def predicted_pair(self, victim_key: str, other_key: str, device: str, sub_batch: int = 0) -> PairPrediction | None:
-        """Return what the predictor answered about a pair, or None: this sub-batch before any."""
-        by_sub_batch = self._pairs.get(victim_key, {}).get((other_key, device), {})
-        return by_sub_batch.get(sub_batch) or by_sub_batch.get(0)
+    def predicted_pair(
+        self, victim_key: str, other_key: str, device: str, micro_batch_size: int = 0
+    ) -> PairPrediction | None:
+        """Return what the predictor answered about a pair, or None: this micro-batch before any."""
+        by_micro_batch_size = self._pairs.get(victim_key, {}).get((other_key, device), {})
+        return by_micro_batch_size.get(micro_batch_size) or by_micro_batch_size.get(0)
 
     def has_pair(self, victim_key: str, other_key: str, device: str) -> bool:
         """Say whether anything is known of a pair."""
@@ -121,14 +123,14 @@ class PredictionStore:
         """Say whether a pair was measured here."""
         return (other_key, device) in self._observed.get(victim_key, {})
 
-    def solo_step_ms(self, key: str, device: str, *, gpus: int, sub_batch: int) -> float | None:
+    def solo_step_ms(self, key: str, device: str, *, gpus: int, micro_batch_size: int) -> float | None:
         """Return the measured step time of a key alone, or None."""
-        solo = self._solo.get(key, {}).get((device, gpus, sub_batch))
+        solo = self._solo.get(key, {}).get((device, gpus, micro_batch_size))
         return solo.step_ms if solo is not None else None
 
-    def sound_solo_step_ms(self, key: str, device: str, *, gpus: int, sub_batch: int) -> float | None:
+    def sound_solo_step_ms(self, key: str, device: str, *, gpus: int, micro_batch_size: int) -> float | None:
         """Return the same, or None where others used the GPUs all the time."""
-        solo = self._solo.get(key, {}).get((device, gpus, sub_batch))
+        solo = self._solo.get(key, {}).get((device, gpus, micro_batch_size))
         return solo.step_ms if solo is not None and not solo.is_doubtful else None
 
     @property
@@ -225,7 +227,7 @@ class PredictionStore:
         if observed is not None:
             observed.answers.clear()
         by_pair = self._pairs.setdefault(pair.victim_key, {})
-        by_pair.setdefault((pair.other_key, pair.device), {})[pair.sub_batch] = pair
+        by_pair.setdefault((pair.other_key, pair.device), {})[pair.micro_batch_size] = pair
         self._victims_of.setdefault(pair.other_key, {})[pair.victim_key] = None
 
     def answer_pairs(self, key: str, device: str) -> None:
@@ -275,15 +277,15 @@ class PredictionStore:
         device: str,
         *,
         gpus: int,
-        sub_batch: int,
+        micro_batch_size: int,
         steps: int,
         window_ms: int,
         is_doubtful: bool = False,
     ) -> None:
         """Add one window measured alone."""
         by_shape = self._solo.setdefault(key, {})
-        past = by_shape.get((device, gpus, sub_batch))
-        by_shape[device, gpus, sub_batch] = with_steps(past, steps, window_ms, is_doubtful=is_doubtful)
+        past = by_shape.get((device, gpus, micro_batch_size))
+        by_shape[device, gpus, micro_batch_size] = with_steps(past, steps, window_ms, is_doubtful=is_doubtful)
 
     def stored(self) -> StoredPredictions:
         """Return everything inside."""
@@ -295,8 +297,8 @@ class PredictionStore:
             pairs=tuple(
                 pair
                 for pairs in self._pairs.values()
-                for by_sub_batch in pairs.values()
-                for pair in by_sub_batch.values()
+                for by_micro_batch_size in pairs.values()
+                for pair in by_micro_batch_size.values()
             ),
             observed=tuple(
                 (victim, other, device, observed.slowdown_ratio)
@@ -336,8 +338,8 @@ class PredictionStore:
             self.observe_pair(victim, other, device, ratio, count, is_doubtful=is_doubtful)
         self.refreshes = dict(stored.refreshes)
         self._outstanding_pairs = dict.fromkeys(stored.outstanding_pairs)
-        for key, device, gpus, sub_batch, solo in stored.solo:
-            self._solo.setdefault(key, {})[device, gpus, sub_batch] = solo
+        for key, device, gpus, micro_batch_size, solo in stored.solo:
+            self._solo.setdefault(key, {})[device, gpus, micro_batch_size] = solo
 
 
 def _flattened(failures: Mapping[str, Mapping[str, str]]) -> tuple[tuple[str, str, str], ...]:

@@ -107,7 +107,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "STARTS_SHARED": "The job shares with {jobs}: expected slowdown {slowdown_ratio} for it and "
     "{neighbour_slowdown_ratio} "
     "at most for the others.",
-    "STARTS_SHARED_IN_PASSES": "The job shares with {jobs}, {sub_batch} samples per GPU in each of "
+    "STARTS_SHARED_IN_PASSES": "The job shares with {jobs}, {micro_batch_size} samples per GPU in each of "
     "{accumulation_steps} passes per step: expected slowdown {slowdown_ratio} for it and {neighbour_slowdown_ratio} at "
     "most for the others.",
     "STARTS_SHARED_BLINDLY": "The job shares with {jobs} because all of them say share: any; how much they slow each "
@@ -123,7 +123,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "NOTHING_TO_MOVE": "The policy wanted to move a running job to where it is.",
     "GANG_INCOMPLETE": "The policy gave {gpus_given} GPU(s) where {gpus_needed} are needed.",
     "RANKS_WRONG": "The policy repeated a GPU or numbered the ranks of {gpus_given} GPU(s) wrongly.",
-    "BATCH_NOT_COVERED": "The policy's sub-batches cover {given_samples} of the batch's {batch_samples} samples.",
+    "BATCH_NOT_COVERED": "The policy's micro-batches cover {given_samples} of the batch's {batch_samples} samples.",
     "MIXED_DEVICES": "The policy mixed different kinds of GPUs in one job ({gpus}).",
     # while it ends
     "STOPPING_TO_CANCEL": "The job is being stopped because it was cancelled.",

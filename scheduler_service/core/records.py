@@ -91,7 +91,7 @@ class JobRequest:
         key: sha256 over graph and settings; equal jobs share predictions. Empty: nothing can be predicted.
         gpus: GPUs at the start, at least 1.
         allowed_gpus: Counts an elastic policy may choose from; (gpus,) when rigid.
-        batch: Samples per optimizer step over all GPUs.
+        global_batch_size: Samples per optimizer step over all GPUs.
         steps_total: Optimizer steps of the whole job.
         max_slowdown_ratio: Slowdown accepted while sharing; 0.2 = 20 % slower.
         memory_request_bytes: Device memory the user reserved; 0 = use the prediction's upper bound.
@@ -104,7 +104,7 @@ class JobRequest:
     name: str = ""
     gpus: int = 1
     allowed_gpus: tuple[int, ...] = ()
-    batch: int = 1
+    global_batch_size: int = 1
     steps_total: int = 0
     share: Share = Share.SAFE
     max_slowdown_ratio: float = DEFAULT_MAX_SLOWDOWN_RATIO
@@ -164,7 +164,7 @@ class MemoryTriple:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPoint:
-    """Predicted device memory at one sub-batch; placement uses the bound."""
+    """Predicted device memory at one micro-batch; placement uses the bound."""
 
     memory_bytes: int
     memory_bytes_upper_99: int
@@ -183,8 +183,8 @@ class JobPrediction:
     """What is predicted of one job key on one device type.
 
     Attributes:
-        memory: By sub-batch (samples per GPU).
-        step_ms: By (gpus, sub_batch).
+        memory: By micro-batch (samples per GPU).
+        step_ms: By (gpus, micro_batch_size).
         task_step_ms: By (workers, servers), for jobs with parameter servers.
         range_not_calibrated: No measurement checked how often its ranges and bounds hold.
     """
@@ -221,7 +221,7 @@ class PairPrediction:
     device: str
     slowdown_ratio: float
     upper_ratio: float
-    sub_batch: int = 0
+    micro_batch_size: int = 0
     level: Level = Level.GRAPH
     in_domain: bool = True
     model_version: str = ""

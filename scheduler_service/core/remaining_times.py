@@ -56,7 +56,7 @@ class KeptRemainingTimes:
         if not alone:
             return
         prediction = view.predictions.job(job.request.key, view.gpus[alone[0]].gpu.device)
-        step_ms = step_ms_of(job.request, prediction, gpus=len(job.assignments), sub_batch=job.sub_batch)
+        step_ms = step_ms_of(job.request, prediction, gpus=len(job.assignments), micro_batch_size=job.micro_batch_size)
         total, done = job.request.steps_total, job.steps_done
         known_ms = (0.0, inf) if step_ms is None or total <= 0 else (step_ms, 0.0)
         values = (total, done, job.accrued_at_ms, max(total - 1, done), pace_ms, *known_ms)

@@ -37,7 +37,9 @@ def consented_slowdowns(
         obstacle = _victim_obstacle(victim, slowdown, everyone, gpu)
         if obstacle is not None:
             is_doubt = obstacle.code in _DOUBTS
-            too_large = too_large_alone(newcomer.request, newcomer.sub_batch, gpu, predictions) if is_doubt else None
+            too_large = (
+                too_large_alone(newcomer.request, newcomer.micro_batch_size, gpu, predictions) if is_doubt else None
+            )
             return too_large or obstacle
         found.append((victim, slowdown))
     return found

@@ -2,7 +2,7 @@
 
 Source:
     The SJF-BSBF paper, Algorithm 1 line 2: L_k = iteration time x remaining iterations. The iteration time at a
-    sub-batch (Eq. 7) comes with the prediction.
+    micro-batch (Eq. 7) comes with the prediction.
 """
 
 from __future__ import annotations
@@ -11,34 +11,34 @@ from scheduler_service.core.capacity import samples_per_gpu
 from scheduler_service.core.records import JobPrediction, JobRequest
 
 
-def passes_of(request: JobRequest, *, gpus: int, sub_batch: int) -> int:
-    """Return the passes of one optimizer step when every one of `gpus` GPUs takes `sub_batch` samples per pass."""
-    return -(-samples_per_gpu(request, gpus) // sub_batch)
+def passes_of(request: JobRequest, *, gpus: int, micro_batch_size: int) -> int:
+    """Return the passes of one optimizer step when each of `gpus` GPUs takes `micro_batch_size` samples per pass."""
+    return -(-samples_per_gpu(request, gpus) // micro_batch_size)
 
 
 def step_ms_of(
-    request: JobRequest, prediction: JobPrediction | None, *, gpus: int, sub_batch: int | None = None
+    request: JobRequest, prediction: JobPrediction | None, *, gpus: int, micro_batch_size: int | None = None
 ) -> float | None:
     """Return the predicted time of one optimizer step in ms, or None when nothing tells.
 
-    A pass of a predicted, larger sub-batch bounds that of a smaller one, as with memory. Where only one GPU is
+    A pass of a predicted, larger micro-batch bounds that of a smaller one, as with memory. Where only one GPU is
     predicted, each of `gpus` GPUs does its share of the passes; exchanging gradients then counts as free.
 
     Args:
         request: The job.
         prediction: What is predicted on the device type.
         gpus: GPUs of the job.
-        sub_batch: Samples per GPU and pass; None = all at once.
+        micro_batch_size: Samples per GPU and pass; None = all at once.
     """
-    wanted = samples_per_gpu(request, gpus) if sub_batch is None else sub_batch
+    wanted = samples_per_gpu(request, gpus) if micro_batch_size is None else micro_batch_size
     if prediction is None:
         return None
     pass_ms = [
-        (known, counted != gpus, step_ms / passes_of(request, gpus=counted, sub_batch=known))
+        (known, counted != gpus, step_ms / passes_of(request, gpus=counted, micro_batch_size=known))
         for (counted, known), step_ms in prediction.step_ms.items()
         if known >= wanted and counted in (1, gpus)
     ]
-    return min(pass_ms)[2] * passes_of(request, gpus=gpus, sub_batch=wanted) if pass_ms else None
+    return min(pass_ms)[2] * passes_of(request, gpus=gpus, micro_batch_size=wanted) if pass_ms else None
 
 
 def remaining_ms_of(
@@ -47,10 +47,10 @@ def remaining_ms_of(
     *,
     steps_done: int,
     gpus: int,
-    sub_batch: int | None = None,
+    micro_batch_size: int | None = None,
 ) -> float | None:
     """Return how long a job still runs alone in ms, or None when its steps or their time are unknown."""
-    step_ms = step_ms_of(request, prediction, gpus=gpus, sub_batch=sub_batch)
+    step_ms = step_ms_of(request, prediction, gpus=gpus, micro_batch_size=micro_batch_size)
     if step_ms is None or request.steps_total <= 0:
         return None
     return max(request.steps_total - steps_done, 0) * step_ms

@@ -46,7 +46,7 @@ class RunningJob:
     request: JobRequest
     attempt: int
     assignments: tuple[Assignment, ...]
-    sub_batch: int
+    micro_batch_size: int
     accumulation_steps: int = 1
     submitted_at_ms: int
     started_at_ms: int
@@ -88,7 +88,7 @@ class Predictions(Protocol):
     def job(self, key: str, device: str) -> JobPrediction | None:
         """Return the prediction of a key on a device type, or None."""
 
-    def pair(self, victim_key: str, other_key: str, device: str, sub_batch: int = 0) -> PairPrediction | None:
+    def pair(self, victim_key: str, other_key: str, device: str, micro_batch_size: int = 0) -> PairPrediction | None:
         """Return how much `other_key` slows `victim_key` down, or None."""
 
 

@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from google.protobuf import json_format
-
 from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2
 from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.job_specs import kept_settings, key_of, spec_message
 from scheduler_service.adapters.launch_rules import Obstacle, gpus_at_least, gpus_of_one_kind, node_obstacles
 from scheduler_service.adapters.memory_ranges import MemoryRanges
 from scheduler_service.core.capacity import memory_point
@@ -22,7 +21,6 @@ from scheduler_service.core.reason_texts import format_quantity
 from scheduler_service.core.records import MemoryRange, Node
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import FitsNoDeviceError, NoNodeRunsItError, PredictorError
-from scheduler_service.grpc_api.translate_jobs import key_of, to_json
 
 PATIENCE_S = 3.0
 """How long a submission waits for the predictor; without an answer the job is accepted."""
@@ -77,7 +75,7 @@ class Admission:
         job = state.jobs.get(refused.key.job_id)
         if job is None or node_id not in job.node_ids or refused.code not in FINAL_REFUSALS:
             return False
-        spec = read_spec(job.launch)
+        spec = spec_message(job.launch, job.settings)
         others = (node for node in self._connected(state) if node.node_id != node_id)
         return not any(self._may_run(node, spec) for node in others)
 
@@ -139,11 +137,6 @@ class Admission:
         return _judge(ranges, sizes)
 
 
-def read_spec(launch: Mapping[str, object]) -> scheduling_pb2.JobSpec:
-    """Return a job's spec as it was submitted."""
-    return json_format.ParseDict(dict(launch), scheduling_pb2.JobSpec(), ignore_unknown_fields=True)
-
-
 def _no_node(lacks: Mapping[str, Sequence[Obstacle]], *, away: int) -> NoNodeRunsItError:
     named = [f"{node_id} {' and '.join(one.finding for one in found)}" for node_id, found in lacks.items()]
     shown = "; ".join(named[:_NAMED_NODES_MAX])
@@ -178,16 +171,16 @@ def _questions(
 ) -> Mapping[str, RequestPrediction]:
     """Ask about the smallest share of the batch that a GPU may get."""
     counts = [count for count in spec.allowed_gpus or (spec.gpus or 1,) if count <= most_gpus]
-    batch = spec.settings.batch_size
+    batch = spec.settings.global_batch_size
     share = -(-batch // max(counts, default=1))
     return {
         device: RequestPrediction(
-            key=key_of(spec.graph_sha256, spec.settings),
+            key=key_of(spec.graph_sha256, kept_settings(spec)),
             device=device,
             device_memory_bytes=size,
             graph_sha256=spec.graph_sha256,
-            settings=to_json(spec.settings),
-            sub_batches=(share,) if share != batch else (),
+            settings=kept_settings(spec),
+            micro_batch_sizes=(share,) if share != batch else (),
             gpus=(1,),
         )
         for device, size in sorted(sizes.items())
@@ -197,7 +190,8 @@ def _questions(
 def _is_known_to_fit(state: ClusterState, question: RequestPrediction) -> bool:
     """Say whether the engine's own predictions answer already."""
     known = state.predictions.job(question.key, question.device)
-    samples = min(question.sub_batches, default=0) or int(str(question.settings.get("batch_size", 1)))
+    whole = question.settings.global_batch_size if question.settings is not None else 1
+    samples = min(question.micro_batch_sizes, default=whole)
     point = memory_point(known, samples) if known is not None else None
     return point is not None and point.memory_bytes_upper_99 <= question.device_memory_bytes
 

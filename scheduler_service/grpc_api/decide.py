@@ -159,7 +159,8 @@ def _decision_message(decision: Decision, *, explain: bool) -> scheduling_pb2.De
     )
     match decision:
         case Start():
-            message.start.CopyFrom(scheduling_pb2.StartDecision(**_shape(decision)))
+            expected = decision.predicted_slowdown_ratio
+            message.start.CopyFrom(scheduling_pb2.StartDecision(**_shape(decision), predicted_slowdown_ratio=expected))
         case Reshape():
             message.reshape.CopyFrom(scheduling_pb2.ReshapeDecision(**_shape(decision)))
         case Stop():
@@ -179,6 +180,6 @@ def _decision_message(decision: Decision, *, explain: bool) -> scheduling_pb2.De
 def _shape(decision: Start | Reshape) -> dict[str, Any]:
     return {
         "assignments": assignment_messages(decision.assignments),
-        "sub_batch": decision.sub_batch,
+        "micro_batch_size": decision.micro_batch_size,
         "accumulation_steps": decision.accumulation_steps,
     }

@@ -73,5 +73,5 @@ async def _report(context: Context, error: Exception) -> None:
         raise error
     if isinstance(error, SchedulerServiceError):
         await abort(context, status_of(error))
-    _log.error("call failed", exc_info=error)
+    _log.error("call_failed", exc_info=error)
     await abort(context, internal_status())

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from cotenant.v1 import scheduling_pb2
+from scheduler_service.adapters.job_specs import kept_launch, kept_settings
 from scheduler_service.adapters.recovery import JobNumbers
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import JobCancelled, JobSubmitted, PolicyChosen
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import Phase
 from scheduler_service.errors import OverloadedError, UnknownJobError
-from scheduler_service.grpc_api.translate_jobs import job_request, to_json
+from scheduler_service.grpc_api.translate_jobs import job_request
 from scheduler_service.grpc_api.validation import body_sha256
 from scheduler_service.live_loop import Mutation, Proposal
 
@@ -26,9 +27,9 @@ def submitted(job_id: str, spec: scheduling_pb2.JobSpec) -> JobSubmitted:
     return JobSubmitted(
         at_ms=0,
         request=job_request(job_id, spec),
-        launch=to_json(spec),
+        launch=kept_launch(spec),
         graph_sha256=spec.graph_sha256,
-        settings=to_json(spec.settings),
+        settings=kept_settings(spec),
     )
 
 

@@ -12,8 +12,9 @@ from typing import TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from cotenant.addresses import split_address
+from cotenant.tls_settings import check_metrics_exposure
 from scheduler_service.errors import SettingsError
-from scheduler_service.grpc_api.server import is_loopback
 
 T = TypeVar("T")
 # A loop that does not answer for so long is not healthy.
@@ -29,23 +30,21 @@ class MetricsServer:
         failure: Returns why the service is not ready; empty = it is.
 
     Raises:
-        SettingsError: The address is not ours to serve.
+        InputError: The address is none, or others could reach it.
+        SettingsError: Another program has it.
     """
 
     def __init__(
         self, *, address: str, registry: CollectorRegistry, failure: Callable[[], str], insecure: bool = False
     ) -> None:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal():
-            raise SettingsError(f"the metrics address {address!r} must be host:port, e.g. 127.0.0.1:7171")
-        if not insecure and not is_loopback(host):
-            raise SettingsError(f"metrics are plain HTTP: serve them on loopback, not on {host}, or add --insecure")
+        host, port = split_address(address)
+        check_metrics_exposure(address, insecure=insecure)
         self._loop = asyncio.get_running_loop()
         self._registry = registry
         self._failure = failure
         try:
-            self._server = ThreadingHTTPServer((host, int(port)), self._handler())
-        except (OSError, OverflowError) as error:
+            self._server = ThreadingHTTPServer((host, port), self._handler())
+        except OSError as error:
             raise SettingsError(f"{address} cannot be served: {error}; is another program using it?") from error
         self._server.daemon_threads = True
         self.address = f"{host}:{self._server.server_address[1]}"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
+from scheduler_service.adapters.job_specs import kept_settings
 from scheduler_service.adapters.predictor_client import UNKNOWN_DEVICE, PredictorClient
 from scheduler_service.core.commands import PairMember, RequestPairPredictions, RequestPrediction
 from scheduler_service.core.prediction_store import PredictionStore
@@ -21,7 +22,6 @@ from scheduler_service.core.records import JobPrediction, PairPrediction, Share
 from scheduler_service.errors import MissingPredictionsError, PredictorError
 from scheduler_service.grpc_api import translate_snapshot
 from scheduler_service.grpc_api.snapshot_rows import NAMED_MAX, bounded_warnings
-from scheduler_service.grpc_api.translate_jobs import to_json
 
 NO_GRAPH: Final = "NO_GRAPH"
 PAIRS_UNKNOWN: Final = "PAIRS_UNKNOWN"
@@ -165,7 +165,7 @@ class _Conversation:
             request = translate_snapshot.request(job)
             may_share = request.share is not Share.NEVER and self._store.job(request.key, device) is not None
             if request.key and job.graph_sha256 and may_share:
-                settings = to_json(job.settings)
+                settings = kept_settings(job)
                 members[request.key] = PairMember(key=request.key, graph_sha256=job.graph_sha256, settings=settings)
         return members
 
@@ -175,14 +175,16 @@ class _Conversation:
 
     def _question(self, key: str, device: str, job: scheduling_pb2.SnapshotJob) -> RequestPrediction:
         request = translate_snapshot.request(job)
-        sub_batches = {-(-request.batch // (gpus * parts)) for gpus in request.allowed_gpus for parts in (1, 2, 4, 8)}
+        micro_batch_sizes = {
+            -(-request.global_batch_size // (gpus * parts)) for gpus in request.allowed_gpus for parts in (1, 2, 4, 8)
+        }
         return RequestPrediction(
             key=key,
             device=device,
             device_memory_bytes=self._devices[device],
             graph_sha256=job.graph_sha256,
-            settings=to_json(job.settings),
-            sub_batches=tuple(sorted(sub_batches)),
+            settings=kept_settings(job),
+            micro_batch_sizes=tuple(sorted(micro_batch_sizes)),
             gpus=request.allowed_gpus,
         )
 

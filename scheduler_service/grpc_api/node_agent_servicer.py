@@ -184,7 +184,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         self._telling.discard(task)
         if not task.cancelled() and task.exception() is not None:
             # The agent keeps the end and tells it again in its next Hello.
-            _log.warning("a fact was not stored", extra={"reason": str(task.exception())})
+            _log.warning("fact_not_stored", extra={"reason": str(task.exception())})
 
     async def _tell_end(self, session: AgentSession, exited: node_agent_pb2.AttemptExited) -> None:
         """Store the last progress and the end, then let the agent clean up; it keeps the end of another node's."""
@@ -214,7 +214,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             if view is not None and view.node_id == session.node_id and view.gpu.healthy != gpu.healthy:
                 self._loop.note(agent_messages.health_changed(gpu))
         if not session.no_profiles:
-            self._stretches.note(heartbeat.stretches)
+            self._stretches.note(heartbeat.measurement_windows)
         ack = node_agent_pb2.HeartbeatAck(sequence=heartbeat.sequence, renewed=renewed)
         session.send(node_agent_pb2.ConnectResponse(heartbeat_ack=ack))
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
-from dataclasses import dataclass
-from pathlib import Path
-
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
+from cotenant.addresses import split_address
+from cotenant.grpc_credentials import server_credentials
+from cotenant.tls_settings import ServerTls, check_exposure
 from cotenant.v1 import node_agent_pb2, node_agent_pb2_grpc, scheduling_pb2, scheduling_pb2_grpc
 from scheduler_service.errors import SettingsError
 from scheduler_service.grpc_api.error_interceptor import ErrorInterceptor
@@ -39,37 +38,23 @@ _OPTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Encryption:
-    """PEM files; the authority makes certificates of clients and agents mandatory."""
-
-    certificate_file: Path
-    key_file: Path
-    client_ca_file: Path | None = None
-
-
 class GrpcServer:
     """Both services on one port.
 
     Args:
         address: host:port; port 0 takes a free one, see `address` after `start`.
-        encryption: None = plain text, which is refused beyond loopback unless `insecure`.
+        tls: Certificate, key and authority of callers, or the wish to do without beyond loopback.
 
     Raises:
-        SettingsError: The address may not be served like this, or a PEM file cannot be read.
+        InputError: The address may not be served like this.
     """
 
-    def __init__(self, *, address: str, encryption: Encryption | None, insecure: bool, reflects: bool) -> None:
-        self._host, _, port = address.rpartition(":")
-        if not self._host or not port.isdecimal():
-            raise SettingsError(f"the address {address!r} must be host:port, e.g. 127.0.0.1:7071")
-        if encryption is None and not insecure and not is_loopback(self._host):
-            raise SettingsError(
-                f"{self._host} can be reached from other machines: give a certificate (--tls-certificate-file, "
-                "--tls-key-file), or --insecure where the network itself keeps strangers out"
-            )
+    def __init__(self, *, address: str, tls: ServerTls, reflects: bool) -> None:
+        self._host = address.rpartition(":")[0]
+        split_address(address)
+        check_exposure(address, tls)
         self._wanted_address = address
-        self._encryption = encryption
+        self._tls = tls
         self._reflects = reflects
         self._server: grpc.aio.Server | None = None
         self._health = HealthServicer()
@@ -80,6 +65,7 @@ class GrpcServer:
 
         Raises:
             SettingsError: The address is taken.
+            InputError: A PEM file cannot be read.
         """
         server = grpc.aio.server(
             interceptors=[ErrorInterceptor()], options=_OPTIONS, maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX
@@ -97,11 +83,12 @@ class GrpcServer:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     def _bind(self, server: grpc.aio.Server) -> int:
+        credentials = server_credentials(self._tls)
         try:
-            if self._encryption is None:
+            if credentials is None:
                 port = server.add_insecure_port(self._wanted_address)
             else:
-                port = server.add_secure_port(self._wanted_address, _credentials(self._encryption))
+                port = server.add_secure_port(self._wanted_address, credentials)
         except RuntimeError:
             port = 0
         if port == 0:
@@ -113,25 +100,3 @@ class GrpcServer:
         await self._health.enter_graceful_shutdown()
         if self._server is not None:
             await self._server.stop(grace_s)
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether an address can only be reached from this machine."""
-    name = host.strip("[]")
-    if name == "localhost" or name.startswith("unix"):
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
-def _credentials(encryption: Encryption) -> grpc.ServerCredentials:
-    try:
-        key, certificate = encryption.key_file.read_bytes(), encryption.certificate_file.read_bytes()
-        authority = encryption.client_ca_file.read_bytes() if encryption.client_ca_file is not None else None
-    except OSError as error:
-        raise SettingsError(f"{error.filename} cannot be read: {error.strerror}") from error
-    return grpc.ssl_server_credentials(
-        [(key, certificate)], root_certificates=authority, require_client_auth=authority is not None
-    )

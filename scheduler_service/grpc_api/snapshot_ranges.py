@@ -31,7 +31,7 @@ _GPU: Final[tuple[Range, ...]] = (
 )
 _JOB: Final[tuple[Range, ...]] = (
     ("gpus", 0, validation.GPUS_MAX),
-    ("batch", 0, validation.BATCH_MAX),
+    ("global_batch_size", 0, validation.BATCH_MAX),
     ("steps_total", 0, validation.STEPS_MAX),
     ("max_slowdown_ratio", 0, validation.MAX_SLOWDOWN_RATIO_MAX),
     ("cpu_cores", 0, _CORES_MAX),
@@ -55,28 +55,28 @@ _PENDING: Final[tuple[Range, ...]] = (*_PROGRESS, ("not_before_ms", 0, _TIME_MS_
 _RUNNING: Final[tuple[Range, ...]] = (
     *_PROGRESS,
     ("attempt", 0, _COUNT_MAX),
-    ("sub_batch", 0, validation.BATCH_MAX),
+    ("micro_batch_size", 0, validation.BATCH_MAX),
     ("started_at_ms", 0, _TIME_MS_MAX),
     ("observed_slowdown_ratio", _SLOWDOWN_MIN, _SLOWDOWN_MAX),
 )
 _JOB_PREDICTION: Final[tuple[Range, ...]] = (("utilization_ratio", 0, 1), ("sm_activity_ratio", 0, 1))
 _MEMORY_POINT: Final[tuple[Range, ...]] = (
-    ("sub_batch", 1, validation.BATCH_MAX),
+    ("micro_batch_size", 1, validation.BATCH_MAX),
     ("memory_bytes", 0, validation.BYTES_MAX),
     ("memory_bytes_upper_99", 0, validation.BYTES_MAX),
 )
 _STEP_POINT: Final[tuple[Range, ...]] = (
     ("gpus", 0, validation.GPUS_MAX),
-    ("sub_batch", 0, validation.BATCH_MAX),
+    ("micro_batch_size", 0, validation.BATCH_MAX),
     ("workers", 0, validation.GPUS_MAX),
     ("servers", 0, validation.GPUS_MAX),
     ("step_ms", _STEP_MS_MIN, _STEP_MS_MAX),
 )
 _MEMORY_STATES: Final[tuple[Range, ...]] = (("gamma_ratio", 0, 1), ("delta_ratio", 0, 1), ("high_state_ratio", 0, 1))
 _PAIR_PREDICTION: Final[tuple[Range, ...]] = (
-    ("sub_batch", 0, validation.BATCH_MAX),
+    ("micro_batch_size", 0, validation.BATCH_MAX),
     ("slowdown_ratio", _SLOWDOWN_MIN, _SLOWDOWN_MAX),
-    ("upper_ratio", _SLOWDOWN_MIN, _SLOWDOWN_MAX),
+    ("slowdown_upper_ratio", _SLOWDOWN_MIN, _SLOWDOWN_MAX),
 )
 
 
@@ -139,7 +139,7 @@ def pending_violations(pending: scheduling_pb2.SnapshotPending) -> Iterator[Fiel
 
 def pair_prediction_violations(pair: scheduling_pb2.SnapshotPairPrediction) -> Iterator[FieldViolation]:
     """Check what is predicted of a pair."""
-    named = f"{pair.victim_key} beside {pair.other_key}"
+    named = f"{pair.victim_job_key} beside {pair.other_job_key}"
     yield from _outside("snapshot.pair_predictions", named, pair, _PAIR_PREDICTION)
     yield from _level("snapshot.pair_predictions", named, pair.level)
 
@@ -161,19 +161,19 @@ def _job(job: scheduling_pb2.SnapshotJob) -> Iterator[FieldViolation]:
 def _settings(job: scheduling_pb2.SnapshotJob) -> Iterator[FieldViolation]:
     """Check settings as those of a submitted job; a batch may be said beside them instead."""
     for one in validation.settings_violations(job.settings, field="snapshot.job.settings"):
-        if job.settings.batch_size or not one.field.endswith("batch_size"):
+        if job.settings.global_batch_size or not one.field.endswith("batch_size"):
             yield FieldViolation(field=one.field, description=f"of {job.job_id} {one.description}")
 
 
 def job_prediction_violations(prediction: scheduling_pb2.SnapshotJobPrediction) -> Iterator[FieldViolation]:
     """Check what is predicted of a job."""
-    field, named = "snapshot.job_predictions", f"{prediction.key} on {prediction.device}"
+    field, named = "snapshot.job_predictions", f"{prediction.job_key} on {prediction.device}"
     yield from _outside(field, named, prediction, _JOB_PREDICTION)
     yield from _level(field, named, prediction.level)
-    for point in prediction.sub_batches:
-        yield from _outside(f"{field}.sub_batches", named, point, _MEMORY_POINT)
-    for step in prediction.steps:
-        yield from _outside(f"{field}.steps", named, step, _STEP_POINT)
+    for point in prediction.micro_batches:
+        yield from _outside(f"{field}.micro_batches", named, point, _MEMORY_POINT)
+    for step in prediction.step_times:
+        yield from _outside(f"{field}.step_times", named, step, _STEP_POINT)
     if prediction.HasField("memory_triple"):
         yield from _outside(f"{field}.memory_triple", named, prediction.memory_triple, _MEMORY_STATES)
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from google.protobuf import json_format
-from google.protobuf.message import Message
-
-from cotenant.job_key import job_key
 from cotenant.v1 import resources_pb2, scheduling_pb2
+from scheduler_service.adapters.job_specs import kept_settings, key_of, spec_message
 from scheduler_service.adapters.proto_enums import LEVEL_TO_PROTO, PHASE_TO_PROTO, SHARE_FROM_PROTO
 from scheduler_service.core.decisions import Candidate
 from scheduler_service.core.job_records import JobEvent, JobRecord
@@ -31,27 +27,17 @@ NEIGHBOURS_MAX = 16
 """Jobs named on one GPU that was looked at."""
 
 
-def to_json(message: Message) -> Mapping[str, Any]:
-    """Return a message as proto3 JSON with the proto's own field names."""
-    return json_format.MessageToDict(message, preserving_proto_field_name=True)
-
-
-def key_of(graph_sha256: str, settings: resources_pb2.JobSettings) -> str:
-    """Return the key that equal jobs share; empty without a graph."""
-    return job_key(graph_sha256, to_json(settings)) if graph_sha256 else ""
-
-
 def job_request(job_id: str, spec: scheduling_pb2.JobSpec) -> JobRequest:
     """Return what policies may know of a spec."""
     gpus = spec.gpus or 1
     return JobRequest(
         job_id=job_id,
-        key=key_of(spec.graph_sha256, spec.settings),
+        key=key_of(spec.graph_sha256, kept_settings(spec)),
         tenant=spec.tenant,
         name=spec.name,
         gpus=gpus,
         allowed_gpus=tuple(sorted(set(spec.allowed_gpus))) or (gpus,),
-        batch=spec.settings.batch_size or gpus,
+        global_batch_size=spec.settings.global_batch_size or gpus,
         steps_total=spec.steps_total,
         share=SHARE_FROM_PROTO[spec.share],
         max_slowdown_ratio=spec.max_slowdown_ratio or DEFAULT_MAX_SLOWDOWN_RATIO,
@@ -90,7 +76,7 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
     """Return a job with its reason, predictions and neighbours."""
     return scheduling_pb2.Job(
         job_id=job.job_id,
-        spec=json_format.ParseDict(dict(job.launch), scheduling_pb2.JobSpec(), ignore_unknown_fields=True),
+        spec=spec_message(job.launch, job.settings),
         phase=PHASE_TO_PROTO[job.phase],
         reason=_job_reason_message(state, job),
         submitted_at_ms=job.submitted_at_ms,
@@ -98,18 +84,18 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
         finished_at_ms=job.finished_at_ms,
         attempt=job.attempt,
         assignments=assignment_messages(job.assignments),
-        sub_batch=job.sub_batch,
+        micro_batch_size=job.micro_batch_size,
         steps_done=job.steps_done,
         step_ms=job.step_ms,
         loss=job.loss or 0.0,
         solo_step_ms=job.solo_step_ms,
         measured_slowdown_ratio=job.observed_slowdown_ratio,
         predicted_slowdown_ratio=job.predicted_slowdown_ratio,
-        neighbours=_neighbour_messages(state, job),
+        co_located_jobs=_neighbour_messages(state, job),
         predictions=_prediction_messages(state, job),
         attained_gpu_ms=job.attained_gpu_ms,
         restarts=job.restarts,
-        out_of_memory=job.out_of_memory,
+        out_of_memory_count=job.out_of_memory,
         job_key=job.request.key,
         exit_class=job.exit_class,
         exit_code=job.exit_code,
@@ -121,7 +107,7 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
     )
 
 
-def _neighbour_messages(state: ClusterState, job: JobRecord) -> list[scheduling_pb2.Neighbour]:
+def _neighbour_messages(state: ClusterState, job: JobRecord) -> list[scheduling_pb2.CoLocatedJob]:
     if not job.holds_gpus:
         return []
     device = _device_of(state, job)
@@ -136,16 +122,18 @@ def _neighbour_messages(state: ClusterState, job: JobRecord) -> list[scheduling_
     return messages
 
 
-def _neighbour_message(state: ClusterState, job: JobRecord, other: JobRecord, device: str) -> scheduling_pb2.Neighbour:
+def _neighbour_message(
+    state: ClusterState, job: JobRecord, other: JobRecord, device: str
+) -> scheduling_pb2.CoLocatedJob:
     """Return what is expected of a job and another one side by side."""
-    message = scheduling_pb2.Neighbour(job_id=other.job_id)
-    pair = state.predictions.pair(job.request.key, other.request.key, device, job.sub_batch)
+    message = scheduling_pb2.CoLocatedJob(job_id=other.job_id)
+    pair = state.predictions.pair(job.request.key, other.request.key, device, job.micro_batch_size)
     if pair is not None:
         message.predicted_slowdown_ratio = pair.slowdown_ratio
         message.predicted_slowdown_upper_ratio = pair.upper_ratio
         message.level = LEVEL_TO_PROTO[pair.level]
         message.times_measured = pair.times_measured
-    caused = state.predictions.pair(other.request.key, job.request.key, device, other.sub_batch)
+    caused = state.predictions.pair(other.request.key, job.request.key, device, other.micro_batch_size)
     if caused is not None:
         message.caused_slowdown_ratio = caused.slowdown_ratio
     return message
@@ -158,7 +146,7 @@ def name_neighbours(state: ClusterState, job: JobRecord, candidates: Iterable[sc
         if view is None:
             continue
         there = [state.jobs[name] for name in view.job_ids if name != job.job_id and name in state.jobs]
-        candidate.neighbours.extend(
+        candidate.co_located_jobs.extend(
             _neighbour_message(state, job, other, view.gpu.device) for other in there[:NEIGHBOURS_MAX]
         )
 
@@ -177,9 +165,11 @@ def _prediction_messages(state: ClusterState, job: JobRecord) -> list[scheduling
 
 
 def _prediction_message(prediction: JobPrediction, job: JobRecord) -> scheduling_pb2.JobPrediction:
-    sub_batch = job.sub_batch or job.request.batch // job.request.gpus
-    memory = prediction.memory.get(sub_batch) or prediction.memory.get(job.request.batch)
-    step_ms = prediction.step_ms.get((1, sub_batch)) or prediction.step_ms.get((1, job.request.batch))
+    micro_batch_size = job.micro_batch_size or job.request.global_batch_size // job.request.gpus
+    memory = prediction.memory.get(micro_batch_size) or prediction.memory.get(job.request.global_batch_size)
+    step_ms = prediction.step_ms.get((1, micro_batch_size)) or prediction.step_ms.get(
+        (1, job.request.global_batch_size)
+    )
     level, in_domain = LEVEL_TO_PROTO[prediction.level], prediction.in_domain
     not_calibrated = prediction.range_not_calibrated
     message = scheduling_pb2.JobPrediction(

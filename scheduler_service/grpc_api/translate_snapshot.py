@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cotenant.v1 import scheduling_pb2
+from scheduler_service.adapters.job_specs import kept_settings, key_of
 from scheduler_service.adapters.proto_enums import LEVEL_FROM_PROTO, SHARE_FROM_PROTO
 from scheduler_service.core.capacity import reserved_bytes, samples_per_gpu
 from scheduler_service.core.records import (
@@ -23,7 +24,6 @@ from scheduler_service.core.view import PendingJob, RunningJob
 from scheduler_service.errors import FieldViolation
 from scheduler_service.grpc_api import validation
 from scheduler_service.grpc_api.snapshot_ranges import own_violations
-from scheduler_service.grpc_api.translate_jobs import key_of
 
 NODES_MAX = 100_000
 GPUS_MAX = 100_000
@@ -93,11 +93,11 @@ def request(message: scheduling_pb2.SnapshotJob) -> JobRequest:
     gpus = message.gpus or 1
     return JobRequest(
         job_id=message.job_id,
-        key=message.key or key_of(message.graph_sha256, message.settings),
+        key=message.job_key or key_of(message.graph_sha256, kept_settings(message)),
         tenant=message.tenant,
         gpus=gpus,
         allowed_gpus=tuple(sorted(set(message.allowed_gpus))) or (gpus,),
-        batch=message.batch or message.settings.batch_size or gpus,
+        global_batch_size=message.global_batch_size or message.settings.global_batch_size or gpus,
         steps_total=message.steps_total,
         share=SHARE_FROM_PROTO[message.share],
         max_slowdown_ratio=message.max_slowdown_ratio or DEFAULT_MAX_SLOWDOWN_RATIO,
@@ -132,7 +132,7 @@ def pending_job(message: scheduling_pb2.SnapshotPending) -> PendingJob:
 
 
 def running_job(message: scheduling_pb2.SnapshotRunning, *, gpu: Gpu, prediction: JobPrediction | None) -> RunningJob:
-    """Read a running job; without a sub-batch it takes its share of the batch at once.
+    """Read a running job; without a micro-batch it takes its share of the batch at once.
 
     Args:
         message: The job.
@@ -140,13 +140,13 @@ def running_job(message: scheduling_pb2.SnapshotRunning, *, gpu: Gpu, prediction
         prediction: What is known of it there.
     """
     asked = request(message.job)
-    sub_batch = message.sub_batch or samples_per_gpu(asked, len(message.assignments))
-    reserved = reserved_bytes(asked, prediction, sub_batch, gpu)
+    micro_batch_size = message.micro_batch_size or samples_per_gpu(asked, len(message.assignments))
+    reserved = reserved_bytes(asked, prediction, micro_batch_size, gpu)
     return RunningJob(
         request=asked,
         attempt=message.attempt,
         assignments=tuple(Assignment(gpu_id=one.gpu_id, rank=one.rank) for one in message.assignments),
-        sub_batch=sub_batch,
+        micro_batch_size=micro_batch_size,
         submitted_at_ms=message.submitted_at_ms,
         started_at_ms=message.started_at_ms,
         steps_done=message.steps_done,
@@ -163,19 +163,21 @@ def job_prediction(message: scheduling_pb2.SnapshotJobPrediction) -> JobPredicti
     """Read what is predicted of a key on a device type."""
     triple = message.memory_triple
     return JobPrediction(
-        key=message.key,
+        key=message.job_key,
         device=message.device,
         utilization_ratio=message.utilization_ratio,
         sm_activity_ratio=message.sm_activity_ratio if message.HasField("sm_activity_ratio") else None,
         memory={
-            point.sub_batch: MemoryPoint(
+            point.micro_batch_size: MemoryPoint(
                 memory_bytes=point.memory_bytes,
                 memory_bytes_upper_99=max(point.memory_bytes_upper_99, point.memory_bytes),
             )
-            for point in message.sub_batches
+            for point in message.micro_batches
         },
-        step_ms={(point.gpus, point.sub_batch): point.step_ms for point in message.steps if not point.workers},
-        task_step_ms={(point.workers, point.servers): point.step_ms for point in message.steps if point.workers},
+        step_ms={
+            (point.gpus, point.micro_batch_size): point.step_ms for point in message.step_times if not point.workers
+        },
+        task_step_ms={(point.workers, point.servers): point.step_ms for point in message.step_times if point.workers},
         memory_triple=MemoryTriple(
             gamma_ratio=triple.gamma_ratio, delta_ratio=triple.delta_ratio, high_state_ratio=triple.high_state_ratio
         )
@@ -189,12 +191,12 @@ def job_prediction(message: scheduling_pb2.SnapshotJobPrediction) -> JobPredicti
 def pair_prediction(message: scheduling_pb2.SnapshotPairPrediction) -> PairPrediction:
     """Read how much one key slows another one down."""
     return PairPrediction(
-        victim_key=message.victim_key,
-        other_key=message.other_key,
+        victim_key=message.victim_job_key,
+        other_key=message.other_job_key,
         device=message.device,
-        sub_batch=message.sub_batch,
+        micro_batch_size=message.micro_batch_size,
         slowdown_ratio=max(message.slowdown_ratio, 0.0),
-        upper_ratio=max(message.upper_ratio, message.slowdown_ratio, 0.0),
+        upper_ratio=max(message.slowdown_upper_ratio, message.slowdown_ratio, 0.0),
         level=LEVEL_FROM_PROTO[message.level],
         in_domain=message.in_domain,
     )

@@ -190,8 +190,10 @@ def _gpu_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
         yield _violation("spec.allowed_gpus", f"must be at most 64 counts from 1 to {GPUS_MAX:,}")
     elif spec.allowed_gpus and gpus not in spec.allowed_gpus:
         yield _violation("spec.allowed_gpus", f"must contain gpus ({gpus}) or be empty")
-    if spec.HasField("settings") and 1 <= gpus <= GPUS_MAX and 1 <= spec.settings.batch_size < gpus:
-        yield _violation("spec.settings.batch_size", f"must be at least gpus ({gpus}), so that every GPU gets a sample")
+    if spec.HasField("settings") and 1 <= gpus <= GPUS_MAX and 1 <= spec.settings.global_batch_size < gpus:
+        yield _violation(
+            "spec.settings.global_batch_size", f"must be at least gpus ({gpus}), so that every GPU gets a sample"
+        )
 
 
 def settings_violations(
@@ -200,8 +202,10 @@ def settings_violations(
     """Check settings of a job."""
     if not is_needed:
         return
-    if not 1 <= settings.batch_size <= BATCH_MAX:
-        yield _violation(f"{field}.batch_size", f"must be from 1 to {BATCH_MAX:,}, not {settings.batch_size:,}")
+    if not 1 <= settings.global_batch_size <= BATCH_MAX:
+        yield _violation(
+            f"{field}.global_batch_size", f"must be from 1 to {BATCH_MAX:,}, not {settings.global_batch_size:,}"
+        )
     if not 0 <= settings.input_wait_ratio < 1:
         yield _violation(f"{field}.input_wait_ratio", "must be from 0 to below 1")
     if len(settings.dimension_bindings) > 64 or any(

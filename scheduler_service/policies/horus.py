@@ -125,7 +125,7 @@ def features_of(view: SchedulingView, jobs: Sequence[PendingJob]) -> np.ndarray[
     rows = np.empty((len(jobs), 4))
     for row, job in enumerate(jobs):
         request = job.request
-        shape = (request.key, request.gpus, request.batch)
+        shape = (request.key, request.gpus, request.global_batch_size)
         if shape not in by_key:
             by_key[shape] = _utilization_and_memory(view, request, devices)
         utilization_ratio, memory_bytes = by_key[shape]

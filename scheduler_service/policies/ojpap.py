@@ -119,4 +119,6 @@ def _rest_ms(view: SchedulingView, job: RunningJob) -> float | None:
     entry = view.gpus.get(job.assignments[0].gpu_id)
     prediction = view.predictions.job(job.request.key, entry.gpu.device) if entry is not None else None
     gpus = len(job.assignments)
-    return remaining_ms_of(job.request, prediction, steps_done=job.steps_done, gpus=gpus, sub_batch=job.sub_batch)
+    return remaining_ms_of(
+        job.request, prediction, steps_done=job.steps_done, gpus=gpus, micro_batch_size=job.micro_batch_size
+    )

@@ -147,9 +147,9 @@ def rates_of(
         for count in counts:
             wanted = samples_per_gpu(request, count)
             fitting = [
-                (sub_batch, step_ms)
-                for (gpus, sub_batch), step_ms in prediction.step_ms.items()
-                if gpus == count and sub_batch >= wanted and step_ms > 0
+                (micro_batch_size, step_ms)
+                for (gpus, micro_batch_size), step_ms in prediction.step_ms.items()
+                if gpus == count and micro_batch_size >= wanted and step_ms > 0
             ]
             if fitting:
                 found[count] = max(1 / min(fitting)[1], found.get(count, 0.0))

@@ -17,10 +17,10 @@ Where we differ:
     Section V-B1 speaks of the number of GPUs, the algorithm orders by L_k, and so do we. Algorithm 2 returns inside its
     loop, stops before a batch of 1 and checks no memory; here every half down to 1 is tried and must fit beside the
     partner. Algorithm 1 never adds the free GPUs; here they come last, after the shared ones. All workers of a gang use
-    one sub-batch, the smallest needed, and the gang's pace is that of its slowest GPU; with `recheck_gang` the sum over
-    it and all its partners is compared with waiting once more. share and max_slowdown_ratio of both jobs bind, and an
-    unknown slowdown that both accept (share: any) counts as the most that the job accepts. Where a remaining time is
-    unknown nobody shares. A sub-batch that was not predicted is bounded by the next larger one; with no such
+    one micro-batch, the smallest needed, and the gang's pace is that of its slowest GPU; with `recheck_gang` the sum
+    over it and all its partners is compared with waiting once more. share and max_slowdown_ratio of both jobs bind, and
+    an unknown slowdown that both accept (share: any) counts as the most that the job accepts. Where a remaining time is
+    unknown nobody shares. A micro-batch that was not predicted is bounded by the next larger one; with no such
     prediction it is not considered. Optional aging.
 
 Cost:
@@ -126,12 +126,12 @@ class _BestBenefit:
         return max(job.request.steps_total - job.steps_done, 0)
 
     def offer(self, job: PendingJob, spot: OccupiedGpu, pairs: PairArrays | None) -> Offer | Reason:
-        """Return the sub-batch with the least sum of ends, if that is less than waiting gives (Algorithm 2)."""
+        """Return the micro-batch with the least sum of ends, if that is less than waiting gives (Algorithm 2)."""
         request, gpu = job.request, spot.entry.gpu
         beside = request.job_id, spot.partner_id, spot.memory_free_bytes, gpu.device, gpu.memory_bytes
         if beside in self._worth:
-            sub_batch, sum_ms = self._worth[beside]
-            return Offer(entry=spot.entry, sub_batch=sub_batch, spot=spot, cost_ms=sum_ms)
+            micro_batch_size, sum_ms = self._worth[beside]
+            return Offer(entry=spot.entry, micro_batch_size=micro_batch_size, spot=spot, cost_ms=sum_ms)
         answer, partner_rest_ms = self._answer(request, spot, pairs), self._partner_rest_ms(spot)
         if partner_rest_ms is None or answer.full_step_ms is None or request.steps_total <= 0:
             unknown = spot.partner_id if partner_rest_ms is None else request.job_id
@@ -148,8 +148,8 @@ class _BestBenefit:
                 best, best_ms = option, sum_ms
         waiting_ms = left * answer.full_step_ms + 2 * partner_rest_ms
         if is_worth_sharing(best_ms, waiting_ms):
-            self._worth[beside] = best.sub_batch, best_ms
-            return Offer(entry=spot.entry, sub_batch=best.sub_batch, spot=spot, cost_ms=best_ms)
+            self._worth[beside] = best.micro_batch_size, best_ms
+            return Offer(entry=spot.entry, micro_batch_size=best.micro_batch_size, spot=spot, cost_ms=best_ms)
         return self._refusal(request.job_id, best_ms, waiting_ms, spot)
 
     def _partner_rest_ms(self, spot: OccupiedGpu) -> float | None:
@@ -177,13 +177,13 @@ class _BestBenefit:
             self._answers[shape, spot.shape] = known = answer_pair(request, spot, self._own_steps_ms[shape, device])
         return known
 
-    def objection(self, job: PendingJob, spots: Sequence[OccupiedGpu], sub_batch: int) -> Reason | None:
+    def objection(self, job: PendingJob, spots: Sequence[OccupiedGpu], micro_batch_size: int) -> Reason | None:
         """Compare sharing of the whole gang with waiting for all its partners."""
         if not self.recheck_gang or not spots:
             return None
         full_rest_ms = _rest_ms(job, spots[0], samples_per_gpu(job.request, job.request.gpus))
-        rest_ms = _rest_ms(job, spots[0], sub_batch)
-        partners = _partners(job, spots, sub_batch)
+        rest_ms = _rest_ms(job, spots[0], micro_batch_size)
+        partners = _partners(job, spots, micro_batch_size)
         if rest_ms is None or full_rest_ms is None:
             return Reason(code="REMAINING_TIME_UNKNOWN", job_ids=(job.request.job_id,))
         shared_ms, waiting_ms = shared_sum_ms(rest_ms, partners), waiting_sum_ms(full_rest_ms, partners)
@@ -197,8 +197,10 @@ def _about(answer: PairAnswer, reason: Reason, job_id: str, spot: OccupiedGpu) -
     return replace(reason, job_ids=job_ids, gpu_ids=(spot.entry.gpu.gpu_id,))
 
 
-def _rest_ms(job: PendingJob, spot: OccupiedGpu, sub_batch: int) -> float | None:
-    return spot.rest_ms(job.request, steps_done=job.steps_done, gpus=job.request.gpus, sub_batch=sub_batch)
+def _rest_ms(job: PendingJob, spot: OccupiedGpu, micro_batch_size: int) -> float | None:
+    return spot.rest_ms(
+        job.request, steps_done=job.steps_done, gpus=job.request.gpus, micro_batch_size=micro_batch_size
+    )
 
 
 def _beside(spot: OccupiedGpu, resident: Resident, rest_ms: float) -> RunningBeside:
@@ -206,10 +208,10 @@ def _beside(spot: OccupiedGpu, resident: Resident, rest_ms: float) -> RunningBes
     return RunningBeside(rest_ms=rest_ms, slowdown_ratio=partners, newcomer_slowdown_ratio=own)
 
 
-def _partners(job: PendingJob, spots: Sequence[OccupiedGpu], sub_batch: int) -> list[RunningBeside]:
+def _partners(job: PendingJob, spots: Sequence[OccupiedGpu], micro_batch_size: int) -> list[RunningBeside]:
     """Return every partner of a gang once, however many of its GPUs are shared."""
     found: dict[str, RunningBeside] = {}
-    resident = Resident(request=job.request, sub_batch=sub_batch, memory_reserved_bytes=0)
+    resident = Resident(request=job.request, micro_batch_size=micro_batch_size, memory_reserved_bytes=0)
     for spot in spots:
         if spot.partner_id not in found:
             found[spot.partner_id] = _beside(spot, resident, spot.partner_rest_ms() or 0.0)

@@ -82,7 +82,7 @@ class _FirstFit:
         admitted = spot.admit(job.request, samples_per_gpu(job.request, job.request.gpus))
         if isinstance(admitted, Reason):
             return admitted
-        return Offer(entry=spot.entry, sub_batch=admitted.resident.sub_batch, spot=spot)
+        return Offer(entry=spot.entry, micro_batch_size=admitted.resident.micro_batch_size, spot=spot)
 
-    def objection(self, job: PendingJob, spots: Sequence[OccupiedGpu], sub_batch: int) -> Reason | None:
+    def objection(self, job: PendingJob, spots: Sequence[OccupiedGpu], micro_batch_size: int) -> Reason | None:
         return None

@@ -48,14 +48,14 @@ def ask(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def job_request(family: str = "medium", batch: int = 32, **fields: Any) -> messages.PredictJobRequest:
-    settings: Any = {"batch_size": batch, "optimizer": "OPTIMIZER_ADAM"}
+    settings: Any = {"global_batch_size": batch, "optimizer": "OPTIMIZER_ADAM"}
     fields = {"device": "cpu-standin", "onnx_graph": GRAPHS[family], **fields}
     return messages.PredictJobRequest(settings=settings, **fields)
 
 
 def test_both_give_the_same_answer(ask: Ask) -> None:
     predictor = open_predictor()
-    request = job_request(sub_batches=[8, 16], find_largest_batch=True, explain=True)
+    request = job_request(micro_batch_sizes=[8, 16], find_largest_batch_size=True, explain=True)
     expected, found = job_response(predictor.predict_job(job_question(request))), ask(request)
     found.prediction_id = expected.prediction_id
     assert found == expected
@@ -85,7 +85,7 @@ def test_an_untrained_device_is_answered_from_its_peaks_and_says_so(ask: Ask) ->
         ({"device": "Abacus"}, "known: NVIDIA A10"),
         ({"onnx_graph": b"\x00\x01"}, "onnx"),
         ({"onnx_graph": b"", "graph_sha256": "0" * 64}, "UploadGraph"),
-        ({"sub_batches": [64]}, "more than the batch of 32"),
+        ({"micro_batch_sizes": [64]}, "more than the batch of 32"),
         ({"confidence": 2.0}, "0.5 to 0.999"),
     ],
 )
@@ -100,9 +100,9 @@ def test_a_bad_question_is_refused_with_its_remedy(ask: Ask, fields: dict[str, A
 
 def pair_request(**fields: Any) -> messages.PredictPairsRequest:
     jobs: Any = [
-        {"job_id": "a", "settings": {"batch_size": 8}, "known_step_ms": 9.0, "known_utilization_ratio": 0.9,
+        {"job_id": "a", "settings": {"global_batch_size": 8}, "known_step_ms": 9.0, "known_utilization_ratio": 0.9,
          "known_memory_bytes": 200 << 20},
-        {"job_id": "b", "settings": {"batch_size": 8}, "known_step_ms": 5.0, "known_utilization_ratio": 0.5,
+        {"job_id": "b", "settings": {"global_batch_size": 8}, "known_step_ms": 5.0, "known_utilization_ratio": 0.5,
          "known_memory_bytes": 300 << 20},
     ]  # fmt: skip
     return messages.PredictPairsRequest(device="cpu-standin", jobs=jobs, **fields)
@@ -123,7 +123,7 @@ def test_an_observed_pair_overrides_the_prediction_of_that_order_only(ask: Ask) 
 
 def risk_request(sha256: str, **fields: Any) -> messages.PredictMemoryRiskRequest:
     jobs: Any = [
-        {"job_id": "a", "graph_sha256": sha256, "settings": {"batch_size": 32, "optimizer": "OPTIMIZER_ADAM"}},
+        {"job_id": "a", "graph_sha256": sha256, "settings": {"global_batch_size": 32, "optimizer": "OPTIMIZER_ADAM"}},
         {"job_id": "b", "known_memory_bytes": 300 << 20},
     ]
     return messages.PredictMemoryRiskRequest(device="cpu-standin", jobs=jobs, **fields)

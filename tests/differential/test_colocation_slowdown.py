@@ -36,7 +36,7 @@ def random_view(luck: random.Random) -> SchedulingView:
 
 
 def incoming_job(luck: random.Random, name: str) -> Resident:
-    return Resident(request=job(name, key=luck.choice(KEYS)), sub_batch=1, memory_reserved_bytes=GIB)
+    return Resident(request=job(name, key=luck.choice(KEYS)), micro_batch_size=1, memory_reserved_bytes=GIB)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -15,7 +15,7 @@ from tests.support.scheduling import GIB, job, node, pending, running, view
 def drawn(luck: random.Random, name: str) -> JobRequest:
     demand = TaskDemand(cpu_cores=luck.choice((0, 1, 3)), host_memory_bytes=luck.choice((0, 1, 4)) * GIB, gpus=1)
     counts = tuple(sorted(luck.sample(range(1, 7), k=luck.randint(1, 3))))
-    return job(name, gpus=counts[0], allowed_gpus=counts, batch=60, worker_demand=demand)
+    return job(name, gpus=counts[0], allowed_gpus=counts, global_batch_size=60, worker_demand=demand)
 
 
 def need(request: JobRequest) -> tuple[float, float, float]:

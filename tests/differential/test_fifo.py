@@ -35,7 +35,7 @@ def queue_of_a_few_lines(widths: Sequence[int], free: int, *, overtaking: bool) 
 def test_fifo_starts_what_a_queue_of_a_few_lines_starts(widths: list[int], busy: int, overtaking: bool) -> None:
     machine = node("n0", GPUS)
     waiting = [
-        pending(job(f"j{position}", gpus=width, batch=width), submitted_at_ms=position)
+        pending(job(f"j{position}", gpus=width, global_batch_size=width), submitted_at_ms=position)
         for position, width in enumerate(widths)
     ]
     holding = [running(job(f"r{index}"), [machine.gpus[index].gpu_id]) for index in range(busy)]

@@ -14,7 +14,7 @@ from tests.support.scheduling import job, node, pending, view
 @given(lists=st.lists(st.sets(st.integers(1, 6), min_size=1), max_size=10), gpus=st.integers(0, 12), seed=st.integers())
 def test_jobs_start_in_order_wherever_their_drawn_number_is_free(lists: list[set[int]], gpus: int, seed: int) -> None:
     jobs = [
-        job(f"j{index:02}", gpus=min(counts), batch=60, allowed_gpus=tuple(sorted(counts)))
+        job(f"j{index:02}", gpus=min(counts), global_batch_size=60, allowed_gpus=tuple(sorted(counts)))
         for index, counts in enumerate(lists)
     ]
     seen = view(nodes=[node("n0", gpus)], waiting=[pending(one) for one in jobs], seed=seed)

@@ -17,7 +17,7 @@ from tests.support.ruler_instances import SharingInstance
 
 def starts(decisions: Sequence[Decision]) -> list[tuple[str, tuple[str, ...], int]]:
     return [
-        (one.job_id, tuple(part.gpu_id for part in one.assignments), one.sub_batch)
+        (one.job_id, tuple(part.gpu_id for part in one.assignments), one.micro_batch_size)
         for one in unfolded(decisions)
         if isinstance(one, Start)
     ]

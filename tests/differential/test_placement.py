@@ -17,17 +17,21 @@ from tests.support.crowds import crowded_view
 def cost_of(seen: SchedulingView, one: PendingJob, gpu_id: str) -> float | None:
     """The printed formulas, written down a second time; None = not allowed."""
     entry, request = seen.gpus[gpu_id], one.request
-    sub_batch = samples_per_gpu(request, request.gpus)
+    micro_batch_size = samples_per_gpu(request, request.gpus)
     known = seen.predictions.job(request.key, entry.gpu.device)
-    need = reserved_bytes(request, known, sub_batch, entry.gpu)
+    need = reserved_bytes(request, known, micro_batch_size, entry.gpu)
     if need is None or len(entry.job_ids) >= 2 or entry.memory_reserved_bytes + need > entry.gpu.memory_bytes:
         return None
     there = [seen.running[job_id] for job_id in entry.job_ids]
     residents = [
-        Resident(request=other.request, sub_batch=other.sub_batch, memory_reserved_bytes=other.memory_reserved_bytes)
+        Resident(
+            request=other.request,
+            micro_batch_size=other.micro_batch_size,
+            memory_reserved_bytes=other.memory_reserved_bytes,
+        )
         for other in there
     ]
-    newcomer = Resident(request=request, sub_batch=sub_batch, memory_reserved_bytes=need)
+    newcomer = Resident(request=request, micro_batch_size=micro_batch_size, memory_reserved_bytes=need)
     if residents and sharing_obstacle(newcomer, residents, entry.gpu, seen.predictions) is not None:
         return None
     requests = [request, *(other.request for other in there)]

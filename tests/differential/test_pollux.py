@@ -60,7 +60,8 @@ def test_the_policy_starts_waiting_jobs_with_the_largest_power_mean_of_all_numbe
     now = view(
         nodes=[node("n0", gpus)],
         waiting=[
-            pending(job(key, key=key, gpus=3, allowed_gpus=(1, 2, 3), batch=6), place) for place, key in enumerate(keys)
+            pending(job(key, key=key, gpus=3, allowed_gpus=(1, 2, 3), global_batch_size=6), place)
+            for place, key in enumerate(keys)
         ],
         predictions=store([prediction(key, step_ms=of_key) for key, of_key in steps.items()]),
     )

@@ -16,7 +16,7 @@ from tests.support.simulated_runs import kind, simulation, trace_job, trace_of
 ALWAYS, NEVER = 0, 10**9
 
 Orders = list[tuple[int, str, tuple[str, ...], int]]
-"""When, who, on which GPUs, at which sub-batch."""
+"""When, who, on which GPUs, at which micro-batch."""
 
 
 def crowd(seed: int, *, jobs: int = 120) -> Trace:
@@ -47,7 +47,7 @@ def crowd(seed: int, *, jobs: int = 120) -> Trace:
                 seconds=seconds,
                 key=key,
                 gpus=gpus,
-                batch=batch,
+                global_batch_size=batch,
                 max_slowdown_ratio=luck.choice((0.3, 1.0, 1.0)),
                 **wishes,
             )
@@ -65,7 +65,7 @@ def orders(
         for order in commands:
             if isinstance(order, LaunchJob):
                 gpu_ids = tuple(part.gpu_id for part in order.assignments)
-                found.append((event.at_ms, order.job_id, gpu_ids, order.sub_batch))
+                found.append((event.at_ms, order.job_id, gpu_ids, order.micro_batch_size))
             elif isinstance(order, StopJob):
                 found.append((event.at_ms, order.job_id, (), 0))
 

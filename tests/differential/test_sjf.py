@@ -28,7 +28,7 @@ def test_sjf_starts_what_a_queue_of_a_few_lines_starts(jobs: list[tuple[int, int
     machine = node("n0", GPUS)
     waiting = [
         pending(
-            job(f"j{position}", key="key", gpus=width, batch=width, steps_total=length),
+            job(f"j{position}", key="key", gpus=width, global_batch_size=width, steps_total=length),
             submitted_at_ms=position,
         )
         for position, (width, length) in enumerate(jobs)

@@ -1,4 +1,4 @@
-"""SJF-BSBF against everything that it claims to beat: every start time, every sub-batch, every set of GPUs."""
+"""SJF-BSBF against everything that it claims to beat: every start time, every micro-batch, every set of GPUs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Pair:
-    """Job A (new) by sub-batch, job B (running): remaining times alone in ms, slowdown ratios."""
+    """Job A (new) by micro-batch, job B (running): remaining times alone in ms, slowdown ratios."""
 
     rest_a: dict[int, float]
     slow_a: dict[int, float]
@@ -33,16 +33,19 @@ class Pair:
     @classmethod
     def drawn(cls, luck: random.Random) -> Pair:
         batch = luck.choice((1, 2, 3, 8))
-        sub_batches = [batch]
-        while sub_batches[-1] > 1:
-            sub_batches.append(-(-batch // 2 ** len(sub_batches)))
+        micro_batch_sizes = [batch]
+        while micro_batch_sizes[-1] > 1:
+            micro_batch_sizes.append(-(-batch // 2 ** len(micro_batch_sizes)))
         rest_ms, rest_a = luck.uniform(1, 1_000), {}
-        for sub_batch in sub_batches:
-            rest_a[sub_batch] = rest_ms
+        for micro_batch_size in micro_batch_sizes:
+            rest_a[micro_batch_size] = rest_ms
             rest_ms *= luck.uniform(1.0, 1.3)
         return cls(
             rest_a=rest_a,
-            slow_a={sub_batch: luck.choice((0.0, luck.uniform(0, 1), luck.uniform(0, 5))) for sub_batch in sub_batches},
+            slow_a={
+                micro_batch_size: luck.choice((0.0, luck.uniform(0, 1), luck.uniform(0, 5)))
+                for micro_batch_size in micro_batch_sizes
+            },
             rest_b=luck.choice((rest_ms, luck.uniform(1, 1_000), luck.uniform(1, 50))),
             slow_b=luck.choice((0.0, luck.uniform(0, 1), luck.uniform(0, 5))),
         )
@@ -52,33 +55,38 @@ class Pair:
         batch = max(self.rest_a)
         known = store(
             [
-                prediction("a", step_ms={(1, sub_batch): rest for sub_batch, rest in self.rest_a.items()}),
+                prediction(
+                    "a", step_ms={(1, micro_batch_size): rest for micro_batch_size, rest in self.rest_a.items()}
+                ),
                 prediction("b", step_ms={(1, 1): self.rest_b}),
             ],
             [
-                *(pair("a", "b", slow, sub_batch=sub_batch) for sub_batch, slow in self.slow_a.items()),
+                *(
+                    pair("a", "b", slow, micro_batch_size=micro_batch_size)
+                    for micro_batch_size, slow in self.slow_a.items()
+                ),
                 pair("b", "a", self.slow_b),
             ],
         )
         seen = view(
             nodes=[node()],
-            waiting=[pending(job("a", key="a", batch=batch, steps_total=1, max_slowdown_ratio=9.0))],
+            waiting=[pending(job("a", key="a", global_batch_size=batch, steps_total=1, max_slowdown_ratio=9.0))],
             holding=[running(job("b", key="b", steps_total=1, max_slowdown_ratio=9.0), ["n0.0"])],
             predictions=known,
         )
         (decision,) = unfolded(SjfBsbf().decide(seen))
         return decision
 
-    def sums(self, sub_batch: int, starts: np.ndarray) -> np.ndarray:
+    def sums(self, micro_batch_size: int, starts: np.ndarray) -> np.ndarray:
         """Sum of both ends for every start of A in [0, rest of B], step by step: B alone, both, the survivor alone."""
-        rest_a, left_b = self.rest_a[sub_batch], self.rest_b - starts
-        xi_a, xi_b = 1 + self.slow_a[sub_batch], 1 + self.slow_b
+        rest_a, left_b = self.rest_a[micro_batch_size], self.rest_b - starts
+        xi_a, xi_b = 1 + self.slow_a[micro_batch_size], 1 + self.slow_b
         both = np.minimum(rest_a * xi_a, left_b * xi_b)
         alone_a, alone_b = rest_a - both / xi_a, left_b - both / xi_b
         return (starts + both + alone_a) + (starts + both + alone_b)
 
 
-def test_theorem_1_no_start_time_and_no_sub_batch_beats_the_decision() -> None:
+def test_theorem_1_no_start_time_and_no_micro_batch_beats_the_decision() -> None:
     luck = random.Random(0)
     shared = 0
     for _ in range(PAIRS):
@@ -88,11 +96,14 @@ def test_theorem_1_no_start_time_and_no_sub_batch_beats_the_decision() -> None:
         decision = drawn.decide()
         if isinstance(decision, Start):
             shared += 1
-            decided = drawn.sums(decision.sub_batch, now)[0]
+            decided = drawn.sums(decision.micro_batch_size, now)[0]
         else:
             assert decision.reason.code == "SHARING_NOT_WORTH_IT"
             decided = 2 * drawn.rest_b + drawn.rest_a[full]
-        others = [drawn.sums(full, grid).min(), *(drawn.sums(sub_batch, now)[0] for sub_batch in drawn.rest_a)]
+        others = [
+            drawn.sums(full, grid).min(),
+            *(drawn.sums(micro_batch_size, now)[0] for micro_batch_size in drawn.rest_a),
+        ]
         assert decided <= min(others) * (1 + TOLERANCE), drawn
     assert PAIRS // 10 < shared < PAIRS * 9 // 10
 
@@ -115,7 +126,7 @@ class Scene:
         while held:
             width = luck.randrange(1, min(2, len(held)) + 1)
             name = f"r{len(holding)}"
-            request = job(name, key=name, gpus=width, batch=width, steps_total=1, max_slowdown_ratio=9.0)
+            request = job(name, key=name, gpus=width, global_batch_size=width, steps_total=1, max_slowdown_ratio=9.0)
             holding.append(running(request, [held.pop() for _ in range(width)]))
         names = [one.request.job_id for one in holding]
         rests = {name: luck.uniform(1, 1_000) for name in ("new", *names)}
@@ -129,7 +140,7 @@ class Scene:
             [prediction(name, step_ms={(width, 1): rests[name] for width in range(1, 6)}) for name in rests],
             [pair(victim, other, slowdown) for (victim, other), slowdown in slow.items()],
         )
-        request = job("new", key="new", gpus=gpus, batch=gpus, steps_total=1, max_slowdown_ratio=9.0)
+        request = job("new", key="new", gpus=gpus, global_batch_size=gpus, steps_total=1, max_slowdown_ratio=9.0)
         seen = view(nodes=[machine], holding=holding, waiting=[pending(request)], predictions=known)
         return cls(seen=seen, rests=rests, slow=slow, gpus=gpus)
 

@@ -38,7 +38,10 @@ def loop_of_a_few_lines(jobs: list[tuple[int, int]], counts: list[int]) -> dict[
 )
 def test_sjf_ffs_starts_what_a_loop_of_a_few_lines_starts(jobs: list[tuple[int, int]], counts: list[int]) -> None:
     waiting = [
-        pending(job(f"j{position}", key="key", gpus=width, batch=width, steps_total=length), submitted_at_ms=position)
+        pending(
+            job(f"j{position}", key="key", gpus=width, global_batch_size=width, steps_total=length),
+            submitted_at_ms=position,
+        )
         for position, (width, length) in enumerate(jobs)
     ]
     holding = [

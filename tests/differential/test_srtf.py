@@ -18,7 +18,7 @@ ROUNDS_MAX = 30
 
 
 def sized(position: int, steps: int, gpus: int = 1) -> JobRequest:
-    return job(f"j{position}", key="key", gpus=gpus, batch=gpus, steps_total=steps)
+    return job(f"j{position}", key="key", gpus=gpus, global_batch_size=gpus, steps_total=steps)
 
 
 def seen(jobs: list[JobRequest], placed: dict[str, list[str]]) -> SchedulingView:

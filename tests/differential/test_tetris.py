@@ -28,7 +28,7 @@ def test_every_job_goes_to_the_node_that_would_be_fullest(seed: int) -> None:
             f"j{index}",
             key="key",
             gpus=(gpus := luck.choice((1, 1, 2, 3))),
-            batch=gpus,
+            global_batch_size=gpus,
             steps_total=luck.randrange(1, 1_000),
             cpu_cores=float(luck.randint(0, 3) * gpus),
             host_memory_bytes=luck.randint(0, 3) * gpus * GIB,

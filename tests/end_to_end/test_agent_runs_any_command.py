@@ -71,5 +71,5 @@ def test_an_agent_of_a_scheduler_elsewhere_does_not_start_with_it(tmp_path: Path
         address = "192.0.2.1:7071"
 
     agent = AgentProcess(tmp_path / "state", Elsewhere(), "--allow-any-command", "--insecure")
-    assert agent.wait() == 1
+    assert agent.wait() == 2
     assert "--allow-any-command is for a scheduler on this machine" in agent.output()

@@ -31,7 +31,7 @@ def make_certificate(directory: Path, name: str) -> tuple[Path, Path]:
 
 def test_a_job_runs_over_mutual_tls(tmp_path: Path) -> None:
     server, node = make_certificate(tmp_path, "scheduler"), make_certificate(tmp_path, "node-a")
-    flags = ("--tls-ca", str(server[0]), "--tls-certificate", str(node[0]), "--tls-key", str(node[1]))
+    flags = ("--tls-ca-file", str(server[0]), "--tls-certificate-file", str(node[0]), "--tls-key-file", str(node[1]))
     with (
         FakeScheduler(certificate=server, client_ca=node[0]) as scheduler,
         running_agent(tmp_path / "state", scheduler, *flags),
@@ -44,7 +44,7 @@ def test_a_job_runs_over_mutual_tls(tmp_path: Path) -> None:
 def test_a_scheduler_with_another_certificate_is_not_obeyed(tmp_path: Path) -> None:
     server, other = make_certificate(tmp_path, "scheduler"), make_certificate(tmp_path, "other")
     with FakeScheduler(certificate=server) as scheduler:
-        agent = AgentProcess(tmp_path / "state", scheduler, "--tls-ca", str(other[0]))
+        agent = AgentProcess(tmp_path / "state", scheduler, "--tls-ca-file", str(other[0]))
         wait_until(lambda: "conversation_broken" in agent.output(), "the handshake fails")
         assert agent.terminate() == 0
         assert scheduler.received == []

@@ -11,6 +11,7 @@ import pytest
 
 from cotenant import process_tree
 from cotenant.default_policy import DEFAULT_POLICY
+from tests.support.log_schema import read_lines
 from tests.support.real_cluster import ROOT, RealCluster, real_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -62,6 +63,16 @@ def test_a_running_job_is_listed_explained_and_cancelled(cluster: RealCluster) -
     assert cluster.cotenant("logs", "-f", "long").returncode == 8
 
 
+def test_every_line_that_the_programs_wrote_is_of_one_schema_and_tells_no_secret(cluster: RealCluster) -> None:
+    flags = ["--name", "secret", "--env", "TORCH_TOKEN=hunter2", "--steps", "1", "--wait"]
+    done = cluster.cotenant("submit", *flags, "--", "python", "-c", "pass")
+    assert done.returncode == 0, done.stderr
+    for program, file in (("predictor", "predictor"), ("scheduler", "scheduler"), ("agent", "agent-local")):
+        text = (cluster.state_dir / "logs" / f"{file}.log").read_text()
+        assert read_lines(text, program)
+        assert "hunter2" not in text
+
+
 ENDED = ("JOB_PHASE_FINISHED", "JOB_PHASE_FAILED", "JOB_PHASE_CANCELLED")
 
 
@@ -77,7 +88,7 @@ def test_the_running_predictor_answers_with_intervals(cluster: RealCluster) -> N
     assert done.returncode == 0
     memory = answer["memory_bytes"]
     assert memory["lower"] <= memory["value"] <= memory["upper"] <= memory["upper_99"] * 1.0001
-    assert int(answer["largest_batch_that_fits"]) > 64
+    assert int(answer["largest_batch_size_that_fits"]) > 64
 
 
 def test_a_batch_that_cannot_fit_exits_with_four(cluster: RealCluster) -> None:

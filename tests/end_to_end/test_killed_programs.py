@@ -94,7 +94,7 @@ def specification(directory: Path, number: int) -> scheduling_pb2.JobSpec:
         command=[sys.executable, script, str(directory), str(STEPS), str(STEP_MS)],
         working_directory=str(directory),
         steps_total=STEPS,
-        settings=resources_pb2.JobSettings(batch_size=8),
+        settings=resources_pb2.JobSettings(global_batch_size=8),
         restart_limit=100,
     )
 

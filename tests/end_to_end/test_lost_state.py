@@ -14,7 +14,7 @@ from scheduler_service.adapters.state_marker import MARKER_NAME
 from scheduler_service.adapters.stored_records import DATABASE_NAME
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess
 
-ARGUMENTS = ["--predictor-address", "", "--policy", "fifo"]
+ARGUMENTS = ["--predictor", "", "--policy", "fifo"]
 
 
 def refusal(state_dir: Path) -> str:

@@ -36,9 +36,9 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[prediction_pb2_gr
 
 def ask(stub: prediction_pb2_grpc.PredictionServiceStub, content: bytes) -> str:
     """Returns OK or the reason of the refusal."""
-    settings: Any = {"batch_size": 8}
+    settings: Any = {"global_batch_size": 8}
     request = messages.PredictJobRequest(
-        onnx_graph=content, settings=settings, device=DEVICE, find_largest_batch=True, sub_batches=[4]
+        onnx_graph=content, settings=settings, device=DEVICE, find_largest_batch_size=True, micro_batch_sizes=[4]
     )
     refusal = stub.PredictJob.future(request, timeout=DEADLINE_S)
     error = refusal.exception()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +13,10 @@ from cotenant.v1 import node_agent_pb2, scheduling_pb2
 from tests.support.agent import AgentProcess, end_jobs, prepare_baseline
 from tests.support.agent import wait_until as wait_for
 from tests.support.fake_agent import FakeAgent
+from tests.support.log_schema import read_lines
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
 
-NO_PREDICTOR = ("--predictor-address", "", "--policy", "fifo")
+NO_PREDICTOR = ("--predictor", "", "--policy", "fifo")
 SHORT_LEASES = ("--heartbeat-ms", "50", "--lease-ms", "1500", "--grace-ms", "500", "--progress-interval-ms", "50")
 
 
@@ -38,11 +38,11 @@ def start_endless(client: SchedulerClient) -> None:
 
 
 def node_events(scheduler: SchedulerProcess, *kinds: str) -> list[str]:
-    return [line["kind"] for line in scheduler.log_lines() if line.get("kind") in kinds]
+    return [line["fields"]["kind"] for line in scheduler.log_lines() if line["fields"].get("kind") in kinds]
 
 
 def warnings(scheduler: SchedulerProcess, refusal: str) -> list[dict[str, Any]]:
-    return [line for line in scheduler.log_lines() if line.get("refusal") == refusal]
+    return [line for line in scheduler.log_lines() if line["fields"].get("refusal") == refusal]
 
 
 def metrics(scheduler: SchedulerProcess) -> str:
@@ -72,8 +72,7 @@ def test_a_node_cannot_end_another_nodes_job(scheduler: SchedulerProcess, client
 
 
 def agent_lines(agent: AgentProcess, event: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in agent.output().splitlines() if line.startswith("{")]
-    return [line for line in lines if line["event"] == event]
+    return [line for line in read_lines(agent.output(), "agent") if line["event"] == event]
 
 
 def wait_for_welcomes(agent: AgentProcess, times: int) -> None:
@@ -92,8 +91,8 @@ def test_the_second_agent_with_a_nodes_name_is_refused_loudly_until_the_first_is
         second = AgentProcess(states[1], scheduler)
         wait_for(lambda: len(agent_lines(second, "join_refused")) >= 3, "the second agent is told, and tries again")
         refused = agent_lines(second, "join_refused")[0]
-        assert (refused["level"], refused["code"]) == ("error", "ALREADY_EXISTS")
-        assert "--node-id" in refused["reason"]
+        assert (refused["level"], refused["fields"]["code"]) == ("error", "ALREADY_EXISTS")
+        assert "--node-id" in refused["fields"]["reason"]
         assert len(agent_lines(first, "welcomed")) == 1
         assert node_events(scheduler, "NodeJoined", "NodeDisconnected") == ["NodeJoined"]
         assert len(warnings(scheduler, "second_instance")) == 1

@@ -21,19 +21,19 @@ BESIDE = 6
 """Stretches beside somebody, of each machine."""
 
 
-def measured(machine: int) -> list[resources_pb2.MeasuredStretch]:
+def measured(machine: int) -> list[resources_pb2.MeasurementWindow]:
     """One job alone, and often beside another one that makes it take twice as long."""
     jobs = [
-        resources_pb2.MeasuredJob(graph_sha256=digits * 32, settings=resources_pb2.JobSettings(batch_size=8))
+        resources_pb2.MeasuredJob(graph_sha256=digits * 32, settings=resources_pb2.JobSettings(global_batch_size=8))
         for digits in ("ab", "cd")
     ]
     return [
-        resources_pb2.MeasuredStretch(
-            stretch_id=f"{machine:016x}{number:016x}",
+        resources_pb2.MeasurementWindow(
+            window_id=f"{machine:016x}{number:016x}",
             campaign=f"collected_{machine:08x}",
             device="cpu-standin",
             job=jobs[0],
-            others=jobs[1:] if number else [],
+            co_located_jobs=jobs[1:] if number else [],
             steps=100,
             window_ms=2_000 if number else 1_000,
         )
@@ -68,9 +68,7 @@ def test_every_stretch_is_counted_once_whoever_was_killed(tmp_path: Path, monkey
     monkeypatch.setenv("COTENANT_PREDICTOR_DATASETS", str(tmp_path / "no-datasets"))
     with (
         running_predictor(tmp_path) as predictor,
-        SchedulerProcess(
-            tmp_path, arguments=("--predictor-address", predictor.address, "--policy", "fifo")
-        ) as scheduler,
+        SchedulerProcess(tmp_path, arguments=("--predictor", predictor.address, "--policy", "fifo")) as scheduler,
         FakeAgent(scheduler.address, node_id="one", stretches=measured(1)) as one,
         FakeAgent(scheduler.address, node_id="two", stretches=measured(2)) as two,
         open_channel(ChannelOptions(address=predictor.address)) as channel,

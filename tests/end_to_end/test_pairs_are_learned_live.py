@@ -27,13 +27,13 @@ def submit(cluster: LearningCluster, graph_sha256: str, *, helpers: int = 0) -> 
     return cluster.submit(graph_sha256, busy_training.__file__, STEP_CPU_MS, helpers, max_slowdown_ratio=ACCEPTED_RATIO)
 
 
-def beside(cluster: LearningCluster, waiting: str, running: str) -> scheduling_pb2.Neighbour:
+def beside(cluster: LearningCluster, waiting: str, running: str) -> scheduling_pb2.CoLocatedJob:
     """Returns what is believed of a waiting job beside a running one; empty = nothing."""
     for candidate in cluster.scheduler.explain_job(waiting).candidates:
-        for neighbour in candidate.neighbours:
+        for neighbour in candidate.co_located_jobs:
             if neighbour.job_id == running:
                 return neighbour
-    return scheduling_pb2.Neighbour()
+    return scheduling_pb2.CoLocatedJob()
 
 
 def wait_for_warning(cluster: LearningCluster, waiting: str, running: str) -> None:

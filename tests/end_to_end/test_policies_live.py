@@ -51,7 +51,7 @@ class LiveCluster:
     def submit(self, name: str, *, command: list[str], steps: int, **fields: object) -> str:
         """Submit a job that shares whatever it is predicted to lose; return its id."""
         values = {"graph_sha256": GRAPHS["one"], "share": "SHARE_MODE_ANY", "max_slowdown_ratio": 5.0, **fields}
-        whole: dict[str, Any] = {"working_directory": str(REPOSITORY), "settings": {"batch_size": 8}, **values}
+        whole: dict[str, Any] = {"working_directory": str(REPOSITORY), "settings": {"global_batch_size": 8}, **values}
         return self.client.submit(name=name, command=[sys.executable, *command], steps_total=steps, **whole).job_id
 
     def witness(self, name: str, *, steps: int, step_ms: int = 40, **fields: object) -> str:
@@ -79,7 +79,7 @@ def live_cluster(folder: Path, *, policy: str, predictor: FakePredictor, gpus: i
     """Start everything, and leave nothing behind."""
     state = folder / "agent"
     prepare_baseline(state)
-    arguments = ("--predictor-address", predictor.address, "--policy", policy, "--progress-interval-ms", "100")
+    arguments = ("--predictor", predictor.address, "--policy", policy, "--progress-interval-ms", "100")
     with SchedulerProcess(folder, arguments=arguments) as scheduler, SchedulerClient(scheduler.address) as client:
         more_cores = [word for core in range(1, gpus) for word in ("--standin-cores", str(core))]
         agent = AgentProcess(state, scheduler, "--allow-directory", str(REPOSITORY), *more_cores)
@@ -109,14 +109,14 @@ def test_sjf_bsbf_shares_a_gpu_with_gradient_accumulation_and_the_loss_stays_the
         cluster.wait(first, "RUNNING")
         second = cluster.submit("accumulating", command=training, steps=12)
         finished = cluster.wait(second, "FINISHED")
-        assert finished.sub_batch == 4
+        assert finished.micro_batch_size == 4
         assert finished.steps_done == 12
         assert cluster.client.get(first).attempt == 1
         shared = curve(cluster.log(second))
     alone = curve(straight.stdout)
     assert shared.keys() == alone.keys() == set(range(1, 13))
     assert max(abs(shared[step] - alone[step]) / alone[step] for step in alone) <= 1e-12
-    assert shared != alone, "sums in another order differ in their last digit: were the sub-batches used at all?"
+    assert shared != alone, "sums in another order differ in their last digit: were the micro-batches used at all?"
 
 
 def test_a_switch_to_ojpp_lets_jobs_that_wait_for_data_share_and_disturbs_nobody(tmp_path: Path) -> None:

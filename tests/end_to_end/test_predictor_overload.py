@@ -48,7 +48,7 @@ def describer() -> Iterator[GatedDescriber]:
 
 
 def job_request(graph: bytes) -> messages.PredictJobRequest:
-    settings: Any = {"batch_size": 8}
+    settings: Any = {"global_batch_size": 8}
     return messages.PredictJobRequest(onnx_graph=graph, settings=settings, device=DEVICE)
 
 

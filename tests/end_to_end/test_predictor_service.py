@@ -86,7 +86,7 @@ def upload(service: Service, content: bytes, part: int = 4096) -> messages.Uploa
 
 
 def job_request(sha256: str, **fields: Any) -> messages.PredictJobRequest:
-    settings: Any = {"batch_size": 32, "optimizer": "OPTIMIZER_ADAM"}
+    settings: Any = {"global_batch_size": 32, "optimizer": "OPTIMIZER_ADAM"}
     return messages.PredictJobRequest(graph_sha256=sha256, settings=settings, device="cpu-standin", **fields)
 
 
@@ -104,7 +104,7 @@ def test_it_trains_itself_and_answers_from_the_graph(service: Service) -> None:
 def test_the_client_asks_how_likely_a_set_of_jobs_runs_out_of_memory(service: Service) -> None:
     client = PredictorClient(service.channel)
     sha256 = client.upload_graph(GRAPHS["wide"]).graph_sha256
-    job: Any = {"graph_sha256": sha256, "settings": {"batch_size": 32, "optimizer": "OPTIMIZER_ADAM"}}
+    job: Any = {"graph_sha256": sha256, "settings": {"global_batch_size": 32, "optimizer": "OPTIMIZER_ADAM"}}
     jobs: Any = [{"job_id": str(copy), **job} for copy in range(3)]
     alone = client.predict_memory_risk(messages.PredictMemoryRiskRequest(device="cpu-standin", jobs=jobs[:1]))
     tight_bytes = int(3 * alone.memory_bytes[0].value)
@@ -155,7 +155,7 @@ HOSTILE = hostile_graphs()
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 def test_a_hostile_graph_is_refused_with_a_remedy_while_others_are_answered(service: Service, name: str) -> None:
     sha256 = upload(service, GRAPHS["medium"]).graph_sha256
-    settings: Any = {"batch_size": 8}
+    settings: Any = {"global_batch_size": 8}
     hostile = messages.PredictJobRequest(onnx_graph=HOSTILE[name](), settings=settings, device="cpu-standin")
     refusal = service.stub.PredictJob.future(hostile, timeout=30)
     assert service.stub.PredictJob(job_request(sha256), timeout=30).step_ms.value > 0
@@ -170,18 +170,18 @@ def test_a_hostile_graph_is_refused_with_a_remedy_while_others_are_answered(serv
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"settings": {"batch_size": 0}}, "batch"),
-        ({"settings": {"batch_size": 10**9}}, "batch"),
-        ({"settings": {"batch_size": 8, "input_wait_ratio": 1.5}}, "input_wait"),
-        ({"settings": {"batch_size": 8, "input_wait_ratio": float("nan")}}, "input_wait"),
+        ({"settings": {"global_batch_size": 0}}, "batch"),
+        ({"settings": {"global_batch_size": 10**9}}, "batch"),
+        ({"settings": {"global_batch_size": 8, "input_wait_ratio": 1.5}}, "input_wait"),
+        ({"settings": {"global_batch_size": 8, "input_wait_ratio": float("nan")}}, "input_wait"),
         ({"device": ""}, "device"),
         ({"confidence": 7.0}, "confidence"),
-        ({"sub_batches": [0]}, "sub_batch"),
+        ({"micro_batch_sizes": [0]}, "micro_batch_size"),
         ({"device_memory_bytes": -1}, "memory"),
     ],
 )
 def test_absurd_numbers_are_refused_by_name(service: Service, change: dict[str, Any], named: str) -> None:
-    fields: dict[str, Any] = {"settings": {"batch_size": 8}, "device": "cpu-standin", **change}
+    fields: dict[str, Any] = {"settings": {"global_batch_size": 8}, "device": "cpu-standin", **change}
     request = messages.PredictJobRequest(graph_sha256=upload(service, GRAPHS["medium"]).graph_sha256, **fields)
     with pytest.raises(grpc.RpcError) as caught:
         service.stub.PredictJob(request, timeout=30)
@@ -257,4 +257,4 @@ def test_a_job_that_does_not_fit_ends_the_offline_command_with_4(folder: Path) -
     assert done.returncode == 4, done.stderr
     answer = json.loads(done.stdout)
     assert answer["fits"] is False
-    assert 0 < int(answer["largest_batch_that_fits"]) < 900_000
+    assert 0 < int(answer["largest_batch_size_that_fits"]) < 900_000

@@ -10,9 +10,10 @@ from pathlib import Path
 import grpc
 import pytest
 
+from cotenant.client_errors import InputError
+from cotenant.tls_settings import check_exposure
 from cotenant.v1 import prediction_pb2 as messages
-from predictor_service.errors import InvalidRequestError
-from predictor_service.grpc_api.server import ServerOptions, check_exposure
+from predictor_service.grpc_api.server import ServerOptions
 from tests.support.certificates import make_authority, make_certificate
 from tests.support.grpc_errors import code_of
 from tests.support.predictor_service import listening_server, stub_of
@@ -38,8 +39,7 @@ def address(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 def tls_options(certificates: Path, name: str) -> ServerOptions:
     return ServerOptions(
-        host="127.0.0.1",
-        port=0,
+        address="127.0.0.1:0",
         tls_certificate_file=certificates / f"{name}.pem",
         tls_key_file=certificates / f"{name}.key",
     )
@@ -78,9 +78,9 @@ def test_a_server_with_somebody_else_s_certificate_is_not_believed(
 
 
 def test_a_certificate_without_its_key_is_refused(certificates: Path) -> None:
-    options = ServerOptions(host="0.0.0.0", port=0, tls_certificate_file=certificates / "server.pem")
-    with pytest.raises(InvalidRequestError, match="certificate and its key"):
-        check_exposure(options)
+    options = ServerOptions(address="0.0.0.0:0", tls_certificate_file=certificates / "server.pem")
+    with pytest.raises(InputError, match="certificate and its key"):
+        check_exposure(options.address, options)
 
 
 def test_with_an_authority_of_clients_only_their_holders_are_served(
@@ -99,5 +99,5 @@ def test_with_an_authority_of_clients_only_their_holders_are_served(
 
 
 def test_an_authority_of_clients_without_a_certificate_is_refused(certificates: Path) -> None:
-    with pytest.raises(InvalidRequestError, match="over TLS only"):
-        check_exposure(ServerOptions(host="127.0.0.1", port=0, client_ca_file=certificates / "ca.pem"))
+    with pytest.raises(InputError, match="over TLS only"):
+        check_exposure("127.0.0.1:0", ServerOptions(address="127.0.0.1:0", client_ca_file=certificates / "ca.pem"))

@@ -110,7 +110,7 @@ class Callers:
             batch = number
             while not self._stop.is_set():
                 batch = batch % 500 + 1
-                settings: Any = {"batch_size": batch, "optimizer": 1 + batch % 4}
+                settings: Any = {"global_batch_size": batch, "optimizer": 1 + batch % 4}
                 try:
                     request = messages.PredictJobRequest(graph_sha256=self._sha256, settings=settings, device=DEVICE)
                     version = stub.PredictJob(request, timeout=60).model_version
@@ -149,7 +149,7 @@ def test_no_request_fails_while_models_are_swapped_and_every_version_answers(
 def test_a_flood_of_large_graphs_is_answered_without_keeping_them(service: tuple[int, str]) -> None:
     pid, address = service
     before_bytes = memory_bytes(pid, "VmRSS")
-    settings: Any = {"batch_size": 8}
+    settings: Any = {"global_batch_size": 8}
     with grpc.insecure_channel(address) as channel:
         stub = prediction_pb2_grpc.PredictionServiceStub(channel)
         calls = [
@@ -178,9 +178,9 @@ def test_a_damaged_version_is_not_swapped_in(folder: Path, store: VersionStore, 
     with grpc.insecure_channel(address) as channel:
         stub = prediction_pb2_grpc.PredictionServiceStub(channel)
         sha256 = stub.UploadGraph(iter([messages.UploadGraphRequest(chunk=GRAPH)])).graph_sha256
-        settings: Any = {"batch_size": 8}
+        settings: Any = {"global_batch_size": 8}
         request = messages.PredictJobRequest(graph_sha256=sha256, settings=settings, device=DEVICE)
-        wait_for_line(folder / "log", "model version refused")
+        wait_for_line(folder / "log", "version_refused")
         assert stub.PredictJob(request, timeout=60).model_version == good
 
 

@@ -66,7 +66,7 @@ class Service:
             request = prediction_pb2.PredictJobRequest(
                 onnx_graph=graphs()["medium"],
                 device="cpu-standin",
-                settings={"batch_size": 32},  # type: ignore[arg-type]  # the stubs lack mappings
+                settings={"global_batch_size": 32},  # type: ignore[arg-type]  # the stubs lack mappings
             )
             answer = prediction_pb2_grpc.PredictionServiceStub(channel).PredictJob(request, timeout=30)
         return bool(answer.model_version)

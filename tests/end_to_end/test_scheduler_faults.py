@@ -23,7 +23,7 @@ from tests.support.fake_agent import FakeAgent
 from tests.support.grpc_errors import code_of, details_of, reason_of
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
 
-NO_PREDICTOR = ("--predictor-address", "", "--policy", "fifo")
+NO_PREDICTOR = ("--predictor", "", "--policy", "fifo")
 SHORT_LEASES = ("--heartbeat-ms", "50", "--lease-ms", "400", "--grace-ms", "200", "--progress-interval-ms", "50")
 
 
@@ -67,8 +67,8 @@ def test_a_node_is_lost_only_after_lease_and_grace_and_its_job_starts_elsewhere(
             first.come_back()
             wait_until(lambda: first.hellos >= 2 and first.stopped, what="the old attempt is stopped")
             assert second.running() == [key]
-    lost = [line for line in process.log_lines() if line.get("kind") == "NodeLost"]
-    assert [line["node_id"] for line in lost] == ["node-1"]
+    lost = [line for line in process.log_lines() if line["fields"].get("kind") == "NodeLost"]
+    assert [line["fields"]["node_id"] for line in lost] == ["node-1"]
 
 
 def test_a_short_absence_loses_nothing(scheduler: SchedulerProcess, client: SchedulerClient) -> None:

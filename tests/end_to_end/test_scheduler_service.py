@@ -20,7 +20,7 @@ from tests.support.fake_predictor import FakePredictor
 from tests.support.grpc_errors import code_of, details_of, reason_of, rich_status
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, job_spec, wait_until
 
-NO_PREDICTOR = ("--predictor-address", "", "--policy", "fifo")
+NO_PREDICTOR = ("--predictor", "", "--policy", "fifo")
 QUICK = ("--progress-interval-ms", "50")
 
 
@@ -99,12 +99,12 @@ def test_a_repeated_request_gets_the_same_answer_even_after_a_crash(
 
 def test_a_wrong_spec_lists_every_violation_and_stores_nothing(client: SchedulerClient) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        client.submit(name="no spaces please", settings={"batch_size": 10**9}, gpus=5000)
+        client.submit(name="no spaces please", settings={"global_batch_size": 10**9}, gpus=5000)
     status = rich_status(caught.value)
     bad = error_details_pb2.BadRequest()
     assert any(detail.Unpack(bad) for detail in status.details)
     fields = {violation.field for violation in bad.field_violations}
-    assert fields == {"spec.name", "spec.settings.batch_size", "spec.gpus"}
+    assert fields == {"spec.name", "spec.settings.global_batch_size", "spec.gpus"}
     assert client.list_all() == []
 
 
@@ -173,9 +173,7 @@ def nodes(client: SchedulerClient) -> list[scheduling_pb2.Node]:
 def test_predictions_are_asked_shown_and_their_outcomes_told(tmp_path: Path) -> None:
     with (
         FakePredictor() as predictor,
-        SchedulerProcess(
-            tmp_path, arguments=("--predictor-address", predictor.address, "--policy", "fifo", *QUICK)
-        ) as process,
+        SchedulerProcess(tmp_path, arguments=("--predictor", predictor.address, "--policy", "fifo", *QUICK)) as process,
         SchedulerClient(process.address) as client,
         FakeAgent(process.address) as agent,
     ):
@@ -183,7 +181,7 @@ def test_predictions_are_asked_shown_and_their_outcomes_told(tmp_path: Path) -> 
         job = client.wait_for_phase("job-1", "RUNNING")
         assert [prediction.utilization_ratio.value for prediction in job.predictions] == [0.4]
         assert predictor.job_questions[0].device == "fake-gpu"
-        assert 8 in predictor.job_questions[0].sub_batches
+        assert 8 in predictor.job_questions[0].micro_batch_sizes
         wait_until(lambda: client.get("job-1").steps_done > 120, what="a second and more of clean windows")
         agent.finish(agent.running()[0])
         client.wait_for_phase("job-1", "FINISHED")
@@ -205,7 +203,7 @@ class GenericPredictor(FakePredictor):
 def test_jobs_run_alone_on_a_gpu_that_nobody_knows(tmp_path: Path) -> None:
     with (
         GenericPredictor() as predictor,
-        SchedulerProcess(tmp_path, arguments=("--predictor-address", predictor.address, *QUICK)) as process,
+        SchedulerProcess(tmp_path, arguments=("--predictor", predictor.address, *QUICK)) as process,
         SchedulerClient(process.address) as client,
         FakeAgent(process.address, device="NVIDIA X990") as agent,
     ):
@@ -221,7 +219,7 @@ def test_jobs_run_alone_on_a_gpu_that_nobody_knows(tmp_path: Path) -> None:
 
 
 def test_a_predictor_that_is_down_only_costs_sharing(tmp_path: Path) -> None:
-    arguments = ("--predictor-address", "127.0.0.1:1", "--policy", "fifo", "--predictor-deadline-ms", "1500")
+    arguments = ("--predictor", "127.0.0.1:1", "--policy", "fifo", "--predictor-deadline-ms", "1500")
     with (
         SchedulerProcess(tmp_path, arguments=arguments) as process,
         SchedulerClient(process.address) as client,
@@ -272,8 +270,8 @@ def test_health_metrics_and_a_drained_end(scheduler: SchedulerProcess, client: S
         metrics = urllib.request.urlopen(f"{base}/metrics", timeout=10).read().decode()
         assert "cotenant_scheduler_first_wait_seconds_count 1.0" in metrics
         assert scheduler.terminate() == 0
-    submitted = [line for line in scheduler.log_lines() if line.get("kind") == "JobSubmitted"]
-    assert [line["job_id"] for line in submitted] == ["job-1"]
+    submitted = [line for line in scheduler.log_lines() if line["fields"].get("kind") == "JobSubmitted"]
+    assert [line["fields"]["job_id"] for line in submitted] == ["job-1"]
     assert "train.py" not in scheduler.log_file.read_text()
 
 
@@ -315,7 +313,7 @@ def test_decisions_on_a_snapshot_are_the_same_live_and_offline(client: Scheduler
         ],
         pending=[
             scheduling_pb2.SnapshotPending(
-                job=scheduling_pb2.SnapshotJob(job_id=job_id, gpus=1, batch=8, steps_total=5)
+                job=scheduling_pb2.SnapshotJob(job_id=job_id, gpus=1, global_batch_size=8, steps_total=5)
             )
             for job_id in ("a", "b")
         ],
@@ -323,7 +321,7 @@ def test_decisions_on_a_snapshot_are_the_same_live_and_offline(client: Scheduler
     answer = client.stub.Decide(scheduling_pb2.DecideRequest(snapshot=snapshot, policy="fifo"), timeout=20)
     assert [(one.job_id, one.WhichOneof("action")) for one in answer.decisions] == [("a", "start"), ("b", "hold")]
     assert client.list_all() == []
-    snapshot.pending[0].job.key = "known"
+    snapshot.pending[0].job.job_key = "known"
     graphless = client.stub.Decide(scheduling_pb2.DecideRequest(snapshot=snapshot, policy="fifo"), timeout=20)
     assert [(one.job_id, one.WhichOneof("action")) for one in graphless.decisions] == [("a", "start"), ("b", "hold")]
     assert [warning.code for warning in graphless.warnings] == ["NO_GRAPH"]

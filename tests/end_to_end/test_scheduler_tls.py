@@ -28,7 +28,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scheduler(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchedulerProcess]:
-    arguments = ["--predictor-address", "", "--policy", "fifo", "--client-ca-file", str(certificates / "ca.pem")]
+    arguments = ["--predictor", "", "--policy", "fifo", "--client-ca-file", str(certificates / "ca.pem")]
     arguments += ["--tls-certificate-file", str(certificates / "server.pem")]
     arguments += ["--tls-key-file", str(certificates / "server.key")]
     with SchedulerProcess(tmp_path_factory.mktemp("scheduler"), arguments=arguments) as process:

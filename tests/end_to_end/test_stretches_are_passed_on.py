@@ -12,12 +12,12 @@ from tests.support.fake_predictor import FakePredictor
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
 
 
-def stretch(name: str) -> resources_pb2.MeasuredStretch:
-    return resources_pb2.MeasuredStretch(stretch_id=name, steps=10)
+def stretch(name: str) -> resources_pb2.MeasurementWindow:
+    return resources_pb2.MeasurementWindow(window_id=name, steps=10)
 
 
 def arguments(predictor: FakePredictor) -> tuple[str, ...]:
-    return ("--predictor-address", predictor.address, "--policy", "fifo", "--progress-interval-ms", "50")
+    return ("--predictor", predictor.address, "--policy", "fifo", "--progress-interval-ms", "50")
 
 
 def has_measured_a_second(client: SchedulerClient, job_id: str) -> bool:
@@ -33,7 +33,7 @@ def test_stretches_of_open_nodes_arrive_and_of_private_ones_do_not(tmp_path: Pat
     ):
         wait_until(lambda: private.acks > 20 and agent.acks > 20, what="heartbeats of both nodes")
         wait_until(lambda: predictor.stretches, what="a stretch")
-        assert {item.stretch_id for item in predictor.stretches} == {"open"}
+        assert {item.window_id for item in predictor.stretches} == {"open"}
         assert agent.errors == private.errors == []
 
 
@@ -46,7 +46,7 @@ def test_outcomes_are_told_of_open_jobs_and_not_of_private_ones(tmp_path: Path) 
     ):
         told: list[str] = []
         for number, is_private in enumerate((True, False), start=1):
-            settings = {"batch_size": 8 * number}
+            settings = {"global_batch_size": 8 * number}
             spec: dict[str, Any] = {
                 "graph_sha256": "ab" * 32,
                 "steps_total": 1_000,

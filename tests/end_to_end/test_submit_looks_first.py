@@ -28,7 +28,7 @@ def predictor() -> Iterator[FakePredictor]:
 
 @pytest.fixture
 def scheduler(tmp_path: Path, predictor: FakePredictor) -> Iterator[SchedulerProcess]:
-    with SchedulerProcess(tmp_path, arguments=("--predictor-address", predictor.address)) as process:
+    with SchedulerProcess(tmp_path, arguments=("--predictor", predictor.address)) as process:
         yield process
 
 
@@ -79,7 +79,7 @@ def test_what_fits_on_no_device_is_refused_and_what_may_not_fit_is_warned_of(
         assert refused(client, validate_only=True, **GRAPH) == "FITS_NO_DEVICE"
         assert client.list_all() == []
         predictor.memory_bytes = 15 * GIB
-        other: dict[str, Any] = {**GRAPH, "settings": {"batch_size": 4}}
+        other: dict[str, Any] = {**GRAPH, "settings": {"global_batch_size": 4}}
         request_id = str(uuid.uuid4())
         first = client.answer_to(request_id=request_id, **other)
         assert [warning.code for warning in first.warnings] == ["MEMORY_MAY_NOT_FIT"]

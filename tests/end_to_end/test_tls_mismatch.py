@@ -14,12 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from cotenant import tls_probe
 from cotenant.cli.main import run
+from cotenant.job_settings import JobSettings
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.commands.predictor_link import look_at_predictor, predictor_channel
 from scheduler_service.core.commands import RequestPrediction
@@ -27,6 +29,7 @@ from scheduler_service.errors import PredictorError
 from scheduler_service.settings import Settings
 from tests.support.agent import wait_until
 from tests.support.certificates import make_authority, make_certificate, make_expired_certificate
+from tests.support.log_schema import read_lines
 from tests.support.scheduler_process import SchedulerProcess
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
@@ -198,14 +201,14 @@ def test_a_port_that_never_finishes_its_greeting_is_left(certificates: Path, mon
 
 @pytest.fixture(scope="module")
 def scheduler(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchedulerProcess]:
-    arguments = ["--predictor-address", "", "--policy", "fifo", "--client-ca-file", str(certificates / "ca.pem")]
+    arguments = ["--predictor", "", "--policy", "fifo", "--client-ca-file", str(certificates / "ca.pem")]
     arguments += ["--tls-certificate-file", str(certificates / "server.pem")]
     arguments += ["--tls-key-file", str(certificates / "server.key")]
     with SchedulerProcess(tmp_path_factory.mktemp("scheduler"), arguments=arguments) as process:
         yield process
 
 
-def agent_log(scheduler: SchedulerProcess, folder: Path, *flags: str, failures: int) -> list[str]:
+def agent_log(scheduler: SchedulerProcess, folder: Path, *flags: str, failures: int) -> str:
     """The lines that an agent leaves until its conversation has failed a few times."""
     log = folder / "agent.log"
     command = [sys.executable, "-m", "cotenant_agent", "run", "--scheduler", scheduler.address, "--node-id", "node-7"]
@@ -217,52 +220,57 @@ def agent_log(scheduler: SchedulerProcess, folder: Path, *flags: str, failures: 
     finally:
         process.terminate()
         process.wait(timeout=30)
-    return log.read_text().splitlines()
+    return log.read_text()
+
+
+def failures_in(log: str) -> list[dict[str, Any]]:
+    """What the failed conversations told; every line is a record: nothing of Python or gRPC about tasks left over."""
+    broken = [line for line in read_lines(log, "agent") if line["event"] == "conversation_broken"]
+    assert {line["level"] for line in broken} == {"error"}
+    return [line["fields"] for line in broken]
 
 
 @pytest.mark.parametrize(
     ("names", "told"),
     [
-        (("ca.pem",), ("TLS mismatch: the scheduler at", "--tls-certificate and --tls-key")),
-        ((), ("and was spoken to in plain text", "--tls-ca")),
-        (("other/ca.pem",), ("was not signed by", "--tls-ca")),
+        (("ca.pem",), ("TLS mismatch: the scheduler at", "--tls-certificate-file and --tls-key-file")),
+        ((), ("and was spoken to in plain text", "--tls-ca-file")),
+        (("other/ca.pem",), ("was not signed by", "--tls-ca-file")),
     ],
 )
 def test_the_agent_s_log_names_the_mismatch(
     scheduler: SchedulerProcess, certificates: Path, tmp_path: Path, names: tuple[str, ...], told: tuple[str, str]
 ) -> None:
-    flags = ["--tls-ca", str(certificates / names[0])] if names else []
-    lines = [json.loads(line) for line in agent_log(scheduler, tmp_path, *flags, failures=2)]
-    broken = [line for line in lines if line["event"] == "conversation_broken"]
-    assert {line["level"] for line in broken} == {"error"}
-    assert all(told[0] in line["reason"] for line in broken)
-    assert all(told[1] in line["remedy"] and "-file" not in line["remedy"] for line in broken)
+    flags = ["--tls-ca-file", str(certificates / names[0])] if names else []
+    broken = failures_in(agent_log(scheduler, tmp_path, *flags, failures=2))
+    assert all(told[0] in fields["reason"] and told[1] in fields["remedy"] for fields in broken)
 
 
 def test_the_agent_is_told_what_its_certificate_must_name(
     scheduler: SchedulerProcess, certificates: Path, tmp_path: Path
 ) -> None:
-    own = ["--tls-certificate", str(certificates / "user.pem"), "--tls-key", str(certificates / "user.key")]
-    lines = agent_log(scheduler, tmp_path, "--tls-ca", str(certificates / "ca.pem"), *own, failures=5)
-    # Every line is a record: nothing of Python or gRPC about tasks that nobody ended.
-    broken = [found for found in map(json.loads, lines) if found["event"] == "conversation_broken"]
-    assert {line["level"] for line in broken} == {"error"}
-    for line in broken:
-        assert "does not name node 'node-7', it names 'user'" in line["reason"]
-        assert "subjectAltName=DNS:node-7" in line["reason"]
-        assert "--node-id" in line["reason"]
+    own = ["--tls-certificate-file", str(certificates / "user.pem"), "--tls-key-file", str(certificates / "user.key")]
+    lines = agent_log(scheduler, tmp_path, "--tls-ca-file", str(certificates / "ca.pem"), *own, failures=5)
+    for fields in failures_in(lines):
+        assert "does not name node 'node-7', it names 'user'" in fields["reason"]
+        assert "subjectAltName=DNS:node-7" in fields["reason"]
+        assert "--node-id" in fields["reason"]
 
 
 def test_failed_handshakes_leave_no_line_that_is_not_json(scheduler: SchedulerProcess, certificates: Path) -> None:
     assert run(["ps", "--scheduler", scheduler.address]) == 5
     assert run(["ps", "--scheduler", scheduler.address, *flags_of(certificates, ("other/ca.pem",))]) == 5
-    for line in scheduler.log_file.read_text().splitlines():
-        assert json.loads(line)["msg"]
+    assert scheduler.log_lines()
 
 
 def test_the_scheduler_says_which_certificate_the_predictor_wants(certificates: Path) -> None:
     question = RequestPrediction(
-        key="k", device="d", device_memory_bytes=1, graph_sha256="ab" * 32, settings={"batch_size": "8"}, sub_batches=()
+        key="k",
+        device="d",
+        device_memory_bytes=1,
+        graph_sha256="ab" * 32,
+        settings=JobSettings(global_batch_size=8),
+        micro_batch_sizes=(),
     )
 
     async def ask(settings: Settings) -> str:
@@ -276,10 +284,11 @@ def test_the_scheduler_says_which_certificate_the_predictor_wants(certificates: 
         return ""
 
     with serving(certificates, CASES[5]) as address:
-        trusting = Settings(predictor_address=address, predictor_ca_file=str(certificates / "ca.pem"))
-        shown = str(certificates / "user.pem"), str(certificates / "user.key")
-        showing = replace(trusting, predictor_certificate_file=shown[0], predictor_key_file=shown[1])
+        trusting = Settings(predictor=address, tls_ca_file=certificates / "ca.pem")
+        showing = replace(
+            trusting, tls_certificate_file=certificates / "user.pem", tls_key_file=certificates / "user.key"
+        )
         told = asyncio.run(ask(trusting))
         assert told.startswith("PREDICTOR_UNAVAILABLE TLS mismatch: the predictor at")
-        assert "--predictor-certificate-file and --predictor-key-file" in told
+        assert "--tls-certificate-file and --tls-key-file" in told
         assert asyncio.run(ask(showing)).startswith("PREDICTOR_UNIMPLEMENTED")

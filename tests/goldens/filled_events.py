@@ -10,6 +10,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from google.protobuf.json_format import MessageToDict
 
+from cotenant.job_settings import JobSettings
+from cotenant.job_settings_message import unchecked_settings
 from cotenant.v1 import resources_pb2, scheduling_pb2
 from scheduler_service.core.codec import EVENT_KINDS
 from scheduler_service.core.events import Event
@@ -45,8 +47,14 @@ def _field_value(name: str, hint: Any) -> Any:
     if name in _SPEC_FIELDS:
         return as_json(scheduling_pb2.JobSpec)
     if name in _SETTINGS_FIELDS:
-        return as_json(resources_pb2.JobSettings)
+        return filled_settings()
     return filled(hint)
+
+
+def filled_settings() -> JobSettings:
+    """Settings of which every one is set."""
+    message = filled_variants(resources_pb2.JobSettings.DESCRIPTOR)[0]
+    return unchecked_settings(message)  # type: ignore[arg-type]
 
 
 def as_json(message: Any) -> dict[str, Any]:

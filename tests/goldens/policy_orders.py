@@ -99,7 +99,7 @@ def _order_line(order: Command) -> str:
     """An order in words that no renaming of classes or fields touches; empty for questions and timers."""
     if isinstance(order, LaunchJob):
         gpu_ids = [[part.gpu_id, part.rank] for part in order.assignments]
-        sizes = [order.sub_batch, order.accumulation_steps, order.memory_limit_bytes, order.steps_done]
+        sizes = [order.micro_batch_size, order.accumulation_steps, order.memory_limit_bytes, order.steps_done]
         return json.dumps(["launch", order.job_id, order.attempt, order.node_id, gpu_ids, sizes])
     if isinstance(order, StopJob):
         return json.dumps(["stop", order.job_id, order.attempt, order.checkpoint, order.cause])

@@ -23,7 +23,7 @@ from tests.support.measured_dataset import DEVICE, graphs
 from tests.support.predictor_service import trained_store
 
 START_S = 90.0
-SETTINGS = resources_pb2.JobSettings(batch_size=32, optimizer=resources_pb2.OPTIMIZER_ADAM)
+SETTINGS = resources_pb2.JobSettings(global_batch_size=32, optimizer=resources_pb2.OPTIMIZER_ADAM)
 
 
 @contextmanager
@@ -61,14 +61,16 @@ def write_state(state: Path) -> dict[str, Any]:
             prediction_id=answer.prediction_id, step_ms_mean=3.0, memory_peak_bytes=50_000_000, window_ms=20_000
         )
         recorded = stub.RecordOutcomes(messages.RecordOutcomesRequest(request_id="first", outcomes=[outcome]))
-        kept = stub.RecordStretches(messages.RecordStretchesRequest(stretches=[_stretch(sha256)]), timeout=30)
+        kept = stub.RecordMeasurementWindows(
+            messages.RecordMeasurementWindowsRequest(measurement_windows=[_stretch(sha256)]), timeout=30
+        )
     assert (recorded.recorded, kept.recorded) == (1, 1)
     return {
         "graph_sha256": sha256,
         "prediction_id": answer.prediction_id,
         "model_version": answer.model_version,
         "job_key": answer.job_key,
-        "stretch_id": _stretch(sha256).stretch_id,
+        "stretch_id": _stretch(sha256).window_id,
     }
 
 
@@ -77,9 +79,9 @@ def question(sha256: str) -> messages.PredictJobRequest:
     return messages.PredictJobRequest(graph_sha256=sha256, settings=SETTINGS, device=DEVICE)
 
 
-def stretches_again(sha256: str) -> messages.RecordStretchesRequest:
+def stretches_again(sha256: str) -> messages.RecordMeasurementWindowsRequest:
     """What was handed in before, with the same id."""
-    return messages.RecordStretchesRequest(stretches=[_stretch(sha256)])
+    return messages.RecordMeasurementWindowsRequest(measurement_windows=[_stretch(sha256)])
 
 
 def _upload(stub: prediction_pb2_grpc.PredictionServiceStub) -> str:
@@ -87,13 +89,13 @@ def _upload(stub: prediction_pb2_grpc.PredictionServiceStub) -> str:
     return stub.UploadGraph(iter([messages.UploadGraphRequest(chunk=content)]), timeout=30).graph_sha256
 
 
-def _stretch(sha256: str) -> resources_pb2.MeasuredStretch:
-    return resources_pb2.MeasuredStretch(
-        stretch_id=f"{7:032x}",
+def _stretch(sha256: str) -> resources_pb2.MeasurementWindow:
+    return resources_pb2.MeasurementWindow(
+        window_id=f"{7:032x}",
         campaign="collected_0123abcd",
         device=DEVICE,
         job=resources_pb2.MeasuredJob(graph_sha256=sha256, settings=SETTINGS),
-        sub_batch=32,
+        micro_batch_size=32,
         steps=4_000,
         window_ms=20_000,
         utilization_ratio=0.7,

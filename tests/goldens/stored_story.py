@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cotenant.v1 import resources_pb2, scheduling_pb2
+from cotenant.job_settings import stored_settings
+from cotenant.v1 import scheduling_pb2
 from scheduler_service.core import events
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.records import Phase
-from tests.goldens.filled_events import as_json
+from tests.goldens.filled_events import as_json, filled_settings
 from tests.support.engine_play import Play
 from tests.support.scheduling import DEVICE, GIB, all_pairs, job, node, pair, prediction
 
@@ -43,7 +44,7 @@ def told_story() -> RecordedPlay:
 
 
 def _begin(play: RecordedPlay) -> None:
-    launch, settings = as_json(scheduling_pb2.JobSpec), as_json(resources_pb2.JobSettings)
+    launch, settings = as_json(scheduling_pb2.JobSpec), filled_settings()
     play.tell(events.PolicyChosen, policy="sjf_bsbf", parameters={})
     play.tell(events.NodeJoined, node=node("n0", 1))
     for number, steps in ((1, 100), (2, 200)):
@@ -149,7 +150,7 @@ def _job_truth(engine: SchedulerEngine, job_id: str) -> dict[str, Any]:
         "restarts": record.restarts,
         "exit": [record.exit_class, record.exit_code, record.exit_detail],
         "reason": decision.reason.code if decision is not None else record.reason.code,
-        "launch": record.launch,
-        "settings": record.settings,
+        "launch": {name: item for name, item in record.launch.items() if name != "settings"},
+        "settings": stored_settings(record.settings) if record.settings is not None else {},
         "graph_sha256": record.graph_sha256,
     }

@@ -11,7 +11,16 @@ from tests.goldens.filled_messages import contract_messages, encoded, message_cl
 from tests.goldens.write_goldens import GOLDENS
 
 VARIANTS: dict[str, list[str]] = json.loads((GOLDENS / "wire_messages.json").read_text())
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    "cotenant.v1.MeasuredStretch": "cotenant.v1.MeasurementWindow",
+    "cotenant.v1.RecordStretchesRequest": "cotenant.v1.RecordMeasurementWindowsRequest",
+    "cotenant.v1.RecordStretchesResponse": "cotenant.v1.RecordMeasurementWindowsResponse",
+    "cotenant.v1.RefusedStretch": "cotenant.v1.RefusedMeasurementWindow",
+    "cotenant.v1.SubBatchEstimate": "cotenant.v1.MicroBatchEstimate",
+    "cotenant.v1.SubBatchPoint": "cotenant.v1.MicroBatchMemory",
+    "cotenant.v1.StepPoint": "cotenant.v1.StepTime",
+    "cotenant.v1.Neighbour": "cotenant.v1.CoLocatedJob",
+}
 """Messages that have another name now, by the name in the golden; numbers and types of their fields are as before."""
 
 

@@ -51,5 +51,5 @@ def test_what_was_measured_then_is_still_told(predictor: prediction_pb2_grpc.Pre
 def test_a_stretch_that_was_kept_then_is_not_kept_twice(
     predictor: prediction_pb2_grpc.PredictionServiceStub,
 ) -> None:
-    answer = predictor.RecordStretches(stretches_again(TRUTH["graph_sha256"]), timeout=30)
-    assert (answer.recorded, answer.repeated_stretches) == (0, 1)
+    answer = predictor.RecordMeasurementWindows(stretches_again(TRUTH["graph_sha256"]), timeout=30)
+    assert (answer.recorded, answer.already_recorded) == (0, 1)

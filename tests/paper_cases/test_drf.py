@@ -15,7 +15,7 @@ def tasks(name: str, *, cpu_cores: float, gib: int, most: int = 8, server: TaskD
     """A job that takes any number of workers up to `most`."""
     return job(
         name,
-        batch=840,
+        global_batch_size=840,
         allowed_gpus=tuple(range(1, most + 1)),
         worker_demand=TaskDemand(cpu_cores=cpu_cores, host_memory_bytes=gib * GIB, gpus=1),
         server_demand=server,

@@ -87,7 +87,13 @@ def test_while_a_job_waits_nobody_grows() -> None:
 def test_the_engine_shrinks_the_running_job_and_starts_the_new_one_when_it_has_stopped() -> None:
     play = Play("elastic", gpus=2)
     profile = prediction("key", step_ms={(1, 2): 100_000.0, (2, 1): 90_000.0})
-    shape: dict[str, Any] = {"key": "key", "graph": "g", "batch": 2, "allowed_gpus": (1, 2), "steps_total": 1_000}
+    shape: dict[str, Any] = {
+        "key": "key",
+        "graph": "g",
+        "global_batch_size": 2,
+        "allowed_gpus": (1, 2),
+        "steps_total": 1_000,
+    }
     play.submit("old", **shape)
     play.tell(events.PredictionArrived, prediction=profile)
     play.tell(events.PairPredictionsFailed, device="standin", keys=("key",), code="DOWN")

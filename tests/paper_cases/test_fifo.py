@@ -24,7 +24,9 @@ KNOWN = store(
 def starts_of(*waiting: str, busy: tuple[str, ...] = ()) -> dict[str, list[str]]:
     """Jobs are written "a2" = job a on two GPUs, in order of arrival."""
     jobs = [
-        pending(job(name, key=f"key-{name[0]}", gpus=int(name[1]), batch=int(name[1])), submitted_at_ms=position)
+        pending(
+            job(name, key=f"key-{name[0]}", gpus=int(name[1]), global_batch_size=int(name[1])), submitted_at_ms=position
+        )
         for position, name in enumerate(waiting)
     ]
     holding = [running(job(f"r-{gpu_id}"), [gpu_id]) for gpu_id in busy]
@@ -50,7 +52,7 @@ def test_a_node_whose_host_is_full_is_none_of_the_nodes_that_a_job_may_span() ->
         replace(node("b", 2), cpu_cores=64.0),
         replace(node("c", 2), cpu_cores=64.0),
     )
-    wide = pending(job("wide", gpus=4, batch=4, cpu_cores=8.0))
+    wide = pending(job("wide", gpus=4, global_batch_size=4, cpu_cores=8.0))
     (start,) = unfolded(Fifo().decide(view(nodes=nodes, waiting=[wide], nodes_per_job_max=2)))
     assert isinstance(start, Start)
     assert [part.gpu_id for part in start.assignments] == ["b.0", "b.1", "c.0", "c.1"]

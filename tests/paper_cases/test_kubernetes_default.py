@@ -24,7 +24,10 @@ def test_a_job_keeps_its_number_while_it_waits_and_another_seed_draws_anew() -> 
 
 def test_section_6_a_a_job_for_two_gpus_starts_before_one_for_eight_that_came_earlier() -> None:
     holding = [running(job(f"r{index}"), [f"n0.{index}"]) for index in range(6)]
-    waiting = [pending(job("wide", gpus=8, batch=8), 0), pending(job("narrow", gpus=2, batch=2), 1)]
+    waiting = [
+        pending(job("wide", gpus=8, global_batch_size=8), 0),
+        pending(job("narrow", gpus=2, global_batch_size=2), 1),
+    ]
     decisions = list(
         unfolded(KubernetesDefault().decide(view(nodes=[node("n0", 8)], holding=holding, waiting=waiting)))
     )

@@ -17,7 +17,10 @@ NODES = (node("n0", [gpu("g0"), gpu("g1"), gpu("g2")]),)
 
 
 def starts_of(*waiting: str, held: dict[str, str], gpus: int = 1) -> dict[str, list[str]]:
-    jobs = [pending(job(f"j{index}", key=key, gpus=gpus, batch=gpus), index) for index, key in enumerate(waiting)]
+    jobs = [
+        pending(job(f"j{index}", key=key, gpus=gpus, global_batch_size=gpus), index)
+        for index, key in enumerate(waiting)
+    ]
     holding = [running(job(f"r-{gpu_id}", key=key), [gpu_id]) for gpu_id, key in held.items()]
     seen = view(nodes=NODES, waiting=jobs, holding=holding, predictions=KNOWN, now_ms=100)
     decisions = unfolded(OpportunisticBinPacking().decide(seen))

@@ -32,7 +32,7 @@ def demand(*, reserved_gib: float = 4, requirement: str = "sm_activity", floor: 
     """What a worker asks of 8 GiB; nothing is predicted of it unless something is stated."""
     resident = Resident(
         request=job("a", key="a", memory_floor_bytes=floor),
-        sub_batch=1,
+        micro_batch_size=1,
         memory_reserved_bytes=int(reserved_gib * GIB),
     )
     predictions = store([prediction("a", **known)] if known else [])

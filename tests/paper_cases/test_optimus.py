@@ -143,7 +143,7 @@ STEPS = {1: 100.0, 2: 60.0, 3: 50.0, 4: 30.0}
 
 
 def elastic(name: str, steps: int, counts: tuple[int, ...] = (1, 2, 4), **changes: Any) -> Any:
-    return job(name, key="key", gpus=1, allowed_gpus=counts, batch=12, steps_total=steps, **changes)
+    return job(name, key="key", gpus=1, allowed_gpus=counts, global_batch_size=12, steps_total=steps, **changes)
 
 
 KNOWN = store([prediction("key", step_ms={(count, -(-12 // count)): ms for count, ms in STEPS.items()})])

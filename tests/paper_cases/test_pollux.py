@@ -24,7 +24,7 @@ KNOWN = store(
 
 
 def elastic(name: str, key: str, **changes: Any) -> Any:
-    return job(name, key=key, batch=8, **{"gpus": 4, "allowed_gpus": (1, 2, 4), **changes})
+    return job(name, key=key, global_batch_size=8, **{"gpus": 4, "allowed_gpus": (1, 2, 4), **changes})
 
 
 def decided(policy: Pollux, now: SchedulingView) -> list[Decision]:

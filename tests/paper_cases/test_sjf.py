@@ -24,7 +24,13 @@ def waiting(names: str) -> list[PendingJob]:
     """Jobs are written "a2" = job a on two GPUs, in order of arrival, a second apart."""
     return [
         pending(
-            job(name, key=f"key-{name[0]}", gpus=int(name[1]), batch=int(name[1]), steps_total=STEPS[name[0]]),
+            job(
+                name,
+                key=f"key-{name[0]}",
+                gpus=int(name[1]),
+                global_batch_size=int(name[1]),
+                steps_total=STEPS[name[0]],
+            ),
             submitted_at_ms=position * 1_000,
         )
         for position, name in enumerate(names.split())
@@ -75,14 +81,14 @@ def test_an_aged_job_goes_first_and_lets_nobody_pass() -> None:
     assert starts(Sjf(aging_ms=10_000), "c9 b1", now_ms=10_000) == ["b1"]
 
 
-def test_equation_7_the_time_of_a_step_at_a_sub_batch_that_was_not_predicted() -> None:
+def test_equation_7_the_time_of_a_step_at_a_micro_batch_that_was_not_predicted() -> None:
     """Batch 32: a pass of 8 takes at most as long as one of 16, so four passes take at most twice two passes."""
-    request = job(batch=32, steps_total=10)
+    request = job(global_batch_size=32, steps_total=10)
     predicted = prediction(step_ms={(1, 32): 100.0, (1, 16): 120.0, (1, 1): 700.0})
     assert step_ms_of(request, predicted, gpus=1) == pytest.approx(100.0)
-    assert step_ms_of(request, predicted, gpus=1, sub_batch=16) == pytest.approx(120.0)
-    assert step_ms_of(request, predicted, gpus=1, sub_batch=8) == pytest.approx(240.0)
+    assert step_ms_of(request, predicted, gpus=1, micro_batch_size=16) == pytest.approx(120.0)
+    assert step_ms_of(request, predicted, gpus=1, micro_batch_size=8) == pytest.approx(240.0)
     assert step_ms_of(request, predicted, gpus=2) == pytest.approx(60.0)
-    assert step_ms_of(request, predicted, gpus=1, sub_batch=64) is None
+    assert step_ms_of(request, predicted, gpus=1, micro_batch_size=64) is None
     assert remaining_ms_of(request, predicted, steps_done=4, gpus=1) == pytest.approx(600.0)
     assert remaining_ms_of(request, None, steps_done=4, gpus=1) is None

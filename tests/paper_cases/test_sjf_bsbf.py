@@ -12,9 +12,9 @@ from scheduler_service.core.records import JobPrediction, PairPrediction, Share
 from scheduler_service.core.view import PendingJob, RunningJob
 from scheduler_service.policies.pairing.pair_sharing import (
     RunningBeside,
+    micro_batch_sizes_of,
     newcomer_end_ms,
     shared_sum_ms,
-    sub_batches_of,
     waiting_sum_ms,
 )
 from scheduler_service.policies.sjf_bsbf import SjfBsbf
@@ -61,7 +61,7 @@ def test_a_gang_goes_at_the_pace_of_its_slowest_gpu_until_that_partner_has_ended
     ("samples", "expected"), [(1, [1]), (2, [2, 1]), (8, [8, 4, 2, 1]), (6, [6, 3, 2, 1]), (5, [5, 3, 2, 1])]
 )
 def test_algorithm_2_halves_the_batch_down_to_one(samples: int, expected: list[int]) -> None:
-    assert list(sub_batches_of(samples)) == expected
+    assert list(micro_batch_sizes_of(samples)) == expected
 
 
 def decide(policy: SjfBsbf, waiting: PendingJob, holding: list[RunningJob], **facts: Any) -> Decision:
@@ -71,13 +71,13 @@ def decide(policy: SjfBsbf, waiting: PendingJob, holding: list[RunningJob], **fa
     return decision
 
 
-# The new job: batch 8, 100 steps; alone 100, 110, 130 or 170 s at sub-batches 8, 4, 2, 1, in 6, 4, 3 or 2 GiB.
+# The new job: batch 8, 100 steps; alone 100, 110, 130 or 170 s at micro-batches 8, 4, 2, 1, in 6, 4, 3 or 2 GiB.
 NEW_STEP_MS = {(1, 8): 1_000.0, (1, 4): 1_100.0, (1, 2): 1_300.0, (1, 1): 1_700.0}
 NEW_GIB = {8: 6, 4: 4, 2: 3, 1: 2}
 
 
 def new_prediction() -> JobPrediction:
-    points = {sub_batch: memory(gib)[1_000_000] for sub_batch, gib in NEW_GIB.items()}
+    points = {micro_batch_size: memory(gib)[1_000_000] for micro_batch_size, gib in NEW_GIB.items()}
     return prediction("new", step_ms=NEW_STEP_MS, memory=points)
 
 
@@ -85,7 +85,7 @@ def beside_old(*, old_gib: float, pairs: list[PairPrediction], old_steps: int = 
     """One GPU of 8 GiB; the old job needs a second per step."""
     return decide(
         SjfBsbf(),
-        pending(job("new", key="new", batch=8, steps_total=100, max_slowdown_ratio=9.0)),
+        pending(job("new", key="new", global_batch_size=8, steps_total=100, max_slowdown_ratio=9.0)),
         [running(job("old", key="old", steps_total=old_steps, max_slowdown_ratio=9.0), ["n0.0"])],
         jobs=[new_prediction(), prediction("old", step_ms={(1, 1): SECOND_MS}, memory=memory(old_gib))],
         pairs=pairs,
@@ -93,23 +93,23 @@ def beside_old(*, old_gib: float, pairs: list[PairPrediction], old_steps: int = 
 
 
 @pytest.mark.parametrize(
-    ("old_gib", "expected_sub_batch", "expected_passes"), [(2, 8, 1), (3.5, 4, 2), (4.5, 2, 4), (6, 1, 8)]
+    ("old_gib", "expected_micro_batch_size", "expected_passes"), [(2, 8, 1), (3.5, 4, 2), (4.5, 2, 4), (6, 1, 8)]
 )
-def test_algorithm_2_takes_the_largest_sub_batch_that_fits_where_all_slow_down_alike(
-    old_gib: float, expected_sub_batch: int, expected_passes: int
+def test_algorithm_2_takes_the_largest_micro_batch_that_fits_where_all_slow_down_alike(
+    old_gib: float, expected_micro_batch_size: int, expected_passes: int
 ) -> None:
     start = beside_old(old_gib=old_gib, pairs=all_pairs(["new", "old"], 0.1))
     assert isinstance(start, Start)
-    assert (start.sub_batch, start.accumulation_steps) == (expected_sub_batch, expected_passes)
+    assert (start.micro_batch_size, start.accumulation_steps) == (expected_micro_batch_size, expected_passes)
     assert start.reason.code == ("STARTS_SHARED" if expected_passes == 1 else "STARTS_SHARED_IN_PASSES")
 
 
-def test_algorithm_2_takes_a_smaller_sub_batch_where_that_disturbs_less() -> None:
+def test_algorithm_2_takes_a_smaller_micro_batch_where_that_disturbs_less() -> None:
     """At 8: old ends at 110, new at 110 + (100 - 110/1.3) = 125.4; at 4: 110 and 120."""
-    pairs = [*all_pairs(["new", "old"], 0.1), pair("new", "old", 0.3, sub_batch=8)]
+    pairs = [*all_pairs(["new", "old"], 0.1), pair("new", "old", 0.3, micro_batch_size=8)]
     start = beside_old(old_gib=2, pairs=pairs)
     assert isinstance(start, Start)
-    assert start.sub_batch == 4
+    assert start.micro_batch_size == 4
 
 
 def test_algorithm_2_without_room_for_a_single_sample_the_job_waits() -> None:
@@ -163,9 +163,9 @@ def gang(gpus: int, *, nodes_gpus: int = 4, slowdown: float = 0.1) -> Decision:
     keys = ["p", "q", "new"]
     return decide(
         SjfBsbf(),
-        pending(job("new", key="new", gpus=gpus, batch=gpus, steps_total=60)),
+        pending(job("new", key="new", gpus=gpus, global_batch_size=gpus, steps_total=60)),
         [
-            running(job("p", key="p", gpus=2, batch=2, steps_total=100), ["n0.0", "n0.1"]),
+            running(job("p", key="p", gpus=2, global_batch_size=2, steps_total=100), ["n0.0", "n0.1"]),
             running(job("q", key="q", steps_total=50), ["n0.2"]),
         ],
         nodes=[node("n0", nodes_gpus)],
@@ -202,7 +202,7 @@ def test_a_gang_whose_pairs_are_worth_it_one_by_one_is_weighed_as_a_whole(rechec
     step_ms = {(1, 1): SECOND_MS, (3, 1): SECOND_MS}
     found = decide(
         SjfBsbf(recheck_gang=recheck),
-        pending(job("new", key="new", gpus=3, batch=3, steps_total=100)),
+        pending(job("new", key="new", gpus=3, global_batch_size=3, steps_total=100)),
         [
             running(job(f"r{index}", key="old", steps_total=20, max_slowdown_ratio=0.9), [f"n0.{index}"])
             for index in range(3)
@@ -214,11 +214,11 @@ def test_a_gang_whose_pairs_are_worth_it_one_by_one_is_weighed_as_a_whole(rechec
     assert found.reason.code == expected
 
 
-def test_all_workers_of_a_gang_use_the_smallest_sub_batch_that_one_of_them_needs() -> None:
+def test_all_workers_of_a_gang_use_the_smallest_micro_batch_that_one_of_them_needs() -> None:
     """8 samples per GPU: beside 2 GiB they fit at once, beside 3.5 GiB only 4 of them."""
     start = decide(
         SjfBsbf(),
-        pending(job("new", key="new", gpus=2, batch=16, steps_total=100)),
+        pending(job("new", key="new", gpus=2, global_batch_size=16, steps_total=100)),
         [
             running(job("light", key="light", steps_total=100), ["n0.0"]),
             running(job("heavy", key="heavy", steps_total=100), ["n0.1"]),
@@ -232,7 +232,7 @@ def test_all_workers_of_a_gang_use_the_smallest_sub_batch_that_one_of_them_needs
         pairs=all_pairs(["new", "light", "heavy"], 0.1),
     )
     assert isinstance(start, Start)
-    assert (start.sub_batch, start.accumulation_steps) == (4, 2)
+    assert (start.micro_batch_size, start.accumulation_steps) == (4, 2)
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(1, ["w1"]), (2, ["w1", "w2"]), (3, ["w1", "w2"])])

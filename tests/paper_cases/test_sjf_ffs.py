@@ -20,7 +20,15 @@ KNOWN = store(
 def starts_of(names: str, *, jobs_on_gpus: str, share: Share = Share.SAFE) -> dict[str, list[str]]:
     """Jobs are written "a2" = job a on two GPUs; GPUs "021" = the first is free, the second holds two jobs, ..."""
     waiting = [
-        pending(job(name, key=f"key-{name[0]}", gpus=int(name[1]), batch=int(name[1]), steps_total=LENGTHS[name[0]]))
+        pending(
+            job(
+                name,
+                key=f"key-{name[0]}",
+                gpus=int(name[1]),
+                global_batch_size=int(name[1]),
+                steps_total=LENGTHS[name[0]],
+            )
+        )
         for name in names.split()
     ]
     holding = [

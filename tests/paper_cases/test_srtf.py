@@ -19,7 +19,7 @@ KNOWN = store([prediction("key", step_ms={(gpus, 1): STEP_MS for gpus in (1, 2, 
 
 def sized(name: str, steps: int, gpus: int = 1, **changes: Any) -> Any:
     """A job whose every step takes a second."""
-    return job(name, key="key", gpus=gpus, batch=gpus, steps_total=steps, **changes)
+    return job(name, key="key", gpus=gpus, global_batch_size=gpus, steps_total=steps, **changes)
 
 
 def decided(policy: Srtf, **facts: Any) -> list[Decision]:

@@ -13,7 +13,7 @@ KNOWN = store([prediction("key", step_ms={(gpus, 1): 1_000.0 for gpus in (1, 2, 
 
 
 def steps(name: str, count: int, gpus: int = 1, **changes: Any) -> Any:
-    return job(name, key="key", gpus=gpus, batch=gpus, steps_total=count, **changes)
+    return job(name, key="key", gpus=gpus, global_batch_size=gpus, steps_total=count, **changes)
 
 
 def places(**facts: Any) -> dict[str, list[str]]:

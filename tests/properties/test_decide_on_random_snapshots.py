@@ -56,8 +56,8 @@ def test_broken_snapshots_get_an_answer_that_can_be_carried_out_or_are_refused(p
         ("nodes.cpu_cores", float("nan"), "snapshot.nodes.cpu_cores: of n0 must be from 0 to 100,000, not nan"),
         ("job_predictions.utilization_ratio", 85.0, "utilization_ratio: of k0 on V100 must be from 0 to 1, not 85.0"),
         ("job_predictions.level", 77, "snapshot.job_predictions.level: of k0 on V100 is no EstimateLevel"),
-        ("job_predictions.steps.workers", 2**31 - 1, "steps.workers: of k0 on V100 must be from 0 to 1,024"),
-        ("job_predictions.steps.step_ms", 0.0, "steps.step_ms: of k0 on V100 must be from 1e-06 to"),
+        ("job_predictions.step_times.workers", 2**31 - 1, "step_times.workers: of k0 on V100 must be from 0 to 1,024"),
+        ("job_predictions.step_times.step_ms", 0.0, "step_times.step_ms: of k0 on V100 must be from 1e-06 to"),
         ("pair_predictions.slowdown_ratio", float("inf"), "slowdown_ratio: of k0 beside k0 must be from -1 to"),
         ("pending.not_before_ms", -1, "snapshot.pending.not_before_ms: of j must be from 0 to"),
         ("pending.job.memory_floor_bytes", -1, "snapshot.job.memory_floor_bytes: of j must be from 0 to"),
@@ -67,9 +67,9 @@ def test_what_no_cluster_has_is_named_and_costs_its_own_row(path: str, value: fl
     snapshot = scheduling_pb2.Snapshot()
     snapshot.nodes.add(node_id="n0", schedulable=True).gpus.add(gpu_id="g0.0", device="V100", memory_bytes=1)
     snapshot.pending.add().job.job_id = "j"
-    prediction = snapshot.job_predictions.add(key="k0", device="V100")
-    prediction.steps.add(workers=1, servers=1, step_ms=1.0)
-    snapshot.pair_predictions.add(victim_key="k0", other_key="k0", device="V100")
+    prediction = snapshot.job_predictions.add(job_key="k0", device="V100")
+    prediction.step_times.add(workers=1, servers=1, step_ms=1.0)
+    snapshot.pair_predictions.add(victim_job_key="k0", other_job_key="k0", device="V100")
     *parents, name = path.split(".")
     message = snapshot
     for parent in parents:

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cotenant.job_settings import JobSettings
 from predictor_service.features.devices import find_device_type
-from predictor_service.features.job_settings import JobSettings
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.observed_jobs import ObservedJob, ObservedJobs, weigh_observed
 from predictor_service.inference.observed_pairs import ObservedPairs
@@ -99,7 +99,7 @@ class Measured(NamedTuple):
 _JOBS = tuple(
     PairJob(
         job_id=f"j{number}",
-        settings=JobSettings(batch_size=1),
+        settings=JobSettings(global_batch_size=1),
         known_step_ms=10.0 * (number + 1),
         known_utilization_ratio=0.3 * (number + 1),
         known_memory_bytes=1e6,

@@ -15,14 +15,14 @@ KEY, SUB_BATCH, RATIO = st.sampled_from(KEYS), st.sampled_from((0, 4)), st.sampl
 Change = Callable[[PredictionStore], object]
 
 
-def told(victim: str, other: str, sub_batch: int, ratio: float) -> Change:
+def told(victim: str, other: str, micro_batch_size: int, ratio: float) -> Change:
     pair = PairPrediction(
         victim_key=victim,
         other_key=other,
         device="d",
         slowdown_ratio=ratio,
         upper_ratio=ratio,
-        sub_batch=sub_batch,
+        micro_batch_size=micro_batch_size,
         model_version=f"m{ratio}",
     )
     return lambda store: store.put_pair(pair)
@@ -48,7 +48,7 @@ CHANGES = st.lists(
 
 
 def answers(store: PredictionStore) -> list[PairPrediction | None]:
-    return [store.pair(one, two, "d", sub_batch) for one in KEYS for two in KEYS for sub_batch in (0, 4)]
+    return [store.pair(one, two, "d", micro_batch_size) for one in KEYS for two in KEYS for micro_batch_size in (0, 4)]
 
 
 @settings(max_examples=150, deadline=None)

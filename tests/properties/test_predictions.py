@@ -7,7 +7,8 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from predictor_service.inference.batch_curve import GRID, largest_within
+from predictor_service.inference.batch_curve import largest_within
+from predictor_service.inference.measured_graph import GRID
 from predictor_service.inference.records import JobQuestion
 from predictor_service.selection.conformal import calibrate
 from tests.support.measured_dataset import DEVICE, FAMILIES, graphs, job_settings
@@ -56,9 +57,9 @@ def test_a_batch_that_does_not_fit_is_answered_with_its_risk(family: str, batch:
 @patient
 @given(families, st.integers(1, 64), st.integers(1, 64))
 def test_several_passes_never_take_longer_than_as_many_steps(family: str, size: int, passes: int) -> None:
-    question = dataclasses.replace(ask(family, size * passes), sub_batches=(size,))
+    question = dataclasses.replace(ask(family, size * passes), micro_batch_sizes=(size,))
     whole = PREDICTOR.predict_job(ask(family, size)).step_ms
-    step = PREDICTOR.predict_job(question).sub_batches[0].step_ms
+    step = PREDICTOR.predict_job(question).micro_batches[0].step_ms
     assert whole.value <= step.value * (1 + 1e-9)
     assert step.value <= step.upper
     assert step.value <= passes * whole.value * (1 + 1e-9)

@@ -44,12 +44,12 @@ def specification(secrets: list[str]) -> scheduling_pb2.JobSpec:
         environment={variable: value},
         progress_regex=pattern,
         graph_sha256="ab" * 32,
-        settings=resources_pb2.JobSettings(batch_size=16, optimizer=resources_pb2.OPTIMIZER_ADAM),
+        settings=resources_pb2.JobSettings(global_batch_size=16, optimizer=resources_pb2.OPTIMIZER_ADAM),
         steps_total=100,
     )
 
 
-def measured_by_an_agent(secrets: list[str]) -> list[resources_pb2.MeasuredStretch]:
+def measured_by_an_agent(secrets: list[str]) -> list[resources_pb2.MeasurementWindow]:
     """Takes two jobs through the agent's own code, from the order to start them to what a heartbeat carries."""
     tenants = []
     for number, job_id in enumerate((secrets[0], secrets[8])):
@@ -57,7 +57,7 @@ def measured_by_an_agent(secrets: list[str]) -> list[resources_pb2.MeasuredStret
             key=node_agent_pb2.AttemptKey(job_id=job_id, attempt=1, fence=number),
             spec=specification(secrets),
             assignments=[scheduling_pb2.Assignment(gpu_id="gpu-of-" + secrets[1])],
-            sub_batch=16,
+            micro_batch_size=16,
         )
         request = launch_from_message(launch)
         tenants.append(Tenant(key=request.key, gpu_ids=request.gpu_ids, job=request.measured_job))
@@ -93,7 +93,7 @@ def test_no_name_user_path_or_command_is_ever_stored_or_exported(secrets: list[s
         folder = Path(name)
         with closing(ProfileStore(folder / "profiles.sqlite")) as store:
             answer = record_stretches(
-                prediction_pb2.RecordStretchesRequest(stretches=messages), store, lambda new: None
+                prediction_pb2.RecordMeasurementWindowsRequest(measurement_windows=messages), store, lambda new: None
             )
             assert answer.recorded == 4
             stretches = [item.stretch for item in store.read() if item.stretch is not None]
@@ -109,16 +109,16 @@ def test_no_name_user_path_or_command_is_ever_stored_or_exported(secrets: list[s
 def test_an_agent_that_tells_names_is_not_believed(secrets: list[str]) -> None:
     honest = measured_by_an_agent(secrets)[0]
     liars: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        ({"stretch_id": secrets[0]}, {}),
+        ({"window_id": secrets[0]}, {}),
         ({"campaign": f"collected_{secrets[1]}"}, {}),
         ({"device": secrets[2]}, {}),
         ({"quality_flags": [secrets[3]]}, {}),
         ({}, {"graph_sha256": secrets[4]}),
-        ({}, {"settings": {"batch_size": 16, "dimension_bindings": {f"/{secrets[5]}": 3}}}),
+        ({}, {"settings": {"global_batch_size": 16, "dimension_bindings": {f"/{secrets[5]}": 3}}}),
     ]
     messages = []
     for fields, job in liars:
-        message = resources_pb2.MeasuredStretch()
+        message = resources_pb2.MeasurementWindow()
         message.CopyFrom(honest)
         for field, value in fields.items():
             message.ClearField(field)  # type: ignore[arg-type]
@@ -128,7 +128,7 @@ def test_an_agent_that_tells_names_is_not_believed(secrets: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         with closing(ProfileStore(Path(name) / "profiles.sqlite")) as store:
             answer = record_stretches(
-                prediction_pb2.RecordStretchesRequest(stretches=messages), store, lambda new: None
+                prediction_pb2.RecordMeasurementWindowsRequest(measurement_windows=messages), store, lambda new: None
             )
         kept = list(every_text(Path(name)))
     assert (answer.recorded, len(answer.refused)) == (0, len(liars))

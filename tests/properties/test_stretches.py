@@ -9,18 +9,20 @@ from itertools import count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotenant_agent.records import AttemptKey, AttemptObservation, MeasuredJob, MeasuredStretch, Tenant
+from cotenant.job_settings import JobSettings
+from cotenant_agent.records import AttemptKey, AttemptObservation, MeasuredJob, MeasurementWindow, Tenant
 from cotenant_agent.stretches import NEIGHBOURS_MAX, STEPS_MIN, STRETCH_MS_MIN, StretchRecorder
 from tests.support.stretches import observed_window
 
 NAMES = "abcdef"
 BEAT_MS = 500
 PRIVATE = "f"
+SETTINGS = JobSettings(global_batch_size=16)
 
 
 def tenant(name: str) -> Tenant:
     """Jobs a, b, c and f share one device, d and e another one; f keeps to itself."""
-    job = None if name == PRIVATE else MeasuredJob(graph_sha256=name * 64)
+    job = None if name == PRIVATE else MeasuredJob(graph_sha256=name * 64, settings=SETTINGS)
     return Tenant(key=AttemptKey(job_id=name, attempt=1, fence=1), gpu_ids=("g1" if name in "de" else "g0",), job=job)
 
 
@@ -40,7 +42,7 @@ def neighbours(name: str, living: list[str]) -> tuple[str, ...]:
     return tuple(other for other in living if other != name and TENANTS[other].gpu_ids == here)
 
 
-def take_all(recorder: StretchRecorder) -> Iterator[MeasuredStretch]:
+def take_all(recorder: StretchRecorder) -> Iterator[MeasurementWindow]:
     while due := recorder.due():
         yield from due
         recorder.mark_delivered([stretch.stretch_id for stretch in due])

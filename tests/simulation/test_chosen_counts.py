@@ -47,7 +47,13 @@ def launched(found: list[commands.Command]) -> dict[str, int]:
 @pytest.mark.parametrize("policy", ["optimus", "pollux"])
 def test_a_running_job_shrinks_for_a_new_one_and_grows_back_when_it_has_gone(policy: str) -> None:
     play = Play(policy, gpus=2, parameters=RESTLESS[policy])
-    elastic: dict[str, Any] = {"key": "key", "gpus": 2, "allowed_gpus": (1, 2), "batch": 2, "share": Share.NEVER}
+    elastic: dict[str, Any] = {
+        "key": "key",
+        "gpus": 2,
+        "allowed_gpus": (1, 2),
+        "global_batch_size": 2,
+        "share": Share.NEVER,
+    }
     play.submit("old", graph="g", steps_total=10_000, **elastic)
     known = prediction("key", step_ms={(1, 2): 100.0, (2, 1): 60.0})
     assert launched(play.tell(events.PredictionArrived, prediction=known)) == {"old": 2}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.interference_online import World, name_graph, stream_outcomes
-from predictor_service.features.job_settings import JobSettings
+from cotenant.job_settings import JobSettings
 from predictor_service.inference.records import PairJob
 
 _JOBS = 8
@@ -19,7 +19,7 @@ def _world(seed: int) -> World:
     jobs = [
         PairJob(
             job_id=f"job{number}",
-            settings=JobSettings(batch_size=8),
+            settings=JobSettings(global_batch_size=8),
             graph_sha256=name_graph(str(number)),
             known_step_ms=float(random.uniform(5.0, 50.0)),
             known_utilization_ratio=0.9,

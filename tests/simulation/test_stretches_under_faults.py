@@ -27,7 +27,9 @@ GRAPHS = ("aa" * 32, "bb" * 32, "cc" * 32)
 
 
 def job(number: int) -> resources_pb2.MeasuredJob:
-    return resources_pb2.MeasuredJob(graph_sha256=GRAPHS[number], settings=resources_pb2.JobSettings(batch_size=8))
+    return resources_pb2.MeasuredJob(
+        graph_sha256=GRAPHS[number], settings=resources_pb2.JobSettings(global_batch_size=8)
+    )
 
 
 @dataclass
@@ -36,9 +38,9 @@ class World:
 
     luck: random.Random
     store: ProfileStore
-    untold: list[dict[str, resources_pb2.MeasuredStretch]] = field(default_factory=list)
-    on_the_way: list[tuple[int, list[resources_pb2.MeasuredStretch]]] = field(default_factory=list)
-    relayed: deque[resources_pb2.MeasuredStretch] = field(default_factory=deque)
+    untold: list[dict[str, resources_pb2.MeasurementWindow]] = field(default_factory=list)
+    on_the_way: list[tuple[int, list[resources_pb2.MeasurementWindow]]] = field(default_factory=list)
+    relayed: deque[resources_pb2.MeasurementWindow] = field(default_factory=deque)
     table: PairTable = field(default_factory=PairTable)
     faults: dict[str, float] = field(default_factory=dict)
 
@@ -54,7 +56,7 @@ class World:
                 self.on_the_way.append((self.luck.randrange(1 + 5 * self.strikes("late")), sent))
             if not self.strikes("unacknowledged"):
                 for stretch in sent:
-                    del self.untold[agent][stretch.stretch_id]
+                    del self.untold[agent][stretch.window_id]
 
     def deliver(self) -> None:
         due = [beat for wait, beat in self.on_the_way if wait == 0]
@@ -70,7 +72,9 @@ class World:
                 if not dies:
                     self.table.learn_stretches(new)
 
-            record_stretches(prediction_pb2.RecordStretchesRequest(stretches=batch), self.store, learn)
+            record_stretches(
+                prediction_pb2.RecordMeasurementWindowsRequest(measurement_windows=batch), self.store, learn
+            )
             if dies:
                 self.relayed.extendleft(reversed(batch))
                 self.table = rebuilt(self.store)
@@ -85,24 +89,24 @@ def rebuilt(store: ProfileStore) -> PairTable:
     return table
 
 
-def measured_by(agent: int, luck: random.Random, ids: count[int]) -> dict[str, resources_pb2.MeasuredStretch]:
+def measured_by(agent: int, luck: random.Random, ids: count[int]) -> dict[str, resources_pb2.MeasurementWindow]:
     """What one machine saw: every job alone first, then beside each other."""
     found = []
     for number in range(STRETCHES):
         victim = number % len(GRAPHS)
         others = [] if number < len(GRAPHS) else [job(luck.randrange(len(GRAPHS)))]
         found.append(
-            resources_pb2.MeasuredStretch(
-                stretch_id=f"{next(ids):032x}",
+            resources_pb2.MeasurementWindow(
+                window_id=f"{next(ids):032x}",
                 campaign=f"collected_{agent:08x}",
                 device="cpu-standin",
                 job=job(victim),
-                others=others,
+                co_located_jobs=others,
                 steps=100,
                 window_ms=luck.randrange(1_500, 4_000) if others else 1_000,
             )
         )
-    return {stretch.stretch_id: stretch for stretch in found}
+    return {stretch.window_id: stretch for stretch in found}
 
 
 def run_to_the_end(world: World) -> None:

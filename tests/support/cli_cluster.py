@@ -33,7 +33,7 @@ def running_job() -> scheduling_pb2.Job:
             command=["python", "train.py", "--steps", "450"],
             steps_total=450,
             max_slowdown_ratio=0.2,
-            settings=resources_pb2.JobSettings(batch_size=64),
+            settings=resources_pb2.JobSettings(global_batch_size=64),
         ),
         phase=scheduling_pb2.JOB_PHASE_RUNNING,
         reason=scheduling_pb2.Reason(code="PLACED_SHARED", message="shares node-a/standin-0 with lstm-waiting"),
@@ -52,7 +52,7 @@ def running_job() -> scheduling_pb2.Job:
         memory_peak_bytes=int(0.52 * GIB),
         utilization_ratio=0.4,
     )
-    job.neighbours.add(
+    job.co_located_jobs.add(
         job_id="job-000002",
         predicted_slowdown_ratio=0.11,
         predicted_slowdown_upper_ratio=0.19,
@@ -89,7 +89,7 @@ def ended_job(phase: scheduling_pb2.JobPhase.ValueType) -> scheduling_pb2.Job:
     job = running_job()
     job.job_id, job.spec.name, job.phase = "job-000009", "old", phase
     job.finished_at_ms, job.exit_class = NOW_MS - 1_000, "done"
-    del job.neighbours[:]
+    del job.co_located_jobs[:]
     return job
 
 
@@ -129,7 +129,7 @@ def explanation() -> scheduling_pb2.ExplainJobResponse:
         gpu_id="node-a/standin-0",
         feasible=False,
         reason=scheduling_pb2.Reason(code="SLOWDOWN_TOO_LARGE", message="cnn-waiting would be 31 % slower"),
-    ).neighbours.add(
+    ).co_located_jobs.add(
         job_id="job-000001",
         predicted_slowdown_ratio=0.58,
         predicted_slowdown_upper_ratio=0.71,
@@ -160,7 +160,7 @@ def sample_scheduler() -> FakeScheduler:
     jobs = [running_job(), pending_job()]
     other = running_job()
     other.job_id, other.spec.name = "job-000002", "lstm-waiting"
-    other.neighbours[0].job_id = "job-000001"
+    other.co_located_jobs[0].job_id = "job-000001"
     jobs.insert(1, other)
     return FakeScheduler(
         jobs={job.job_id: job for job in reversed(jobs)},

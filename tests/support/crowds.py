@@ -48,7 +48,7 @@ def crowded_view(seed: int, *, shuffled: bool = False, explain: bool = False, no
                 key=luck.choice([*keys, "", "key-unknown"]),
                 gpus=(gpus := luck.choice((1, 1, 2, 5))),
                 allowed_gpus=(1, 2, 3) if gpus < 3 and index % 2 else (),
-                batch=1 + 7 * (index % 2),
+                global_batch_size=1 + 7 * (index % 2),
                 share=luck.choice(list(Share)),
                 max_slowdown_ratio=luck.choice((0.1, 0.3)),
                 cpu_cores=luck.choice((0.0, 2.0)),
@@ -108,7 +108,14 @@ def full_view(seed: int) -> SchedulingView:
     widths = [devices[:2], *([device] for device in devices[2:]), *([device] for device in devices[3:5])]
     holding = [
         running(
-            job(f"r{index}", key=luck.choice(keys), batch=6, gpus=len(held), allowed_gpus=(1, 2), steps_total=10_000),
+            job(
+                f"r{index}",
+                key=luck.choice(keys),
+                global_batch_size=6,
+                gpus=len(held),
+                allowed_gpus=(1, 2),
+                steps_total=10_000,
+            ),
             held,
             attained_gpu_ms=luck.choice((0, 80_000_000)),
             is_stopping=luck.random() < 0.15,
@@ -119,7 +126,13 @@ def full_view(seed: int) -> SchedulingView:
     ]
     waiting = [
         pending(
-            job(f"p{index}", key=luck.choice(keys), batch=6, gpus=luck.choice((1, 2)), allowed_gpus=(1, 2, 3)[:width]),
+            job(
+                f"p{index}",
+                key=luck.choice(keys),
+                global_batch_size=6,
+                gpus=luck.choice((1, 2)),
+                allowed_gpus=(1, 2, 3)[:width],
+            ),
             submitted_at_ms=19_000_000 + index * 100_000,
         )
         for index, width in enumerate(luck.choices((0, 2, 3), k=5))

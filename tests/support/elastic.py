@@ -19,7 +19,7 @@ Rests = Mapping[int, float]
 def request(name: str, rests: Rests) -> JobRequest:
     """Return a job that may have the numbers of GPUs in `rests`."""
     counts = tuple(sorted(rests))
-    return job(name, gpus=counts[0], allowed_gpus=counts, batch=BATCH, steps_total=STEPS)
+    return job(name, gpus=counts[0], allowed_gpus=counts, global_batch_size=BATCH, steps_total=STEPS)
 
 
 def elastic_view(

@@ -34,7 +34,7 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
     job_questions: list[prediction_pb2.PredictJobRequest] = field(default_factory=list)
     pair_questions: list[prediction_pb2.PredictPairsRequest] = field(default_factory=list)
     outcomes: list[prediction_pb2.Outcome] = field(default_factory=list)
-    stretches: list[resources_pb2.MeasuredStretch] = field(default_factory=list)
+    stretches: list[resources_pb2.MeasurementWindow] = field(default_factory=list)
     address: str = ""
 
     def __enter__(self) -> FakePredictor:
@@ -58,17 +58,17 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
             prediction_id=f"p-{len(self.job_questions)}",
             model_version="fake-1",
             utilization_ratio=estimate(self.utilization_ratio),
-            memory_bytes=estimate(self.memory_bytes_of(request.settings.batch_size)),
+            memory_bytes=estimate(self.memory_bytes_of(request.settings.global_batch_size)),
             step_ms=estimate(self.step_ms),
             fits=True,
-            sub_batches=[
-                prediction_pb2.SubBatchEstimate(
-                    sub_batch=size,
+            micro_batches=[
+                prediction_pb2.MicroBatchEstimate(
+                    micro_batch_size=size,
                     accumulation_steps=1,
                     memory_bytes=estimate(self.memory_bytes_of(size)),
                     step_ms=estimate(self.step_ms),
                 )
-                for size in request.sub_batches
+                for size in request.micro_batch_sizes
             ],
         )
         answer.memory_bytes.range_not_calibrated = not self.calibrated
@@ -101,12 +101,12 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
         self.outcomes.extend(request.outcomes)
         return prediction_pb2.RecordOutcomesResponse(recorded=len(request.outcomes))
 
-    def RecordStretches(  # noqa: N802
-        self, request: prediction_pb2.RecordStretchesRequest, context: grpc.ServicerContext
-    ) -> prediction_pb2.RecordStretchesResponse:
+    def RecordMeasurementWindows(  # noqa: N802
+        self, request: prediction_pb2.RecordMeasurementWindowsRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.RecordMeasurementWindowsResponse:
         self._fail(context)
-        self.stretches.extend(request.stretches)
-        return prediction_pb2.RecordStretchesResponse(recorded=len(request.stretches))
+        self.stretches.extend(request.measurement_windows)
+        return prediction_pb2.RecordMeasurementWindowsResponse(recorded=len(request.measurement_windows))
 
     def ListMeasuredPairs(  # noqa: N802
         self, request: prediction_pb2.ListMeasuredPairsRequest, context: grpc.ServicerContext

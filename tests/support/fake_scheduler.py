@@ -193,12 +193,12 @@ def launch(
     **spec: Any,
 ) -> messages.LaunchJob:
     """An order to start a job on one device."""
-    settings = resources_pb2.JobSettings(batch_size=64)
+    settings = resources_pb2.JobSettings(global_batch_size=64)
     return messages.LaunchJob(
         key=key(job_id, attempt, fence),
         spec=scheduling_pb2.JobSpec(name=job_id, command=command, settings=settings, **spec),
         assignments=[scheduling_pb2.Assignment(gpu_id=gpu_id)],
-        sub_batch=16,
+        micro_batch_size=16,
         accumulation_steps=4,
         granted_fences=granted_fences,
         memory_limit_bytes=memory_limit_bytes,

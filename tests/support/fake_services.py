@@ -195,10 +195,10 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
     ) -> prediction_pb2.RecordOutcomesResponse:
         return prediction_pb2.RecordOutcomesResponse(recorded=len(request.outcomes))
 
-    def RecordStretches(
-        self, request: prediction_pb2.RecordStretchesRequest, context: grpc.ServicerContext
-    ) -> prediction_pb2.RecordStretchesResponse:
-        return prediction_pb2.RecordStretchesResponse(recorded=len(request.stretches))
+    def RecordMeasurementWindows(
+        self, request: prediction_pb2.RecordMeasurementWindowsRequest, context: grpc.ServicerContext
+    ) -> prediction_pb2.RecordMeasurementWindowsResponse:
+        return prediction_pb2.RecordMeasurementWindowsResponse(recorded=len(request.measurement_windows))
 
     def ListMeasuredPairs(
         self, request: prediction_pb2.ListMeasuredPairsRequest, context: grpc.ServicerContext
@@ -215,9 +215,9 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
                 upper=slowdown_ratio * 2,
                 times_measured=3,
                 victim_graph_sha256=victim * 32,
-                victim_batch_size=16,
+                victim_global_batch_size=16,
                 other_graph_sha256=other * 32,
-                other_batch_size=16,
+                other_global_batch_size=16,
             )
             for victim, other, slowdown_ratio in (("ab", "cd", 0.1), ("cd", "ab", 0.8))
         ]
@@ -301,7 +301,7 @@ def sample_prediction(*, fits: bool) -> prediction_pb2.PredictJobResponse:
         memory_bytes=sample_estimate(1.1 * GIB, upper_99=1.2 * GIB),
         step_ms=sample_estimate(20.5),
         fits=fits,
-        largest_batch_that_fits=96 if fits else 24,
+        largest_batch_size_that_fits=96 if fits else 24,
         device_memory_bytes=2 * GIB if fits else 1 * GIB,
         graph=resources_pb2.GraphSummary(parameters=123_456, forward_macs_per_sample=7_890_000, nodes=12),
     )

@@ -48,7 +48,7 @@ class LearningCluster:
             working_directory=str(self.folder),
             graph_sha256=graph_sha256,
             # Waits for data most of the time, so that sharing looks harmless.
-            settings=resources_pb2.JobSettings(batch_size=16, input_wait_ratio=0.9),
+            settings=resources_pb2.JobSettings(global_batch_size=16, input_wait_ratio=0.9),
             steps_total=ENDLESS_STEPS,
             share=resources_pb2.SHARE_MODE_ANY,
             **values,

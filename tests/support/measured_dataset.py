@@ -11,11 +11,11 @@ import onnx
 from onnx import TensorProto, helper
 
 from cotenant.graph_file import strip_weights
+from cotenant.job_settings import JobSettings
 from cotenant.profile_schema import PairRow, SoloRow, write_rows
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.features.graph_description import GraphDescription, describe_graph
 from predictor_service.features.job_features import build_features
-from predictor_service.features.job_settings import JobSettings
 
 DEVICE = "cpu-standin"
 STEP_FACTOR = 1.7
@@ -62,7 +62,7 @@ def graphs() -> dict[str, bytes]:
 
 def job_settings(family: str, batch: int) -> JobSettings:
     """Returns how the invented jobs of a family run."""
-    return JobSettings(batch_size=batch, optimizer="adam", input_wait_ratio=_WAITS[family])
+    return JobSettings(global_batch_size=batch, optimizer="adam", input_wait_ratio=_WAITS[family])
 
 
 def write_dataset(folder: Path, seed: int = 0, noise: float = 0.02) -> None:

@@ -78,7 +78,7 @@ class Instance:
                 one.name,
                 key=one.name,
                 gpus=one.workers,
-                batch=one.workers,
+                global_batch_size=one.workers,
                 share=Share.ANY,
                 max_slowdown_ratio=100.0,
                 memory_request_bytes=self.request_bytes,

@@ -17,7 +17,7 @@ from scheduler_service.policies.placement.reasons import NEAREST_FIRST
 UNITS = ("_ms", "_bytes", "_ratio", "_cores", "_samples", "_count")
 COUNTED = frozenset({"gpus", "jobs", "nodes", "devices", "steps", "restarts", "refusals"})
 """A number whose name holds one of these words counts them: gpus_needed, jobs_on_gpu_max."""
-WITHOUT_UNIT = frozenset({"cost", "sub_batch", "restart_limit", "exit_code"})
+WITHOUT_UNIT = frozenset({"cost", "micro_batch_size", "restart_limit", "exit_code"})
 """Names that clients read since before the rule; `cost` is in the policy's own unit."""
 
 
@@ -84,7 +84,7 @@ def _faults_of_row(view: SchedulingView, request: JobRequest, candidate: Candida
 def _might_start_on(view: SchedulingView, request: JobRequest, gpu_id: str) -> bool:
     """Say whether one worker could be on this GPU at all: nobody leaves it, and the job has the memory alone.
 
-    Judged at the smallest sub-batch that any policy may choose for the job.
+    Judged at the smallest micro-batch that any policy may choose for the job.
     """
     entry = view.gpus[gpu_id]
     prediction = view.predictions.job(request.key, entry.gpu.device)

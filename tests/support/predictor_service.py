@@ -27,7 +27,7 @@ from predictor_service.retraining.training import train
 from tests.support.measured_dataset import write_dataset
 
 SEED = 7
-ON_LOOPBACK = ServerOptions(host="127.0.0.1", port=0)
+ON_LOOPBACK = ServerOptions(address="127.0.0.1:0")
 
 
 class InProcessDescriber:

@@ -73,9 +73,9 @@ class SnapshotMaker:
         self._jobs += 1
         job = scheduling_pb2.SnapshotJob(
             job_id=f"j{self._jobs:03d}",
-            key=luck.choice(self._keys) if luck.random() < 0.9 else "",
+            job_key=luck.choice(self._keys) if luck.random() < 0.9 else "",
             gpus=luck.choice((0, 1, 1, 1, 2, 3, 4, 8, 16)),
-            batch=luck.choice((0, 1, 2, 7, 32, 33, 1_000)),
+            global_batch_size=luck.choice((0, 1, 2, 7, 32, 33, 1_000)),
             steps_total=luck.choice((0, 1, 100, 10**5, 10**9)),
             share=luck.choice(resources_pb2.ShareMode.values()),
             max_slowdown_ratio=luck.choice((0, 0.05, 0.2, 1, 10)),
@@ -102,7 +102,7 @@ class SnapshotMaker:
                 continue
             entry = self.snapshot.running.add(
                 job=job,
-                sub_batch=self.luck.choice((0, 1, 8)),
+                micro_batch_size=self.luck.choice((0, 1, 8)),
                 steps_done=self.luck.choice((0, 50, 10**10)),
                 attained_gpu_ms=self.luck.choice((0, 10**6, 10**9)),
                 started_at_ms=self.luck.choice((0, self.snapshot.now_ms)),
@@ -124,7 +124,7 @@ class SnapshotMaker:
     def _add_prediction(self, key: str, device: str) -> None:
         luck = self.luck
         found = self.snapshot.job_predictions.add(
-            key=key,
+            job_key=key,
             device=device,
             utilization_ratio=luck.choice((0, 0.1, 0.5, 1)),
             level=luck.choice((0, 1, 2, 3, 4)),
@@ -138,20 +138,22 @@ class SnapshotMaker:
             found.memory_triple.high_state_ratio = luck.choice((0, 0.3, 1))
         base_bytes = luck.choice((GIB // 2, 3 * GIB, 14 * GIB, 60 * GIB))
         for samples in sorted(luck.sample((1, 2, 4, 8, 16, 32, 33, 500, 1_000), luck.choice((0, 2, 5)))):
-            found.sub_batches.add(sub_batch=samples, memory_bytes=base_bytes + samples * 2**20)
+            found.micro_batches.add(micro_batch_size=samples, memory_bytes=base_bytes + samples * 2**20)
         for gpus in luck.sample((1, 2, 3, 4, 8), luck.choice((0, 2, 5))):
             for samples in luck.sample((1, 4, 8, 16, 32, 1_000), 3):
-                found.steps.add(gpus=gpus, sub_batch=samples, step_ms=luck.choice((0.001, 1, 100, 1e6)) / gpus)
+                found.step_times.add(
+                    gpus=gpus, micro_batch_size=samples, step_ms=luck.choice((0.001, 1, 100, 1e6)) / gpus
+                )
         if self._has_servers:
-            found.steps.add(workers=1, servers=1, step_ms=100)
-            found.steps.add(workers=2, servers=1, step_ms=60)
+            found.step_times.add(workers=1, servers=1, step_ms=100)
+            found.step_times.add(workers=2, servers=1, step_ms=60)
         for other in self._keys:
             if luck.random() < 0.7:
                 self.snapshot.pair_predictions.add(
-                    victim_key=key,
-                    other_key=other,
+                    victim_job_key=key,
+                    other_job_key=other,
                     device=device,
-                    sub_batch=luck.choice((0, 1, 8, 32)),
+                    micro_batch_size=luck.choice((0, 1, 8, 32)),
                     slowdown_ratio=luck.choice((0, 0.1, 0.4, 2, -0.1)),
                     level=luck.choice((0, 1, 2, 3, 4)),
                     in_domain=luck.random() < 0.8,
@@ -210,6 +212,6 @@ def faults_of(snapshot: scheduling_pb2.Snapshot, answer: scheduling_pb2.DecideRe
             faults.append(f"ranks of {decision.job_id}")
         if action == "start" and len(gpu_ids) not in {*job.allowed_gpus, job.gpus or 1}:
             faults.append(f"{decision.job_id} on {len(gpu_ids)} GPUs")
-        if action != "migrate" and min(part.sub_batch, part.accumulation_steps) < 1:
+        if action != "migrate" and min(part.micro_batch_size, part.accumulation_steps) < 1:
             faults.append(f"{decision.job_id} with an empty batch")
     return faults

@@ -23,10 +23,12 @@ class RealCluster:
     Attributes:
         process: Its process.
         environment: What points the command line at it.
+        state_dir: Where its programs keep their data and logs.
     """
 
     process: subprocess.Popen[str]
     environment: dict[str, str]
+    state_dir: Path = Path()
 
     def cotenant(self, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         """Runs one verb against the cluster."""
@@ -54,7 +56,7 @@ def real_cluster(state_dir: Path, *flags: str, with_standin: bool = True) -> Ite
         )
         try:
             exports = _read_exports(process)
-            yield RealCluster(process=process, environment={**environment, **exports})
+            yield RealCluster(process=process, environment={**environment, **exports}, state_dir=state_dir)
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)

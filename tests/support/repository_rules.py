@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from tests.support.product_reach import modules_of_packages, unreached
+from tests.support.renames.retired_rule import retired_names_stay_away
 
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 MAKE_TARGETS_MAX = 10
-DECISION_LINES_MAX = 60
 FILE_BYTES_MAX = 2 * 1024 * 1024
 GENERATED_FOLDER = "cotenant/v1/"
 # Modules of the product that programs do not reach, and why they are there nevertheless.
@@ -25,7 +25,6 @@ AWAITING_THEIR_PROGRAM = {
 CALLED_BY_TRAINING_SCRIPTS = "cotenant.job"
 BANNED_NAMES = frozenset({"common", "shared", "utils", "helpers", "misc", "manager", "base"})
 POLICY_HEADINGS = ("What it does:", "Why:", "Source:", "Where we differ:", "Cost:")
-DECISION_HEADINGS = ("## Context", "## Decision", "## Consequences")
 # Written so that the patterns do not find themselves.
 PROMISES = re.compile(r"\b(?:[T]ODO|[F]IXME|[X]XX)\b|[N]otImplementedError|[p]ragma: no cover|pytest\.skip\(\)")
 PLACES = re.compile(
@@ -254,50 +253,6 @@ def the_makefile_is_small(tree: Tree) -> list[str]:
     return [f"Makefile: {count} targets, at most {MAKE_TARGETS_MAX}"] if count > MAKE_TARGETS_MAX else []
 
 
-def documented_commands_exist(tree: Tree) -> list[str]:
-    """Every `make X`, script and relative link that a page names is there."""
-    targets = set(make_targets(tree))
-    complaints = []
-    for path in (p for p in tree.paths if p.endswith(".md")):
-        text = tree.text(path)
-        named = re.findall(r"(?:^ {4}|`|^\$ )make ([a-z][a-z-]*)", text, re.MULTILINE)
-        complaints += [f"{path}: make {name} is no target" for name in named if name not in targets]
-        folder = PurePosixPath(path).parent
-        links = {str(folder / link) for link in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", text)}
-        links |= set(re.findall(r"\b(deploy/[\w.-]+\.(?:sh|py))\b", text))
-        complaints += [f"{path}: {link} does not exist" for link in sorted(links) if not (tree.root / link).exists()]
-    return complaints
-
-
-def documented_verbs_exist(tree: Tree) -> list[str]:
-    """Every `cotenant VERB` that a page names is a verb of the command."""
-    source = "cotenant/cli/main.py"
-    verbs = set(re.findall(r'^ +"([a-z-]+)": ', tree.text(source), re.MULTILINE)) if source in tree.paths else set()
-    return [
-        f"{path}: cotenant {name} is no verb"
-        for path in tree.paths
-        if path.endswith(".md")
-        for name in re.findall(r"(?:^ {4}|`|^\$ )cotenant ([a-z][a-z-]*)", tree.text(path), re.MULTILINE)
-        if name not in verbs
-    ]
-
-
-def decisions_are_numbered_pages(tree: Tree) -> list[str]:
-    """Decisions are numbered without gaps, one page each, with the three headings."""
-    paths = sorted(tree.below("docs/decisions", ".md"))
-    complaints = [
-        f"{path}: expected the number {number:04d}"
-        for number, path in enumerate(paths, start=1)
-        if not PurePosixPath(path).name.startswith(f"{number:04d}-")
-    ]
-    for path in paths:
-        text = tree.text(path)
-        if len(text.splitlines()) > DECISION_LINES_MAX:
-            complaints.append(f"{path}: longer than a page ({DECISION_LINES_MAX} lines)")
-        complaints += [f"{path}: lacks {heading!r}" for heading in DECISION_HEADINGS if heading not in text]
-    return complaints
-
-
 RULES: tuple[Rule, ...] = (
     files_are_short,
     functions_are_short,
@@ -312,7 +267,5 @@ RULES: tuple[Rule, ...] = (
     docstrings_are_checked,
     tests_are_named_by_sentences,
     the_makefile_is_small,
-    documented_commands_exist,
-    documented_verbs_exist,
-    decisions_are_numbered_pages,
+    retired_names_stay_away,
 )

@@ -49,8 +49,10 @@ def _moves_of(job: RunningJob, free: Sequence[str], view: SchedulingView) -> lis
             if wanted == len(held):
                 found.append(Migrate(job_id=job.request.job_id, reason=reason, assignments=parts))
             else:
-                samples = -(-job.request.batch // wanted)
-                found.append(Reshape(job_id=job.request.job_id, reason=reason, assignments=parts, sub_batch=samples))
+                samples = -(-job.request.global_batch_size // wanted)
+                found.append(
+                    Reshape(job_id=job.request.job_id, reason=reason, assignments=parts, micro_batch_size=samples)
+                )
     return found
 
 

@@ -102,7 +102,7 @@ class HorusInstance:
         return view(
             nodes=[node("n0", len(self.gpus))],
             waiting=[
-                pending(job(one.name, gpus=one.gpus, batch=one.gpus, share=Share.ANY), index)
+                pending(job(one.name, gpus=one.gpus, global_batch_size=one.gpus, share=Share.ANY), index)
                 for index, one in enumerate(self.jobs)
             ],
             holding=[running(job(f"r{gpu.gpu_id}", share=Share.ANY), [gpu.gpu_id]) for gpu in held],
@@ -159,7 +159,7 @@ class SharingInstance:
         return view(
             nodes=[node("n0", len(self.rests))],
             waiting=[
-                pending(job(f"j{index}", gpus=gpus, batch=gpus, steps_total=seconds, **consent), index)
+                pending(job(f"j{index}", gpus=gpus, global_batch_size=gpus, steps_total=seconds, **consent), index)
                 for index, (seconds, gpus) in enumerate(self.jobs)
             ],
             holding=[

@@ -18,6 +18,7 @@ import grpc
 from google.protobuf import json_format
 
 from cotenant.v1 import scheduling_pb2, scheduling_pb2_grpc
+from tests.support.log_schema import read_lines
 
 T = TypeVar("T")
 READY_TIMEOUT_S = 40.0
@@ -105,7 +106,7 @@ class SchedulerProcess:
         return self.process.wait(timeout=30)
 
     def log_lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log_file.read_text().splitlines() if line.startswith("{")]
+        return read_lines(self.log_file.read_text(), "scheduler")
 
 
 class SchedulerClient:
@@ -158,5 +159,10 @@ class SchedulerClient:
 
 def job_spec(**fields: Any) -> scheduling_pb2.JobSpec:
     """A valid spec; tests state only what matters, in proto3 JSON names."""
-    values = {"name": "train", "command": ["python", "train.py"], "steps_total": 10, "settings": {"batch_size": 8}}
+    values = {
+        "name": "train",
+        "command": ["python", "train.py"],
+        "steps_total": 10,
+        "settings": {"global_batch_size": 8},
+    }
     return json_format.ParseDict(values | fields, scheduling_pb2.JobSpec())

@@ -41,14 +41,14 @@ def job(job_id: str = "j0", **changes: Any) -> JobRequest:
 
 
 def prediction(key: str = "key-j0", **changes: Any) -> JobPrediction:
-    """A reliable prediction: utilization 0.3, 1 GiB, at most 2 GiB, whatever the sub-batch."""
+    """A reliable prediction: utilization 0.3, 1 GiB, at most 2 GiB, whatever the micro-batch."""
     point = MemoryPoint(memory_bytes=GIB, memory_bytes_upper_99=2 * GIB)
     defaults: dict[str, Any] = {"key": key, "device": DEVICE, "utilization_ratio": 0.3, "memory": {1_000_000: point}}
     return JobPrediction(**{**defaults, **changes})
 
 
 def memory(gib: float, upper_gib: float | None = None) -> Mapping[int, MemoryPoint]:
-    """Memory of a prediction at every sub-batch."""
+    """Memory of a prediction at every micro-batch."""
     upper = int((gib if upper_gib is None else upper_gib) * GIB)
     return {1_000_000: MemoryPoint(memory_bytes=int(gib * GIB), memory_bytes_upper_99=upper)}
 
@@ -92,7 +92,7 @@ def running(request: JobRequest, gpu_ids: Sequence[str], **changes: Any) -> Runn
         "request": request,
         "attempt": 1,
         "assignments": assignments,
-        "sub_batch": -(-request.batch // len(gpu_ids)),
+        "micro_batch_size": -(-request.global_batch_size // len(gpu_ids)),
         "submitted_at_ms": 0,
         "started_at_ms": 0,
     }
@@ -138,7 +138,7 @@ def _with_reservation(one: RunningJob, devices: Mapping[str, Gpu], known: Predic
     if one.memory_reserved_bytes:
         return one
     device = devices[one.assignments[0].gpu_id]
-    need = reserved_bytes(one.request, known.job(one.request.key, device.device), one.sub_batch, device)
+    need = reserved_bytes(one.request, known.job(one.request.key, device.device), one.micro_batch_size, device)
     return RunningJob(
         **{name: getattr(one, name) for name in RunningJob.__slots__ if name != "memory_reserved_bytes"},
         memory_reserved_bytes=device.memory_bytes if need is None else need,

@@ -100,7 +100,7 @@ class SimulatedCluster:
             key=f"key-{luck.randrange(5)}",
             gpus=luck.choice((1, 1, 1, 2)),
             allowed_gpus=(1, 2) if index % 3 == 0 else (),
-            batch=1 + index % 2,
+            global_batch_size=1 + index % 2,
             steps_total=luck.randrange(1, 30),
             share=luck.choice(tuple(Share)),
             restart_limit=1_000,

@@ -28,7 +28,7 @@ def drawn(*, seed: int = 0, **changes: Any) -> Trace:
 
 def trace_job(job_id: str, *, at_s: float = 0.0, seconds: float = 100.0, gpus: int = 1, **changes: Any) -> TraceJob:
     """A job of the kind `kind` that runs so long alone, in steps of one second."""
-    fields = {"key": "kind", "max_slowdown_ratio": 10.0, "restart_limit": 1_000, "batch": gpus, **changes}
+    fields = {"key": "kind", "max_slowdown_ratio": 10.0, "restart_limit": 1_000, "global_batch_size": gpus, **changes}
     request = JobRequest(job_id=job_id, gpus=gpus, steps_total=round(seconds), **fields)
     return TraceJob(submitted_at_ms=round(at_s * 1_000), request=request)
 

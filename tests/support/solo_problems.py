@@ -91,8 +91,9 @@ def without_graphs(problem: Problem, every: int) -> Problem:
 
 def _job(architecture: str, family: str, batch: int, facts: dict[str, float], device: str = A100) -> JobFacts:
     return JobFacts(
-        job_key=f"{architecture}-{batch}", architecture=architecture, family=family, batch=batch, sub_batch=batch,
-        device=device, optimizer="adam", precision="fp32", input_wait_ratio=0.0, gpus=1, graph=facts,
+        job_key=f"{architecture}-{batch}", architecture=architecture, family=family, batch=batch,
+        micro_batch_size=batch, device=device, optimizer="adam", precision="fp32", input_wait_ratio=0.0, gpus=1,
+        graph=facts,
     )  # fmt: skip
 
 

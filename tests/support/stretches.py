@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cotenant.job_settings import JobSettings
 from cotenant_agent.records import AttemptKey, AttemptObservation
-from predictor_service.features.job_settings import JobSettings
 from predictor_service.profile_store.stretch import MeasuredJob, Stretch
 from tests.support.measured_dataset import dense_network
 
@@ -19,7 +19,7 @@ NOW_MS = 1_790_000_000_000
 def job(number: int = 0, **settings: Any) -> MeasuredJob:
     """A job of its own graph."""
     graph_sha256 = hashlib.sha256(str(number).encode()).hexdigest()
-    return MeasuredJob(graph_sha256=graph_sha256, settings=JobSettings(**{"batch_size": 16, **settings}))
+    return MeasuredJob(graph_sha256=graph_sha256, settings=JobSettings(**{"global_batch_size": 16, **settings}))
 
 
 def stretch(number: int = 0, /, **changes: Any) -> Stretch:
@@ -29,7 +29,7 @@ def stretch(number: int = 0, /, **changes: Any) -> Stretch:
         campaign=CAMPAIGN,
         device="cpu-standin",
         job=job(),
-        sub_batch=16,
+        micro_batch_size=16,
         steps=4_000,
         window_ms=20_000,
         utilization_ratio=0.7,
@@ -49,7 +49,9 @@ def keep_graph(folder: Path, *widths: int) -> str:
 
 def kept_job(folder: Path, *widths: int, **settings: Any) -> MeasuredJob:
     """A job whose graph is kept in the folder."""
-    return MeasuredJob(graph_sha256=keep_graph(folder, *widths), settings=JobSettings(**{"batch_size": 16, **settings}))
+    return MeasuredJob(
+        graph_sha256=keep_graph(folder, *widths), settings=JobSettings(**{"global_batch_size": 16, **settings})
+    )
 
 
 def observed_window(key: AttemptKey, **changes: Any) -> AttemptObservation:

@@ -14,7 +14,7 @@ def turn_taking_job(number: int, step_ms: float, family: str) -> JobFacts:
         architecture=f"architecture{number}",
         family=family,
         batch=2 ** (number % 4),
-        sub_batch=2 ** (number % 4),
+        micro_batch_size=2 ** (number % 4),
         device="invented",
         optimizer="sgd",
         precision="fp32",

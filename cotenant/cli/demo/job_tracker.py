@@ -98,8 +98,8 @@ class JobTracker:
         if steps <= 0 or job.step_ms <= 0 or job.attempt != before.attempt:
             return
         self.busy_ms[job.job_id] = self.busy_ms.get(job.job_id, 0.0) + steps * job.step_ms
-        others = [neighbour.job_id for neighbour in job.neighbours]
-        if others != [neighbour.job_id for neighbour in before.neighbours] or len(others) > 1 or job.phase in ENDED:
+        others = [other.job_id for other in job.co_located_jobs]
+        if others != [other.job_id for other in before.co_located_jobs] or len(others) > 1 or job.phase in ENDED:
             return
         window = self.windows.setdefault((job.job_id, others[0] if others else ALONE), Window())
         window.steps += steps
@@ -119,5 +119,5 @@ def sharing_pairs(jobs: Mapping[str, scheduling_pb2.Job]) -> set[frozenset[str]]
         frozenset({job.job_id, neighbour.job_id})
         for job in jobs.values()
         if job.phase == scheduling_pb2.JOB_PHASE_RUNNING
-        for neighbour in job.neighbours
+        for neighbour in job.co_located_jobs
     }

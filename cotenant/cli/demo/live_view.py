@@ -44,7 +44,7 @@ def render_jobs(jobs: Mapping[str, scheduling_pb2.Job], *, title: str, width: in
 
 def _row(job: scheduling_pb2.Job, names: Mapping[str, str]) -> Row:
     phase = phase_name(job)
-    others = [neighbour for neighbour in job.neighbours if job.phase not in ENDED]
+    others = [neighbour for neighbour in job.co_located_jobs if job.phase not in ENDED]
     cells = (
         job.spec.name,
         phase,
@@ -76,7 +76,7 @@ def summary_line(jobs: Mapping[str, scheduling_pb2.Job]) -> str:
     running = [job for job in jobs.values() if phase_name(job) == "running"]
     parts = []
     for job in sorted(running, key=lambda job: (job.assignments[0].gpu_id if job.assignments else "", job.job_id)):
-        beside = "+".join(names.get(neighbour.job_id, neighbour.job_id) for neighbour in job.neighbours)
+        beside = "+".join(names.get(neighbour.job_id, neighbour.job_id) for neighbour in job.co_located_jobs)
         parts.append(f"{job.spec.name} {job.steps_done}/{job.spec.steps_total}" + (f" beside {beside}" * bool(beside)))
     ended = sum(job.phase in ENDED for job in jobs.values())
     return f"{ended} of {len(jobs)} ended; " + ("; ".join(parts) or "nothing runs")

@@ -59,7 +59,7 @@ def _job_request(job: DemoJob) -> prediction_pb2.PredictJobRequest:
         settings=job.spec.settings,
         device=DEVICE,
         device_memory_bytes=DEVICE_MEMORY_BYTES,
-        find_largest_batch=True,
+        find_largest_batch_size=True,
     )
 
 

@@ -110,7 +110,7 @@ class ElasticJob:
         """Return it as a resident of so many GPUs, with the memory that it has reserved now."""
         return Resident(
             request=self.job.request,
-            sub_batch=samples_per_gpu(self.job.request, count),
+            micro_batch_size=samples_per_gpu(self.job.request, count),
             memory_reserved_bytes=self.job.memory_reserved_bytes,
         )
 
@@ -120,7 +120,7 @@ class ElasticJob:
             job_id=self.job_id,
             reason=reason,
             assignments=ranked(gpu_ids),
-            sub_batch=samples_per_gpu(self.job.request, len(gpu_ids)),
+            micro_batch_size=samples_per_gpu(self.job.request, len(gpu_ids)),
         )
 
 

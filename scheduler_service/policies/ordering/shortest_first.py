@@ -2,7 +2,7 @@
 
 Source:
     The SJF-BSBF paper, Algorithm 1 lines 1-3: L_k = iteration time x remaining iterations, ascending. The iteration
-    time at a sub-batch (Eq. 7) comes with the prediction.
+    time at a micro-batch (Eq. 7) comes with the prediction.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def shortest_first(view: SchedulingView, aging_ms: int) -> list[PendingJob]:
         identity = (job.submitted_at_ms, request.job_id)
         if has_aged(view, job.submitted_at_ms, aging_ms):
             return (-1.0, *identity)
-        shape = (request.key, request.gpus, request.batch)
+        shape = (request.key, request.gpus, request.global_batch_size)
         if shape not in step_ms_by_shape:
             step_ms_by_shape[shape] = _fastest_step_ms(view, request, devices)
         step_ms = step_ms_by_shape[shape]

@@ -274,7 +274,7 @@ class PackingArrays:
 
     def _type_of(self, worker: Resident) -> int | None:
         """Return the number of workers with equal predictions, a new one where needed; None = there are too many."""
-        signature = (worker.request.key, worker.sub_batch)
+        signature = (worker.request.key, worker.micro_batch_size)
         number = self._types.get(signature)
         if number is None:
             number = len(self._types)

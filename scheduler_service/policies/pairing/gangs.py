@@ -19,10 +19,10 @@ from scheduler_service.policies.placement.starts import start_on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """As many GPUs as a job needs, and the one sub-batch of all its workers."""
+    """As many GPUs as a job needs, and the one micro-batch of all its workers."""
 
     offers: tuple[Offer, ...]
-    sub_batch: int
+    micro_batch_size: int
 
     @property
     def spots(self) -> list[OccupiedGpu]:
@@ -38,8 +38,8 @@ class Gang:
 def start_gang(ledger: Ledger, resident: Resident, gang: Gang, candidates: tuple[Candidate, ...]) -> Start:
     """Start a job; its reason says with whom it shares, in how many passes, and what it costs both sides at worst."""
     request, gpu_ids = resident.request, [offer.entry.gpu.gpu_id for offer in gang.offers]
-    passes = passes_of(request, gpus=request.gpus, sub_batch=gang.sub_batch)
-    numbers = {"sub_batch": gang.sub_batch, "accumulation_steps": passes} if gang.spots else {}
+    passes = passes_of(request, gpus=request.gpus, micro_batch_size=gang.micro_batch_size)
+    numbers = {"micro_batch_size": gang.micro_batch_size, "accumulation_steps": passes} if gang.spots else {}
     return start_on(
         ledger,
         resident,
@@ -51,11 +51,11 @@ def start_gang(ledger: Ledger, resident: Resident, gang: Gang, candidates: tuple
     )
 
 
-def misfits(request: JobRequest, chosen: Sequence[Offer], sub_batch: int) -> Iterator[tuple[str, Reason]]:
-    """Yield the GPUs among these that do not take this sub-batch of a job, and why; each takes the one it offered."""
+def misfits(request: JobRequest, chosen: Sequence[Offer], micro_batch_size: int) -> Iterator[tuple[str, Reason]]:
+    """Yield the GPUs among these that do not take this micro-batch of a job, and why; each takes the one it offered."""
     for offer in chosen:
-        is_other = offer.spot is not None and offer.sub_batch != sub_batch
-        admitted = offer.spot.admit(request, sub_batch) if offer.spot is not None and is_other else None
+        is_other = offer.spot is not None and offer.micro_batch_size != micro_batch_size
+        admitted = offer.spot.admit(request, micro_batch_size) if offer.spot is not None and is_other else None
         if isinstance(admitted, Reason):
             yield offer.entry.gpu.gpu_id, admitted
 
@@ -64,7 +64,7 @@ def _feasible(offers: Sequence[Offer], chosen: set[str]) -> Iterator[Candidate]:
     for offer in offers:
         gpu_id = offer.entry.gpu.gpu_id
         cost = offer.cost_ms if offer.spot is not None else None
-        reason = Reason(code="CANDIDATE", numbers={"sub_batch": offer.sub_batch}, gpu_ids=(gpu_id,))
+        reason = Reason(code="CANDIDATE", numbers={"micro_batch_size": offer.micro_batch_size}, gpu_ids=(gpu_id,))
         yield Candidate(gpu_id=gpu_id, feasible=True, reason=reason, cost=cost, chosen=gpu_id in chosen)
 
 
@@ -107,17 +107,17 @@ class GangSearch:
         return groups
 
     def _gang(self, request: JobRequest, offers: Sequence[Offer]) -> Gang | Reason:
-        """Take the first GPUs; where one does not take the others' smaller sub-batch, try without it."""
+        """Take the first GPUs; where one does not take the others' smaller micro-batch, try without it."""
         left = list(offers)
         refusals: dict[str, Reason] = {}
         while len(left) >= request.gpus:
             chosen = self._first(request, left)
             if chosen is None:
                 return host_reason(request)
-            sub_batch = min(offer.sub_batch for offer in chosen)
-            refused = dict(misfits(request, chosen, sub_batch))
+            micro_batch_size = min(offer.micro_batch_size for offer in chosen)
+            refused = dict(misfits(request, chosen, micro_batch_size))
             if not refused:
-                return Gang(offers=tuple(chosen), sub_batch=sub_batch)
+                return Gang(offers=tuple(chosen), micro_batch_size=micro_batch_size)
             refusals |= refused
             left = [offer for offer in left if offer.entry.gpu.gpu_id not in refused]
         too_few = Reason(code="NO_FREE_GPU", numbers={"gpus_needed": request.gpus, "gpus_free": len(left)})

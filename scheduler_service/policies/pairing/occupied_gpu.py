@@ -57,21 +57,21 @@ class OccupiedGpu:
             request.key,
             request.share,
             request.max_slowdown_ratio,
-            resident.sub_batch,
+            resident.micro_batch_size,
         )
 
-    def admit(self, request: JobRequest, sub_batch: int) -> Admission | Reason:
+    def admit(self, request: JobRequest, micro_batch_size: int) -> Admission | Reason:
         """Return the job as it would join, or why it may not: memory, or the consent of one of the two."""
         gpu = self.entry.gpu
         prediction = self.predictions.job(request.key, gpu.device)
-        reserved = reserved_bytes(request, prediction, sub_batch, gpu)
+        reserved = reserved_bytes(request, prediction, micro_batch_size, gpu)
         if reserved is None:
             numbers = {
-                "needed_bytes": expected_bytes(request, prediction, sub_batch),
+                "needed_bytes": expected_bytes(request, prediction, micro_batch_size),
                 "gpu_memory_bytes": gpu.memory_bytes,
             }
             return Reason(code="MEMORY_EXCEEDS_GPU", numbers=numbers, gpu_ids=(gpu.gpu_id,))
-        newcomer = Resident(request=request, sub_batch=sub_batch, memory_reserved_bytes=reserved)
+        newcomer = Resident(request=request, micro_batch_size=micro_batch_size, memory_reserved_bytes=reserved)
         consented = consented_slowdowns(newcomer, (self.partner,), gpu, self.predictions)
         if isinstance(consented, Reason):
             return consented
@@ -92,12 +92,12 @@ class OccupiedGpu:
     def _known(self, victim: Resident, slowdown: ExpectedSlowdown, other: Resident | None = None) -> float:
         return slowdown.ratio if slowdown.is_known else self._slowdown(victim, other or self.partner)
 
-    def rest_ms(self, request: JobRequest, *, steps_done: int, gpus: int, sub_batch: int) -> float | None:
+    def rest_ms(self, request: JobRequest, *, steps_done: int, gpus: int, micro_batch_size: int) -> float | None:
         """Return how long a job still needs alone on GPUs of this kind, or None."""
         prediction = self.predictions.job(request.key, self.entry.gpu.device)
-        return remaining_ms_of(request, prediction, steps_done=steps_done, gpus=gpus, sub_batch=sub_batch)
+        return remaining_ms_of(request, prediction, steps_done=steps_done, gpus=gpus, micro_batch_size=micro_batch_size)
 
     def _slowdown(self, victim: Resident, other: Resident) -> float:
         gpu, key, other_key = self.entry.gpu, victim.request.key, other.request.key
-        pair = self.predictions.pair(key, other_key, gpu.device, victim.sub_batch)
+        pair = self.predictions.pair(key, other_key, gpu.device, victim.micro_batch_size)
         return sum_of_pairs((pair.slowdown_ratio,)) if pair is not None else victim.request.max_slowdown_ratio

@@ -24,13 +24,13 @@ class Offer:
 
     Attributes:
         entry: The GPU.
-        sub_batch: Samples per pass that suit it best.
+        micro_batch_size: Samples per pass that suit it best.
         spot: The GPU with its job; None = it is free.
         cost_ms: Sum of the ends of both jobs; lower is better. 0 where nothing is weighed.
     """
 
     entry: GpuView
-    sub_batch: int
+    micro_batch_size: int
     spot: OccupiedGpu | None = None
     cost_ms: float = 0.0
 
@@ -57,7 +57,7 @@ class SharingRule(Protocol):
     def offer(self, job: PendingJob, spot: OccupiedGpu, pairs: PairArrays | None) -> Offer | Reason:
         """Return how the job would use this GPU, or why not; `pairs` knows answers where somebody keeps columns."""
 
-    def objection(self, job: PendingJob, spots: Sequence[OccupiedGpu], sub_batch: int) -> Reason | None:
+    def objection(self, job: PendingJob, spots: Sequence[OccupiedGpu], micro_batch_size: int) -> Reason | None:
         """Return why the job should not start on these GPUs together, or None."""
 
 
@@ -115,7 +115,7 @@ class Offers:
             return self._rule.offer(job, spot, self.pairs)
         if not fits_alone(self._view, request, entry.gpu):
             return too_large(self._view, request, entry.gpu)
-        return Offer(entry=entry, sub_batch=samples_per_gpu(request, request.gpus))
+        return Offer(entry=entry, micro_batch_size=samples_per_gpu(request, request.gpus))
 
     def _spot(self, entry: GpuView, resident: Resident) -> OccupiedGpu:
         if self.pairs is not None:
@@ -140,7 +140,7 @@ class Offers:
             self._view.predictions.job(request.key, entry.gpu.device),
             steps_done=known.steps_done if known is not None else 0,
             gpus=len(running.assignments) if running is not None else request.gpus,
-            sub_batch=resident.sub_batch,
+            micro_batch_size=resident.micro_batch_size,
         )
 
     def _has_room(self, request: JobRequest, node_id: str) -> bool:

@@ -1,11 +1,11 @@
 """What a job could do beside the one job of a load class, kept from round to round as long as predictions stand.
 
 Where sharing pays follows from two numbers: how long the running job still needs (r), and how many steps the new one
-has left (n). For one pair and one sub-batch it pays if and only if r > n x c, with a constant c of the pair; so one
+has left (n). For one pair and one micro-batch it pays if and only if r > n x c, with a constant c of the pair; so one
 comparison per GPU tells who cannot share at all, and only the others are weighed.
 
 Source:
-    The SJF-BSBF paper, Theorem 1 and Eq. 18-23. With xi = 1 + slowdown, s the time of a step at the sub-batch and f at
+    The SJF-BSBF paper, Theorem 1 and Eq. 18-23. With xi = 1 + slowdown, s the time of a step at the micro-batch, f at
     the full batch, the sum of both ends is less than with waiting, n f + 2 r,
     where the new job ends first (n s xi_A <= r xi_B):  if r > n (s (2 xi_A - xi_A / xi_B) - f),
     where the running one does:                         if r (2 - 2 xi_B + xi_B / xi_A) > n (s - f).
@@ -29,7 +29,7 @@ from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.step_times import step_ms_of
 from scheduler_service.core.view import GpuView, Predictions, SchedulingView
 from scheduler_service.policies.pairing.occupied_gpu import OccupiedGpu
-from scheduler_service.policies.pairing.pair_sharing import sub_batches_of
+from scheduler_service.policies.pairing.pair_sharing import micro_batch_sizes_of
 from scheduler_service.policies.pairing.pair_sums import GANG_NUMBERS, gang_option
 from scheduler_service.policies.placement.reasons import nearest_obstacle
 
@@ -41,19 +41,19 @@ GAIN_MIN = 1e-9
 
 
 class PairOption(NamedTuple):
-    """One sub-batch that a job may use beside a partner.
+    """One micro-batch that a job may use beside a partner.
 
     Attributes:
         step_ms: One optimizer step of the job alone.
         slowdown_ratio: How much slower the job gets.
         partner_slowdown_ratio: How much slower its partner gets.
-        sub_batch: Samples per pass.
+        micro_batch_size: Samples per pass.
     """
 
     step_ms: float
     slowdown_ratio: float
     partner_slowdown_ratio: float
-    sub_batch: int
+    micro_batch_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class PairAnswer:
 
     Attributes:
         full_step_ms: One optimizer step alone with the whole batch at once; None = unknown.
-        options: The sub-batches that may join, largest first.
+        options: The micro-batches that may join, largest first.
         nearest: Why the others may not: the reason that was nearest to a start, and whom it was about.
     """
 
@@ -86,16 +86,18 @@ def answer_pair(request: JobRequest, spot: OccupiedGpu, steps_ms: Mapping[int, f
     Args:
         request: The job.
         spot: The GPU.
-        steps_ms: The time of an optimizer step by sub-batch, see `own_steps_ms`.
+        steps_ms: The time of an optimizer step by micro-batch, see `own_steps_ms`.
     """
     options: list[PairOption] = []
     obstacles: list[Reason] = []
-    for sub_batch, step_ms in steps_ms.items():
-        admitted = spot.admit(request, sub_batch)
+    for micro_batch_size, step_ms in steps_ms.items():
+        admitted = spot.admit(request, micro_batch_size)
         if isinstance(admitted, Reason):
             obstacles.append(admitted)
         elif step_ms is not None:
-            options.append(PairOption(step_ms, admitted.slowdown_ratio, admitted.partner_slowdown_ratio, sub_batch))
+            options.append(
+                PairOption(step_ms, admitted.slowdown_ratio, admitted.partner_slowdown_ratio, micro_batch_size)
+            )
     return PairAnswer(
         full_step_ms=steps_ms[samples_per_gpu(request, request.gpus)],
         options=tuple(options),
@@ -106,11 +108,11 @@ def answer_pair(request: JobRequest, spot: OccupiedGpu, steps_ms: Mapping[int, f
 
 
 def own_steps_ms(request: JobRequest, predictions: Predictions, device: str) -> dict[int, float | None]:
-    """Return the time of an optimizer step by sub-batch, largest first; None = unknown."""
+    """Return the time of an optimizer step by micro-batch, largest first; None = unknown."""
     prediction = predictions.job(request.key, device)
     return {
-        sub_batch: step_ms_of(request, prediction, gpus=request.gpus, sub_batch=sub_batch)
-        for sub_batch in sub_batches_of(samples_per_gpu(request, request.gpus))
+        micro_batch_size: step_ms_of(request, prediction, gpus=request.gpus, micro_batch_size=micro_batch_size)
+        for micro_batch_size in micro_batch_sizes_of(samples_per_gpu(request, request.gpus))
     }
 
 
@@ -174,7 +176,7 @@ class PairAnswers:
         return found
 
     def firsts(self, rows: list[int], numbers: Positions, classes: list[LoadClass]) -> NDArray[np.float64]:
-        """Return `pair_sums.gang_option` of the first possible sub-batch, by shape and class."""
+        """Return `pair_sums.gang_option` of the first possible micro-batch, by shape and class."""
         self._know(rows, numbers, classes)
         found: NDArray[np.float64] = self._firsts[:, np.array(rows)[:, None], numbers]
         return found

@@ -85,7 +85,7 @@ class PairArrays:
             self._view.predictions.job(job.request.key, device),
             steps_done=job.steps_done,
             gpus=len(gpu_ids),
-            sub_batch=resident.sub_batch,
+            micro_batch_size=resident.micro_batch_size,
         )
         self._rests_ms[positions] = inf if rest_ms is None else rest_ms
         self._job_of[was_free] = was_free[:1]
@@ -189,7 +189,7 @@ class PairArrays:
         return slots[slots >= 0]
 
     def _costs(self, job: PendingJob) -> Column:
-        """Return the least sum of ends over the sub-batches, where it beats waiting; infinite elsewhere."""
+        """Return the least sum of ends over the micro-batches, where it beats waiting; infinite elsewhere."""
         row, classes = self._answers.row_of(job.request), self._columns.classes
         class_of = self._columns.class_of[self._lone]
         is_there = np.zeros(len(classes), dtype=np.bool_)

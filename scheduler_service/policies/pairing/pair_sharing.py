@@ -37,13 +37,13 @@ class RunningBeside:
         return self.rest_ms * (1 + self.slowdown_ratio)
 
 
-def sub_batches_of(samples: int) -> Iterator[int]:
+def micro_batch_sizes_of(samples: int) -> Iterator[int]:
     """Yield ceil(samples / s) for s = 1, 2, 4 ... down to 1 (Algorithm 2, which stops one step too early)."""
     steps = 1
     while True:
-        sub_batch = -(-samples // steps)
-        yield sub_batch
-        if sub_batch == 1:
+        micro_batch_size = -(-samples // steps)
+        yield micro_batch_size
+        if micro_batch_size == 1:
             return
         steps *= 2
 
@@ -52,7 +52,7 @@ def newcomer_end_ms(rest_ms: float, partners: Sequence[RunningBeside]) -> float:
     """Return when the new job ends if it starts now; all its GPUs go at the pace of the slowest.
 
     Args:
-        rest_ms: How long it needs alone, at the sub-batch that it would use.
+        rest_ms: How long it needs alone, at the micro-batch that it would use.
         partners: The jobs beside which it would run, each once.
     """
     now_ms, left_ms = 0.0, rest_ms

@@ -43,7 +43,7 @@ class RunningJobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gangs:
-    """Jobs on several GPUs, without smaller sub-batches to choose.
+    """Jobs on several GPUs, without smaller micro-batches to choose.
 
     Attributes:
         options: `gang_option`, by shape and running job.
@@ -80,11 +80,11 @@ def gang_option(
 
 
 def least_sums(left: int, options: Sequence[Sequence[Column]], full_ms: Column, partner: Column) -> Column:
-    """Return the least sum of both ends over sub-batches, where it beats waiting; infinite elsewhere.
+    """Return the least sum of both ends over micro-batches, where it beats waiting; infinite elsewhere.
 
     Args:
         left: Steps of the new job.
-        options: (time of a step, slowdown of the new job, of its partner) of every sub-batch.
+        options: (time of a step, slowdown of the new job, of its partner) of every micro-batch.
         full_ms: Time of a step of the new job alone, with its whole batch at once.
         partner: How long the partners still need alone; infinite = unknown.
     """

@@ -175,7 +175,7 @@ class SjfSharing:
         return self.closed() or Reason(code="TOO_FEW_PLACES", numbers={"gpus_with_place": self.places.count})
 
     def is_free_gang(self, request: JobRequest) -> bool:
-        """The best of all GPUs decide about a job: a gang that may be anywhere, with no smaller sub-batch to choose."""
+        """The best of all GPUs decide about a job: a gang that may be anywhere, without smaller micro-batches."""
         is_gang = request.gpus > 1 and samples_per_gpu(request, request.gpus) == 1
         return is_gang and self._rule.recheck_gang and self._is_open_choice(request)
 
@@ -195,7 +195,7 @@ class SjfSharing:
             offers, obstacles = self._offers.look(job, gpu_ids)
             gangs, refusals[:] = self._gangs.find(request, offers)
             for gang in gangs:
-                objection = self._rule.objection(job, gang.spots, gang.sub_batch)
+                objection = self._rule.objection(job, gang.spots, gang.micro_batch_size)
                 if objection is None:
                     self.limit.forget(key)
                     return self._start(job, gang, offers, obstacles)
@@ -229,7 +229,7 @@ class SjfSharing:
 
     def _start(self, job: PendingJob, gang: Gang, offers: Sequence[Offer], obstacles: dict[str, Reason]) -> Start:
         request, gpu = job.request, gang.offers[0].entry.gpu
-        resident = resident_on(request, self._view.predictions.job(request.key, gpu.device), gang.sub_batch, gpu)
+        resident = resident_on(request, self._view.predictions.job(request.key, gpu.device), gang.micro_batch_size, gpu)
         if resident is None:
             raise AssertionError(f"{request.job_id} was offered {gpu.gpu_id} without fitting it")
         table = candidate_table(offers, obstacles, gang) if self._view.explain else ()

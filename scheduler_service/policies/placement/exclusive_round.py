@@ -152,9 +152,9 @@ class ExclusiveRound:
         return gpu is not None and fits_alone(self._view, request, gpu)
 
     def _start(self, request: JobRequest, gpu_ids: tuple[str, ...]) -> Start:
-        sub_batch = samples_per_gpu(request, request.gpus)
+        micro_batch_size = samples_per_gpu(request, request.gpus)
         gpu = self._view.gpus[gpu_ids[0]].gpu
-        resident = resident_on(request, self._view.predictions.job(request.key, gpu.device), sub_batch, gpu)
+        resident = resident_on(request, self._view.predictions.job(request.key, gpu.device), micro_batch_size, gpu)
         if resident is None:
             raise AssertionError(f"{request.job_id} was given {gpu_ids[0]} without fitting it")
         self.take(gpu_ids)

@@ -124,7 +124,7 @@ class PreemptionPlanner:
             self._view.predictions.job(job.request.key, entry.gpu.device),
             steps_done=job.steps_done,
             gpus=len(job.assignments),
-            sub_batch=job.sub_batch,
+            micro_batch_size=job.micro_batch_size,
         )
 
     def _groups(self, request: JobRequest, kind: Kind, rest_ms: float) -> Iterable[Sequence[_Offer]]:

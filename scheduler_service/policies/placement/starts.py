@@ -52,7 +52,7 @@ def start_on(
         reason=reason,
         assignments=assignments,
         predicted_slowdown_ratio=slowdown.own_ratio if slowdown.neighbour_ids else None,
-        sub_batch=resident.sub_batch,
+        micro_batch_size=resident.micro_batch_size,
         accumulation_steps=accumulation_steps,
         candidates=candidates,
     )

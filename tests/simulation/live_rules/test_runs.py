@@ -44,7 +44,10 @@ def test_a_gang_goes_at_the_pace_of_its_slowest_gpu() -> None:
 
 def test_smaller_passes_cost_time_and_save_memory() -> None:
     big = kind(memory_bytes=12 * GIB, batch=32, fixed_step_ratio=0.1, fixed_memory_ratio=0.0)
-    jobs = [trace_job("first", seconds=1_000, key="small"), trace_job("big", seconds=50, key="big", batch=32)]
+    jobs = [
+        trace_job("first", seconds=1_000, key="small"),
+        trace_job("big", seconds=50, key="big", global_batch_size=32),
+    ]
     trace = trace_of(*jobs, slowdown_ratio=0.2, kinds={"small": kind(), "big": big})
     result = run(trace, policy="sjf_bsbf")
     # Half the batch fits beside the first job: two passes cost a tenth more, both jobs a fifth.

@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.client_errors import InputError
 from cotenant_agent.allow_list import AllowList, load_allow_list
 from cotenant_agent.attempt import Attempt
 from cotenant_agent.cgroups import ControlGroups
 from cotenant_agent.durable_files import read_json
-from cotenant_agent.errors import CommandRefusedError, SettingsError
+from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.launching import JobRules, Launcher
 from cotenant_agent.protocol import rules_to_message
 from cotenant_agent.records import AttemptKey, LaunchRequest
 from cotenant_agent.scheduler_link import LinkSettings, open_channel
-from cotenant_agent.settings import load_settings
+from cotenant_agent.settings import SETTINGS
 from cotenant_agent.state_directory import StateDirectory
 from tests.support.fake_devices import FakeInventory, FakeProcesses
 
@@ -40,16 +41,17 @@ def program(path: Path, content: bytes = b"#!/bin/sh\n", mode: int = 0o755) -> s
 @pytest.mark.parametrize("scheduler", LOCAL)
 def test_a_scheduler_on_this_machine_may_have_any_command_run(scheduler: str) -> None:
     flags = {"state_dir": "/x", "nvml": True, "allow_any_command": True, "scheduler": scheduler}
-    assert load_settings(flags, {}).allow_any_command
+    assert SETTINGS.load(flags, {}).allow_any_command
 
 
 @pytest.mark.parametrize("scheduler", ELSEWHERE)
-@pytest.mark.parametrize("trust", [{"insecure": True}, {"tls_ca": "ca.pem"}])
+@pytest.mark.parametrize("trust", [{"insecure": True}, {"tls_ca_file": "ca.pem"}])
 def test_a_scheduler_elsewhere_may_not_however_much_it_is_trusted(scheduler: str, trust: dict[str, object]) -> None:
     flags = {"state_dir": "/x", "nvml": True, "scheduler": scheduler, **trust}
-    assert not load_settings(flags, {}).allow_any_command
-    with pytest.raises(SettingsError, match="--allow-executable"):
-        load_settings(flags, {"COTENANT_AGENT_ALLOW_ANY_COMMAND": "1"})
+    assert not SETTINGS.load(flags, {}).allow_any_command
+    with pytest.raises(InputError) as refused:
+        SETTINGS.load(flags, {"COTENANT_AGENT_ALLOW_ANY_COMMAND": "1"})
+    assert "--allow-executable" in refused.value.remedy
 
 
 @pytest.mark.parametrize(("scheduler", "is_direct"), [("127.0.0.1:7071", True), ("10.0.0.1:7071", False)])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,6 @@ from cotenant_agent.cgroups import ControlGroups
 from cotenant_agent.launching import Launcher
 from cotenant_agent.records import AttemptKey, InventoryReading, JobUsage
 from cotenant_agent.state_directory import StateDirectory
-from cotenant_agent.structured_log import StructuredLog
 from tests.support.fake_devices import FakeInventory, FakeProcesses
 
 
@@ -35,7 +32,6 @@ def table_of(state: StateDirectory) -> AttemptTable:
         inventory=FakeInventory(["gpu-0"], memory_bytes=1_000),
         groups=ControlGroups(),
         launcher=cast("Launcher", SimpleNamespace(owner=None)),
-        log=StructuredLog(io.StringIO(), "node"),
     )
 
 
@@ -64,14 +60,3 @@ def test_an_older_attempt_is_ended_for_memory_and_on_leaving_although_a_newer_on
     (directory / "stop.json").unlink()
     assert not table.stop_all("agent_exit")
     assert json.loads((directory / "stop.json").read_text())["cause"] == "agent_exit"
-
-
-class FullDisk(io.StringIO):
-    """Takes nothing."""
-
-    def flush(self) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_a_log_line_that_the_disk_does_not_take_is_lost() -> None:
-    StructuredLog(FullDisk(), "node").write("attempt_ended")

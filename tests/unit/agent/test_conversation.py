@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,6 @@ from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.records import AttemptKey, GpuReading
 from cotenant_agent.state_directory import AttemptDirectory
 from cotenant_agent.stretches import StretchRecorder
-from cotenant_agent.structured_log import StructuredLog
 from cotenant_agent.system_clock import boot_ms
 
 LEASE_MS = 20_000
@@ -79,7 +77,6 @@ def conversation_about(table: Table, readings: tuple[GpuReading, ...] = ()) -> C
         hello=messages.Hello,
         on_welcome=lambda: None,
         metrics=AgentMetrics(),
-        log=StructuredLog(io.StringIO(), "n"),
     )
 
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cotenant.job_settings import JobSettings
 from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2
-from cotenant_agent.attempt import Attempt
+from cotenant_agent.attempt import Attempt, stored_job
 from cotenant_agent.protocol import launch_from_message, stretch_to_message
-from cotenant_agent.records import MeasuredJob, MeasuredStretch
-from cotenant_agent.settings import load_settings
+from cotenant_agent.records import MeasuredJob, MeasurementWindow
+from cotenant_agent.settings import SETTINGS as AGENT
 from cotenant_agent.state_directory import AttemptDirectory
 
-SETTINGS = {"batch_size": "16", "optimizer": "OPTIMIZER_ADAM"}
+SETTINGS = JobSettings(global_batch_size=16, optimizer="adam")
+JOB = MeasuredJob(graph_sha256="cd", settings=SETTINGS, micro_batch_size=4)
+OF_AN_EARLIER_AGENT = {
+    "graph_sha256": "cd",
+    "settings": {"batch_size": "16", "optimizer": "OPTIMIZER_ADAM"},
+    "sub_batch": 4,
+}
 
 
 def launched(assigned: int = 1, bindings: int = 0, **changes: Any) -> MeasuredJob | None:
@@ -24,18 +30,18 @@ def launched(assigned: int = 1, bindings: int = 0, **changes: Any) -> MeasuredJo
     spec = scheduling_pb2.JobSpec(
         **{**fields, **changes},
         settings=resources_pb2.JobSettings(
-            batch_size=16,
+            global_batch_size=16,
             optimizer=resources_pb2.OPTIMIZER_ADAM,
             dimension_bindings={f"axis_{number}": 3 for number in range(bindings)},
         ),
     )
     assignments = [scheduling_pb2.Assignment(gpu_id=f"gpu-{rank}", rank=rank) for rank in range(assigned)]
-    launch = node_agent_pb2.LaunchJob(spec=spec, assignments=assignments, sub_batch=8)
+    launch = node_agent_pb2.LaunchJob(spec=spec, assignments=assignments, micro_batch_size=8)
     return launch_from_message(launch).measured_job
 
 
-def test_graph_settings_and_sub_batch_are_all_that_is_told() -> None:
-    assert launched() == MeasuredJob(graph_sha256="ab" * 32, settings=SETTINGS, sub_batch=8)
+def test_graph_settings_and_micro_batch_are_all_that_is_told() -> None:
+    assert launched() == MeasuredJob(graph_sha256="ab" * 32, settings=SETTINGS, micro_batch_size=8)
 
 
 @pytest.mark.parametrize(
@@ -49,10 +55,10 @@ def test_nothing_is_told_of_private_unpredicted_or_wide_jobs(assigned: int, chan
 @pytest.mark.parametrize(
     ("record", "expected"),
     [
-        (
-            asdict(MeasuredJob(graph_sha256="cd", settings=SETTINGS, sub_batch=4)),
-            MeasuredJob(graph_sha256="cd", settings=SETTINGS, sub_batch=4),
-        ),
+        (stored_job(JOB), JOB),
+        (OF_AN_EARLIER_AGENT, JOB),
+        ({**OF_AN_EARLIER_AGENT, "settings": {"batch_size": ["sixteen"]}}, None),
+        ({**OF_AN_EARLIER_AGENT, "settings": {"batch_size": 0}}, None),
         (None, None),
         ("no record", None),
         ({"graph_sha256": "cd"}, None),
@@ -70,8 +76,8 @@ def test_a_next_agent_reads_it_from_the_job_directory(
 
 
 def test_settings_that_a_file_holds_wrongly_end_no_conversation() -> None:
-    job = MeasuredJob(graph_sha256="cd", settings={"batch_size": ["sixteen"]})
-    stretch = MeasuredStretch(
+    job = MeasuredJob(graph_sha256="cd", settings=JobSettings(global_batch_size=1 << 70))
+    stretch = MeasurementWindow(
         stretch_id="0" * 32,
         campaign="collected_00000000",
         device="cpu-standin",
@@ -86,11 +92,15 @@ def test_settings_that_a_file_holds_wrongly_end_no_conversation() -> None:
         quality_flags=(),
     )
     message = stretch_to_message(stretch)
-    assert (message.job.graph_sha256, message.job.settings.batch_size, len(message.others)) == ("cd", 0, 1)
+    assert (message.job.graph_sha256, message.job.settings.global_batch_size, len(message.co_located_jobs)) == (
+        "cd",
+        0,
+        1,
+    )
     assert not message.HasField("utilization_ratio")
 
 
 @pytest.mark.parametrize(("flags", "expected"), [({}, True), ({"collect_profiles": False}, False)])
 def test_a_node_collects_unless_it_is_told_not_to(flags: dict[str, object], expected: bool) -> None:
-    settings = load_settings({"state_dir": "s", "nvml": True, **flags}, {})
+    settings = AGENT.load({"state_dir": "s", "nvml": True, **flags}, {})
     assert settings.collect_profiles is expected

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import json
 from typing import Any, cast
 
 import grpc
@@ -14,25 +12,30 @@ from cotenant_agent.conversation import Conversation
 from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.node_agent import AgentRules, NodeAgent
 from cotenant_agent.scheduler_link import LinkSettings
-from cotenant_agent.structured_log import StructuredLog
 
 
 @pytest.mark.parametrize(
     ("code", "event", "level", "counted"),
     [
-        (grpc.StatusCode.ALREADY_EXISTS, "join_refused", "error", 1.0),
-        (grpc.StatusCode.FAILED_PRECONDITION, "join_refused", "error", 1.0),
-        (grpc.StatusCode.UNAVAILABLE, "conversation_broken", "warning", None),
+        (grpc.StatusCode.ALREADY_EXISTS, "join_refused", "ERROR", 1.0),
+        (grpc.StatusCode.FAILED_PRECONDITION, "join_refused", "ERROR", 1.0),
+        (grpc.StatusCode.UNAVAILABLE, "conversation_broken", "WARNING", None),
     ],
 )
 def test_a_refusal_is_told_apart_from_a_scheduler_that_is_away(
-    monkeypatch: pytest.MonkeyPatch, code: grpc.StatusCode, event: str, level: str, counted: float | None
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    code: grpc.StatusCode,
+    event: str,
+    level: str,
+    counted: float | None,
 ) -> None:
     async def refuse(conversation: Conversation, stub: object) -> None:
         raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details="what to do")
 
     monkeypatch.setattr(Conversation, "hold", refuse)
-    metrics, lines, nothing = AgentMetrics(), io.StringIO(), cast("Any", None)
+    metrics, nothing = AgentMetrics(), cast("Any", None)
     agent = NodeAgent(
         rules=AgentRules(node_id="n"),
         link=LinkSettings(scheduler="127.0.0.1:1"),
@@ -40,7 +43,6 @@ def test_a_refusal_is_told_apart_from_a_scheduler_that_is_away(
         inventory=nothing,
         stretches=nothing,
         metrics=metrics,
-        log=StructuredLog(lines, "n"),
     )
 
     async def converse() -> float:
@@ -48,6 +50,7 @@ def test_a_refusal_is_told_apart_from_a_scheduler_that_is_away(
             return await agent._converse(channel)
 
     assert asyncio.run(converse()) == 0.0
-    line = json.loads(lines.getvalue())
-    assert (line["event"], line["level"], line["code"], line["reason"]) == (event, level, code.name, "what to do")
+    (line,) = caplog.records
+    assert (line.msg, line.levelname) == (event, level)
+    assert (line.__dict__["code"], line.__dict__["reason"]) == (code.name, "what to do")
     assert metrics.registry.get_sample_value("cotenant_agent_joins_refused_total", {"code": code.name}) == counted

@@ -7,6 +7,7 @@ from itertools import count
 
 import pytest
 
+from cotenant.job_settings import JobSettings
 from cotenant_agent.records import AttemptKey, AttemptObservation, GpuReading, MeasuredJob, Tenant
 from cotenant_agent.stretches import (
     STRETCH_MS_MAX,
@@ -50,7 +51,7 @@ class Node:
 
 
 def tenant(name: str, gpu_id: str = "gpu-0", *, is_private: bool = False) -> Tenant:
-    job = None if is_private else MeasuredJob(graph_sha256=GRAPH, settings={"batch_size": "16"})
+    job = None if is_private else MeasuredJob(graph_sha256=GRAPH, settings=JobSettings(global_batch_size=16))
     return Tenant(key=AttemptKey(job_id=name, attempt=1, fence=1), gpu_ids=(gpu_id,), job=job)
 
 

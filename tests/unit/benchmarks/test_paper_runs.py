@@ -117,7 +117,7 @@ def test_jobs_on_one_gpu_keep_their_arrivals_and_lengths() -> None:
         assert after.request.gpus == 1
         assert kinds[1].step_ms(gpus=1) == kinds[0].step_ms(gpus=before.request.gpus)
         assert after.request.steps_total == before.request.steps_total
-        assert after.request.batch == before.request.batch // before.request.gpus
+        assert after.request.global_batch_size == before.request.global_batch_size // before.request.gpus
 
 
 def test_tiresias_by_iterations_counts_steps_and_not_time() -> None:

@@ -19,11 +19,11 @@ from benchmarks.uncalibrated_memory import (
     summary,
     to_vector,
 )
+from cotenant.job_settings import JobSettings
 from cotenant.profile_schema import SoloRow
 from predictor_service.features.analytical_memory import count_memory
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.features.graph_description import describe_graph
-from predictor_service.features.job_settings import JobSettings
 from predictor_service.features.uncalibrated_memory import BOUND, EXPECTED, MemoryConstants
 from predictor_service.importers.imported_set import features_json, solo_row
 from predictor_service.importers.zoo_features import ZooFeatures
@@ -80,7 +80,7 @@ def test_a_row_of_a_table_is_counted_as_its_graph_is_when_it_is_asked_about() ->
         ("train", "fp16", "momentum"),
         ("infer", "fp32", "sgd"),
     ):
-        settings = JobSettings(batch_size=8, mode=mode, precision=precision, optimizer=optimizer)
+        settings = JobSettings(global_batch_size=8, mode=mode, precision=precision, optimizer=optimizer)
         asked = count_memory(describe_graph(graph).at_batch(8), settings, DEVICE_TYPES["NVIDIA H200"])
         found = count_row(table_row(mode=mode, precision=precision, optimizer=optimizer))
         assert found is not None

@@ -86,7 +86,7 @@ def test_a_pair_is_measured_only_while_it_lasts() -> None:
     tracker = JobTracker()
     for steps, step_ms, other in ((100, 40.0, "job-000002"), (110, 50.0, "job-000002"), (130, 90.0, "job-000007")):
         job = running_job()
-        job.steps_done, job.step_ms, job.neighbours[0].job_id = steps, step_ms, other
+        job.steps_done, job.step_ms, job.co_located_jobs[0].job_id = steps, step_ms, other
         tracker._learn(job)
     assert {pair: window.steps for pair, window in tracker.windows.items()} == {("job-000001", "job-000002"): 10}
     assert tracker.windows["job-000001", "job-000002"].step_ms == 50.0
@@ -129,8 +129,8 @@ def test_a_report_without_checks_is_no_success() -> None:
 def test_the_crash_comes_in_the_middle_and_while_sharing() -> None:
     early, middle, late, alone = running_job(), running_job(), running_job(), running_job()
     early.steps_done, middle.steps_done, late.steps_done, alone.steps_done = 50, 200, 400, 200
-    del alone.neighbours[:]
-    del late.neighbours[:]
+    del alone.co_located_jobs[:]
+    del late.co_located_jobs[:]
     jobs = [early, middle, alone, late]
     assert [crash_is_due({"a": job}) for job in jobs] == [False, True, False, True]
     assert not crash_is_due({"a": pending_job()})
@@ -143,7 +143,7 @@ def test_the_committed_job_files_are_complete() -> None:
     for job in jobs:
         command = list(job.spec.command)
         assert command[command.index("--steps") + 1] == str(job.spec.steps_total)
-        assert command[command.index("--batch-size") + 1] == str(job.spec.settings.batch_size)
+        assert command[command.index("--batch-size") + 1] == str(job.spec.settings.global_batch_size)
 
 
 def test_a_run_alone_is_short_and_shares_with_nobody() -> None:

@@ -14,17 +14,19 @@ from cotenant_profiler.commands import main as profiler
 
 from cotenant.cli.main import cotenant
 from cotenant.programs import PROGRAM_COMMANDS
+from cotenant_agent.commands import cli as agent
 from cotenant_simulator.commands.program import program as simulator
 from predictor_service.commands.program import program as predictor
 from scheduler_service.commands.main import cli as scheduler
 
 ROOT = Path(__file__).parents[3]
-PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md")])
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md")])
 GROUPS = {
     "predictor_service": predictor,
     "scheduler_service": scheduler,
     "cotenant_profiler": profiler,
     "cotenant_simulator": simulator,
+    "cotenant_agent": agent,
 }
 LINE = re.compile(r"^(?: {4})?(?:\.venv/bin/)?cotenant (?P<words>.+)$")
 PROGRAM_LINE = re.compile(r"^(?: {4})?(?:\.venv/bin/)?python -m (?P<program>\w+_service|cotenant_\w+) (?P<words>.+)$")

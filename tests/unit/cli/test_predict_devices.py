@@ -14,7 +14,7 @@ GRAPH = str(Path(__file__).parents[3] / "examples" / "jobs" / "graphs" / "mlp.on
 def generic(*, memory_bytes: int) -> prediction_pb2.PredictJobResponse:
     answer = sample_prediction(fits=memory_bytes > 0)
     answer.device, answer.device_is_generic, answer.device_memory_bytes = "NVIDIA X990", True, memory_bytes
-    answer.ClearField("largest_batch_that_fits")
+    answer.ClearField("largest_batch_size_that_fits")
     return answer
 
 

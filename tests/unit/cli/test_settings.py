@@ -46,7 +46,7 @@ def test_a_value_of_the_wrong_kind_is_refused(text: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "0", "1e308"])
 def test_a_deadline_that_is_none_is_refused(seconds: str) -> None:
-    with pytest.raises(InputError, match="COTENANT_TIMEOUT_S is out of range"):
+    with pytest.raises(InputError, match="timeout_s from environment COTENANT_TIMEOUT_S"):
         resolve_settings({}, {"COTENANT_TIMEOUT_S": seconds})
 
 
@@ -67,6 +67,9 @@ def test_the_view_tells_where_a_value_came_from(
     cotenant: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("COTENANT_PREDICTOR", "host:7")
+    monkeypatch.setenv("COTENANT_TLS_CA_FILE", str(tmp_path / "ca.pem"))
     settings = json.loads(cotenant("config", "view", "-o", "json").out)["settings"]
     assert settings["predictor"] == {"value": "host:7", "origin": "environment COTENANT_PREDICTOR"}
+    assert settings["tls_ca_file"] == {"value": str(tmp_path / "ca.pem"), "origin": "environment COTENANT_TLS_CA_FILE"}
+    assert settings["tls_key_file"] == {"value": "", "origin": "default"}
     assert settings["output"]["origin"] == "flag"

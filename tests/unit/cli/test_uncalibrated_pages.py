@@ -22,7 +22,9 @@ def uncalibrated_prediction(*, fits: bool) -> prediction_pb2.PredictJobResponse:
     for estimate in (answer.memory_bytes, answer.utilization_ratio, answer.step_ms):
         estimate.level, estimate.in_domain = resources_pb2.ESTIMATE_LEVEL_FALLBACK, False
         estimate.range_not_calibrated = True
-    answer.sub_batches.add(sub_batch=8, accumulation_steps=8, memory_bytes=answer.memory_bytes, step_ms=answer.step_ms)
+    answer.micro_batches.add(
+        micro_batch_size=8, accumulation_steps=8, memory_bytes=answer.memory_bytes, step_ms=answer.step_ms
+    )
     return answer
 
 

@@ -56,7 +56,7 @@ def test_flags_win_over_the_job_file_and_leave_the_rest(
 ) -> None:
     assert cotenant("submit", JOB_FILE, "--name", "other", "--batch-size", "32", "--share", "never").code == 0
     spec = submitted(scheduler).spec
-    assert (spec.name, spec.settings.batch_size, spec.share) == ("other", 32, resources_pb2.SHARE_MODE_NEVER)
+    assert (spec.name, spec.settings.global_batch_size, spec.share) == ("other", 32, resources_pb2.SHARE_MODE_NEVER)
     assert spec.settings.optimizer == resources_pb2.OPTIMIZER_MOMENTUM
     assert spec.settings.input_wait_ratio == pytest.approx(0.75)
 
@@ -100,7 +100,7 @@ def test_a_tail_is_counted_in_lines(cotenant: CommandLine, scheduler: FakeSchedu
 
 def test_a_configured_predictor_gets_the_graph_without_weights(cotenant: CommandLine, predictor: FakePredictor) -> None:
     outcome = cotenant("predict", GRAPH, "--batch-size", "8", "--bind", "tokens=16", "-o", "json")
-    assert json.loads(outcome.out)["largest_batch_that_fits"] == "96"
+    assert json.loads(outcome.out)["largest_batch_size_that_fits"] == "96"
     request = predictor.seen[0]
     assert request.onnx_graph == Path(GRAPH).read_bytes()  # type: ignore[attr-defined]
     assert dict(request.settings.dimension_bindings) == {"tokens": 16}  # type: ignore[attr-defined]

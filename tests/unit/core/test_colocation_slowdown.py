@@ -26,7 +26,7 @@ from tests.support.scheduling import GIB, all_pairs, gpu, job, pair, prediction,
 
 def residents(count: int, limit_ratio: float = 0.2, share: Share = Share.SAFE) -> list[Resident]:
     requests = [job(f"j{index}", share=share, max_slowdown_ratio=limit_ratio) for index in range(count)]
-    return [Resident(request=request, sub_batch=1, memory_reserved_bytes=GIB) for request in requests]
+    return [Resident(request=request, micro_batch_size=1, memory_reserved_bytes=GIB) for request in requests]
 
 
 def known(utilization_ratios: list[float], slowdown_ratio: float) -> PredictionStore:

@@ -336,7 +336,7 @@ class Rogue:
                 job_id=one.request.job_id,
                 reason=Reason(code="STARTS_ALONE"),
                 assignments=(Assignment(gpu_id="nowhere" if one.request.job_id == "j2" else "n0.0"),),
-                sub_batch=1,
+                micro_batch_size=1,
             )
             for one in view.pending
         ]

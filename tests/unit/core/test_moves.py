@@ -27,8 +27,8 @@ def migrate(*gpu_ids: str) -> Migrate:
     return Migrate(job_id="j0", reason=REASON, assignments=parts(*gpu_ids))
 
 
-def reshape(*gpu_ids: str, sub_batch: int = 1) -> Reshape:
-    return Reshape(job_id="j0", reason=REASON, assignments=parts(*gpu_ids), sub_batch=sub_batch)
+def reshape(*gpu_ids: str, micro_batch_size: int = 1) -> Reshape:
+    return Reshape(job_id="j0", reason=REASON, assignments=parts(*gpu_ids), micro_batch_size=micro_batch_size)
 
 
 class OnDemand:
@@ -51,7 +51,7 @@ class Moving:
         self.engine = SchedulerEngine(make_policy=lambda name, values: self.policy, policy="x", can_move=can_move)
         for name in ("n0", "n1"):
             self.tell(events.NodeJoined, node=node(name, 2))
-        self.tell(events.JobSubmitted, request=job(**{"allowed_gpus": (1, 2), "batch": 2, **changes}))
+        self.tell(events.JobSubmitted, request=job(**{"allowed_gpus": (1, 2), "global_batch_size": 2, **changes}))
         self.report(events.JobStarted)
 
     def tell(self, kind: type[events.Event], **values: Any) -> list[commands.Command]:
@@ -113,16 +113,16 @@ def test_both_places_are_kept_while_the_job_moves() -> None:
     assert moving.engine.state.jobs["late"].gpu_ids == ("n0.0", "n0.1")
 
 
-def test_a_reshape_gives_the_job_more_gpus_and_smaller_sub_batches() -> None:
+def test_a_reshape_gives_the_job_more_gpus_and_smaller_micro_batches() -> None:
     moving = Moving()
     moving.wish(reshape("n0.0", "n0.1"))
     (launch,) = moving.stopped()
     assert isinstance(launch, commands.LaunchJob)
-    assert (len(launch.assignments), launch.sub_batch, moving.job.reshapes) == (2, 1, 1)
+    assert (len(launch.assignments), launch.micro_batch_size, moving.job.reshapes) == (2, 1, 1)
     moving.report(events.JobStarted)
-    moving.wish(reshape("n0.1", sub_batch=2))
+    moving.wish(reshape("n0.1", micro_batch_size=2))
     moving.stopped()
-    assert (moving.job.gpu_ids, moving.job.sub_batch, moving.job.reshapes) == (("n0.1",), 2, 2)
+    assert (moving.job.gpu_ids, moving.job.micro_batch_size, moving.job.reshapes) == (("n0.1",), 2, 2)
     assert "n0.0" in moving.engine.state.occupancy.free_gpu_ids
 
 

@@ -179,12 +179,12 @@ def test_a_restarted_scheduler_still_knows_what_is_doubtful() -> None:
     store.put_pair(_pair(0.3, 0.8))
     store.observe_pair("a", "b", "d", 0.1, is_doubtful=True)
     store.observe_pair("b", "a", "d", 0.2)
-    store.observe_solo("a", "d", gpus=1, sub_batch=1, steps=1, window_ms=5, is_doubtful=True)
+    store.observe_solo("a", "d", gpus=1, micro_batch_size=1, steps=1, window_ms=5, is_doubtful=True)
     again.load(store.stored())
     assert again.stored() == store.stored()
     assert again.doubted_among(("a", "b"), "d") == {("a", "b")}
-    assert again.solo_step_ms("a", "d", gpus=1, sub_batch=1) == 5.0
-    assert again.sound_solo_step_ms("a", "d", gpus=1, sub_batch=1) is None
+    assert again.solo_step_ms("a", "d", gpus=1, micro_batch_size=1) == 5.0
+    assert again.sound_solo_step_ms("a", "d", gpus=1, micro_batch_size=1) is None
 
 
 def test_a_pair_against_a_doubtful_time_alone_is_doubtful() -> None:

@@ -34,7 +34,7 @@ def seen(*, pairs: bool = True) -> SchedulingView:
 
 def start(gpu_id: str, numbers: Mapping[str, float]) -> Start:
     reason = Reason(code="STARTS_SHARED", numbers=numbers)
-    return Start(job_id="new", reason=reason, assignments=(Assignment(gpu_id=gpu_id),), sub_batch=1)
+    return Start(job_id="new", reason=reason, assignments=(Assignment(gpu_id=gpu_id),), micro_batch_size=1)
 
 
 def migrate(gpu_id: str, numbers: Mapping[str, float]) -> Migrate:
@@ -83,7 +83,7 @@ class OneMove:
                 job_id=(name := one.request.job_id),
                 reason=Reason(code="STARTS_ALONE", numbers={"gpus_count": 1}),
                 assignments=(Assignment(gpu_id=gpu_ids[name]),),
-                sub_batch=1,
+                micro_batch_size=1,
             )
             for one in at.pending
         ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import fnmatch
 import re
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 import pytest
 import yaml
 
-from cotenant_agent.settings import add_arguments
+from cotenant_agent.commands import run_agent
 from predictor_service.commands.program import serve_command
 from scheduler_service.commands.serve import serve
 
@@ -27,16 +26,10 @@ def flags_of(command: click.Command) -> set[str]:
     return {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
 
 
-def flags_of_agent() -> set[str]:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return {flag for action in parser._actions for flag in action.option_strings}
-
-
 FLAGS = {
     ("predictor", "serve"): flags_of(serve_command),
     ("scheduler", "serve"): flags_of(serve),
-    ("agent", "run"): flags_of_agent(),
+    ("agent", "run"): flags_of(run_agent),
 }
 
 

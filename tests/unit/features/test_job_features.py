@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from cotenant.job_settings import JobSettings
 from predictor_service.features.devices import DEVICE_TYPES, STANDIN_DEVICE
 from predictor_service.features.graph_description import describe_graph
 from predictor_service.features.job_features import FEATURE_INDEX, JobFeatures, build_features
-from predictor_service.features.job_settings import JobSettings
 from tests.support.onnx_graphs import GraphBuilder
 
 T4 = "Tesla T4"
@@ -18,7 +18,7 @@ def recurrent_job(cell: str, gates: int, steps: int, device: str, mode: str = "t
     weights = [net.weight([1, 8 * gates, 8]), net.weight([1, 8 * gates, 8])]
     y = net.node(cell, [net.input("x", [steps, "batch", 8]), *weights], hidden_size=8)
     graph = describe_graph(net.model(y).SerializeToString()).at_batch(1)
-    return build_features(graph, JobSettings(batch_size=1, mode=mode), DEVICE_TYPES[device])
+    return build_features(graph, JobSettings(global_batch_size=1, mode=mode), DEVICE_TYPES[device])
 
 
 @pytest.mark.parametrize("device", [T4, STANDIN_DEVICE])

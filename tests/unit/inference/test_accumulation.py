@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from cotenant.job_settings import JobSettings
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.features.graph_description import describe_graph
 from predictor_service.features.job_features import build_features
-from predictor_service.features.job_settings import JobSettings
 from predictor_service.inference.accumulation import accumulate
 from predictor_service.inference.records import Estimate, Level
 from tests.support.onnx_graphs import perceptron
@@ -31,7 +31,7 @@ def test_the_optimizer_weighs_more_where_the_batch_is_small(optimizer: str) -> N
     graph = describe_graph(perceptron().SerializeToString())
     device = DEVICE_TYPES["Tesla T4"]
     small, large = (
-        build_features(graph.at_batch(batch), JobSettings(batch_size=batch, optimizer=optimizer), device)
+        build_features(graph.at_batch(batch), JobSettings(global_batch_size=batch, optimizer=optimizer), device)
         for batch in (1, 4096)
     )
     assert 0.0 < large.optimizer_ratio < small.optimizer_ratio < 1.0

@@ -159,7 +159,7 @@ def test_more_rows_than_any_candidate_takes_are_thinned_out(monkeypatch: pytest.
 
 
 def _without_figures(job: JobFacts) -> JobFacts:
-    return dataclasses.replace(job, solo=SoloFigures(), batch=1, sub_batch=1)
+    return dataclasses.replace(job, solo=SoloFigures(), batch=1, micro_batch_size=1)
 
 
 def _odd_problem(kind: str) -> Problem:

@@ -168,7 +168,9 @@ def test_a_handful_of_rows_loses_little_to_untuned_trees(rows_each: int) -> None
     made = utilization_problem(architectures=3, seed=7)
     batches = [4, 16, 64, 256, 1024, 4096][:rows_each]
     jobs = [
-        dataclasses.replace(made.jobs[4 * place], job_key=f"{place}-{batch}", batch=batch, sub_batch=batch, graph={})
+        dataclasses.replace(
+            made.jobs[4 * place], job_key=f"{place}-{batch}", batch=batch, micro_batch_size=batch, graph={}
+        )
         for place in range(3)
         for batch in batches
     ]

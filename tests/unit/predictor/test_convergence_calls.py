@@ -14,7 +14,10 @@ from tests.support.predictor_service import running_server, stub_of
 
 CURVE: Any = [{"progress": k, "value": 1 / (0.2 * k + 1) + 0.1} for k in range(20)]
 SAMPLES: Any = [
-    {"resources": {"workers": w, "servers": p, "batch_size": 64}, "steps_per_s": 1 / (0.1 * 64 / w + 1 + 2 * w / p)}
+    {
+        "resources": {"workers": w, "servers": p, "global_batch_size": 64},
+        "steps_per_s": 1 / (0.1 * 64 / w + 1 + 2 * w / p),
+    }
     for w in (1, 2, 4)
     for p in (1, 2, 3)
 ]
@@ -51,7 +54,7 @@ def test_three_points_are_too_few_and_it_says_so(stub: prediction_pb2_grpc.Predi
 
 
 def test_speeds_are_predicted_with_the_time_that_remains(stub: prediction_pb2_grpc.PredictionServiceStub) -> None:
-    asked: Any = [{"workers": 8, "servers": 4, "batch_size": 64}]
+    asked: Any = [{"workers": 8, "servers": 4, "global_batch_size": 64}]
     request = messages.FitSpeedModelRequest(
         synchrony=messages.TRAINING_SYNCHRONY_SYNCHRONOUS, samples=SAMPLES, asked=asked, steps_remaining=1000
     )

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from cotenant.job_settings import JobSettings
 from cotenant.v1 import prediction_pb2 as messages
 from predictor_service.commands.predict import answer_as_table
 from predictor_service.errors import InvalidRequestError, UnknownDeviceError
 from predictor_service.features.devices import GIBIBYTE
-from predictor_service.features.job_settings import JobSettings
 from predictor_service.grpc_api.job_answers import JobAnswers
 from predictor_service.grpc_api.translate_answers import job_response
 from predictor_service.inference.predictor import Predictor
@@ -33,7 +33,7 @@ def predictor() -> Predictor:
 
 
 def ask(predictor: Predictor, device: str, memory_bytes: int = 0, *, batch: int = 8) -> JobAnswer:
-    settings = JobSettings(batch_size=batch, optimizer="adam")
+    settings = JobSettings(global_batch_size=batch, optimizer="adam")
     return predictor.predict_job(
         JobQuestion(
             settings=settings,
@@ -77,7 +77,7 @@ def test_the_answer_to_a_short_name_is_that_to_the_full_one(predictor: Predictor
 
 def test_a_short_name_is_journalled_as_the_full_one(predictor: Predictor, tmp_path: Path) -> None:
     journal = OutcomeJournal(tmp_path / "journal.sqlite")
-    request = messages.PredictJobRequest(onnx_graph=GRAPH, settings={"batch_size": 8}, device="h200")  # type: ignore[arg-type]
+    request = messages.PredictJobRequest(onnx_graph=GRAPH, settings={"global_batch_size": 8}, device="h200")  # type: ignore[arg-type]
     answer = JobAnswers(predictor, journal).answer(request)
     journal.flush()
     entry = journal.find([answer.prediction_id])[answer.prediction_id]
@@ -86,7 +86,7 @@ def test_a_short_name_is_journalled_as_the_full_one(predictor: Predictor, tmp_pa
 
 
 def test_pairs_are_answered_for_short_names_and_generic_types(predictor: Predictor) -> None:
-    plain = JobSettings(batch_size=1)
+    plain = JobSettings(global_batch_size=1)
     alone = PairJob(job_id="a", settings=plain, known_step_ms=10.0, known_utilization_ratio=0.5, known_memory_bytes=1e9)
     jobs = [alone, dataclasses.replace(alone, job_id="b")]
     assert predictor.predict_pairs(PairsQuestion(device="h200", jobs=jobs)).device == "NVIDIA H200"
@@ -99,7 +99,7 @@ def test_pairs_are_answered_for_short_names_and_generic_types(predictor: Predict
 
 
 def test_the_risk_on_a_generic_type_needs_its_memory(predictor: Predictor) -> None:
-    jobs = [PairJob(job_id="a", settings=JobSettings(batch_size=1), known_memory_bytes=GIBIBYTE)]
+    jobs = [PairJob(job_id="a", settings=JobSettings(global_batch_size=1), known_memory_bytes=GIBIBYTE)]
     with pytest.raises(InvalidRequestError, match="device_memory_bytes: that of 'NVIDIA X990' is not known"):
         predictor.predict_memory_risk(RiskQuestion(device=UNKNOWN, jobs=jobs))
     risk = predictor.predict_memory_risk(RiskQuestion(device=UNKNOWN, jobs=jobs, device_memory_bytes=2 * GIBIBYTE))

@@ -24,13 +24,18 @@ from predictor_service.grpc_api.translate_requests import (
 TRAILER_BYTES_MAX = 8 << 10
 OBSERVED = messages.ObservedPair()
 # Refused as soon as one of them is read.
-UNREADABLE: Any = {"settings": {"batch_size": 1, "mode": 99}}
+UNREADABLE: Any = {"settings": {"global_batch_size": 1, "mode": 99}}
 
 
 @pytest.mark.parametrize(
     ("read", "request_of", "field", "parts_max"),
     [
-        (job_question, lambda count: messages.PredictJobRequest(sub_batches=[1] * count), "sub_batches", 64),
+        (
+            job_question,
+            lambda count: messages.PredictJobRequest(micro_batch_sizes=[1] * count),
+            "micro_batch_sizes",
+            64,
+        ),
         (pairs_question, lambda count: messages.PredictPairsRequest(jobs=[UNREADABLE] * count), "jobs", 500),
         (pairs_question, lambda count: messages.PredictPairsRequest(observed=[OBSERVED] * count), "observed", 250_000),
         (risk_question, lambda count: messages.PredictMemoryRiskRequest(jobs=[UNREADABLE] * count), "jobs", 64),
@@ -46,8 +51,8 @@ def test_parts_are_counted_before_one_is_read(
 @pytest.mark.parametrize("bindings", [{str(number): 1 for number in range(20_000)}, {"x" * SETTINGS_BYTES_MAX: 1}])
 def test_settings_of_a_job_may_not_be_long(bindings: dict[str, int]) -> None:
     with pytest.raises(InvalidRequestError, match="settings: those of a job have"):
-        job_settings(resources_pb2.JobSettings(batch_size=1, dimension_bindings=bindings))
-    assert job_settings(resources_pb2.JobSettings(batch_size=1, dimension_bindings={"x": 1})).dimension_bindings
+        job_settings(resources_pb2.JobSettings(global_batch_size=1, dimension_bindings=bindings))
+    assert job_settings(resources_pb2.JobSettings(global_batch_size=1, dimension_bindings={"x": 1})).dimension_bindings
 
 
 @pytest.mark.parametrize("letter", ["d", "€", "\U0001f600"])

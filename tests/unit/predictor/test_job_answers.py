@@ -64,7 +64,7 @@ class Desk:
         self.hashes = {family: self.predictor.keep_graph(content)[0] for family, content in GRAPHS.items()}
 
     def request(self, family: str = "medium", batch: int = 32, **fields: Any) -> messages.PredictJobRequest:
-        settings: Any = {"batch_size": batch, "optimizer": "OPTIMIZER_ADAM", **fields.pop("settings", {})}
+        settings: Any = {"global_batch_size": batch, "optimizer": "OPTIMIZER_ADAM", **fields.pop("settings", {})}
         fields = {"device": DEVICE, "graph_sha256": self.hashes[family], **fields}
         return messages.PredictJobRequest(settings=settings, **fields)
 
@@ -82,13 +82,13 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 CHANGES: list[dict[str, Any]] = [
     {},
     {"batch": 33},
-    {"batch": 7, "sub_batches": [1, 7]},
+    {"batch": 7, "micro_batch_sizes": [1, 7]},
     {"family": "deep"},
     {"device": "NVIDIA H200"},
     {"device_memory_bytes": 1 << 34},
     {"confidence": 0.5},
     {"explain": True},
-    {"find_largest_batch": True},
+    {"find_largest_batch_size": True},
     {"settings": {"optimizer": "OPTIMIZER_SGD"}},
     {"settings": {"precision": "PRECISION_BF16"}},
     {"settings": {"mode": "RUN_MODE_INFER"}},
@@ -177,14 +177,14 @@ def test_a_question_that_is_long_for_no_reason_is_answered_and_not_kept(desk: De
 
 
 def test_a_known_question_is_refused_at_a_bad_batch_as_a_new_one_would_be(desk: Desk) -> None:
-    assert desk.ask(sub_batches=[16]).fits
-    with pytest.raises(InvalidBatchError, match="batch_size is 0"):
-        desk.ask(batch=0, sub_batches=[16])
-    with pytest.raises(InvalidBatchError, match="batch_size is 2000000"):
-        desk.ask(batch=2_000_000, sub_batches=[16])
+    assert desk.ask(micro_batch_sizes=[16]).fits
+    with pytest.raises(InvalidBatchError, match="global_batch_size is 0"):
+        desk.ask(batch=0, micro_batch_sizes=[16])
+    with pytest.raises(InvalidBatchError, match="global_batch_size is 2000000"):
+        desk.ask(batch=2_000_000, micro_batch_sizes=[16])
     with pytest.raises(InvalidRequestError, match="16 is more than the batch of 8"):
-        desk.ask(batch=8, sub_batches=[16])
-    assert desk.ask(sub_batches=[16]).fits
+        desk.ask(batch=8, micro_batch_sizes=[16])
+    assert desk.ask(micro_batch_sizes=[16]).fits
 
 
 def test_a_graph_that_is_sent_along_is_answered_and_not_kept_as_a_question(desk: Desk) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from predictor_service.features.job_settings import JobSettings
+from cotenant.job_settings import JobSettings
 from predictor_service.inference import kept_estimators
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.kept_estimators import KeptEstimators
@@ -29,12 +29,14 @@ def questions() -> list[JobQuestion]:
     """Every family at batches that lengthen a kept curve, shorten it and lie between its points."""
     return [
         JobQuestion(
-            settings=JobSettings(batch_size=batch, optimizer=OPTIMIZERS[index % 4], input_wait_ratio=index % 3 / 10),
+            settings=JobSettings(
+                global_batch_size=batch, optimizer=OPTIMIZERS[index % 4], input_wait_ratio=index % 3 / 10
+            ),
             device=DEVICE if batch != 7 else "NVIDIA H200",
             onnx_graph=GRAPHS[family],
             explain=batch == 33,
             find_largest_batch=batch == 5,
-            sub_batches=(1, batch),
+            micro_batch_sizes=(1, batch),
             device_memory_bytes=1 << 34 if batch == 64 else 0,
         )
         for index, family in enumerate(FAMILIES)
@@ -59,7 +61,7 @@ def test_pairs_of_graphs_are_the_same_with_and_without_kept_estimators() -> None
     jobs = []
     for index, family in enumerate(FAMILIES):
         hashes = [predictor.keep_graph(GRAPHS[family])[0] for predictor in (keeping, forgetting)]
-        settings = JobSettings(batch_size=10 + 7 * index, optimizer=OPTIMIZERS[index % 4])
+        settings = JobSettings(global_batch_size=10 + 7 * index, optimizer=OPTIMIZERS[index % 4])
         jobs.append(PairJob(job_id=family, settings=settings, graph_sha256=hashes[0]))
     question = PairsQuestion(device=DEVICE, jobs=jobs)
     for _ in range(2):
@@ -72,9 +74,9 @@ def test_settings_that_matter_are_told_apart_and_the_batch_is_not() -> None:
     kept, version = KeptEstimators(), holder().current()
     graph = MeasuredGraph(InProcessDescriber().describe(GRAPHS["wide"]))
     device = Predictor(GraphLibrary(InProcessDescriber(), None), holder()).devices()[0][0]
-    base = JobSettings(batch_size=8)
+    base = JobSettings(global_batch_size=8)
     first = kept.find(graph, base, device, version, 0.9)
-    assert kept.find(graph, dataclasses.replace(base, batch_size=9), device, version, 0.9) is first
+    assert kept.find(graph, dataclasses.replace(base, global_batch_size=9), device, version, 0.9) is first
     for change in ({"optimizer": "adam"}, {"mode": "infer"}, {"precision": "bf16"}, {"host_memory_bytes": 1 << 30}):
         assert kept.find(graph, dataclasses.replace(base, **change), device, version, 0.9) is not first
     assert kept.find(graph, base, device, version, 0.8) is not first
@@ -87,9 +89,13 @@ def test_what_is_kept_stays_within_its_bounds(monkeypatch: pytest.MonkeyPatch) -
     device = Predictor(GraphLibrary(InProcessDescriber(), None), holder()).devices()[0][0]
     monkeypatch.setattr(kept_estimators, "NODES_MAX", 3 * graph.description.nodes)
     kept = KeptEstimators(estimators_max=50)
-    made = [kept.find(graph, JobSettings(batch_size=1, input_wait_ratio=n / 100), device, None, 0.9) for n in range(40)]
+    made = [
+        kept.find(graph, JobSettings(global_batch_size=1, input_wait_ratio=n / 100), device, None, 0.9)
+        for n in range(40)
+    ]
     again = [
-        kept.find(graph, JobSettings(batch_size=1, input_wait_ratio=n / 100), device, None, 0.9) for n in range(37, 40)
+        kept.find(graph, JobSettings(global_batch_size=1, input_wait_ratio=n / 100), device, None, 0.9)
+        for n in range(37, 40)
     ]
     assert all(new is old for new, old in zip(again, made[37:], strict=True))
-    assert kept.find(graph, JobSettings(batch_size=1, input_wait_ratio=0.36), device, None, 0.9) is not made[36]
+    assert kept.find(graph, JobSettings(global_batch_size=1, input_wait_ratio=0.36), device, None, 0.9) is not made[36]

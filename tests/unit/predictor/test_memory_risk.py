@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from cotenant.job_settings import JobSettings
 from predictor_service.errors import InvalidRequestError, UnknownDeviceError, UnknownGraphError
-from predictor_service.features.job_settings import JobSettings
 from predictor_service.inference.memory_risk import RISK_JOBS_MAX
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import JobQuestion, Level, PairJob, RiskAnswer, RiskQuestion
@@ -30,12 +30,12 @@ def predictor() -> Predictor:
 
 
 def known(job_id: str, memory_bytes: float) -> PairJob:
-    return PairJob(job_id=job_id, settings=JobSettings(batch_size=1), known_memory_bytes=memory_bytes)
+    return PairJob(job_id=job_id, settings=JobSettings(global_batch_size=1), known_memory_bytes=memory_bytes)
 
 
 def from_graph(predictor: Predictor, job_id: str, family: str = "wide", batch: int = 32) -> PairJob:
     sha256, _, _ = predictor.keep_graph(GRAPHS[family])
-    return PairJob(job_id=job_id, settings=JobSettings(batch_size=batch, optimizer="adam"), graph_sha256=sha256)
+    return PairJob(job_id=job_id, settings=JobSettings(global_batch_size=batch, optimizer="adam"), graph_sha256=sha256)
 
 
 def ask(predictor: Predictor, jobs: Sequence[PairJob], memory_bytes: int, device: str = DEVICE) -> RiskAnswer:
@@ -107,7 +107,7 @@ def test_without_measurements_there_are_bounds_and_no_risk(predictor: Predictor)
         ([known("a", 1.0), known("a", 2.0)], "the same job_id"),
         ([known("a", 0.0)], "must be above 0"),
         ([known("a", math.nan)], "must be above 0"),
-        ([PairJob(job_id="a", settings=JobSettings(batch_size=1))], "neither a graph nor a known memory"),
+        ([PairJob(job_id="a", settings=JobSettings(global_batch_size=1))], "neither a graph nor a known memory"),
     ],
 )
 def test_a_list_that_cannot_be_is_refused_by_name(predictor: Predictor, jobs: list[PairJob], words: str) -> None:
@@ -122,7 +122,7 @@ def test_what_is_asked_of_the_rest_is_checked_too(predictor: Predictor) -> None:
     with pytest.raises(UnknownDeviceError):
         ask(predictor, [job], 0, "Abacus")
     with pytest.raises(UnknownGraphError):
-        ask(predictor, [PairJob(job_id="a", settings=JobSettings(batch_size=1), graph_sha256="0" * 64)], 0)
+        ask(predictor, [PairJob(job_id="a", settings=JobSettings(global_batch_size=1), graph_sha256="0" * 64)], 0)
 
 
 def test_a_slice_of_a_device_is_asked_about_like_a_whole_one(predictor: Predictor) -> None:

@@ -11,9 +11,10 @@ from urllib.request import urlopen
 
 import pytest
 
+from cotenant.client_errors import InputError
+from cotenant.tls_settings import check_metrics_exposure
 from predictor_service.errors import InvalidRequestError
 from predictor_service.grpc_api.metrics import MetricsServer, ServiceMetrics
-from predictor_service.grpc_api.server import check_metrics_exposure
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_a_foreign_address_of_metrics_needs_the_same_promise_as_the_scheduler_s(
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "host.example", "169.254.1.1"])
 def test_the_promise_is_asked_for_wherever_others_could_listen(host: str) -> None:
-    with pytest.raises(InvalidRequestError, match="plain HTTP"):
+    with pytest.raises(InputError, match="plain HTTP"):
         check_metrics_exposure(host, insecure=False)
     check_metrics_exposure(host, insecure=True)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from predictor_service.features.job_settings import JobSettings
+from cotenant.job_settings import JobSettings
 from predictor_service.inference.observed_jobs import ObservedJob, ObservedJobs, weigh_observed
 from predictor_service.inference.records import Contribution, Estimate, Level, PairJob
 from predictor_service.outcome_journal import PredictionEntry
@@ -157,7 +157,7 @@ def test_what_no_job_can_be_is_never_promised(outcome: dict[str, object]) -> Non
 
 
 def test_a_job_of_a_pair_question_is_completed_by_what_was_measured_of_it() -> None:
-    job = PairJob(job_id="key", settings=JobSettings(batch_size=8), known_step_ms=11.0)
+    job = PairJob(job_id="key", settings=JobSettings(global_batch_size=8), known_step_ms=11.0)
     completed = _table(_OUTCOME).complete("cpu-standin", job)
     assert completed.is_known
     assert (completed.known_step_ms, completed.known_utilization_ratio) == (11.0, 0.5)

@@ -17,7 +17,7 @@ _OBSERVED = resources_pb2.ESTIMATE_LEVEL_OBSERVED
 
 
 def _settings() -> resources_pb2.JobSettings:
-    return resources_pb2.JobSettings(batch_size=32, optimizer=resources_pb2.OPTIMIZER_ADAM)
+    return resources_pb2.JobSettings(global_batch_size=32, optimizer=resources_pb2.OPTIMIZER_ADAM)
 
 
 def _pairs(hashes: list[str]) -> messages.PredictPairsRequest:

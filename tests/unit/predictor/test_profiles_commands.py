@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from cotenant.client_errors import InputError
 from cotenant.profile_schema import PairRow, SoloRow, read_rows
 from predictor_service.commands.program import program
 from predictor_service.errors import InvalidRequestError, PredictorError
@@ -133,7 +134,8 @@ def test_a_folder_without_a_store_is_refused_with_a_remedy(tmp_path: Path, argum
 def test_a_bound_below_its_range_forgets_nothing(state: Path, name: str) -> None:
     arguments = ["profiles", "status", "--state-dir", str(state)]
     done = CliRunner().invoke(program, arguments, env={f"COTENANT_PREDICTOR_{name}": "-5"})
-    assert isinstance(done.exception, InvalidRequestError)
+    assert isinstance(done.exception, InputError)
+    assert f"COTENANT_PREDICTOR_{name}" in done.exception.message
     assert json.loads(run(state, "status", "-o", "json").stdout)["stretches"] == 4
 
 

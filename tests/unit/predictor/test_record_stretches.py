@@ -25,10 +25,10 @@ def stub(tmp_path: Path) -> Iterator[Stub]:
         yield stub_of(channel)
 
 
-def message(number: int, **changes: object) -> resources_pb2.MeasuredStretch:
-    job = resources_pb2.MeasuredJob(graph_sha256="ab" * 32, settings=resources_pb2.JobSettings(batch_size=16))
+def message(number: int, **changes: object) -> resources_pb2.MeasurementWindow:
+    job = resources_pb2.MeasuredJob(graph_sha256="ab" * 32, settings=resources_pb2.JobSettings(global_batch_size=16))
     fields = {
-        "stretch_id": f"{number:032x}",
+        "window_id": f"{number:032x}",
         "campaign": "collected_00000000",
         "device": "CPU-standin",
         "job": job,
@@ -36,12 +36,12 @@ def message(number: int, **changes: object) -> resources_pb2.MeasuredStretch:
         "window_ms": 5_000,
         "utilization_ratio": 0.5,
     }
-    return resources_pb2.MeasuredStretch(**{**fields, **changes})  # type: ignore[arg-type]
+    return resources_pb2.MeasurementWindow(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def record(stub: Stub, *stretches: resources_pb2.MeasuredStretch) -> messages.RecordStretchesResponse:
-    answer: messages.RecordStretchesResponse = stub.RecordStretches(
-        messages.RecordStretchesRequest(stretches=stretches)
+def record(stub: Stub, *stretches: resources_pb2.MeasurementWindow) -> messages.RecordMeasurementWindowsResponse:
+    answer: messages.RecordMeasurementWindowsResponse = stub.RecordMeasurementWindows(
+        messages.RecordMeasurementWindowsRequest(measurement_windows=stretches)
     )
     return answer
 
@@ -49,14 +49,14 @@ def record(stub: Stub, *stretches: resources_pb2.MeasuredStretch) -> messages.Re
 def test_stretches_are_kept_once_and_refusals_are_named(stub: Stub, tmp_path: Path) -> None:
     wrong_settings = resources_pb2.MeasuredJob(graph_sha256="ab" * 32)
     answer = record(stub, message(1), message(2), message(1), message(3, steps=0), message(4, job=wrong_settings))
-    assert (answer.recorded, answer.repeated_stretches) == (2, 1)
-    assert {refused.stretch_id[-1] for refused in answer.refused} == {"3", "4"}
+    assert (answer.recorded, answer.already_recorded) == (2, 1)
+    assert {refused.window_id[-1] for refused in answer.refused} == {"3", "4"}
     assert all(refused.reason for refused in answer.refused)
-    assert record(stub, message(2)).repeated_stretches == 1
+    assert record(stub, message(2)).already_recorded == 1
     with closing(ProfileStore(tmp_path / FILE_NAME)) as store:
         kept = [item.stretch for item in store.read() if item.stretch is not None]
         assert sum(store.status().refused.values()) == 2
-    assert [(item.device, item.sub_batch, item.step_ms) for item in kept] == [("cpu-standin", 16, 50.0)] * 2
+    assert [(item.device, item.micro_batch_size, item.step_ms) for item in kept] == [("cpu-standin", 16, 50.0)] * 2
     assert kept[0].sm_activity_ratio is None
 
 
@@ -83,7 +83,7 @@ def test_a_full_disk_is_answered_with_a_remedy_and_predictions_go_on(
     question = messages.PredictJobRequest(
         onnx_graph=next(iter(graphs().values())),
         device="cpu-standin",
-        settings=resources_pb2.JobSettings(batch_size=16),
+        settings=resources_pb2.JobSettings(global_batch_size=16),
     )
     assert stub.PredictJob(question).step_ms.value > 0
 
@@ -92,7 +92,7 @@ def test_an_outcome_of_a_job_alone_is_kept_as_a_stretch(stub: Stub, tmp_path: Pa
     question = messages.PredictJobRequest(
         onnx_graph=next(iter(graphs().values())),
         device="cpu-standin",
-        settings=resources_pb2.JobSettings(batch_size=16),
+        settings=resources_pb2.JobSettings(global_batch_size=16),
     )
     prediction_id = stub.PredictJob(question).prediction_id
     good = messages.Outcome(prediction_id=prediction_id, step_ms_mean=4.0, utilization_ratio=0.5, window_ms=20_000)

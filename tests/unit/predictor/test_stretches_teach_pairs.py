@@ -19,7 +19,7 @@ from tests.support.predictor_service import open_predictor, running_server, stub
 Stub = prediction_pb2_grpc.PredictionServiceStub
 _GRAPHS = list(graphs().values())[:3]
 _OBSERVED = resources_pb2.ESTIMATE_LEVEL_OBSERVED
-_SETTINGS = resources_pb2.JobSettings(batch_size=32, optimizer=resources_pb2.OPTIMIZER_ADAM)
+_SETTINGS = resources_pb2.JobSettings(global_batch_size=32, optimizer=resources_pb2.OPTIMIZER_ADAM)
 _ALONE_MS = 10
 
 
@@ -32,13 +32,13 @@ def job(graph_sha256: str) -> resources_pb2.MeasuredJob:
 
 
 def stretch(number: int, victim: str, other: str = "", *, step_ms: int = _ALONE_MS, **changes: Any) -> Any:
-    return resources_pb2.MeasuredStretch(
+    return resources_pb2.MeasurementWindow(
         **{
-            "stretch_id": f"{number:032x}",
+            "window_id": f"{number:032x}",
             "campaign": "collected_00000000",
             "device": "cpu-standin",
             "job": job(victim),
-            "others": [job(other)] if other else [],
+            "co_located_jobs": [job(other)] if other else [],
             "steps": 1_000,
             "window_ms": 1_000 * step_ms,
             **changes,
@@ -46,8 +46,10 @@ def stretch(number: int, victim: str, other: str = "", *, step_ms: int = _ALONE_
     )
 
 
-def record(stub: Stub, *sent: Any) -> messages.RecordStretchesResponse:
-    answer: messages.RecordStretchesResponse = stub.RecordStretches(messages.RecordStretchesRequest(stretches=sent))
+def record(stub: Stub, *sent: Any) -> messages.RecordMeasurementWindowsResponse:
+    answer: messages.RecordMeasurementWindowsResponse = stub.RecordMeasurementWindows(
+        messages.RecordMeasurementWindowsRequest(measurement_windows=sent)
+    )
     return answer
 
 
@@ -88,7 +90,7 @@ def test_a_stretch_that_is_sent_twice_counts_once(tmp_path: Path) -> None:
         one, two, _ = upload(stub)
         sent = [stretch(1, one), stretch(2, one, two, step_ms=30)]
         assert record(stub, *sent, *sent).recorded == 2
-        assert record(stub, *sent).repeated_stretches == 2
+        assert record(stub, *sent).already_recorded == 2
         assert [pair.times_measured for pair in listed(stub).pairs] == [1]
 
 
@@ -111,7 +113,7 @@ def test_a_used_device_or_two_others_say_nothing_of_a_pair_and_unsteady_windows_
     with running_server(tmp_path) as channel:
         stub = stub_of(channel)
         one, two, three = upload(stub)
-        crowd = stretch(2, one, others=[job(two), job(three)])
+        crowd = stretch(2, one, co_located_jobs=[job(two), job(three)])
         record(stub, stretch(1, one), crowd, stretch(3, one, two, step_ms=30, quality_flags=["foreign_load"]))
         assert not listed(stub).pairs
         record(stub, stretch(4, one, two, step_ms=30, quality_flags=["unsteady"]))

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
+from cotenant.job_settings import JobSettings
 from predictor_service.features.analytical_memory import MemoryBreakdown, count_memory
 from predictor_service.features.devices import DEVICE_TYPES, STANDIN_DEVICE, DeviceType, Generation
 from predictor_service.features.graph_description import describe_graph
-from predictor_service.features.job_settings import JobSettings
 from predictor_service.features.uncalibrated_memory import BOUND, EXPECTED, estimate_uncalibrated
 from predictor_service.grpc_api.translate_answers import job_response
 from predictor_service.inference.graph_library import GraphLibrary
@@ -46,16 +46,16 @@ def untrained(tmp_path: object) -> Predictor:
 
 
 def ask(predictor: Predictor, graph: bytes, device: str, batch: int = 32, **settings: str) -> JobAnswer:
-    job = JobSettings(batch_size=batch, **{"optimizer": "adam", **settings})  # type: ignore[arg-type]
+    job = JobSettings(global_batch_size=batch, **{"optimizer": "adam", **settings})  # type: ignore[arg-type]
     question = JobQuestion(
-        settings=job, device=device, onnx_graph=graph, sub_batches=(1, batch), find_largest_batch=True
+        settings=job, device=device, onnx_graph=graph, micro_batch_sizes=(1, batch), find_largest_batch=True
     )
     return predictor.predict_job(question)
 
 
 def estimates(answer: JobAnswer) -> list[Estimate]:
-    of_sub_batches = [each for point in answer.sub_batches for each in (point.memory_bytes, point.step_ms)]
-    return [answer.memory_bytes, answer.utilization_ratio, answer.step_ms, *of_sub_batches]
+    of_micro_batches = [each for point in answer.micro_batches for each in (point.memory_bytes, point.step_ms)]
+    return [answer.memory_bytes, answer.utilization_ratio, answer.step_ms, *of_micro_batches]
 
 
 @pytest.mark.parametrize("device", [A100, STANDIN_DEVICE, f"{A100} MIG 3g.20gb"])
@@ -67,7 +67,7 @@ def test_without_a_model_no_range_is_called_calibrated(untrained: Predictor, dev
     assert message.memory_bytes.range_not_calibrated
     assert message.utilization_ratio.range_not_calibrated
     assert message.step_ms.range_not_calibrated
-    assert all(point.memory_bytes.range_not_calibrated for point in message.sub_batches)
+    assert all(point.memory_bytes.range_not_calibrated for point in message.micro_batches)
 
 
 def test_a_trained_device_has_calibrated_ranges() -> None:
@@ -105,7 +105,7 @@ def test_the_smallest_network_holds_what_the_smallest_process_of_the_public_rows
 def test_a_process_that_convolves_holds_more_libraries(untrained: Predictor) -> None:
     counted = {
         name: count_memory(
-            describe_graph(graph).at_batch(32), JobSettings(batch_size=32, optimizer="adam"), DEVICE_TYPES[A100]
+            describe_graph(graph).at_batch(32), JobSettings(global_batch_size=32, optimizer="adam"), DEVICE_TYPES[A100]
         )
         for name, graph in (("dense", DENSE), ("convolving", CONVOLVING))
     }
@@ -140,7 +140,7 @@ def test_the_largest_batch_that_fits_fits_and_the_next_one_does_not(untrained: P
 
 
 def test_the_stand_in_keeps_its_measured_context(untrained: Predictor) -> None:
-    settings = JobSettings(batch_size=32, optimizer="adam")
+    settings = JobSettings(global_batch_size=32, optimizer="adam")
     counted = count_memory(describe_graph(CONVOLVING).at_batch(32), settings, DEVICE_TYPES[STANDIN_DEVICE])
     memory = ask(untrained, CONVOLVING, STANDIN_DEVICE).memory_bytes
     assert memory.value == pytest.approx(counted.total_bytes)
@@ -166,7 +166,7 @@ def test_a_generation_without_rows_expects_the_same_with_a_wider_range(generatio
 
 def test_workspaces_stop_growing_with_the_widest_tensor() -> None:
     def bound(widest_bytes: float) -> float:
-        counted = dataclasses.replace(COUNTED, widest_bytes=widest_bytes)
+        counted = COUNTED._replace(widest_bytes=widest_bytes)
         return estimate_uncalibrated(counted, DEVICE_TYPES[A100], convolves=True).bound_bytes
 
     assert bound(1e8) < bound(5e8) < bound(6e8) == bound(1e12)

@@ -57,5 +57,5 @@ def test_a_disk_that_refuses_stops_nothing(tmp_path: Path, caplog: pytest.LogCap
         store.add([stretch(1)], NOW_MS)
         store._connection.execute("PRAGMA query_only = ON")
         Retention(store, journal, days=1).look(NOW_MS + 2 * DAY_MS)
-        assert "old profiles were not let go" in caplog.text
+        assert "old_profiles_not_deleted" in caplog.text
         assert store.status().stretches == 1

@@ -31,7 +31,7 @@ def test_a_stretch_alone_is_a_solo_row() -> None:
 
 
 def test_a_stretch_beside_others_is_a_row_of_pairs_against_the_same_machine_alone() -> None:
-    alone = [stretch(number, job=VICTIM, window_ms=window) for number, window in enumerate((16_000, 20_000, 90_000))]
+    alone = [stretch(number, job=VICTIM, window_ms=time_ms) for number, time_ms in enumerate((16_000, 20_000, 90_000))]
     elsewhere = stretch(7, job=VICTIM, window_ms=1_000_000, campaign="collected_ffffffff")
     rows = make_rows([*alone, elsewhere, beside(10), beside(11)])
     for solo in rows.solo:
@@ -64,8 +64,8 @@ def test_times_in_doubt_are_no_measure_of_a_slowdown() -> None:
     assert rows.left_out == {NEVER_ALONE: 1}
 
 
-def test_another_sub_batch_is_no_measure_of_a_slowdown() -> None:
-    rows = make_rows([stretch(1, job=VICTIM, sub_batch=8), beside(2)])
+def test_another_micro_batch_is_no_measure_of_a_slowdown() -> None:
+    rows = make_rows([stretch(1, job=VICTIM, micro_batch_size=8), beside(2)])
     assert rows.left_out == {NEVER_ALONE: 1}
 
 

@@ -63,7 +63,7 @@ def test_an_id_counts_once_within_a_call_and_across_calls(store: ProfileStore) -
         ({"window_ms": 10}, "outside what a stretch can be"),
         ({"window_ms": 10**15}, "outside what a stretch can be"),
         ({"steps": 2, "window_ms": 20_000_000}, "a step of more than 3600 s"),
-        ({"sub_batch": 17}, "sub-batch"),
+        ({"micro_batch_size": 17}, "micro-batch"),
         ({"utilization_ratio": 70.0}, "outside 0 to 1"),
         ({"utilization_ratio": float("nan")}, "outside 0 to 1"),
         ({"sm_activity_ratio": -0.1}, "outside 0 to 1"),

@@ -7,6 +7,7 @@ from cotenant_profiler.dataset import Sources, gather, pair_rows, settings_of, s
 from cotenant_profiler.journal import Journal, Record
 from cotenant_profiler.plan import Kind
 
+from cotenant.job_settings import JobSettings
 from cotenant.profile_schema import PairRow, SoloRow, check_row, read_rows
 from tests.support.profiler import LENET, LENET_WAIT, RECOMMENDER, record
 
@@ -76,10 +77,6 @@ def test_a_dataset_is_written_with_graphs_under_their_hashes(tmp_path: Path) -> 
 
 
 def test_settings_are_those_that_the_prediction_service_reads() -> None:
-    assert settings_of(LENET_WAIT) == {
-        "batch_size": 32,
-        "mode": "train",
-        "precision": "fp32",
-        "optimizer": "momentum",
-        "input_wait_ratio": 0.6,
-    }
+    assert settings_of(LENET_WAIT) == JobSettings(
+        global_batch_size=32, mode="train", precision="fp32", optimizer="momentum", input_wait_ratio=0.6
+    )

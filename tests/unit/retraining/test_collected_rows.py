@@ -73,7 +73,7 @@ def test_two_short_looks_at_a_job_are_a_long_one(graphs: Path, known: MeasuredJo
     ("changes", "reason"),
     [
         ({"quality_flags": ("unsteady", "foreign_load")}, "flagged: foreign_load, unsteady"),
-        ({"sub_batch": 4}, "its batch was divided"),
+        ({"micro_batch_size": 4}, "its batch was divided"),
         ({"job": job(0)}, "not kept any more"),
     ],
 )
@@ -128,7 +128,7 @@ def entry(measured: MeasuredJob, /, **content: Any) -> PredictionEntry:
     fields: dict[str, Any] = {
         "job_key": measured.key,
         "graph_sha256": measured.graph_sha256,
-        "settings": [settings.batch_size, settings.mode, settings.precision, settings.optimizer, 0.0],
+        "settings": [settings.global_batch_size, settings.mode, settings.precision, settings.optimizer, 0.0],
         "bindings": {},
     }
     return PredictionEntry(

@@ -25,7 +25,7 @@ def serve_and_record(state: Path, factor: float) -> None:
             request = messages.PredictJobRequest(
                 onnx_graph=dense_network([96, 200, 10]),
                 device="cpu-standin",
-                settings={"batch_size": batch, "optimizer": "OPTIMIZER_ADAM"},  # type: ignore[arg-type]
+                settings={"global_batch_size": batch, "optimizer": "OPTIMIZER_ADAM"},  # type: ignore[arg-type]
             )
             answer = stub.PredictJob(request)
             outcomes.append(_outcome(answer, factor))

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from cotenant.job_settings import JobSettings
 from cotenant.profile_schema import PairRow, SoloRow
 from predictor_service.errors import TrainingDataError
-from predictor_service.features.job_settings import JobSettings
 from predictor_service.profile_store.store import FILE_NAME, ProfileStore
 from predictor_service.profile_store.stretch import MeasuredJob, Stretch
 from predictor_service.registry.model_registry import ModelRegistry
@@ -32,7 +32,7 @@ def retrain_from_profiles(root: Path) -> RetrainingResult:
 
 
 def job_of(row: SoloRow) -> MeasuredJob:
-    settings = JobSettings(batch_size=row.batch, optimizer=row.optimizer, input_wait_ratio=row.input_wait_ratio)
+    settings = JobSettings(global_batch_size=row.batch, optimizer=row.optimizer, input_wait_ratio=row.input_wait_ratio)
     return MeasuredJob(graph_sha256=str(row.graph_sha256), settings=settings)
 
 
@@ -44,7 +44,7 @@ def as_stretch(number: int, job: MeasuredJob, step_ms: float, others: tuple[Meas
         device="cpu-standin",
         job=job,
         others=others,
-        sub_batch=job.settings.batch_size,
+        micro_batch_size=job.settings.global_batch_size,
         steps=steps,
         window_ms=round(steps * step_ms),
     )

@@ -87,7 +87,7 @@ def test_without_a_connected_node_everything_is_accepted() -> None:
     [
         ({"command": ["bash"]}, "'bash'"),
         ({"environment": {"OMP_NUM_THREADS": "1"}}, "OMP_NUM_THREADS"),
-        ({"gpus": 2, "settings": {"batch_size": 8}}, "has 1 GPU(s) of one kind, not 2"),
+        ({"gpus": 2, "settings": {"global_batch_size": 8}}, "has 1 GPU(s) of one kind, not 2"),
     ],
 )
 def test_what_no_connected_node_runs_is_refused_and_each_node_says_what_it_lacks(
@@ -152,7 +152,7 @@ def test_what_cannot_fit_is_refused_with_both_numbers_and_a_smaller_batch(predic
 def test_the_share_of_a_batch_on_several_gpus_is_what_must_fit(predictor: FakePredictor) -> None:
     predictor.memory_bytes, predictor.sample_bytes = 0, GIB
     door = Door(OWNERS, gpus=4, address=predictor.address)
-    wanted = {"settings": {"batch_size": 16}, **GRAPH}
+    wanted = {"settings": {"global_batch_size": 16}, **GRAPH}
     assert isinstance(refusal(door, **wanted), FitsNoDeviceError)
     assert door.review(job_spec(gpus=4, **wanted)) == [[]]
 

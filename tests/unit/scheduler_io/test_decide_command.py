@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from cotenant.errors import InputError
 from scheduler_service.commands.decide import decide
 from scheduler_service.errors import InvalidRequestError
 from scheduler_service.grpc_api.status_codes import reason_of
@@ -44,6 +45,12 @@ def test_a_wrong_policy_and_a_wrong_parameter_are_told_apart(flags: list[str], r
         CliRunner().invoke(decide, [SNAPSHOT, *flags], catch_exceptions=False)
     assert reason_of(caught.value) == reason
     assert caught.value.message.startswith(complaint)
+
+
+def test_a_predictor_is_asked_over_tls_where_its_authority_is_named() -> None:
+    flags = ["--predictor", "127.0.0.1:1", "--tls-ca-file", "/nowhere/ca.pem"]
+    with pytest.raises(InputError, match=r"cannot read /nowhere/ca\.pem"):
+        CliRunner().invoke(decide, [SNAPSHOT, *flags], catch_exceptions=False)
 
 
 def test_a_snapshot_in_which_nobody_waits_is_no_silence() -> None:

@@ -73,16 +73,16 @@ def snapshot(*jobs: scheduling_pb2.SnapshotJob, gpus: tuple[str, ...] = (KNOWN,)
 def job(job_id: str, *, graph: str = "", **changes: object) -> scheduling_pb2.SnapshotJob:
     made = scheduling_pb2.SnapshotJob(
         job_id=job_id,
-        key=f"key-{job_id}" if graph else "",
+        job_key=f"key-{job_id}" if graph else "",
         gpus=1,
-        batch=8,
+        global_batch_size=8,
         steps_total=1_000,
         share=resources_pb2.SHARE_MODE_ANY,
         max_slowdown_ratio=5.0,
         graph_sha256=graph,
     )
     if graph:
-        made.settings.batch_size = 8
+        made.settings.global_batch_size = 8
     for name, value in changes.items():
         setattr(made, name, value)
     return made
@@ -145,10 +145,10 @@ def test_under_no_policy_jobs_share_a_gpu_that_nobody_knows(predictor: PickyPred
 def test_predictions_of_the_snapshot_itself_let_jobs_share_a_gpu_that_nobody_knows() -> None:
     given = snapshot(job("a", graph=GOOD), job("b", graph=GOOD), gpus=(UNKNOWN,))
     for key in ("key-a", "key-b"):
-        known = given.job_predictions.add(key=key, device=UNKNOWN, level=3, in_domain=True, utilization_ratio=0.1)
-        known.sub_batches.add(sub_batch=8, memory_bytes=GIB)
+        known = given.job_predictions.add(job_key=key, device=UNKNOWN, level=3, in_domain=True, utilization_ratio=0.1)
+        known.micro_batches.add(micro_batch_size=8, memory_bytes=GIB)
         for other in ("key-a", "key-b"):
-            given.pair_predictions.add(victim_key=key, other_key=other, device=UNKNOWN, level=3, in_domain=True)
+            given.pair_predictions.add(victim_job_key=key, other_job_key=other, device=UNKNOWN, level=3, in_domain=True)
     answer = ask(given)
     assert placed(answer) == {"a": "g0", "b": "g0"}
     assert not answer.warnings
@@ -162,7 +162,7 @@ def test_a_short_name_reaches_the_predictor_with_its_memory(predictor: PickyPred
 
 
 def test_a_job_with_a_key_and_no_graph_runs_alone_and_the_others_share(predictor: PickyPredictor) -> None:
-    given = snapshot(job("a", key="mine"), job("b", graph=GOOD), job("c", graph=GOOD), gpus=(KNOWN, KNOWN))
+    given = snapshot(job("a", job_key="mine"), job("b", graph=GOOD), job("c", graph=GOOD), gpus=(KNOWN, KNOWN))
     answer = ask(given, predictor)
     assert placed(answer) == {"a": "g0", "b": "g1", "c": "g1"}
     assert codes(answer) == ["NO_GRAPH"]
@@ -170,7 +170,7 @@ def test_a_job_with_a_key_and_no_graph_runs_alone_and_the_others_share(predictor
 
 
 def test_a_job_with_a_key_and_no_graph_needs_no_predictor() -> None:
-    answer = ask(snapshot(job("a", key="mine"), job("b", key="yours")), policy="fifo")
+    answer = ask(snapshot(job("a", job_key="mine"), job("b", job_key="yours")), policy="fifo")
     assert placed(answer) == {"a": "g0", "b": "NO_FREE_GPU"}
     assert codes(answer) == ["NO_GRAPH"]
 
@@ -188,8 +188,8 @@ def test_a_refused_graph_of_a_job_that_is_predicted_does_not_spoil_the_pairs_of_
     predictor: PickyPredictor,
 ) -> None:
     given = snapshot(job("a", graph=BAD), job("b", graph=GOOD), job("c", graph=GOOD), gpus=(KNOWN, KNOWN))
-    known = given.job_predictions.add(key="key-a", device=KNOWN, level=3, in_domain=True, utilization_ratio=0.9)
-    known.sub_batches.add(sub_batch=8, memory_bytes=20 * GIB)
+    known = given.job_predictions.add(job_key="key-a", device=KNOWN, level=3, in_domain=True, utilization_ratio=0.9)
+    known.micro_batches.add(micro_batch_size=8, memory_bytes=20 * GIB)
     assert placed(ask(given, predictor)) == {"a": "g0", "b": "g1", "c": "g1"}
 
 
@@ -215,7 +215,7 @@ def _negative(name: str, value: float) -> Callable[[scheduling_pb2.SnapshotPendi
 
 
 def _bad_settings(row: scheduling_pb2.SnapshotPending) -> None:
-    row.job.settings.batch_size = -5
+    row.job.settings.global_batch_size = -5
 
 
 def _bad_wait(row: scheduling_pb2.SnapshotPending) -> None:
@@ -229,11 +229,11 @@ def _bad_time(row: scheduling_pb2.SnapshotPending) -> None:
 @pytest.mark.parametrize(
     ("spoil", "named"),
     [
-        (_negative("batch", -1), "snapshot.job.batch: of bad must be from 0"),
+        (_negative("global_batch_size", -1), "snapshot.job.global_batch_size: of bad must be from 0"),
         (_negative("cpu_cores", float("nan")), "snapshot.job.cpu_cores: of bad must be"),
         (_negative("share", 77), "snapshot.job.share: of bad is no ShareMode"),
         (_negative("memory_floor_bytes", -1), "snapshot.job.memory_floor_bytes: of bad"),
-        (_bad_settings, "snapshot.job.settings.batch_size: of bad must be from 1"),
+        (_bad_settings, "snapshot.job.settings.global_batch_size: of bad must be from 1"),
         (_bad_wait, "snapshot.job.settings.input_wait_ratio: of bad"),
         (_bad_time, "snapshot.pending.not_before_ms: of bad must be from 0"),
     ],
@@ -286,23 +286,25 @@ def test_a_running_job_with_impossible_host_needs_closes_its_node() -> None:
 
 
 def test_a_bad_prediction_is_left_out() -> None:
-    given = snapshot(job("a", key="k"))
-    given.job_predictions.add(key="k", device=KNOWN, utilization_ratio=85.0)
-    given.pair_predictions.add(victim_key="k", other_key="k", device=KNOWN, slowdown_ratio=float("inf"))
+    given = snapshot(job("a", job_key="k"))
+    given.job_predictions.add(job_key="k", device=KNOWN, utilization_ratio=85.0)
+    given.pair_predictions.add(victim_job_key="k", other_job_key="k", device=KNOWN, slowdown_ratio=float("inf"))
     answer = ask(given, policy="fifo")
     assert placed(answer) == {"a": "g0"}
     assert codes(answer) == ["INVALID_ROW", "INVALID_ROW", "NO_GRAPH"]
 
 
 def test_the_snapshot_that_was_sent_stays_as_it_is() -> None:
-    given = snapshot(job("a", batch=-1), job("b"))
+    given = snapshot(job("a", global_batch_size=-1), job("b"))
     before = given.SerializeToString(deterministic=True)
     ask(given, policy="fifo")
     assert given.SerializeToString(deterministic=True) == before
 
 
 def test_a_check_without_a_decision_names_the_bad_rows() -> None:
-    request = scheduling_pb2.DecideRequest(policy="fifo", snapshot=snapshot(job("a", batch=-1)), validate_only=True)
+    request = scheduling_pb2.DecideRequest(
+        policy="fifo", snapshot=snapshot(job("a", global_batch_size=-1)), validate_only=True
+    )
     answer = asyncio.run(decide(request, predictor=None, seconds_left=5))
     assert (codes(answer), len(answer.decisions)) == (["INVALID_ROW"], 0)
 

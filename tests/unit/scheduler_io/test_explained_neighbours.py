@@ -34,14 +34,14 @@ def test_a_measured_pair_is_named_with_its_count_and_an_unmeasured_one_with_its_
     (there,) = state.gpus["n0.0"].job_ids
     candidates = [scheduling_pb2.Candidate(gpu_id="n0.0"), scheduling_pb2.Candidate(gpu_id="gone")]
     name_neighbours(state, state.jobs["c"], candidates)
-    (neighbour,) = candidates[0].neighbours
+    (neighbour,) = candidates[0].co_located_jobs
     assert (neighbour.job_id, neighbour.times_measured, there) == ("a", 3, "a")
     assert neighbour.predicted_slowdown_ratio == 0.4
     assert neighbour.caused_slowdown_ratio == 0.1
-    assert not candidates[1].neighbours
+    assert not candidates[1].co_located_jobs
     name_neighbours(state, state.jobs["b"], candidates)
-    assert candidates[0].neighbours[1].times_measured == 0
-    assert candidates[0].neighbours[1].level == resources_pb2.ESTIMATE_LEVEL_GRAPH
+    assert candidates[0].co_located_jobs[1].times_measured == 0
+    assert candidates[0].co_located_jobs[1].level == resources_pb2.ESTIMATE_LEVEL_GRAPH
 
 
 def test_beyond_a_bound_the_newest_decision_is_told_without_looking_at_everything(

@@ -46,7 +46,7 @@ def test_a_parameter_that_json_cannot_say_is_the_callers_fault(value: float) -> 
 def test_every_estimate_of_a_job_says_whether_its_range_was_calibrated(not_calibrated: bool) -> None:
     play = Play()
     play.submit(key="k", graph="g")
-    batch = play.engine.state.jobs["j0"].request.batch
+    batch = play.engine.state.jobs["j0"].request.global_batch_size
     point = MemoryPoint(memory_bytes=1, memory_bytes_upper_99=2)
     found = prediction("k", memory={batch: point}, step_ms={(1, batch): 5.0}, range_not_calibrated=not_calibrated)
     play.tell(events.PredictionArrived, prediction=found)

@@ -68,6 +68,6 @@ def test_listing_and_explaining_agree_about_a_full_cluster() -> None:
     play = Play()
     for name in ("a", "b"):
         play.submit(name, key="", share=Share.SAFE)
-    play.submit("wide", gpus=2, allowed_gpus=(2,), batch=2)
+    play.submit("wide", gpus=2, allowed_gpus=(2,), global_batch_size=2)
     for name, code in (("b", "CLUSTER_FULL"), ("wide", "GPUS_NOT_IN_CLUSTER")):
         assert told(play, name, explained=False).code == told(play, name, explained=True).code == code

@@ -64,9 +64,9 @@ def snapshot_of_three(limit_ratio: float) -> scheduling_pb2.Snapshot:
     for name in NAMES:
         asked = scheduling_pb2.SnapshotJob(
             job_id=name,
-            key=name,
+            job_key=name,
             gpus=1,
-            batch=1,
+            global_batch_size=1,
             steps_total=10,
             share=resources_pb2.SHARE_MODE_SAFE,
             max_slowdown_ratio=limit_ratio,
@@ -74,19 +74,19 @@ def snapshot_of_three(limit_ratio: float) -> scheduling_pb2.Snapshot:
         if name == "c":
             found.pending.add(job=asked)
         else:
-            held = found.running.add(job=asked, attempt=1, sub_batch=1)
+            held = found.running.add(job=asked, attempt=1, micro_batch_size=1)
             held.assignments.add(gpu_id="n0.0")
         known = found.job_predictions.add(
-            key=name, device=DEVICE, utilization_ratio=UTILIZATION_RATIO, level=level, in_domain=True
+            job_key=name, device=DEVICE, utilization_ratio=UTILIZATION_RATIO, level=level, in_domain=True
         )
-        known.sub_batches.add(sub_batch=1, memory_bytes=GIB, memory_bytes_upper_99=GIB)
+        known.micro_batches.add(micro_batch_size=1, memory_bytes=GIB, memory_bytes_upper_99=GIB)
         for other in NAMES:
             found.pair_predictions.add(
-                victim_key=name,
-                other_key=other,
+                victim_job_key=name,
+                other_job_key=other,
                 device=DEVICE,
                 slowdown_ratio=PAIR_SLOWDOWN_RATIO,
-                upper_ratio=PAIR_SLOWDOWN_RATIO,
+                slowdown_upper_ratio=PAIR_SLOWDOWN_RATIO,
                 level=level,
                 in_domain=True,
             )

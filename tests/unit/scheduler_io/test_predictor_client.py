@@ -9,6 +9,7 @@ from dataclasses import replace
 import grpc
 import pytest
 
+from cotenant.job_settings import JobSettings
 from cotenant.v1 import prediction_pb2
 from scheduler_service.adapters.prediction_messages import outcomes_message, pairs_question
 from scheduler_service.adapters.predictor_client import (
@@ -37,7 +38,12 @@ from scheduler_service.core.records import Level, PairPrediction
 from tests.support.fake_predictor import FakePredictor
 
 QUESTION = RequestPrediction(
-    key="k", device="d", device_memory_bytes=1, graph_sha256="ab" * 32, settings={"batch_size": "32"}, sub_batches=(16,)
+    key="k",
+    device="d",
+    device_memory_bytes=1,
+    graph_sha256="ab" * 32,
+    settings=JobSettings(global_batch_size=32),
+    micro_batch_sizes=(16,),
 )
 
 
@@ -53,7 +59,7 @@ class GenericPredictor(FakePredictor):
 
 
 def members(count: int) -> tuple[PairMember, ...]:
-    return tuple(PairMember(key=f"k{n}", graph_sha256="ab" * 32, settings={}) for n in range(count))
+    return tuple(PairMember(key=f"k{n}", graph_sha256="ab" * 32, settings=None) for n in range(count))
 
 
 @pytest.fixture
@@ -77,7 +83,7 @@ def ask(
     return asyncio.run(main())
 
 
-def test_an_answer_becomes_a_prediction_with_every_asked_sub_batch(predictor: FakePredictor) -> None:
+def test_an_answer_becomes_a_prediction_with_every_asked_micro_batch(predictor: FakePredictor) -> None:
     event = ask(predictor.address, QUESTION)
     assert isinstance(event, PredictionArrived)
     prediction = event.prediction

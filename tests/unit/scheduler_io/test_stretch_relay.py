@@ -20,12 +20,12 @@ from scheduler_service.adapters.stretch_relay import (
 from tests.support.fake_predictor import FakePredictor
 
 
-def stretches(count: int, start: int = 0) -> list[resources_pb2.MeasuredStretch]:
-    return [resources_pb2.MeasuredStretch(stretch_id=f"{number:032x}") for number in range(start, start + count)]
+def stretches(count: int, start: int = 0) -> list[resources_pb2.MeasurementWindow]:
+    return [resources_pb2.MeasurementWindow(window_id=f"{number:032x}") for number in range(start, start + count)]
 
 
 def relay_until(
-    predictor: FakePredictor, noted: Sequence[Sequence[resources_pb2.MeasuredStretch]], is_done: Callable[[], bool]
+    predictor: FakePredictor, noted: Sequence[Sequence[resources_pb2.MeasurementWindow]], is_done: Callable[[], bool]
 ) -> None:
     async def main() -> None:
         async with open_channel(predictor.address) as channel:
@@ -50,7 +50,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stretches_arrive_in_their_order() -> None:
     with FakePredictor() as predictor:
         relay_until(predictor, [stretches(3), stretches(2, start=3)], lambda: len(predictor.stretches) == 5)
-        assert [item.stretch_id for item in predictor.stretches] == [f"{number:032x}" for number in range(5)]
+        assert [item.window_id for item in predictor.stretches] == [f"{number:032x}" for number in range(5)]
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED])
@@ -59,7 +59,7 @@ def test_what_the_predictor_cannot_take_now_is_told_again_in_order(code: grpc.St
         failures = iter([code, code])
         predictor.failure = lambda: next(failures, None)
         relay_until(predictor, [stretches(4)], lambda: len(predictor.stretches) == 4)
-        assert [item.stretch_id for item in predictor.stretches] == [f"{number:032x}" for number in range(4)]
+        assert [item.window_id for item in predictor.stretches] == [f"{number:032x}" for number in range(4)]
 
 
 def test_what_the_predictor_refuses_is_not_told_again() -> None:
@@ -86,7 +86,7 @@ def test_bounds_hold_however_much_an_agent_sends() -> None:
     async def main() -> None:
         async with open_channel("127.0.0.1:1") as channel:
             relay = StretchRelay(channel, deadline_s=1)
-            huge = resources_pb2.MeasuredStretch(stretch_id="x" * STRETCH_BYTES_MAX)
+            huge = resources_pb2.MeasurementWindow(window_id="x" * STRETCH_BYTES_MAX)
             relay.note([huge, *stretches(100)])
             assert len(relay._waiting) == STRETCHES_PER_HEARTBEAT_MAX - 1
             for _ in range(STRETCHES_KEPT_MAX // STRETCHES_PER_HEARTBEAT_MAX + 10):

@@ -19,7 +19,7 @@ def fields_of(spec: scheduling_pb2.JobSpec) -> set[str]:
 
 def test_a_good_spec_breaks_no_rule() -> None:
     assert fields_of(job_spec()) == set()
-    assert fields_of(job_spec(gpus=1024, allowed_gpus=[1, 1024], settings={"batch_size": 1_000_000})) == set()
+    assert fields_of(job_spec(gpus=1024, allowed_gpus=[1, 1024], settings={"global_batch_size": 1_000_000})) == set()
     assert fields_of(job_spec(steps_total=10**12, max_slowdown_ratio=10.0, graph_sha256="0a" * 32)) == set()
 
 
@@ -36,16 +36,16 @@ def test_a_good_spec_breaks_no_rule() -> None:
         ({"command": ["a\0b"]}, "spec.command"),
         ({"working_directory": "relative"}, "spec.working_directory"),
         ({"gpus": -1}, "spec.gpus"),
-        ({"gpus": 1025, "settings": {"batch_size": 2000}}, "spec.gpus"),
+        ({"gpus": 1025, "settings": {"global_batch_size": 2000}}, "spec.gpus"),
         ({"allowed_gpus": [2]}, "spec.allowed_gpus"),
         ({"allowed_gpus": [0, 1]}, "spec.allowed_gpus"),
-        ({"settings": {"batch_size": 0}}, "spec.settings.batch_size"),
-        ({"settings": {"batch_size": 10**9}}, "spec.settings.batch_size"),
-        ({"gpus": 16}, "spec.settings.batch_size"),
-        ({"settings": {"batch_size": 8, "input_wait_ratio": 1.0}}, "spec.settings.input_wait_ratio"),
-        ({"settings": {"batch_size": 8, "input_wait_ratio": "NaN"}}, "spec.settings.input_wait_ratio"),
-        ({"settings": {"batch_size": 8, "precision": 77}}, "spec.settings.precision"),
-        ({"settings": {"batch_size": 8, "dimension_bindings": {"s": 0}}}, "spec.settings.dimension_bindings"),
+        ({"settings": {"global_batch_size": 0}}, "spec.settings.global_batch_size"),
+        ({"settings": {"global_batch_size": 10**9}}, "spec.settings.global_batch_size"),
+        ({"gpus": 16}, "spec.settings.global_batch_size"),
+        ({"settings": {"global_batch_size": 8, "input_wait_ratio": 1.0}}, "spec.settings.input_wait_ratio"),
+        ({"settings": {"global_batch_size": 8, "input_wait_ratio": "NaN"}}, "spec.settings.input_wait_ratio"),
+        ({"settings": {"global_batch_size": 8, "precision": 77}}, "spec.settings.precision"),
+        ({"settings": {"global_batch_size": 8, "dimension_bindings": {"s": 0}}}, "spec.settings.dimension_bindings"),
         ({"steps_total": 0}, "spec.steps_total"),
         ({"steps_total": 10**12 + 1}, "spec.steps_total"),
         ({"max_slowdown_ratio": 10.1}, "spec.max_slowdown_ratio"),
@@ -73,7 +73,7 @@ def test_a_broken_rule_names_its_field(fields: dict[str, Any], expected: str) ->
 def test_a_graph_needs_settings() -> None:
     spec = job_spec(graph_sha256="0a" * 32)
     spec.ClearField("settings")
-    assert fields_of(spec) == {"spec.settings.batch_size"}
+    assert fields_of(spec) == {"spec.settings.global_batch_size"}
     spec.ClearField("graph_sha256")
     assert fields_of(spec) == set()
 

@@ -200,7 +200,7 @@ def test_our_measurements_are_a_workload_with_graphs(tmp_path: Path) -> None:
     file.write_text(f'jobs = 20\ndataset = "{folder}"\n[[classes]]\nmean_s = 60.0\n')
     trace = read_trace(file, Consent())
     assert trace.device == "cpu-standin"
-    assert all(len(job.graph_sha256) == 64 and job.settings["batch_size"] for job in trace.jobs)
+    assert all(len(job.graph_sha256) == 64 and job.settings for job in trace.jobs)
     assert len({job.request.key for job in trace.jobs}) > 5
     assert trace.truth.slowdowns
 

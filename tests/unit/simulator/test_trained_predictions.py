@@ -46,13 +46,15 @@ def _question(measured: MeasuredJob, **changes: object) -> RequestPrediction:
         "device_memory_bytes": 2 * GIB,
         "graph_sha256": measured.graph_sha256,
         "settings": measured.settings,
-        "sub_batches": (4, 2, 1),
+        "micro_batch_sizes": (4, 2, 1),
         **changes,
     }
     return RequestPrediction(**fields)  # type: ignore[arg-type]
 
 
-def test_a_prediction_covers_every_sub_batch_that_was_asked(untrained: TrainedPredictor, measured: MeasuredJob) -> None:
+def test_a_prediction_covers_every_micro_batch_that_was_asked(
+    untrained: TrainedPredictor, measured: MeasuredJob
+) -> None:
     answer = untrained.job(_question(measured))
     assert answer is not None
     batch = measured.kind.batch
@@ -62,13 +64,10 @@ def test_a_prediction_covers_every_sub_batch_that_was_asked(untrained: TrainedPr
     assert all(point.memory_bytes_upper_99 >= point.memory_bytes for point in answer.memory.values())
 
 
-def test_settings_of_an_event_log_are_understood(untrained: TrainedPredictor, measured: MeasuredJob) -> None:
-    plain = untrained.job(_question(measured))
-    enums = {"batch_size": str(measured.kind.batch), "precision": "PRECISION_FP32", "optimizer": "OPTIMIZER_ADAM"}
-    logged = untrained.job(_question(measured, settings={**measured.settings, **enums}))
-    assert plain is not None
-    assert logged is not None
-    assert set(logged.step_ms) == set(plain.step_ms)
+def test_a_job_without_settings_is_one_of_a_single_sample(untrained: TrainedPredictor, measured: MeasuredJob) -> None:
+    answer = untrained.job(_question(measured, settings=None, micro_batch_sizes=()))
+    assert answer is not None
+    assert set(answer.step_ms) == {(1, 1)}
 
 
 def test_what_the_predictor_refuses_is_unknown(untrained: TrainedPredictor, measured: MeasuredJob) -> None:

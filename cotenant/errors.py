@@ -1,0 +1,21 @@
+"""What every program tells its user in one line, with the remedy; errors of services stand in `client_errors`."""
+
+from __future__ import annotations
+
+
+class CotenantError(Exception):
+    """Base of all; carries the remedy beside the message."""
+
+    def __init__(self, message: str, *, remedy: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.reason = reason
+
+
+class InputError(CotenantError):
+    """The caller handed in something unusable."""
+
+
+class ProgramError(CotenantError):
+    """A program of ours did not start, or ended when it should not."""

@@ -1,0 +1,188 @@
+"""How the steps of a job are configured: one frozen record from the edge of the API to the predictor and the agent.
+
+Also the key of a job: equal for equal graph and settings, wherever it is computed. Profiler, predictor and scheduler
+join their knowledge by it, so there is one function and no second spelling.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Final
+
+BATCH_SIZE_MAX: Final = 1_000_000
+MODES: Final = ("train", "infer")
+PRECISIONS: Final = ("fp32", "tf32", "bf16", "fp16")
+OPTIMIZERS: Final = ("sgd", "momentum", "adam", "adamw")
+
+_ENUM_PREFIXES: Final = {"mode": "RUN_MODE_", "precision": "PRECISION_", "optimizer": "OPTIMIZER_"}
+_WHOLE_NUMBERS: Final = frozenset({"global_batch_size", "host_memory_bytes"})
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+
+class JobSettingsError(ValueError):
+    """A setting is outside its range.
+
+    Attributes:
+        field: Its name in JobSettings.
+        message: What is wrong with it.
+        remedy: What to send instead.
+    """
+
+    def __init__(self, field_name: str, message: str, *, remedy: str) -> None:
+        super().__init__(f"{message}; {remedy}")
+        self.field, self.message, self.remedy = field_name, message, remedy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """Settings of a job as every estimate needs them.
+
+    Attributes:
+        global_batch_size: Samples per optimizer step over all GPUs, 1 to 1,000,000.
+        mode: train | infer.
+        precision: fp32 | tf32 | bf16 | fp16; half precisions mean mixed training with 32-bit weights.
+        optimizer: sgd | momentum | adam | adamw.
+        input_wait_ratio: Share of a step spent waiting for input, 0 to below 1.
+        dimension_bindings: Sizes of symbolic dimensions other than the batch.
+        host_memory_bytes: Host memory offered; None = unknown.
+        disk_read_bytes_per_s: Disk rate offered; None = unknown.
+        network_bytes_per_s: Network rate offered; None = unknown.
+
+    A record that was read from a disk may hold what no edge accepts any more; `checked` says so.
+    """
+
+    global_batch_size: int
+    mode: str = "train"
+    precision: str = "fp32"
+    optimizer: str = "sgd"
+    input_wait_ratio: float = 0.0
+    dimension_bindings: Mapping[str, int] = field(default_factory=dict, hash=False)
+    host_memory_bytes: int | None = None
+    disk_read_bytes_per_s: float | None = None
+    network_bytes_per_s: float | None = None
+
+    def checked(self) -> JobSettings:
+        """Return these settings.
+
+        Raises:
+            JobSettingsError: A value is outside its range.
+        """
+        if not 1 <= self.global_batch_size <= BATCH_SIZE_MAX:
+            raise JobSettingsError(
+                "global_batch_size",
+                f"global_batch_size is {self.global_batch_size}",
+                remedy=f"use an integer from 1 to {BATCH_SIZE_MAX}",
+            )
+        _check_choice("mode", self.mode, MODES)
+        _check_choice("precision", self.precision, PRECISIONS)
+        _check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        if not 0 <= self.input_wait_ratio < 1:
+            raise JobSettingsError(
+                "input_wait_ratio",
+                f"input_wait_ratio is {self.input_wait_ratio:g}",
+                remedy="use the share of a step spent waiting, from 0 to below 1",
+            )
+        for name in ("host_memory_bytes", "disk_read_bytes_per_s", "network_bytes_per_s"):
+            _check_rate(name, getattr(self, name))
+        return self
+
+    def key(self, graph_sha256: str) -> str:
+        """Return the key of the job that runs this graph with these settings, 64 hexadecimal digits.
+
+        Args:
+            graph_sha256: Hash of the stripped graph; empty when the job has none.
+        """
+        return self.keys(graph_sha256)(self.global_batch_size)
+
+    def keys(self, graph_sha256: str) -> Callable[[int], str]:
+        """Return a function from a batch size to the key of the job that differs from this one in it only."""
+        # The key keeps the first name of the batch size: measurements are stored under it. It is the first of the
+        # settings by name, and quotes inside of the hash before it are escaped.
+        text = _ENCODER.encode([graph_sha256, {"batch_size": -1, **self._said()}])
+        before, _, after = text.partition('"batch_size":-1')
+        return lambda batch_size: hashlib.sha256(f'{before}"batch_size":{batch_size}{after}'.encode()).hexdigest()
+
+    def _said(self) -> dict[str, object]:
+        """Return the settings but for the batch; what is absent, zero or empty counts as its default.
+
+        A client that does not know a setting yet and one that does therefore agree.
+        """
+        plain: dict[str, object] = {"mode": self.mode, "precision": self.precision, "optimizer": self.optimizer}
+        for name in ("input_wait_ratio", "host_memory_bytes", "disk_read_bytes_per_s", "network_bytes_per_s"):
+            if value := getattr(self, name):
+                plain[name] = _canonical_number(value)
+        if self.dimension_bindings:
+            plain["dimension_bindings"] = {name: int(size) for name, size in self.dimension_bindings.items()}
+        return plain
+
+
+_NAMES: Final = frozenset(item.name for item in fields(JobSettings))
+
+
+def stored_settings(settings: JobSettings) -> dict[str, object]:
+    """Return the settings as JSON; what has its default is left out."""
+    plain = {name: getattr(settings, name) for name in sorted(_NAMES)}
+    plain["dimension_bindings"] = dict(settings.dimension_bindings)
+    default = JobSettings(global_batch_size=settings.global_batch_size)
+    return {
+        name: value for name, value in plain.items() if name == "global_batch_size" or value != getattr(default, name)
+    }
+
+
+def read_stored_settings(stored: Mapping[str, object]) -> JobSettings:
+    """Return the settings that were kept as JSON, by this version or as the proto3 JSON of the versions before 0.2.
+
+    There the batch is called batch_size, whole numbers are text and names are those of the enums ("64",
+    "OPTIMIZER_ADAM"). Names of later versions are passed over.
+
+    Raises:
+        JobSettingsError: A setting is not of its type.
+    """
+    values = {("global_batch_size" if name == "batch_size" else name): value for name, value in stored.items()}
+    plain = {name: _plain(name, value) for name, value in values.items() if name in _NAMES and value is not None}
+    return JobSettings(**{"global_batch_size": 1, **plain})  # type: ignore[arg-type]  # `_plain` has read them
+
+
+def _plain(name: str, value: object) -> object:
+    prefix = _ENUM_PREFIXES.get(name)
+    if prefix and isinstance(value, str) and value.startswith(prefix):
+        short = value.removeprefix(prefix).lower()
+        return getattr(JobSettings(global_batch_size=1), name) if short == "unspecified" else short
+    if name in _WHOLE_NUMBERS:
+        return _whole(name, value)
+    if name == "dimension_bindings" and isinstance(value, Mapping):
+        return {str(symbol): _whole(f"{name}.{symbol}", size) for symbol, size in value.items()}
+    is_of_its_type = isinstance(value, str) if prefix else isinstance(value, int | float)
+    if isinstance(value, bool) or not is_of_its_type:
+        raise JobSettingsError(name, f"{name} is {value!r}", remedy="submit the job again")
+    return value
+
+
+def _whole(name: str, value: object) -> int:
+    """Read 64, 64.0 and the "64" of proto3 JSON."""
+    if isinstance(value, str) and value.isdecimal():
+        return int(value)
+    if isinstance(value, int | float) and math.isfinite(value) and value == int(value):
+        return int(value)
+    raise JobSettingsError(name, f"{name} is {value!r}", remedy="a whole number is needed")
+
+
+def _canonical_number(value: float) -> float:
+    """Spell 64 and 64.0 alike, and a 0.6 that went through single precision."""
+    return round(value, 4) if value % 1 else int(value)
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise JobSettingsError(name, f"{name} is {value!r}", remedy=f"use one of {', '.join(choices)}")
+
+
+def _check_rate(name: str, value: float | None) -> None:
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise JobSettingsError(
+            name, f"{name} is {value:g}", remedy="leave it out when unknown, else use a value above 0"
+        )

@@ -1,0 +1,71 @@
+"""The command line of the agent: `run` and `probe`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+from pathlib import Path
+
+import click
+
+from cotenant.client_errors import InputError
+from cotenant.command_run import EXIT_ERROR, EXIT_USAGE, HELP, run_command
+from cotenant.option_types import Integers
+from cotenant.structured_log import start_logging
+from cotenant_agent.errors import AgentError, DeviceError, DriverMissingError, SettingsError
+from cotenant_agent.probe import probe
+from cotenant_agent.settings import SETTINGS, AgentSettings
+from cotenant_agent.wiring import build_agent
+
+_log = logging.getLogger(__name__)
+EXIT_CODES = ((InputError, EXIT_USAGE), (SettingsError, EXIT_USAGE), (AgentError, EXIT_ERROR))
+
+
+@click.group(context_settings=HELP)
+def cli() -> None:
+    """Run jobs on one machine and measure them: the node agent of cotenant."""
+
+
+@cli.command("run")
+@SETTINGS.options()
+def run_agent(settings: AgentSettings) -> None:
+    """Offer this node's devices to a scheduler and run its jobs until SIGTERM or SIGINT."""
+    try:
+        asyncio.run(_run_until_signalled(settings))
+    except DriverMissingError as error:
+        raise DeviceError(f"{error}; install the driver, or let cores stand in: --standin-cores 0,1") from error
+    if settings.ready_file:
+        Path(settings.ready_file).unlink(missing_ok=True)
+
+
+@cli.command("probe")
+@click.option("--cores", type=Integers(), default=(), help="Stand-in cores to look at; all by default.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def look_at_machine(cores: tuple[int, ...], output: str) -> None:
+    """Say which devices are here and what could be enforced."""
+    found = probe(cores)
+    if output == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    for name, value in found.items():
+        click.echo(f"{name}: {json.dumps(value)}")
+
+
+def main() -> int:
+    """Run the command line and return its exit status."""
+    return run_command(cli, exit_codes=EXIT_CODES)
+
+
+async def _run_until_signalled(settings: AgentSettings) -> None:
+    leave = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, leave.set)
+    start_logging("agent", settings.log_level, fields={"node_id": settings.node_id}, is_service=True)
+    with build_agent(settings) as agent:
+        _log.info("agent_started", extra={"pid": os.getpid(), "scheduler": settings.scheduler})
+        await agent.run(leave)
+    _log.info("agent_left")

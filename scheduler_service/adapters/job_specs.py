@@ -1,0 +1,38 @@
+"""A user's JobSpec as the engine keeps it: what only the agent needs as proto3 JSON, the settings as a record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from google.protobuf import json_format
+
+from cotenant.job_settings import JobSettings
+from cotenant.job_settings_message import settings_message, unchecked_settings
+from cotenant.v1 import scheduling_pb2
+
+
+def kept_launch(spec: scheduling_pb2.JobSpec) -> Mapping[str, object]:
+    """Return a spec without its settings as proto3 JSON with the contract's own field names."""
+    found = json_format.MessageToDict(spec, preserving_proto_field_name=True)
+    found.pop("settings", None)
+    return found
+
+
+def kept_settings(spec: scheduling_pb2.JobSpec | scheduling_pb2.SnapshotJob) -> JobSettings | None:
+    """Return the settings that are stated; None where none are."""
+    return unchecked_settings(spec.settings) if spec.HasField("settings") else None
+
+
+def spec_message(launch: Mapping[str, object], settings: JobSettings | None) -> scheduling_pb2.JobSpec:
+    """Return the spec that was handed in."""
+    # Versions before 0.2 kept the settings in here as well, by names that the contract has no more.
+    known = {name: value for name, value in launch.items() if name != "settings"}
+    spec = json_format.ParseDict(known, scheduling_pb2.JobSpec(), ignore_unknown_fields=True)
+    if settings is not None:
+        spec.settings.CopyFrom(settings_message(settings))
+    return spec
+
+
+def key_of(graph_sha256: str, settings: JobSettings | None) -> str:
+    """Return the key that equal jobs share; empty without a graph."""
+    return (settings or JobSettings(global_batch_size=1)).key(graph_sha256) if graph_sha256 else ""

@@ -1,0 +1,105 @@
+"""Estimates made target by target and share by share, nothing kept: the yardstick of questions answered at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cotenant.job_settings import JobSettings
+from predictor_service.features.devices import DeviceType
+from predictor_service.features.graph_description import GraphDescription
+from predictor_service.features.job_features import FEATURES, FloatArray, tabulate_job
+from predictor_service.inference.job_estimator import JobEstimator
+from predictor_service.inference.measured_graph import GRID, MeasuredGraph
+from predictor_service.registry.served_version import Bounded, ServedTarget, ServedVersion
+from predictor_service.selection.conformal import ROW_CONFIDENCE_MAX, ConformalBounds
+from predictor_service.selection.group_stretch import stretch_for_groups
+from predictor_service.selection.targets import MEMORY, STEP, Target
+from tests.support.literal_features import literal_step_ms, literal_values
+
+
+class LiteralEstimator(JobEstimator):
+    """Asks models the slow way; curves, domain and notices are the service's."""
+
+    def __init__(
+        self,
+        graph: GraphDescription,
+        settings: JobSettings,
+        device: DeviceType,
+        version: ServedVersion | None,
+        confidence: float,
+    ) -> None:
+        models = version.devices.get(device.name, {}) if version else {}
+        super().__init__(MeasuredGraph(graph), settings, device, models, confidence)
+        self._literal = graph, settings, device, models, confidence
+
+    def _bounded(self, target: Target, points: slice) -> Bounded:
+        _, _, _, models, confidence = self._literal
+        model = models.get(target.name)
+        if model is None:
+            return super()._bounded(target, points)
+        batches = GRID[points]
+        anchors = np.array([self._anchor_of(target, batch) for batch in batches])
+        vectors = np.array([self._vector(batch) for batch in batches])
+        if target in {MEMORY, STEP}:
+            return bounded_of(model, vectors, anchors, confidence)
+        rows = [
+            bounded_of(model, vectors[place : place + 1], anchors[place : place + 1], confidence)
+            for place in range(len(batches))
+        ]
+        names = ("value", "lower", "upper", "upper_99")
+        return Bounded(**{name: np.concatenate([getattr(row, name) for row in rows]) for name in names})
+
+    def _vector(self, batch: int) -> list[float]:
+        graph, settings, device, _, _ = self._literal
+        values = literal_values(graph.at_batch(batch), settings, device)
+        return [values[feature.name] for feature in FEATURES]
+
+    def _anchor_of(self, target: Target, batch: int) -> float:
+        graph, settings, device, _, _ = self._literal
+        if target is MEMORY:
+            alone = MeasuredGraph(graph).at(batch)
+            return tabulate_job(alone, settings, device).row(0).analytical_memory_bytes
+        ceiling_ratio = 1.0 - settings.input_wait_ratio
+        if target is STEP:
+            return literal_step_ms(graph.at_batch(batch), settings, device) / ceiling_ratio
+        return ceiling_ratio
+
+
+def bounded_of(model: ServedTarget, vectors: FloatArray, anchor: FloatArray, confidence: float) -> Bounded:
+    """What a target says with its interval, every step of it worked out for this question."""
+    record, columns = model.record, model.select(vectors)
+    raw = np.clip(model._model.predict(columns), record.value_low, record.value_high)
+    half_width, offset = (np.full(len(raw), each) for each in widths(record.bounds, confidence))
+    if record.spread is not None:
+        assert model._spread is not None
+        spread = np.clip(model._spread.predict(columns), record.spread.lowest, record.spread.highest)
+        scores = record.spread.scores
+        scaled_width, scaled_offset = (spread * each for each in widths(scores, confidence))
+        half_width = scaled_width if scores.is_supported(confidence) else np.minimum(scaled_width, half_width)
+        offset = scaled_offset if scores.is_supported(0.99) else np.minimum(scaled_offset, offset)
+    strangeness = model.strangeness(vectors)
+    if strangeness is not None and record.near is not None and record.near.scores.is_supported(confidence):
+        least = np.minimum(widths(record.near.scores, confidence)[0], half_width)
+        half_width = least + strangeness * (half_width - least)
+    if model.target.scale == "share":
+        half_width = np.maximum(half_width, 0.05 / anchor)
+    return Bounded(
+        value=decoded(model.target, raw, anchor),
+        lower=decoded(model.target, raw - half_width, anchor),
+        upper=decoded(model.target, raw + half_width, anchor),
+        upper_99=decoded(model.target, raw + offset, anchor),
+    )
+
+
+def decoded(target: Target, value: FloatArray, anchor: FloatArray) -> FloatArray:
+    if target.scale == "log_ratio":
+        return np.asarray(np.exp(np.clip(value, -12.0, 12.0)) * anchor)
+    return np.asarray(np.clip(value, 0.0, 1.0 / anchor) * anchor)
+
+
+def widths(bounds: ConformalBounds, confidence: float) -> tuple[float, float]:
+    """Half width and 99 % offset of rows whose errors are those that were stored."""
+    half_width = bounds.half_width(confidence)
+    if bounds.rows > bounds.groups and confidence <= ROW_CONFIDENCE_MAX:
+        half_width *= stretch_for_groups(bounds.groups, confidence)
+    return half_width, bounds.upper_offset(0.99)
