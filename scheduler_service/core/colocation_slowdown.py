@@ -152,12 +152,12 @@ ALONE = PlacementSlowdown(own_ratio=0.0, neighbour_ratio=0.0, neighbour_ids=())
 
 
 def placement_slowdown(
-    newcomer: Resident, gpus: Iterable[Iterable[tuple[Resident, ExpectedSlowdown]]]
+    incoming_job: Resident, gpus: Iterable[Iterable[tuple[Resident, ExpectedSlowdown]]]
 ) -> PlacementSlowdown:
     """Return what sharing would cost a job and those that it shares with.
 
     Args:
-        newcomer: The job.
+        incoming_job: The job.
         gpus: Of each of its GPUs that it shares, `expected_slowdowns` with the job.
     """
     own_ratio = neighbour_ratio = 0.0
@@ -165,7 +165,7 @@ def placement_slowdown(
     neighbour_ids: dict[str, None] = {}
     for slowdowns in gpus:
         for victim, (ratio, _, is_known, _) in slowdowns:
-            if victim is newcomer:
+            if victim is incoming_job:
                 is_own_known &= is_known
                 own_ratio = ratio if ratio > own_ratio else own_ratio
             else:

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 
 from scheduler_service.core.inventory import Inventory, count_gpus
-from scheduler_service.core.job_records import Ghost, JobRecord
+from scheduler_service.core.job_records import AbandonedAttempt, JobRecord
 from scheduler_service.core.open_gpus import FreePlaces, OpenGpus
 from scheduler_service.core.records import Assignment, Node, Phase
 from scheduler_service.core.view import GpuView, HostUse
@@ -28,7 +28,7 @@ class Occupancy:
         usable_nodes: Connected and schedulable nodes.
         usable_gpus: Healthy GPUs of usable nodes, in node and index order.
         host_use: What jobs occupy of each node's host, by node id.
-        ghosts: Attempts given up whose end was not confirmed, by (job, attempt, fence).
+        abandoned_attempts: Attempts given up whose end was not confirmed, by (job, attempt, fence).
         slowdown_ewma_ratios: Moving average of the slowdowns measured on each GPU, by its id; absent = 0.
         layout: Counts the changes of nodes.
         touched_gpu_ids: GPUs that events have touched; their reader empties it.
@@ -47,8 +47,10 @@ class Occupancy:
         self.usable_gpus: Mapping[str, GpuView] = MappingProxyType(self._usable_gpus)
         self._host_use: dict[str, HostUse] = {}
         self.host_use: Mapping[str, HostUse] = MappingProxyType(self._host_use)
-        self._ghosts: dict[tuple[str, int, int], Ghost] = {}
-        self.ghosts: Mapping[tuple[str, int, int], Ghost] = MappingProxyType(self._ghosts)
+        self._abandoned_attempts: dict[tuple[str, int, int], AbandonedAttempt] = {}
+        self.abandoned_attempts: Mapping[tuple[str, int, int], AbandonedAttempt] = MappingProxyType(
+            self._abandoned_attempts
+        )
         self._slowdown_ewma_ratios: dict[str, float] = {}
         self.slowdown_ewma_ratios: Mapping[str, float] = MappingProxyType(self._slowdown_ewma_ratios)
         self._inventory: Inventory | None = None
@@ -64,9 +66,9 @@ class Occupancy:
         return self._open.free_ids
 
     @property
-    def lone_gpu_ids(self) -> AbstractSet[str]:
+    def single_job_gpu_ids(self) -> AbstractSet[str]:
         """Usable GPUs that hold exactly one job and release nothing."""
-        return self._open.lone_ids
+        return self._open.single_job_ids
 
     @property
     def free_places(self) -> FreePlaces:
@@ -112,17 +114,17 @@ class Occupancy:
         if job.request.cpu_cores or job.request.host_memory_bytes:
             self._refresh_hosts(nodes)
 
-    def put_ghost(self, ghost: Ghost) -> None:
+    def put_abandoned(self, abandoned: AbandonedAttempt) -> None:
         """Remember an attempt that must end although nobody wants it any more."""
-        self._ghosts[ghost.job_id, ghost.attempt, ghost.fence] = ghost
-        self._refresh_gpus(ghost.gpu_ids)
+        self._abandoned_attempts[abandoned.job_id, abandoned.attempt, abandoned.fence] = abandoned
+        self._refresh_gpus(abandoned.gpu_ids)
 
-    def drop_ghost(self, key: tuple[str, int, int]) -> bool:
+    def drop_abandoned(self, key: tuple[str, int, int]) -> bool:
         """Forget a ghost whose end was confirmed; False when there was none."""
-        ghost = self._ghosts.pop(key, None)
-        if ghost is None:
+        abandoned = self._abandoned_attempts.pop(key, None)
+        if abandoned is None:
             return False
-        self._refresh_gpus(ghost.gpu_ids)
+        self._refresh_gpus(abandoned.gpu_ids)
         return True
 
     def put_node(self, node: Node) -> None:
@@ -158,7 +160,7 @@ class Occupancy:
 
     def _refresh_gpus(self, gpu_ids: Collection[str]) -> Collection[str]:
         """Bring what GPUs hold up to date; return their nodes."""
-        haunted = {gpu_id for ghost in self._ghosts.values() for gpu_id in ghost.gpu_ids}
+        haunted = {gpu_id for abandoned in self._abandoned_attempts.values() for gpu_id in abandoned.gpu_ids}
         touched_nodes: dict[str, None] = {}
         self.touched_gpu_ids.update(gpu_ids)
         for gpu_id in gpu_ids:

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import overload
 
 from scheduler_service.core.job_records import JobRecord, pending_view
-from scheduler_service.core.length_queue import LengthQueue, build_lengths
 from scheduler_service.core.records import Reason
+from scheduler_service.core.remaining_time_queue import RemainingTimeQueue, build_lengths
 from scheduler_service.core.view import PendingJob, Predictions
 
 
@@ -56,7 +56,7 @@ class WaitingJobs:
         self._holds: dict[str, Reason] = {}
         self.holds: Mapping[str, Reason] = MappingProxyType(self._holds)
         self._by_key: dict[str, dict[str, None]] = {}
-        self._lengths: LengthQueue | None = None
+        self._lengths: RemainingTimeQueue | None = None
 
     def ready_jobs(self) -> ReadyQueue:
         """Return the jobs that a policy may start now, in submission order; valid until the next change."""
@@ -66,7 +66,7 @@ class WaitingJobs:
         """Return the waiting jobs of a key."""
         return tuple(self._by_key.get(key, ()))
 
-    def read_lengths(self, devices: Iterable[str], predictions: Predictions) -> LengthQueue:
+    def read_lengths(self, devices: Iterable[str], predictions: Predictions) -> RemainingTimeQueue:
         """Return the ready jobs in the order of their remaining time; kept from the first reading on."""
         if self._lengths is None:
             self._lengths = build_lengths(self._ready_jobs, devices, predictions)

@@ -18,15 +18,15 @@ from scheduler_service.core.job_records import (
     JobRecord,
     KeyUse,
     RejectedDecision,
-    occupies_alike,
+    has_same_occupancy,
     with_job,
     without_job,
 )
 from scheduler_service.core.occupancy import Occupancy
 from scheduler_service.core.prediction_store import PredictionStore
+from scheduler_service.core.progress_extrapolation import ReportedJobs
 from scheduler_service.core.ready_queue import WaitingJobs
 from scheduler_service.core.records import ENDED_PHASES, Node, Phase, Reason
-from scheduler_service.core.running_now import ReportedJobs
 from scheduler_service.core.view import RunningJob
 
 
@@ -41,7 +41,8 @@ class ClusterState:
         jobs: Every living job and the newest ended ones, by id.
         running: Jobs that hold GPUs, as policies see them, in start order.
         waiting: The pending jobs: ready, or held back.
-        occupancy: Nodes and GPUs with what is on them; `nodes`, `gpus`, `usable_gpus` and `ghosts` are its own.
+        occupancy: Nodes and GPUs with what is on them; `nodes`, `gpus`, `usable_gpus` and `abandoned_attempts` are its
+            own.
     """
 
     def __init__(self, *, seed: int = 0, ended_jobs_max: int = 10_000) -> None:
@@ -64,7 +65,7 @@ class ClusterState:
         self.holds = self.waiting.holds
         self.occupancy = Occupancy(self._jobs)
         self.nodes, self.gpus = self.occupancy.nodes, self.occupancy.gpus
-        self.usable_gpus, self.ghosts = self.occupancy.usable_gpus, self.occupancy.ghosts
+        self.usable_gpus, self.abandoned_attempts = self.occupancy.usable_gpus, self.occupancy.abandoned_attempts
         self._living_keys: dict[str, KeyUse] = {}
         self._devices: dict[str, int] = {}
 
@@ -98,7 +99,7 @@ class ClusterState:
         if phase in HOLDING_PHASES:
             self._running.put(job)
             self.occupancy.touched_job_ids.add(job_id)
-        if before is None or not occupies_alike(job, before):
+        if before is None or not has_same_occupancy(job, before):
             self.occupancy.update(job, before)
 
     def _move_phase(self, job: JobRecord, before: JobRecord | None) -> None:
