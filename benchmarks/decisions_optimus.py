@@ -18,7 +18,7 @@ from scheduler_service.policies.elasticity.optimus_allocation import (
     Demands,
     Floats,
     Integers,
-    RestOf,
+    RemainingTimeOf,
     TaskCounts,
     allocate_tasks,
 )
@@ -35,13 +35,13 @@ SYNC = (1.02, 2.78, 4.92, 0.0, 0.02)
 SEED = 1
 
 
-def instance(jobs: int, nodes: int) -> tuple[Demands, RestOf]:
+def instance(jobs: int, nodes: int) -> tuple[Demands, RemainingTimeOf]:
     """Jobs of one cluster, those with the least time left first."""
     luck = np.random.default_rng(SEED)
     thetas = np.array(SYNC)[:, None] * luck.uniform(0.5, 2.0, (len(SYNC), jobs))
     steps = luck.uniform(10, 1_000, jobs) * 0.05
 
-    def rest_of(rows: Integers, workers: Integers, servers: Integers) -> Floats:
+    def remaining_time_of(rows: Integers, workers: Integers, servers: Integers) -> Floats:
         fixed, each, pull, by_worker, by_server = thetas[:, rows]
         w, p = workers.astype(float), servers.astype(float)
         return np.asarray(steps[rows] * (fixed * BATCH / w + each + pull * w / p + by_worker * w + by_server * p))
@@ -57,7 +57,7 @@ def instance(jobs: int, nodes: int) -> tuple[Demands, RestOf]:
         worker_counts=np.broadcast_to(np.arange(1, WORKERS_MAX + 1), (jobs, WORKERS_MAX)),
         has_servers=np.ones(jobs, dtype=bool),
     )
-    return demands, rest_of
+    return demands, remaining_time_of
 
 
 def place(counts: TaskCounts, nodes: int) -> list[tuple[PlacedTasks, ...]]:
@@ -80,9 +80,9 @@ def measure(jobs: int, nodes: int) -> dict[str, object]:
     """Time one size."""
     allocation_s, placement_s = [], []
     for _ in range(REPEATS):
-        demands, rest_of = instance(jobs, nodes)
+        demands, remaining_time_of = instance(jobs, nodes)
         start_s = time.process_time()
-        counts = allocate_tasks(demands, rest_of)
+        counts = allocate_tasks(demands, remaining_time_of)
         between_s = time.process_time()
         places = place(counts, nodes)
         allocation_s.append(between_s - start_s)

@@ -26,7 +26,7 @@ import numpy as np
 from benchmarks.interference_rounds import SETS, SHOTS, TARGET, HeldOut, join_parts, predict_held_out
 from predictor_service.evaluation.metrics import measure_points
 from predictor_service.evaluation.resampling import bootstrap_ratios
-from predictor_service.learning.problem import FloatArray
+from predictor_service.learning.learning_task import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +123,8 @@ def _is_drawn(task: Task) -> bool:
 
 def _predict(job: tuple[Task, int, str]) -> HeldOut:
     task, seed, root = job
-    problem = SETS[task.data].read(Path(root) if root else None)
-    return predict_held_out(problem, task.level, seed, shots=task.shots, with_aip=not task.shots)
+    learning_task = SETS[task.data].read(Path(root) if root else None)
+    return predict_held_out(learning_task, task.level, seed, shots=task.shots, with_aip=not task.shots)
 
 
 def _compare(bar: Bar, result: HeldOut) -> dict[str, object]:

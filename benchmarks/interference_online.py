@@ -29,11 +29,11 @@ from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.pair_correction import IndexArray
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import PairJob, PairsAnswer, PairsQuestion
-from predictor_service.learning.problem import BoolArray, FloatArray, JobFacts
-from predictor_service.learning.problem_reader import read_problem
+from predictor_service.learning.learning_task import BoolArray, FloatArray, JobFacts
+from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles, read_profiles
 from predictor_service.learning.slowdown_pairs import name_job
-from predictor_service.profile_store.stretch import MeasuredJob, StoredStretch, Stretch
+from predictor_service.profile_store.measurement_window import MeasuredJob, MeasurementWindow, StoredMeasurementWindow
 from predictor_service.registry.served_version import ServedVersion
 
 COUNTS: Final = (0, 10, 30, 100)
@@ -136,10 +136,10 @@ def name_graph(name: str) -> str:
 def _read_truth(profiles: MeasuredProfiles) -> tuple[list[JobFacts], FloatArray]:
     """Distinct jobs of measured pairs, and the mean slowdown of each ordered pair."""
     device = sorted({row.device for row in profiles.pairs})[0]
-    problem = read_problem(profiles, "slowdown", device).problem
+    learning_task = read_learning_task(profiles, "slowdown", device).learning_task
     pairs = [
         (job, others[0], float(measured))
-        for job, others, measured in zip(problem.jobs, problem.others, problem.measured, strict=True)
+        for job, others, measured in zip(learning_task.jobs, learning_task.others, learning_task.measured, strict=True)
         if len(others) == 1
     ]
     facts = {name_job(job): job for victim, other, _ in pairs for job in (victim, other)}
@@ -207,7 +207,7 @@ def _stream(predictor: Predictor, world: World, seed: int) -> Iterator[dict[str,
     known = np.argwhere(np.isfinite(world.truth))
     asked = random.permutation(known[known[:, 0] != known[:, 1]])[:ASKED_IN_TWOS]
     ids = itertools.count(1)
-    predictor.learn_stretches(_stretch(world, (place, place), None, next(ids)) for place in range(len(world.jobs)))
+    predictor.learn_windows(_window(world, (place, place), None, next(ids)) for place in range(len(world.jobs)))
     seen: dict[Outcome, list[float]] = {}
     for count in COUNTS:
         while sum(len(values) for values in seen.values()) < count:
@@ -215,7 +215,7 @@ def _stream(predictor: Predictor, world: World, seed: int) -> Iterator[dict[str,
             noise = WINDOW_NOISE * random.standard_normal()
             slowdown_ratio = float((1.0 + world.truth[victim, other]) * np.exp(noise) - 1.0)
             seen.setdefault((victim, other), []).append(slowdown_ratio)
-            predictor.learn_stretches([_stretch(world, (victim, other), slowdown_ratio, next(ids))])
+            predictor.learn_windows([_window(world, (victim, other), slowdown_ratio, next(ids))])
         yield {
             **_score(world, prior, predictor.predict_pairs(question), seen),
             **_score_in_twos(predictor, world, prior, seen, asked),
@@ -233,13 +233,13 @@ def _draw_outcomes(world: World, random: np.random.Generator) -> Iterator[Outcom
                     yield victim, other
 
 
-def _stretch(world: World, pair: Outcome, slowdown_ratio: float | None, number: int) -> StoredStretch:
+def _window(world: World, pair: Outcome, slowdown_ratio: float | None, number: int) -> StoredMeasurementWindow:
     """What an agent measured of one job beside another one; None = alone."""
     victim, other = (
         MeasuredJob(graph_sha256=world.jobs[place].graph_sha256, settings=world.jobs[place].settings) for place in pair
     )
-    return StoredStretch(
-        stretch=Stretch(
+    return StoredMeasurementWindow(
+        window=MeasurementWindow(
             stretch_id=f"{number:032x}",
             campaign="collected_00000000",
             device=DEVICE,

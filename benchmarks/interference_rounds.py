@@ -23,8 +23,8 @@ from predictor_service.evaluation.scoring import Round, plan_rounds
 from predictor_service.evaluation.splits import FOLDS_MAX
 from predictor_service.importers.catalogue import import_set
 from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
-from predictor_service.learning.problem import ALL_DEVICES, BoolArray, FloatArray, Problem
-from predictor_service.learning.problem_reader import read_problem
+from predictor_service.learning.learning_task import ALL_DEVICES, BoolArray, FloatArray, LearningTask
+from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles, read_profiles
 from predictor_service.learning.raw_columns import learn_columns
 from predictor_service.learning.slowdown_folds import observe_pairs
@@ -49,7 +49,7 @@ class SetChoice:
     device: str = ""
     campaign: str | None = None
 
-    def read(self, shared: Path | None) -> Problem:
+    def read(self, shared: Path | None) -> LearningTask:
         """Reads the measured pairs; rows with several jobs beside the victim are not among them."""
         if self.folder:
             assert shared is not None
@@ -58,8 +58,8 @@ class SetChoice:
         else:
             profiles = read_profiles(_OWN_SET)
         device = self.device or sorted({row.device for row in profiles.pairs})[0]
-        problem = read_problem(profiles, TARGET, device, self.campaign).problem
-        return problem.subset(np.flatnonzero([len(others) == 1 for others in problem.others]))
+        learning_task = read_learning_task(profiles, TARGET, device, self.campaign).learning_task
+        return learning_task.subset(np.flatnonzero([len(others) == 1 for others in learning_task.others]))
 
 
 SETS: Final[Mapping[str, SetChoice]] = {
@@ -110,33 +110,37 @@ def join_parts(parts: Sequence[HeldOut]) -> HeldOut:
     )
 
 
-def predict_held_out(problem: Problem, level: str, seed: int, *, shots: int = 0, with_aip: bool = False) -> HeldOut:
+def predict_held_out(
+    learning_task: LearningTask, level: str, seed: int, *, shots: int = 0, with_aip: bool = False
+) -> HeldOut:
     """Predicts every row by models that have not seen its groups.
 
     Args:
-        problem: All rows.
-        level: What is unseen, one of `problem.LEVELS`.
+        learning_task: All rows.
+        level: What is unseen, one of `learning_task.LEVELS`.
         seed: Of the folds and of whatever the methods draw.
         shots: Co-locations with known jobs that are observed of every new job first; they are trained on and not
             tested, and the baselines named `without` do not get them.
         with_aip: Whether the paper's four methods and AIP are predicted as well.
     """
     parts = [
-        _predict_round(problem, each, level, seed, shots, with_aip=with_aip)
-        for each in plan_rounds(problem, level, FOLDS_MAX[level], seed)
+        _predict_round(learning_task, each, level, seed, shots, with_aip=with_aip)
+        for each in plan_rounds(learning_task, level, FOLDS_MAX[level], seed)
     ]
     return join_parts(parts)
 
 
-def _predict_round(problem: Problem, round_: Round, level: str, seed: int, shots: int, *, with_aip: bool) -> HeldOut:
+def _predict_round(
+    learning_task: LearningTask, round_: Round, level: str, seed: int, shots: int, *, with_aip: bool
+) -> HeldOut:
     assert round_.train is not None
     train, test, without = round_.train, round_.test, round_.train
     if shots:
         known = {job.job_key for job in (*train.jobs, *(other for others in train.others for other in others))}
-        observed = observe_pairs(problem, round_.rows, known, shots, seed)
-        test = problem.subset(np.setdiff1d(round_.rows, observed))
-        trained = np.setdiff1d(np.arange(len(problem)), np.setdiff1d(round_.rows, observed))
-        train = problem.subset(trained)
+        observed = observe_pairs(learning_task, round_.rows, known, shots, seed)
+        test = learning_task.subset(np.setdiff1d(round_.rows, observed))
+        trained = np.setdiff1d(np.arange(len(learning_task)), np.setdiff1d(round_.rows, observed))
+        train = learning_task.subset(trained)
     hidden = dataclasses.replace(test, measured=np.full(len(test), np.nan))
     ours = SlowdownMethod(level, shots=shots).fit(train, seed)
     forecast = ours.predict(hidden)
@@ -160,10 +164,10 @@ def _predict_round(problem: Problem, round_: Round, level: str, seed: int, shots
     )
 
 
-def _regressor(build: Callable[[int], object]) -> Callable[[Problem, Problem, str, int], FloatArray]:
+def _regressor(build: Callable[[int], object]) -> Callable[[LearningTask, LearningTask, str, int], FloatArray]:
     """A regressor with its library's settings on the set's own columns, sizes as logarithms, ln(1 + slowdown)."""
 
-    def predict(train: Problem, test: Problem, level: str, seed: int) -> FloatArray:
+    def predict(train: LearningTask, test: LearningTask, level: str, seed: int) -> FloatArray:
         columns = learn_columns(train, level, with_graph=False)
         tables = [np.log1p(np.abs(np.nan_to_num(columns.table(each)))) for each in (train, test)]
         model = build(seed)
@@ -173,8 +177,8 @@ def _regressor(build: Callable[[int], object]) -> Callable[[Problem, Problem, st
     return predict
 
 
-def _known(name: str) -> Callable[[Problem, Problem, str, int], FloatArray]:
-    def predict(train: Problem, test: Problem, level: str, seed: int) -> FloatArray:
+def _known(name: str) -> Callable[[LearningTask, LearningTask, str, int], FloatArray]:
+    def predict(train: LearningTask, test: LearningTask, level: str, seed: int) -> FloatArray:
         values = BASELINES[name](train, test, level, seed)
         assert values is not None
         return values
@@ -182,7 +186,7 @@ def _known(name: str) -> Callable[[Problem, Problem, str, int], FloatArray]:
     return predict
 
 
-REFERENCES: Final[Mapping[str, Callable[[Problem, Problem, str, int], FloatArray]]] = {
+REFERENCES: Final[Mapping[str, Callable[[LearningTask, LearningTask, str, int], FloatArray]]] = {
     "mean": _known("mean"),
     "additive": _known("additive"),
     "xgboost": _known("gradient_boosting"),

@@ -19,11 +19,11 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.served_intervals import LEVELS, ask_part, codes_of, part, score
-from benchmarks.solo_problems import TASKS, read_task
+from benchmarks.solo_learning_tasks import TASKS, read_task
 from predictor_service.features.job_features import FEATURE_INDEX, FEATURES
-from predictor_service.learning.problem import FloatArray, JobFacts, Problem
+from predictor_service.learning.analytical_estimate import fit_analytical_model
+from predictor_service.learning.learning_task import FloatArray, JobFacts, LearningTask
 from predictor_service.learning.solo_columns import at_batches, learn_solo_columns
-from predictor_service.learning.solo_physics import fit_physics
 from predictor_service.retraining.fitting import FittingTask
 from predictor_service.selection.folds import Fold, grouped_folds, setting_folds
 from predictor_service.selection.targets import MEMORY
@@ -40,46 +40,50 @@ def main() -> dict[str, Any]:
         return {"left_out": [f"{TASK}: COTENANT_SHARED_DATA is not set"]}
     every = int(os.environ.get("COTENANT_BENCHMARK_EVERY", "6"))
     whole = read_task(TASKS[TASK], Path(root))
-    problem = whole.subset([row for row, job in enumerate(whole.jobs) if sum(job.architecture.encode()) % every == 0])
+    learning_task = whole.subset(
+        [row for row, job in enumerate(whole.jobs) if sum(job.architecture.encode()) % every == 0]
+    )
     with threadpool_limits(1):
-        return {"rows": len(problem), TASK: {level: judge(problem, level) for level in LEVELS}}
+        return {"rows": len(learning_task), TASK: {level: judge(learning_task, level) for level in LEVELS}}
 
 
-def judge(problem: Problem, level: str) -> dict[str, Any]:
+def judge(learning_task: LearningTask, level: str) -> dict[str, Any]:
     """Leaves parts of a level out, a fifth at a time, and asks about them."""
-    labels = [next(iter(group)) for group in problem.groups({LEVELS[0]: "job"}.get(level, level))]
-    features = np.stack([vector_of(job) for job in problem.jobs])
+    labels = [next(iter(group)) for group in learning_task.groups({LEVELS[0]: "job"}.get(level, level))]
+    features = np.stack([vector_of(job) for job in learning_task.jobs])
     ways: dict[str, Any] = {}
-    for fold in splits(problem, level):
-        task = task_of(problem, features, fold)
+    for fold in splits(learning_task, level):
+        task = task_of(learning_task, features, fold)
         for way, bounded in ask_part(part(task, fold.train), part(task, fold.test)).items():
             ways.setdefault(way, []).append((fold.test, bounded))
-    return {way: score(answers, problem.measured, labels) for way, answers in ways.items()}
+    return {way: score(answers, learning_task.measured, labels) for way, answers in ways.items()}
 
 
-def splits(problem: Problem, level: str) -> Iterator[Fold]:
+def splits(learning_task: LearningTask, level: str) -> Iterator[Fold]:
     """Yields a fifth of the families, or of each larger part, of which the rest stays."""
     if level == LEVELS[-1]:
-        yield from grouped_folds(problem.groups(level), folds_max=_FOLDS)
+        yield from grouped_folds(learning_task.groups(level), folds_max=_FOLDS)
         return
-    names = ([job.job_key for job in problem.jobs], [job.architecture for job in problem.jobs])
-    codes = codes_of(dict(zip(LEVELS, (*names, [job.family for job in problem.jobs]), strict=True)))
+    names = ([job.job_key for job in learning_task.jobs], [job.architecture for job in learning_task.jobs])
+    codes = codes_of(dict(zip(LEVELS, (*names, [job.family for job in learning_task.jobs]), strict=True)))
     yield from setting_folds(codes[LEVELS[LEVELS.index(level) + 1]], codes[level], _FOLDS)
 
 
-def task_of(problem: Problem, features: FloatArray, fold: Fold) -> FittingTask:
+def task_of(learning_task: LearningTask, features: FloatArray, fold: Fold) -> FittingTask:
     """All rows as the training rows of a fold teach to see them."""
-    jobs, known = at_batches(problem), at_batches(problem.subset(fold.train))
-    physics = fit_physics(known)
-    anchor = physics.anchor(jobs)
-    columns = learn_solo_columns(known, "family", physics.anchor(known)).table(jobs, anchor)
+    jobs, known = at_batches(learning_task), at_batches(learning_task.subset(fold.train))
+    analytical_model = fit_analytical_model(known)
+    analytical_estimate = analytical_model.analytical_estimate(jobs)
+    columns = learn_solo_columns(known, "family", analytical_model.analytical_estimate(known)).table(
+        jobs, analytical_estimate
+    )
     return FittingTask(
         target=MEMORY,
-        device=problem.device,
+        device=learning_task.device,
         columns=columns.astype(np.float32),
-        measured=problem.measured,
-        anchor=anchor,
-        groups=problem.groups("family"),
+        measured=learning_task.measured,
+        analytical_estimate=analytical_estimate,
+        groups=learning_task.groups("family"),
         seed=0,
         features=features,
     )

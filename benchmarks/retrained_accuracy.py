@@ -29,9 +29,9 @@ from predictor_service.evaluation.metrics import measure_forecast, measure_point
 from predictor_service.evaluation.resampling import bootstrap_ratios
 from predictor_service.evaluation.stored_model import StoredModel
 from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
+from predictor_service.learning.learning_task import FloatArray, Forecast, LearningTask
+from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.method_table import METHODS
-from predictor_service.learning.problem import FloatArray, Forecast, Problem
-from predictor_service.learning.problem_reader import read_problem
 from predictor_service.learning.profile_files import read_profiles
 from predictor_service.registry.served_version import ServedVersion
 from predictor_service.registry.version_store import VersionStore
@@ -71,16 +71,16 @@ def main() -> dict[str, object]:
     """Halves, retrains and compares."""
     seeds = range(int(os.environ.get("COTENANT_BENCHMARK_SEEDS", "10")))
     dataset, profiles = read_dataset(_OWN_SET), read_profiles(_OWN_SET)
-    problems = {target: read_problem(profiles, target, DEVICE).problem for target in METRICS}
-    single = np.flatnonzero([len(others) == 1 for others in problems["slowdown"].others])
-    problems["slowdown"] = problems["slowdown"].subset(single)
+    learning_tasks = {target: read_learning_task(profiles, target, DEVICE).learning_task for target in METRICS}
+    single = np.flatnonzero([len(others) == 1 for others in learning_tasks["slowdown"].others])
+    learning_tasks["slowdown"] = learning_tasks["slowdown"].subset(single)
     judged: dict[str, list[Judged]] = defaultdict(list)
     for seed in seeds:
         seen = halve_families(dataset, seed)
         sys.stderr.write(f"  halving {seed}: trains on {', '.join(sorted(seen))}\n")
         version = _retrain(keep_families(dataset, seen), seed)
-        for target, problem in problems.items():
-            judged[target].append(_judge(version, problem, seen, seed))
+        for target, learning_task in learning_tasks.items():
+            judged[target].append(_judge(version, learning_task, seen, seed))
     return {
         "halvings": len(seeds),
         "families": len({row.family for row in dataset.solo}),
@@ -114,14 +114,14 @@ def _retrain(dataset: Dataset, seed: int) -> ServedVersion:
         return store.load(trained.manifest.version)
 
 
-def _judge(version: ServedVersion, problem: Problem, seen: frozenset[str], seed: int) -> Judged:
-    groups = problem.groups(_LEVEL)
+def _judge(version: ServedVersion, learning_task: LearningTask, seen: frozenset[str], seed: int) -> Judged:
+    groups = learning_task.groups(_LEVEL)
     unseen = np.array([not members <= seen for members in groups])
-    train, test = problem.subset(np.flatnonzero(~unseen)), problem.subset(np.flatnonzero(unseen))
+    train, test = learning_task.subset(np.flatnonzero(~unseen)), learning_task.subset(np.flatnonzero(unseen))
     hidden = dataclasses.replace(test, measured=np.full(len(test), np.nan))
-    fresh = METHODS[problem.target](_LEVEL).fit(train, seed)
+    fresh = METHODS[learning_task.target](_LEVEL).fit(train, seed)
     mean = BASELINES["mean"](train, hidden, _LEVEL, seed)
-    additive = _ADDITIVE[problem.target](train, hidden, seed)
+    additive = _ADDITIVE[learning_task.target](train, hidden, seed)
     assert mean is not None
     tested = test.groups(_LEVEL)
     return Judged(
@@ -133,7 +133,7 @@ def _judge(version: ServedVersion, problem: Problem, seen: frozenset[str], seed:
     )
 
 
-def _ask(version: ServedVersion, hidden: Problem, seed: int) -> Forecast:
+def _ask(version: ServedVersion, hidden: LearningTask, seed: int) -> Forecast:
     if hidden.target != "slowdown" or "slowdown_ratio" in version.devices[DEVICE]:
         return StoredModel(version, hidden.target, DEVICE).predict(hidden)
     fair = BASELINES["roofline"](hidden, hidden, _LEVEL, seed)
@@ -142,31 +142,33 @@ def _ask(version: ServedVersion, hidden: Problem, seed: int) -> Forecast:
     return Forecast(value=fair, lower_90=zeros, upper_90=upper, upper_99=upper, in_domain=zeros.astype(bool))
 
 
-def _additive_slowdown(train: Problem, test: Problem, seed: int) -> FloatArray:
+def _additive_slowdown(train: LearningTask, test: LearningTask, seed: int) -> FloatArray:
     values = BASELINES["additive"](train, test, _LEVEL, seed)
     assert values is not None
     return values
 
 
-def _additive_memory(train: Problem, test: Problem, seed: int) -> FloatArray:
+def _additive_memory(train: LearningTask, test: LearningTask, seed: int) -> FloatArray:
     """Effects of the settings; an architecture that was never seen has none of its own."""
     labels = sorted({_settings(train, row) for row in range(len(train))})
 
-    def table(problem: Problem) -> FloatArray:
-        batch = np.log([job.batch for job in problem.jobs])[:, None]
-        settings = [[float(_settings(problem, row) == label) for label in labels] for row in range(len(problem))]
+    def table(learning_task: LearningTask) -> FloatArray:
+        batch = np.log([job.batch for job in learning_task.jobs])[:, None]
+        settings = [
+            [float(_settings(learning_task, row) == label) for label in labels] for row in range(len(learning_task))
+        ]
         return np.hstack([batch, np.array(settings)])
 
     model = Ridge(alpha=_RIDGE).fit(table(train), to_learned_scale("memory", train.measured))
     return from_learned_scale("memory", np.asarray(model.predict(table(test)), dtype=np.float64))
 
 
-def _settings(problem: Problem, row: int) -> tuple[str, str, str]:
-    job = problem.jobs[row]
+def _settings(learning_task: LearningTask, row: int) -> tuple[str, str, str]:
+    job = learning_task.jobs[row]
     return job.optimizer, job.precision, job.labels["mode"]
 
 
-_ADDITIVE: Final[Mapping[str, Callable[[Problem, Problem, int], FloatArray]]] = {
+_ADDITIVE: Final[Mapping[str, Callable[[LearningTask, LearningTask, int], FloatArray]]] = {
     "slowdown": _additive_slowdown,
     "memory": _additive_memory,
 }

@@ -66,7 +66,7 @@ def task_of(examples: Sequence[SoloExample], target: Target, device: DeviceType)
         device=device.name,
         columns=table.columns,
         measured=table.measured,
-        anchor=table.anchor,
+        analytical_estimate=table.analytical_estimate,
         groups=table.groups,
         seed=0,
         features=table.features,
@@ -100,10 +100,10 @@ def ask_part(known: FittingTask, asked: FittingTask) -> Mapping[str, Bounded]:
     models = {name: OnnxModel(content) for name, content in fitted.files.items()}
     spread = models.get(fitted.record.spread.file_name) if fitted.record.spread else None
     served = ServedTarget(fitted.record, models[fitted.record.file_name], spread)
-    near = None if asked.features is None else served.strangeness(asked.features)
+    near = None if asked.features is None else served.novelty(asked.features)
     return {
-        way: served.predict_bounded(asked.columns, asked.anchor, CONFIDENCE, strangeness=strangeness)
-        for way, strangeness in (("strangers", None), ("served", near))
+        way: served.predict_bounded(asked.columns, asked.analytical_estimate, CONFIDENCE, novelty=novelty)
+        for way, novelty in (("strangers", None), ("served", near))
     }
 
 
@@ -132,7 +132,7 @@ def part(task: FittingTask, rows: IndexArray) -> FittingTask:
         device=task.device,
         columns=task.columns[rows],
         measured=task.measured[rows],
-        anchor=task.anchor[rows],
+        analytical_estimate=task.analytical_estimate[rows],
         groups=[task.groups[row] for row in rows.tolist()],
         seed=task.seed,
         features=None if task.features is None else task.features[rows],

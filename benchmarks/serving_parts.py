@@ -19,10 +19,10 @@ import grpc
 from benchmarks.serving import GRAPH, job_request
 from cotenant.v1 import prediction_pb2 as messages
 from predictor_service.features.job_features import rates_of, tabulate_job, time_operators
-from predictor_service.grpc_api.call_desk import CallDesk
-from predictor_service.grpc_api.call_line import CallLine
+from predictor_service.grpc_api.admission_queue import AdmissionQueue
 from predictor_service.grpc_api.job_answers import JobAnswers
 from predictor_service.grpc_api.metrics import ServiceMetrics
+from predictor_service.grpc_api.request_pipeline import RequestPipeline
 from predictor_service.grpc_api.translate_answers import job_response, response_about
 from predictor_service.grpc_api.translate_requests import job_question
 from predictor_service.inference.measured_graph import MeasuredGraph
@@ -51,7 +51,7 @@ def main() -> dict[str, object]:
         predictor, journal, line = (
             open_predictor(folder),
             OutcomeJournal(folder / "journal.sqlite"),
-            CallLine(threads=1),
+            AdmissionQueue(threads=1),
         )
         try:
             return {"unit": "us of CPU per PredictJob", **measure(predictor, journal, line)}
@@ -60,16 +60,16 @@ def main() -> dict[str, object]:
             journal.close()
 
 
-def measure(predictor: Predictor, journal: OutcomeJournal, line: CallLine) -> dict[str, float]:
+def measure(predictor: Predictor, journal: OutcomeJournal, line: AdmissionQueue) -> dict[str, float]:
     """Measures the whole and its parts, each at ever other batches."""
     sha256, _, _ = predictor.keep_graph(GRAPH)
     sent = [job_request(number, graph_sha256=sha256).SerializeToString() for number in range(ROUNDS * CALLS)]
-    desk, answers = CallDesk(ServiceMetrics(), line), JobAnswers(predictor, journal)
+    pipeline, answers = RequestPipeline(ServiceMetrics(), line), JobAnswers(predictor, journal)
     context, read = cast("grpc.ServicerContext", Context()), messages.PredictJobRequest.FromString
 
     def serve(number: int) -> bytes:
         request = read(sent[number])
-        return desk.answer(context, "PredictJob", request, lambda: answers.answer(request)).SerializeToString()
+        return pipeline.answer(context, "PredictJob", request, lambda: answers.answer(request)).SerializeToString()
 
     best_us(serve)
     new_job_us = best_us(lambda number: answers.answer(new_job(number, sha256)), NEW_JOBS)
@@ -86,7 +86,7 @@ def measure(predictor: Predictor, journal: OutcomeJournal, line: CallLine) -> di
         **measure_new_job(predictor, sha256),
         "read the question": best_us(lambda number: read(sent[number])),
         "admission, deadline, metrics, log": best_us(
-            lambda _: desk.answer(context, "PredictJob", first, lambda: message)
+            lambda _: pipeline.answer(context, "PredictJob", first, lambda: message)
         ),
         "use case: curves, intervals, job key": best_us(
             lambda number: predictor.answer_job(prepared, 1 + number % 509)

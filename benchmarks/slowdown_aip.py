@@ -21,7 +21,7 @@ from sklearn.svm import SVR
 from sklearn.tree import DecisionTreeRegressor
 
 from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
-from predictor_service.learning.problem import CandidateResult, FloatArray, Forecast, Problem
+from predictor_service.learning.learning_task import CandidateResult, FloatArray, Forecast, LearningTask
 from predictor_service.learning.raw_columns import RawColumns, learn_columns
 from predictor_service.learning.slowdown_candidates import TARGET
 from predictor_service.learning.slowdown_folds import inner_folds
@@ -41,7 +41,7 @@ REGRESSORS: Final[Mapping[str, Callable[[int, int], Any]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FittedAdaptivePrediction:
-    """What was learned; see `problem.FittedMethod`.
+    """What was learned; see `learning_task.FittedMethod`.
 
     Attributes:
         selected: Name of the winner.
@@ -59,21 +59,21 @@ class FittedAdaptivePrediction:
     models: Mapping[str, Any]
     bounds: ConformalBounds
 
-    def predict(self, problem: Problem) -> Forecast:
-        """Predicts every row with an interval; AIP has no notion of a domain. See `problem.FittedMethod`."""
-        value = self.predict_each(problem)[self.selected]
+    def predict(self, learning_task: LearningTask) -> Forecast:
+        """Predicts every row with an interval; AIP has no notion of a domain. See `learning_task.FittedMethod`."""
+        value = self.predict_each(learning_task)[self.selected]
         learned, half_width = to_learned_scale(TARGET, value), self.bounds.half_width(0.9)
         return Forecast(
             value=value,
             lower_90=from_learned_scale(TARGET, learned - half_width),
             upper_90=from_learned_scale(TARGET, learned + half_width),
             upper_99=from_learned_scale(TARGET, learned + self.bounds.upper_offset(0.99)),
-            in_domain=np.ones(len(problem), dtype=bool),
+            in_domain=np.ones(len(learning_task), dtype=bool),
         )
 
-    def predict_each(self, problem: Problem) -> Mapping[str, FloatArray]:
+    def predict_each(self, learning_task: LearningTask) -> Mapping[str, FloatArray]:
         """Predictions of every regressor by name."""
-        table = _fill(self.columns.table(problem), self.middle)
+        table = _fill(self.columns.table(learning_task), self.middle)
         return {name: np.asarray(model.predict(table), dtype=np.float64) for name, model in self.models.items()}
 
 
@@ -82,21 +82,21 @@ class AdaptivePrediction:
     """See the module.
 
     Attributes:
-        level: What will be unseen, one of `problem.LEVELS`; inner folds hold out the same.
+        level: What will be unseen, one of `learning_task.LEVELS`; inner folds hold out the same.
         name: For the report.
     """
 
     level: str
     name: str = "aip"
 
-    def fit(self, problem: Problem, seed: int) -> FittedAdaptivePrediction:
-        """Learns from all rows of a problem; see `problem.Method`."""
-        columns = learn_columns(problem, self.level, with_graph=False)
-        raw = columns.table(problem)
+    def fit(self, learning_task: LearningTask, seed: int) -> FittedAdaptivePrediction:
+        """Learns from all rows of a problem; see `learning_task.Method`."""
+        columns = learn_columns(learning_task, self.level, with_graph=False)
+        raw = columns.table(learning_task)
         known = [column[np.isfinite(column)] for column in raw.T]
         middle = np.array([np.median(column) if len(column) else 0.0 for column in known])
-        table, measured = _fill(raw, middle), problem.measured
-        level, folds = inner_folds(problem, self.level, 0, seed)
+        table, measured = _fill(raw, middle), learning_task.measured
+        level, folds = inner_folds(learning_task, self.level, 0, seed)
         held_out: dict[str, list[FloatArray]] = {name: [] for name in REGRESSORS}
         for fold in folds:
             for name, build in REGRESSORS.items():
@@ -120,7 +120,7 @@ class AdaptivePrediction:
             models={name: build(seed, len(measured)).fit(table, measured) for name, build in REGRESSORS.items()},
             bounds=calibrate(
                 residuals if len(residuals) else to_learned_scale(TARGET, measured),
-                len(frozenset[str]().union(*problem.groups(level))),
+                len(frozenset[str]().union(*learning_task.groups(level))),
             ),
         )
 

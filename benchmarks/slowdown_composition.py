@@ -21,9 +21,9 @@ import numpy.typing as npt
 from predictor_service.evaluation.metrics import measure_points
 from predictor_service.evaluation.resampling import bootstrap, bootstrap_ratios
 from predictor_service.features.slowdown_composition import COMPOSITIONS, compose_slowdowns
-from predictor_service.features.turn_taking import compose_turns, exceed_sum, take_fair_turns
-from predictor_service.learning.problem import BoolArray, FloatArray, JobFacts, Problem
-from predictor_service.learning.problem_reader import list_devices, read_problem
+from predictor_service.features.time_slicing import compose_time_slices, exceed_sum, slow_by_fair_time_slices
+from predictor_service.learning.learning_task import BoolArray, FloatArray, JobFacts, LearningTask
+from predictor_service.learning.learning_task_reader import list_devices, read_learning_task
 from predictor_service.learning.profile_files import read_profiles
 from predictor_service.learning.slowdown_pairs import name_job
 
@@ -34,7 +34,7 @@ StringArray = npt.NDArray[np.str_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Crowd:
+class MultiwayColocation:
     """A victim beside several jobs, with what was measured of its pairs and of its jobs alone.
 
     Attributes:
@@ -50,35 +50,40 @@ class Crowd:
     shares: FloatArray
 
     @property
-    def beside(self) -> FloatArray:
+    def co_located(self) -> FloatArray:
         """Slowdowns of the victim beside each other job alone."""
         return self.pairs[0, 1:]
 
 
-def _composed(how: str) -> Callable[[Crowd], float]:
-    def way(crowd: Crowd) -> float:
-        return float(compose_slowdowns(crowd.beside, np.zeros(len(crowd.beside), dtype=np.intp), 1, how)[0])
+def _composed(how: str) -> Callable[[MultiwayColocation], float]:
+    def way(colocation: MultiwayColocation) -> float:
+        return float(
+            compose_slowdowns(colocation.co_located, np.zeros(len(colocation.co_located), dtype=np.intp), 1, how)[0]
+        )
 
     return way
 
 
-def _power(crowd: Crowd, exponent: float) -> float:
+def _power(colocation: MultiwayColocation, exponent: float) -> float:
     """Between the worst neighbour (a large exponent) and more than the sum (one below 1)."""
-    return float(np.sum(np.maximum(crowd.beside, 0.0) ** exponent) ** (1.0 / exponent))
+    return float(np.sum(np.maximum(colocation.co_located, 0.0) ** exponent) ** (1.0 / exponent))
 
 
 DEFAULT: Final = "sum and longer turns"
-WAYS: Final[Mapping[str, Callable[[Crowd], float]]] = {
+WAYS: Final[Mapping[str, Callable[[MultiwayColocation], float]]] = {
     **{how: _composed(how) for how in COMPOSITIONS},
-    DEFAULT: lambda crowd: float(crowd.beside.sum() + exceed_sum(crowd.shares)[0]),
-    "turns": lambda crowd: float(compose_turns(crowd.shares, crowd.pairs)[0]),
-    "fair_turns, utilization alone": lambda crowd: float(take_fair_turns(crowd.shares)[0]),
-    "capacity, utilization alone": lambda crowd: max(float(crowd.shares.sum()) - 1.0, 0.0),
+    DEFAULT: lambda colocation: float(colocation.co_located.sum() + exceed_sum(colocation.shares)[0]),
+    "turns": lambda colocation: float(compose_time_slices(colocation.shares, colocation.pairs)[0]),
+    "fair_turns, utilization alone": lambda colocation: float(slow_by_fair_time_slices(colocation.shares)[0]),
+    "capacity, utilization alone": lambda colocation: max(float(colocation.shares.sum()) - 1.0, 0.0),
 }
 """Ways that learn nothing."""
-LEARNED: Final[Mapping[str, tuple[Callable[[Crowd, float], float], FloatArray]]] = {
-    "sum, learned factor": (lambda crowd, factor: factor * float(crowd.beside.sum()), np.linspace(0.5, 2.0, 61)),
-    "turns, learned factor": (lambda crowd, factor: factor * WAYS["turns"](crowd), np.linspace(0.5, 2.0, 61)),
+LEARNED: Final[Mapping[str, tuple[Callable[[MultiwayColocation, float], float], FloatArray]]] = {
+    "sum, learned factor": (
+        lambda colocation, factor: factor * float(colocation.co_located.sum()),
+        np.linspace(0.5, 2.0, 61),
+    ),
+    "turns, learned factor": (lambda colocation, factor: factor * WAYS["turns"](colocation), np.linspace(0.5, 2.0, 61)),
     "learned power": (_power, np.linspace(0.6, 4.0, 69)),
 }
 """Ways with one number, and the numbers that are tried."""
@@ -95,39 +100,42 @@ def main() -> dict[str, object]:
         profiles = read_profiles(path)
         for device in list_devices(profiles, _TARGET):
             figures[f"{profiles.name}, {device}"] = compare_compositions(
-                read_problem(profiles, _TARGET, device).problem
+                read_learning_task(profiles, _TARGET, device).learning_task
             )
     return {"default": DEFAULT, "sets": figures}
 
 
-def compare_compositions(problem: Problem) -> Mapping[str, object]:
+def compare_compositions(learning_task: LearningTask) -> Mapping[str, object]:
     """Compares the ways to compose on the crowds of one problem.
 
     Args:
-        problem: Rows of pairs and of crowds.
+        learning_task: Rows of pairs and of crowds.
 
     Returns:
         Number of rows with a crowd whose every pair was measured too, and of distinct crowds; by way the mean absolute
         error of the slowdown with its 95 % interval over crowds, its ratio to the sum's, and the error of the shared
         time as a share of it.
     """
-    crowds = list(_read_crowds(problem))
-    figures: dict[str, object] = {"rows": len(crowds), "crowds": len({crowd.members for crowd in crowds})}
-    if not crowds:
+    colocations = list(_read_colocations(learning_task))
+    figures: dict[str, object] = {
+        "rows": len(colocations),
+        "crowds": len({colocation.members for colocation in colocations}),
+    }
+    if not colocations:
         return figures
-    measured = np.array([crowd.measured for crowd in crowds])
-    members = np.array([crowd.members for crowd in crowds])
-    values = {name: np.array([way(crowd) for crowd in crowds]) for name, way in WAYS.items()}
+    measured = np.array([colocation.measured for colocation in colocations])
+    members = np.array([colocation.members for colocation in colocations])
+    values = {name: np.array([way(colocation) for colocation in colocations]) for name, way in WAYS.items()}
     if len(np.unique(members)) >= _LEARNING_CROWDS_MIN:
         tables = {
-            name: np.array([[way(crowd, float(number)) for number in numbers] for crowd in crowds])
+            name: np.array([[way(colocation, float(number)) for number in numbers] for colocation in colocations])
             for name, (way, numbers) in LEARNED.items()
         }
-        every = np.ones(len(crowds), dtype=bool)
+        every = np.ones(len(colocations), dtype=bool)
         chosen = _choose(values, tables, measured, members)
         values.update({name: _learn(table, measured, members, every) for name, table in tables.items()})
         values[CHOSEN] = chosen
-    groups = [frozenset({crowd.members}) for crowd in crowds]
+    groups = [frozenset({colocation.members}) for colocation in colocations]
     baseline = measure_points(_TARGET, values["sum"], measured)
     for name, predicted in values.items():
         errors = measure_points(_TARGET, predicted, measured)
@@ -146,18 +154,18 @@ def _rounded(ends: tuple[float, float] | None) -> list[float] | None:
     return None if ends is None else [round(end, _DIGITS) for end in ends]
 
 
-def _read_crowds(problem: Problem) -> Iterator[Crowd]:
+def _read_colocations(learning_task: LearningTask) -> Iterator[MultiwayColocation]:
     """Rows with several jobs beside the victim, where every pair among them was measured and every job alone."""
     alone: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for job, others, measured in zip(problem.jobs, problem.others, problem.measured, strict=True):
+    for job, others, measured in zip(learning_task.jobs, learning_task.others, learning_task.measured, strict=True):
         if len(others) == 1:
             alone[name_job(job), name_job(others[0])].append(float(measured))
-    for job, others, measured in zip(problem.jobs, problem.others, problem.measured, strict=True):
+    for job, others, measured in zip(learning_task.jobs, learning_task.others, learning_task.measured, strict=True):
         jobs = (job, *others)
         shares = [each.solo.utilization_ratio for each in jobs]
         pairs = _pairs_among(jobs, alone)
         if len(others) > 1 and pairs is not None and None not in shares:
-            yield Crowd(
+            yield MultiwayColocation(
                 members="|".join(sorted(name_job(each) for each in jobs)),
                 measured=float(measured),
                 pairs=pairs,

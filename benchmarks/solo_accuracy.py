@@ -19,10 +19,10 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.solo_problems import ABLATIONS, TASKS, Task, ablate, read_task
+from benchmarks.solo_learning_tasks import ABLATIONS, TASKS, Task, ablate, read_task
 from predictor_service.evaluation.report import SIZE_DECILE, Evaluation, evaluate_predictions
 from predictor_service.evaluation.scoring import HeldOutPredictions, plan_rounds, predict_rounds
-from predictor_service.learning.problem import Problem
+from predictor_service.learning.learning_task import LearningTask
 from predictor_service.learning.solo_method import SoloMethod
 
 BASELINE: Final = "gradient_boosting"
@@ -41,19 +41,21 @@ def main() -> dict[str, object]:
     figures: dict[str, object] = {"seeds": len(seeds)}
     for name in chosen if chosen != [""] else TASKS:
         task = TASKS[name]
-        problem = read_task(task, Path(root))
-        figures[name] = [_score(task, problem, seed) for seed in seeds] if len(problem) else "no rows at hand"
-        if len(problem) and task.ablated:
-            figures[f"{name}, without"] = _ablate(task, problem)
+        learning_task = read_task(task, Path(root))
+        figures[name] = (
+            [_score(task, learning_task, seed) for seed in seeds] if len(learning_task) else "no rows at hand"
+        )
+        if len(learning_task) and task.ablated:
+            figures[f"{name}, without"] = _ablate(task, learning_task)
     return figures
 
 
-def _score(task: Task, problem: Problem, seed: int) -> dict[str, object]:
+def _score(task: Task, learning_task: LearningTask, seed: int) -> dict[str, object]:
     started = time.process_time()
-    predictions = _predict(task, problem, seed)
-    evaluation = _evaluate(task, problem, predictions, seed, SIZE_DECILE)
-    families = {job.family for job in problem.jobs}
-    by_group = _evaluate(task, problem, predictions, seed, "family" if len(families) > 1 else task.level)
+    predictions = _predict(task, learning_task, seed)
+    evaluation = _evaluate(task, learning_task, predictions, seed, SIZE_DECILE)
+    families = {job.family for job in learning_task.jobs}
+    by_group = _evaluate(task, learning_task, predictions, seed, "family" if len(families) > 1 else task.level)
     baseline = evaluation.baselines[BASELINE]
     assert baseline is not None  # it applies to every target
     return {
@@ -74,19 +76,21 @@ def _score(task: Task, problem: Problem, seed: int) -> dict[str, object]:
             each.name: _rounded({"inner_mae": each.inner_mae, "outer_mae": each.outer_mae})
             for each in evaluation.candidates
         },
-        "in_domain": _in_domain(problem, predictions),
+        "in_domain": _in_domain(learning_task, predictions),
         "cpu_s": round(time.process_time() - started, 1),
     }
 
 
-def _predict(task: Task, problem: Problem, seed: int) -> HeldOutPredictions:
-    rounds = plan_rounds(problem, task.level, task.folds or _FOLDS, seed)
+def _predict(task: Task, learning_task: LearningTask, seed: int) -> HeldOutPredictions:
+    rounds = plan_rounds(learning_task, task.level, task.folds or _FOLDS, seed)
     return predict_rounds(rounds, SoloMethod(task.level), task.level, seed, _tell)
 
 
-def _evaluate(task: Task, problem: Problem, predictions: HeldOutPredictions, seed: int, group_by: str) -> Evaluation:
+def _evaluate(
+    task: Task, learning_task: LearningTask, predictions: HeldOutPredictions, seed: int, group_by: str
+) -> Evaluation:
     return evaluate_predictions(
-        problem, predictions, fold_rule=task.level, level=task.level, group_by=group_by, excluded={}, seed=seed
+        learning_task, predictions, fold_rule=task.level, level=task.level, group_by=group_by, excluded={}, seed=seed
     )
 
 
@@ -97,9 +101,11 @@ def _bar(limit: float, of_baseline: bool, metric: str, evaluation: Evaluation) -
     return {"value": None if value is None else round(value, _DIGITS), "limit": limit, "met": reached}
 
 
-def _ablate(task: Task, problem: Problem) -> dict[str, object]:
+def _ablate(task: Task, learning_task: LearningTask) -> dict[str, object]:
     """The error without a group of columns, beside the error with all, on the same rows and folds."""
-    few = problem.subset([row for row, job in enumerate(problem.jobs) if _is_kept(job.architecture, task.ablated)])
+    few = learning_task.subset(
+        [row for row, job in enumerate(learning_task.jobs) if _is_kept(job.architecture, task.ablated)]
+    )
     variants = {"nothing": few, **{name: ablate(few, name) for name in ABLATIONS}}
     metric = "mae" if task.target == "utilization" else "mape_ratio"
     table: dict[str, object] = {"rows": len(few), "metric": metric}
@@ -123,10 +129,10 @@ def _coverage(evaluation: Evaluation) -> dict[str, object]:
     }
 
 
-def _in_domain(problem: Problem, predictions: HeldOutPredictions) -> dict[str, float]:
+def _in_domain(learning_task: LearningTask, predictions: HeldOutPredictions) -> dict[str, float]:
     """What the flag of being out of domain is worth: the relative error on either side of it."""
     flagged = predictions.forecast.in_domain
-    error = np.abs(predictions.forecast.value / np.maximum(problem.measured[predictions.rows], 1e-9) - 1.0)
+    error = np.abs(predictions.forecast.value / np.maximum(learning_task.measured[predictions.rows], 1e-9) - 1.0)
     sides = {"inside": flagged, "outside": ~flagged}
     means = {f"mape_{name}": round(float(error[side].mean()), _DIGITS) for name, side in sides.items() if side.any()}
     return {"share": round(float(flagged.mean()), _DIGITS), **means}

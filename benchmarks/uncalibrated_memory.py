@@ -48,7 +48,7 @@ from predictor_service.importers.miso import import_miso
 from predictor_service.importers.salus import import_salus
 from predictor_service.importers.timm_bench import import_timm_bench
 from predictor_service.learning.failed_runs import find_failed_runs
-from predictor_service.learning.problem_reader import read_problem
+from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles
 
 FloatArray = npt.NDArray[np.float64]
@@ -143,7 +143,7 @@ def read_rows(root: Path) -> tuple[MemoryRows, dict[str, int]]:
 
 
 def _failed_ids(profiles: MeasuredProfiles) -> set[str]:
-    timm = read_problem(profiles, "memory", A100, "timm").problem
+    timm = read_learning_task(profiles, "memory", A100, "timm").learning_task
     return {run_id for run_id, failed in zip(timm.row_ids, find_failed_runs(timm), strict=True) if failed}
 
 

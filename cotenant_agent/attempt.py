@@ -13,6 +13,7 @@ from cotenant_agent.durable_files import read_file, read_integer, read_json, rea
 from cotenant_agent.exit_classes import classify, describe
 from cotenant_agent.log_progress import LogProgress
 from cotenant_agent.log_reading import read_tail
+from cotenant_agent.measurement_windows import window_doubts
 from cotenant_agent.processes import ProcessIdentity
 from cotenant_agent.progress import ProgressReport, ProgressSocket, ProgressTrack, is_plausible, parse_report
 from cotenant_agent.records import (
@@ -22,11 +23,10 @@ from cotenant_agent.records import (
     ExitFacts,
     GpuReading,
     JobUsage,
+    LivingAttempt,
     MeasuredJob,
-    Tenant,
 )
 from cotenant_agent.state_directory import AttemptDirectory
-from cotenant_agent.stretches import window_doubts
 from cotenant_agent.system_clock import steady_ns
 
 _LOG_TAIL_BYTES = 4096
@@ -53,7 +53,7 @@ class Attempt:
         )
         gpu_ids = spec.get("gpu_ids")
         self.gpu_ids = tuple(str(gpu_id) for gpu_id in gpu_ids) if isinstance(gpu_ids, list) else ()
-        self.tenant = Tenant(key=self.key, gpu_ids=self.gpu_ids, job=_measured_job(spec))
+        self.living_attempt = LivingAttempt(key=self.key, gpu_ids=self.gpu_ids, job=_measured_job(spec))
         self.memory_limit_bytes = read_integer(spec, "memory_limit_bytes")
         self.stop_grace_ms = read_integer(spec, "stop_grace_ms")
         self.started_ms = read_integer(spec, "requested_wall_ms")
@@ -160,13 +160,13 @@ class Attempt:
             quality_flags=window_doubts(self.gpu_ids, readings),
         )
 
-    def conclude(self, *, peak_bytes: int, available_bytes: int, beside: str) -> AttemptEnd:
+    def conclude(self, *, peak_bytes: int, available_bytes: int, co_located: str) -> AttemptEnd:
         """Make the report of an ended attempt out of its exit record.
 
         Args:
             peak_bytes: peak device memory as the kernel's record implies, 0 when it implies nothing.
             available_bytes: device memory that others left to this attempt at its end.
-            beside: who else was on its devices, in words.
+            co_located: who else was on its devices, in words.
         """
         self._read_last_progress()
         record = read_json(self.directory.exit)
@@ -178,7 +178,7 @@ class Attempt:
         if exit_class == "gpu_oom":
             available_bytes = read_integer(stop, "available_bytes") or available_bytes
             limit = f"{self.memory_limit_bytes} bytes" if self.memory_limit_bytes else "none"
-            detail += f"; limit: {limit}, peak: {self.memory_peak_bytes} bytes, beside it: {beside}"
+            detail += f"; limit: {limit}, peak: {self.memory_peak_bytes} bytes, beside it: {co_located}"
         self.end = AttemptEnd(
             key=self.key,
             exit_class=exit_class,

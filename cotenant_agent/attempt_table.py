@@ -254,17 +254,17 @@ class AttemptTable:
                 self._processes.send_signal(identity, signal.SIGKILL)
 
     def _conclude(self, attempt: Attempt) -> AttemptEnd:
-        beside = [
+        co_located = [
             item
             for item in self._attempts.values()
             if item is not attempt and item.state is not AttemptState.ENDED and set(item.gpu_ids) & set(attempt.gpu_ids)
         ]
         capacities = [gpu.memory_bytes for gpu in self._inventory.describe() if gpu.gpu_id in attempt.gpu_ids]
-        used_beside = sum(item.usage.memory_bytes or 0 for item in beside)
+        used_by_co_located = sum(item.usage.memory_bytes or 0 for item in co_located)
         end = attempt.conclude(
             peak_bytes=self._inventory.peak_bytes(attempt.max_resident_bytes()),
-            available_bytes=max(0, min(capacities, default=0) - used_beside),
-            beside=", ".join(sorted(item.key.job_id for item in beside)) or "nobody",
+            available_bytes=max(0, min(capacities, default=0) - used_by_co_located),
+            co_located=", ".join(sorted(item.key.job_id for item in co_located)) or "nobody",
         )
         if attempt.socket is not None:
             attempt.socket.close()

@@ -17,6 +17,7 @@ from cotenant_agent.attempt_table import AttemptTable
 from cotenant_agent.checkpoints import newest_resumable
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.log_reading import LogReader
+from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.protocol import (
     end_to_message,
@@ -25,10 +26,9 @@ from cotenant_agent.protocol import (
     launch_from_message,
     observation_to_message,
     reading_to_message,
-    stretch_to_message,
+    window_to_message,
 )
 from cotenant_agent.records import AttemptEnd, AttemptKey, GpuReading
-from cotenant_agent.stretches import StretchRecorder
 from cotenant_agent.system_clock import boot_ms
 
 _log = logging.getLogger(__name__)
@@ -54,14 +54,14 @@ class Conversation:
         *,
         table: AttemptTable,
         read_gpus: Callable[[], tuple[GpuReading, ...]],
-        stretches: StretchRecorder,
+        windows: MeasurementWindowRecorder,
         hello: Callable[[], messages.Hello],
         on_welcome: Callable[[], None],
         metrics: AgentMetrics,
     ) -> None:
         self._table = table
         self._read_gpus = read_gpus
-        self._stretches = stretches
+        self._windows = windows
         self._hello = hello
         self._on_welcome = on_welcome
         self._metrics = metrics
@@ -70,7 +70,7 @@ class Conversation:
         self._commands: asyncio.Queue[messages.ConnectResponse] = asyncio.Queue(_COMMAND_LIMIT)
         self._log_reads: dict[str, asyncio.Task[None]] = {}
         self._sent_beats: dict[int, int] = {}
-        self._sent_stretches: dict[int, frozenset[str]] = {}
+        self._sent_windows: dict[int, frozenset[str]] = {}
         self._heard_ms = boot_ms()
         self._confirmed_ms = boot_ms()
         self._welcomed = asyncio.Event()
@@ -138,7 +138,7 @@ class Conversation:
                 await self._commands.put(message)
 
     def _take_ack(self, ack: messages.HeartbeatAck) -> None:
-        self._stretches.mark_delivered(self._sent_stretches.pop(ack.sequence, frozenset()))
+        self._windows.mark_delivered(self._sent_windows.pop(ack.sequence, frozenset()))
         sent_ms = self._sent_beats.get(ack.sequence)
         if sent_ms is not None:
             self._confirmed_ms = max(self._confirmed_ms, sent_ms)
@@ -166,15 +166,15 @@ class Conversation:
         running = [item for item in self._table if item.state in (AttemptState.RUNNING, AttemptState.STOPPING)]
         readings = self._read_gpus()
         observations = [attempt.observe(readings) for attempt in running]
-        self._stretches.add(observations, readings, boot_ms())
-        due = self._stretches.due()
-        self._sent_stretches[sequence] = frozenset(stretch.stretch_id for stretch in due)
-        self._sent_stretches.pop(sequence - _SENT_BEATS_KEPT, None)
+        self._windows.add(observations, readings, boot_ms())
+        due = self._windows.due()
+        self._sent_windows[sequence] = frozenset(window.stretch_id for window in due)
+        self._sent_windows.pop(sequence - _SENT_BEATS_KEPT, None)
         return messages.Heartbeat(
             sequence=sequence,
             attempts=[observation_to_message(observation) for observation in observations],
             gpus=[reading_to_message(reading) for reading in readings],
-            measurement_windows=[stretch_to_message(stretch) for stretch in due],
+            measurement_windows=[window_to_message(window) for window in due],
         )
 
     async def _obey(self) -> None:

@@ -35,15 +35,15 @@ class JobProcesses:
     """Finds and signals the processes of an attempt; the keeper itself is none of them.
 
     Args:
-        keeper_pid: The shim.
+        supervisor_pid: The shim.
         group_files: Lists of members (`cgroup.procs`) of the attempt's control groups.
         environment: What the job was started with; the path of its progress socket is the marker, as no other attempt
             of this machine has it.
         uid: User whom the job runs as; processes of others carry no marker.
     """
 
-    def __init__(self, keeper_pid: int, group_files: Iterable[str], environment: dict[str, str], uid: int) -> None:
-        self._keeper_pid = keeper_pid
+    def __init__(self, supervisor_pid: int, group_files: Iterable[str], environment: dict[str, str], uid: int) -> None:
+        self._supervisor_pid = supervisor_pid
         self._group_files = tuple(group_files)
         path = environment.get(_MARKER_VARIABLE, "")
         self._marker = f"{_MARKER_VARIABLE}={path}".encode() if path else b""
@@ -71,15 +71,15 @@ class JobProcesses:
         """SIGKILL to all who do not descend from the keeper, who hears of the end of those who do."""
         parents = _parents()
         named = self._named(parents)
-        outsiders = (named | _descendants(named, parents)) - _descendants({self._keeper_pid}, parents)
-        for process in _look_at(outsiders - {self._keeper_pid}):
+        outsiders = (named | _descendants(named, parents)) - _descendants({self._supervisor_pid}, parents)
+        for process in _look_at(outsiders - {self._supervisor_pid}):
             _signal(process, signal.SIGKILL)
 
     def _find(self) -> dict[int, SeenProcess]:
         parents = _parents()
         named = self._named(parents)
-        pids = named | _descendants(named | {self._keeper_pid}, parents)
-        return {process.pid: process for process in _look_at(pids - {self._keeper_pid})}
+        pids = named | _descendants(named | {self._supervisor_pid}, parents)
+        return {process.pid: process for process in _look_at(pids - {self._supervisor_pid})}
 
     def _named(self, parents: dict[int, int]) -> set[int]:
         """Members of the control group, and bearers of the marker."""
@@ -87,7 +87,7 @@ class JobProcesses:
         if self._marker:
             found.update(pid for pid in parents if self._bears_marker(pid))
         # A number that means nobody here stands for members in another namespace.
-        return (found & set(parents)) - {self._keeper_pid, os.getpid()}
+        return (found & set(parents)) - {self._supervisor_pid, os.getpid()}
 
     def _bears_marker(self, pid: int) -> bool:
         with contextlib.suppress(OSError):

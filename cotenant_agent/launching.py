@@ -107,8 +107,10 @@ class Launcher:
             taken = sum(max(item.memory_limit_bytes, item.usage.memory_bytes or 0) for item in here)
             needed = taken + request.memory_limit_bytes
             if needed > gpu.memory_bytes:
-                beside = f"({len(here)} other attempts hold {taken})"
-                message = f"{gpu_id} has {gpu.memory_bytes} bytes; with this start {needed} would be promised {beside}"
+                co_located = f"({len(here)} other attempts hold {taken})"
+                message = (
+                    f"{gpu_id} has {gpu.memory_bytes} bytes; with this start {needed} would be promised {co_located}"
+                )
                 raise CommandRefusedError("OVER_CAPACITY", message)
 
     def _places(self, request: LaunchRequest, resume: Checkpoint | None) -> LaunchPlaces:

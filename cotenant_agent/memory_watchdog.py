@@ -98,10 +98,10 @@ def _verdict(
     sample: MemorySample, here: Sequence[MemorySample], capacity_bytes: int, *, end: bool, reason: str
 ) -> Verdict:
     others_bytes = sum(other.claimed_bytes for other in here if other.key != sample.key)
-    beside = ", ".join(other.key.job_id for other in here if other.key != sample.key) or "nobody"
+    co_located = ", ".join(other.key.job_id for other in here if other.key != sample.key) or "nobody"
     return Verdict(
         key=sample.key,
         end=end,
-        reason=f"{reason}; beside it: {beside}",
+        reason=f"{reason}; beside it: {co_located}",
         available_bytes=max(0, capacity_bytes - others_bytes),
     )

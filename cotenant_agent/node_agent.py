@@ -20,6 +20,7 @@ from cotenant_agent.conversation import Conversation
 from cotenant_agent.durable_files import write_json
 from cotenant_agent.errors import DeviceError
 from cotenant_agent.gpu_inventory import GpuInventory
+from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.processes import read_boot_id
 from cotenant_agent.protocol import gpu_to_message, rules_to_message, status_to_message
@@ -29,10 +30,9 @@ from cotenant_agent.scheduler_link import (
     LinkSettings,
     Pauses,
     open_channel,
+    requested_pause_s,
     tls_mismatch,
-    told_pause_s,
 )
-from cotenant_agent.stretches import StretchRecorder
 from cotenant_agent.system_clock import boot_ms
 
 _log = logging.getLogger(__name__)
@@ -80,14 +80,14 @@ class NodeAgent:
         link: LinkSettings,
         table: AttemptTable,
         inventory: GpuInventory,
-        stretches: StretchRecorder,
+        windows: MeasurementWindowRecorder,
         metrics: AgentMetrics,
     ) -> None:
         self._rules = rules
         self._link = link
         self._table = table
         self._inventory = inventory
-        self._stretches = stretches
+        self._windows = windows
         self._metrics = metrics
         self._readings: tuple[GpuReading, ...] = ()
         self._conversation: Conversation | None = None
@@ -125,7 +125,7 @@ class NodeAgent:
             attempt.read_progress()
         started = self._table.find_started()
         ended = self._table.find_ended()
-        self._stretches.look([attempt.tenant for attempt in self._table if attempt.end is None], boot_ms())
+        self._windows.look([attempt.living_attempt for attempt in self._table if attempt.end is None], boot_ms())
         for end in ended:
             self._metrics.ends.labels(end.exit_class).inc()
         self._metrics.running.set(sum(attempt.end is None for attempt in self._table))
@@ -159,7 +159,7 @@ class NodeAgent:
         self._conversation = Conversation(
             table=self._table,
             read_gpus=lambda: self._readings,
-            stretches=self._stretches,
+            windows=self._windows,
             hello=self._hello,
             on_welcome=self._on_welcome,
             metrics=self._metrics,
@@ -183,7 +183,7 @@ class NodeAgent:
             return 0.0
         self._metrics.joins_refused.labels(code.name).inc()
         _log.error("join_refused", extra={"code": code.name, "reason": reason})
-        return told_pause_s(error)
+        return requested_pause_s(error)
 
     async def _tell_broken(self, error: grpc.aio.AioRpcError) -> None:
         """Log why; what only an administrator can mend is an error with its remedy, however often it is tried."""
@@ -213,7 +213,7 @@ class NodeAgent:
             host_memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
             gpus=[gpu_to_message(gpu) for gpu in self._inventory.describe()],
             enforcements=self._rules.enforcements,
-            no_profiles=not self._stretches.collects,
+            no_profiles=not self._windows.collects,
             launch_rules=None if self._rules.allow_list is None else rules_to_message(self._rules.allow_list),
             attempts=[status_to_message(attempt) for attempt in self._table],
         )

@@ -152,22 +152,22 @@ def status_to_message(attempt: Attempt) -> messages.AttemptStatus:
     )
 
 
-def stretch_to_message(stretch: MeasurementWindow) -> resources_pb2.MeasurementWindow:
+def window_to_message(window: MeasurementWindow) -> resources_pb2.MeasurementWindow:
     """What was measured of a job; what is unknown is unset."""
     return resources_pb2.MeasurementWindow(
-        window_id=stretch.stretch_id,
-        campaign=stretch.campaign,
-        device=stretch.device,
-        job=_job_to_message(stretch.job),
-        co_located_jobs=[_job_to_message(job) for job in stretch.others],
-        micro_batch_size=stretch.job.micro_batch_size,
-        steps=stretch.steps,
-        window_ms=stretch.window_ms,
-        utilization_ratio=stretch.utilization_ratio,
-        sm_activity_ratio=stretch.sm_activity_ratio,
-        memory_peak_bytes=stretch.memory_peak_bytes,
-        power_watts=stretch.power_watts,
-        quality_flags=stretch.quality_flags,
+        window_id=window.stretch_id,
+        campaign=window.campaign,
+        device=window.device,
+        job=_job_to_message(window.job),
+        co_located_jobs=[_job_to_message(job) for job in window.others],
+        micro_batch_size=window.job.micro_batch_size,
+        steps=window.steps,
+        window_ms=window.window_ms,
+        utilization_ratio=window.utilization_ratio,
+        sm_activity_ratio=window.sm_activity_ratio,
+        memory_peak_bytes=window.memory_peak_bytes,
+        power_watts=window.power_watts,
+        quality_flags=window.quality_flags,
     )
 
 

@@ -196,7 +196,7 @@ class MeasuredJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tenant:
+class LivingAttempt:
     """A living attempt as far as its neighbours care; `job` is None when nothing may be recorded of it."""
 
     key: AttemptKey

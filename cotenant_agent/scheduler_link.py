@@ -21,7 +21,7 @@ MESSAGE_LIMIT_BYTES = 4 << 20
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
 # However long a scheduler wants to be left alone: a question in vain costs little, a node that sleeps costs much.
-_LONGEST_TOLD_PAUSE_S = 30.0
+_REQUESTED_PAUSE_S_MAX = 30.0
 JOIN_REFUSED = frozenset({grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.FAILED_PRECONDITION})
 """The scheduler knows of another agent with this node id, or of jobs that this agent has lost; it says what to do."""
 _OPTIONS = (
@@ -96,7 +96,7 @@ class Pauses:
         self._failures = 0
 
 
-def told_pause_s(error: grpc.aio.AioRpcError) -> float:
+def requested_pause_s(error: grpc.aio.AioRpcError) -> float:
     """Seconds after which the scheduler wants to be asked again, at most half a minute; 0 = it does not say."""
     found = error_details_pb2.RetryInfo()
     # What cannot be read says nothing.
@@ -104,4 +104,4 @@ def told_pause_s(error: grpc.aio.AioRpcError) -> float:
         status = rpc_status.from_call(error)  # type: ignore[arg-type]
         for detail in status.details if status is not None else ():
             detail.Unpack(found)
-    return min(max(float(found.retry_delay.ToMilliseconds()) / 1000, 0.0), _LONGEST_TOLD_PAUSE_S)
+    return min(max(float(found.retry_delay.ToMilliseconds()) / 1000, 0.0), _REQUESTED_PAUSE_S_MAX)

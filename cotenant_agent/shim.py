@@ -146,7 +146,7 @@ class RotatingLog:
         return os.open("out.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 
-class Keeper:
+class AttemptSupervisor:
     """One attempt from fork to exit record."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
@@ -188,11 +188,11 @@ class Keeper:
     def _start(self) -> tuple[int, int]:
         output, job_output = os.pipe()
         wait, go = os.pipe()
-        keeper = os.getpid()
+        supervisor = os.getpid()
         self._leader = os.fork()
         if self._leader == 0:
             os.close(go)
-            become_job(self._spec, job_output, wait, keeper)
+            become_job(self._spec, job_output, wait, supervisor)
         os.close(job_output)
         os.close(wait)
         os.set_blocking(output, False)
@@ -201,8 +201,8 @@ class Keeper:
             "state.json",
             {
                 "boot_id": self._spec["boot_id"],
-                "shim_pid": keeper,
-                "shim_start_ticks": start_ticks(keeper),
+                "shim_pid": supervisor,
+                "shim_start_ticks": start_ticks(supervisor),
                 "job_pid": self._leader,
                 "job_start_ticks": start_ticks(self._leader),
                 "started_boot_ms": boot_ms(),
@@ -324,7 +324,7 @@ def open_without_links(path: str) -> int:
     return descriptor
 
 
-def become_job(spec: dict[str, Any], output: int, wait: int, keeper: int) -> NoReturn:
+def become_job(spec: dict[str, Any], output: int, wait: int, supervisor: int) -> NoReturn:
     """In the child: put on every restriction, wait for the word, become the job's program."""
     try:
         os.setsid()
@@ -344,7 +344,7 @@ def become_job(spec: dict[str, Any], output: int, wait: int, keeper: int) -> NoR
         # After the change of user, which would clear it.
         control_process(_PR_SET_NO_NEW_PRIVS, 1)
         control_process(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != keeper or os.read(wait, 1) != b"g":
+        if os.getppid() != supervisor or os.read(wait, 1) != b"g":
             os._exit(_EXIT_CANNOT_EXECUTE)
         os.fchdir(open_without_links(spec["working_directory"]))
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP):
@@ -371,7 +371,7 @@ def main() -> int:
     if spec is None:
         return _EXIT_CANNOT_EXECUTE
     control_process(_PR_SET_CHILD_SUBREAPER, 1)
-    Keeper(spec).run()
+    AttemptSupervisor(spec).run()
     return 0
 
 

@@ -13,6 +13,7 @@ from cotenant_agent.cgroups import ControlGroups, detect, name_agent
 from cotenant_agent.durable_files import read_json, read_text, write_json
 from cotenant_agent.gpu_inventory import GpuInventory, SeveralInventories
 from cotenant_agent.launching import JobRules, Launcher
+from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.node_agent import AgentRules, NodeAgent
 from cotenant_agent.nvml_inventory import NvmlInventory
@@ -21,7 +22,6 @@ from cotenant_agent.scheduler_link import LinkSettings
 from cotenant_agent.settings import AgentSettings
 from cotenant_agent.standin_inventory import StandinInventory, measure_baseline
 from cotenant_agent.state_directory import StateDirectory
-from cotenant_agent.stretches import StretchRecorder
 
 
 @contextlib.contextmanager
@@ -57,7 +57,7 @@ def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
         table = AttemptTable(
             directory=directory, processes=processes, inventory=inventory, groups=groups, launcher=launcher
         )
-        stretches = StretchRecorder(
+        windows = MeasurementWindowRecorder(
             campaign=_campaign(directory.root),
             devices={gpu.gpu_id: gpu.device for gpu in inventory.describe()},
             make_id=lambda: uuid.uuid4().hex,
@@ -70,7 +70,7 @@ def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
             rules=_agent_rules(settings, inventory, groups, allow_list),
             link=_link_settings(settings),
             table=table,
-            stretches=stretches,
+            windows=windows,
             inventory=inventory,
             metrics=metrics,
         )

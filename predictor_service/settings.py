@@ -26,8 +26,8 @@ def default_state_dir() -> Path:
 
 def default_datasets_dir() -> Path:
     """The datasets beside the packages in a checkout, else those installed with them."""
-    beside = Path(__file__).resolve().parent.parent / "datasets"
-    return beside if beside.is_dir() else Path(sys.prefix) / "share" / "cotenant" / "datasets"
+    co_located = Path(__file__).resolve().parent.parent / "datasets"
+    return co_located if co_located.is_dir() else Path(sys.prefix) / "share" / "cotenant" / "datasets"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

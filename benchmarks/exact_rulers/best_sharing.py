@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from benchmarks.exact_rulers.integer_program import IntegerProgram
-from scheduler_service.policies.pairing.pair_sharing import RunningBeside, shared_sum_ms, waiting_sum_ms
+from scheduler_service.policies.pairing.pair_sharing import CoLocatedJob, shared_sum_ms, waiting_sum_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,15 +22,15 @@ class SharingJob:
     """A new job.
 
     Attributes:
-        rests_ms: How long it needs alone, by micro-batch; the largest one is the full batch.
-        beside: By GPU and micro-batch: the running job there, or absent where memory or consent forbid it.
+        remaining_times_ms: How long it needs alone, by micro-batch; the largest one is the full batch.
+        co_located: By GPU and micro-batch: the running job there, or absent where memory or consent forbid it.
         partner_of: The running job's name, by GPU.
     """
 
     name: str
     gpus: int
-    rests_ms: Mapping[int, float]
-    beside: Mapping[tuple[str, int], RunningBeside]
+    remaining_times_ms: Mapping[int, float]
+    co_located: Mapping[tuple[str, int], CoLocatedJob]
     partner_of: Mapping[str, str]
 
 
@@ -69,13 +69,13 @@ def share_best(jobs: Sequence[SharingJob]) -> BestSharing:
 def _options(job: SharingJob) -> list[tuple[tuple[str, ...], int, float]]:
     """Return every choice of GPUs and micro-batch that gains something; a partner on several GPUs counts once."""
     found = []
-    full_rest_ms = job.rests_ms[max(job.rests_ms)]
-    for micro_batch_size, rest_ms in job.rests_ms.items():
-        gpu_ids = sorted(gpu_id for gpu_id, sub in job.beside if sub == micro_batch_size)
+    full_remaining_ms = job.remaining_times_ms[max(job.remaining_times_ms)]
+    for micro_batch_size, remaining_ms in job.remaining_times_ms.items():
+        gpu_ids = sorted(gpu_id for gpu_id, sub in job.co_located if sub == micro_batch_size)
         for chosen in combinations(gpu_ids, job.gpus):
-            partners = {job.partner_of[gpu_id]: job.beside[gpu_id, micro_batch_size] for gpu_id in chosen}
-            beside = list(partners.values())
-            gain_ms = waiting_sum_ms(full_rest_ms, beside) - shared_sum_ms(rest_ms, beside)
+            partners = {job.partner_of[gpu_id]: job.co_located[gpu_id, micro_batch_size] for gpu_id in chosen}
+            co_located = list(partners.values())
+            gain_ms = waiting_sum_ms(full_remaining_ms, co_located) - shared_sum_ms(remaining_ms, co_located)
             if gain_ms > 0:
                 found.append((chosen, micro_batch_size, gain_ms))
     return found

@@ -47,9 +47,9 @@ def least_gpu_h(trace: Trace, settings: Mapping[str, Any], jobs_per_gpu: int) ->
         work_ms[kind_of[job.request.key]] += round(job.request.steps_total * STEP_MS)
     kinds = sorted(work_ms)
     columns = []
-    for crowd in _crowds(kinds, int(settings["gpu_memory_gib"] * GIB), jobs_per_gpu):
-        slowdown = law.slowdown_ratio(sum(kinds[one][0] for one in crowd)) if len(crowd) > 1 else 0.0
-        columns.append(np.bincount(crowd, minlength=len(kinds)) / (1.0 + slowdown))
+    for colocation in _colocations(kinds, int(settings["gpu_memory_gib"] * GIB), jobs_per_gpu):
+        slowdown = law.slowdown_ratio(sum(kinds[one][0] for one in colocation)) if len(colocation) > 1 else 0.0
+        columns.append(np.bincount(colocation, minlength=len(kinds)) / (1.0 + slowdown))
     speeds, needed = np.array(columns).T, np.array([work_ms[kind] for kind in kinds]) / HOUR_MS
     found = linprog(np.ones(speeds.shape[1]), A_ub=-speeds, b_ub=-needed, method="highs")
     if not found.success:
@@ -57,9 +57,9 @@ def least_gpu_h(trace: Trace, settings: Mapping[str, Any], jobs_per_gpu: int) ->
     return float(found.fun)
 
 
-def _crowds(kinds: list[Kind], memory_bytes: int, jobs_per_gpu: int) -> Iterator[tuple[int, ...]]:
+def _colocations(kinds: list[Kind], memory_bytes: int, jobs_per_gpu: int) -> Iterator[tuple[int, ...]]:
     """Yield who may be together on a GPU, by position."""
     for size in range(1, jobs_per_gpu + 1):
-        for crowd in combinations_with_replacement(range(len(kinds)), size):
-            if size == 1 or sum(kinds[one][1] for one in crowd) <= memory_bytes:
-                yield crowd
+        for colocation in combinations_with_replacement(range(len(kinds)), size):
+            if size == 1 or sum(kinds[one][1] for one in colocation) <= memory_bytes:
+                yield colocation

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.papers.summed_utilization import SummedUtilization
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.truth.cluster import Cluster, read_cluster
-from cotenant_simulator.truth.kinds import EVERY_DEVICE, Kind, Truth
+from cotenant_simulator.truth.kinds import EVERY_DEVICE, GroundTruth, Kind
 from cotenant_simulator.truth.trace import GIB, REFERENCE_DEVICE, Trace, TraceJob
 from scheduler_service.core.records import Share
 
@@ -50,7 +50,7 @@ def with_summed_crowds(trace: Trace, settings: Mapping[str, Any]) -> Trace:
 
     Without it, each is slowed down by the sum of what it would be beside each other one alone.
     """
-    return replace(trace, truth=replace(trace.truth, crowd=SummedUtilization(**settings["slowdown"])))
+    return replace(trace, truth=replace(trace.truth, multiway_law=SummedUtilization(**settings["slowdown"])))
 
 
 def draw_testbed(settings: Mapping[str, Any], pattern: str, seed: int) -> Trace:
@@ -105,7 +105,7 @@ def _trace(settings: Mapping[str, Any], jobs: Sequence[Job], seed: int) -> Trace
         steps = max(round(length_s * 1_000 / STEP_MS), 1)
         request = ANYBODY.request(f"job-{number:04d}", key=key, gpus=gpus, batch=gpus, steps_total=steps)
         found.append(TraceJob(submitted_at_ms=round(at_s * 1_000), request=request))
-    return Trace(format="horus", jobs=found, truth=Truth(kinds=kinds, slowdowns=_slowdowns(kinds, settings)))
+    return Trace(format="horus", jobs=found, truth=GroundTruth(kinds=kinds, slowdowns=_slowdowns(kinds, settings)))
 
 
 def _slowdowns(kinds: Mapping[tuple[str, str], Kind], settings: Mapping[str, Any]) -> dict[tuple[str, str, str], float]:

@@ -169,4 +169,4 @@ def _first_jobs(trace: Trace) -> Trace:
 def _held_at(result: RunResult, stretch_s: int) -> float:
     """Return the GPUs in use so long after the last submission; 0 = everybody has ended."""
     at_ms = max(job.submitted_at_ms for job in result.jobs) + 1_000 * stretch_s
-    return fmean([one.held_gpus for one in result.moments if one.from_ms <= at_ms < one.until_ms] or [0.0])
+    return fmean([one.held_gpus for one in result.usage_intervals if one.from_ms <= at_ms < one.until_ms] or [0.0])

@@ -25,8 +25,8 @@ from benchmarks.papers.elastic_runs import (
 )
 from benchmarks.papers.seeds import Row, as_order_row, as_row
 from benchmarks.papers.targets import Target
-from cotenant_simulator.run.records import Charges, RunResult
-from cotenant_simulator.truth.kinds import EVERY_DEVICE, Kind, Truth
+from cotenant_simulator.run.records import OverheadCosts, RunResult
+from cotenant_simulator.truth.kinds import EVERY_DEVICE, GroundTruth, Kind
 from cotenant_simulator.truth.trace import Trace, TraceJob
 
 GAINS = ("Fig. 6a", "Fig. 6b", "Table VIII")
@@ -50,7 +50,7 @@ def case_study(_: Curves, seeds: int) -> list[Row]:
 def _run_case(plan: Mapping[str, Any], name: str) -> RunResult:
     """Run one approach: the default scheduler, or our elastic at the costs of SideCar or of termination."""
     cost, is_elastic = plan["costs"][name], name != "kubernetes_default"
-    charges = Charges(
+    charges = OverheadCosts(
         launch_ms=_ms(plan["launch_s"]),
         restart_ms=_ms(cost["start_s"] - plan["launch_s"]),
         checkpoint_ms=_ms(cost["stop_s"]),
@@ -72,7 +72,7 @@ def _case_trace(plan: Mapping[str, Any], *, is_elastic: bool) -> Trace:
         counts = sorted(speedups) if is_elastic else [one["gpus"]]
         request = elastic_request(f"job {number}", "case", counts, batch=CASE_BATCH, steps_total=steps)
         jobs.append(TraceJob(submitted_at_ms=_ms(one["submitted_s"]), request=request))
-    return Trace(format="elastic", jobs=jobs, truth=Truth(kinds={("case", EVERY_DEVICE): kind}))
+    return Trace(format="elastic", jobs=jobs, truth=GroundTruth(kinds={("case", EVERY_DEVICE): kind}))
 
 
 def _case_value(target: Target, result: RunResult) -> float:
@@ -120,7 +120,7 @@ def _tail_ratio(result: RunResult) -> float:
 def _gpus_at_the_beginning(result: RunResult) -> float:
     """Return the mean number of GPUs in use from the first submission until the third."""
     until_ms = sorted(job.submitted_at_ms for job in result.jobs)[2]
-    spans = [(max(min(one.until_ms, until_ms) - one.from_ms, 0), one.held_gpus) for one in result.moments]
+    spans = [(max(min(one.until_ms, until_ms) - one.from_ms, 0), one.held_gpus) for one in result.usage_intervals]
     return sum(span_ms * held for span_ms, held in spans) / max(sum(span_ms for span_ms, _ in spans), 1)
 
 
@@ -128,7 +128,7 @@ def _idle_while_waiting(result: RunResult) -> float:
     """Return the GPU hours that lie idle while a job waits."""
     return sum(
         (result.gpus - one.held_gpus) * min(one.waiting_jobs, 1.0) * (one.until_ms - one.from_ms) / HOUR_MS
-        for one in result.moments
+        for one in result.usage_intervals
     )
 
 

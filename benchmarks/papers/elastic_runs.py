@@ -17,10 +17,10 @@ import numpy as np
 
 from benchmarks.papers.seeds import Row, as_order_row, as_row
 from benchmarks.papers.targets import Target, read_targets
-from cotenant_simulator.run.records import Charges, RunResult, RunSettings
+from cotenant_simulator.run.records import OverheadCosts, RunResult, RunSettings
 from cotenant_simulator.run.simulation import Simulation
 from cotenant_simulator.truth.cluster import read_cluster
-from cotenant_simulator.truth.kinds import EVERY_DEVICE, Kind, Truth
+from cotenant_simulator.truth.kinds import EVERY_DEVICE, GroundTruth, Kind
 from cotenant_simulator.truth.predictions import TruthPredictor, parse_errors
 from cotenant_simulator.truth.trace import Trace, TraceJob
 from scheduler_service.core import commands, events
@@ -126,7 +126,7 @@ def draw_workload(seed: int, curves: Curves, *, length_ratio: float = 1.0) -> Tr
         steps = round(length_ratio * one["hours"] * HOUR_MS / kinds[_key(one), EVERY_DEVICE].step_ms(gpus=1))
         request = elastic_request(f"job-{number:02d}", _key(one), one["gpus"], batch=one["batch"], steps_total=steps)
         jobs.append(TraceJob(submitted_at_ms=round(1_000 * at_s), request=request))
-    return Trace(format="elastic", jobs=jobs, truth=Truth(kinds=kinds))
+    return Trace(format="elastic", jobs=jobs, truth=GroundTruth(kinds=kinds))
 
 
 def elastic_request(job_id: str, key: str, gpus: Sequence[int], *, batch: int, steps_total: int) -> JobRequest:
@@ -149,7 +149,7 @@ def simulate(
     *,
     seed: int,
     cost_s: float,
-    charges: Charges,
+    charges: OverheadCosts,
     cluster: str,
     predictions: str = "oracle",
     changes: Changes | None = None,
@@ -219,7 +219,7 @@ def run_workload(
         policy,
         seed=seed,
         cost_s=cost_s if is_told else 0.0,
-        charges=Charges(restart_ms=half_ms, checkpoint_ms=half_ms),
+        charges=OverheadCosts(restart_ms=half_ms, checkpoint_ms=half_ms),
         cluster=cluster or plan["cluster"],
         predictions=predictions,
         changes=changes,

@@ -32,7 +32,7 @@ from benchmarks.papers.colocation_workloads import (
 )
 from benchmarks.papers.seeds import Row, as_order_row, as_row, means_of
 from benchmarks.papers.targets import Target, read_targets
-from cotenant_simulator.run.records import Charges, RunSettings
+from cotenant_simulator.run.records import OverheadCosts, RunSettings
 from cotenant_simulator.run.simulation import Simulation
 from cotenant_simulator.truth.cluster import Cluster
 from cotenant_simulator.truth.predictions import NoErrors, TruthPredictor
@@ -196,7 +196,7 @@ def run(trace: Trace, cluster: Cluster, name: str, *, seed: int) -> Outcome:
         policy=policy,
         parameters=parameters,
         seed=seed,
-        charges=Charges(launch_ms=PROFILING_MS if name == PROFILED_PAB else 0),
+        charges=OverheadCosts(launch_ms=PROFILING_MS if name == PROFILED_PAB else 0),
         report_interval_ms=interval_ms,
     )
     result = Simulation(trace, cluster, TruthPredictor(trace.truth, NoErrors()), settings).run()

@@ -18,7 +18,7 @@ from benchmarks.papers.ojpp_workload import FILE, Matrix, draw_matrix
 from cotenant_simulator.run.records import JobResult, RunSettings
 from cotenant_simulator.run.simulation import Simulation
 from cotenant_simulator.truth.cluster import read_cluster
-from cotenant_simulator.truth.kinds import EVERY_DEVICE, Kind, Truth
+from cotenant_simulator.truth.kinds import EVERY_DEVICE, GroundTruth, Kind
 from cotenant_simulator.truth.predictions import NoErrors, TruthPredictor
 from cotenant_simulator.truth.trace import GPU_MEMORY_BYTES, Trace, TraceJob
 from scheduler_service.core import commands, events
@@ -42,7 +42,7 @@ class Fluctuation:
     """
 
     trace: Trace
-    believed: Truth
+    believed: GroundTruth
     cluster: str
     rise_at_ms: int
     report_interval_ms: int
@@ -110,7 +110,7 @@ def draw_fluctuation(seed: int) -> Fluctuation:
         *_group("l", plan["latecomers"], ["latecomers"], luck, plan),
     ]
     kinds = _kinds(plan, (*types, *STRANGERS), data["workers"])
-    truth = Truth(kinds=kinds, slowdowns=_on_every_device(true))
+    truth = GroundTruth(kinds=kinds, slowdowns=_on_every_device(true))
     return Fluctuation(
         trace=Trace(format="fig. 10", jobs=sorted(jobs, key=lambda one: one.submitted_at_ms), truth=truth),
         believed=replace(truth, slowdowns=_on_every_device(believed)),

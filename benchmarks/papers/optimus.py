@@ -27,7 +27,7 @@ from benchmarks.papers.targets import Target, read_targets
 from cotenant_simulator.run.records import RunSettings
 from cotenant_simulator.run.simulation import Simulation
 from cotenant_simulator.truth.cluster import read_cluster
-from cotenant_simulator.truth.kinds import EVERY_DEVICE, Kind, Truth
+from cotenant_simulator.truth.kinds import EVERY_DEVICE, GroundTruth, Kind
 from cotenant_simulator.truth.predictions import TruthPredictor, parse_errors
 from cotenant_simulator.truth.trace import GIB, Trace, TraceJob
 from scheduler_service.core.records import JobRequest, Share, TaskDemand
@@ -83,7 +83,7 @@ def draw_workload(seed: int, *, mode: str = "random", arrivals: str = "uniform")
         length_s = 3_600 * exp(luck["length"].uniform(log(low), log(high)))
         request = _request(plan, name, steps=max(round(length_s / seconds[1]), 1))
         jobs.append(TraceJob(submitted_at_ms=at_ms, request=request))
-    return Trace(format="optimus", jobs=jobs, truth=Truth(kinds=kinds))
+    return Trace(format="optimus", jobs=jobs, truth=GroundTruth(kinds=kinds))
 
 
 def draw_networked(seed: int) -> Trace:
@@ -104,7 +104,7 @@ def draw_networked(seed: int) -> Trace:
         )
         request = _request(plan, job.name, steps=max(round(job.steps), 1))
         jobs.append(TraceJob(submitted_at_ms=round(1_000 * job.submitted_s), request=request))
-    return Trace(format="optimus", jobs=jobs, truth=Truth(kinds=kinds))
+    return Trace(format="optimus", jobs=jobs, truth=GroundTruth(kinds=kinds))
 
 
 def run(trace: Trace, policy: str, *, seed: int, predictions: str = "oracle") -> Outcome:

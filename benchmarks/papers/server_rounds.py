@@ -148,7 +148,7 @@ def _begin(job: ServerJob, world: World) -> ActiveJob:
 
 def _advance_round(active: Sequence[ActiveJob], scheme: Scheme, world: World, number: int, sums: Sums) -> None:
     changed = _place(active, scheme)
-    crowds = _crowds(active) if world.shares_links else {}
+    crowds = _colocations(active) if world.shares_links else {}
     for one in active:
         if not one.places:
             continue
@@ -192,7 +192,7 @@ def _take(left: list[int], places: Places) -> None:
         left[node] -= sum(counts)
 
 
-def _crowds(active: Sequence[ActiveJob]) -> dict[int, int]:
+def _colocations(active: Sequence[ActiveJob]) -> dict[int, int]:
     """Return by node how many tasks exchange with other nodes."""
     found: dict[int, int] = {}
     for one in active:

@@ -74,7 +74,7 @@ def _by_gain(jobs: Sequence[Active], containers: int, *, is_paired: bool) -> dic
     for row, job in enumerate(ordered):
         table[row, : most + 1, : most + 1] = job.rests_s
 
-    def rest_of(rows: Integers, workers: Integers, servers: Integers) -> Floats:
+    def remaining_time_of(rows: Integers, workers: Integers, servers: Integers) -> Floats:
         return np.asarray(table[rows, workers, workers if is_paired else servers])
 
     one, capacity = np.ones((len(ordered), 1)), np.array([float(containers)])
@@ -87,7 +87,7 @@ def _by_gain(jobs: Sequence[Active], containers: int, *, is_paired: bool) -> dic
             worker_counts=np.array([range(1, most + 1)] * len(ordered)),
             has_servers=np.full(len(ordered), not is_paired),
         ),
-        rest_of,
+        remaining_time_of,
     )
     servers = counts.workers if is_paired else counts.servers
     found = zip(counts.workers.tolist(), servers.tolist(), strict=True)

@@ -19,7 +19,7 @@ from benchmarks.papers.sharing_runs import (
     sweep,
     with_slowdown,
 )
-from cotenant_simulator.run.records import Charges
+from cotenant_simulator.run.records import OverheadCosts
 from scheduler_service.core.engine import MakePolicy
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.tiresias import Tiresias
@@ -57,10 +57,10 @@ class _Variant:
     policy: str = "tiresias"
     make: MakePolicy = make_policy
     parameters: Mapping[str, object] = field(default_factory=dict)
-    charges: Charges = field(default_factory=Charges)
+    charges: OverheadCosts = field(default_factory=OverheadCosts)
 
 
-FREE_OF_CHARGE = Charges(restart_ms=0, checkpoint_ms=0)
+FREE_OF_CHARGE = OverheadCosts(restart_ms=0, checkpoint_ms=0)
 PREEMPTIVE: Mapping[str, _Variant] = {
     "tiresias": _Variant(),
     "tiresias, preemption costs nothing": _Variant(charges=FREE_OF_CHARGE),

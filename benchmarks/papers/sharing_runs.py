@@ -16,7 +16,7 @@ from benchmarks.papers.seeds import interval_of
 from cotenant_simulator.readers.generated import draw
 from cotenant_simulator.readers.pollux import read_pollux
 from cotenant_simulator.readers.requests import Consent
-from cotenant_simulator.run.records import Charges, JobResult, RunSettings
+from cotenant_simulator.run.records import JobResult, OverheadCosts, RunSettings
 from cotenant_simulator.run.simulation import Simulation
 from cotenant_simulator.truth.cluster import read_cluster
 from cotenant_simulator.truth.kinds import EVERY_DEVICE, Kind
@@ -159,7 +159,7 @@ def run(
     seed: int,
     cluster: str = "16x4",
     parameters: Mapping[str, object] | None = None,
-    charges: Charges | None = None,
+    charges: OverheadCosts | None = None,
     make: MakePolicy = make_policy,
 ) -> Outcome:
     """Run a workload under a policy that knows the truth.
@@ -168,7 +168,7 @@ def run(
         RuntimeError: A job did not finish; a mean over the others would say nothing.
     """
     predictor = TruthPredictor(trace.truth, NoErrors())
-    settings = RunSettings(policy=policy, parameters=parameters or {}, seed=seed, charges=charges or Charges())
+    settings = RunSettings(policy=policy, parameters=parameters or {}, seed=seed, charges=charges or OverheadCosts())
     result = Simulation(trace, read_cluster(cluster, device=trace.device), predictor, settings, make=make).run()
     if result.unfinished:
         raise RuntimeError(f"{result.unfinished} jobs did not finish under {policy}; give them a cluster they fit on")

@@ -93,7 +93,7 @@ def predict(
         micro_batch_sizes=micro_batch_sizes,
         find_largest_batch_size=True,
     )
-    if offline or _nobody_configured(session):
+    if offline or _is_unconfigured(session):
         answer = _predict_offline(graph, request)
     else:
         request.onnx_graph = load_graph(graph)
@@ -131,7 +131,7 @@ def show_prediction(session: Session, answer: prediction_pb2.PredictJobResponse,
     show(render_labelled(prediction_lines(answer, device), session.width))
 
 
-def _nobody_configured(session: Session) -> bool:
+def _is_unconfigured(session: Session) -> bool:
     if not session.resolved.is_default("predictor"):
         return False
     settings = session.settings

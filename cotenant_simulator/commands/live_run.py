@@ -15,7 +15,7 @@ from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.trace_file import fingerprint, read_trace
 from cotenant_simulator.report.comparability import caveats_of_outcomes, caveats_of_trace
 from cotenant_simulator.report.json_report import Question, as_json
-from cotenant_simulator.run.records import Charges, NodeFailures, RunResult, RunSettings
+from cotenant_simulator.run.records import NodeFailures, OverheadCosts, RunResult, RunSettings
 from cotenant_simulator.run.simulation import Simulation
 from cotenant_simulator.system_clock import cpu_s
 from cotenant_simulator.truth.cluster import Cluster, read_cluster
@@ -95,7 +95,7 @@ def _predictor(flags: dict[str, Any], trace: Trace) -> Predictor:
 
 
 def _settings(flags: dict[str, Any], names: Sequence[str]) -> list[RunSettings]:
-    charges = Charges(
+    charges = OverheadCosts(
         launch_ms=round(flags["launch_s"] * 1_000),
         restart_ms=round(flags["restart_s"] * 1_000),
         checkpoint_ms=round(flags["checkpoint_s"] * 1_000),

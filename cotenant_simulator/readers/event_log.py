@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cotenant_simulator.errors import TraceError
-from cotenant_simulator.truth.kinds import Kind, Truth
+from cotenant_simulator.truth.kinds import GroundTruth, Kind
 from cotenant_simulator.truth.trace import JOB_MEMORY_BYTES, Trace, TraceJob
 from scheduler_service.core import events
 from scheduler_service.core.codec import decode_event
@@ -103,7 +103,7 @@ def read_event_log(path: Path) -> Trace:
     return Trace(
         format="event-log",
         jobs=tuple(sorted(jobs, key=lambda job: job.submitted_at_ms)),
-        truth=Truth(kinds=kinds, slowdowns=seen.slowdowns),
+        truth=GroundTruth(kinds=kinds, slowdowns=seen.slowdowns),
         device=gpus[0].device if gpus else "",
         nodes=tuple(_fresh(node) for _, node in sorted(seen.nodes.items())),
     )

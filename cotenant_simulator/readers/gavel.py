@@ -13,7 +13,7 @@ from cotenant_simulator.errors import TraceError
 from cotenant_simulator.readers.job_lists import GPUS_MAX, in_order
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.rows import Row, read_rows
-from cotenant_simulator.truth.kinds import DOES_NOT_FIT, Kind, Truth
+from cotenant_simulator.truth.kinds import DOES_NOT_FIT, GroundTruth, Kind
 from cotenant_simulator.truth.trace import JOB_MEMORY_BYTES, Trace, TraceJob
 
 ISOLATED_FILE = "throughput_isolated.csv"
@@ -51,7 +51,9 @@ def read_gavel(path: Path, consent: Consent) -> Trace:
         )
         jobs.append((row, TraceJob(submitted_at_ms=row.milliseconds("submit_time_s"), request=request)))
     used = {key for key, _ in kinds}
-    truth = Truth(kinds=kinds, slowdowns=_slowdowns(path.parent / COLOCATED_FILE, used), predicts_unmeasured=False)
+    truth = GroundTruth(
+        kinds=kinds, slowdowns=_slowdowns(path.parent / COLOCATED_FILE, used), predicts_unmeasured=False
+    )
     return Trace(format="gavel", jobs=in_order(path, jobs), truth=truth, device=REFERENCE_DEVICE)
 
 

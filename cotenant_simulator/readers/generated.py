@@ -34,7 +34,7 @@ from typing import Any
 from cotenant_simulator.errors import TraceError
 from cotenant_simulator.readers.measured_jobs import MeasuredJob, read_measured_jobs
 from cotenant_simulator.readers.requests import Consent
-from cotenant_simulator.truth.kinds import EVERY_DEVICE, Kind, Truth
+from cotenant_simulator.truth.kinds import EVERY_DEVICE, GroundTruth, Kind
 from cotenant_simulator.truth.trace import GIB, Trace, TraceJob
 
 JOBS_MAX = 1_000_000
@@ -109,9 +109,9 @@ def draw(path: Path, data: Mapping[str, Any], consent: Consent, *, seed: int) ->
             jobs.append(_job(path, classes[place], place, job_id, round(at_ms), kinds, luck, consent))
     ratio = _number(path, data, "slowdown_ratio", 0.5, most=1e3)
     if measured is not None:
-        truth = Truth(kinds=kinds, slowdowns=measured.slowdowns, slowdown_ratio=ratio, predicts_unmeasured=False)
+        truth = GroundTruth(kinds=kinds, slowdowns=measured.slowdowns, slowdown_ratio=ratio, predicts_unmeasured=False)
         return Trace(format="generated", jobs=jobs, truth=truth, device=measured.device)
-    truth = Truth(kinds=kinds, slowdown_ratio=ratio)
+    truth = GroundTruth(kinds=kinds, slowdown_ratio=ratio)
     return Trace(format="generated", jobs=jobs, truth=truth)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from cotenant_simulator.errors import TraceError
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.rows import Row, read_rows, require_unique
-from cotenant_simulator.truth.kinds import EVERY_DEVICE, Kind, Truth
+from cotenant_simulator.truth.kinds import EVERY_DEVICE, GroundTruth, Kind
 from cotenant_simulator.truth.trace import GPU_MEMORY_BYTES, JOB_MEMORY_BYTES, Trace, TraceJob
 
 GPUS_MAX = 100_000
@@ -42,7 +42,7 @@ def read_muri(path: Path, consent: Consent) -> Trace:
             steps_total=row.integer("iterations", least=1),
         )
         jobs.append((row, TraceJob(submitted_at_ms=row.milliseconds("submit_time_s"), request=request)))
-    truth = Truth(kinds=kinds, slowdown_ratio=MURI_SLOWDOWN_RATIO)
+    truth = GroundTruth(kinds=kinds, slowdown_ratio=MURI_SLOWDOWN_RATIO)
     return Trace(format="muri", jobs=in_order(path, jobs), truth=truth)
 
 
@@ -61,7 +61,7 @@ def read_tiresias(path: Path, consent: Consent) -> Trace:
         kinds[key, EVERY_DEVICE] = Kind(step_ms_by_gpus={gpus: step_ms}, batch=gpus, memory_bytes=JOB_MEMORY_BYTES)
         request = consent.request(f"job-{row.text('job_id')}", key=key, gpus=gpus, batch=gpus, steps_total=steps)
         jobs.append((row, TraceJob(submitted_at_ms=row.milliseconds("submit_time_s"), request=request)))
-    return Trace(format="tiresias", jobs=in_order(path, jobs), truth=Truth(kinds=kinds))
+    return Trace(format="tiresias", jobs=in_order(path, jobs), truth=GroundTruth(kinds=kinds))
 
 
 def read_elasticflow(path: Path, consent: Consent) -> Trace:
@@ -75,7 +75,7 @@ def read_elasticflow(path: Path, consent: Consent) -> Trace:
     for row in read_rows(path, ("job_id", "submit_time_s", "duration_s", "num_gpus")):
         job = _timed(row, f"job-{row.text('job_id')}", consent, kinds, row.milliseconds("submit_time_s"))
         jobs.append((row, job))
-    return Trace(format="elasticflow-itp", jobs=in_order(path, jobs), truth=Truth(kinds=kinds))
+    return Trace(format="elasticflow-itp", jobs=in_order(path, jobs), truth=GroundTruth(kinds=kinds))
 
 
 def read_philly(path: Path, consent: Consent) -> Trace:
@@ -97,7 +97,7 @@ def read_philly(path: Path, consent: Consent) -> Trace:
     for submitted, row in timed:
         at_ms = int((submitted - first).total_seconds()) * 1_000 if first is not None else 0
         jobs.append((row, _timed(row, f"job-{row.line - 1:06d}", consent, kinds, at_ms)))
-    return Trace(format="philly", jobs=in_order(path, jobs), truth=Truth(kinds=kinds))
+    return Trace(format="philly", jobs=in_order(path, jobs), truth=GroundTruth(kinds=kinds))
 
 
 def _timed(row: Row, job_id: str, consent: Consent, kinds: dict[tuple[str, str], Kind], at_ms: int) -> TraceJob:
@@ -133,7 +133,7 @@ def read_alibaba(path: Path, consent: Consent) -> Trace:
             skipped["never ran" if gpus else "needs no GPU"] += 1
             continue
         jobs.append((row, _pod(row, gpus, consent, kinds)))
-    truth = Truth(kinds=kinds, slowdown_ratio=0.0)
+    truth = GroundTruth(kinds=kinds, slowdown_ratio=0.0)
     found = {reason: count for reason, count in skipped.items() if count}
     return Trace(format="alibaba-gpu-2023", jobs=in_order(path, jobs), truth=truth, skipped=found)
 

@@ -16,7 +16,7 @@ from cotenant_simulator.readers.job_lists import GPUS_MAX, in_order
 from cotenant_simulator.readers.pollux_profiles import find_profiles
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.rows import Row, read_rows
-from cotenant_simulator.truth.kinds import EVERY_DEVICE, Kind, Truth
+from cotenant_simulator.truth.kinds import EVERY_DEVICE, GroundTruth, Kind
 from cotenant_simulator.truth.trace import JOB_MEMORY_BYTES, Trace, TraceJob
 
 GPUS_PER_NODE = 4
@@ -52,7 +52,7 @@ def read_pollux(path: Path, consent: Consent) -> Trace:
         total = max(round(_between(steps[application], batch)), 1)
         request = consent.request(row.text("job_id"), key=key, gpus=gpus, batch=batch, steps_total=total)
         jobs.append((row, TraceJob(submitted_at_ms=row.milliseconds("submit_time_s"), request=request)))
-    return Trace(format="pollux", jobs=in_order(path, jobs), truth=Truth(kinds=kinds))
+    return Trace(format="pollux", jobs=in_order(path, jobs), truth=GroundTruth(kinds=kinds))
 
 
 def _steps(path: Path) -> dict[str, list[tuple[float, float]]]:

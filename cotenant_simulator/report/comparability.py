@@ -37,7 +37,7 @@ def caveats_of_trace(trace: Trace, policies: Sequence[str], *, is_truth_predicte
     """
     sharing = tuple(name for name in policies if POLICIES[name].shares_gpus)
     choosing = tuple(name for name in policies if POLICIES[name].chooses_counts)
-    refused = _nobody_shares(trace, sharing) if is_truth_predicted else None
+    refused = _no_job_shares(trace, sharing) if is_truth_predicted else None
     found = [refused, _alike(trace, sharing), _rigid(trace, choosing)]
     return [one for one in found if one is not None]
 
@@ -62,7 +62,7 @@ def caveats_of_outcomes(results: Sequence[RunResult]) -> list[Caveat]:
     ]
 
 
-def _nobody_shares(trace: Trace, sharing: tuple[str, ...]) -> Caveat | None:
+def _no_job_shares(trace: Trace, sharing: tuple[str, ...]) -> Caveat | None:
     slowdowns = _slowdowns(trace)
     consents = {job.request.max_slowdown_ratio for job in trace.jobs}
     accepts_unknown = not trace.truth.predicts_unmeasured and any(job.request.share is Share.ANY for job in trace.jobs)

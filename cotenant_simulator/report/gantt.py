@@ -7,7 +7,7 @@ from html import escape
 from zlib import crc32
 
 from cotenant_simulator.report.charts import LEFT, RIGHT, WIDTH, Scale, number, ticks
-from cotenant_simulator.run.records import Span
+from cotenant_simulator.run.records import AttemptInterval
 
 ROWS_MAX = 64
 BARS_MAX = 4_000
@@ -15,7 +15,7 @@ HOUR_MS = 3_600_000
 _AXIS = 34
 
 
-def gantt(spans: Sequence[Span], gpu_ids: Sequence[str], *, from_ms: int, until_ms: int) -> str:
+def gantt(spans: Sequence[AttemptInterval], gpu_ids: Sequence[str], *, from_ms: int, until_ms: int) -> str:
     """Return the picture of the first GPUs; bars beyond the bound are left out and counted.
 
     Args:
@@ -36,7 +36,7 @@ def gantt(spans: Sequence[Span], gpu_ids: Sequence[str], *, from_ms: int, until_
         for gpu_id, row in shown.items()
         if len(shown) <= 32 or row % 4 == 0
     ]
-    lanes: dict[str, list[Span]] = {}
+    lanes: dict[str, list[AttemptInterval]] = {}
     parts += [
         _bar(bar, shown[bar.gpu_id] * row_height, row_height, scale, lanes.setdefault(bar.gpu_id, [])) for bar in bars
     ]
@@ -49,13 +49,13 @@ def gantt(spans: Sequence[Span], gpu_ids: Sequence[str], *, from_ms: int, until_
     return svg + left_out
 
 
-def _bar(bar: Span, top: int, row_height: int, scale: Scale, lane: list[Span]) -> str:
+def _bar(bar: AttemptInterval, top: int, row_height: int, scale: Scale, lane: list[AttemptInterval]) -> str:
     """Draw one attempt in the upper half of its row, or in the lower half beside one that is there."""
-    beside = [other for other in lane if other.until_ms > bar.from_ms]
-    lane[:] = [*beside, bar]
+    co_located = [other for other in lane if other.until_ms > bar.from_ms]
+    lane[:] = [*co_located, bar]
     half = (row_height - 2) / 2
     x, end = scale(bar.from_ms), scale(bar.until_ms)
-    y = top + 1 + (half if beside else 0)
+    y = top + 1 + (half if co_located else 0)
     hue = crc32(bar.job_id.encode()) % 360
     hours = (bar.until_ms - bar.from_ms) / HOUR_MS
     tip = escape(f"{bar.job_id} on {bar.gpu_id}, {hours:.3g} h")

@@ -113,7 +113,7 @@ def fairness_rho(job: JobResult, gpus: int) -> float:
 
     The fairness of Themis (NSDI 2020); a share below the job's width stretches its time alone in proportion.
     """
-    share = gpus / max(job.jobs_beside_mean, 1.0)
+    share = gpus / max(job.concurrent_jobs_mean, 1.0)
     alone_ms = job.solo_ms * max(job.gpus / share, 1.0)
     return (job.finished_at_ms - job.submitted_at_ms) / alone_ms if alone_ms else 0.0
 

@@ -124,7 +124,7 @@ def _over_time(results: Sequence[RunResult], read: Any, unit: str, top: float) -
     lines = [
         Line(
             name=result.policy,
-            points=[(moment.from_ms / HOUR_MS, read(moment)) for moment in result.moments],
+            points=[(moment.from_ms / HOUR_MS, read(moment)) for moment in result.usage_intervals],
             is_stepped=True,
         )
         for result in results

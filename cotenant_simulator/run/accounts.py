@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from cotenant_simulator.errors import BrokenSimulationError
-from cotenant_simulator.run.attempts import Floor
-from cotenant_simulator.run.records import JobResult, Moment
+from cotenant_simulator.run.attempts import GpuOccupancy
+from cotenant_simulator.run.records import JobResult, UsageInterval
 
 MOMENTS_MAX = 1_000
 
@@ -44,15 +44,15 @@ class Curve:
             for left, right in zip(self.areas[0::2], odd, strict=False)
         ]
 
-    def moments(self, ended_at_ms: int) -> list[Moment]:
+    def usage_intervals(self, ended_at_ms: int) -> list[UsageInterval]:
         """Return the means."""
-        found: list[Moment] = []
+        found: list[UsageInterval] = []
         for index, (held, used, waiting) in enumerate(self.areas):
             from_ms = self.began_at_ms + index * self.stretch_ms
             until_ms = min(from_ms + self.stretch_ms, ended_at_ms)
             length = max(until_ms - from_ms, 1)
             found.append(
-                Moment(
+                UsageInterval(
                     from_ms=from_ms,
                     until_ms=until_ms,
                     held_gpus=held / length,
@@ -76,7 +76,7 @@ class Accounts:
         curve: Kept for pictures; None = not wanted.
     """
 
-    floor: Floor
+    occupancy: GpuOccupancy
     now_ms: int = 0
     jobs: int = 0
     job_ms: int = 0
@@ -91,18 +91,18 @@ class Accounts:
         Raises:
             BrokenSimulationError: It would run backwards, or more GPUs are held than exist.
         """
-        passed_ms, floor = now_ms - self.now_ms, self.floor
+        passed_ms, occupancy = now_ms - self.now_ms, self.occupancy
         if passed_ms < 0:
             raise BrokenSimulationError(f"the clock would go back from {self.now_ms} to {now_ms} ms")
-        if floor.held_gpus > len(floor.gpus):
-            raise BrokenSimulationError(f"{floor.held_gpus} of {len(floor.gpus)} GPUs are held")
+        if occupancy.held_gpus > len(occupancy.gpus):
+            raise BrokenSimulationError(f"{occupancy.held_gpus} of {len(occupancy.gpus)} GPUs are held")
         if self.curve is not None and passed_ms and self.jobs:
-            waiting = self.jobs - len(floor.attempts)
-            self.curve.add(self.now_ms, now_ms, (floor.held_gpus, floor.utilization, waiting))
+            waiting = self.jobs - len(occupancy.attempts)
+            self.curve.add(self.now_ms, now_ms, (occupancy.held_gpus, occupancy.utilization, waiting))
         self.job_ms += self.jobs * passed_ms
-        self.gpu_ms_held += floor.held_gpus * passed_ms
-        self.gpu_ms_utilized += floor.utilization * passed_ms
-        self.job_gpu_ms += floor.job_gpus * passed_ms
+        self.gpu_ms_held += occupancy.held_gpus * passed_ms
+        self.gpu_ms_utilized += occupancy.utilization * passed_ms
+        self.job_gpu_ms += occupancy.job_gpus * passed_ms
         self.now_ms = now_ms
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from cotenant_simulator.errors import BrokenSimulationError
-from cotenant_simulator.truth.kinds import DOES_NOT_FIT, Truth
+from cotenant_simulator.truth.kinds import DOES_NOT_FIT, GroundTruth
 from scheduler_service.core.records import Gpu
 
 ROUNDING = 1e-6
@@ -80,7 +80,7 @@ class Attempt:
 
 
 @dataclass(slots=True, kw_only=True)
-class Floor:
+class GpuOccupancy:
     """GPUs with the attempts on them.
 
     Attributes:
@@ -89,7 +89,7 @@ class Floor:
         checkpoint_interval_ms: Work is safe up to so long ago; 0 = only what a stop stores.
     """
 
-    truth: Truth
+    truth: GroundTruth
     gpus: Mapping[str, Gpu]
     checkpoint_interval_ms: int
     attempts: dict[str, Attempt] = field(default_factory=dict)
@@ -216,4 +216,4 @@ class Floor:
         if len(here) == 1:
             return 0.0
         others = [other.key for other in here if other is not attempt and other.is_training]
-        return self.truth.slowdown_beside_ratio(attempt.key, others, attempt.device) if others else 0.0
+        return self.truth.colocated_slowdown_ratio(attempt.key, others, attempt.device) if others else 0.0

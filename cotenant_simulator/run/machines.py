@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from cotenant_simulator.run.agenda import Rank
 from cotenant_simulator.run.attempts import Attempt
-from cotenant_simulator.run.records import Span
-from cotenant_simulator.run.world import World
+from cotenant_simulator.run.event_queue import EventPriority
+from cotenant_simulator.run.records import AttemptInterval
+from cotenant_simulator.run.simulation_state import SimulationState
 from scheduler_service.core import commands, events
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import Node
@@ -23,7 +23,7 @@ class Machines:
     """Carries out launches and stops.
 
     Args:
-        world: The run.
+        simulation: The run.
         nodes: The machines by id.
 
     Attributes:
@@ -31,46 +31,48 @@ class Machines:
         spans_dropped: Beyond the bound.
     """
 
-    def __init__(self, world: World, nodes: Mapping[str, Node]) -> None:
-        self._world = world
+    def __init__(self, simulation: SimulationState, nodes: Mapping[str, Node]) -> None:
+        self._simulation = simulation
         self._node_of = {gpu.gpu_id: node.node_id for node in nodes.values() for gpu in node.gpus}
         self._widths = sorted((len(node.gpus) for node in nodes.values()), reverse=True)
-        self.spans: list[Span] = []
+        self.spans: list[AttemptInterval] = []
         self.spans_dropped = 0
 
     # --- beginning --------------------------------------------------------------------------------------------------
 
     def launch(self, order: commands.LaunchJob) -> None:
         """Take the GPUs; a gang on several nodes is one attempt, whose other orders say the same."""
-        world = self._world
-        if order.job_id in world.floor.attempts:
+        simulation = self._simulation
+        if order.job_id in simulation.occupancy.attempts:
             return
-        record = world.engine.state.jobs[order.job_id]
+        record = simulation.engine.state.jobs[order.job_id]
         attempt = self._attempt(record)
         if attempt is None:
             self._refuse(order)
             return
-        world.floor.put(attempt)
-        result = world.results[order.job_id]
+        simulation.occupancy.put(attempt)
+        result = simulation.results[order.job_id]
         result.attempts += 1
         result.preemptions, result.migrations, result.reshapes = record.preemptions, record.migrations, record.reshapes
         if result.first_started_at_ms < 0:
-            result.first_started_at_ms = world.now_ms
-        charges = world.settings.charges
+            result.first_started_at_ms = simulation.now_ms
+        charges = simulation.settings.charges
         delay_ms = charges.launch_ms + (charges.restart_ms if result.attempts > 1 else 0)
-        world.agenda.add(world.now_ms + delay_ms, Rank.START, self._begin, (attempt, attempt.turn))
+        simulation.event_queue.add(
+            simulation.now_ms + delay_ms, EventPriority.START, self._begin, (attempt, attempt.turn)
+        )
 
     def _attempt(self, record: JobRecord) -> Attempt | None:
         """Return the attempt that the engine believes in, or None where nobody knows how long it would take."""
-        world, gpu_ids, key = self._world, record.gpu_ids, record.request.key
-        device = world.floor.gpus[gpu_ids[0]].device
-        kind = world.truth.kind(key, device)
+        simulation, gpu_ids, key = self._simulation, record.gpu_ids, record.request.key
+        device = simulation.occupancy.gpus[gpu_ids[0]].device
+        kind = simulation.truth.kind(key, device)
         if kind is None or len(gpu_ids) not in kind.step_ms_by_gpus:
             return None
         by_node = Counter(self._node_of[gpu_id] for gpu_id in gpu_ids)
         step_ms = kind.placed_step_ms(
             tuple(by_node.values()), passes=record.accumulation_steps, is_spread=self._is_spread(gpu_ids)
-        ) / world.truth.speed(device)
+        ) / simulation.truth.speed(device)
         return Attempt(
             job_id=record.job_id,
             key=key,
@@ -84,7 +86,7 @@ class Machines:
             memory_limit_bytes=record.memory_reserved_bytes,
             utilization_ratio=kind.utilization_ratio,
             work_left_ms=(record.request.steps_total - record.steps_done) * step_ms,
-            launched_at_ms=world.now_ms,
+            launched_at_ms=simulation.now_ms,
         )
 
     def _is_spread(self, gpu_ids: Sequence[str]) -> bool:
@@ -93,9 +95,9 @@ class Machines:
         return nodes > 1 and sum(self._widths[: nodes - 1]) >= len(gpu_ids)
 
     def _refuse(self, order: commands.LaunchJob) -> None:
-        self._world.tell(
+        self._simulation.tell(
             events.LaunchRefused(
-                at_ms=self._world.now_ms,
+                at_ms=self._simulation.now_ms,
                 job_id=order.job_id,
                 attempt=order.attempt,
                 fence=order.fence,
@@ -103,34 +105,36 @@ class Machines:
                 message="the trace has no step time for it there",
             )
         )
-        self._world.note_requeue(order.job_id)
+        self._simulation.note_requeue(order.job_id)
 
     def _begin(self, subject: tuple[Attempt, int]) -> None:
         """Launch and restart are over: the job trains, or finds too little memory."""
         attempt, turn = subject
-        world = self._world
+        simulation = self._simulation
         if attempt.turn != turn:
             return
-        available_bytes = world.floor.memory_available_bytes(attempt)
+        available_bytes = simulation.occupancy.memory_available_bytes(attempt)
         if available_bytes is not None:
             self._run_out_of_memory(attempt, available_bytes)
             return
-        world.floor.train(attempt, world.now_ms)
+        simulation.occupancy.train(attempt, simulation.now_ms)
         self._set_pace(attempt)
-        neighbours = world.floor.neighbours(attempt)
+        neighbours = simulation.occupancy.neighbours(attempt)
         self._tell_progress_of(neighbours)
         self._disturb(neighbours)
-        world.tell(
-            events.JobStarted(at_ms=world.now_ms, job_id=attempt.job_id, attempt=attempt.attempt, fence=attempt.fence)
+        simulation.tell(
+            events.JobStarted(
+                at_ms=simulation.now_ms, job_id=attempt.job_id, attempt=attempt.attempt, fence=attempt.fence
+            )
         )
 
     def _run_out_of_memory(self, attempt: Attempt, available_bytes: int) -> None:
-        world = self._world
-        world.results[attempt.job_id].out_of_memory += 1
+        simulation = self._simulation
+        simulation.results[attempt.job_id].out_of_memory += 1
         self.leave(attempt)
-        world.tell(
+        simulation.tell(
             events.JobFailed(
-                at_ms=world.now_ms,
+                at_ms=simulation.now_ms,
                 job_id=attempt.job_id,
                 attempt=attempt.attempt,
                 fence=attempt.fence,
@@ -140,27 +144,27 @@ class Machines:
                 memory_available_bytes=available_bytes,
             )
         )
-        world.note_requeue(attempt.job_id)
+        simulation.note_requeue(attempt.job_id)
 
     # --- training ---------------------------------------------------------------------------------------------------
 
     def _set_pace(self, attempt: Attempt) -> None:
         """Appoint the end at the present pace, and the reports that let the engine know it."""
-        world = self._world
-        world.floor.refresh_pace(attempt)
-        world.agenda.add(attempt.end_at_ms, Rank.END, self._finish, (attempt, attempt.turn))
-        attempt.reported_at_ms, attempt.reported_steps = world.now_ms, attempt.steps_done
+        simulation = self._simulation
+        simulation.occupancy.refresh_pace(attempt)
+        simulation.event_queue.add(attempt.end_at_ms, EventPriority.END, self._finish, (attempt, attempt.turn))
+        attempt.reported_at_ms, attempt.reported_steps = simulation.now_ms, attempt.steps_done
         attempt.reports_left = 2
         self._plan_report(attempt)
 
     def _plan_report(self, attempt: Attempt) -> None:
-        interval_ms = self._world.settings.report_interval_ms
+        interval_ms = self._simulation.settings.report_interval_ms
         if not interval_ms and not attempt.reports_left:
             return
         window_ms = max(interval_ms or REPORT_AFTER_MS, int(REPORT_STEPS_MIN * attempt.step_ms * attempt.pace))
-        at_ms = self._world.now_ms + window_ms
+        at_ms = self._simulation.now_ms + window_ms
         if at_ms < attempt.end_at_ms:
-            self._world.agenda.add(at_ms, Rank.REPORT, self._report, (attempt, attempt.turn))
+            self._simulation.event_queue.add(at_ms, EventPriority.REPORT, self._report, (attempt, attempt.turn))
 
     def _report(self, subject: tuple[Attempt, int]) -> None:
         attempt, turn = subject
@@ -173,13 +177,13 @@ class Machines:
 
     def _tell_progress_of(self, attempts: Sequence[Attempt]) -> None:
         """Report work done; the window is the time since the last report at this pace."""
-        world, now_ms = self._world, self._world.now_ms
+        simulation, now_ms = self._simulation, self._simulation.now_ms
         for attempt in attempts:
-            world.floor.settle(attempt, now_ms)
+            simulation.occupancy.settle(attempt, now_ms)
             steps = attempt.steps_done
             window_steps, window_ms = steps - attempt.reported_steps, now_ms - attempt.reported_at_ms
             attempt.reported_at_ms, attempt.reported_steps = now_ms, steps
-            world.tell(
+            simulation.tell(
                 events.JobProgressed(
                     at_ms=now_ms,
                     job_id=attempt.job_id,
@@ -198,25 +202,25 @@ class Machines:
         """Somebody came to or left these jobs: they go on at another pace."""
         for neighbour in neighbours:
             if neighbour.is_training:
-                self._world.floor.settle(neighbour, self._world.now_ms)
+                self._simulation.occupancy.settle(neighbour, self._simulation.now_ms)
                 self._set_pace(neighbour)
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
     def leave(self, attempt: Attempt) -> None:
         """Take an attempt off its GPUs; those whom it leaves behind tell their progress and go on faster."""
-        world = self._world
-        neighbours = world.floor.neighbours(attempt)
-        world.floor.pause(attempt, world.now_ms)
-        world.floor.remove(attempt)
+        simulation = self._simulation
+        neighbours = simulation.occupancy.neighbours(attempt)
+        simulation.occupancy.pause(attempt, simulation.now_ms)
+        simulation.occupancy.remove(attempt)
         attempt.turn += 1
-        held_ms = world.now_ms - attempt.launched_at_ms
-        result = world.results[attempt.job_id]
+        held_ms = simulation.now_ms - attempt.launched_at_ms
+        result = simulation.results[attempt.job_id]
         result.held_ms += held_ms
         result.trained_ms += attempt.trained_ms
         result.alone_ms += attempt.alone_ms
-        world.gpu_ms_by_jobs += held_ms * len(attempt.gpu_ids)
-        if world.settings.keeps_history:
+        simulation.gpu_ms_by_jobs += held_ms * len(attempt.gpu_ids)
+        if simulation.settings.keeps_history:
             self._keep_spans(attempt)
         self._tell_progress_of(neighbours)
         self._disturb(neighbours)
@@ -226,11 +230,11 @@ class Machines:
             self.spans_dropped += len(attempt.gpu_ids)
             return
         self.spans += [
-            Span(
+            AttemptInterval(
                 gpu_id=gpu_id,
                 job_id=attempt.job_id,
                 from_ms=attempt.launched_at_ms,
-                until_ms=self._world.now_ms,
+                until_ms=self._simulation.now_ms,
             )
             for gpu_id in attempt.gpu_ids
         ]
@@ -239,33 +243,35 @@ class Machines:
         attempt, turn = subject
         if attempt.turn != turn:
             return
-        world = self._world
+        simulation = self._simulation
         self.leave(attempt)
-        world.tell(
+        simulation.tell(
             events.JobFinished(
-                at_ms=world.now_ms,
+                at_ms=simulation.now_ms,
                 job_id=attempt.job_id,
                 attempt=attempt.attempt,
                 fence=attempt.fence,
                 steps_done=attempt.steps_total,
             )
         )
-        world.end(attempt.job_id, "finished")
+        simulation.end(attempt.job_id, "finished")
 
     def stop(self, order: commands.StopJob) -> None:
         """Train no more; the GPUs are free when the checkpoint is stored."""
-        world = self._world
-        attempt = world.floor.attempts.get(order.job_id)
+        simulation = self._simulation
+        attempt = simulation.occupancy.attempts.get(order.job_id)
         if attempt is None or attempt.is_stopping or (attempt.attempt, attempt.fence) != (order.attempt, order.fence):
             return
         attempt.is_stopping = True
-        delay_ms = world.settings.charges.checkpoint_ms if attempt.is_training and order.checkpoint else 0
-        neighbours = world.floor.neighbours(attempt)
-        world.floor.pause(attempt, world.now_ms)
+        delay_ms = simulation.settings.charges.checkpoint_ms if attempt.is_training and order.checkpoint else 0
+        neighbours = simulation.occupancy.neighbours(attempt)
+        simulation.occupancy.pause(attempt, simulation.now_ms)
         if order.checkpoint:
             attempt.checkpoint_left_ms = attempt.work_left_ms
         attempt.turn += 1
-        world.agenda.add(world.now_ms + delay_ms, Rank.END, self._release, (attempt, attempt.turn))
+        simulation.event_queue.add(
+            simulation.now_ms + delay_ms, EventPriority.END, self._release, (attempt, attempt.turn)
+        )
         self._tell_progress_of(neighbours)
         self._disturb(neighbours)
 
@@ -274,13 +280,13 @@ class Machines:
         if attempt.turn == turn:
             self.leave(attempt)
             self.tell_stopped(attempt, exit_class="checkpointed")
-            self._world.note_requeue(attempt.job_id)
+            self._simulation.note_requeue(attempt.job_id)
 
     def tell_stopped(self, attempt: Attempt, *, exit_class: str) -> None:
         """Say that an attempt has ended with its newest checkpoint."""
-        self._world.tell(
+        self._simulation.tell(
             events.JobStopped(
-                at_ms=self._world.now_ms,
+                at_ms=self._simulation.now_ms,
                 job_id=attempt.job_id,
                 attempt=attempt.attempt,
                 fence=attempt.fence,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Charges:
+class OverheadCosts:
     """What changes cost; nothing of it is work.
 
     Attributes:
@@ -55,7 +55,7 @@ class RunSettings:
     policy: str
     parameters: Mapping[str, object] = field(default_factory=dict)
     seed: int = 0
-    charges: Charges = field(default_factory=Charges)
+    charges: OverheadCosts = field(default_factory=OverheadCosts)
     failures: NodeFailures = field(default_factory=NodeFailures)
     report_interval_ms: int = 0
     nodes_per_job_max: int = 0
@@ -71,7 +71,7 @@ class JobResult:
         trained_ms: Training.
         alone_ms: What the same steps need alone.
         solo_ms: What the whole job needs alone on the fastest device type of the cluster that can run it.
-        jobs_beside_mean: Jobs in the system on average between submission and end, itself included.
+        concurrent_jobs_mean: Jobs in the system on average between submission and end, itself included.
         outcome: finished, failed, or waiting when nothing could happen any more.
     """
 
@@ -89,7 +89,7 @@ class JobResult:
     migrations: int = 0
     reshapes: int = 0
     out_of_memory: int = 0
-    jobs_beside_mean: float = 1.0
+    concurrent_jobs_mean: float = 1.0
     outcome: str = "waiting"
 
     @property
@@ -104,7 +104,7 @@ class JobResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class AttemptInterval:
     """One attempt on one GPU, for a picture."""
 
     gpu_id: str
@@ -114,7 +114,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class UsageInterval:
     """Means over one stretch of time, for a picture."""
 
     from_ms: int
@@ -138,7 +138,7 @@ class RunResult:
         held_reasons: Jobs by the code of the hold that they met on entering the queue.
         rejected_decisions: Decisions that the plan check dropped.
         events: Facts that the engine was told.
-        moments: Only with history.
+        usage_intervals: Only with history.
         spans: Only with history; bounded.
         spans_dropped: Beyond the bound.
     """
@@ -154,8 +154,8 @@ class RunResult:
     held_reasons: Mapping[str, int]
     rejected_decisions: int
     events: int
-    moments: Sequence[Moment] = ()
-    spans: Sequence[Span] = ()
+    usage_intervals: Sequence[UsageInterval] = ()
+    spans: Sequence[AttemptInterval] = ()
     spans_dropped: int = 0
 
     @property

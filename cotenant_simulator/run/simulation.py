@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from cotenant_simulator.run.accounts import Accounts, Curve, check_conservation
-from cotenant_simulator.run.agenda import Rank
-from cotenant_simulator.run.attempts import Floor
+from cotenant_simulator.run.attempts import GpuOccupancy
+from cotenant_simulator.run.event_queue import EventPriority
 from cotenant_simulator.run.machines import Machines
 from cotenant_simulator.run.outages import Outages
 from cotenant_simulator.run.records import JobResult, RunResult, RunSettings
-from cotenant_simulator.run.world import World
+from cotenant_simulator.run.simulation_state import SimulationState
 from cotenant_simulator.truth.cluster import Cluster
 from cotenant_simulator.truth.kinds import OWN_KEY_MARK
 from cotenant_simulator.truth.predictions import Predictor
@@ -76,21 +76,21 @@ class Simulation:
             ended_jobs_max=ENDED_JOBS_MAX,
         )
         nodes = {node.node_id: node for node in cluster.nodes}
-        floor = Floor(
+        occupancy = GpuOccupancy(
             truth=trace.truth,
             gpus={gpu.gpu_id: gpu for node in cluster.nodes for gpu in node.gpus},
             checkpoint_interval_ms=settings.charges.checkpoint_interval_ms,
         )
-        self._world = World(
+        self._simulation = SimulationState(
             settings=settings,
             truth=trace.truth,
             engine=self.engine,
-            floor=floor,
-            accounts=Accounts(floor=floor, curve=Curve() if settings.keeps_history else None),
+            occupancy=occupancy,
+            accounts=Accounts(occupancy=occupancy, curve=Curve() if settings.keeps_history else None),
             tell=self._tell,
         )
-        self._machines = Machines(self._world, nodes)
-        self._outages = Outages(self._world, self._machines)
+        self._machines = Machines(self._simulation, nodes)
+        self._outages = Outages(self._simulation, self._machines)
         self._orders: dict[type[commands.Command], Callable[[Any], None]] = {
             commands.LaunchJob: self._machines.launch,
             commands.StopJob: self._machines.stop,
@@ -105,24 +105,28 @@ class Simulation:
         Raises:
             BrokenSimulationError: An invariant does not hold.
         """
-        world, jobs = self._world, self._trace.jobs
+        simulation, jobs = self._simulation, self._trace.jobs
         for node in self._cluster.nodes:
             self._outages.join(node)
         if jobs:
-            world.agenda.add(jobs[0].submitted_at_ms, Rank.SUBMISSION, self._submit, 0)
-        while world.agenda and world.ended < len(jobs) and not self._is_stuck():
-            at_ms, act, subject = world.agenda.pop()
-            if at_ms > world.now_ms:
-                world.advance(at_ms)
+            simulation.event_queue.add(jobs[0].submitted_at_ms, EventPriority.SUBMISSION, self._submit, 0)
+        while simulation.event_queue and simulation.ended < len(jobs) and not self._is_stuck():
+            at_ms, act, subject = simulation.event_queue.pop()
+            if at_ms > simulation.now_ms:
+                simulation.advance(at_ms)
             act(subject)
         return self._result()
 
     def _is_stuck(self) -> bool:
         """Nothing runs, nobody comes, and what remains can change nothing."""
-        agenda = self._world.agenda
-        if self._world.floor.attempts or agenda.count(Rank.SUBMISSION) or agenda.count(Rank.NODE):
+        event_queue = self._simulation.event_queue
+        if (
+            self._simulation.occupancy.attempts
+            or event_queue.count(EventPriority.SUBMISSION)
+            or event_queue.count(EventPriority.NODE)
+        ):
             return False
-        return not agenda.count(Rank.TIMER) or self._idle_timers > IDLE_TIMERS_MAX
+        return not event_queue.count(EventPriority.TIMER) or self._idle_timers > IDLE_TIMERS_MAX
 
     def _tell(self, event: events.Event) -> None:
         """Hand a fact in and carry out what follows."""
@@ -136,27 +140,29 @@ class Simulation:
                 carry_out(order)
 
     def _submit(self, index: int) -> None:
-        world, jobs = self._world, self._trace.jobs
+        simulation, jobs = self._simulation, self._trace.jobs
         job = jobs[index]
         if index + 1 < len(jobs):
-            world.agenda.add(jobs[index + 1].submitted_at_ms, Rank.SUBMISSION, self._submit, index + 1)
+            simulation.event_queue.add(
+                jobs[index + 1].submitted_at_ms, EventPriority.SUBMISSION, self._submit, index + 1
+            )
         job_id = job.request.job_id
-        world.results[job_id] = JobResult(
-            job_id=job_id, gpus=job.request.gpus, submitted_at_ms=world.now_ms, solo_ms=self._solo_ms(job)
+        simulation.results[job_id] = JobResult(
+            job_id=job_id, gpus=job.request.gpus, submitted_at_ms=simulation.now_ms, solo_ms=self._solo_ms(job)
         )
-        world.accounts.jobs += 1
-        world.job_ms_at_submission[job_id] = world.accounts.job_ms
+        simulation.accounts.jobs += 1
+        simulation.job_ms_at_submission[job_id] = simulation.accounts.job_ms
         self._tell(self._submission(job))
-        world.note_hold(job_id)
+        simulation.note_hold(job_id)
         if self._advance is not None and index % JOBS_BETWEEN_ADVANCES == 0:
-            self._advance(world.ended)
+            self._advance(simulation.ended)
 
     def _submission(self, job: TraceJob) -> events.JobSubmitted:
         request = job.request
         if self._predictor.is_per_job and request.key:
             request = replace(request, key=f"{request.key}{OWN_KEY_MARK}{request.job_id}")
         return events.JobSubmitted(
-            at_ms=self._world.now_ms,
+            at_ms=self._simulation.now_ms,
             request=request,
             graph_sha256=job.graph_sha256 or GRAPH_OF_TRACE,
             settings=job.settings,
@@ -175,7 +181,7 @@ class Simulation:
     # --- predictor and clock ----------------------------------------------------------------------------------------
 
     def _predict(self, question: commands.RequestPrediction) -> None:
-        now_ms, prediction = self._world.now_ms, self._predictor.job(question)
+        now_ms, prediction = self._simulation.now_ms, self._predictor.job(question)
         if prediction is None:
             key, device = question.key, question.device
             self._tell(events.PredictionFailed(at_ms=now_ms, key=key, device=device, code="NOT_MEASURED"))
@@ -183,7 +189,7 @@ class Simulation:
             self._tell(events.PredictionArrived(at_ms=now_ms, prediction=prediction))
 
     def _predict_pairs(self, question: commands.RequestPairPredictions) -> None:
-        now_ms, pairs = self._world.now_ms, tuple(self._predictor.pairs(question))
+        now_ms, pairs = self._simulation.now_ms, tuple(self._predictor.pairs(question))
         answered = {pair.victim_key for pair in pairs}
         silent = tuple(key for key in question.new_keys if key not in answered)
         if silent:
@@ -193,35 +199,36 @@ class Simulation:
             self._tell(events.PairPredictionsArrived(at_ms=now_ms, pairs=pairs))
 
     def _wake(self, order: commands.WakeAt) -> None:
-        self._world.agenda.add(order.at_ms, Rank.TIMER, self._ring, None)
+        self._simulation.event_queue.add(order.at_ms, EventPriority.TIMER, self._ring, None)
 
     def _ring(self, _: object) -> None:
-        self._idle_timers = 0 if self._world.floor.attempts else self._idle_timers + 1
-        self._tell(events.TimerFired(at_ms=self._world.now_ms))
+        self._idle_timers = 0 if self._simulation.occupancy.attempts else self._idle_timers + 1
+        self._tell(events.TimerFired(at_ms=self._simulation.now_ms))
 
     # --- what is left -----------------------------------------------------------------------------------------------
 
     def _result(self) -> RunResult:
-        world, accounts, machines = self._world, self._world.accounts, self._machines
+        simulation, accounts, machines = self._simulation, self._simulation.accounts, self._machines
         living_ms = sum(
-            (world.now_ms - attempt.launched_at_ms) * len(attempt.gpu_ids) for attempt in world.floor.attempts.values()
+            (simulation.now_ms - attempt.launched_at_ms) * len(attempt.gpu_ids)
+            for attempt in simulation.occupancy.attempts.values()
         )
-        check_conservation(accounts, world.results.values(), gpu_ms_by_jobs=world.gpu_ms_by_jobs + living_ms)
-        results = [world.results[job.request.job_id] for job in self._trace.jobs]
+        check_conservation(accounts, simulation.results.values(), gpu_ms_by_jobs=simulation.gpu_ms_by_jobs + living_ms)
+        results = [simulation.results[job.request.job_id] for job in self._trace.jobs]
         began_at_ms = min((result.submitted_at_ms for result in results), default=0)
         return RunResult(
-            policy=world.settings.policy,
-            parameters=world.settings.parameters,
+            policy=simulation.settings.policy,
+            parameters=simulation.settings.parameters,
             jobs=results,
-            gpus=len(world.floor.gpus),
+            gpus=len(simulation.occupancy.gpus),
             began_at_ms=began_at_ms,
             ended_at_ms=max((began_at_ms, *(result.finished_at_ms for result in results))),
             gpu_ms_held=accounts.gpu_ms_held,
             gpu_ms_utilized=accounts.gpu_ms_utilized,
-            held_reasons=dict(sorted(world.held_reasons.items())),
+            held_reasons=dict(sorted(simulation.held_reasons.items())),
             rejected_decisions=len(self.engine.state.rejected),
             events=self._events,
-            moments=accounts.curve.moments(accounts.now_ms) if accounts.curve is not None else (),
+            usage_intervals=accounts.curve.usage_intervals(accounts.now_ms) if accounts.curve is not None else (),
             spans=machines.spans,
             spans_dropped=machines.spans_dropped,
         )

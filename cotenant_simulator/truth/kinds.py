@@ -87,7 +87,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Truth:
+class GroundTruth:
     """Everything that is true of the jobs of a trace.
 
     Attributes:
@@ -96,7 +96,7 @@ class Truth:
         slowdown_ratio: That of pairs that were not measured.
         predicts_unmeasured: Whether that ratio may be predicted too; otherwise unmeasured pairs are unknown.
         speeds: How much faster than the tables a device type is; absent = 1.
-        crowd: What three and more jobs on one GPU do to each other; None = the sum of what each pair does.
+        multiway_law: What three and more jobs on one GPU do to each other; None = the sum of what each pair does.
         straggling: How many times longer everything takes on a GPU, by its id; absent = 1.
     """
 
@@ -105,7 +105,7 @@ class Truth:
     slowdown_ratio: float = 0.5
     predicts_unmeasured: bool = True
     speeds: Mapping[str, float] = field(default_factory=dict)
-    crowd: ColocationLaw | None = None
+    multiway_law: ColocationLaw | None = None
     straggling: Mapping[str, float] = field(default_factory=dict)
 
     def kind(self, key: str, device: str) -> Kind | None:
@@ -128,11 +128,13 @@ class Truth:
         measured = self.measured_slowdown_ratio(victim_key, other_key, device)
         return self.slowdown_ratio if measured is None else measured
 
-    def slowdown_beside_ratio(self, victim_key: str, other_keys: Sequence[str], device: str) -> float:
+    def colocated_slowdown_ratio(self, victim_key: str, other_keys: Sequence[str], device: str) -> float:
         """Return how much all others on its GPU slow the victim down together; nobody speeds it up."""
-        if self.crowd is not None and len(other_keys) > 1:
+        if self.multiway_law is not None and len(other_keys) > 1:
             kinds = (self.kind(key, device) for key in (victim_key, *other_keys))
-            return self.crowd.slowdown_ratio(rounded_sum(kind.utilization_ratio for kind in kinds if kind is not None))
+            return self.multiway_law.slowdown_ratio(
+                rounded_sum(kind.utilization_ratio for kind in kinds if kind is not None)
+            )
         return sum(max(self.true_slowdown_ratio(victim_key, other, device), 0.0) for other in other_keys)
 
 

@@ -12,7 +12,7 @@ from random import Random
 from typing import Protocol
 
 from cotenant_simulator.errors import PredictionsError
-from cotenant_simulator.truth.kinds import Truth
+from cotenant_simulator.truth.kinds import GroundTruth
 from scheduler_service.core.commands import RequestPairPredictions, RequestPrediction
 from scheduler_service.core.records import JobPrediction, MemoryPoint, PairPrediction
 
@@ -113,7 +113,7 @@ class TruthPredictor:
         errors: How predictions differ from it.
     """
 
-    def __init__(self, truth: Truth, errors: Errors) -> None:
+    def __init__(self, truth: GroundTruth, errors: Errors) -> None:
         self._truth = truth
         self._errors = errors
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cotenant.job_settings import JobSettings
-from cotenant_simulator.truth.kinds import Truth
+from cotenant_simulator.truth.kinds import GroundTruth
 from scheduler_service.core.records import JobRequest, Node
 
 GIB = 2**30
@@ -50,7 +50,7 @@ class Trace:
 
     format: str
     jobs: Sequence[TraceJob]
-    truth: Truth
+    truth: GroundTruth
     device: str = REFERENCE_DEVICE
     nodes: Sequence[Node] = ()
     skipped: dict[str, int] = field(default_factory=dict)

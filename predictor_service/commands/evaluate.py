@@ -68,7 +68,7 @@ def evaluate_command(
     Baselines run on the same rows and splits. Progress goes to stderr, the report to stdout.
     """
     # Imported here: what learns takes seconds to load.
-    from predictor_service.evaluation.effort import Effort
+    from predictor_service.evaluation.evaluation_limits import EvaluationLimits
     from predictor_service.evaluation.evaluator import EvaluationQuestion, evaluate
     from predictor_service.evaluation.report import as_json, as_table
 
@@ -76,7 +76,7 @@ def evaluate_command(
     version = _version(model, settings.state_dir)
     flags["group_by"] = flags["group_by"] or ""
     question = EvaluationQuestion(
-        fold_rule=fold, version=version, effort=Effort(rows_max=rows_max, time_limit_s=time_limit_s), **flags
+        fold_rule=fold, version=version, limits=EvaluationLimits(rows_max=rows_max, time_limit_s=time_limit_s), **flags
     )
     evaluation = evaluate(question, lambda line: click.echo(line, err=True))
     click.echo(as_json(evaluation) if output == "json" else as_table(evaluation))

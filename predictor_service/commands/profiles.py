@@ -19,9 +19,9 @@ from predictor_service.outcome_journal import FILE_NAME as JOURNAL_FILE
 from predictor_service.outcome_journal import OutcomeJournal
 from predictor_service.profile_store.export import SUFFIXES, export_folder, export_table
 from predictor_service.profile_store.intake import open_profiles
+from predictor_service.profile_store.measurement_window import MeasurementWindow, StoredMeasurementWindow
 from predictor_service.profile_store.rows import make_rows
 from predictor_service.profile_store.store import DAY_MS, FILE_NAME, ProfileStore
-from predictor_service.profile_store.stretch import StoredStretch, Stretch
 from predictor_service.settings import SETTINGS, Settings
 from predictor_service.system_clock import now_ms
 
@@ -63,7 +63,7 @@ def status_command(settings: Settings, output: str) -> None:
     rows = make_rows(_readable(stored))
     answer: dict[str, Any] = {
         "schema": "cotenant.profiles/1",
-        "stretches": status.stretches,
+        "stretches": status.windows,
         "jobs": status.jobs,
         "solo_rows": sum(row.status == "ok" for row in rows.solo),
         "pair_rows": len(rows.pairs),
@@ -105,8 +105,8 @@ def _date(at_ms: int) -> str:
 def list_command(settings: Settings, output: str) -> None:
     """List the jobs that were measured, each by its key."""
     with _store(settings) as store:
-        stretches = _readable(store.read())
-    jobs = [_summary(members) for members in _by_job(stretches)]
+        windows = _readable(store.read())
+    jobs = [_summary(members) for members in _by_job(windows)]
     if output == "json":
         click.echo(json.dumps({"schema": "cotenant.profiles/1", "jobs": jobs}))
         return
@@ -122,15 +122,15 @@ def list_command(settings: Settings, output: str) -> None:
         click.echo(f"{job['job_key'][:12]:<14}{job['device']:<22}{counts}{figures}")
 
 
-def _by_job(stretches: Sequence[Stretch]) -> list[list[Stretch]]:
-    groups: dict[tuple[str, str], list[Stretch]] = {}
-    for stretch in stretches:
-        groups.setdefault((stretch.device, stretch.job.key), []).append(stretch)
+def _by_job(windows: Sequence[MeasurementWindow]) -> list[list[MeasurementWindow]]:
+    groups: dict[tuple[str, str], list[MeasurementWindow]] = {}
+    for window in windows:
+        groups.setdefault((window.device, window.job.key), []).append(window)
     return [members for _, members in sorted(groups.items(), key=lambda item: item[0])]
 
 
-def _summary(members: Sequence[Stretch]) -> dict[str, Any]:
-    alone = [stretch for stretch in members if not stretch.others]
+def _summary(members: Sequence[MeasurementWindow]) -> dict[str, Any]:
+    alone = [window for window in members if not window.others]
     busy = [item.utilization_ratio for item in alone if item.utilization_ratio is not None]
     peaks = [item.memory_peak_bytes for item in members if item.memory_peak_bytes is not None]
     return {
@@ -140,7 +140,7 @@ def _summary(members: Sequence[Stretch]) -> dict[str, Any]:
         "batch": members[0].job.settings.global_batch_size,
         "alone": len(alone),
         "beside": len(members) - len(alone),
-        "step_ms": median(stretch.step_ms for stretch in alone) if alone else None,
+        "step_ms": median(window.step_ms for window in alone) if alone else None,
         "utilization_ratio": median(busy) if busy else None,
         "memory_peak_mib": max(peaks) / 2**20 if peaks else None,
     }
@@ -157,11 +157,11 @@ def _cell(value: float | None, form: str) -> str:
 def export_command(target: Path, kind: str, settings: Settings) -> None:
     """Write rows of the profile schema: one file, or a data-set folder with both kinds and the graphs."""
     with _store(settings) as store:
-        stretches = _readable(store.read())
+        windows = _readable(store.read())
     if target.suffix in SUFFIXES:
-        exported = export_table(stretches, target, kind)
+        exported = export_table(windows, target, kind)
     else:
-        exported = export_folder(stretches, target, settings.state_dir / "graphs")
+        exported = export_folder(windows, target, settings.state_dir / "graphs")
     for reason, count in sorted(exported.left_out.items()):
         click.echo(f"{count:,} left out: {reason}", err=True)
     click.echo(f"{exported.solo:,} rows alone, {exported.pairs:,} of pairs, {exported.graphs:,} graphs", err=True)
@@ -193,19 +193,19 @@ def forget_command(
             with closing(OutcomeJournal(settings.state_dir / JOURNAL_FILE)) as journal:
                 predictions, outcomes = journal.forget(before_ms=before_ms, job_key=key, device=device)
         # Last: a service that runs learns anew when this file was changed.
-        stretches = store.forget(before_ms=before_ms, job_key=key, device=device)
-    click.echo(f"forgotten: {stretches:,} profiles, {predictions:,} predictions, {outcomes:,} outcomes")
+        windows = store.forget(before_ms=before_ms, job_key=key, device=device)
+    click.echo(f"forgotten: {windows:,} profiles, {predictions:,} predictions, {outcomes:,} outcomes")
 
 
 def _whole_key(store: ProfileStore, start: str) -> str:
     """The key that begins so; as it is given when the store has no such job, for the journal may."""
     if not _KEY.fullmatch(start):
         raise InvalidRequestError(f"{start!r} is no job key", remedy="give 12 to 64 of its hexadecimal digits")
-    keys = {stretch.job.key for stretch in _readable(store.read()) if stretch.job.key.startswith(start)}
+    keys = {window.job.key for window in _readable(store.read()) if window.job.key.startswith(start)}
     if len(keys) > 1:
         raise InvalidRequestError(f"{len(keys)} jobs begin with {start!r}", remedy="give more characters")
     return keys.pop() if keys else start
 
 
-def _readable(stored: Sequence[StoredStretch]) -> list[Stretch]:
-    return [item.stretch for item in stored if item.stretch is not None and not item.fault]
+def _readable(stored: Sequence[StoredMeasurementWindow]) -> list[MeasurementWindow]:
+    return [item.window for item in stored if item.window is not None and not item.fault]

@@ -17,13 +17,13 @@ from cotenant.structured_log import start_logging
 from cotenant.tls_settings import check_listening
 from predictor_service.commands.model_upkeep import ModelUpkeep, repeat_until
 from predictor_service.features.extraction_pool import ExtractionPool
-from predictor_service.grpc_api.call_desk import CallDesk
-from predictor_service.grpc_api.call_line import CallLine
+from predictor_service.grpc_api.admission_queue import AdmissionQueue
 from predictor_service.grpc_api.drift_metrics import DriftMetrics
 from predictor_service.grpc_api.metrics import MetricsServer, ServiceMetrics
 from predictor_service.grpc_api.model_servicer import ModelServicer
 from predictor_service.grpc_api.prediction_servicer import PredictionServicer
 from predictor_service.grpc_api.profile_metrics import ProfileMetrics
+from predictor_service.grpc_api.request_pipeline import RequestPipeline
 from predictor_service.grpc_api.server import PredictionServer, ServerOptions
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.predictor import Predictor
@@ -86,12 +86,12 @@ def _run(settings: Settings, options: ServerOptions, stop: threading.Event, stac
     predictor = Predictor(GraphLibrary(pool, settings.state_dir / "graphs"), versions)
     metrics = ServiceMetrics()
     metrics.registry.register(ProfileMetrics(profiles))
-    line = CallLine(settings.threads)
+    queue = AdmissionQueue(settings.threads)
     operations = RetrainingOperations(settings.state_dir, settings.datasets, settings.seed, journal.flush)
     stack.callback(operations.close)
-    desk = CallDesk(metrics, line)
-    servicer = PredictionServicer(predictor, journal, desk, profiles)
-    server = PredictionServer(servicer, line, options, models=ModelServicer(operations, desk))
+    pipeline = RequestPipeline(metrics, queue)
+    servicer = PredictionServicer(predictor, journal, pipeline, profiles)
+    server = PredictionServer(servicer, queue, options, models=ModelServicer(operations, pipeline))
     server.start()
     stack.callback(server.stop, settings.drain_s)
     if settings.metrics_address:
@@ -107,7 +107,7 @@ def _run(settings: Settings, options: ServerOptions, stop: threading.Event, stac
     def look_after_measurements() -> None:
         retention.look(now_ms())
         if profiles.was_changed_elsewhere():
-            servicer.learn_anew()
+            servicer.relearn()
 
     parts = (journal.flush, upkeep.watch_drift, look_after_measurements, upkeep.follow_versions)
     repeat_until(stop, parts, _MODEL_CHECK_S)

@@ -17,20 +17,20 @@ import numpy as np
 from sklearn.linear_model import Ridge
 
 from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
-from predictor_service.learning.problem import FloatArray, JobFacts, Problem
+from predictor_service.learning.learning_task import FloatArray, JobFacts, LearningTask
 from predictor_service.learning.untuned_trees import fit_untuned_trees
 
 _RIDGE: Final = 1.0
 
-Baseline = Callable[[Problem, Problem, str, int], FloatArray | None]
+Baseline = Callable[[LearningTask, LearningTask, str, int], FloatArray | None]
 """From training rows, test rows, what is held out, and a seed to predictions; None where it does not apply."""
 
 
-def _mean(train: Problem, test: Problem, level: str, seed: int) -> FloatArray:
+def _mean(train: LearningTask, test: LearningTask, level: str, seed: int) -> FloatArray:
     return np.full(len(test), float(train.measured.mean()))
 
 
-def _additive(train: Problem, test: Problem, level: str, seed: int) -> FloatArray | None:
+def _additive(train: LearningTask, test: LearningTask, level: str, seed: int) -> FloatArray | None:
     if train.target != "slowdown":
         return None
     keys = sorted({job.job_key for jobs in (train.jobs, *train.others) for job in jobs})
@@ -39,10 +39,10 @@ def _additive(train: Problem, test: Problem, level: str, seed: int) -> FloatArra
     return from_learned_scale("slowdown", np.asarray(model.predict(_membership(test, place)), dtype=np.float64))
 
 
-def _membership(problem: Problem, place: Mapping[str, int]) -> FloatArray:
+def _membership(learning_task: LearningTask, place: Mapping[str, int]) -> FloatArray:
     """One column per victim and one per job beside it; jobs that were never seen have no effect of their own."""
-    table = np.zeros((len(problem), 2 * len(place)))
-    for row, (victim, others) in enumerate(zip(problem.jobs, problem.others, strict=True)):
+    table = np.zeros((len(learning_task), 2 * len(place)))
+    for row, (victim, others) in enumerate(zip(learning_task.jobs, learning_task.others, strict=True)):
         if victim.job_key in place:
             table[row, place[victim.job_key]] = 1.0
         for other in others:
@@ -51,7 +51,7 @@ def _membership(problem: Problem, place: Mapping[str, int]) -> FloatArray:
     return table
 
 
-def _roofline(train: Problem, test: Problem, level: str, seed: int) -> FloatArray | None:
+def _roofline(train: LearningTask, test: LearningTask, level: str, seed: int) -> FloatArray | None:
     values = [_PHYSICS[test.target](job, others) for job, others in zip(test.jobs, test.others, strict=True)]
     known = [value for value in values if value is not None]
     return np.array(known, dtype=np.float64) if len(known) == len(values) else None
@@ -72,7 +72,7 @@ _PHYSICS: Final[Mapping[str, Callable[[JobFacts, tuple[JobFacts, ...]], float | 
 }
 
 
-def _gradient_boosting(train: Problem, test: Problem, level: str, seed: int) -> FloatArray:
+def _gradient_boosting(train: LearningTask, test: LearningTask, level: str, seed: int) -> FloatArray:
     return fit_untuned_trees(train, level, seed).predict(test)
 
 

@@ -12,15 +12,20 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from predictor_service.errors import TrainingDataError
-from predictor_service.evaluation.effort import Effort
-from predictor_service.evaluation.leaks import remove_leaks
+from predictor_service.evaluation.evaluation_limits import EvaluationLimits
 from predictor_service.evaluation.report import Evaluation, evaluate_predictions
 from predictor_service.evaluation.scoring import Round, Tell, plan_rounds, predict_rounds
 from predictor_service.evaluation.splits import FOLDS_MAX, NO_FOLDS
 from predictor_service.evaluation.stored_model import StoredModel, device_of
+from predictor_service.evaluation.target_leakage import remove_leaks
+from predictor_service.learning.learning_task import ALL_DEVICES, LearningTask
+from predictor_service.learning.learning_task_reader import (
+    ReadLearningTask,
+    list_campaigns,
+    list_devices,
+    read_learning_task,
+)
 from predictor_service.learning.method_table import METHODS
-from predictor_service.learning.problem import ALL_DEVICES, Problem
-from predictor_service.learning.problem_reader import ReadProblem, list_campaigns, list_devices, read_problem
 from predictor_service.learning.profile_files import MeasuredProfiles, read_profiles
 from predictor_service.registry.manifest import hash_group
 from predictor_service.registry.served_version import ServedVersion
@@ -35,7 +40,7 @@ class EvaluationQuestion:
     """What is to be scored.
 
     Attributes:
-        target: One of `problem.TARGETS`.
+        target: One of `learning_task.TARGETS`.
         fold_rule: One of `splits.RULES`.
         data: File or folder; None where `test` is given.
         train: Rows to learn from, with the rule none.
@@ -46,7 +51,7 @@ class EvaluationQuestion:
         group_by: Groups that are reported one by one; empty = those that are held out.
         seed: Of everything drawn.
         version: A stored version to score; None = learn anew.
-        effort: What it may cost.
+        limits: What it may cost.
     """
 
     target: str
@@ -60,7 +65,7 @@ class EvaluationQuestion:
     group_by: str = ""
     seed: int = 0
     version: ServedVersion | None = None
-    effort: Effort = field(default_factory=Effort)
+    limits: EvaluationLimits = field(default_factory=EvaluationLimits)
 
 
 def evaluate(question: EvaluationQuestion, tell: Tell) -> Evaluation:
@@ -79,7 +84,7 @@ def evaluate(question: EvaluationQuestion, tell: Tell) -> Evaluation:
 
 
 def _evaluate(question: EvaluationQuestion, tell: Tell) -> Evaluation:
-    is_over = question.effort.start()
+    is_over = question.limits.start()
     if question.fold_rule == NO_FOLDS:
         return _evaluate_without_folds(question, tell)
     if question.data is None or question.train or question.test:
@@ -87,21 +92,21 @@ def _evaluate(question: EvaluationQuestion, tell: Tell) -> Evaluation:
             f"--fold {question.fold_rule} splits one file", remedy="name it, or use --fold none with --train and --test"
         )
     read = _read(question, question.data, tell)
-    problem, excluded = read.problem, Counter(read.excluded)
-    stored = _stored(question, problem.device)
+    learning_task, excluded = read.learning_task, Counter(read.excluded)
+    stored = _stored(question, learning_task.device)
     if stored is not None:
-        problem = _keep_answerable(stored, problem, excluded)
-        problem = _drop_seen(stored.version, problem, question.fold_rule, excluded)
-    problem = question.effort.thin(problem, question.seed, excluded)
-    _check_rows(problem, excluded, ROWS_MIN, question.data)
+        learning_task = _keep_answerable(stored, learning_task, excluded)
+        learning_task = _drop_seen(stored.version, learning_task, question.fold_rule, excluded)
+    learning_task = question.limits.thin(learning_task, question.seed, excluded)
+    _check_rows(learning_task, excluded, ROWS_MIN, question.data)
     folds = question.folds or FOLDS_MAX[question.fold_rule]
-    rounds = plan_rounds(problem, question.fold_rule, folds, question.seed)
+    rounds = plan_rounds(learning_task, question.fold_rule, folds, question.seed)
     method = stored or METHODS[question.target](question.fold_rule)
     predictions = predict_rounds(rounds, method, question.fold_rule, question.seed, tell, is_over)
-    question.effort.note_unpredicted(len(problem) - len(set(predictions.rows.tolist())), excluded)
+    question.limits.note_unpredicted(len(learning_task) - len(set(predictions.rows.tolist())), excluded)
     group_by = question.group_by or ("family" if question.fold_rule == "random_pair" else question.fold_rule)
     return evaluate_predictions(
-        problem,
+        learning_task,
         predictions,
         fold_rule=question.fold_rule,
         level=question.fold_rule,
@@ -121,11 +126,11 @@ def _evaluate_without_folds(question: EvaluationQuestion, tell: Tell) -> Evaluat
             remedy="give --train, choose another --fold, or score a stored model with --model current",
         )
     read = _read(question, path, tell)
-    test, excluded = read.problem, Counter(read.excluded)
-    train = None if question.train is None else _read(question, question.train, tell).problem
+    test, excluded = read.learning_task, Counter(read.excluded)
+    train = None if question.train is None else _read(question, question.train, tell).learning_task
     if train is not None:
         left_out = Counter[str]()
-        train = question.effort.thin(train, question.seed, left_out)
+        train = question.limits.thin(train, question.seed, left_out)
         for reason, count in left_out.items():
             tell(f"not learned from: {count} rows {reason}")
         _check_rows(train, Counter(), ROWS_MIN, question.train)
@@ -134,7 +139,7 @@ def _evaluate_without_folds(question: EvaluationQuestion, tell: Tell) -> Evaluat
     if stored is not None:
         test = _keep_answerable(stored, test, excluded)
         _tell_seen(stored.version, test, tell)
-    test = question.effort.thin(test, question.seed, excluded)
+    test = question.limits.thin(test, question.seed, excluded)
     _check_rows(test, excluded, 1, path)
     unseen = "family" if train is None else _unseen_level(train, test)
     if stored is None:
@@ -154,7 +159,7 @@ def _evaluate_without_folds(question: EvaluationQuestion, tell: Tell) -> Evaluat
     )
 
 
-def _read(question: EvaluationQuestion, path: Path, tell: Tell) -> ReadProblem:
+def _read(question: EvaluationQuestion, path: Path, tell: Tell) -> ReadLearningTask:
     profiles = read_profiles(path)
     device = ALL_DEVICES if question.fold_rule == "device" else question.device
     device = _choose_device(profiles, question.target, device)
@@ -166,11 +171,11 @@ def _read(question: EvaluationQuestion, path: Path, tell: Tell) -> ReadProblem:
         )
     if len(campaigns) > 1 and question.campaign is None:
         tell(f"{profiles.name}: {len(campaigns)} campaigns together ({', '.join(campaigns)}); --campaign chooses one")
-    read = read_problem(profiles, question.target, device, question.campaign)
-    problem, leaks = remove_leaks(read.problem)
+    read = read_learning_task(profiles, question.target, device, question.campaign)
+    learning_task, leaks = remove_leaks(read.learning_task)
     if leaks:
         tell(f"{profiles.name}: not used, the measured value is an exact line of them: {', '.join(leaks)}")
-    return ReadProblem(problem=problem.in_content_order(), excluded=read.excluded)
+    return ReadLearningTask(learning_task=learning_task.in_content_order(), excluded=read.excluded)
 
 
 def _choose_device(profiles: MeasuredProfiles, target: str, asked: str) -> str:
@@ -195,12 +200,13 @@ def _choose_device(profiles: MeasuredProfiles, target: str, asked: str) -> str:
     return matches[0]
 
 
-def _check_rows(problem: Problem, excluded: Mapping[str, int], least: int, path: Path | None) -> None:
-    if len(problem) >= least:
+def _check_rows(learning_task: LearningTask, excluded: Mapping[str, int], least: int, path: Path | None) -> None:
+    if len(learning_task) >= least:
         return
     reasons = "; ".join(f"{count} rows: {reason}" for reason, count in excluded.items()) or "there are no others"
     raise TrainingDataError(
-        f"{path} has {len(problem)} usable rows of {problem.target} on {problem.device}, at least {least} are needed",
+        f"{path} has {len(learning_task)} usable rows of {learning_task.target} on {learning_task.device}, at least "
+        f"{least} are needed",
         remedy=f"left out: {reasons}",
     )
 
@@ -211,36 +217,38 @@ def _stored(question: EvaluationQuestion, device: str) -> StoredModel | None:
     return StoredModel(question.version, question.target, device_of(question.version, device))
 
 
-def _keep(problem: Problem, keep: list[int]) -> Problem:
-    return problem if len(keep) == len(problem) else problem.subset(keep)
+def _keep(learning_task: LearningTask, keep: list[int]) -> LearningTask:
+    return learning_task if len(keep) == len(learning_task) else learning_task.subset(keep)
 
 
-def _keep_answerable(stored: StoredModel, problem: Problem, excluded: Counter[str]) -> Problem:
-    reasons = [stored.refuse(job, others) for job, others in zip(problem.jobs, problem.others, strict=True)]
+def _keep_answerable(stored: StoredModel, learning_task: LearningTask, excluded: Counter[str]) -> LearningTask:
+    reasons = [stored.refuse(job, others) for job, others in zip(learning_task.jobs, learning_task.others, strict=True)]
     excluded.update(reason for reason in reasons if reason)
-    return _keep(problem, [row for row, reason in enumerate(reasons) if not reason])
+    return _keep(learning_task, [row for row, reason in enumerate(reasons) if not reason])
 
 
-def _seen_rows(version: ServedVersion, problem: Problem, level: str) -> list[bool]:
+def _seen_rows(version: ServedVersion, learning_task: LearningTask, level: str) -> list[bool]:
     seen = frozenset(version.manifest.seen.get(level, ()))
-    return [any(hash_group(name) in seen for name in names) for names in problem.groups(level)]
+    return [any(hash_group(name) in seen for name in names) for names in learning_task.groups(level)]
 
 
-def _drop_seen(version: ServedVersion, problem: Problem, level: str, excluded: Counter[str]) -> Problem:
+def _drop_seen(version: ServedVersion, learning_task: LearningTask, level: str, excluded: Counter[str]) -> LearningTask:
     """A group that the version was trained on is no test of it."""
-    seen = _seen_rows(version, problem, level)
+    seen = _seen_rows(version, learning_task, level)
     if any(seen):
         excluded[f"{level} seen in the training of {version.version}"] += sum(seen)
-    return _keep(problem, [row for row, is_seen in enumerate(seen) if not is_seen])
+    return _keep(learning_task, [row for row, is_seen in enumerate(seen) if not is_seen])
 
 
-def _tell_seen(version: ServedVersion, problem: Problem, tell: Tell) -> None:
-    seen = sum(_seen_rows(version, problem, "job"))
+def _tell_seen(version: ServedVersion, learning_task: LearningTask, tell: Tell) -> None:
+    seen = sum(_seen_rows(version, learning_task, "job"))
     if seen:
-        tell(f"{seen} of {len(problem)} rows are of jobs that version {version.version} was trained on: flattering")
+        tell(
+            f"{seen} of {len(learning_task)} rows are of jobs that version {version.version} was trained on: flattering"
+        )
 
 
-def _drop_repeated(train: Problem, test: Problem, excluded: Counter[str], tell: Tell) -> Problem:
+def _drop_repeated(train: LearningTask, test: LearningTask, excluded: Counter[str], tell: Tell) -> LearningTask:
     """A row that was learned from is no test; a job that was learned from is one, but an easy one."""
     known = {(run, job.job_key, job.device) for run, job in zip(train.row_ids, train.jobs, strict=True)}
     rows = [(run, job.job_key, job.device) for run, job in zip(test.row_ids, test.jobs, strict=True)]
@@ -255,7 +263,7 @@ def _drop_repeated(train: Problem, test: Problem, excluded: Counter[str], tell: 
     return test
 
 
-def _unseen_level(train: Problem, test: Problem) -> str:
+def _unseen_level(train: LearningTask, test: LearningTask) -> str:
     """The coarsest level at which most rows to predict have a group that is not among the rows to learn from."""
     for level in ("device", "family", "architecture", "job"):
         known = frozenset[str]().union(*train.groups(level))
@@ -265,8 +273,8 @@ def _unseen_level(train: Problem, test: Problem) -> str:
     return "random_pair"
 
 
-def _coarsest_level(problem: Problem) -> str:
+def _coarsest_level(learning_task: LearningTask) -> str:
     for level in ("family", "architecture"):
-        if len(frozenset[str]().union(*problem.groups(level))) >= _RESAMPLED_GROUPS_MIN:
+        if len(frozenset[str]().union(*learning_task.groups(level))) >= _RESAMPLED_GROUPS_MIN:
             return level
     return "job"

@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from predictor_service.learning.problem import FloatArray, Forecast
+from predictor_service.learning.learning_task import FloatArray, Forecast
 
 POINT_METRICS: Final = ("mae", "rmse", "mape_ratio", "rmsle", "bias", "under_prediction_ratio")
 INTERVAL_METRICS: Final = (
@@ -80,7 +80,7 @@ def measure_points(target: str, predicted: FloatArray, measured: FloatArray) -> 
     """Errors of predictions without intervals.
 
     Args:
-        target: One of `problem.TARGETS`.
+        target: One of `learning_task.TARGETS`.
         predicted: In the target's unit, shape (rows,).
         measured: Same.
     """

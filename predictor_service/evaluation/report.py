@@ -12,7 +12,7 @@ import numpy as np
 from predictor_service.evaluation.metrics import RowErrors, measure_forecast, measure_points
 from predictor_service.evaluation.resampling import Interval, bootstrap, bootstrap_ratios, divide_metrics
 from predictor_service.evaluation.scoring import HeldOutPredictions, ScoredCandidate
-from predictor_service.learning.problem import Problem
+from predictor_service.learning.learning_task import LearningTask
 
 SCHEMA: Final = "cotenant.evaluate/1"
 SIZE_DECILE: Final = "size_decile"
@@ -64,7 +64,7 @@ class Evaluation:
 
 
 def evaluate_predictions(
-    problem: Problem,
+    learning_task: LearningTask,
     predictions: HeldOutPredictions,
     *,
     fold_rule: str,
@@ -76,7 +76,7 @@ def evaluate_predictions(
     """Scores predictions.
 
     Args:
-        problem: All scored rows.
+        learning_task: All scored rows.
         predictions: For these rows.
         fold_rule: How they were held out.
         level: Groups that are resampled for the intervals.
@@ -85,9 +85,9 @@ def evaluate_predictions(
         seed: Of the resampling.
     """
     rows = predictions.rows
-    measured = problem.measured[rows]
-    errors = measure_forecast(problem.target, predictions.forecast, measured)
-    row_groups = problem.groups(level)
+    measured = learning_task.measured[rows]
+    errors = measure_forecast(learning_task.target, predictions.forecast, measured)
+    row_groups = learning_task.groups(level)
     groups = [row_groups[row] for row in rows]
     metrics = errors.as_mapping()
     baselines: dict[str, BaselineScore | None] = {}
@@ -95,7 +95,7 @@ def evaluate_predictions(
         if values is None:
             baselines[name] = None
             continue
-        theirs = measure_points(problem.target, values, measured)
+        theirs = measure_points(learning_task.target, values, measured)
         scored = theirs.as_mapping()
         baselines[name] = BaselineScore(
             metrics=scored,
@@ -103,9 +103,9 @@ def evaluate_predictions(
             ratio_intervals=bootstrap_ratios(errors, theirs, groups, seed),
         )
     return Evaluation(
-        target=problem.target,
-        unit=problem.unit,
-        device=problem.device,
+        target=learning_task.target,
+        unit=learning_task.unit,
+        device=learning_task.device,
         fold_rule=fold_rule,
         groups=len(frozenset[str]().union(*groups)),
         rows=len(set(rows.tolist())),
@@ -115,14 +115,14 @@ def evaluate_predictions(
         metrics=metrics,
         intervals=bootstrap(errors, groups, seed),
         baselines=baselines,
-        per_group=_score_groups(problem, predictions, errors, group_by),
+        per_group=_score_groups(learning_task, predictions, errors, group_by),
     )
 
 
 def _score_groups(
-    problem: Problem, predictions: HeldOutPredictions, errors: RowErrors, group_by: str
+    learning_task: LearningTask, predictions: HeldOutPredictions, errors: RowErrors, group_by: str
 ) -> list[GroupScore]:
-    members = _size_deciles(problem) if group_by == SIZE_DECILE else problem.groups(group_by)
+    members = _size_deciles(learning_task) if group_by == SIZE_DECILE else learning_task.groups(group_by)
     of_prediction = [members[row] for row in predictions.rows]
     scores = []
     for name in sorted(frozenset[str]().union(*of_prediction)):
@@ -132,10 +132,10 @@ def _score_groups(
     return scores
 
 
-def _size_deciles(problem: Problem) -> list[frozenset[str]]:
+def _size_deciles(learning_task: LearningTask) -> list[frozenset[str]]:
     """Tenths of the rows by measured value; equal values share the lower tenth."""
-    edges = np.quantile(problem.measured, np.linspace(0.1, 0.9, 9))
-    places = np.searchsorted(edges, problem.measured)
+    edges = np.quantile(learning_task.measured, np.linspace(0.1, 0.9, 9))
+    places = np.searchsorted(edges, learning_task.measured)
     return [frozenset({f"decile {place + 1:02d}"}) for place in places]
 
 

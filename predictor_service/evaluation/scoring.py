@@ -12,16 +12,16 @@ import numpy as np
 
 from predictor_service.errors import PredictorError, TrainingDataError
 from predictor_service.evaluation.baselines import BASELINES
+from predictor_service.evaluation.duplicate_architectures import drop_duplicate_architectures
 from predictor_service.evaluation.splits import hold_out
-from predictor_service.evaluation.twins import drop_twins
-from predictor_service.learning.problem import (
+from predictor_service.learning.learning_task import (
     BoolArray,
     FittedMethod,
     FloatArray,
     Forecast,
     IndexArray,
+    LearningTask,
     Method,
-    Problem,
 )
 
 Tell = Callable[[str], None]
@@ -31,7 +31,7 @@ Tell = Callable[[str], None]
 class PredictsEachCandidate(Protocol):
     """A fitted method that also tells what its candidates would have answered."""
 
-    def predict_each(self, problem: Problem) -> Mapping[str, FloatArray]:
+    def predict_each(self, learning_task: LearningTask) -> Mapping[str, FloatArray]:
         """Predictions of every row by candidate."""
         ...
 
@@ -46,8 +46,8 @@ class Round:
         rows: Place of each test row among all scored rows.
     """
 
-    train: Problem | None
-    test: Problem
+    train: LearningTask | None
+    test: LearningTask
     rows: IndexArray
 
 
@@ -79,19 +79,19 @@ class HeldOutPredictions:
     candidates: Sequence[ScoredCandidate]
 
 
-def plan_rounds(problem: Problem, level: str, folds: int, seed: int) -> list[Round]:
+def plan_rounds(learning_task: LearningTask, level: str, folds: int, seed: int) -> list[Round]:
     """Holds every group out once; the graph of what is held out is not learned from under another name.
 
     Raises:
         TrainingDataError: The rows cannot be split so.
     """
-    splits = drop_twins(problem, hold_out(problem.groups(level), folds, seed), level)
+    splits = drop_duplicate_architectures(learning_task, hold_out(learning_task.groups(level), folds, seed), level)
     usable = [split for split in splits if len(split.train)]
     if not usable:
         raise TrainingDataError(
             f"every {level} has one and the same graph", remedy="choose --fold job, or give rows of other models"
         )
-    return [Round(problem.subset(split.train), problem.subset(split.test), split.test) for split in usable]
+    return [Round(learning_task.subset(split.train), learning_task.subset(split.test), split.test) for split in usable]
 
 
 def predict_rounds(  # noqa: PLR0917 (the last two serve whoever waits)
@@ -107,7 +107,7 @@ def predict_rounds(  # noqa: PLR0917 (the last two serve whoever waits)
     Args:
         rounds: At least one.
         method: What is judged; it never sees what was measured of a test row.
-        level: What is unseen, one of `problem.LEVELS`.
+        level: What is unseen, one of `learning_task.LEVELS`.
         seed: Of the method and the baselines.
         tell: Is told the progress.
         is_over: Whether no further round may begin; the first one always does.
@@ -151,7 +151,7 @@ class _Collected:
     inner: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     outer: dict[str, list[FloatArray]] = field(default_factory=lambda: defaultdict(list))
 
-    def note(self, fitted: FittedMethod, hidden: Problem, measured: FloatArray) -> None:
+    def note(self, fitted: FittedMethod, hidden: LearningTask, measured: FloatArray) -> None:
         self.selected[fitted.selected] += 1
         for candidate in fitted.candidates:
             self.inner[candidate.name].append(candidate.inner_mae)
@@ -183,7 +183,7 @@ def _fit(method: Method, part: Round, seed: int) -> FittedMethod:
         ) from error
 
 
-def _predict(fitted: FittedMethod, hidden: Problem, method: Method) -> Forecast:
+def _predict(fitted: FittedMethod, hidden: LearningTask, method: Method) -> Forecast:
     try:
         return fitted.predict(hidden)
     except PredictorError:

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from predictor_service.errors import TrainingDataError
-from predictor_service.learning.problem import LEVELS, IndexArray
+from predictor_service.learning.learning_task import LEVELS, IndexArray
 
 NO_FOLDS: Final = "none"
 RULES: Final = (*LEVELS, NO_FOLDS)

@@ -12,7 +12,14 @@ from predictor_service.errors import TrainingDataError
 from predictor_service.features.devices import find_device_type
 from predictor_service.features.job_features import FEATURES
 from predictor_service.features.pair_features import SoloFigures, build_pair_features, fair_share_slowdowns
-from predictor_service.learning.problem import ALL_DEVICES, CandidateResult, FloatArray, Forecast, JobFacts, Problem
+from predictor_service.learning.learning_task import (
+    ALL_DEVICES,
+    CandidateResult,
+    FloatArray,
+    Forecast,
+    JobFacts,
+    LearningTask,
+)
 from predictor_service.registry.served_version import ServedTarget, ServedVersion
 
 _TARGET_NAMES: Final[Mapping[str, str]] = {
@@ -39,7 +46,7 @@ class StoredModel:
 
     Args:
         version: Loaded.
-        target: One of `problem.TARGETS`.
+        target: One of `learning_task.TARGETS`.
         device: Device type; its models answer.
 
     Raises:
@@ -76,14 +83,16 @@ class StoredModel:
         table = self._model.record.candidates
         return [CandidateResult(name=line.name, inner_mae=line.error_mean_unit) for line in table]
 
-    def fit(self, problem: Problem, seed: int) -> StoredModel:
+    def fit(self, learning_task: LearningTask, seed: int) -> StoredModel:
         """Returns itself."""
         return self
 
-    def predict(self, problem: Problem) -> Forecast:
+    def predict(self, learning_task: LearningTask) -> Forecast:
         """Predicts rows for which `refuse` has no reason."""
-        columns, anchor, near = self._pairs(problem) if self.target == "slowdown" else self._solo(problem)
-        bounded = self._model.predict_bounded(columns, anchor, 0.9, strangeness=near)
+        columns, analytical_estimate, near = (
+            self._pairs(learning_task) if self.target == "slowdown" else self._solo(learning_task)
+        )
+        bounded = self._model.predict_bounded(columns, analytical_estimate, 0.9, novelty=near)
         return Forecast(
             value=bounded.value,
             lower_90=bounded.lower,
@@ -109,14 +118,14 @@ class StoredModel:
     def _model(self) -> ServedTarget:
         return self.version.devices[self.device][_TARGET_NAMES[self.target]]
 
-    def _solo(self, problem: Problem) -> _Asked:
-        named = np.array([[job.graph[feature.name] for feature in FEATURES] for job in problem.jobs])
-        vectors = named.reshape(len(problem), len(FEATURES))
-        anchor = np.array([_ANCHORS[self.target](job) for job in problem.jobs])
-        return self._model.select(vectors), anchor, self._model.strangeness(vectors)
+    def _solo(self, learning_task: LearningTask) -> _Asked:
+        named = np.array([[job.graph[feature.name] for feature in FEATURES] for job in learning_task.jobs])
+        vectors = named.reshape(len(learning_task), len(FEATURES))
+        analytical_estimate = np.array([_ANCHORS[self.target](job) for job in learning_task.jobs])
+        return self._model.select(vectors), analytical_estimate, self._model.novelty(vectors)
 
-    def _pairs(self, problem: Problem) -> _Asked:
-        jobs = [*problem.jobs, *(others[0] for others in problem.others)]
+    def _pairs(self, learning_task: LearningTask) -> _Asked:
+        jobs = [*learning_task.jobs, *(others[0] for others in learning_task.others)]
         figures = SoloFigures(
             utilization_ratio=np.array([job.solo.utilization_ratio for job in jobs], dtype=np.float64),
             step_ms=np.array([job.solo.step_ms for job in jobs], dtype=np.float64),
@@ -124,8 +133,8 @@ class StoredModel:
             input_wait_ratio=np.array([job.input_wait_ratio for job in jobs]),
         )
         device = find_device_type(self.device)
-        victim = np.arange(len(problem))
-        other = victim + len(problem)
+        victim = np.arange(len(learning_task))
+        other = victim + len(learning_task)
         memory_bytes = device.memory_bytes if device else int(figures.memory_bytes.max())
         columns = build_pair_features(figures, victim, other, memory_bytes)
         return columns, fair_share_slowdowns(figures, victim, other), None

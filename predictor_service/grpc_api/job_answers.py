@@ -17,11 +17,11 @@ from typing import Final
 from cotenant.v1 import prediction_pb2
 from predictor_service.grpc_api.translate_answers import job_response, response_about
 from predictor_service.grpc_api.translate_requests import job_question
-from predictor_service.inference.kept_by_version import KeptByVersion
-from predictor_service.inference.kept_estimators import NODES_MAX
+from predictor_service.inference.estimator_cache import NODES_MAX
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.prepared_job import PreparedJob
 from predictor_service.inference.records import JobAnswer
+from predictor_service.inference.version_cache import VersionCache
 from predictor_service.outcome_journal import OutcomeJournal, PredictionRow, write_figures
 from predictor_service.system_clock import now_ms
 
@@ -56,7 +56,7 @@ class JobAnswers:
     def __init__(self, predictor: Predictor, journal: OutcomeJournal, questions_max: int = QUESTIONS_MAX) -> None:
         self._predictor = predictor
         self._journal = journal
-        self._known = KeptByVersion[bytes, _Known](questions_max, NODES_MAX)
+        self._known = VersionCache[bytes, _Known](questions_max, NODES_MAX)
 
     def answer(self, request: prediction_pb2.PredictJobRequest) -> prediction_pb2.PredictJobResponse:
         """Answers a request.

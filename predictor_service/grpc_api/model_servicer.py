@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 
 from cotenant.v1 import models_pb2, models_pb2_grpc
-from predictor_service.grpc_api.call_desk import CallDesk
+from predictor_service.grpc_api.request_pipeline import RequestPipeline
 from predictor_service.retraining.operations import RetrainingOperation, RetrainingOperations
 
 
@@ -14,12 +14,12 @@ class ModelServicer(models_pb2_grpc.ModelServiceServicer):
 
     Args:
         operations: Runs the retrainings.
-        desk: Admission, deadlines, errors, metrics.
+        pipeline: Admission, deadlines, errors, metrics.
     """
 
-    def __init__(self, operations: RetrainingOperations, desk: CallDesk) -> None:
+    def __init__(self, operations: RetrainingOperations, pipeline: RequestPipeline) -> None:
         self._operations = operations
-        self._desk = desk
+        self._pipeline = pipeline
 
     def StartRetraining(  # noqa: N802 (named by the contract)
         self, request: models_pb2.StartRetrainingRequest, context: grpc.ServicerContext
@@ -34,13 +34,13 @@ class ModelServicer(models_pb2_grpc.ModelServiceServicer):
             )
             return models_pb2.StartRetrainingResponse(retraining=self._message(operation))
 
-        return self._desk.answer(context, "StartRetraining", request, start)
+        return self._pipeline.answer(context, "StartRetraining", request, start)
 
     def GetRetraining(  # noqa: N802 (named by the contract)
         self, request: models_pb2.GetRetrainingRequest, context: grpc.ServicerContext
     ) -> models_pb2.GetRetrainingResponse:
         """Says how far a retraining is, or how it ended."""
-        return self._desk.answer(
+        return self._pipeline.answer(
             context,
             "GetRetraining",
             request,
@@ -53,7 +53,7 @@ class ModelServicer(models_pb2_grpc.ModelServiceServicer):
         self, request: models_pb2.CancelRetrainingRequest, context: grpc.ServicerContext
     ) -> models_pb2.CancelRetrainingResponse:
         """Ends a retraining; the served version stays."""
-        return self._desk.answer(
+        return self._pipeline.answer(
             context,
             "CancelRetraining",
             request,

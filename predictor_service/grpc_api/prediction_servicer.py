@@ -11,12 +11,12 @@ import grpc
 from cotenant.v1 import prediction_pb2, prediction_pb2_grpc
 from predictor_service.errors import GraphLimitError, invalid_field
 from predictor_service.features.graph_limits import DEFAULT_LIMITS
-from predictor_service.grpc_api.call_desk import CallDesk
 from predictor_service.grpc_api.convergence_answers import fit_loss_curve, fit_speed_model
 from predictor_service.grpc_api.job_answers import JobAnswers
+from predictor_service.grpc_api.measurement_window_answers import record_windows
 from predictor_service.grpc_api.pages import cut_page
 from predictor_service.grpc_api.pair_rows import list_measured_pairs
-from predictor_service.grpc_api.stretch_answers import record_stretches
+from predictor_service.grpc_api.request_pipeline import RequestPipeline
 from predictor_service.grpc_api.translate_answers import (
     device_message,
     outcome_content,
@@ -43,40 +43,42 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
     Args:
         predictor: The use case.
         journal: Joins predictions with outcomes.
-        desk: Handles what all calls have in common.
+        pipeline: Handles what all calls have in common.
         profiles: Keeps what was measured of running jobs.
     """
 
-    def __init__(self, predictor: Predictor, journal: OutcomeJournal, desk: CallDesk, profiles: ProfileStore) -> None:
+    def __init__(
+        self, predictor: Predictor, journal: OutcomeJournal, pipeline: RequestPipeline, profiles: ProfileStore
+    ) -> None:
         self._predictor = predictor
         self._journal = journal
-        self._desk = desk
+        self._pipeline = pipeline
         self._profiles = profiles
         self._jobs = JobAnswers(predictor, journal)
-        self.learn_anew()
+        self.relearn()
 
-    def learn_anew(self) -> None:
+    def relearn(self) -> None:
         """Learns what is kept now, and forgets what was deleted from there."""
         newest = _LEARNED_AT_START_MAX
-        self._predictor.learn_anew(self._journal.joined(newest=newest), self._profiles.read(newest=newest))
+        self._predictor.relearn(self._journal.joined(newest=newest), self._profiles.read(newest=newest))
 
     def PredictJob(  # noqa: N802 (named by the contract)
         self, request: prediction_pb2.PredictJobRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.PredictJobResponse:
         """Predicts one job on one type of device."""
-        return self._desk.answer(context, "PredictJob", request, lambda: self._predict_job(request))
+        return self._pipeline.answer(context, "PredictJob", request, lambda: self._predict_job(request))
 
     def PredictPairs(  # noqa: N802 (named by the contract)
         self, request: prediction_pb2.PredictPairsRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.PredictPairsResponse:
         """Predicts how much every job of a list slows down every other one."""
-        return self._desk.answer(context, "PredictPairs", request, lambda: self._predict_pairs(request))
+        return self._pipeline.answer(context, "PredictPairs", request, lambda: self._predict_pairs(request))
 
     def PredictMemoryRisk(  # noqa: N802 (named by the contract)
         self, request: prediction_pb2.PredictMemoryRiskRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.PredictMemoryRiskResponse:
         """Predicts how likely jobs run out of memory together."""
-        return self._desk.answer(
+        return self._pipeline.answer(
             context,
             "PredictMemoryRisk",
             request,
@@ -87,30 +89,30 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         self, request_iterator: Iterator[prediction_pb2.UploadGraphRequest], context: grpc.ServicerContext
     ) -> prediction_pb2.UploadGraphResponse:
         """Stores a graph under its content hash."""
-        return self._desk.answer(context, "UploadGraph", None, lambda: self._upload(request_iterator))
+        return self._pipeline.answer(context, "UploadGraph", None, lambda: self._upload(request_iterator))
 
     def RecordOutcomes(  # noqa: N802 (named by the contract)
         self, request: prediction_pb2.RecordOutcomesRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.RecordOutcomesResponse:
         """Joins measured values to earlier predictions."""
-        return self._desk.answer(context, "RecordOutcomes", request, lambda: self._record(request))
+        return self._pipeline.answer(context, "RecordOutcomes", request, lambda: self._record(request))
 
     def RecordMeasurementWindows(  # noqa: N802 (named by the contract)
         self, request: prediction_pb2.RecordMeasurementWindowsRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.RecordMeasurementWindowsResponse:
         """Keeps what agents measured of running jobs."""
-        return self._desk.answer(
+        return self._pipeline.answer(
             context,
             "RecordMeasurementWindows",
             request,
-            lambda: record_stretches(request, self._profiles, self._predictor.learn_stretches),
+            lambda: record_windows(request, self._profiles, self._predictor.learn_windows),
         )
 
     def ListMeasuredPairs(  # noqa: N802 (named by the contract)
         self, request: prediction_pb2.ListMeasuredPairsRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.ListMeasuredPairsResponse:
         """Lists the pairs of jobs that were measured side by side."""
-        return self._desk.answer(
+        return self._pipeline.answer(
             context, "ListMeasuredPairs", request, lambda: list_measured_pairs(request, self._predictor)
         )
 
@@ -118,19 +120,19 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         self, request: prediction_pb2.ListDevicesRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.ListDevicesResponse:
         """Lists the device types with a trained model or known peaks."""
-        return self._desk.answer(context, "ListDevices", request, lambda: self._list_devices(request))
+        return self._pipeline.answer(context, "ListDevices", request, lambda: self._list_devices(request))
 
     def FitLossCurve(  # noqa: N802 (named by the contract)
         self, request: prediction_pb2.FitLossCurveRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.FitLossCurveResponse:
         """Predicts when training ends."""
-        return self._desk.answer(context, "FitLossCurve", request, lambda: fit_loss_curve(request))
+        return self._pipeline.answer(context, "FitLossCurve", request, lambda: fit_loss_curve(request))
 
     def FitSpeedModel(  # noqa: N802 (named by the contract)
         self, request: prediction_pb2.FitSpeedModelRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.FitSpeedModelResponse:
         """Predicts speeds on other numbers of workers and servers."""
-        return self._desk.answer(context, "FitSpeedModel", request, lambda: fit_speed_model(request))
+        return self._pipeline.answer(context, "FitSpeedModel", request, lambda: fit_speed_model(request))
 
     def _predict_job(self, request: prediction_pb2.PredictJobRequest) -> prediction_pb2.PredictJobResponse:
         if request.validate_only:

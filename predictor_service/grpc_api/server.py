@@ -17,7 +17,7 @@ from cotenant.tls_settings import check_exposure
 from cotenant.v1 import models_pb2, models_pb2_grpc, prediction_pb2, prediction_pb2_grpc
 from predictor_service.errors import InvalidRequestError, OverloadedError
 from predictor_service.features.graph_limits import DEFAULT_LIMITS
-from predictor_service.grpc_api.call_line import CallLine
+from predictor_service.grpc_api.admission_queue import AdmissionQueue
 from predictor_service.grpc_api.model_servicer import ModelServicer
 from predictor_service.grpc_api.prediction_servicer import PredictionServicer
 
@@ -53,9 +53,9 @@ class ServerOptions:
 class _GuardedReflection(reflection.ReflectionServicer):
     """Describes the services to as many callers as the line allows streams."""
 
-    def __init__(self, names: Iterable[str], line: CallLine) -> None:
+    def __init__(self, names: Iterable[str], queue: AdmissionQueue) -> None:
         super().__init__(names)
-        self._line = line
+        self._queue = queue
 
     def ServerReflectionInfo(  # noqa: N802 (named by the contract)
         self,
@@ -64,7 +64,7 @@ class _GuardedReflection(reflection.ReflectionServicer):
     ) -> Iterator[Any]:
         """Answers question after question."""
         try:
-            with self._line.streams.admitted(context):
+            with self._queue.streams.admitted(context):
                 yield from super().ServerReflectionInfo(request_iterator, context)
         except OverloadedError as error:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
@@ -75,7 +75,7 @@ class PredictionServer:
 
     Args:
         servicer: Answers the calls about predictions.
-        line: Threads to answer in, with the line before them.
+        queue: Threads to answer in, with the line before them.
         options: How to listen.
         models: Answers the calls about model versions; None = they are not offered.
 
@@ -87,15 +87,15 @@ class PredictionServer:
     def __init__(
         self,
         servicer: PredictionServicer,
-        line: CallLine,
+        queue: AdmissionQueue,
         options: ServerOptions,
         models: ModelServicer | None = None,
     ) -> None:
         check_exposure(options.address, options)
-        self._line = line
+        self._queue = queue
         self._server = grpc.server(
-            line,
-            maximum_concurrent_rpcs=line.calls_max + _REFUSALS_MAX,
+            queue,
+            maximum_concurrent_rpcs=queue.calls_max + _REFUSALS_MAX,
             options=[
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -111,12 +111,12 @@ class PredictionServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE_NAME, MODEL_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
         add_reflection: Any = reflection_pb2_grpc.add_ServerReflectionServicer_to_server
-        add_reflection(_GuardedReflection(names, line), self._server)
+        add_reflection(_GuardedReflection(names, queue), self._server)
         self.port = self._bind(options)
 
     def start(self) -> None:
         """Begins to serve and says so to the health service."""
-        with self._line.core.entered():  # gRPC starts the thread that hands calls to the line
+        with self._queue.core.entered():  # gRPC starts the thread that hands calls to the line
             self._server.start()
         for name in ("", SERVICE_NAME):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -130,7 +130,7 @@ class PredictionServer:
         self._health.enter_graceful_shutdown()
         stopped: threading.Event = self._server.stop(grace_s)
         stopped.wait(grace_s + 1)
-        self._line.shutdown(wait=False, cancel_futures=True)
+        self._queue.shutdown(wait=False, cancel_futures=True)
 
     def _bind(self, options: ServerOptions) -> int:
         address, credentials = options.address, server_credentials(options)

@@ -24,7 +24,7 @@ from predictor_service.inference.contributions import list_contributions
 from predictor_service.inference.measured_graph import GRID, MeasuredGraph
 from predictor_service.inference.records import Estimate, Level
 from predictor_service.registry.served_version import Bounded, ServedTarget
-from predictor_service.selection.oom_risk import MemoryBelief, estimate_oom_risk
+from predictor_service.selection.oom_risk import MemoryEstimate, estimate_oom_risk
 from predictor_service.selection.targets import MEMORY, SM_ACTIVITY, STEP, UTILIZATION, Target
 
 STEP_FALLBACK_FACTOR: Final = 4.0
@@ -90,23 +90,23 @@ class JobEstimator:
 
     def oom_risk(self, batch: int, device_memory_bytes: float) -> float | None:
         """Chance that the job alone exceeds a device, 0 to 1; None without a trained model."""
-        belief = self.memory_belief(batch)
-        return estimate_oom_risk([belief], device_memory_bytes).union_bound if belief else None
+        memory_estimate = self.estimate_memory(batch)
+        return estimate_oom_risk([memory_estimate], device_memory_bytes).union_bound if memory_estimate else None
 
-    def memory_belief(self, batch: int) -> MemoryBelief | None:
+    def estimate_memory(self, batch: int) -> MemoryEstimate | None:
         """What is believed of the job's memory; None without a trained model."""
         model = self._models.get(MEMORY.name)
         if model is None:
             return None
         columns = model.select(self._nearest_vector(batch))
-        return MemoryBelief(
+        return MemoryEstimate(
             value_bytes=self.memory(batch).value, bounds=model.scores, spread=float(model.spread(columns)[0])
         )
 
-    def strangeness(self, batch: int) -> dict[str, float]:
+    def novelty(self, batch: int) -> dict[str, float]:
         """How far the job is from all measured ones, 0 to 1, by target; without those whose intervals do not ask."""
         vector = self._nearest_vector(batch)
-        near = {name: model.strangeness(vector) for name, model in self._models.items()}
+        near = {name: model.novelty(vector) for name, model in self._models.items()}
         return {name: float(values[0]) for name, values in near.items() if values is not None}
 
     def explain(self, estimate: Estimate, target: Target, batch: int) -> Estimate:
@@ -116,12 +116,12 @@ class JobEstimator:
             return estimate
         sample = self._samples.at(batch)
         row = model.select(sample.values[None, :])[0]
-        anchor = _anchor(target, sample)
+        analytical_estimate = _analytical_estimate(target, sample)
         explanation = list_contributions(
             model.record.columns,
             row,
             (model.record.domain.rows * model.record.domain.scale).mean(axis=0),
-            lambda rows: model.predict(rows, np.full(len(rows), anchor)),
+            lambda rows: model.predict(rows, np.full(len(rows), analytical_estimate)),
             estimate.value,
         )
         return estimate._replace(explanation=explanation)
@@ -136,20 +136,22 @@ class JobEstimator:
         table, model = self._samples.table(points.stop), self._models.get(target.name)
         if model is None and target is MEMORY:
             return self._uncalibrated_memory(table, points)
-        anchor = _anchors(target, table)[points]
+        analytical_estimate = _anchors(target, table)[points]
         if model is None:
-            upper = anchor * STEP_FALLBACK_FACTOR
-            return Bounded(value=anchor, lower=anchor / STEP_FALLBACK_FACTOR, upper=upper, upper_99=upper)
+            upper = analytical_estimate * STEP_FALLBACK_FACTOR
+            return Bounded(
+                value=analytical_estimate, lower=analytical_estimate / STEP_FALLBACK_FACTOR, upper=upper, upper_99=upper
+            )
         vectors = table.values[points]
         near = self._strangeness_at(model, points, vectors)
-        return model.predict_bounded(model.select(vectors), anchor, self._confidence, strangeness=near)
+        return model.predict_bounded(model.select(vectors), analytical_estimate, self._confidence, novelty=near)
 
     def _strangeness_at(self, model: ServedTarget, points: slice, vectors: FloatArray) -> FloatArray | None:
         """How far the job is from all measured ones; asked again where the target before was measured elsewhere."""
         key = (model.nearness_sha256, points.start, points.stop)
         last = self._last_strangeness
         if last is None or last[0] != key:
-            last = self._last_strangeness = (key, model.strangeness(vectors))
+            last = self._last_strangeness = (key, model.novelty(vectors))
         return last[1]
 
     def _uncalibrated_memory(self, table: JobTable, points: slice) -> Bounded:
@@ -225,7 +227,7 @@ class JobEstimator:
         )
 
 
-def _anchor(target: Target, sample: JobFeatures) -> float:
+def _analytical_estimate(target: Target, sample: JobFeatures) -> float:
     """What physics says of a target at one batch."""
     if target is MEMORY:
         return sample.analytical_memory_bytes

@@ -10,7 +10,7 @@ from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.observed_jobs import MEMORY_MARGIN, ObservedJob, weigh_observed_memory
 from predictor_service.inference.records import Estimate, Level, Notice, PairJob, RiskAnswer
 from predictor_service.selection.conformal import ConformalBounds
-from predictor_service.selection.oom_risk import JOBS_MAX, MemoryBelief, estimate_oom_risk
+from predictor_service.selection.oom_risk import JOBS_MAX, MemoryEstimate, estimate_oom_risk
 
 RISK_JOBS_MAX: Final = JOBS_MAX
 _CERTAIN: Final = ConformalBounds(residuals=(0.0,), rows=1, groups=1)
@@ -36,8 +36,8 @@ def estimate_memory_risk(
     """
     known = [_know(job, estimator_of, seen_of) for job in jobs]
     estimates = [estimate for estimate, _ in known]
-    beliefs = [belief for _, belief in known if belief is not None]
-    risk = estimate_oom_risk(beliefs, device.memory_bytes) if len(beliefs) == len(jobs) else None
+    memory_estimates = [memory_estimate for _, memory_estimate in known if memory_estimate is not None]
+    risk = estimate_oom_risk(memory_estimates, device.memory_bytes) if len(memory_estimates) == len(jobs) else None
     together_bytes = sum(estimate.upper_99 or estimate.upper for estimate in estimates)
     return RiskAnswer(
         model_version=model_version,
@@ -50,19 +50,21 @@ def estimate_memory_risk(
     )
 
 
-def _know(job: PairJob, estimator_of: EstimatorOf, seen_of: SeenOf) -> tuple[Estimate, MemoryBelief | None]:
+def _know(job: PairJob, estimator_of: EstimatorOf, seen_of: SeenOf) -> tuple[Estimate, MemoryEstimate | None]:
     """What is known of one job's memory, and what is believed of it where that was learned."""
     if job.known_memory_bytes is not None:
         upper_bytes = job.known_memory_bytes * MEMORY_MARGIN
-        return _stated(job.known_memory_bytes, upper_bytes), MemoryBelief(value_bytes=upper_bytes, bounds=_CERTAIN)
+        return _stated(job.known_memory_bytes, upper_bytes), MemoryEstimate(value_bytes=upper_bytes, bounds=_CERTAIN)
     estimator, batch = estimator_of(job), job.settings.global_batch_size
-    estimate, belief = estimator.memory(batch), estimator.memory_belief(batch)
+    estimate, memory_estimate = estimator.memory(batch), estimator.estimate_memory(batch)
     seen = seen_of(job)
     if seen is None:
-        return estimate, belief
-    if belief is not None:  # a peak that was seen is certain, one that was not yet reached may still come
-        belief = belief.at_least(max(seen.memory_peak_bytes or 0, seen.memory_least_bytes or 0) * MEMORY_MARGIN)
-    return weigh_observed_memory(estimate, seen), belief
+        return estimate, memory_estimate
+    if memory_estimate is not None:  # a peak that was seen is certain, one that was not yet reached may still come
+        memory_estimate = memory_estimate.at_least(
+            max(seen.memory_peak_bytes or 0, seen.memory_least_bytes or 0) * MEMORY_MARGIN
+        )
+    return weigh_observed_memory(estimate, seen), memory_estimate
 
 
 def _stated(memory_bytes: float, upper_bytes: float) -> Estimate:

@@ -25,7 +25,7 @@ from predictor_service.features.devices import find_device_type
 from predictor_service.inference.observed_pairs import WINDOW_MS_MIN, Observation
 from predictor_service.inference.records import Estimate, Level, PairJob
 from predictor_service.outcome_journal import PredictionEntry
-from predictor_service.profile_store.stretch import MEMORY_FACTOR_MAX, STEP_MS_MAX, STEP_MS_MIN
+from predictor_service.profile_store.measurement_window import MEMORY_FACTOR_MAX, STEP_MS_MAX, STEP_MS_MIN
 
 JOBS_MAX: Final = 10_000
 """Jobs of all device types."""

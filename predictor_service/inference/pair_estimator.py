@@ -52,17 +52,19 @@ def estimate_pairs(
     count = len(jobs)
     figures, solo_in_domain, trained = _solo_figures(jobs, estimator_of)
     victim, other = (axis.reshape(-1) for axis in np.indices((count, count), dtype=np.intp))
-    anchor = fair_share_slowdowns(figures, victim, other)
+    analytical_estimate = fair_share_slowdowns(figures, victim, other)
     known = np.array([job.is_known for job in jobs])
     both_known = known[victim] & known[other]
     if model is None:
-        upper = _FALLBACK_UPPER_FACTOR * anchor
-        bounded = Bounded(value=anchor, lower=np.zeros_like(anchor), upper=upper, upper_99=upper)
+        upper = _FALLBACK_UPPER_FACTOR * analytical_estimate
+        bounded = Bounded(
+            value=analytical_estimate, lower=np.zeros_like(analytical_estimate), upper=upper, upper_99=upper
+        )
         level = np.full(count * count, Level.FALLBACK, dtype=np.int32)
         in_domain = np.zeros(count * count, dtype=bool)
     else:
         columns = build_pair_features(figures, victim, other, device.memory_bytes)
-        bounded = _bounded(model, columns, anchor, both_known, question.confidence)
+        bounded = _bounded(model, columns, analytical_estimate, both_known, question.confidence)
         usable = trained[victim] & trained[other]
         level = np.where(both_known, Level.SOLO_KNOWN, np.where(usable, Level.GRAPH, Level.FALLBACK)).astype(np.int32)
         in_domain = model.contains(columns) & solo_in_domain[victim] & solo_in_domain[other]
@@ -118,18 +120,18 @@ def _solo_figure(job: PairJob, estimator_of: EstimatorOf) -> tuple[float, float,
 def _bounded(
     model: ServedTarget,
     columns: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
-    anchor: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    analytical_estimate: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
     both_known: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
     confidence: float,
 ) -> Bounded:
     """Bounds of measured jobs where both are measured, the wider ones of predicted jobs elsewhere."""
     narrow: ConformalBounds = model.record.bounds
     if both_known.all():
-        return model.predict_bounded(columns, anchor, confidence, narrow)
-    wide = model.predict_bounded(columns, anchor, confidence, model.record.graph_bounds or narrow)
+        return model.predict_bounded(columns, analytical_estimate, confidence, narrow)
+    wide = model.predict_bounded(columns, analytical_estimate, confidence, model.record.graph_bounds or narrow)
     if not both_known.any():
         return wide
-    close = model.predict_bounded(columns, anchor, confidence, narrow)
+    close = model.predict_bounded(columns, analytical_estimate, confidence, narrow)
     return Bounded(
         value=close.value,
         lower=np.where(both_known, close.lower, wide.lower),

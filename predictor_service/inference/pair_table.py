@@ -16,8 +16,8 @@ from typing import Any, Final
 from predictor_service.inference.observed_pairs import Observation, ObservedPairs, Pair
 from predictor_service.inference.records import PairJob
 from predictor_service.outcome_journal import PredictionEntry
+from predictor_service.profile_store.measurement_window import MeasuredJob, StoredMeasurementWindow
 from predictor_service.profile_store.pair_samples import PairSamples
-from predictor_service.profile_store.stretch import MeasuredJob, StoredStretch
 
 PARTNERS_MAX: Final = 80
 """Jobs that may join a question."""
@@ -56,7 +56,7 @@ class PairTable:
         """Folds in outcomes of pairs, see `ObservedPairs.learn`."""
         self._observed.learn(joined)
 
-    def learn_stretches(self, stored: Iterable[StoredStretch]) -> int:
+    def learn_windows(self, stored: Iterable[StoredMeasurementWindow]) -> int:
         """Folds in stretches as they are kept, each once.
 
         Args:
@@ -67,7 +67,7 @@ class PairTable:
         """
         learned = 0
         for item in stored:
-            for sample in self._samples.take(item.stretch, item.at_ms) if item.stretch is not None else ():
+            for sample in self._samples.take(item.window, item.at_ms) if item.window is not None else ():
                 keys = sample.victim.key, sample.other.key
                 self._describe(dict(zip(keys, (sample.victim, sample.other), strict=True)))
                 self._observed.observe(

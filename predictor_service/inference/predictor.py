@@ -13,9 +13,9 @@ from predictor_service.errors import PredictorError, UnboundDimensionError, Unkn
 from predictor_service.features.device_names import NamedDevice, resolve_device
 from predictor_service.features.devices import DEVICE_TYPES, DeviceType
 from predictor_service.features.graph_description import GraphDescription
+from predictor_service.inference.estimator_cache import ESTIMATORS_MAX, EstimatorCache
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.job_estimator import JobEstimator
-from predictor_service.inference.kept_estimators import ESTIMATORS_MAX, KeptEstimators
 from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.inference.memory_risk import RISK_JOBS_MAX, estimate_memory_risk
 from predictor_service.inference.observed_jobs import ObservedJobs
@@ -33,7 +33,7 @@ from predictor_service.inference.records import (
     RiskQuestion,
 )
 from predictor_service.outcome_journal import PredictionEntry
-from predictor_service.profile_store.stretch import StoredStretch
+from predictor_service.profile_store.measurement_window import StoredMeasurementWindow
 from predictor_service.registry.served_version import ServedTarget, ServedVersion
 from predictor_service.selection.targets import SLOWDOWN
 
@@ -65,7 +65,7 @@ class Predictor:
     ) -> None:
         self._graphs = graphs
         self._versions = versions
-        self._estimators = KeptEstimators(estimators_max)
+        self._estimators = EstimatorCache(estimators_max)
         self._pairs = PairTable()
         self._observed_jobs = ObservedJobs()
         # Unlike any other process' ids, and ascending: an index of the journal then grows at its end only.
@@ -153,26 +153,26 @@ class Predictor:
         self._pairs.learn_outcomes(joined)
         self._observed_jobs.learn(joined)
 
-    def learn_stretches(self, stored: Iterable[StoredStretch]) -> None:
+    def learn_windows(self, stored: Iterable[StoredMeasurementWindow]) -> None:
         """Learns what agents measured of pairs at once.
 
         Args:
             stored: Stretches as they were kept, each once, in the order of the store.
         """
-        self._pairs.learn_stretches(stored)
+        self._pairs.learn_windows(stored)
 
-    def learn_anew(
-        self, joined: Iterable[tuple[PredictionEntry, Mapping[str, Any]]], stored: Iterable[StoredStretch]
+    def relearn(
+        self, joined: Iterable[tuple[PredictionEntry, Mapping[str, Any]]], stored: Iterable[StoredMeasurementWindow]
     ) -> None:
         """Learns as if it had been started now; what is no longer there is forgotten.
 
         Args:
             joined: As for `learn_outcomes`.
-            stored: As for `learn_stretches`.
+            stored: As for `learn_windows`.
         """
         self._pairs, self._observed_jobs = PairTable(), ObservedJobs()
         self.learn_outcomes(joined)
-        self.learn_stretches(stored)
+        self.learn_windows(stored)
 
     def measured_pairs(self, device: str = "") -> list[MeasuredPair]:
         """What was measured of pairs, by device type and keys.

@@ -103,7 +103,7 @@ class PreparedJob:
             warnings=(
                 *self._steady_notices,
                 *_notices(memory.level, memory.in_domain and step.in_domain, oom_risk, is_generic=device.is_generic),
-                *(_interval_notices(estimator.strangeness(batch)) if question.explain else ()),
+                *(_interval_notices(estimator.novelty(batch)) if question.explain else ()),
             ),
             job_key=job_key,
             device=device.device.name,
@@ -137,9 +137,9 @@ def _micro_batch_size(estimator: JobEstimator, batch: int, size: int) -> MicroBa
     )
 
 
-def _interval_notices(strangeness: Mapping[str, float]) -> Iterator[Notice]:
-    if strangeness:
-        placed = ", ".join(f"{name} at {share:.0%}" for name, share in sorted(strangeness.items()))
+def _interval_notices(novelty: Mapping[str, float]) -> Iterator[Notice]:
+    if novelty:
+        placed = ", ".join(f"{name} at {share:.0%}" for name, share in sorted(novelty.items()))
         message = f"from 0 % (its graph was measured at other settings) to 100 % (nothing like it was): {placed}"
         yield Notice(code="INTERVAL_WIDTH", message=message)
 

@@ -19,7 +19,7 @@ from scipy.optimize import least_squares
 
 from predictor_service.features.devices import find_device_type
 from predictor_service.features.step_simulation import described_step_parts
-from predictor_service.learning.problem import FloatArray, JobFacts
+from predictor_service.learning.learning_task import FloatArray, JobFacts
 
 _BUSY_PARTS: Final = ("arithmetic", "traffic", "weights", "launches", "tiles")
 _HOST_PARTS: Final = ("fixed", "launches", "samples", "input")

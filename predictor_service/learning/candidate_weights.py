@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from predictor_service.learning.problem import FloatArray
+from predictor_service.learning.learning_task import FloatArray
 
 _ERROR_MIN = 1e-9
 _OUTER_SHARE = 0.25

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from predictor_service.features.analytical_memory import described_parts
-from predictor_service.learning.problem import BoolArray, JobFacts, Problem
+from predictor_service.learning.learning_task import BoolArray, JobFacts, LearningTask
 
 _SHARE_MIN: Final = 0.8
 """Of what is counted: kernels that fuse keep up to an eighth less than the traced operators."""
@@ -26,24 +26,26 @@ _ALIKE_RATIO: Final = 1.1
 """Runs that ended at the same place differ by less."""
 
 
-def find_failed_runs(problem: Problem) -> BoolArray:
+def find_failed_runs(learning_task: LearningTask) -> BoolArray:
     """Marks rows that cannot be right.
 
     Args:
-        problem: Any target; only rows of memory of training jobs whose graph is known are ever marked.
+        learning_task: Any target; only rows of memory of training jobs whose graph is known are ever marked.
 
     Returns:
         Shape (rows,); True = the run failed.
     """
-    too_small = np.array([_is_too_small(job, held) for job, held in zip(problem.jobs, problem.measured, strict=True)])
-    if problem.target != "memory" or not too_small.any():
-        return np.zeros(len(problem), dtype=np.bool_)
+    too_small = np.array(
+        [_is_too_small(job, held) for job, held in zip(learning_task.jobs, learning_task.measured, strict=True)]
+    )
+    if learning_task.target != "memory" or not too_small.any():
+        return np.zeros(len(learning_task), dtype=np.bool_)
     ended_at: dict[str, list[float]] = defaultdict(list)
     for row in np.flatnonzero(too_small).tolist():
-        ended_at[problem.jobs[row].architecture].append(float(problem.measured[row]))
+        ended_at[learning_task.jobs[row].architecture].append(float(learning_task.measured[row]))
     alike = [
         any(1.0 / _ALIKE_RATIO < held / end < _ALIKE_RATIO for end in ended_at[job.architecture])
-        for job, held in zip(problem.jobs, problem.measured.tolist(), strict=True)
+        for job, held in zip(learning_task.jobs, learning_task.measured.tolist(), strict=True)
     ]
     return np.array(alike, dtype=np.bool_)
 

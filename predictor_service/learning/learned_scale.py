@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from predictor_service.learning.problem import FloatArray
+from predictor_service.learning.learning_task import FloatArray
 
 SLOWDOWN_LOWEST: Final = -0.9
 _EXPONENT_MAX: Final = 50.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from predictor_service.learning.learning_task import Method
 from predictor_service.learning.missing_graphs import WithAndWithoutGraphs
-from predictor_service.learning.problem import Method
 from predictor_service.learning.slowdown_method import SlowdownMethod
 from predictor_service.learning.solo_method import SoloMethod
 
 MethodBuilder = Callable[[str], Method]
-"""From what will be unseen (one of `problem.LEVELS`) to a method."""
+"""From what will be unseen (one of `learning_task.LEVELS`) to a method."""
 
 
 def _solo(level: str) -> Method:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from predictor_service.learning.problem import (
+from predictor_service.learning.learning_task import (
     BoolArray,
     CandidateResult,
     FittedMethod,
@@ -24,14 +24,14 @@ from predictor_service.learning.problem import (
     Forecast,
     IndexArray,
     JobFacts,
-    Problem,
+    LearningTask,
 )
 
 
 class ScoredFit(FittedMethod, Protocol):
     """A fitted method that also tells what its candidates would have answered."""
 
-    def predict_each(self, problem: Problem) -> Mapping[str, FloatArray]:
+    def predict_each(self, learning_task: LearningTask) -> Mapping[str, FloatArray]:
         """Predictions of every row by candidate."""
         ...
 
@@ -44,14 +44,14 @@ class ScoredMethod(Protocol):
         """Name of the method."""
         ...
 
-    def fit(self, problem: Problem, seed: int) -> ScoredFit:
+    def fit(self, learning_task: LearningTask, seed: int) -> ScoredFit:
         """Learns from all rows of a problem."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class FittedWithAndWithout:
-    """What was learned with graphs, and without; see `problem.FittedMethod`.
+    """What was learned with graphs, and without; see `learning_task.FittedMethod`.
 
     Attributes:
         method: What learns.
@@ -61,7 +61,7 @@ class FittedWithAndWithout:
     """
 
     method: ScoredMethod
-    train: Problem
+    train: LearningTask
     seed: int
     fitted: ScoredFit
 
@@ -80,31 +80,31 @@ class FittedWithAndWithout:
         """The same method, taught as if no graph were known."""
         return self.method.fit(strip_graphs(self.train), self.seed)
 
-    def predict(self, problem: Problem) -> Forecast:
+    def predict(self, learning_task: LearningTask) -> Forecast:
         """Predicts every row; one without a graph is never in domain."""
-        known, missing = _split(problem)
+        known, missing = _split(learning_task)
         if not len(missing):
-            return self.fitted.predict(problem)
-        apart = self.without_graphs.predict(strip_graphs(problem.subset(missing)))
+            return self.fitted.predict(learning_task)
+        apart = self.without_graphs.predict(strip_graphs(learning_task.subset(missing)))
         apart = dataclasses.replace(apart, in_domain=np.zeros(len(missing), dtype=bool))
         if not len(known):
             return apart
         places = np.argsort(np.concatenate([known, missing]))
-        parts = (self.fitted.predict(problem.subset(known)), apart)
+        parts = (self.fitted.predict(learning_task.subset(known)), apart)
         names = [field.name for field in dataclasses.fields(Forecast)]
         return Forecast(**{name: np.concatenate([getattr(part, name) for part in parts])[places] for name in names})
 
-    def predict_each(self, problem: Problem) -> Mapping[str, FloatArray]:
+    def predict_each(self, learning_task: LearningTask) -> Mapping[str, FloatArray]:
         """What every candidate answers; of one that only learns from graphs what was chosen without them."""
-        known, missing = _split(problem)
+        known, missing = _split(learning_task)
         if not len(missing):
-            return self.fitted.predict_each(problem)
-        apart = self.without_graphs.predict_each(strip_graphs(problem.subset(missing)))
+            return self.fitted.predict_each(learning_task)
+        apart = self.without_graphs.predict_each(strip_graphs(learning_task.subset(missing)))
         chosen = apart[self.without_graphs.selected]
         if not len(known):
             return {candidate.name: apart.get(candidate.name, chosen) for candidate in self.candidates}
         places = np.argsort(np.concatenate([known, missing]))
-        with_graphs = self.fitted.predict_each(problem.subset(known))
+        with_graphs = self.fitted.predict_each(learning_task.subset(known))
         return {name: np.concatenate([values, apart.get(name, chosen)])[places] for name, values in with_graphs.items()}
 
 
@@ -123,26 +123,26 @@ class WithAndWithoutGraphs:
         """Name of the method."""
         return self.method.name
 
-    def fit(self, problem: Problem, seed: int) -> ScoredFit:
-        """Learns from all rows of a problem; see `problem.Method`."""
-        fitted = self.method.fit(problem, seed)
-        if find_missing_graphs(problem).all():
+    def fit(self, learning_task: LearningTask, seed: int) -> ScoredFit:
+        """Learns from all rows of a problem; see `learning_task.Method`."""
+        fitted = self.method.fit(learning_task, seed)
+        if find_missing_graphs(learning_task).all():
             return fitted
-        return FittedWithAndWithout(self.method, problem, seed, fitted)
+        return FittedWithAndWithout(self.method, learning_task, seed, fitted)
 
 
-def find_missing_graphs(problem: Problem) -> BoolArray:
+def find_missing_graphs(learning_task: LearningTask) -> BoolArray:
     """Tells for every row whether one of its jobs has no figure of a graph, shape (rows,)."""
-    rows = zip(problem.jobs, problem.others, strict=True)
+    rows = zip(learning_task.jobs, learning_task.others, strict=True)
     return np.array([not all(job.graph for job in (job, *others)) for job, others in rows], dtype=bool)
 
 
-def strip_graphs(problem: Problem) -> Problem:
+def strip_graphs(learning_task: LearningTask) -> LearningTask:
     """Returns the same rows as if nobody's graph were known."""
     return dataclasses.replace(
-        problem,
-        jobs=tuple(_without_graph(job) for job in problem.jobs),
-        others=tuple(tuple(_without_graph(other) for other in others) for others in problem.others),
+        learning_task,
+        jobs=tuple(_without_graph(job) for job in learning_task.jobs),
+        others=tuple(tuple(_without_graph(other) for other in others) for others in learning_task.others),
     )
 
 
@@ -150,7 +150,7 @@ def _without_graph(job: JobFacts) -> JobFacts:
     return dataclasses.replace(job, graph={})
 
 
-def _split(problem: Problem) -> tuple[IndexArray, IndexArray]:
+def _split(learning_task: LearningTask) -> tuple[IndexArray, IndexArray]:
     """Places of the rows with all graphs, and of the others."""
-    is_missing = find_missing_graphs(problem)
+    is_missing = find_missing_graphs(learning_task)
     return np.flatnonzero(~is_missing), np.flatnonzero(is_missing)

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from scipy.optimize import minimize, nnls
 
-from predictor_service.learning.problem import FloatArray
+from predictor_service.learning.learning_task import FloatArray
 
 _ROWS_PER_COEFFICIENT: Final = 4
 _USUAL_ERROR: Final = 0.3

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from predictor_service.learning.problem import FloatArray, JobFacts, Problem
+from predictor_service.learning.learning_task import FloatArray, JobFacts, LearningTask
 
 LABEL_VALUES_MAX: Final = 32
 """A label with more values is a name, not a category."""
@@ -38,11 +38,11 @@ class RawColumns:
         """Names of all columns in order."""
         return (*self.numbers, *(f"{name}={value}" for name, value in self.labels))
 
-    def table(self, problem: Problem) -> FloatArray:
+    def table(self, learning_task: LearningTask) -> FloatArray:
         """Returns shape (rows, columns); NaN where a row lacks a number."""
-        table = np.full((len(problem), len(self.numbers) + len(self.labels)), np.nan)
+        table = np.full((len(learning_task), len(self.numbers) + len(self.labels)), np.nan)
         place = {name: index for index, name in enumerate(self.numbers)}
-        for row, (numbers, labels) in enumerate(_rows(problem, self.with_graph)):
+        for row, (numbers, labels) in enumerate(_rows(learning_task, self.with_graph)):
             for name, value in numbers.items():
                 if name in place:
                     table[row, place[name]] = value
@@ -52,23 +52,23 @@ class RawColumns:
         return table
 
 
-def learn_columns(problem: Problem, level: str, *, with_graph: bool) -> RawColumns:
+def learn_columns(learning_task: LearningTask, level: str, *, with_graph: bool) -> RawColumns:
     """Chooses the columns that vary over the training rows.
 
     Args:
-        problem: Training rows.
-        level: What will be unseen, one of `problem.LEVELS`. A label whose every value occurs in one group only names
-            the group; it says nothing of an unseen one and is left out.
+        learning_task: Training rows.
+        level: What will be unseen, one of `learning_task.LEVELS`. A label whose every value occurs in one group only
+            names the group; it says nothing of an unseen one and is left out.
         with_graph: Whether to use our own graph features beside what the set publishes.
     """
     values: dict[str, set[float]] = defaultdict(set)
     groups_of: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for numbers, _ in _rows(problem, with_graph):
+    for numbers, _ in _rows(learning_task, with_graph):
         for name, value in numbers.items():
             if len(values[name]) < 2:
                 values[name].add(value)
     hides_groups = level != "random_pair"  # a held-out pair leaves both of its jobs seen
-    for job, others in zip(problem.jobs, problem.others, strict=True):
+    for job, others in zip(learning_task.jobs, learning_task.others, strict=True):
         for name, text, group in _labels_with_group(job, others, level if hides_groups else "job"):
             groups_of[name][text].add(group)
     numeric = sorted(name for name, seen in values.items() if len(seen) > 1)[:COLUMNS_MAX]
@@ -93,22 +93,22 @@ def _labels_with_group(job: JobFacts, others: Sequence[JobFacts], level: str) ->
             yield f"{prefix}{name}", text, str(getattr(each, attribute))
 
 
-def _rows(problem: Problem, with_graph: bool) -> Iterator[tuple[Mapping[str, float], Mapping[str, str]]]:
-    for job, others in zip(problem.jobs, problem.others, strict=True):
+def _rows(learning_task: LearningTask, with_graph: bool) -> Iterator[tuple[Mapping[str, float], Mapping[str, str]]]:
+    for job, others in zip(learning_task.jobs, learning_task.others, strict=True):
         numbers, labels = _job(job, with_graph)
         if not others:
             yield numbers, labels
             continue
-        beside = [_job(other, with_graph) for other in others]
+        co_located = [_job(other, with_graph) for other in others]
         yield (
             {
                 **{f"victim.{name}": value for name, value in numbers.items()},
-                **{f"other.{name}": value for name, value in _mean([each for each, _ in beside]).items()},
+                **{f"other.{name}": value for name, value in _mean([each for each, _ in co_located]).items()},
                 "others": float(len(others)),
             },
             {
                 **{f"victim.{name}": text for name, text in labels.items()},
-                **{f"other.{name}": text for name, text in beside[0][1].items()},
+                **{f"other.{name}": text for name, text in co_located[0][1].items()},
             },
         )
 

@@ -14,15 +14,15 @@ from typing import Protocol
 
 import numpy as np
 
-from predictor_service.learning.problem import FloatArray, Problem
+from predictor_service.learning.learning_task import FloatArray, LearningTask
 from predictor_service.selection.conformal import ConformalBounds, calibrate
-from predictor_service.selection.group_stretch import stretch_for_groups
+from predictor_service.selection.few_groups_factor import few_groups_factor
 
 
 class SpreadModel(Protocol):
     """Knows how uncertain it is."""
 
-    def spread(self, problem: Problem) -> FloatArray:
+    def spread(self, learning_task: LearningTask) -> FloatArray:
         """Standard deviation of ln(1 + slowdown) about the prediction, above 0, shape (rows,)."""
         ...
 
@@ -41,16 +41,16 @@ class PairBounds:
     parts: Sequence[ConformalBounds]
     model: SpreadModel | None
 
-    def half_width(self, pairs: Problem, confidence: float) -> FloatArray:
+    def half_width(self, pairs: LearningTask, confidence: float) -> FloatArray:
         """Half the width of the central interval of each pair, in ln(1 + slowdown), shape (rows,)."""
-        of_all = self.scores.half_width(confidence) * stretch_for_groups(self.scores.groups, confidence)
+        of_all = self.scores.half_width(confidence) * few_groups_factor(self.scores.groups, confidence)
         return self._spread(pairs) * max(of_all, *(part.half_width(confidence) for part in self.parts), 0.0)
 
-    def upper_offset(self, pairs: Problem, confidence: float) -> FloatArray:
+    def upper_offset(self, pairs: LearningTask, confidence: float) -> FloatArray:
         """What is added to a prediction so that this share of measured values stays below, shape (rows,)."""
         return self._spread(pairs) * self.scores.upper_offset(confidence)
 
-    def _spread(self, pairs: Problem) -> FloatArray:
+    def _spread(self, pairs: LearningTask) -> FloatArray:
         return np.ones(len(pairs)) if self.model is None else self.model.spread(pairs)
 
 

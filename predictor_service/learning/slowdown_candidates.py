@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
-from predictor_service.learning.problem import FloatArray, IndexArray, Problem
+from predictor_service.learning.learning_task import FloatArray, IndexArray, LearningTask
 from predictor_service.learning.raw_columns import RawColumns, learn_columns
 from predictor_service.learning.slowdown_kernel import ANY, FAMILY, JOB, SMOOTH
 from predictor_service.learning.slowdown_pairs import (
@@ -38,13 +38,13 @@ TARGET: Final = "slowdown"
 class PairModel(Protocol):
     """Something fitted."""
 
-    def predict(self, problem: Problem) -> FloatArray:
+    def predict(self, learning_task: LearningTask) -> FloatArray:
         """Slowdown ratios of rows with one job beside the victim, shape (rows,)."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Learned:
+class FittedCandidate:
     """A candidate that has learned.
 
     Attributes:
@@ -59,50 +59,52 @@ class Learned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Lesson:
+class TrainingSplit:
     """What candidates learn from.
 
     Attributes:
-        problem: Training rows with one job beside the victim.
+        learning_task: Training rows with one job beside the victim.
         folds: Which rows are held out to choose by.
         level: What will be unseen.
         seed: Of whatever is drawn.
     """
 
-    problem: Problem
+    learning_task: LearningTask
     folds: Sequence[Fold]
     level: str
     seed: int
 
 
-Candidate = Callable[[Lesson], Learned]
+Candidate = Callable[[TrainingSplit], FittedCandidate]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _MeanModel:
     value: float
 
-    def predict(self, problem: Problem) -> FloatArray:
-        return np.full(len(problem), self.value)
+    def predict(self, learning_task: LearningTask) -> FloatArray:
+        return np.full(len(learning_task), self.value)
 
 
-def learn_mean(lesson: Lesson) -> Learned:
+def learn_mean(training_split: TrainingSplit) -> FittedCandidate:
     """The mean of the training rows."""
-    measured = lesson.problem.measured
-    held_out = [np.full(len(fold.test), measured[fold.train].mean()) for fold in lesson.folds]
+    measured = training_split.learning_task.measured
+    held_out = [np.full(len(fold.test), measured[fold.train].mean()) for fold in training_split.folds]
     model = _MeanModel(float(measured.mean()))
-    return Learned(held_out=np.concatenate(held_out) if held_out else np.zeros(0), model=model)
+    return FittedCandidate(held_out=np.concatenate(held_out) if held_out else np.zeros(0), model=model)
 
 
-def learn_untuned_trees(lesson: Lesson) -> Learned:
+def learn_untuned_trees(training_split: TrainingSplit) -> FittedCandidate:
     """What everybody tries first, see `untuned_trees`."""
 
-    def fit(problem: Problem) -> PairModel:
-        return fit_untuned_trees(problem, lesson.level, lesson.seed)
+    def fit(learning_task: LearningTask) -> PairModel:
+        return fit_untuned_trees(learning_task, training_split.level, training_split.seed)
 
-    problem = lesson.problem
-    held_out = [fit(problem.subset(fold.train)).predict(problem.subset(fold.test)) for fold in lesson.folds]
-    return Learned(held_out=np.concatenate(held_out), model=fit(problem))
+    learning_task = training_split.learning_task
+    held_out = [
+        fit(learning_task.subset(fold.train)).predict(learning_task.subset(fold.test)) for fold in training_split.folds
+    ]
+    return FittedCandidate(held_out=np.concatenate(held_out), model=fit(learning_task))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,32 +114,32 @@ class ProcessModel:
     process: FittedProcess
     scale: JobScale
 
-    def predict(self, problem: Problem) -> FloatArray:
+    def predict(self, learning_task: LearningTask) -> FloatArray:
         """See `PairModel`."""
-        return self._by_chunks(problem, self.process.predict)
+        return self._by_chunks(learning_task, self.process.predict)
 
-    def spread(self, problem: Problem) -> FloatArray:
+    def spread(self, learning_task: LearningTask) -> FloatArray:
         """Standard deviation of what is measured about what is predicted, in the learned scale, shape (rows,)."""
-        return self._by_chunks(problem, self.process.spread)
+        return self._by_chunks(learning_task, self.process.spread)
 
-    def _by_chunks(self, problem: Problem, answer: Callable[[PairRows], FloatArray]) -> FloatArray:
+    def _by_chunks(self, learning_task: LearningTask, answer: Callable[[PairRows], FloatArray]) -> FloatArray:
         """Every row may name two jobs of its own: the table of how alike jobs are must not grow with the rows."""
-        starts = range(0, len(problem), _CHUNK_ROWS)
-        chunks = [problem.subset(range(start, min(start + _CHUNK_ROWS, len(problem)))) for start in starts]
+        starts = range(0, len(learning_task), _CHUNK_ROWS)
+        chunks = [learning_task.subset(range(start, min(start + _CHUNK_ROWS, len(learning_task)))) for start in starts]
         return np.concatenate([np.zeros(0), *(answer(build_pair_rows(chunk, self.scale)) for chunk in chunks)])
 
 
 def process_candidate(form: ProcessForm) -> Candidate:
     """A candidate that is a Gaussian process of a form; it learns from `slowdown_process.ROWS_MAX` rows at most."""
 
-    def learn(lesson: Lesson) -> Learned:
-        scale = learn_job_scale(collect_jobs(lesson.problem))
+    def learn(training_split: TrainingSplit) -> FittedCandidate:
+        scale = learn_job_scale(collect_jobs(training_split.learning_task))
         scale = scale if form.columns is None else scale.keep(form.columns)
-        seen = draw_rows(len(lesson.problem), lesson.seed)
-        known = lesson.problem.subset(seen)
+        seen = draw_rows(len(training_split.learning_task), training_split.seed)
+        known = training_split.learning_task.subset(seen)
         model = ProcessModel(fit_process(form, build_pair_rows(known, scale), known.measured), scale)
-        held_out = [_leave_out(model, lesson.problem, seen, fold.test) for fold in lesson.folds]
-        return Learned(
+        held_out = [_leave_out(model, training_split.learning_task, seen, fold.test) for fold in training_split.folds]
+        return FittedCandidate(
             held_out=np.concatenate([values for values, _ in held_out]),
             model=model,
             spread=np.concatenate([spread for _, spread in held_out]),
@@ -147,13 +149,13 @@ def process_candidate(form: ProcessForm) -> Candidate:
 
 
 def _leave_out(
-    model: ProcessModel, problem: Problem, seen: IndexArray, test: IndexArray
+    model: ProcessModel, learning_task: LearningTask, seen: IndexArray, test: IndexArray
 ) -> tuple[FloatArray, FloatArray]:
     """Slowdown ratios and standard deviations of held-out rows, by the process as if it had seen none of them.
 
     Args:
         model: Fitted on the rows `seen` of the problem.
-        problem: All rows.
+        learning_task: All rows.
         seen: Ascending.
         test: Rows that are held out, whether the process has seen them or not.
     """
@@ -162,7 +164,7 @@ def _leave_out(
     values, spread = np.empty(len(test)), np.empty(len(test))
     values[is_seen], spread[is_seen] = model.process.leave_out(places), model.process.leave_out_spread(places)
     if not is_seen.all():
-        rest, others = ProcessModel(model.process.without(places), model.scale), problem.subset(test[~is_seen])
+        rest, others = ProcessModel(model.process.without(places), model.scale), learning_task.subset(test[~is_seen])
         values[~is_seen], spread[~is_seen] = rest.predict(others), rest.spread(others)
     return values, spread
 
@@ -184,24 +186,24 @@ class PairColumns:
     raw: RawColumns | None
     middle: FloatArray
 
-    def table(self, problem: Problem) -> FloatArray:
+    def table(self, learning_task: LearningTask) -> FloatArray:
         """Returns shape (rows, columns), finite."""
-        rows = build_pair_rows(problem, self.scale)
+        rows = build_pair_rows(learning_task, self.scale)
         parts = [rows.line_columns(), _step_ratio(rows, self.scale)]
         if self.raw is not None:
-            parts.append(_fill(self.raw.table(problem), self.middle))
+            parts.append(_fill(self.raw.table(learning_task), self.middle))
         table = np.hstack(parts)
         # Where nothing tells pairs apart, one column of zeros stands for the pair: regressors want at least one.
-        return table if table.shape[1] else np.zeros((len(problem), 1))
+        return table if table.shape[1] else np.zeros((len(learning_task), 1))
 
 
-def learn_pair_columns(problem: Problem, level: str, *, with_raw: bool) -> PairColumns:
+def learn_pair_columns(learning_task: LearningTask, level: str, *, with_raw: bool) -> PairColumns:
     """Learns the columns of training rows."""
-    scale = learn_job_scale(collect_jobs(problem))
+    scale = learn_job_scale(collect_jobs(learning_task))
     if not with_raw:
         return PairColumns(scale=scale, raw=None, middle=np.zeros(0))
-    raw = learn_columns(problem, level, with_graph=True)
-    table = raw.table(problem)
+    raw = learn_columns(learning_task, level, with_graph=True)
+    table = raw.table(learning_task)
     known = [column[np.isfinite(column)] for column in table.T]
     middle = np.array([np.median(column) if len(column) else 0.0 for column in known])
     return PairColumns(scale=scale, raw=raw, middle=middle)
@@ -224,8 +226,8 @@ class _ColumnModel:
     columns: PairColumns
     regressor: Any
 
-    def predict(self, problem: Problem) -> FloatArray:
-        values = self.regressor.predict(self.columns.table(problem))
+    def predict(self, learning_task: LearningTask) -> FloatArray:
+        values = self.regressor.predict(self.columns.table(learning_task))
         return from_learned_scale(TARGET, np.asarray(values, dtype=np.float64))
 
 
@@ -237,15 +239,18 @@ def column_candidate(build: Callable[[int], Any], *, with_raw: bool) -> Candidat
         with_raw: Whether it also sees what the set publishes; not for those that many columns mislead.
     """
 
-    def learn(lesson: Lesson) -> Learned:
-        columns = learn_pair_columns(lesson.problem, lesson.level, with_raw=with_raw)
-        table, encoded = columns.table(lesson.problem), to_learned_scale(TARGET, lesson.problem.measured)
+    def learn(training_split: TrainingSplit) -> FittedCandidate:
+        columns = learn_pair_columns(training_split.learning_task, training_split.level, with_raw=with_raw)
+        table, encoded = (
+            columns.table(training_split.learning_task),
+            to_learned_scale(TARGET, training_split.learning_task.measured),
+        )
         held_out = [
-            np.asarray(build(lesson.seed).fit(table[fold.train], encoded[fold.train]).predict(table[fold.test]))
-            for fold in lesson.folds
+            np.asarray(build(training_split.seed).fit(table[fold.train], encoded[fold.train]).predict(table[fold.test]))
+            for fold in training_split.folds
         ]
-        model = _ColumnModel(columns, build(lesson.seed).fit(table, encoded))
-        return Learned(held_out=from_learned_scale(TARGET, np.concatenate(held_out)), model=model)
+        model = _ColumnModel(columns, build(training_split.seed).fit(table, encoded))
+        return FittedCandidate(held_out=from_learned_scale(TARGET, np.concatenate(held_out)), model=model)
 
     return learn
 
@@ -323,9 +328,13 @@ WAIT_CANDIDATES: Final[Mapping[str, Candidate]] = {
 """They join where it is known how much of the time the jobs leave the device idle; elsewhere they would be copies."""
 
 
-def list_candidates(lesson: Lesson) -> Mapping[str, Candidate]:
+def list_candidates(training_split: TrainingSplit) -> Mapping[str, Candidate]:
     """Everything that can learn this lesson."""
-    jobs = (job for row in zip(lesson.problem.jobs, lesson.problem.others, strict=True) for job in (row[0], *row[1]))
+    jobs = (
+        job
+        for row in zip(training_split.learning_task.jobs, training_split.learning_task.others, strict=True)
+        for job in (row[0], *row[1])
+    )
     shares = [job.solo.utilization_ratio for job in jobs]
     leave_idle = [share is not None and share < 1.0 - _IDLE_MIN for share in shares]
     return {**CANDIDATES, **WAIT_CANDIDATES} if any(leave_idle) and None not in shares else CANDIDATES

@@ -8,19 +8,19 @@ from typing import Final
 
 import numpy as np
 
-from predictor_service.learning.problem import IndexArray, Problem
+from predictor_service.learning.learning_task import IndexArray, LearningTask
 from predictor_service.selection.folds import Fold
 
 FOLDS_MAX: Final = 6
 _FINER: Final = ("device", "family", "architecture", "job", "random_pair")
 
 
-def inner_folds(problem: Problem, level: str, shots: int, seed: int) -> tuple[str, list[Fold]]:
+def inner_folds(learning_task: LearningTask, level: str, shots: int, seed: int) -> tuple[str, list[Fold]]:
     """Splits training rows as the rows to come will be split off.
 
     Args:
-        problem: Training rows, each of one victim and one other job.
-        level: What will be unseen, one of `problem.LEVELS`.
+        learning_task: Training rows, each of one victim and one other job.
+        level: What will be unseen, one of `learning_task.LEVELS`.
         shots: Pairs that will have been observed of every new job.
         seed: Of the order in which groups are dealt out.
 
@@ -29,23 +29,23 @@ def inner_folds(problem: Problem, level: str, shots: int, seed: int) -> tuple[st
         trained on. No folds when no level has two groups.
     """
     for finer in _FINER[_FINER.index(level) :]:
-        groups = problem.groups(finer)
+        groups = learning_task.groups(finer)
         names = sorted(frozenset[str]().union(*groups))
         order = [names[place] for place in np.random.default_rng(seed).permutation(len(names))]
         parts = [set(order[start::FOLDS_MAX]) for start in range(min(FOLDS_MAX, len(order)))]
-        folds = [fold for part in parts if (fold := _fold(problem, groups, part, shots, seed)) is not None]
+        folds = [fold for part in parts if (fold := _fold(learning_task, groups, part, shots, seed)) is not None]
         if len(folds) >= 2:
             return finer, folds
     return level, []
 
 
 def observe_pairs(
-    problem: Problem, new_rows: IndexArray, known_jobs: Collection[str], shots: int, seed: int
+    learning_task: LearningTask, new_rows: IndexArray, known_jobs: Collection[str], shots: int, seed: int
 ) -> IndexArray:
     """Chooses the first co-locations of every new job: it runs beside known jobs, and both are measured.
 
     Args:
-        problem: All rows.
+        learning_task: All rows.
         new_rows: Rows with a new job.
         known_jobs: Keys of the jobs that are not new.
         shots: Co-locations of each new job.
@@ -56,7 +56,7 @@ def observe_pairs(
     """
     rows_of: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for row in new_rows:
-        victim, others = problem.jobs[int(row)].job_key, problem.others[int(row)]
+        victim, others = learning_task.jobs[int(row)].job_key, learning_task.others[int(row)]
         for new, partner in ((victim, others[0].job_key), (others[0].job_key, victim)):
             if new not in known_jobs and partner in known_jobs:
                 rows_of[new][partner].append(int(row))
@@ -69,14 +69,16 @@ def observe_pairs(
     return np.array(sorted(observed), dtype=np.intp)
 
 
-def _fold(problem: Problem, groups: Sequence[frozenset[str]], part: set[str], shots: int, seed: int) -> Fold | None:
+def _fold(
+    learning_task: LearningTask, groups: Sequence[frozenset[str]], part: set[str], shots: int, seed: int
+) -> Fold | None:
     held_out = np.array([not part.isdisjoint(members) for members in groups])
     test, train = np.flatnonzero(held_out), np.flatnonzero(~held_out)
     if not len(test) or not len(train):
         return None
     if shots:
-        rows = problem.subset(train)
+        rows = learning_task.subset(train)
         known = {job.job_key for job in (*rows.jobs, *(other for others in rows.others for other in others))}
-        observed = observe_pairs(problem, test, known, shots, seed)
+        observed = observe_pairs(learning_task, test, known, shots, seed)
         test, train = np.setdiff1d(test, observed), np.union1d(train, observed)
     return Fold(train, test) if len(test) else None

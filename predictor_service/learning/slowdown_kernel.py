@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from predictor_service.learning.problem import FloatArray, IndexArray
+from predictor_service.learning.learning_task import FloatArray, IndexArray
 from predictor_service.learning.slowdown_pairs import JobSet, PairRows
 
 ANY: Final = "any"

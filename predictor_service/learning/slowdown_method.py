@@ -17,22 +17,22 @@ import numpy as np
 
 from predictor_service.errors import TrainingDataError
 from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
-from predictor_service.learning.problem import CandidateResult, FloatArray, Forecast, IndexArray, Problem
+from predictor_service.learning.learning_task import CandidateResult, FloatArray, Forecast, IndexArray, LearningTask
+from predictor_service.learning.multiway_colocation import compose_multiway_slowdowns, pair_up
 from predictor_service.learning.slowdown_bounds import PairBounds, learn_pair_bounds
 from predictor_service.learning.slowdown_candidates import (
     FEW_ROWS_CANDIDATES,
     TARGET,
     Candidate,
-    Learned,
-    Lesson,
+    FittedCandidate,
     PairColumns,
     PairModel,
     ProcessModel,
+    TrainingSplit,
     learn_mean,
     learn_pair_columns,
     list_candidates,
 )
-from predictor_service.learning.slowdown_crowds import compose_crowds, pair_up
 from predictor_service.learning.slowdown_folds import inner_folds
 from predictor_service.selection.domain import TrainingDomain, learn_domain
 
@@ -57,8 +57,8 @@ class _Blend:
     members: Sequence[PairModel]
     weights: FloatArray
 
-    def predict(self, problem: Problem) -> FloatArray:
-        return _blend([member.predict(problem) for member in self.members], self.weights)
+    def predict(self, learning_task: LearningTask) -> FloatArray:
+        return _blend([member.predict(learning_task) for member in self.members], self.weights)
 
 
 def _blend(predictions: Sequence[FloatArray], weights: FloatArray) -> FloatArray:
@@ -68,7 +68,7 @@ def _blend(predictions: Sequence[FloatArray], weights: FloatArray) -> FloatArray
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FittedSlowdown:
-    """What was learned; see `problem.FittedMethod`.
+    """What was learned; see `learning_task.FittedMethod`.
 
     Attributes:
         selected: Name of the winner.
@@ -86,27 +86,30 @@ class FittedSlowdown:
     columns: PairColumns
     domain: TrainingDomain
 
-    def predict(self, problem: Problem) -> Forecast:
-        """Predicts every row with an interval; see `problem.FittedMethod`."""
-        pairs, row_of_pair = pair_up(problem)
-        value = compose_crowds(problem, self.models[self.selected].predict(pairs), row_of_pair)
+    def predict(self, learning_task: LearningTask) -> Forecast:
+        """Predicts every row with an interval; see `learning_task.FittedMethod`."""
+        pairs, row_of_pair = pair_up(learning_task)
+        value = compose_multiway_slowdowns(learning_task, self.models[self.selected].predict(pairs), row_of_pair)
         learned = to_learned_scale(TARGET, value)
-        half_width = _widest(self.bounds.half_width(pairs, 0.9), row_of_pair, len(problem))
-        upper = _widest(self.bounds.upper_offset(pairs, 0.99), row_of_pair, len(problem))
+        half_width = _widest(self.bounds.half_width(pairs, 0.9), row_of_pair, len(learning_task))
+        upper = _widest(self.bounds.upper_offset(pairs, 0.99), row_of_pair, len(learning_task))
         return Forecast(
             value=value,
             lower_90=from_learned_scale(TARGET, learned - half_width),
             upper_90=from_learned_scale(TARGET, learned + half_width),
             upper_99=from_learned_scale(TARGET, learned + np.maximum(upper, half_width)),
-            in_domain=_every(self._pairs_in_domain(pairs), row_of_pair, len(problem)),
+            in_domain=_every(self._pairs_in_domain(pairs), row_of_pair, len(learning_task)),
         )
 
-    def predict_each(self, problem: Problem) -> Mapping[str, FloatArray]:
+    def predict_each(self, learning_task: LearningTask) -> Mapping[str, FloatArray]:
         """Predictions of every candidate by name, for the scored table of an evaluation."""
-        pairs, row_of_pair = pair_up(problem)
-        return {name: compose_crowds(problem, model.predict(pairs), row_of_pair) for name, model in self.models.items()}
+        pairs, row_of_pair = pair_up(learning_task)
+        return {
+            name: compose_multiway_slowdowns(learning_task, model.predict(pairs), row_of_pair)
+            for name, model in self.models.items()
+        }
 
-    def _pairs_in_domain(self, pairs: Problem) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    def _pairs_in_domain(self, pairs: LearningTask) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         return self.domain.contains(self.columns.table(pairs).astype(np.float32))
 
 
@@ -130,7 +133,7 @@ class SlowdownMethod:
     """See the module.
 
     Attributes:
-        level: What will be unseen, one of `problem.LEVELS`; inner folds hold out the same.
+        level: What will be unseen, one of `learning_task.LEVELS`; inner folds hold out the same.
         shots: Pairs that will have been observed of every new job.
         name: For the report.
     """
@@ -139,51 +142,54 @@ class SlowdownMethod:
     shots: int = 0
     name: str = "cotenant"
 
-    def fit(self, problem: Problem, seed: int) -> FittedSlowdown:
-        """Learns from the rows with one job beside the victim; see `problem.Method`."""
-        lesson, level = self._lesson(problem, seed)
-        learned = {name: candidate(lesson) for name, candidate in _choice(lesson).items()}
-        tested = np.concatenate([fold.test for fold in lesson.folds] or [np.zeros(0, dtype=np.intp)])
-        measured = lesson.problem.measured[tested]
-        ranks = _relative_errors(learned, measured, [len(fold.test) for fold in lesson.folds])
+    def fit(self, learning_task: LearningTask, seed: int) -> FittedSlowdown:
+        """Learns from the rows with one job beside the victim; see `learning_task.Method`."""
+        training_split, level = self._training_split(learning_task, seed)
+        learned = {name: candidate(training_split) for name, candidate in _choice(training_split).items()}
+        tested = np.concatenate([fold.test for fold in training_split.folds] or [np.zeros(0, dtype=np.intp)])
+        measured = training_split.learning_task.measured[tested]
+        ranks = _relative_errors(learned, measured, [len(fold.test) for fold in training_split.folds])
         results = _results(learned, measured, ranks)
         winner = results[0].name
         if len(learned) > 1:
             winner, learned[BLEND] = BLEND, _weigh(learned, ranks)
             results = (*_results({BLEND: learned[BLEND]}, measured, {BLEND: 0.0}), *results)
         residuals = to_learned_scale(TARGET, measured) - to_learned_scale(TARGET, learned[winner].held_out)
-        groups = lesson.problem.groups(level)
-        columns = learn_pair_columns(lesson.problem, level, with_raw=False)
-        table = columns.table(lesson.problem).astype(np.float32)
+        groups = training_split.learning_task.groups(level)
+        columns = learn_pair_columns(training_split.learning_task, level, with_raw=False)
+        table = columns.table(training_split.learning_task).astype(np.float32)
         return FittedSlowdown(
             selected=winner,
             candidates=results,
             models={name: each.model for name, each in learned.items()},
-            bounds=_bounds(lesson, learned, residuals, _count(groups)),
+            bounds=_bounds(training_split, learned, residuals, _count(groups)),
             columns=columns,
             domain=learn_domain(table, groups),
         )
 
-    def _lesson(self, problem: Problem, seed: int) -> tuple[Lesson, str]:
-        single = np.flatnonzero([len(others) == 1 for others in problem.others])
+    def _training_split(self, learning_task: LearningTask, seed: int) -> tuple[TrainingSplit, str]:
+        single = np.flatnonzero([len(others) == 1 for others in learning_task.others])
         if not len(single):
             raise TrainingDataError(
-                f"none of {len(problem)} rows has exactly one job beside the victim", remedy="measure jobs in pairs"
+                f"none of {len(learning_task)} rows has exactly one job beside the victim",
+                remedy="measure jobs in pairs",
             )
         if len(single) > ROWS_MAX:
             single = np.sort(np.random.default_rng(seed).choice(single, ROWS_MAX, replace=False))
-        pairs = problem.subset(single)
+        pairs = learning_task.subset(single)
         level, folds = inner_folds(pairs, self.level, self.shots, seed)
-        return Lesson(problem=pairs, folds=folds, level=level, seed=seed), level
+        return TrainingSplit(learning_task=pairs, folds=folds, level=level, seed=seed), level
 
 
-def _choice(lesson: Lesson) -> Mapping[str, Candidate]:
-    if not lesson.folds:
+def _choice(training_split: TrainingSplit) -> Mapping[str, Candidate]:
+    if not training_split.folds:
         return {MEAN: learn_mean}
-    return list_candidates(lesson) if len(lesson.problem) >= ROWS_MIN else FEW_ROWS_CANDIDATES
+    return list_candidates(training_split) if len(training_split.learning_task) >= ROWS_MIN else FEW_ROWS_CANDIDATES
 
 
-def _relative_errors(learned: Mapping[str, Learned], measured: FloatArray, sizes: Sequence[int]) -> Mapping[str, float]:
+def _relative_errors(
+    learned: Mapping[str, FittedCandidate], measured: FloatArray, sizes: Sequence[int]
+) -> Mapping[str, float]:
     """Error of each candidate over the mean predictor's, as the mean logarithm over folds; 0 without folds."""
     if not sizes:
         return dict.fromkeys(learned, 0.0)
@@ -195,19 +201,19 @@ def _relative_errors(learned: Mapping[str, Learned], measured: FloatArray, sizes
     }
 
 
-def _weigh(learned: Mapping[str, Learned], ranks: Mapping[str, float]) -> Learned:
+def _weigh(learned: Mapping[str, FittedCandidate], ranks: Mapping[str, float]) -> FittedCandidate:
     best = sorted(ranks, key=lambda name: ranks[name])[:_BLENDED_MAX]
     excess = np.array([np.expm1(ranks[name] - ranks[best[0]]) for name in best])
     weights = np.exp(-excess / _EXCESS_SCALE)
     weights /= weights.sum()
-    return Learned(
+    return FittedCandidate(
         held_out=_blend([learned[name].held_out for name in best], weights),
         model=_Blend([learned[name].model for name in best], weights),
     )
 
 
 def _results(
-    learned: Mapping[str, Learned], measured: FloatArray, ranks: Mapping[str, float]
+    learned: Mapping[str, FittedCandidate], measured: FloatArray, ranks: Mapping[str, float]
 ) -> tuple[CandidateResult, ...]:
     """The scored table in the order of the ranks."""
     return tuple(
@@ -219,19 +225,21 @@ def _results(
     )
 
 
-def _bounds(lesson: Lesson, learned: Mapping[str, Learned], residuals: FloatArray, groups: int) -> PairBounds:
+def _bounds(
+    training_split: TrainingSplit, learned: Mapping[str, FittedCandidate], residuals: FloatArray, groups: int
+) -> PairBounds:
     """Without folds the rows' own spread about their mean stands in for the residuals."""
     if not len(residuals):
-        return learn_pair_bounds(_spread_of(lesson.problem), (), groups)
-    sizes = [len(fold.test) for fold in lesson.folds]
+        return learn_pair_bounds(_spread_of(training_split.learning_task), (), groups)
+    sizes = [len(fold.test) for fold in training_split.folds]
     uncertain = learned.get(SPREAD_FORM)
     if uncertain is None or not isinstance(uncertain.model, ProcessModel):
         return learn_pair_bounds(residuals, sizes, groups)
     return learn_pair_bounds(residuals, sizes, groups, uncertain.model, uncertain.spread)
 
 
-def _spread_of(problem: Problem) -> FloatArray:
-    encoded = to_learned_scale(TARGET, problem.measured)
+def _spread_of(learning_task: LearningTask) -> FloatArray:
+    encoded = to_learned_scale(TARGET, learning_task.measured)
     return np.asarray(encoded - encoded.mean()) if len(encoded) else np.zeros(1)
 
 

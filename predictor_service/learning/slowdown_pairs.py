@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from predictor_service.learning.problem import FloatArray, IndexArray, JobFacts, Problem
+from predictor_service.learning.learning_task import FloatArray, IndexArray, JobFacts, LearningTask
 
 STEP: Final = "log_step_ms"
 UTILIZATION: Final = "utilization_ratio"
@@ -169,9 +169,13 @@ def name_job(job: JobFacts) -> str:
     return f"{job.device}|{job.labels.get('campaign', '')}|{job.job_key}"
 
 
-def collect_jobs(problem: Problem) -> list[JobFacts]:
+def collect_jobs(learning_task: LearningTask) -> list[JobFacts]:
     """Distinct jobs of a problem, by name."""
-    jobs = {name_job(job): job for row in zip(problem.jobs, problem.others, strict=True) for job in (row[0], *row[1])}
+    jobs = {
+        name_job(job): job
+        for row in zip(learning_task.jobs, learning_task.others, strict=True)
+        for job in (row[0], *row[1])
+    }
     return [jobs[name] for name in sorted(jobs)]
 
 
@@ -188,13 +192,13 @@ def build_job_set(jobs: Sequence[JobFacts], scale: JobScale) -> JobSet:
     )
 
 
-def build_pair_rows(problem: Problem, scale: JobScale) -> PairRows:
+def build_pair_rows(learning_task: LearningTask, scale: JobScale) -> PairRows:
     """Builds one row per victim and job beside it; a victim beside three jobs has three rows, in order."""
-    jobs = collect_jobs(problem)
+    jobs = collect_jobs(learning_task)
     place = {name_job(job): index for index, job in enumerate(jobs)}
     pairs = [
         (place[name_job(job)], place[name_job(other)])
-        for job, others in zip(problem.jobs, problem.others, strict=True)
+        for job, others in zip(learning_task.jobs, learning_task.others, strict=True)
         for other in others
     ]
     indices = np.array(pairs, dtype=np.intp).reshape(len(pairs), 2)

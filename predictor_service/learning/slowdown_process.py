@@ -26,7 +26,7 @@ import numpy as np
 from scipy.linalg import lapack
 from scipy.optimize import minimize
 
-from predictor_service.learning.problem import FloatArray, IndexArray
+from predictor_service.learning.learning_task import FloatArray, IndexArray
 from predictor_service.learning.slowdown_kernel import PairKernel, Part
 from predictor_service.learning.slowdown_pairs import PairRows
 

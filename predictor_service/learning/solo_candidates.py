@@ -18,7 +18,7 @@ from sklearn.linear_model import RidgeCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from predictor_service.learning.problem import FloatArray
+from predictor_service.learning.learning_task import FloatArray
 
 CONSTANT: Final = "constant"
 """Physics times one factor."""

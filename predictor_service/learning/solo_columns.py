@@ -14,12 +14,12 @@ from typing import Final
 import numpy as np
 
 from predictor_service.features.batch_figures import figures_at
-from predictor_service.learning.problem import FloatArray, Problem
+from predictor_service.learning.analytical_estimate import LOG_TARGETS
+from predictor_service.learning.learning_task import FloatArray, LearningTask
 from predictor_service.learning.raw_columns import RawColumns, learn_columns
-from predictor_service.learning.solo_physics import LOG_TARGETS
 
 _SIZE_RATIO_MIN: Final = 30.0
-_ANCHOR_CORRELATION_MIN: Final = 0.6
+_ESTIMATE_CORRELATION_MIN: Final = 0.6
 _SHARES_MAX: Final = 24
 
 
@@ -42,38 +42,40 @@ class SoloColumns:
         """Places of the columns that no graph figure is in."""
         return tuple(place for place, name in enumerate(self.raw.names) if not name.startswith("graph."))
 
-    def table(self, problem: Problem, anchor: FloatArray) -> FloatArray:
+    def table(self, learning_task: LearningTask, analytical_estimate: FloatArray) -> FloatArray:
         """Returns shape (rows, columns), finite.
 
         Args:
-            problem: Any rows, as `at_batches` returns them.
-            anchor: What physics says of them, above 0, shape (rows,).
+            learning_task: Any rows, as `at_batches` returns them.
+            analytical_estimate: What physics says of them, above 0, shape (rows,).
         """
-        figures = self.raw.table(problem)
+        figures = self.raw.table(learning_task)
         filled = _as_logarithms(np.where(np.isfinite(figures), figures, self.middle))
-        log_anchor = np.log(anchor)[:, None]
-        return np.hstack([filled, log_anchor, filled[:, list(self.shares)] - log_anchor])
+        log_analytical_estimate = np.log(analytical_estimate)[:, None]
+        return np.hstack([filled, log_analytical_estimate, filled[:, list(self.shares)] - log_analytical_estimate])
 
 
-def at_batches(problem: Problem) -> Problem:
+def at_batches(learning_task: LearningTask) -> LearningTask:
     """Puts the graph figures of every job at its batch; the problem itself stays as it is."""
-    jobs = tuple(dataclasses.replace(job, graph=figures_at(job.graph, job.micro_batch_size)) for job in problem.jobs)
-    return dataclasses.replace(problem, jobs=jobs)
+    jobs = tuple(
+        dataclasses.replace(job, graph=figures_at(job.graph, job.micro_batch_size)) for job in learning_task.jobs
+    )
+    return dataclasses.replace(learning_task, jobs=jobs)
 
 
-def learn_solo_columns(problem: Problem, level: str, anchor: FloatArray) -> SoloColumns:
+def learn_solo_columns(learning_task: LearningTask, level: str, analytical_estimate: FloatArray) -> SoloColumns:
     """Chooses columns.
 
     Args:
-        problem: Training rows, as `at_batches` returns them.
-        level: What will be unseen, one of `problem.LEVELS`.
-        anchor: What physics says of the rows, shape (rows,).
+        learning_task: Training rows, as `at_batches` returns them.
+        level: What will be unseen, one of `learning_task.LEVELS`.
+        analytical_estimate: What physics says of the rows, shape (rows,).
     """
-    raw = learn_columns(problem, level, with_graph=True)
-    figures = raw.table(problem)
+    raw = learn_columns(learning_task, level, with_graph=True)
+    figures = raw.table(learning_task)
     middle = np.array([_median(column) for column in figures.T])
     filled = np.where(np.isfinite(figures), figures, middle)
-    shares = _sizes_like(filled, anchor) if problem.target in LOG_TARGETS else ()
+    shares = _sizes_like(filled, analytical_estimate) if learning_task.target in LOG_TARGETS else ()
     return SoloColumns(raw=raw, shares=shares, middle=middle)
 
 
@@ -86,15 +88,15 @@ def _as_logarithms(values: FloatArray) -> FloatArray:
     return np.asarray(np.sign(values) * np.log1p(np.abs(values)))
 
 
-def _sizes_like(figures: FloatArray, anchor: FloatArray) -> tuple[int, ...]:
+def _sizes_like(figures: FloatArray, analytical_estimate: FloatArray) -> tuple[int, ...]:
     """Places of positive columns that span orders of magnitude and grow with the anchor, most alike first."""
-    if len(anchor) < 3 or anchor.max() <= anchor.min():
+    if len(analytical_estimate) < 3 or analytical_estimate.max() <= analytical_estimate.min():
         return ()
-    log_anchor = np.log(anchor)
+    log_analytical_estimate = np.log(analytical_estimate)
     alike = []
     for place, column in enumerate(figures.T):
         if column.min() > 0 and column.max() > _SIZE_RATIO_MIN * column.min():
-            correlation = float(np.corrcoef(np.log(column), log_anchor)[0, 1])
-            if correlation > _ANCHOR_CORRELATION_MIN:
+            correlation = float(np.corrcoef(np.log(column), log_analytical_estimate)[0, 1])
+            if correlation > _ESTIMATE_CORRELATION_MIN:
                 alike.append((-correlation, place))
     return tuple(place for _, place in sorted(alike)[:_SHARES_MAX])

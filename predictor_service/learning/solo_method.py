@@ -12,13 +12,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from predictor_service.learning.analytical_estimate import fit_analytical_model, largest_possible
 from predictor_service.learning.candidate_weights import mix_answers, weigh_candidates
 from predictor_service.learning.failed_runs import find_failed_runs
-from predictor_service.learning.problem import CandidateResult, FloatArray, Forecast, Problem
+from predictor_service.learning.learning_task import CandidateResult, FloatArray, Forecast, LearningTask
 from predictor_service.learning.solo_candidates import CANDIDATES, CONSTANT, UNTUNED
 from predictor_service.learning.solo_columns import at_batches
 from predictor_service.learning.solo_models import SoloModels, fit_models, hold_out
-from predictor_service.learning.solo_physics import fit_physics, largest_possible
 from predictor_service.selection.domain import TrainingDomain, learn_domain
 from predictor_service.selection.folds import Fold, grouped_folds
 from predictor_service.selection.local_bounds import BRIEF, THOROUGH, LocalBounds, SpreadSearch, learn_bounds
@@ -84,20 +84,20 @@ class LearnedRows:
     blend: Blend
     held_out: HeldOut
 
-    def decode_each(self, problem: Problem) -> Mapping[str, FloatArray]:
+    def decode_each(self, learning_task: LearningTask) -> Mapping[str, FloatArray]:
         """What the blend and every candidate answer, in the target's unit."""
-        each = self.models.decode_each(problem)
-        return each if len(each) == 1 else {BLEND: self.answer(problem, self.blend).value, **each}
+        each = self.models.decode_each(learning_task)
+        return each if len(each) == 1 else {BLEND: self.answer(learning_task, self.blend).value, **each}
 
-    def answer(self, problem: Problem, blend: Blend) -> Answer:
+    def answer(self, learning_task: LearningTask, blend: Blend) -> Answer:
         """What one of the blends answers, with its intervals."""
-        anchor = self.models.physics.anchor(problem)
-        table = self.models.table(problem)
-        value = mix_answers(self.models.encode_each(problem), blend.weights)
+        analytical_estimate = self.models.analytical_model.analytical_estimate(learning_task)
+        table = self.models.table(learning_task)
+        value = mix_answers(self.models.encode_each(learning_task), blend.weights)
         half_width = blend.bounds.interval(table, 0.9)
         upper = value + np.maximum(blend.bounds.upper(table, _PROMISED), half_width)
         ends = (value - half_width, value, value + half_width, upper)
-        return Answer(*(self.models.physics.decode(end, anchor) for end in ends))
+        return Answer(*(self.models.analytical_model.decode(end, analytical_estimate) for end in ends))
 
 
 class Answer(NamedTuple):
@@ -111,7 +111,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FittedSolo:
-    """What was learned; see `problem.FittedMethod`.
+    """What was learned; see `learning_task.FittedMethod`.
 
     Attributes:
         measured: What all rows taught: the best guess at what will be measured, failed runs included.
@@ -135,23 +135,23 @@ class FittedSolo:
         """Scored table, best first."""
         return self.measured.candidates
 
-    def predict(self, problem: Problem) -> Forecast:
-        """Predicts every row with intervals; see `problem.FittedMethod`."""
-        problem = at_batches(problem)
-        answer = self.measured.answer(problem, self.measured.blend)
-        promise = self.sound.answer(problem, self.promise)
-        upper_99 = np.maximum(promise.value, np.minimum(promise.upper_99, largest_possible(problem)))
+    def predict(self, learning_task: LearningTask) -> Forecast:
+        """Predicts every row with intervals; see `learning_task.FittedMethod`."""
+        learning_task = at_batches(learning_task)
+        answer = self.measured.answer(learning_task, self.measured.blend)
+        promise = self.sound.answer(learning_task, self.promise)
+        upper_99 = np.maximum(promise.value, np.minimum(promise.upper_99, largest_possible(learning_task)))
         return Forecast(
             value=np.minimum(answer.value, upper_99),
             lower_90=np.minimum(answer.lower_90, upper_99),
             upper_90=np.minimum(answer.upper_90, upper_99),
             upper_99=upper_99,
-            in_domain=self.domain.contains(self.measured.models.table(problem).astype(np.float32)),
+            in_domain=self.domain.contains(self.measured.models.table(learning_task).astype(np.float32)),
         )
 
-    def predict_each(self, problem: Problem) -> Mapping[str, FloatArray]:
+    def predict_each(self, learning_task: LearningTask) -> Mapping[str, FloatArray]:
         """Predictions of every candidate by name, for the scored table of an evaluation."""
-        return self.measured.decode_each(at_batches(problem))
+        return self.measured.decode_each(at_batches(learning_task))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,31 +159,31 @@ class SoloMethod:
     """See the module.
 
     Attributes:
-        level: What will be unseen, one of `problem.LEVELS`; inner folds hold out the same.
+        level: What will be unseen, one of `learning_task.LEVELS`; inner folds hold out the same.
         name: For the report.
     """
 
     level: str
     name: str = "cotenant"
 
-    def fit(self, problem: Problem, seed: int) -> FittedSolo:
-        """Learns from all rows of a problem; see `problem.Method`."""
-        problem = _comparable(at_batches(problem))
-        failed = find_failed_runs(problem)
-        measured = _learn(problem, self.level, seed)
+    def fit(self, learning_task: LearningTask, seed: int) -> FittedSolo:
+        """Learns from all rows of a problem; see `learning_task.Method`."""
+        learning_task = _comparable(at_batches(learning_task))
+        failed = find_failed_runs(learning_task)
+        measured = _learn(learning_task, self.level, seed)
         is_doubted = failed.any() and not failed.all()
-        sound = _learn(problem.subset(np.flatnonzero(~failed)), self.level, seed) if is_doubted else measured
-        _, groups, _ = inner_folds(problem, self.level)
-        domain = learn_domain(measured.models.table(problem).astype(np.float32), groups)
+        sound = _learn(learning_task.subset(np.flatnonzero(~failed)), self.level, seed) if is_doubted else measured
+        _, groups, _ = inner_folds(learning_task, self.level)
+        domain = learn_domain(measured.models.table(learning_task).astype(np.float32), groups)
         return FittedSolo(measured=measured, sound=sound, promise=_choose_promise(sound, seed), domain=domain)
 
 
-def _comparable(problem: Problem) -> Problem:
+def _comparable(learning_task: LearningTask) -> LearningTask:
     """The rows whose step is that of the others; all where none is."""
-    if problem.target != "step_time":
-        return problem
-    kept = [row for row, job in enumerate(problem.jobs) if job.labels.get("step_ms") != "not_comparable"]
-    return problem.subset(kept) if kept else problem
+    if learning_task.target != "step_time":
+        return learning_task
+    kept = [row for row, job in enumerate(learning_task.jobs) if job.labels.get("step_ms") != "not_comparable"]
+    return learning_task.subset(kept) if kept else learning_task
 
 
 def _candidates(level: str, used: str) -> tuple[str, ...]:
@@ -191,22 +191,24 @@ def _candidates(level: str, used: str) -> tuple[str, ...]:
     return tuple(CANDIDATES) if level == "device" != used else (*CANDIDATES, UNTUNED)
 
 
-def _learn(problem: Problem, level: str, seed: int) -> LearnedRows:
-    used, groups, folds = inner_folds(problem, level)
+def _learn(learning_task: LearningTask, level: str, seed: int) -> LearnedRows:
+    used, groups, folds = inner_folds(learning_task, level)
     names = _candidates(level, used) if folds else (CONSTANT,)
-    models = fit_models(problem, level, seed, names)
-    anchor, encoded = models.physics.anchor(problem), models.seen
-    held_out = hold_out(problem, level, folds, seed, names) if folds else _nothing_held_out(problem)
-    answers = {name: models.physics.encode(values, anchor) for name, values in held_out.items()}
+    models = fit_models(learning_task, level, seed, names)
+    analytical_estimate, encoded = models.analytical_model.analytical_estimate(learning_task), models.seen
+    held_out = hold_out(learning_task, level, folds, seed, names) if folds else _nothing_held_out(learning_task)
+    answers = {name: models.analytical_model.encode(values, analytical_estimate) for name, values in held_out.items()}
     errors = {name: values - encoded for name, values in answers.items()}
     count = len(frozenset[str]().union(*groups))
     weights = weigh_candidates(errors, count, leader=UNTUNED, is_like_unseen=used == _LEVEL_ALONE.get(level, level))
     blended = mix_answers(answers, weights)
     order = sorted(held_out, key=lambda name: float(np.abs(errors[name]).mean()))
-    results = [_result(name, held_out[name], problem.measured) for name in order]
+    results = [_result(name, held_out[name], learning_task.measured) for name in order]
     if folds:
-        results.insert(0, _result(BLEND, models.physics.decode(blended, anchor), problem.measured))
-    told = HeldOut(table=models.table(problem), encoded=encoded, answers=answers, groups=groups)
+        results.insert(
+            0, _result(BLEND, models.analytical_model.decode(blended, analytical_estimate), learning_task.measured)
+        )
+    told = HeldOut(table=models.table(learning_task), encoded=encoded, answers=answers, groups=groups)
     return LearnedRows(candidates=tuple(results), models=models, blend=told.bound(weights, seed, BRIEF), held_out=told)
 
 
@@ -223,7 +225,7 @@ def _choose_promise(learned: LearnedRows, seed: int) -> Blend:
     return min(promises, key=lambda promise: promise.bounds.cost)
 
 
-def inner_folds(problem: Problem, level: str) -> tuple[str, Sequence[frozenset[str]], list[Fold]]:
+def inner_folds(learning_task: LearningTask, level: str) -> tuple[str, Sequence[frozenset[str]], list[Fold]]:
     """Folds inside the training rows at the level asked for, or at the coarsest finer one that has enough groups.
 
     Returns:
@@ -231,19 +233,21 @@ def inner_folds(problem: Problem, level: str) -> tuple[str, Sequence[frozenset[s
     """
     start = _COARSEST_FIRST.index(_LEVEL_ALONE.get(level, level))
     for finer in _COARSEST_FIRST[start:]:
-        groups = problem.groups(finer)
+        groups = learning_task.groups(finer)
         folds = grouped_folds(groups, folds_max=INNER_FOLDS_MAX)
         if folds:
             return finer, groups, folds
-    return "job", problem.groups("job"), []
+    return "job", learning_task.groups("job"), []
 
 
-def _nothing_held_out(problem: Problem) -> dict[str, FloatArray]:
+def _nothing_held_out(learning_task: LearningTask) -> dict[str, FloatArray]:
     """Rows that carry no choice: the typical correction answers, and its own errors on the rows must do."""
-    physics = fit_physics(problem)
-    anchor = physics.anchor(problem)
-    middle = np.full(len(problem), float(np.median(physics.encode(problem.measured, anchor))))
-    return {CONSTANT: physics.decode(middle, anchor)}
+    analytical_model = fit_analytical_model(learning_task)
+    analytical_estimate = analytical_model.analytical_estimate(learning_task)
+    middle = np.full(
+        len(learning_task), float(np.median(analytical_model.encode(learning_task.measured, analytical_estimate)))
+    )
+    return {CONSTANT: analytical_model.decode(middle, analytical_estimate)}
 
 
 def _result(name: str, predicted: FloatArray, measured: FloatArray) -> CandidateResult:

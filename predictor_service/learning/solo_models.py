@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from predictor_service.learning.problem import FloatArray, Problem
+from predictor_service.learning.analytical_estimate import AnalyticalModel, fit_analytical_model
+from predictor_service.learning.learning_task import FloatArray, LearningTask
 from predictor_service.learning.solo_candidates import CANDIDATES, UNTUNED, fit_candidates, predict_each
 from predictor_service.learning.solo_columns import SoloColumns, learn_solo_columns
-from predictor_service.learning.solo_physics import Physics, fit_physics
 from predictor_service.learning.untuned_trees import UntunedTrees, fit_untuned_trees
 from predictor_service.selection.folds import Fold
 
@@ -21,68 +21,73 @@ class SoloModels:
     """What candidates learned from one set of rows.
 
     Attributes:
-        physics: The anchor.
+        analytical_model: The anchor.
         columns: How a problem becomes a table.
         models: Candidates that correct physics, by name.
         untuned: Trees without an anchor; None where rows carry no choice.
         seen: Training values in the learned scale.
     """
 
-    physics: Physics
+    analytical_model: AnalyticalModel
     columns: SoloColumns
     models: Mapping[str, Any]
     untuned: UntunedTrees | None
     seen: FloatArray
 
-    def table(self, problem: Problem) -> FloatArray:
+    def table(self, learning_task: LearningTask) -> FloatArray:
         """Columns of the rows of a problem, as `at_batches` returns it."""
-        return self.columns.table(problem, self.physics.anchor(problem))
+        return self.columns.table(learning_task, self.analytical_model.analytical_estimate(learning_task))
 
-    def encode_each(self, problem: Problem) -> dict[str, FloatArray]:
+    def encode_each(self, learning_task: LearningTask) -> dict[str, FloatArray]:
         """What every candidate answers, in the learned scale, by name."""
-        anchor = self.physics.anchor(problem)
-        table = self.columns.table(problem, anchor)
+        analytical_estimate = self.analytical_model.analytical_estimate(learning_task)
+        table = self.columns.table(learning_task, analytical_estimate)
         values = predict_each(self.models, table, self.columns.published, self.seen)
         if self.untuned is not None:
-            values[UNTUNED] = self.physics.encode(self.untuned.predict(problem), anchor)
+            values[UNTUNED] = self.analytical_model.encode(self.untuned.predict(learning_task), analytical_estimate)
         return values
 
-    def decode_each(self, problem: Problem) -> dict[str, FloatArray]:
+    def decode_each(self, learning_task: LearningTask) -> dict[str, FloatArray]:
         """The same in the target's unit."""
-        anchor = self.physics.anchor(problem)
-        return {name: self.physics.decode(value, anchor) for name, value in self.encode_each(problem).items()}
+        analytical_estimate = self.analytical_model.analytical_estimate(learning_task)
+        return {
+            name: self.analytical_model.decode(value, analytical_estimate)
+            for name, value in self.encode_each(learning_task).items()
+        }
 
 
-def fit_models(problem: Problem, level: str, seed: int, names: Iterable[str]) -> SoloModels:
+def fit_models(learning_task: LearningTask, level: str, seed: int, names: Iterable[str]) -> SoloModels:
     """Fits candidates.
 
     Args:
-        problem: Training rows, as `at_batches` returns them.
-        level: What will be unseen, one of `problem.LEVELS`.
+        learning_task: Training rows, as `at_batches` returns them.
+        level: What will be unseen, one of `learning_task.LEVELS`.
         seed: Of every candidate.
         names: Those of `CANDIDATES`, and `UNTUNED`.
     """
-    physics = fit_physics(problem)
-    anchor = physics.anchor(problem)
-    seen = physics.encode(problem.measured, anchor)
-    columns = learn_solo_columns(problem, level, anchor)
+    analytical_model = fit_analytical_model(learning_task)
+    analytical_estimate = analytical_model.analytical_estimate(learning_task)
+    seen = analytical_model.encode(learning_task.measured, analytical_estimate)
+    columns = learn_solo_columns(learning_task, level, analytical_estimate)
     corrections = [name for name in names if name in CANDIDATES]
     return SoloModels(
-        physics=physics,
+        analytical_model=analytical_model,
         columns=columns,
-        models=fit_candidates(columns.table(problem, anchor), seen, seed, columns.published, corrections),
-        untuned=fit_untuned_trees(problem, level, seed) if UNTUNED in names else None,
+        models=fit_candidates(
+            columns.table(learning_task, analytical_estimate), seen, seed, columns.published, corrections
+        ),
+        untuned=fit_untuned_trees(learning_task, level, seed) if UNTUNED in names else None,
         seen=seen,
     )
 
 
 def hold_out(
-    problem: Problem, level: str, folds: Sequence[Fold], seed: int, names: Iterable[str]
+    learning_task: LearningTask, level: str, folds: Sequence[Fold], seed: int, names: Iterable[str]
 ) -> dict[str, FloatArray]:
     """What every candidate says of every row, in the target's unit, having learned everything without its group."""
     held_out: dict[str, FloatArray] = {}
     for fold in folds:
-        models = fit_models(problem.subset(fold.train), level, seed, names)
-        for name, values in models.decode_each(problem.subset(fold.test)).items():
-            held_out.setdefault(name, np.full(len(problem), np.nan))[fold.test] = values
+        models = fit_models(learning_task.subset(fold.train), level, seed, names)
+        for name, values in models.decode_each(learning_task.subset(fold.test)).items():
+            held_out.setdefault(name, np.full(len(learning_task), np.nan))[fold.test] = values
     return {name: values for name, values in held_out.items() if np.isfinite(values).all()}

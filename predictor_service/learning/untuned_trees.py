@@ -13,7 +13,7 @@ import numpy as np
 import xgboost
 
 from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
-from predictor_service.learning.problem import FloatArray, Problem
+from predictor_service.learning.learning_task import FloatArray, LearningTask
 from predictor_service.learning.raw_columns import RawColumns, learn_columns
 
 TREES: Final = 150
@@ -25,7 +25,7 @@ class UntunedTrees:
     """Fitted.
 
     Attributes:
-        target: One of `problem.TARGETS`.
+        target: One of `learning_task.TARGETS`.
         columns: That vary over the training rows.
         trees: None where no column does.
         mean: Of the training rows, the answer without columns.
@@ -36,28 +36,32 @@ class UntunedTrees:
     trees: Any  # an estimator of xgboost, which has no types, or None
     mean: float
 
-    def predict(self, problem: Problem) -> FloatArray:
+    def predict(self, learning_task: LearningTask) -> FloatArray:
         """Answers every row in the target's unit, shape (rows,)."""
         if self.trees is None:
-            return np.full(len(problem), self.mean)
-        answered = np.asarray(self.trees.predict(_in_range(self.columns.table(problem))), dtype=np.float64)
+            return np.full(len(learning_task), self.mean)
+        answered = np.asarray(self.trees.predict(_in_range(self.columns.table(learning_task))), dtype=np.float64)
         return from_learned_scale(self.target, answered)
 
 
-def fit_untuned_trees(problem: Problem, level: str, seed: int) -> UntunedTrees:
+def fit_untuned_trees(learning_task: LearningTask, level: str, seed: int) -> UntunedTrees:
     """Learns from training rows.
 
     Args:
-        problem: Training rows.
-        level: What will be unseen, one of `problem.LEVELS`; see `raw_columns.learn_columns`.
+        learning_task: Training rows.
+        level: What will be unseen, one of `learning_task.LEVELS`; see `raw_columns.learn_columns`.
         seed: Of the trees.
     """
-    columns = learn_columns(problem, level, with_graph=False)
+    columns = learn_columns(learning_task, level, with_graph=False)
     trees = None
     if columns.names:
         trees = xgboost.XGBRegressor(n_estimators=TREES, random_state=seed, n_jobs=1)
-        trees.fit(_in_range(columns.table(problem)), to_learned_scale(problem.target, problem.measured))
-    return UntunedTrees(target=problem.target, columns=columns, trees=trees, mean=float(problem.measured.mean()))
+        trees.fit(
+            _in_range(columns.table(learning_task)), to_learned_scale(learning_task.target, learning_task.measured)
+        )
+    return UntunedTrees(
+        target=learning_task.target, columns=columns, trees=trees, mean=float(learning_task.measured.mean())
+    )
 
 
 def _in_range(table: FloatArray) -> FloatArray:

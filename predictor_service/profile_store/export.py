@@ -12,8 +12,8 @@ from typing import Final
 from cotenant.profile_parquet import ParquetError
 from cotenant.profile_schema import PairRow, SoloRow, write_rows
 from predictor_service.errors import InvalidRequestError, StoreFullError
+from predictor_service.profile_store.measurement_window import MeasurementWindow
 from predictor_service.profile_store.rows import ProfileRows, make_rows
-from predictor_service.profile_store.stretch import Stretch
 
 SUFFIXES: Final = (".csv", ".parquet")
 BOUND: Final = "its graph has dimensions that a data set cannot bind"
@@ -29,11 +29,11 @@ class Exported:
     left_out: Mapping[str, int]
 
 
-def export_table(stretches: Sequence[Stretch], path: Path, kind: str) -> Exported:
+def export_table(windows: Sequence[MeasurementWindow], path: Path, kind: str) -> Exported:
     """Writes the rows of one kind.
 
     Args:
-        stretches: What to write.
+        windows: What to write.
         path: Ends in .csv or .parquet; replaced when it is there.
         kind: solo | pairs.
 
@@ -41,7 +41,7 @@ def export_table(stretches: Sequence[Stretch], path: Path, kind: str) -> Exporte
         InvalidRequestError: The file cannot be written there, or Parquet is not installed.
         StoreFullError: The disk is full.
     """
-    rows = make_rows(stretches)
+    rows = make_rows(windows)
     if kind == "solo":
         _write(path, rows.solo, SoloRow)
         return Exported(solo=len(rows.solo), pairs=0, graphs=0, left_out=rows.left_out)
@@ -49,11 +49,11 @@ def export_table(stretches: Sequence[Stretch], path: Path, kind: str) -> Exporte
     return Exported(solo=0, pairs=len(rows.pairs), graphs=0, left_out=rows.left_out)
 
 
-def export_folder(stretches: Sequence[Stretch], folder: Path, graphs_folder: Path) -> Exported:
+def export_folder(windows: Sequence[MeasurementWindow], folder: Path, graphs_folder: Path) -> Exported:
     """Writes solo.csv, pairs.csv and the graphs that are still kept.
 
     Args:
-        stretches: What to write.
+        windows: What to write.
         folder: Made when absent; must be empty or an earlier export.
         graphs_folder: Where the service keeps graphs by hash.
 
@@ -61,12 +61,12 @@ def export_folder(stretches: Sequence[Stretch], folder: Path, graphs_folder: Pat
         InvalidRequestError: The folder cannot be written, or holds something else.
         StoreFullError: The disk is full.
     """
-    free = [item for item in stretches if not any(job.settings.dimension_bindings for job in (item.job, *item.others))]
+    free = [item for item in windows if not any(job.settings.dimension_bindings for job in (item.job, *item.others))]
     rows = make_rows(free)
     _make(folder)
     _write(folder / "solo.csv", rows.solo, SoloRow)
     _write(folder / "pairs.csv", rows.pairs, PairRow)
-    left_out = rows.left_out + Counter({BOUND: len(stretches) - len(free)})
+    left_out = rows.left_out + Counter({BOUND: len(windows) - len(free)})
     graphs = _copy_graphs(rows, graphs_folder, folder / "graphs")
     return Exported(solo=len(rows.solo), pairs=len(rows.pairs), graphs=graphs, left_out=left_out)
 

@@ -17,8 +17,8 @@ from predictor_service.features.devices import find_device_type
 from predictor_service.features.job_settings import check_settings
 from predictor_service.outcome_journal import FILE_NAME as JOURNAL_FILE
 from predictor_service.outcome_journal import OutcomeJournal, PredictionEntry
+from predictor_service.profile_store.measurement_window import STEP_MS_MIN, MeasuredJob, MeasurementWindow, Source
 from predictor_service.profile_store.store import DAYS_KEPT, FILE_NAME, ROWS_MAX, ProfileStore
-from predictor_service.profile_store.stretch import STEP_MS_MIN, MeasuredJob, Source, Stretch
 
 OUTCOME_CAMPAIGN: Final = "outcomes"
 _SETTINGS: Final = ("global_batch_size", "mode", "precision", "optimizer", "input_wait_ratio")
@@ -60,21 +60,21 @@ def keep_outcomes(store: ProfileStore, joined: Iterable[tuple[PredictionEntry, M
         joined: Outcomes beside their predictions.
         at_ms: Now.
     """
-    stretches = []
+    windows = []
     try:
         for entry, outcome in joined:
-            found = stretch_of_outcome(entry, outcome)
-            if isinstance(found, Stretch):
-                stretches.append(found)
+            found = window_of_outcome(entry, outcome)
+            if isinstance(found, MeasurementWindow):
+                windows.append(found)
             else:
                 store.count_refused(f"outcome: {found}")
-        if stretches:
-            store.add(stretches, at_ms)
+        if windows:
+            store.add(windows, at_ms)
     except StoreFullError as error:
-        _logger.error("profiles_not_stored", extra={"count": len(stretches), "reason": str(error)})
+        _logger.error("profiles_not_stored", extra={"count": len(windows), "reason": str(error)})
 
 
-def stretch_of_outcome(entry: PredictionEntry, outcome: Mapping[str, Any]) -> Stretch | str:
+def window_of_outcome(entry: PredictionEntry, outcome: Mapping[str, Any]) -> MeasurementWindow | str:
     """Returns what an outcome measured of a job alone, or why it measured nothing that can be kept."""
     content = entry.content
     settings, bindings = content.get("settings"), content.get("bindings", {})
@@ -99,7 +99,7 @@ def stretch_of_outcome(entry: PredictionEntry, outcome: Mapping[str, Any]) -> St
     device = find_device_type(entry.device)
     steps = max(1, round(window_ms / step_ms))
     digest = hashlib.sha256(json.dumps([entry.prediction_id, sorted(outcome.items())], default=str).encode())
-    return Stretch(
+    return MeasurementWindow(
         stretch_id=digest.hexdigest()[:32],
         campaign=OUTCOME_CAMPAIGN,
         device=device.name if device else "",

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
+from predictor_service.profile_store.measurement_window import MeasuredJob, MeasurementWindow
 from predictor_service.profile_store.rows import SLOWDOWN_MAX, SLOWDOWN_MIN
-from predictor_service.profile_store.stretch import MeasuredJob, Stretch
 
 PLACES_MAX: Final = 20_000
 """Jobs on machines; those that nothing was heard of for longest leave."""
@@ -60,7 +60,7 @@ class _Seen:
 
     alone_ms: deque[float] = field(default_factory=lambda: deque(maxlen=ALONE_KEPT))
     doubtful_alone_ms: deque[float] = field(default_factory=lambda: deque(maxlen=ALONE_KEPT))
-    waiting: deque[tuple[int, Stretch]] = field(default_factory=lambda: deque(maxlen=WAITING_MAX))
+    waiting: deque[tuple[int, MeasurementWindow]] = field(default_factory=lambda: deque(maxlen=WAITING_MAX))
 
 
 class PairSamples:
@@ -70,42 +70,42 @@ class PairSamples:
         self._lock = threading.Lock()
         self._places: OrderedDict[_Place, _Seen] = OrderedDict()
 
-    def take(self, stretch: Stretch, at_ms: int) -> list[PairSample]:
+    def take(self, window: MeasurementWindow, at_ms: int) -> list[PairSample]:
         """Takes one stretch in, each once and in the order of the store.
 
         Args:
-            stretch: What was measured.
+            window: What was measured.
             at_ms: When it was told.
 
         Returns:
             What is known of pairs now and was not before.
         """
-        if FOREIGN_LOAD in stretch.quality_flags or len(stretch.others) > 1:
+        if FOREIGN_LOAD in window.quality_flags or len(window.others) > 1:
             return []
-        place = (stretch.campaign, stretch.device, stretch.job.key, stretch.micro_batch_size)
+        place = (window.campaign, window.device, window.job.key, window.micro_batch_size)
         with self._lock:
             seen = self._places.setdefault(place, _Seen())
             self._places.move_to_end(place)
             if len(self._places) > PLACES_MAX:
                 self._places.popitem(last=False)
-            if stretch.others:
-                seen.waiting.append((at_ms, stretch))
+            if window.others:
+                seen.waiting.append((at_ms, window))
             else:
-                (seen.doubtful_alone_ms if stretch.quality_flags else seen.alone_ms).append(stretch.step_ms)
+                (seen.doubtful_alone_ms if window.quality_flags else seen.alone_ms).append(window.step_ms)
             return list(_settle(seen)) if seen.alone_ms or seen.doubtful_alone_ms else []
 
 
 def _settle(seen: _Seen) -> Iterator[PairSample]:
     alone_ms = median(seen.alone_ms or seen.doubtful_alone_ms)
     while seen.waiting:
-        at_ms, stretch = seen.waiting.popleft()
-        slowdown_ratio = stretch.step_ms / alone_ms - 1.0
+        at_ms, window = seen.waiting.popleft()
+        slowdown_ratio = window.step_ms / alone_ms - 1.0
         if SLOWDOWN_MIN <= slowdown_ratio <= SLOWDOWN_MAX:
             yield PairSample(
-                device=stretch.device,
-                victim=stretch.job,
-                other=stretch.others[0],
+                device=window.device,
+                victim=window.job,
+                other=window.others[0],
                 slowdown_ratio=slowdown_ratio,
                 at_ms=at_ms,
-                is_doubtful=bool(stretch.quality_flags) or not seen.alone_ms,
+                is_doubtful=bool(window.quality_flags) or not seen.alone_ms,
             )

@@ -17,11 +17,11 @@ from statistics import median
 from typing import Final
 
 from cotenant.profile_schema import SCHEMA_VERSION, PairRow, SoloRow
-from predictor_service.profile_store.stretch import MeasuredJob, Source, Stretch
+from predictor_service.profile_store.measurement_window import MeasuredJob, MeasurementWindow, Source
 
 NEVER_ALONE: Final = "beside others only: never measured alone on its machine"
 NEVER_ALONE_FLAG: Final = "never_alone"
-TOLD_TWICE: Final = "an agent measured the same job"
+DUPLICATE_REPORT: Final = "an agent measured the same job"
 ODD_SLOWDOWN: Final = "a slowdown that no neighbour explains"
 SLOWDOWN_MIN: Final = -0.5
 SLOWDOWN_MAX: Final = 100.0
@@ -42,97 +42,97 @@ class ProfileRows:
 _Place = tuple[str, str, str, int]
 
 
-def make_rows(stretches: Iterable[Stretch], names: Names | None = None) -> ProfileRows:
+def make_rows(windows: Iterable[MeasurementWindow], names: Names | None = None) -> ProfileRows:
     """Makes rows, in the order of the stretches.
 
     Args:
-        stretches: What was measured.
+        windows: What was measured.
         names: Of graphs that somebody knows; any other one is named by its hash, as a family of its own.
     """
     rows = ProfileRows()
-    kept = drop_told_twice(stretches, rows.left_out)
+    kept = drop_duplicate_reports(windows, rows.left_out)
     alone_ms = _times_alone(kept)
     repeats = Counter[tuple[str, ...]]()
-    for stretch in kept:
-        if not stretch.others:
-            rows.solo.append(_solo_row(stretch, names or {}))
+    for window in kept:
+        if not window.others:
+            rows.solo.append(_solo_row(window, names or {}))
             continue
-        solo_step_ms = alone_ms.get(_place(stretch))
+        solo_step_ms = alone_ms.get(_place(window))
         if solo_step_ms is None:
             rows.left_out[NEVER_ALONE] += 1
-        elif not SLOWDOWN_MIN <= stretch.step_ms / solo_step_ms - 1 <= SLOWDOWN_MAX:
+        elif not SLOWDOWN_MIN <= window.step_ms / solo_step_ms - 1 <= SLOWDOWN_MAX:
             rows.left_out[ODD_SLOWDOWN] += 1
         else:
-            rows.pairs.append(_pair_row(stretch, solo_step_ms, repeats))
+            rows.pairs.append(_pair_row(window, solo_step_ms, repeats))
     rows.solo += _rows_never_alone(kept, rows, names or {})
     return rows
 
 
-def drop_told_twice(stretches: Iterable[Stretch], left_out: Counter[str]) -> list[Stretch]:
+def drop_duplicate_reports(windows: Iterable[MeasurementWindow], left_out: Counter[str]) -> list[MeasurementWindow]:
     """Returns the stretches without outcomes of jobs that an agent measured, and counts these."""
-    kept = list(stretches)
+    kept = list(windows)
     by_agents = {_job_on_device(item) for item in kept if item.source is Source.AGENT and not item.others}
     told = [item for item in kept if item.source is Source.AGENT or _job_on_device(item) not in by_agents]
     if len(told) < len(kept):
-        left_out[TOLD_TWICE] += len(kept) - len(told)
+        left_out[DUPLICATE_REPORT] += len(kept) - len(told)
     return told
 
 
-def _job_on_device(stretch: Stretch) -> tuple[str, str]:
-    return stretch.device, stretch.job.key
+def _job_on_device(window: MeasurementWindow) -> tuple[str, str]:
+    return window.device, window.job.key
 
 
-def _times_alone(stretches: Iterable[Stretch]) -> dict[_Place, float]:
+def _times_alone(windows: Iterable[MeasurementWindow]) -> dict[_Place, float]:
     times = defaultdict[_Place, list[float]](list)
-    for stretch in stretches:
-        if not stretch.others and not stretch.quality_flags:
-            times[_place(stretch)].append(stretch.step_ms)
+    for window in windows:
+        if not window.others and not window.quality_flags:
+            times[_place(window)].append(window.step_ms)
     return {place: median(values) for place, values in times.items()}
 
 
-def _place(stretch: Stretch) -> _Place:
-    return stretch.campaign, stretch.device, stretch.job.key, stretch.micro_batch_size
+def _place(window: MeasurementWindow) -> _Place:
+    return window.campaign, window.device, window.job.key, window.micro_batch_size
 
 
-def _rows_never_alone(stretches: Iterable[Stretch], rows: ProfileRows, names: Names) -> list[SoloRow]:
+def _rows_never_alone(windows: Iterable[MeasurementWindow], rows: ProfileRows, names: Names) -> list[SoloRow]:
     known = {(row.campaign, row.device, row.job_key) for row in rows.solo}
     wanted = {(row.campaign, row.device, key) for row in rows.pairs for key in row.other_job_keys} - known
     missing: dict[tuple[str, str, str], SoloRow] = {}
-    for stretch in stretches:
-        for job in stretch.others if wanted else ():
-            place = (stretch.campaign, stretch.device, job.key)
+    for window in windows:
+        for job in window.others if wanted else ():
+            place = (window.campaign, window.device, job.key)
             if place in wanted and place not in missing:
-                missing[place] = _job_row(stretch, job, f"{NEVER_ALONE_FLAG}_{len(missing)}", names)
+                missing[place] = _job_row(window, job, f"{NEVER_ALONE_FLAG}_{len(missing)}", names)
     return list(missing.values())
 
 
-def _solo_row(stretch: Stretch, names: Names) -> SoloRow:
+def _solo_row(window: MeasurementWindow, names: Names) -> SoloRow:
     return dataclasses.replace(
-        _job_row(stretch, stretch.job, stretch.stretch_id, names),
-        sub_batch=stretch.micro_batch_size,
-        step_ms_mean=stretch.step_ms,
-        steps=stretch.steps,
-        utilization_ratio=stretch.utilization_ratio,
-        sm_activity_ratio=stretch.sm_activity_ratio,
-        memory_peak_bytes=stretch.memory_peak_bytes,
+        _job_row(window, window.job, window.stretch_id, names),
+        sub_batch=window.micro_batch_size,
+        step_ms_mean=window.step_ms,
+        steps=window.steps,
+        utilization_ratio=window.utilization_ratio,
+        sm_activity_ratio=window.sm_activity_ratio,
+        memory_peak_bytes=window.memory_peak_bytes,
         # What a process holds of a device counts its context as well.
-        memory_context_bytes=None if stretch.memory_peak_bytes is None else 0,
-        power_watts=stretch.power_watts,
+        memory_context_bytes=None if window.memory_peak_bytes is None else 0,
+        power_watts=window.power_watts,
         status="ok",
-        quality_flags=(f"from_{stretch.source.value}", *stretch.quality_flags),
+        quality_flags=(f"from_{window.source.value}", *window.quality_flags),
     )
 
 
-def _job_row(stretch: Stretch, job: MeasuredJob, run_id: str, names: Names) -> SoloRow:
+def _job_row(window: MeasurementWindow, job: MeasuredJob, run_id: str, names: Names) -> SoloRow:
     """A job of which nothing was measured alone."""
     settings = job.settings
     architecture, family = names.get(job.graph_sha256, (f"graph_{job.graph_sha256[:12]}",) * 2)
     return SoloRow(
         schema_version=SCHEMA_VERSION,
         run_id=run_id,
-        campaign=stretch.campaign,
+        campaign=window.campaign,
         mode=settings.mode,
-        device=stretch.device,
+        device=window.device,
         host_memory_bytes=settings.host_memory_bytes,
         disk_read_bytes_per_s=settings.disk_read_bytes_per_s,
         network_bytes_per_s=settings.network_bytes_per_s,
@@ -171,21 +171,21 @@ def _job_row(stretch: Stretch, job: MeasuredJob, run_id: str, names: Names) -> S
     )
 
 
-def _pair_row(stretch: Stretch, solo_step_ms: float, repeats: Counter[tuple[str, ...]]) -> PairRow:
-    others = tuple(sorted(job.key for job in stretch.others))
-    who = (stretch.campaign, stretch.device, stretch.job.key, *others)
+def _pair_row(window: MeasurementWindow, solo_step_ms: float, repeats: Counter[tuple[str, ...]]) -> PairRow:
+    others = tuple(sorted(job.key for job in window.others))
+    who = (window.campaign, window.device, window.job.key, *others)
     repeats[who] += 1
     return PairRow(
-        run_id=stretch.stretch_id,
-        campaign=stretch.campaign,
-        device=stretch.device,
+        run_id=window.stretch_id,
+        campaign=window.campaign,
+        device=window.device,
         share_mode="time_slicing",
-        victim_job_key=stretch.job.key,
+        victim_job_key=window.job.key,
         other_job_keys=others,
-        victim_step_ms_mean=stretch.step_ms,
+        victim_step_ms_mean=window.step_ms,
         victim_solo_step_ms_mean=solo_step_ms,
-        slowdown_ratio=stretch.step_ms / solo_step_ms - 1,
+        slowdown_ratio=window.step_ms / solo_step_ms - 1,
         repeat=repeats[who] - 1,
         status="ok",
-        quality_flags=(f"from_{stretch.source.value}", *stretch.quality_flags),
+        quality_flags=(f"from_{window.source.value}", *window.quality_flags),
     )

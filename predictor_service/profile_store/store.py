@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from predictor_service.errors import StoreFormatError
-from predictor_service.profile_store.stretch import StoredStretch, Stretch, decode, encode, find_fault
+from predictor_service.profile_store.measurement_window import (
+    MeasurementWindow,
+    StoredMeasurementWindow,
+    decode,
+    encode,
+    find_fault,
+)
 from predictor_service.sqlite_files import open_database, storage_error
 
 FILE_NAME: Final = "profiles.sqlite"
@@ -40,7 +46,7 @@ TOO_MANY: Final = f"more than {ROWS_PER_JOB_HOUR_MAX} of one job within an hour"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Added:
+class IntakeResult:
     """What became of stretches that were handed in.
 
     Attributes:
@@ -53,7 +59,7 @@ class Added:
     recorded: int
     repeated: int
     refused: Sequence[tuple[str, str]]
-    new: Sequence[Stretch] = ()
+    new: Sequence[MeasurementWindow] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +67,7 @@ class StoreStatus:
     """What a store holds.
 
     Attributes:
-        stretches: Kept now.
+        windows: Kept now.
         jobs: Different jobs among them.
         oldest_ms: When the oldest arrived; 0 = none.
         newest_ms: When the newest arrived; 0 = none.
@@ -69,7 +75,7 @@ class StoreStatus:
         refused: Stretches refused since the store was made, by reason.
     """
 
-    stretches: int
+    windows: int
     jobs: int
     oldest_ms: int
     newest_ms: int
@@ -112,47 +118,47 @@ class ProfileStore:
         self._seen_version = version
         return was_changed
 
-    def add(self, stretches: Sequence[Stretch], at_ms: int) -> Added:
+    def add(self, windows: Sequence[MeasurementWindow], at_ms: int) -> IntakeResult:
         """Keeps stretches, all of one call or none.
 
         Args:
-            stretches: What was measured.
+            windows: What was measured.
             at_ms: Now.
 
         Raises:
             StoreFullError: The disk takes no more; nothing of this call is kept, and nothing else is lost.
         """
         if not self._days:
-            return Added(recorded=0, repeated=0, refused=[(item.stretch_id, KEEPS_NONE) for item in stretches])
+            return IntakeResult(recorded=0, repeated=0, refused=[(item.stretch_id, KEEPS_NONE) for item in windows])
         refused: list[tuple[str, str]] = []
-        new: list[Stretch] = []
+        new: list[MeasurementWindow] = []
         repeated = 0
         with self._writing() as connection:
-            for stretch in stretches:
-                fault = find_fault(stretch)
-                if not fault and _is_kept(connection, stretch.stretch_id):
+            for window in windows:
+                fault = find_fault(window)
+                if not fault and _is_kept(connection, window.stretch_id):
                     repeated += 1
                     continue
-                fault = fault or ("" if _has_room(connection, stretch.job.key, at_ms) else TOO_MANY)
+                fault = fault or ("" if _has_room(connection, window.job.key, at_ms) else TOO_MANY)
                 if fault:
-                    refused.append((stretch.stretch_id, fault))
+                    refused.append((window.stretch_id, fault))
                 else:
-                    _insert(connection, stretch, at_ms)
-                    new.append(stretch)
+                    _insert(connection, window, at_ms)
+                    new.append(window)
             _count(connection, Counter(reason for _, reason in refused))
             self._shrink(connection, at_ms)
-        return Added(recorded=len(new), repeated=repeated, refused=refused, new=new)
+        return IntakeResult(recorded=len(new), repeated=repeated, refused=refused, new=new)
 
-    def count_refused(self, reason: str, stretches: int = 1) -> None:
+    def count_refused(self, reason: str, windows: int = 1) -> None:
         """Counts what was refused before it became a stretch.
 
         Raises:
             StoreFullError: The disk takes no more.
         """
         with self._writing() as connection:
-            _count(connection, Counter({reason: stretches}))
+            _count(connection, Counter({reason: windows}))
 
-    def read(self, newest: int = -1) -> list[StoredStretch]:
+    def read(self, newest: int = -1) -> list[StoredMeasurementWindow]:
         """The newest stretches, oldest first; what this program cannot read comes with its fault.
 
         Args:
@@ -199,12 +205,12 @@ class ProfileStore:
     def status(self) -> StoreStatus:
         """Counts what is there."""
         with self._lock:
-            stretches, jobs, oldest_ms, newest_ms = self._connection.execute(
+            windows, jobs, oldest_ms, newest_ms = self._connection.execute(
                 "SELECT count(*), count(DISTINCT job_key), ifnull(min(at_ms), 0), ifnull(max(at_ms), 0) FROM stretches"
             ).fetchone()
             refused = dict(self._connection.execute("SELECT reason, stretches FROM refusals ORDER BY reason"))
         return StoreStatus(
-            stretches=stretches,
+            windows=windows,
             jobs=jobs,
             oldest_ms=oldest_ms,
             newest_ms=newest_ms,
@@ -270,10 +276,10 @@ def _has_room(connection: sqlite3.Connection, job_key: str, at_ms: int) -> bool:
     return bool(count < ROWS_PER_JOB_HOUR_MAX)
 
 
-def _insert(connection: sqlite3.Connection, stretch: Stretch, at_ms: int) -> None:
+def _insert(connection: sqlite3.Connection, window: MeasurementWindow, at_ms: int) -> None:
     connection.execute(
         "INSERT INTO stretches (stretch_id, at_ms, device, job_key, content) VALUES (?, ?, ?, ?, ?)",
-        (stretch.stretch_id, at_ms, stretch.device, stretch.job.key, encode(stretch)),
+        (window.stretch_id, at_ms, window.device, window.job.key, encode(window)),
     )
 
 

@@ -71,9 +71,9 @@ def _why_it_won(record: TargetRecord) -> str:
         lead = 1 - table[place].error_mean / runner_up.error_mean if runner_up.error_mean > 0 else 0.0
         near = "; the lead is within what another split may turn" if lead < _CLEAR_LEAD else ""
         sentences.append(f"{lead:.1%} below {runner_up.name}{near}")
-    physics = next((line for line in table if line.name == "constant_correction"), None)
-    if physics is not None and physics.name != record.winner and physics.error_mean > 0:
-        sentences.append(f"{1 - table[place].error_mean / physics.error_mean:.1%} below rescaled physics")
+    analytical_model = next((line for line in table if line.name == "constant_correction"), None)
+    if analytical_model is not None and analytical_model.name != record.winner and analytical_model.error_mean > 0:
+        sentences.append(f"{1 - table[place].error_mean / analytical_model.error_mean:.1%} below rescaled physics")
     sentences += [f"{line.name} was better but {line.refusal}" for line in table[:place]]
     return ", ".join(sentences) + "."
 

@@ -13,7 +13,7 @@ from predictor_service.features.job_features import FEATURE_INDEX
 from predictor_service.registry.manifest import Manifest, TargetRecord
 from predictor_service.registry.onnx_model import FeatureArray, FloatArray, OnnxModel
 from predictor_service.selection.conformal import ROW_CONFIDENCE_MAX, ConformalBounds
-from predictor_service.selection.group_stretch import stretch_for_groups
+from predictor_service.selection.few_groups_factor import few_groups_factor
 from predictor_service.selection.targets import SLOWDOWN, SOLO_TARGETS, Target
 
 _OFFSETS_MAX: Final = 64
@@ -80,14 +80,14 @@ class ServedTarget:
         """Picks this target's columns from job vectors, shape (rows, len(FEATURES))."""
         return features[:, self._indices].astype(np.float32)
 
-    def predict(self, columns: FeatureArray, anchor: FloatArray) -> FloatArray:
+    def predict(self, columns: FeatureArray, analytical_estimate: FloatArray) -> FloatArray:
         """Predicts in the target's unit.
 
         Args:
             columns: Shape (rows, columns) in the order of the record.
-            anchor: What physics says, shape (rows,).
+            analytical_estimate: What physics says, shape (rows,).
         """
-        return self.target.decode(self._predict_clipped(columns), anchor)
+        return self.target.decode(self._predict_clipped(columns), analytical_estimate)
 
     def spread(self, columns: FeatureArray) -> FloatArray:
         """How far errors spread at every row beside elsewhere, above 0, shape (rows,)."""
@@ -101,49 +101,49 @@ class ServedTarget:
 
     @property
     def nearness_sha256(self) -> str | None:
-        """Equal for targets whose `strangeness` is; None where all jobs are taken for strangers."""
+        """Equal for targets whose `novelty` is; None where all jobs are taken for strangers."""
         return self.record.near.nearness.content_sha256 if self.record.near else None
 
-    def strangeness(self, features: FloatArray) -> FloatArray | None:
+    def novelty(self, features: FloatArray) -> FloatArray | None:
         """How far jobs are from all measured ones, 0 to 1, see `Nearness`; None where all are taken for strangers.
 
         Args:
             features: Job vectors, shape (rows, len(FEATURES)).
         """
         near = self.record.near
-        return near.nearness.strangeness(features[:, self._near_indices]) if near else None
+        return near.nearness.novelty(features[:, self._near_indices]) if near else None
 
     def predict_bounded(
         self,
         columns: FeatureArray,
-        anchor: FloatArray,
+        analytical_estimate: FloatArray,
         confidence: float,
         bounds: ConformalBounds | None = None,
-        strangeness: FloatArray | None = None,
+        novelty: FloatArray | None = None,
     ) -> Bounded:
         """Predicts with an interval.
 
         Args:
             columns: Shape (rows, columns) in the order of the record.
-            anchor: What physics says, shape (rows,).
+            analytical_estimate: What physics says, shape (rows,).
             confidence: Nominal coverage of the interval.
             bounds: Other residuals than those of the record; they hold for every row alike.
-            strangeness: From 0, an interval as of jobs whose graph was measured, to 1, as of strangers; None = all are
+            novelty: From 0, an interval as of jobs whose graph was measured, to 1, as of strangers; None = all are
                 strangers. The 99 % bound is that of strangers always.
         """
         raw = self._predict_clipped(columns)
         half_width, upper_99_offset = (
             self._quantiles(bounds, confidence) if bounds else self._reach(columns, confidence)
         )
-        if strangeness is not None:
-            half_width = self._narrow(half_width, strangeness, confidence)
-        half_width = self._as_measurable(half_width, anchor)
+        if novelty is not None:
+            half_width = self._narrow(half_width, novelty, confidence)
+        half_width = self._as_measurable(half_width, analytical_estimate)
         ends = np.empty((4, len(raw)))  # decoded at once: few rows are asked, and each call costs more than its rows
         ends[0] = raw
         ends[1] = raw - half_width
         ends[2] = raw + half_width
         ends[3] = raw + upper_99_offset
-        value, lower, upper, upper_99 = self.target.decode(ends, anchor)
+        value, lower, upper, upper_99 = self.target.decode(ends, analytical_estimate)
         return Bounded(value=value, lower=lower, upper=upper, upper_99=upper_99)
 
     def _reach(self, columns: FeatureArray, confidence: float) -> tuple[float | FloatArray, float | FloatArray]:
@@ -178,21 +178,25 @@ class ServedTarget:
             self._kept_reaches[confidence] = kept
         return kept
 
-    def stranger_half_width(self, columns: FeatureArray, anchor: FloatArray, confidence: float) -> FloatArray:
+    def novel_half_width(self, columns: FeatureArray, analytical_estimate: FloatArray, confidence: float) -> FloatArray:
         """Half widths of what `predict_bounded` says of strangers, in the target's own scale, shape (rows,)."""
         half_width, _ = self._reach(columns, confidence)
-        return np.broadcast_to(self._as_measurable(half_width, anchor), len(columns))
+        return np.broadcast_to(self._as_measurable(half_width, analytical_estimate), len(columns))
 
-    def _as_measurable(self, half_width: float | FloatArray, anchor: FloatArray) -> float | FloatArray:
-        return np.maximum(half_width, _UNDISTURBED_RATIO / anchor) if self.target.scale == "share" else half_width
+    def _as_measurable(self, half_width: float | FloatArray, analytical_estimate: FloatArray) -> float | FloatArray:
+        return (
+            np.maximum(half_width, _UNDISTURBED_RATIO / analytical_estimate)
+            if self.target.scale == "share"
+            else half_width
+        )
 
-    def _narrow(self, far: float | FloatArray, strangeness: FloatArray, confidence: float) -> float | FloatArray:
+    def _narrow(self, far: float | FloatArray, novelty: FloatArray, confidence: float) -> float | FloatArray:
         """Half widths between those of jobs whose graph was measured and those of strangers; never above the latter."""
         near = self._reaches(confidence).near
         if near is None:
             return far
         least = np.minimum(near, far)
-        return np.asarray(least + strangeness * (far - least))
+        return np.asarray(least + novelty * (far - least))
 
     def _quantiles(self, bounds: ConformalBounds, confidence: float) -> tuple[float, float]:
         """Half width and 99 % offset, kept: sorting residuals again costs more than asking the model."""
@@ -203,7 +207,7 @@ class ServedTarget:
                 self._offsets.clear()
             half_width = bounds.half_width(confidence)
             if bounds.rows > bounds.groups and confidence <= ROW_CONFIDENCE_MAX:  # else the quantile counts groups
-                half_width *= stretch_for_groups(bounds.groups, confidence)
+                half_width *= few_groups_factor(bounds.groups, confidence)
             kept = self._offsets[key] = (bounds, half_width, bounds.upper_offset(0.99))
         return kept[1], kept[2]
 

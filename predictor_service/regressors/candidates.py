@@ -18,10 +18,10 @@ from sklearn.svm import SVR
 from sklearn.tree import DecisionTreeRegressor
 
 from predictor_service.regressors.boosted_trees import BoostedTrees
+from predictor_service.regressors.gaussian_process import GaussianProcess
 from predictor_service.regressors.interface import Regressor
 from predictor_service.regressors.quadratic_ridge import QuadraticRidge
 from predictor_service.regressors.scikit import ScikitRegressor
-from predictor_service.regressors.smooth_process import SmoothProcess
 
 CandidateBuilder = Callable[[int], Regressor]
 """From a seed to an unfitted regressor."""
@@ -57,7 +57,7 @@ def _ridge_with_interactions(seed: int) -> Regressor:
 
 
 def _smooth_process(seed: int) -> Regressor:
-    return SmoothProcess(seed=seed)
+    return GaussianProcess(seed=seed)
 
 
 def _random_forest(seed: int) -> Regressor:

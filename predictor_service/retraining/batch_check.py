@@ -19,11 +19,11 @@ import numpy as np
 
 from predictor_service.features.devices import DeviceType, find_device_type
 from predictor_service.features.job_features import FEATURE_INDEX
-from predictor_service.learning.problem import FloatArray
+from predictor_service.learning.learning_task import FloatArray
 from predictor_service.registry.held_out import HeldOut, name_row
 from predictor_service.registry.served_version import ServedTarget, ServedVersion
 from predictor_service.retraining.datasets import Dataset
-from predictor_service.retraining.pair_table import build_pair_table, know_jobs, pair_anchor, pair_columns
+from predictor_service.retraining.pair_table import build_pair_table, know_jobs, pair_analytical_estimate, pair_columns
 from predictor_service.retraining.solo_table import SoloExample, build_table, collect_examples
 from predictor_service.selection.targets import SLOWDOWN, SOLO_TARGETS, Target
 
@@ -50,7 +50,7 @@ class _NewRows:
     target: Target
     model: ServedTarget
     columns: np.ndarray[tuple[int, int], np.dtype[np.float32]]
-    anchor: FloatArray
+    analytical_estimate: FloatArray
     measured: FloatArray
 
 
@@ -109,7 +109,9 @@ def _new_rows(
             continue
         table = build_table(examples, target, [FEATURE_INDEX.get(name, -1) for name in model.record.columns])
         keys = [(key,) for key in table.job_keys]
-        yield _pick(_NewRows(target, model, table.columns, table.anchor, table.measured), device, keys, known)
+        yield _pick(
+            _NewRows(target, model, table.columns, table.analytical_estimate, table.measured), device, keys, known
+        )
     model = models.get(SLOWDOWN.name)
     if model is not None:
         jobs = know_jobs(examples)
@@ -118,8 +120,8 @@ def _new_rows(
             (pairs.job_keys[victim], pairs.job_keys[other])
             for victim, other in zip(pairs.victim, pairs.other, strict=True)
         ]
-        columns, anchor = pair_columns(pairs, jobs, device), pair_anchor(pairs, jobs)
-        yield _pick(_NewRows(SLOWDOWN, model, columns, anchor, pairs.measured), device, names, known)
+        columns, analytical_estimate = pair_columns(pairs, jobs, device), pair_analytical_estimate(pairs, jobs)
+        yield _pick(_NewRows(SLOWDOWN, model, columns, analytical_estimate, pairs.measured), device, names, known)
 
 
 def _pick(rows: _NewRows, device: DeviceType, job_keys: Sequence[tuple[str, ...]], known: HeldOut) -> _NewRows:
@@ -130,16 +132,18 @@ def _pick(rows: _NewRows, device: DeviceType, job_keys: Sequence[tuple[str, ...]
         for index, (keys, value) in enumerate(zip(job_keys, rows.measured.tolist(), strict=True))
         if name_row(device.name, rows.target.name, keys, value) not in seen
     ]
-    return _NewRows(rows.target, rows.model, rows.columns[new], rows.anchor[new], rows.measured[new])
+    return _NewRows(rows.target, rows.model, rows.columns[new], rows.analytical_estimate[new], rows.measured[new])
 
 
 def _judge(rows: _NewRows) -> str:
     count = len(rows.measured)
     if not count:
         return ""
-    predicted = rows.model.predict(rows.columns, rows.anchor)
+    predicted = rows.model.predict(rows.columns, rows.analytical_estimate)
     is_share = rows.target.scale == "share"
-    off = rows.target.encode(rows.measured, rows.anchor) - rows.target.encode(predicted, rows.anchor)
+    off = rows.target.encode(rows.measured, rows.analytical_estimate) - rows.target.encode(
+        predicted, rows.analytical_estimate
+    )
     floor = CONTRADICTION_SHARE_MIN if is_share else CONTRADICTION_LOG_MIN
     limit = max(CONTRADICTION_WIDTHS * rows.model.record.bounds.half_width(0.99), floor)
     contradicting = np.abs(off) > limit

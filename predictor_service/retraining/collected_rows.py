@@ -20,8 +20,8 @@ from cotenant.profile_schema import PairRow, SoloRow
 from predictor_service.errors import GraphError, GraphLimitError
 from predictor_service.features.graph_description import GraphDescription, describe_graph
 from predictor_service.features.graph_limits import DEFAULT_LIMITS
-from predictor_service.profile_store.rows import Names, drop_told_twice, make_rows
-from predictor_service.profile_store.stretch import StoredStretch, Stretch
+from predictor_service.profile_store.measurement_window import MeasurementWindow, StoredMeasurementWindow
+from predictor_service.profile_store.rows import Names, drop_duplicate_reports, make_rows
 from predictor_service.retraining.datasets import Dataset
 
 NAME: Final = "collected"
@@ -44,7 +44,7 @@ class CollectedProfiles:
 
 
 def collect_profiles(
-    stored: Iterable[StoredStretch], graphs_folder: Path, known: Sequence[Dataset]
+    stored: Iterable[StoredMeasurementWindow], graphs_folder: Path, known: Sequence[Dataset]
 ) -> CollectedProfiles:
     """Turns stretches into a data set.
 
@@ -58,7 +58,7 @@ def collect_profiles(
     usable = list(_usable(stored, graphs, left_out))
     rows = make_rows(usable, _names(known))
     left_out += rows.left_out
-    windows_ms = {stretch.stretch_id: stretch.window_ms for stretch in usable}
+    windows_ms = {window.stretch_id: window.window_ms for window in usable}
     measured = [row for row in rows.solo if row.status == "ok"]
     solo = [_median_solo(members) for members in _long_enough(measured, windows_ms, left_out)]
     if not solo:
@@ -77,9 +77,9 @@ class _Graphs:
         self._folder = folder
         self._bindings: dict[str, Mapping[str, int]] = {}
 
-    def find_fault(self, stretch: Stretch) -> str:
+    def find_fault(self, window: MeasurementWindow) -> str:
         """Says why nothing can be learned about the graph of a stretch; empty when something can."""
-        graph_sha256, bindings = stretch.job.graph_sha256, stretch.job.settings.dimension_bindings
+        graph_sha256, bindings = window.job.graph_sha256, window.job.settings.dimension_bindings
         if self._bindings.setdefault(graph_sha256, bindings) != bindings:
             return "its graph was bound in another way first"
         try:
@@ -96,26 +96,28 @@ class _Graphs:
         return describe_graph(path.read_bytes(), bindings)
 
 
-def _usable(stored: Iterable[StoredStretch], graphs: _Graphs, left_out: Counter[str]) -> Iterator[Stretch]:
+def _usable(
+    stored: Iterable[StoredMeasurementWindow], graphs: _Graphs, left_out: Counter[str]
+) -> Iterator[MeasurementWindow]:
     readable = []
     for item in stored:
-        if item.stretch is None or item.fault:
+        if item.window is None or item.fault:
             left_out[item.fault] += 1
         else:
-            readable.append(item.stretch)
-    for stretch in drop_told_twice(readable, left_out):
-        reason = _refuse(stretch) or graphs.find_fault(stretch)
+            readable.append(item.window)
+    for window in drop_duplicate_reports(readable, left_out):
+        reason = _refuse(window) or graphs.find_fault(window)
         if reason:
             left_out[reason] += 1
         else:
-            yield stretch
+            yield window
 
 
-def _refuse(stretch: Stretch) -> str:
+def _refuse(window: MeasurementWindow) -> str:
     """Why a stretch teaches nothing; empty when it does."""
-    if stretch.quality_flags:
-        return "flagged: " + ", ".join(sorted(stretch.quality_flags))
-    return "its batch was divided" if stretch.micro_batch_size != stretch.job.settings.global_batch_size else ""
+    if window.quality_flags:
+        return "flagged: " + ", ".join(sorted(window.quality_flags))
+    return "its batch was divided" if window.micro_batch_size != window.job.settings.global_batch_size else ""
 
 
 def _names(known: Sequence[Dataset]) -> Names:

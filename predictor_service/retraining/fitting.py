@@ -36,7 +36,7 @@ class FittingTask:
         device: Device type, for names and messages.
         columns: Shape (rows, columns).
         measured: In the target's unit, shape (rows,).
-        anchor: In the target's unit, shape (rows,).
+        analytical_estimate: In the target's unit, shape (rows,).
         groups: Families of each row.
         seed: Of every regressor.
         features: Whole vectors of jobs alone, shape (rows, len(FEATURES)); None = nobody asks how near a job is.
@@ -46,7 +46,7 @@ class FittingTask:
     device: str
     columns: FeatureArray
     measured: FloatArray
-    anchor: FloatArray
+    analytical_estimate: FloatArray
     groups: Sequence[frozenset[str]]
     seed: int
     features: FloatArray | None = None
@@ -73,7 +73,7 @@ class FittedTarget:
         held_out = self.score.held_out
         count = np.bincount(held_out.row, minlength=len(task.measured))
         total = np.bincount(held_out.row, weights=held_out.value, minlength=len(task.measured))
-        return task.target.decode(total / np.maximum(count, 1), task.anchor)
+        return task.target.decode(total / np.maximum(count, 1), task.analytical_estimate)
 
 
 class NotLearnable(Exception):  # noqa: N818 (an outcome that is recorded, not a failure)
@@ -96,7 +96,7 @@ def fit_target(task: FittingTask) -> FittedTarget:
     families = len(frozenset[str]().union(*task.groups)) if task.groups else 0
     if len(task.measured) < ROWS_MIN or not folds:
         raise NotLearnable(f"{len(task.measured)} rows of {families} families are too few")
-    encoded = task.target.encode(task.measured, task.anchor)
+    encoded = task.target.encode(task.measured, task.analytical_estimate)
     scores = score_candidates(CANDIDATES, task.columns, encoded, folds, task.seed)
     refusals: dict[str, str] = {}
     for score in scores:
@@ -122,7 +122,7 @@ def _residuals(task: FittingTask, scores: Sequence[CandidateScore]) -> FloatArra
 
     Slowdowns keep the winner's: its bounds have to be those of the models that `training` asks with predicted inputs.
     """
-    encoded, held_out = task.target.encode(task.measured, task.anchor), scores[0].held_out
+    encoded, held_out = task.target.encode(task.measured, task.analytical_estimate), scores[0].held_out
     value = held_out.value if task.target is SLOWDOWN else predict_unchosen(scores, encoded)
     return np.asarray(encoded[held_out.row] - value)
 
@@ -198,14 +198,14 @@ def _near(
         return None
     spread = OnnxModel(files[record.spread.file_name]) if record.spread else None
     bounded = ServedTarget(record, OnnxModel(files[record.file_name]), spread)
-    encoded, held_out = task.target.encode(task.measured, task.anchor), scores[0].held_out
+    encoded, held_out = task.target.encode(task.measured, task.analytical_estimate), scores[0].held_out
     chosen = np.empty(len(encoded), dtype=object)
     chosen[held_out.row] = [scores[best].name for best in np.array(choose_unseen(scores, encoded))[held_out.fold]]
     errors = errors_at_settings(
         CANDIDATES, chosen.tolist(), task.columns, encoded, features=task.features, seed=task.seed
     )
     return learn_near(
-        errors, task.features, task.groups, bounded.stranger_half_width(task.columns, task.anchor, CONFIDENCE)
+        errors, task.features, task.groups, bounded.novel_half_width(task.columns, task.analytical_estimate, CONFIDENCE)
     )
 
 
@@ -225,7 +225,7 @@ def _table(
 
 def _residuals_in_unit(task: FittingTask, score: CandidateScore) -> FloatArray:
     rows = score.held_out.row
-    return task.measured[rows] - task.target.decode(score.held_out.value, task.anchor[rows])
+    return task.measured[rows] - task.target.decode(score.held_out.value, task.analytical_estimate[rows])
 
 
 def _record(
@@ -237,7 +237,7 @@ def _record(
     table: tuple[ScoredCandidate, ...],
     residuals: FloatArray,
 ) -> TargetRecord:
-    encoded = task.target.encode(task.measured, task.anchor)
+    encoded = task.target.encode(task.measured, task.analytical_estimate)
     measured = np.abs(_size_of_measured(task)[score.held_out.row])
     mape = float(np.mean(np.abs(_residuals_in_unit(task, score)) / np.maximum(measured, 1e-9)))
     return TargetRecord(

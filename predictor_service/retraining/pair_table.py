@@ -120,7 +120,7 @@ def pair_columns(table: PairTable, known: Mapping[str, SoloKnowledge], device: D
     return build_pair_features(_figures(table, known), table.victim, table.other, device.memory_bytes)
 
 
-def pair_anchor(table: PairTable, known: Mapping[str, SoloKnowledge]) -> FloatArray:
+def pair_analytical_estimate(table: PairTable, known: Mapping[str, SoloKnowledge]) -> FloatArray:
     """Slowdowns of a table's rows if the jobs took turns fairly."""
     return fair_share_slowdowns(_figures(table, known), table.victim, table.other)
 

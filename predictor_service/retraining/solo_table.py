@@ -31,7 +31,7 @@ class SoloExample:
         """The measured value of a target; None when the row lacks it."""
         return _MEASURED[target.name](self.row)
 
-    def anchor(self, target: Target) -> float:
+    def analytical_estimate(self, target: Target) -> float:
         """What physics says of a target."""
         if target is STEP:
             return self.features.roofline_ms
@@ -47,7 +47,7 @@ class TargetTable:
     Attributes:
         columns: Shape (rows, columns), 32-bit as served.
         measured: In the target's unit.
-        anchor: In the target's unit.
+        analytical_estimate: In the target's unit.
         groups: Family of each row.
         job_keys: Job of each row.
         features: Whole vectors, shape (rows, len(FEATURES)).
@@ -55,7 +55,7 @@ class TargetTable:
 
     columns: np.ndarray[tuple[int, int], np.dtype[np.float32]]
     measured: FloatArray
-    anchor: FloatArray
+    analytical_estimate: FloatArray
     groups: tuple[frozenset[str], ...]
     job_keys: tuple[str, ...]
     features: FloatArray
@@ -93,7 +93,7 @@ def build_table(examples: Sequence[SoloExample], target: Target, indices: Sequen
     return TargetTable(
         columns=vectors[:, list(indices)].astype(np.float32),
         measured=np.array([value for _, value in usable], dtype=np.float64),
-        anchor=np.array([example.anchor(target) for example, _ in usable], dtype=np.float64),
+        analytical_estimate=np.array([example.analytical_estimate(target) for example, _ in usable], dtype=np.float64),
         groups=tuple(frozenset({example.row.family}) for example, _ in usable),
         job_keys=tuple(example.row.job_key for example, _ in usable),
         features=vectors,

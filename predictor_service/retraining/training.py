@@ -26,7 +26,7 @@ from predictor_service.retraining.pair_table import (
     SoloKnowledge,
     build_pair_table,
     know_jobs,
-    pair_anchor,
+    pair_analytical_estimate,
     pair_columns,
 )
 from predictor_service.retraining.solo_table import SoloExample, build_table, collect_examples
@@ -148,7 +148,7 @@ def _train_device(datasets: Sequence[Dataset], device: DeviceType, seed: int, co
             device=device.name,
             columns=table.columns,
             measured=table.measured,
-            anchor=table.anchor,
+            analytical_estimate=table.analytical_estimate,
             groups=table.groups,
             seed=seed,
             features=table.features,
@@ -186,7 +186,7 @@ def _train_slowdown(
         device=device.name,
         columns=pair_columns(table, known, device),
         measured=table.measured,
-        anchor=pair_anchor(table, known),
+        analytical_estimate=pair_analytical_estimate(table, known),
         groups=table.groups,
         seed=seed,
     )
@@ -212,7 +212,7 @@ def _graph_bounds(
 ) -> ConformalBounds:
     """Residuals on held-out families when not even the jobs alone were measured: the same models, predicted inputs."""
     columns = pair_columns(table, guessed, device)
-    encoded = task.target.encode(task.measured, pair_anchor(table, guessed))
+    encoded = task.target.encode(task.measured, pair_analytical_estimate(table, guessed))
     residuals = [
         encoded[fold.test] - clip_to_seen(model.predict(columns[fold.test]), encoded[fold.train])
         for fold, model in zip(fitted.folds, fitted.score.held_out.models, strict=True)

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from predictor_service.regressors.interface import FloatArray
-from predictor_service.selection.group_stretch import stretch_for_groups
+from predictor_service.selection.few_groups_factor import few_groups_factor
 
 SAFETY_FACTOR: Final = 1.25
 """Applied to the largest residual when there are too few for the confidence asked for."""
@@ -55,7 +55,7 @@ class ConformalBounds:
         ascending = np.sort(np.abs(np.array(self.residuals)))
         if self.rows == self.groups and confidence <= ROW_CONFIDENCE_MAX and not self.is_supported(confidence):
             share = float(ascending[math.ceil(confidence * len(ascending) - _ROUNDING) - 1])
-            return share * stretch_for_groups(self.groups, confidence)
+            return share * few_groups_factor(self.groups, confidence)
         return self._quantile(ascending, confidence)
 
     def upper_offset(self, confidence: float) -> float:

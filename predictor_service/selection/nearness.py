@@ -53,7 +53,7 @@ class Nearness:
     scale: FloatArray
     jobs: FloatArray
 
-    def strangeness(self, columns: FloatArray) -> FloatArray:
+    def novelty(self, columns: FloatArray) -> FloatArray:
         """Tells of every job, from 0 to 1, how far it is from all measured ones.
 
         Args:

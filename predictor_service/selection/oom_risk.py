@@ -29,7 +29,7 @@ _CELLS_MAX: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryBelief:
+class MemoryEstimate:
     """What is believed of one job's memory.
 
     Attributes:
@@ -49,7 +49,7 @@ class MemoryBelief:
         """The prediction, or what was seen where that is more."""
         return max(self.value_bytes, self.lowest_bytes)
 
-    def at_least(self, memory_bytes: float) -> MemoryBelief:
+    def at_least(self, memory_bytes: float) -> MemoryEstimate:
         """Returns the belief of who has seen the job take so much."""
         return replace(self, lowest_bytes=memory_bytes)
 
@@ -67,7 +67,7 @@ class OomRisk:
     union_bound: float
 
 
-def estimate_oom_risk(jobs: Sequence[MemoryBelief], device_memory_bytes: float) -> OomRisk:
+def estimate_oom_risk(jobs: Sequence[MemoryEstimate], device_memory_bytes: float) -> OomRisk:
     """Estimates the risk of a set of jobs; another job, a larger one or a smaller device never lowers it.
 
     Args:
@@ -97,7 +97,7 @@ def estimate_oom_risk(jobs: Sequence[MemoryBelief], device_memory_bytes: float) 
     return OomRisk(independent=independent, union_bound=min(1.0, max(independent, escapes)))
 
 
-def _outcomes(job: MemoryBelief) -> tuple[FloatArray, FloatArray]:
+def _outcomes(job: MemoryEstimate) -> tuple[FloatArray, FloatArray]:
     """Possible sizes in bytes, and their chances."""
     residuals = np.array(job.bounds.residuals)
     beyond = 1.0 / (job.bounds.groups + 1)
@@ -107,7 +107,7 @@ def _outcomes(job: MemoryBelief) -> tuple[FloatArray, FloatArray]:
     return np.maximum(sizes, job.lowest_bytes), np.append(chances, beyond)
 
 
-def _add(fits: FloatArray, job: MemoryBelief, cell_bytes: float) -> FloatArray:
+def _add(fits: FloatArray, job: MemoryEstimate, cell_bytes: float) -> FloatArray:
     """Chances of each sum that still fits, with one job more; sizes are rounded up to whole cells."""
     sizes, chances = _outcomes(job)
     steps = np.ceil(sizes / cell_bytes)
@@ -119,7 +119,7 @@ def _add(fits: FloatArray, job: MemoryBelief, cell_bytes: float) -> FloatArray:
     return added
 
 
-def _chance_above(job: MemoryBelief, limit_bytes: float) -> float:
+def _chance_above(job: MemoryEstimate, limit_bytes: float) -> float:
     """Counted by bisection: this is asked for every job that does not fit."""
     if job.lowest_bytes > limit_bytes:
         return 1.0

@@ -36,21 +36,21 @@ class Target:
     scale: str
     columns: tuple[str, ...]
 
-    def encode(self, measured: FloatArray, anchor: FloatArray) -> FloatArray:
+    def encode(self, measured: FloatArray, analytical_estimate: FloatArray) -> FloatArray:
         """From measured values to the model's own scale; same shapes."""
         if self.scale == "log_ratio":
-            return np.asarray(np.log(measured / anchor))
+            return np.asarray(np.log(measured / analytical_estimate))
         if self.scale == "share":
-            return np.asarray(measured / anchor)
-        return np.asarray(np.log1p(np.maximum(measured, SLOWDOWN_LOWEST)) - np.log1p(anchor))
+            return np.asarray(measured / analytical_estimate)
+        return np.asarray(np.log1p(np.maximum(measured, SLOWDOWN_LOWEST)) - np.log1p(analytical_estimate))
 
-    def decode(self, value: FloatArray, anchor: FloatArray) -> FloatArray:
+    def decode(self, value: FloatArray, analytical_estimate: FloatArray) -> FloatArray:
         """From the model's own scale to the quantity, within its possible range; same shapes."""
         if self.scale == "log_ratio":
-            return np.asarray(np.exp(np.minimum(np.maximum(value, -_LOG_BOUND), _LOG_BOUND)) * anchor)
+            return np.asarray(np.exp(np.minimum(np.maximum(value, -_LOG_BOUND), _LOG_BOUND)) * analytical_estimate)
         if self.scale == "share":
-            return np.asarray(np.minimum(np.maximum(value, 0.0), 1.0 / anchor) * anchor)
-        return np.asarray(np.maximum(np.expm1(np.minimum(value, _LOG_BOUND) + np.log1p(anchor)), 0.0))
+            return np.asarray(np.minimum(np.maximum(value, 0.0), 1.0 / analytical_estimate) * analytical_estimate)
+        return np.asarray(np.maximum(np.expm1(np.minimum(value, _LOG_BOUND) + np.log1p(analytical_estimate)), 0.0))
 
 
 _LOG_BOUND: Final = 12.0

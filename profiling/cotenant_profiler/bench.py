@@ -54,7 +54,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _MeasurementWindow:
     """Jobs that ran together for one window, and what else the machine did in it."""
 
     figures: tuple[dict[str, float], ...]
@@ -91,14 +91,18 @@ class Bench:
         warm_in_ms = method.warm_in_ms if len(loads) > 1 else SOLO_WARM_IN_MS
         main = self._together(workers, loads, (warm_in_ms, method.window_ms, tail_ms))
         after = [self._alone(worker, load, method) for worker, load in zip(workers, references, strict=True)]
-        stretches = [*before, main, *after]
+        windows = [*before, main, *after]
         # What a device says of itself is about all jobs on it: it describes a job only while the job is alone.
         told = main.window.figures() if len(loads) == 1 else {}
         return Measurement(
             figures=tuple({**figures, **told} for figures in main.figures),
             references_ms=tuple((_step_ms(old), _step_ms(new)) for old, new in zip(before, after, strict=True)),
-            foreign_ratio=_over_time([stretch.window.foreign_ratio for stretch in stretches], stretches),
-            elsewhere_ratio=_over_time([stretch.window.elsewhere_ratio for stretch in stretches], stretches),
+            foreign_ratio=_over_time(
+                [measurement_window.window.foreign_ratio for measurement_window in windows], windows
+            ),
+            elsewhere_ratio=_over_time(
+                [measurement_window.window.elsewhere_ratio for measurement_window in windows], windows
+            ),
             flags=(*_flags(main.figures, steady), *main.window.flags),
         )
 
@@ -159,13 +163,13 @@ class Bench:
         )
         return bool(answer["steady"])
 
-    def _alone(self, worker: WorkerClient, load: Load, method: Method) -> _Stretch:
+    def _alone(self, worker: WorkerClient, load: Load, method: Method) -> _MeasurementWindow:
         self._prepare(worker, load, method)
         return self._together([worker], [load], (REFERENCE_WARM_IN_MS, method.reference_ms, 0))
 
     def _together(
         self, workers: Sequence[WorkerClient], loads: Sequence[Load], duration_ms: tuple[int, int, int]
-    ) -> _Stretch:
+    ) -> _MeasurementWindow:
         """Run loads from one common instant on; the durations are warm-in, window and tail."""
         warm_in_ms, window_ms, tail_ms = duration_ms
         start_ns = system_clock.now_ns() + LEAD_MS * 1_000_000
@@ -174,7 +178,7 @@ class Bench:
             worker.send("measure", job=load.job, wait_ms=load.wait_ms, **times)
         window = self._watch(start_ns + warm_in_ms * 1_000_000, window_ms)
         figures = tuple(worker.receive() for worker in workers)
-        return _Stretch(figures, window_ms, window)
+        return _MeasurementWindow(figures, window_ms, window)
 
     def _watch(self, begin_ns: int, window_ms: int) -> DeviceWindow:
         """Sleep through the window and return what the device says about it."""
@@ -185,14 +189,16 @@ class Bench:
         return end()
 
 
-def _step_ms(stretch: _Stretch) -> float:
-    return stretch.figures[0]["step_ms_mean"]
+def _step_ms(measurement_window: _MeasurementWindow) -> float:
+    return measurement_window.figures[0]["step_ms_mean"]
 
 
-def _over_time(ratios: Sequence[float], stretches: Sequence[_Stretch]) -> float:
+def _over_time(ratios: Sequence[float], windows: Sequence[_MeasurementWindow]) -> float:
     """Mean of a ratio over stretches of different length."""
-    weighted = sum(ratio * stretch.window_ms for ratio, stretch in zip(ratios, stretches, strict=True))
-    return weighted / sum(stretch.window_ms for stretch in stretches)
+    weighted = sum(
+        ratio * measurement_window.window_ms for ratio, measurement_window in zip(ratios, windows, strict=True)
+    )
+    return weighted / sum(measurement_window.window_ms for measurement_window in windows)
 
 
 def _flags(figures: Sequence[dict[str, float]], steady: Sequence[bool]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from cotenant.default_policy import DEFAULT_POLICY
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.predictor_client import PredictorClient
-from scheduler_service.commands.predictor_link import look_at_predictor, predictor_channel
+from scheduler_service.commands.predictor_link import predictor_channel, probe_predictor
 from scheduler_service.errors import FieldViolation, InvalidRequestError
 from scheduler_service.grpc_api.decide import DEFAULT_DEADLINE_S
 from scheduler_service.grpc_api.decide import decide as decide_on
@@ -64,7 +64,7 @@ async def _decide(request: scheduling_pb2.DecideRequest, settings: Settings) -> 
     channel = predictor_channel(settings)
     if channel is None:
         return await decide_on(request, predictor=None, seconds_left=None)
-    predictor = PredictorClient(channel, deadline_s=DEFAULT_DEADLINE_S, look=lambda: look_at_predictor(settings))
+    predictor = PredictorClient(channel, deadline_s=DEFAULT_DEADLINE_S, look=lambda: probe_predictor(settings))
     try:
         return await decide_on(request, predictor=predictor, seconds_left=None)
     finally:

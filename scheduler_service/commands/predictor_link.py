@@ -23,6 +23,6 @@ def predictor_channel(settings: Settings) -> grpc.aio.Channel | None:
     return open_channel(settings.predictor, credentials=credentials)
 
 
-def look_at_predictor(settings: Settings) -> TlsMismatch | None:
+def probe_predictor(settings: Settings) -> TlsMismatch | None:
     """Look at the predictor's port for why TLS does not come about; blocks for seconds at most."""
     return find_tls_mismatch(settings.predictor, client_tls_files(settings), peer="predictor")

@@ -12,6 +12,7 @@ from typing import Any
 from scheduler_service import policy_registry
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.command_performer import CommandPerformer
+from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
 from scheduler_service.adapters.memory_ranges import MemoryRanges
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.predictor_client import PredictorClient
@@ -19,9 +20,8 @@ from scheduler_service.adapters.progress_reports import ProgressReports
 from scheduler_service.adapters.recovery import Recovered, recover, snapshot_state
 from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
 from scheduler_service.adapters.stored_records import DATABASE_NAME
-from scheduler_service.adapters.stretch_relay import StretchRelay
 from scheduler_service.adapters.system_clock import SystemClock
-from scheduler_service.commands.predictor_link import look_at_predictor, predictor_channel
+from scheduler_service.commands.predictor_link import predictor_channel, probe_predictor
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import NodeDisconnected, PolicyChosen
 from scheduler_service.grpc_api import policies
@@ -79,9 +79,9 @@ class RunningScheduler:
         deadline_s = settings.predictor_deadline_ms / 1000
         channel = predictor_channel(settings)
         predictor = self._predictor = PredictorClient(
-            channel, deadline_s=deadline_s, look=lambda: look_at_predictor(settings)
+            channel, deadline_s=deadline_s, look=lambda: probe_predictor(settings)
         )
-        stretches = StretchRelay(channel, deadline_s=deadline_s)
+        windows = MeasurementWindowRelay(channel, deadline_s=deadline_s)
         loop = self._loop = self._make_loop(recovered, clock, sessions, predictor)
         watch_hub = self._watch_hub = WatchHub(state=lambda: loop.engine.state)
         metrics = Metrics(
@@ -93,7 +93,7 @@ class RunningScheduler:
         loop.observers = (metrics, watch_hub)
         self._ranges = MemoryRanges(predictor, deadline_s=deadline_s)
         admission = Admission(sessions=sessions, ranges=self._ranges)
-        agents = self._make_agents(loop, sessions, stretches, admission)
+        agents = self._make_agents(loop, sessions, windows, admission)
         self._tell_first_facts(loop, agents)
         loop.perform_all(loop.engine.reissue())
         cluster = Cluster(
@@ -107,7 +107,7 @@ class RunningScheduler:
         self._spawn(loop.run())
         if settings.predictor:
             self._spawn(predictor.send_outcomes())
-            self._spawn(stretches.run())
+            self._spawn(windows.run())
         self._spawn(_tick(loop, agents, watch_hub))
         if settings.metrics_address:
             self._metrics_server = MetricsServer(
@@ -161,7 +161,7 @@ class RunningScheduler:
         return loop
 
     def _make_agents(
-        self, loop: LiveLoop, sessions: AgentSessions, stretches: StretchRelay, admission: Admission
+        self, loop: LiveLoop, sessions: AgentSessions, windows: MeasurementWindowRelay, admission: Admission
     ) -> NodeAgentServicer:
         settings = self._settings
         times = LeaseTimes(heartbeat_ms=settings.heartbeat_ms, lease_ms=settings.lease_ms, grace_ms=settings.grace_ms)
@@ -176,7 +176,7 @@ class RunningScheduler:
             sessions=sessions,
             leases=leases,
             progress=ProgressReports(interval_ms=settings.progress_interval_ms),
-            stretches=stretches,
+            windows=windows,
             times=times,
             certificates_required=bool(settings.client_ca_file),
             is_final=admission.is_final,

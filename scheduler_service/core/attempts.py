@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from scheduler_service.core.commands import LaunchJob, StopJob
 from scheduler_service.core.decisions import Start
+from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.job_records import JobRecord, with_history
 from scheduler_service.core.outcomes import tell_end
 from scheduler_service.core.prediction_requests import refresh_hold
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
-from scheduler_service.core.step import Step
 
 BACKOFF_FIRST_MS = 1_000
 BACKOFF_MAX_MS = 300_000
@@ -28,7 +28,7 @@ def backoff_ms(failures: int) -> int:
     return min(BACKOFF_FIRST_MS << min(failures - 1, 20), BACKOFF_MAX_MS)
 
 
-def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes: int, step: Step) -> None:
+def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes: int, step: EventEffects) -> None:
     """Begin a new attempt of a job that has none, with a fence that nobody has had."""
     node_ids = tuple(dict.fromkeys(state.gpus[assignment.gpu_id].node_id for assignment in start.assignments))
     assignments = tuple(sorted(start.assignments, key=lambda assignment: assignment.rank))
@@ -70,7 +70,7 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
     state.put_job(job)
     neighbours = state.neighbours(job)
     if neighbours:
-        note_new_neighbourhood(state, (job.job_id, *neighbours), is_shared=True)
+        note_colocation_change(state, (job.job_id, *neighbours), is_shared=True)
     step.commands += launch_commands(state, job)
 
 
@@ -110,7 +110,7 @@ def stop_commands(job: JobRecord, node_id: str | None = None) -> list[StopJob]:
     ]
 
 
-def stop(state: ClusterState, job: JobRecord, after: AfterStop, step: Step) -> None:
+def stop(state: ClusterState, job: JobRecord, after: AfterStop, step: EventEffects) -> None:
     """Ask for the end of an attempt; its GPUs are `releasing` until the agent confirms."""
     reason = Reason(code="STOPPING_TO_CANCEL" if after is AfterStop.CANCEL else "STOPPING_TO_REQUEUE")
     job = with_history(
@@ -126,7 +126,7 @@ def stop(state: ClusterState, job: JobRecord, after: AfterStop, step: Step) -> N
     step.commands += stop_commands(job)
 
 
-def note_new_neighbourhood(state: ClusterState, job_ids: Iterable[str], *, is_shared: bool = False) -> None:
+def note_colocation_change(state: ClusterState, job_ids: Iterable[str], *, is_shared: bool = False) -> None:
     """Remember that windows measured across this instant mix two situations, and who has company from now on."""
     for job_id in job_ids:
         job = state.jobs[job_id]
@@ -140,7 +140,7 @@ def accrued(job: JobRecord, now_ms: int) -> JobRecord:
 
 
 def leave_gpus(
-    state: ClusterState, job: JobRecord, step: Step, *, has_steps: bool, is_complete: bool = False
+    state: ClusterState, job: JobRecord, step: EventEffects, *, has_steps: bool, is_complete: bool = False
 ) -> JobRecord:
     """Record what is common to every end of an attempt and return the job, not yet stored."""
     step.is_decision_due = True
@@ -150,7 +150,9 @@ def leave_gpus(
     return job.changed(fence=0, granted_fences=fences, after_stop=AfterStop.NOTHING, target=None)
 
 
-def end(state: ClusterState, job: JobRecord, phase: Phase, reason: Reason, step: Step, *, message: str = "") -> None:
+def end(
+    state: ClusterState, job: JobRecord, phase: Phase, reason: Reason, step: EventEffects, *, message: str = ""
+) -> None:
     """End a job for good; the GPUs that it held are shown as its last ones."""
     neighbours = state.neighbours(job) if job.holds_gpus else ()
     if job.holds_gpus:
@@ -167,10 +169,10 @@ def end(state: ClusterState, job: JobRecord, phase: Phase, reason: Reason, step:
         not_before_ms=0,
     )
     state.put_job(ended)
-    note_new_neighbourhood(state, neighbours)
+    note_colocation_change(state, neighbours)
 
 
-def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: Step, *, wait_ms: int) -> None:
+def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffects, *, wait_ms: int) -> None:
     """Put a job back into the queue; only steps inside a believed checkpoint count."""
     neighbours = state.neighbours(job)
     job = leave_gpus(state, job, step, has_steps=True)
@@ -192,10 +194,10 @@ def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: Step, *, 
         step.wakes_at_ms.append(job.not_before_ms)
         step.backoffs.append((job.not_before_ms, job.job_id))
     refresh_hold(state, job.job_id)
-    note_new_neighbourhood(state, neighbours)
+    note_colocation_change(state, neighbours)
 
 
-def restart(state: ClusterState, job: JobRecord, reason: Reason, step: Step) -> None:
+def restart(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffects) -> None:
     """Start over after an end that was not the job's wish, a bounded number of times and ever later."""
     job = job.changed(restarts=job.restarts + 1)
     if job.restarts > job.request.restart_limit:
@@ -205,7 +207,7 @@ def restart(state: ClusterState, job: JobRecord, reason: Reason, step: Step) -> 
     requeue(state, job, reason, step, wait_ms=backoff_ms(job.restarts))
 
 
-def lose(state: ClusterState, job: JobRecord, step: Step) -> None:
+def lose(state: ClusterState, job: JobRecord, step: EventEffects) -> None:
     """Handle an attempt that certainly runs no more without having said how it ended."""
     job = job.changed(exit_class="lost")
     if job.after_stop is AfterStop.CANCEL:

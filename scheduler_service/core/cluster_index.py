@@ -11,8 +11,8 @@ from scheduler_service.core.change_log import ChangeLog
 from scheduler_service.core.gpu_arrays import GpuArrays, build_arrays, load_of
 from scheduler_service.core.inventory import Inventory, count_gpus
 from scheduler_service.core.ledger import Ledger
-from scheduler_service.core.length_queue import LengthQueue
 from scheduler_service.core.open_gpus import FreePlaces, OpenGpus
+from scheduler_service.core.remaining_time_queue import RemainingTimeQueue
 from scheduler_service.core.remaining_times import KeptRemainingTimes, RemainingTimes, build_remaining_times
 from scheduler_service.core.state import ClusterState
 from scheduler_service.core.view import HostUse, PendingJob, RunningJob, SchedulingView
@@ -55,9 +55,9 @@ class FreshIndex:
         return self._open.free_ids
 
     @property
-    def lone_gpu_ids(self) -> AbstractSet[str]:
+    def single_job_gpu_ids(self) -> AbstractSet[str]:
         """GPUs that hold one job and release nothing."""
-        return self._open.lone_ids
+        return self._open.single_job_ids
 
     @property
     def free_places(self) -> FreePlaces:
@@ -123,9 +123,9 @@ class KeptIndex:
         return self._state.free_gpu_ids
 
     @property
-    def lone_gpu_ids(self) -> AbstractSet[str]:
+    def single_job_gpu_ids(self) -> AbstractSet[str]:
         """Usable GPUs that hold exactly one job and release nothing."""
-        return self._state.lone_gpu_ids
+        return self._state.single_job_gpu_ids
 
     @property
     def free_places(self) -> FreePlaces:
@@ -158,7 +158,7 @@ class KeptIndex:
         return self._times.read(self._present, self.arrays)
 
     @property
-    def lengths(self) -> LengthQueue:
+    def lengths(self) -> RemainingTimeQueue:
         """The ready jobs by remaining time."""
         return self._state.read_lengths()
 

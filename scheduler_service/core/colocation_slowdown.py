@@ -150,12 +150,12 @@ class PlacementSlowdown:
 
 
 def placement_slowdown(
-    newcomer: Resident, gpus: Iterable[Iterable[tuple[Resident, ExpectedSlowdown]]]
+    incoming_job: Resident, gpus: Iterable[Iterable[tuple[Resident, ExpectedSlowdown]]]
 ) -> PlacementSlowdown:
     """Return what sharing would cost a job and those that it shares with.
 
     Args:
-        newcomer: The job.
+        incoming_job: The job.
         gpus: Of each of its GPUs that it shares, `expected_slowdowns` with the job.
     """
     own: list[float | None] = [0.0]
@@ -163,8 +163,8 @@ def placement_slowdown(
     neighbour_ids: dict[str, None] = {}
     for slowdowns in gpus:
         for victim, slowdown in slowdowns:
-            (own if victim is newcomer else others).append(slowdown.ratio if slowdown.is_known else None)
-            if victim is not newcomer:
+            (own if victim is incoming_job else others).append(slowdown.ratio if slowdown.is_known else None)
+            if victim is not incoming_job:
                 neighbour_ids[victim.request.job_id] = None
     return PlacementSlowdown(own_ratio=_worst(own), neighbour_ratio=_worst(others), neighbour_ids=tuple(neighbour_ids))
 

@@ -16,16 +16,16 @@ from scheduler_service.core.attempts import launch, launch_commands, stop, stop_
 from scheduler_service.core.cluster_index import KeptIndex
 from scheduler_service.core.commands import Command, WakeAt
 from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest, Migrate, Reshape, Start, Stop, unfolded
+from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.job_records import RejectedDecision, with_history
-from scheduler_service.core.moves import order_move
+from scheduler_service.core.migration import order_move
 from scheduler_service.core.pair_refreshes import pairs_refreshed, refresh_pairs, reissue_refreshes
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
 from scheduler_service.core.prediction_requests import ask_about_pairs, refresh_hold, reissue_questions
+from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs
 from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import AfterStop, Phase, Reason
-from scheduler_service.core.running_now import RunningNow
 from scheduler_service.core.state import ClusterState
-from scheduler_service.core.step import Step
 from scheduler_service.core.view import Policy, SchedulingView
 
 MakePolicy = Callable[[str, Mapping[str, object]], Policy]
@@ -86,7 +86,7 @@ class SchedulerEngine:
             InvalidTransition: The fact cannot happen to this job now (a bug); nothing was changed.
             PolicyError: `PolicyChosen` names a policy that cannot be built; nothing was changed.
         """
-        step = Step()
+        step = EventEffects()
         self._state.now_ms = max(self._state.now_ms, event.at_ms)
         self._apply(event, step)
         if self._backoffs:
@@ -99,7 +99,7 @@ class SchedulerEngine:
             self._note_wakes(step)
         return step.commands
 
-    def _apply(self, event: events.Event, step: Step) -> None:
+    def _apply(self, event: events.Event, step: EventEffects) -> None:
         handler = _HANDLERS.get(type(event))
         if handler is not None:
             handler(self._state, event, step)
@@ -112,7 +112,7 @@ class SchedulerEngine:
         else:
             raise TypeError(f"{type(event).__name__} is not an event that the engine knows")
 
-    def _choose(self, event: events.PolicyChosen, step: Step) -> None:
+    def _choose(self, event: events.PolicyChosen, step: EventEffects) -> None:
         """Switch between two decisions; what runs goes on."""
         self._policy = self._make_policy(event.policy, event.parameters)
         self._state.policy, self._state.parameters = event.policy, dict(event.parameters)
@@ -121,7 +121,7 @@ class SchedulerEngine:
     def _has_ready_jobs(self) -> bool:
         return len(self._state.in_phase(Phase.PENDING)) > len(self._state.holds)
 
-    def _release_due(self, step: Step) -> None:
+    def _release_due(self, step: EventEffects) -> None:
         """Show jobs whose waiting time is over."""
         while self._backoffs and self._backoffs[0][0] <= self._state.now_ms:
             _, job_id = heappop(self._backoffs)
@@ -129,7 +129,7 @@ class SchedulerEngine:
             if job is not None and job.phase is Phase.PENDING and refresh_hold(self._state, job_id):
                 step.is_decision_due = True
 
-    def _note_wakes(self, step: Step) -> None:
+    def _note_wakes(self, step: EventEffects) -> None:
         """Turn wishes to be woken into commands, once per instant."""
         for backoff in step.backoffs:
             heappush(self._backoffs, backoff)
@@ -140,7 +140,7 @@ class SchedulerEngine:
                 heappush(self._wakes, at_ms)
                 step.commands.append(WakeAt(at_ms=at_ms))
 
-    def _decide(self, step: Step) -> None:
+    def _decide(self, step: EventEffects) -> None:
         plan = self._ask(self._view(explain=False))
         self._state.decided_at_ms = self._state.now_ms
         for rejection in plan.rejections:
@@ -178,7 +178,7 @@ class SchedulerEngine:
             )
         )
 
-    def _carry_out(self, decision: Decision, plan: CheckedPlan, step: Step) -> None:
+    def _carry_out(self, decision: Decision, plan: CheckedPlan, step: EventEffects) -> None:
         if isinstance(decision, Start):
             job = self._state.jobs[decision.job_id]
             launch(self._state, job, decision, reserved_bytes=plan.reservations[decision.job_id], step=step)
@@ -196,7 +196,7 @@ class SchedulerEngine:
             nodes=state.usable_nodes,
             gpus=state.usable_gpus,
             pending=state.ready_jobs(),
-            running=RunningNow(state.running, state.now_ms),
+            running=ExtrapolatedJobs(state.running, state.now_ms),
             predictions=state.predictions,
             seed=state.seed,
             explain=explain,
@@ -222,7 +222,7 @@ class SchedulerEngine:
 
     def reissue(self) -> list[Command]:
         """Return the orders whose effect is outstanding, for carrying them out again after a crash."""
-        step = Step()
+        step = EventEffects()
         state = self._state
         reissue_questions(state, step)
         reissue_refreshes(state, step)
@@ -230,7 +230,7 @@ class SchedulerEngine:
             step.commands += launch_commands(state, state.jobs[job_id])
         for job_id in state.in_phase(Phase.STOPPING):
             step.commands += stop_commands(state.jobs[job_id])
-        step.commands += [node_events.stop_ghost(ghost) for ghost in state.ghosts.values()]
+        step.commands += [node_events.stop_abandoned(abandoned) for abandoned in state.abandoned_attempts.values()]
         step.commands += [WakeAt(at_ms=at_ms) for at_ms in sorted(self._wakes)]
         return step.commands
 
@@ -276,7 +276,7 @@ class SchedulerEngine:
         return engine
 
 
-def _prediction_arrived(state: ClusterState, event: events.PredictionArrived, step: Step) -> None:
+def _prediction_arrived(state: ClusterState, event: events.PredictionArrived, step: EventEffects) -> None:
     prediction = event.prediction
     if not state.predictions.knows(prediction.key):
         return
@@ -286,19 +286,19 @@ def _prediction_arrived(state: ClusterState, event: events.PredictionArrived, st
     _show_jobs_of(state, prediction.key, step)
 
 
-def _prediction_failed(state: ClusterState, event: events.PredictionFailed, step: Step) -> None:
+def _prediction_failed(state: ClusterState, event: events.PredictionFailed, step: EventEffects) -> None:
     if not state.predictions.knows(event.key):
         return
     state.predictions.put_failure(event.key, event.device, event.code)
     _show_jobs_of(state, event.key, step)
 
 
-def _show_jobs_of(state: ClusterState, key: str, step: Step) -> None:
+def _show_jobs_of(state: ClusterState, key: str, step: EventEffects) -> None:
     for job_id in state.pending_with_key(key):
         step.is_decision_due |= refresh_hold(state, job_id)
 
 
-def _pairs_arrived(state: ClusterState, event: events.PairPredictionsArrived, step: Step) -> None:
+def _pairs_arrived(state: ClusterState, event: events.PairPredictionsArrived, step: EventEffects) -> None:
     for pair in event.pairs:
         state.predictions.put_pair(pair)
         state.predictions.answer_pairs(pair.victim_key, pair.device)
@@ -307,13 +307,13 @@ def _pairs_arrived(state: ClusterState, event: events.PairPredictionsArrived, st
     step.is_decision_due = True
 
 
-def _pairs_failed(state: ClusterState, event: events.PairPredictionsFailed, step: Step) -> None:
+def _pairs_failed(state: ClusterState, event: events.PairPredictionsFailed, step: EventEffects) -> None:
     for key in event.keys:
         state.predictions.answer_pairs(key, event.device)
         _show_jobs_of(state, key, step)
 
 
-_HANDLERS: Mapping[type[events.Event], Callable[[ClusterState, Any, Step], None]] = {
+_HANDLERS: Mapping[type[events.Event], Callable[[ClusterState, Any, EventEffects], None]] = {
     events.JobSubmitted: job_events.submit,
     events.JobCancelled: job_events.cancel,
     events.PredictionArrived: _prediction_arrived,

@@ -9,7 +9,7 @@ from typing import Any
 from scheduler_service.core.codec import FORMAT_VERSION, check_version, decode, encode
 from scheduler_service.core.decisions import Decision, Hold
 from scheduler_service.core.errors import CodecError
-from scheduler_service.core.job_records import Ghost, JobRecord, KeyUse, RejectedDecision
+from scheduler_service.core.job_records import AbandonedAttempt, JobRecord, KeyUse, RejectedDecision
 from scheduler_service.core.prediction_store import StoredPredictions
 from scheduler_service.core.records import Node, Phase, Reason
 from scheduler_service.core.state import ClusterState
@@ -41,7 +41,7 @@ class StoredState:
     decided_at_ms: int
     nodes: tuple[Node, ...]
     jobs: tuple[JobRecord, ...]
-    ghosts: tuple[Ghost, ...]
+    abandoned_attempts: tuple[AbandonedAttempt, ...]
     living_keys: Mapping[str, KeyUse]
     devices: Mapping[str, int]
     holds: Mapping[str, Reason]
@@ -63,7 +63,7 @@ def encode_state(state: ClusterState, *, wakes_at_ms: tuple[int, ...]) -> dict[s
         decided_at_ms=state.decided_at_ms,
         nodes=tuple(state.nodes.values()),
         jobs=tuple(state.jobs[job_id] for phase in Phase for job_id in state.in_phase(phase)),
-        ghosts=tuple(state.ghosts.values()),
+        abandoned_attempts=tuple(state.abandoned_attempts.values()),
         living_keys=state.living_keys,
         devices=state.devices,
         holds=state.holds,
@@ -106,8 +106,8 @@ def decode_state(snapshot: Mapping[str, Any], *, ended_jobs_max: int) -> tuple[C
     for gpu_id, ratio in stored.slowdown_ewma_ratios.items():
         state.put_slowdown_ewma(gpu_id, ratio)
     _load_jobs(state, stored)
-    for ghost in stored.ghosts:
-        state.put_ghost(ghost)
+    for abandoned in stored.abandoned_attempts:
+        state.put_abandoned(abandoned)
     state.load_registers(living_keys=stored.living_keys, devices=stored.devices)
     state.rejected.extend(stored.rejected)
     return state, stored.wakes_at_ms

@@ -17,22 +17,22 @@ from scheduler_service.core.attempts import (
     end,
     launch_commands,
     lose,
-    note_new_neighbourhood,
+    note_colocation_change,
     requeue,
     restart,
     stop,
     stop_commands,
 )
 from scheduler_service.core.errors import InvalidTransition
+from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.job_records import JobRecord, with_history
-from scheduler_service.core.moves import complete_move
+from scheduler_service.core.migration import complete_move
 from scheduler_service.core.observations import observe
 from scheduler_service.core.prediction_requests import ask_about_job, refresh_hold
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
-from scheduler_service.core.step import Step
 
-JobHandler = Callable[[ClusterState, JobRecord, Any, Step], None]
+JobHandler = Callable[[ClusterState, JobRecord, Any, EventEffects], None]
 
 RESTARTING_EXIT_CLASSES = frozenset(
     {"lost", "fenced", "communication", "host_oom", "gpu_fault", "signal", "stopped", "checkpointed"}
@@ -40,7 +40,7 @@ RESTARTING_EXIT_CLASSES = frozenset(
 """Ends that another machine or another moment may spare the job."""
 
 
-def submit(state: ClusterState, event: events.JobSubmitted, step: Step) -> None:
+def submit(state: ClusterState, event: events.JobSubmitted, step: EventEffects) -> None:
     """Take a new job into the queue and ask what it will need.
 
     Raises:
@@ -62,16 +62,16 @@ def submit(state: ClusterState, event: events.JobSubmitted, step: Step) -> None:
     step.is_decision_due = refresh_hold(state, request.job_id)
 
 
-def cancel(state: ClusterState, event: events.JobCancelled, step: Step) -> None:
+def cancel(state: ClusterState, event: events.JobCancelled, step: EventEffects) -> None:
     """Take a job back; one that is unknown by now has ended long ago."""
     job = state.jobs.get(event.job_id)
     if job is not None:
         _transition(job, event)(state, job, event, step)
 
 
-def report(state: ClusterState, event: events.AttemptReport, step: Step) -> None:
+def report(state: ClusterState, event: events.AttemptReport, step: EventEffects) -> None:
     """Apply what an agent says about an attempt; stale reports change nothing."""
-    if isinstance(event, ENDING_EVENTS) and state.drop_ghost((event.job_id, event.attempt, event.fence)):
+    if isinstance(event, ENDING_EVENTS) and state.drop_abandoned((event.job_id, event.attempt, event.fence)):
         step.is_decision_due = True
     job = state.jobs.get(event.job_id)
     if job is not None and job.fence and (job.attempt, job.fence) == (event.attempt, event.fence):
@@ -90,24 +90,24 @@ def _invalid(job: JobRecord, event: events.Event) -> InvalidTransition:
     return InvalidTransition(job_id=job.job_id, phase=job.phase.value, event_kind=type(event).__name__, story=story)
 
 
-def _ignore(state: ClusterState, job: JobRecord, event: events.Event, step: Step) -> None:
+def _ignore(state: ClusterState, job: JobRecord, event: events.Event, step: EventEffects) -> None:
     """A repetition; nothing changes."""
 
 
-def _cancel_pending(state: ClusterState, job: JobRecord, event: events.JobCancelled, step: Step) -> None:
+def _cancel_pending(state: ClusterState, job: JobRecord, event: events.JobCancelled, step: EventEffects) -> None:
     end(state, job, Phase.CANCELLED, Reason(code="CANCELLED"), step)
 
 
-def _cancel_running(state: ClusterState, job: JobRecord, event: events.JobCancelled, step: Step) -> None:
+def _cancel_running(state: ClusterState, job: JobRecord, event: events.JobCancelled, step: EventEffects) -> None:
     stop(state, job, AfterStop.CANCEL, step)
 
 
-def _cancel_stopping(state: ClusterState, job: JobRecord, event: events.JobCancelled, step: Step) -> None:
+def _cancel_stopping(state: ClusterState, job: JobRecord, event: events.JobCancelled, step: EventEffects) -> None:
     if job.after_stop is not AfterStop.CANCEL:
         state.put_job(job.changed(after_stop=AfterStop.CANCEL, target=None, reason=Reason(code="STOPPING_TO_CANCEL")))
 
 
-def _started(state: ClusterState, job: JobRecord, event: events.AttemptReport, step: Step) -> None:
+def _started(state: ClusterState, job: JobRecord, event: events.AttemptReport, step: EventEffects) -> None:
     confirm_start(state, job)
 
 
@@ -123,15 +123,17 @@ def confirm_start(state: ClusterState, job: JobRecord) -> None:
         neighbours_since_ms=state.now_ms,
     )
     state.put_job(running)
-    note_new_neighbourhood(state, state.neighbours(running))
+    note_colocation_change(state, state.neighbours(running))
 
 
-def _progressed_while_starting(state: ClusterState, job: JobRecord, event: events.JobProgressed, step: Step) -> None:
+def _progressed_while_starting(
+    state: ClusterState, job: JobRecord, event: events.JobProgressed, step: EventEffects
+) -> None:
     confirm_start(state, job)
     observe(state, state.jobs[job.job_id], event, step)
 
 
-def _progressed(state: ClusterState, job: JobRecord, event: events.JobProgressed, step: Step) -> None:
+def _progressed(state: ClusterState, job: JobRecord, event: events.JobProgressed, step: EventEffects) -> None:
     observe(state, job, event, step)
 
 
@@ -155,7 +157,7 @@ def _with_success(job: JobRecord, event: events.JobFinished) -> JobRecord:
     )
 
 
-def _finished(state: ClusterState, job: JobRecord, event: events.JobFinished, step: Step) -> None:
+def _finished(state: ClusterState, job: JobRecord, event: events.JobFinished, step: EventEffects) -> None:
     """Believe a success: a program that nobody told to stop may know better than its steps, or log a few of them."""
     job = _with_success(job, event)
     end(state, job, Phase.FINISHED, _finish(job), step)
@@ -171,7 +173,7 @@ def _finish(job: JobRecord) -> Reason:
 
 
 def _finish_if_complete(
-    state: ClusterState, job: JobRecord, event: events.JobStopped | events.JobFailed, step: Step
+    state: ClusterState, job: JobRecord, event: events.JobStopped | events.JobFailed, step: EventEffects
 ) -> bool:
     """Finish a job whose program was told to stop but had done its last step and ended with success; say whether."""
     told = event.exit_class in ("stopped", "fenced")
@@ -181,7 +183,7 @@ def _finish_if_complete(
     return True
 
 
-def _failed(state: ClusterState, job: JobRecord, event: events.JobFailed, step: Step) -> None:
+def _failed(state: ClusterState, job: JobRecord, event: events.JobFailed, step: EventEffects) -> None:
     if _finish_if_complete(state, job, event, step):
         return
     job = _with_end(job, event).changed(exit_detail=event.detail[:4_096])
@@ -194,7 +196,7 @@ def _failed(state: ClusterState, job: JobRecord, event: events.JobFailed, step: 
         end(state, job, Phase.FAILED, Reason(code="JOB_ERROR", numbers=numbers), step, message=job.exit_detail)
 
 
-def _out_of_memory(state: ClusterState, job: JobRecord, event: events.JobFailed, step: Step) -> None:
+def _out_of_memory(state: ClusterState, job: JobRecord, event: events.JobFailed, step: EventEffects) -> None:
     """Demand more memory than was available where it failed; alone on a device, only one more try.
 
     Source: Horus 4.2.3 (requirement equal to or greater than the memory that was available).
@@ -213,12 +215,12 @@ def _out_of_memory(state: ClusterState, job: JobRecord, event: events.JobFailed,
         restart(state, job, Reason(code="OUT_OF_MEMORY_RETRY", numbers=numbers), step)
 
 
-def _stopped_unasked(state: ClusterState, job: JobRecord, event: events.JobStopped, step: Step) -> None:
+def _stopped_unasked(state: ClusterState, job: JobRecord, event: events.JobStopped, step: EventEffects) -> None:
     if not _finish_if_complete(state, job, event, step):
         restart(state, _with_end(job, event), Reason(code="ATTEMPT_STOPPED"), step)
 
 
-def _stopped(state: ClusterState, job: JobRecord, event: events.JobStopped, step: Step) -> None:
+def _stopped(state: ClusterState, job: JobRecord, event: events.JobStopped, step: EventEffects) -> None:
     lose_as = _with_end(job, event)
     if job.after_stop is AfterStop.CANCEL:
         end(state, lose_as, Phase.CANCELLED, Reason(code="CANCELLED"), step)
@@ -231,21 +233,23 @@ def _stopped(state: ClusterState, job: JobRecord, event: events.JobStopped, step
         requeue(state, again, Reason(code="PREEMPTED"), step, wait_ms=0)
 
 
-def _finished_while_stopping(state: ClusterState, job: JobRecord, event: events.JobFinished, step: Step) -> None:
+def _finished_while_stopping(
+    state: ClusterState, job: JobRecord, event: events.JobFinished, step: EventEffects
+) -> None:
     if job.after_stop is AfterStop.CANCEL:
         end(state, _with_success(job, event), Phase.CANCELLED, Reason(code="CANCELLED"), step)
     else:
         _finished(state, job, event, step)
 
 
-def _failed_while_stopping(state: ClusterState, job: JobRecord, event: events.JobFailed, step: Step) -> None:
+def _failed_while_stopping(state: ClusterState, job: JobRecord, event: events.JobFailed, step: EventEffects) -> None:
     if job.after_stop is AfterStop.CANCEL:
         end(state, _with_end(job, event), Phase.CANCELLED, Reason(code="CANCELLED"), step)
     else:
         _failed(state, job, event, step)
 
 
-def _refused(state: ClusterState, job: JobRecord, event: events.LaunchRefused, step: Step) -> None:
+def _refused(state: ClusterState, job: JobRecord, event: events.LaunchRefused, step: EventEffects) -> None:
     """Try again later, a bounded number of times, unless that is useless; nothing ran, so no restart is counted."""
     refusals = job.launch_refusals + 1
     detail = f"{event.code}: {event.message}"[:4_096]
@@ -264,11 +268,13 @@ def _refused(state: ClusterState, job: JobRecord, event: events.LaunchRefused, s
         requeue(state, job, reason, step, wait_ms=backoff_ms(refusals))
 
 
-def _refused_while_stopping(state: ClusterState, job: JobRecord, event: events.LaunchRefused, step: Step) -> None:
+def _refused_while_stopping(
+    state: ClusterState, job: JobRecord, event: events.LaunchRefused, step: EventEffects
+) -> None:
     lose(state, job, step)
 
 
-def rejoin(state: ClusterState, job: JobRecord, node_id: str, step: Step, *, is_listed: bool) -> None:
+def rejoin(state: ClusterState, job: JobRecord, node_id: str, step: EventEffects, *, is_listed: bool) -> None:
     """Bring an attempt into line with what its node says on joining.
 
     An attempt that is still to start is ordered again: agents start a (job, attempt) at most once, so this is safe

@@ -201,7 +201,7 @@ class KeyUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ghost:
+class AbandonedAttempt:
     """An attempt that a node still holds although the engine has given it up; its GPUs are not free."""
 
     job_id: str
@@ -272,12 +272,12 @@ def running_view(job: JobRecord) -> RunningJob:
     )
 
 
-def occupies_alike(job: JobRecord, before: JobRecord) -> bool:
+def has_same_occupancy(job: JobRecord, before: JobRecord) -> bool:
     """Say whether a change of a job leaves all GPUs and hosts as they were."""
     if before.assignments is not job.assignments or before.target is not job.target:
         return False
-    is_held_alike = before.holds_gpus is job.holds_gpus
-    return before.phase is job.phase or (is_held_alike and Phase.STOPPING not in (before.phase, job.phase))
+    holds_as_before = before.holds_gpus is job.holds_gpus
+    return before.phase is job.phase or (holds_as_before and Phase.STOPPING not in (before.phase, job.phase))
 
 
 def with_job(use: KeyUse | None, job: JobRecord) -> KeyUse:

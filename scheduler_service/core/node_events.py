@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from scheduler_service.core.attempts import lose, stop
 from scheduler_service.core.commands import StopJob
+from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import (
     GpuHealthChanged,
     NodeDisconnected,
@@ -14,26 +15,25 @@ from scheduler_service.core.events import (
     RunningAttempt,
 )
 from scheduler_service.core.job_events import rejoin
-from scheduler_service.core.job_records import Ghost, JobRecord
-from scheduler_service.core.moves import withdraw_move
+from scheduler_service.core.job_records import AbandonedAttempt, JobRecord
+from scheduler_service.core.migration import withdraw_move
 from scheduler_service.core.prediction_requests import ask_about_devices
 from scheduler_service.core.records import AfterStop, Node, Phase
 from scheduler_service.core.state import ClusterState
-from scheduler_service.core.step import Step
 
 
-def join(state: ClusterState, event: NodeJoined, step: Step) -> None:
+def join(state: ClusterState, event: NodeJoined, step: EventEffects) -> None:
     """Take a node in and bring what the engine believes into line with what the node says."""
     node_id = event.node.node_id
     believed = tuple(job_id for job_id in state.jobs_on_node(node_id) if _has_attempt_on(state, job_id, node_id))
     known_devices = frozenset(state.devices)
     had_gpus = bool(state.gpus)
     state.put_node(_cleaned(state, event.node))
-    _drop_ghosts(state, node_id)
+    _drop_abandoned(state, node_id)
     listed = {running.job_id: running for running in event.attempts if _is_current(state, node_id, running)}
     for running in event.attempts:
         if listed.get(running.job_id) is not running:
-            _exorcise(state, node_id, running, step)
+            _stop_stale_attempt(state, node_id, running, step)
     for job_id in believed:
         rejoin(state, state.jobs[job_id], node_id, step, is_listed=job_id in listed)
     devices = frozenset(gpu.device for gpu in event.node.gpus)
@@ -58,38 +58,38 @@ def _is_current(state: ClusterState, node_id: str, running: RunningAttempt) -> b
     return is_same and job is not None and job.holds_gpus and node_id in job.node_ids
 
 
-def _exorcise(state: ClusterState, node_id: str, running: RunningAttempt, step: Step) -> None:
+def _stop_stale_attempt(state: ClusterState, node_id: str, running: RunningAttempt, step: EventEffects) -> None:
     """Order the end of an attempt that nobody wants; its GPUs are taken until the node confirms."""
-    ghost = Ghost(
+    abandoned = AbandonedAttempt(
         job_id=running.job_id,
         attempt=running.attempt,
         fence=running.fence,
         node_id=node_id,
         gpu_ids=running.gpu_ids,
     )
-    state.put_ghost(ghost)
-    step.commands.append(stop_ghost(ghost))
+    state.put_abandoned(abandoned)
+    step.commands.append(stop_abandoned(abandoned))
 
 
-def stop_ghost(ghost: Ghost) -> StopJob:
+def stop_abandoned(abandoned: AbandonedAttempt) -> StopJob:
     """Return the order that ends an attempt given up."""
     return StopJob(
-        node_id=ghost.node_id,
-        job_id=ghost.job_id,
-        attempt=ghost.attempt,
-        fence=ghost.fence,
+        node_id=abandoned.node_id,
+        job_id=abandoned.job_id,
+        attempt=abandoned.attempt,
+        fence=abandoned.fence,
         checkpoint=False,
         cause="stale",
     )
 
 
-def _drop_ghosts(state: ClusterState, node_id: str) -> None:
-    for key, ghost in tuple(state.ghosts.items()):
-        if ghost.node_id == node_id:
-            state.drop_ghost(key)
+def _drop_abandoned(state: ClusterState, node_id: str) -> None:
+    for key, abandoned in tuple(state.abandoned_attempts.items()):
+        if abandoned.node_id == node_id:
+            state.drop_abandoned(key)
 
 
-def disconnect(state: ClusterState, event: NodeDisconnected, step: Step) -> None:
+def disconnect(state: ClusterState, event: NodeDisconnected, step: EventEffects) -> None:
     """Give a silent node no new work; its jobs run on under their leases."""
     node = state.nodes.get(event.node_id)
     if node is not None and node.connected:
@@ -97,13 +97,13 @@ def disconnect(state: ClusterState, event: NodeDisconnected, step: Step) -> None
         step.is_decision_due = True
 
 
-def lose_node(state: ClusterState, event: NodeLost, step: Step) -> None:
+def lose_node(state: ClusterState, event: NodeLost, step: EventEffects) -> None:
     """Give up everything that ran on a node whose leases are over."""
     node = state.nodes.get(event.node_id)
     if node is None:
         return
     state.put_node(replace(node, connected=False))
-    _drop_ghosts(state, event.node_id)
+    _drop_abandoned(state, event.node_id)
     for job_id in state.jobs_on_node(event.node_id):
         job = _without_target_on(state, state.jobs[job_id], event.node_id)
         state.put_job(job)
@@ -128,7 +128,7 @@ def _without_target_on(state: ClusterState, job: JobRecord, node_id: str) -> Job
     return withdraw_move(job) if is_hit else job
 
 
-def change_health(state: ClusterState, event: GpuHealthChanged, step: Step) -> None:
+def change_health(state: ClusterState, event: GpuHealthChanged, step: EventEffects) -> None:
     """Give a bad GPU no new work, or take a good one back; what runs there is the agent's to report."""
     view = state.gpus.get(event.gpu_id)
     if view is None or view.gpu.healthy is event.healthy:

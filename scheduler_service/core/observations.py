@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import JobProgressed
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.measured_averages import moving_average
@@ -18,10 +19,9 @@ from scheduler_service.core.outcomes import WINDOWS_LOOKED_AT, tell_progress
 from scheduler_service.core.pair_refreshes import MOVED_RATIO_MIN, note_measured
 from scheduler_service.core.records import Phase
 from scheduler_service.core.state import ClusterState
-from scheduler_service.core.step import Step
 
 
-def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Step) -> None:
+def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: EventEffects) -> None:
     """Store what a report says of the job itself, then what its window says about sharing."""
     has_window = report.window_steps > 0 and report.window_ms > 0
     windows_seen = job.windows_seen + has_window

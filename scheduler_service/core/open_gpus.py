@@ -22,7 +22,7 @@ class OpenGpus:
 
     def __init__(self) -> None:
         self._free: dict[str, None] = {}
-        self._lone: dict[str, None] = {}
+        self._single_job: dict[str, None] = {}
         self.free_places: dict[Kind, dict[str, list[tuple[int, str]]]] = {}
 
     @property
@@ -31,13 +31,13 @@ class OpenGpus:
         return self._free.keys()
 
     @property
-    def lone_ids(self) -> AbstractSet[str]:
+    def single_job_ids(self) -> AbstractSet[str]:
         """GPUs that hold exactly one job, in no order."""
-        return self._lone.keys()
+        return self._single_job.keys()
 
     def rebuild(self, entries: Iterable[GpuView]) -> None:
         """Start over with these GPUs."""
-        self._free, self._lone, self.free_places = {}, {}, {}
+        self._free, self._single_job, self.free_places = {}, {}, {}
         for entry in entries:
             self.put(entry)
 
@@ -48,9 +48,9 @@ class OpenGpus:
         if is_free is not (gpu_id in self._free):
             self._change_free(entry, is_free=is_free)
         if jobs == 1 and not entry.is_releasing:
-            self._lone[gpu_id] = None
+            self._single_job[gpu_id] = None
         else:
-            self._lone.pop(gpu_id, None)
+            self._single_job.pop(gpu_id, None)
 
     def _change_free(self, entry: GpuView, *, is_free: bool) -> None:
         kind, place = kind_of(entry.gpu), (entry.gpu.index, entry.gpu.gpu_id)

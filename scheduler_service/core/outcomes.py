@@ -12,10 +12,10 @@ from statistics import median
 from typing import Any
 
 from scheduler_service.core.commands import RecordOutcome
+from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import INCOMPLETE_RUN, UNSTEADY
 from scheduler_service.core.state import ClusterState
-from scheduler_service.core.step import Step
 
 WINDOW_MS_MIN = 10_000
 """Time measured alone that is worth telling while a job still runs."""
@@ -26,7 +26,7 @@ UNSTEADY_RATIO = 0.1
 """Median deviation of the windows' step times, as a share of their median; agents judge stretches by the same."""
 
 
-def tell_progress(state: ClusterState, job: JobRecord, step: Step) -> JobRecord:
+def tell_progress(state: ClusterState, job: JobRecord, step: EventEffects) -> JobRecord:
     """Tell of a running job once it has stepped alone for long enough; return it as told."""
     if job.is_outcome_recorded or job.solo_window_ms < WINDOW_MS_MIN or _is_unsteady(job):
         return job
@@ -34,7 +34,7 @@ def tell_progress(state: ClusterState, job: JobRecord, step: Step) -> JobRecord:
     return _tell_least(state, job, step).changed(is_outcome_recorded=True)
 
 
-def tell_end(state: ClusterState, job: JobRecord, step: Step, *, is_complete: bool) -> None:
+def tell_end(state: ClusterState, job: JobRecord, step: EventEffects, *, is_complete: bool) -> None:
     """Tell what is not yet told of an attempt that has ended.
 
     Args:
@@ -59,7 +59,7 @@ def tell_end(state: ClusterState, job: JobRecord, step: Step, *, is_complete: bo
         _tell_least(state, job, step)
 
 
-def _tell_least(state: ClusterState, job: JobRecord, step: Step) -> JobRecord:
+def _tell_least(state: ClusterState, job: JobRecord, step: EventEffects) -> JobRecord:
     """Tell of a peak that may not be the last one, where it is larger than what was told."""
     if job.attempt_peak_bytes <= job.told_peak_bytes:
         return job
@@ -69,7 +69,7 @@ def _tell_least(state: ClusterState, job: JobRecord, step: Step) -> JobRecord:
     return job.changed(told_peak_bytes=peak_bytes)
 
 
-def _tell(state: ClusterState, job: JobRecord, step: Step, **measured: Any) -> None:  # noqa: ANN401 - of the command
+def _tell(state: ClusterState, job: JobRecord, step: EventEffects, **measured: Any) -> None:  # noqa: ANN401 - of the command
     """Nothing is told of a job that was never predicted."""
     gpu = state.gpus.get(job.gpu_ids[0]) if job.gpu_ids else None
     prediction = state.predictions.job(job.request.key, gpu.gpu.device) if gpu is not None else None

@@ -13,12 +13,12 @@ from dataclasses import replace
 from itertools import islice
 
 from scheduler_service.core.commands import RefreshPairs
+from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import PairsRefreshed
 from scheduler_service.core.prediction_requests import pair_member
 from scheduler_service.core.prediction_store import PairRefresh
 from scheduler_service.core.records import PairPrediction, Phase
 from scheduler_service.core.state import ClusterState
-from scheduler_service.core.step import Step
 
 KEYS_MAX = 32
 """Keys of running jobs, and as many of waiting ones: what may be decided next. An answer is a fact of the log."""
@@ -35,7 +35,7 @@ def note_measured(state: ClusterState, device: str) -> None:
     refreshes[device] = replace(refreshes.get(device, PairRefresh()), is_stale=True)
 
 
-def refresh_pairs(state: ClusterState, interval_ms: int, step: Step) -> None:
+def refresh_pairs(state: ClusterState, interval_ms: int, step: EventEffects) -> None:
     """Ask again where answers are stale, nobody is being asked, and the last question is long enough ago."""
     if not state.in_phase(Phase.PENDING) or not state.running:
         return
@@ -49,14 +49,14 @@ def refresh_pairs(state: ClusterState, interval_ms: int, step: Step) -> None:
                 step.commands.append(question)
 
 
-def reissue_refreshes(state: ClusterState, step: Step) -> None:
+def reissue_refreshes(state: ClusterState, step: EventEffects) -> None:
     """Ask again what was unanswered when the scheduler went down; a question about nothing is answered too."""
     for device, refresh in sorted(state.predictions.refreshes.items()):
         if refresh.is_asked:
             step.commands.append(_question(state, device))
 
 
-def pairs_refreshed(state: ClusterState, event: PairsRefreshed, step: Step) -> None:
+def pairs_refreshed(state: ClusterState, event: PairsRefreshed, step: EventEffects) -> None:
     """Take the answer in; one that failed leaves everything as stale as it was."""
     predictions = state.predictions
     refresh = predictions.refreshes.get(event.device, PairRefresh())

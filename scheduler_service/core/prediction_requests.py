@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler_service.core.commands import PairMember, RequestPairPredictions, RequestPrediction
+from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.job_records import JobRecord, KeyUse
 from scheduler_service.core.records import Phase, Reason, Share
 from scheduler_service.core.state import ClusterState
-from scheduler_service.core.step import Step
 
 
-def ask_about_job(state: ClusterState, job: JobRecord, step: Step) -> None:
+def ask_about_job(state: ClusterState, job: JobRecord, step: EventEffects) -> None:
     """Ask about a new job on every device type that is not yet answered; a failed question is asked again."""
     key = job.request.key
     use = state.living_keys.get(key)
@@ -27,7 +27,7 @@ def ask_about_job(state: ClusterState, job: JobRecord, step: Step) -> None:
             state.predictions.await_job(key, device)
 
 
-def ask_about_devices(state: ClusterState, devices: frozenset[str], step: Step) -> None:
+def ask_about_devices(state: ClusterState, devices: frozenset[str], step: EventEffects) -> None:
     """Ask about every living key on device types that have just come."""
     for key, use in sorted(state.living_keys.items()):
         for device in sorted(devices):
@@ -37,7 +37,7 @@ def ask_about_devices(state: ClusterState, devices: frozenset[str], step: Step) 
         refresh_hold(state, job_id)
 
 
-def ask_about_pairs(state: ClusterState, key: str, device: str, step: Step) -> None:
+def ask_about_pairs(state: ClusterState, key: str, device: str, step: EventEffects) -> None:
     """Ask how a key and the living ones slow each other down on a device, where nothing is known yet."""
     use = state.living_keys.get(key)
     if use is None or not use.may_share or state.predictions.awaits_pairs(key, device):
@@ -48,7 +48,9 @@ def ask_about_pairs(state: ClusterState, key: str, device: str, step: Step) -> N
         state.predictions.await_pairs(key, device)
 
 
-def _ask_about_pairs_with(state: ClusterState, key: str, device: str, others: Sequence[str], step: Step) -> None:
+def _ask_about_pairs_with(
+    state: ClusterState, key: str, device: str, others: Sequence[str], step: EventEffects
+) -> None:
     keys = tuple(dict.fromkeys((key, *others)))
     step.commands.append(
         RequestPairPredictions(
@@ -75,7 +77,7 @@ def _unknown_partners(state: ClusterState, key: str, device: str) -> list[str]:
     return sorted(found)[-predictions.keys_max :]
 
 
-def reissue_questions(state: ClusterState, step: Step) -> None:
+def reissue_questions(state: ClusterState, step: EventEffects) -> None:
     """Ask again whatever was unanswered when the scheduler went down."""
     for key in state.predictions.outstanding_keys():
         use = state.living_keys.get(key)

@@ -82,8 +82,8 @@ class PredictionStore:
 
     def pair(self, victim_key: str, other_key: str, device: str, micro_batch_size: int = 0) -> PairPrediction | None:
         """Return how much `other_key` slows `victim_key` down: observed before predicted, this size before any."""
-        seen_beside = self._observed.get(victim_key)
-        observed = seen_beside.get((other_key, device)) if seen_beside is not None else None
+        observed_co_located = self._observed.get(victim_key)
+        observed = observed_co_located.get((other_key, device)) if observed_co_located is not None else None
         if observed is None:
             return self.predicted_pair(victim_key, other_key, device, micro_batch_size)
         known = observed.answers.get(micro_batch_size)

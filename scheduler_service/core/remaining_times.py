@@ -66,7 +66,7 @@ class KeptRemainingTimes:
             self._values[:, position], self._job_of[position] = values, first
 
     def at(self, now_ms: int) -> RemainingTimes:
-        """Return the remaining times at an instant: `running_now.continued` over all GPUs."""
+        """Return the remaining times at an instant: `progress_extrapolation.extrapolated` over all GPUs."""
         total, before, accrued_at_ms, most, pace_ms, step_ms, unknown_ms = self._values
         steps = np.floor(np.maximum(now_ms - accrued_at_ms, 0.0) / pace_ms)
         left = np.maximum(total - np.minimum(before + steps, most), 0.0)

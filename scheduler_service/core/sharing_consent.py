@@ -13,22 +13,22 @@ _DOUBTS = frozenset({"PAIR_UNKNOWN", "OUT_OF_DOMAIN", "JOB_UNKNOWN"})
 
 
 def sharing_obstacle(
-    newcomer: Resident, residents: Sequence[Resident], gpu: Gpu, predictions: Predictions
+    incoming_job: Resident, residents: Sequence[Resident], gpu: Gpu, predictions: Predictions
 ) -> Reason | None:
     """Return why these jobs must not share this GPU, or None when every one of them consents."""
-    found = consented_slowdowns(newcomer, residents, gpu, predictions)
+    found = consented_slowdowns(incoming_job, residents, gpu, predictions)
     return found if isinstance(found, Reason) else None
 
 
 def consented_slowdowns(
-    newcomer: Resident, residents: Sequence[Resident], gpu: Gpu, predictions: Predictions
+    incoming_job: Resident, residents: Sequence[Resident], gpu: Gpu, predictions: Predictions
 ) -> Sequence[tuple[Resident, ExpectedSlowdown]] | Reason:
     """Return each of these jobs with the slowdown that it consents to, or why they must not share this GPU.
 
     Each job judges its own slowdown by all others together: SAFE needs a reliable prediction for every pair, ANY
     also accepts the unknown; a known slowdown above its limit is refused by both.
     """
-    everyone = (newcomer, *residents)
+    everyone = (incoming_job, *residents)
     refusing = [resident.request.job_id for resident in everyone if resident.request.share is Share.NEVER]
     if refusing:
         return Reason(code="SHARE_NOT_ALLOWED", job_ids=tuple(refusing), gpu_ids=(gpu.gpu_id,))
@@ -38,7 +38,9 @@ def consented_slowdowns(
         if obstacle is not None:
             is_doubt = obstacle.code in _DOUBTS
             too_large = (
-                too_large_alone(newcomer.request, newcomer.micro_batch_size, gpu, predictions) if is_doubt else None
+                too_large_alone(incoming_job.request, incoming_job.micro_batch_size, gpu, predictions)
+                if is_doubt
+                else None
             )
             return too_large or obstacle
         found.append((victim, slowdown))

@@ -18,21 +18,21 @@ from scheduler_service.core.host_use import host_use_of
 from scheduler_service.core.inventory import Inventory, count_gpus
 from scheduler_service.core.job_records import (
     HOLDING_PHASES,
-    Ghost,
+    AbandonedAttempt,
     JobRecord,
     KeyUse,
     RejectedDecision,
-    occupies_alike,
+    has_same_occupancy,
     pending_view,
     with_job,
     without_job,
 )
-from scheduler_service.core.length_queue import LengthQueue, build_lengths
 from scheduler_service.core.open_gpus import FreePlaces, OpenGpus
 from scheduler_service.core.prediction_store import PredictionStore
+from scheduler_service.core.progress_extrapolation import ReportedJobs
 from scheduler_service.core.ready_queue import ReadyQueue
 from scheduler_service.core.records import ENDED_PHASES, Node, Phase, Reason
-from scheduler_service.core.running_now import ReportedJobs
+from scheduler_service.core.remaining_time_queue import RemainingTimeQueue, build_lengths
 from scheduler_service.core.view import GpuView, HostUse, PendingJob, RunningJob
 
 
@@ -76,7 +76,7 @@ class ClusterState:
         self._host_use: dict[str, HostUse] = {}
         self._slowdown_ewma_ratios: dict[str, float] = {}
         self.slowdown_ewma_ratios: Mapping[str, float] = MappingProxyType(self._slowdown_ewma_ratios)
-        self._ghosts: dict[tuple[str, int, int], Ghost] = {}
+        self._abandoned_attempts: dict[tuple[str, int, int], AbandonedAttempt] = {}
         self._by_phase: dict[Phase, dict[str, None]] = {phase: {} for phase in Phase}
         self._pending_by_key: dict[str, dict[str, None]] = {}
         self._living_keys: dict[str, KeyUse] = {}
@@ -86,7 +86,7 @@ class ClusterState:
         self.layout = 0
         self.touched_gpu_ids: set[str] = set()
         self.touched_job_ids: set[str] = set()
-        self.lengths: LengthQueue | None = None
+        self.lengths: RemainingTimeQueue | None = None
         self._ready: list[tuple[int, str]] = []
         self._ready_jobs: dict[str, PendingJob] = {}
         self._holds: dict[str, Reason] = {}
@@ -107,16 +107,16 @@ class ClusterState:
         return self._open.free_ids
 
     @property
-    def lone_gpu_ids(self) -> AbstractSet[str]:
+    def single_job_gpu_ids(self) -> AbstractSet[str]:
         """Usable GPUs that hold exactly one job and release nothing."""
-        return self._open.lone_ids
+        return self._open.single_job_ids
 
     @property
     def free_places(self) -> FreePlaces:
         """The free GPUs by kind and node."""
         return self._open.free_places
 
-    def read_lengths(self) -> LengthQueue:
+    def read_lengths(self) -> RemainingTimeQueue:
         """Return the ready jobs in the order of their remaining time; kept from the first reading on."""
         if self.lengths is None:
             devices = {view.gpu.device for view in self._usable_gpus.values()}
@@ -129,9 +129,9 @@ class ClusterState:
         return MappingProxyType(self._host_use)
 
     @property
-    def ghosts(self) -> Mapping[tuple[str, int, int], Ghost]:
+    def abandoned_attempts(self) -> Mapping[tuple[str, int, int], AbandonedAttempt]:
         """Attempts given up whose end was not confirmed, by (job, attempt, fence)."""
-        return MappingProxyType(self._ghosts)
+        return MappingProxyType(self._abandoned_attempts)
 
     @property
     def holds(self) -> Mapping[str, Reason]:
@@ -201,7 +201,7 @@ class ClusterState:
         if phase in HOLDING_PHASES:
             self._running.put(job)
             self.touched_job_ids.add(job_id)
-        if before is None or not occupies_alike(job, before):
+        if before is None or not has_same_occupancy(job, before):
             self._update_occupancy(job, before)
 
     def _move_phase(self, job: JobRecord, before: JobRecord | None) -> None:
@@ -304,17 +304,17 @@ class ClusterState:
         if use is not None and use.jobs > len(self._pending_by_key.get(key, ())):
             self.touched_job_ids.update(name for name, job in self._running.items() if job.request.key == key)
 
-    def put_ghost(self, ghost: Ghost) -> None:
+    def put_abandoned(self, abandoned: AbandonedAttempt) -> None:
         """Remember an attempt that must end although nobody wants it any more."""
-        self._ghosts[ghost.job_id, ghost.attempt, ghost.fence] = ghost
-        self._refresh_gpus(ghost.gpu_ids)
+        self._abandoned_attempts[abandoned.job_id, abandoned.attempt, abandoned.fence] = abandoned
+        self._refresh_gpus(abandoned.gpu_ids)
 
-    def drop_ghost(self, key: tuple[str, int, int]) -> bool:
+    def drop_abandoned(self, key: tuple[str, int, int]) -> bool:
         """Forget a ghost whose end was confirmed; False when there was none."""
-        ghost = self._ghosts.pop(key, None)
-        if ghost is None:
+        abandoned = self._abandoned_attempts.pop(key, None)
+        if abandoned is None:
             return False
-        self._refresh_gpus(ghost.gpu_ids)
+        self._refresh_gpus(abandoned.gpu_ids)
         return True
 
     def put_node(self, node: Node) -> None:
@@ -357,7 +357,7 @@ class ClusterState:
 
     def _refresh_gpus(self, gpu_ids: Collection[str]) -> Collection[str]:
         """Bring what GPUs hold up to date; return their nodes."""
-        haunted = {gpu_id for ghost in self._ghosts.values() for gpu_id in ghost.gpu_ids}
+        haunted = {gpu_id for abandoned in self._abandoned_attempts.values() for gpu_id in abandoned.gpu_ids}
         touched_nodes: dict[str, None] = {}
         self.touched_gpu_ids.update(gpu_ids)
         for gpu_id in gpu_ids:

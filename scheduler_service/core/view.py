@@ -14,8 +14,8 @@ from scheduler_service.core.records import Assignment, Gpu, JobPrediction, JobRe
 if TYPE_CHECKING:
     from scheduler_service.core.change_log import ChangeLog
     from scheduler_service.core.gpu_arrays import GpuArrays
-    from scheduler_service.core.length_queue import LengthQueue
     from scheduler_service.core.open_gpus import FreePlaces
+    from scheduler_service.core.remaining_time_queue import RemainingTimeQueue
     from scheduler_service.core.remaining_times import RemainingTimes
 
 
@@ -107,7 +107,7 @@ class ClusterIndex(Protocol):
         """GPUs of the view that hold nothing and release nothing; in no order."""
 
     @property
-    def lone_gpu_ids(self) -> AbstractSet[str]:
+    def single_job_gpu_ids(self) -> AbstractSet[str]:
         """GPUs of the view that hold one job and release nothing; in no order."""
 
     @property
@@ -135,7 +135,7 @@ class ClusterIndex(Protocol):
         """How long the one job on each GPU still runs, at the positions of `arrays`; a copy of the reader's own."""
 
     @property
-    def lengths(self) -> LengthQueue | None:
+    def lengths(self) -> RemainingTimeQueue | None:
         """The pending jobs by remaining time; None = nobody keeps them so, and each is to be looked at."""
 
     @property

@@ -18,7 +18,7 @@ from scheduler_service.core.records import Gpu, Node, Reason
 from scheduler_service.core.view import GpuView, HostUse, PendingJob, RunningJob, SchedulingView
 from scheduler_service.grpc_api import policies, translate_snapshot, validation
 from scheduler_service.grpc_api.missing_predictions import ask_missing
-from scheduler_service.grpc_api.snapshot_rows import sift
+from scheduler_service.grpc_api.snapshot_rows import drop_invalid_rows
 from scheduler_service.grpc_api.translate_jobs import assignment_messages, candidate_messages, reason_message
 
 # When the caller sets no deadline.
@@ -47,10 +47,10 @@ async def decide(
     validation.require(translate_snapshot.snapshot_violations(snapshot))
     if request.explain:
         validation.require(translate_snapshot.explanation_violations(snapshot))
-    sifted = sift(snapshot)
+    valid = drop_invalid_rows(snapshot)
     if request.validate_only:
-        return scheduling_pb2.DecideResponse(effective_parameters=effective, warnings=sifted.warnings)
-    snapshot = sifted.snapshot
+        return scheduling_pb2.DecideResponse(effective_parameters=effective, warnings=valid.warnings)
+    snapshot = valid.snapshot
     store = _given_predictions(snapshot)
     asked = await ask_missing(snapshot, store, predictor, (seconds_left or DEFAULT_DEADLINE_S) * _DECIDING_RATIO)
     view = _view(snapshot, store, explain=request.explain)
@@ -58,12 +58,12 @@ async def decide(
     # A policy over a large snapshot takes its time; agents and users must not wait for it.
     decisions = await asyncio.to_thread(policy.decide, view)
     plan = check_plan(view, {job.request.job_id: job for job in view.pending}, decisions)
-    holds = [*(_deferral(job, snapshot.now_ms) for job in view.deferred), *sifted.held]
+    holds = [*(_deferral(job, snapshot.now_ms) for job in view.deferred), *valid.held]
     return scheduling_pb2.DecideResponse(
         decisions=[_decision_message(one, explain=request.explain) for one in (*unfolded(plan.decisions), *holds)],
         effective_parameters=effective,
         model_version=asked.model_version,
-        warnings=[*sifted.warnings, *asked.warnings],
+        warnings=[*valid.warnings, *asked.warnings],
     )
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from scheduler_service.core.capacity import samples_per_gpu, too_large_alone
 from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.length_queue import shape_of
 from scheduler_service.core.records import Phase, Reason
+from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.state import ClusterState
 
 _WAITS_FOR_ROOM = frozenset({
@@ -26,7 +26,7 @@ def present_reason(state: ClusterState, job: JobRecord) -> Reason:
     return decision.reason if decision is not None else job.reason
 
 
-def told_reason(state: ClusterState, job: JobRecord, reason: Reason) -> Reason:
+def reported_reason(state: ClusterState, job: JobRecord, reason: Reason) -> Reason:
     """Return a reason as it is told of this job.
 
     Policies decide once for equal jobs, so a reason may name an equal one; and a full cluster is what they see first of

@@ -36,7 +36,7 @@ _Missing = Mapping[tuple[str, str], scheduling_pb2.SnapshotJob]
 
 
 @dataclass(slots=True)
-class Asked:
+class PredictorAnswers:
     """What asking came to, besides the predictions in the store.
 
     Attributes:
@@ -50,7 +50,7 @@ class Asked:
 
 async def ask_missing(
     snapshot: scheduling_pb2.Snapshot, store: PredictionStore, predictor: PredictorClient | None, deadline_s: float
-) -> Asked:
+) -> PredictorAnswers:
     """Fill the store with what the predictor says about jobs and pairs of a snapshot.
 
     Args:
@@ -68,7 +68,7 @@ async def ask_missing(
     graphless = {place: job for place, job in missing.items() if not job.graph_sha256}
     for key, device in graphless:
         store.put_failure(key, device, NO_GRAPH)
-    asked = Asked(warnings=_graphless_warnings(graphless.values()))
+    asked = PredictorAnswers(warnings=_graphless_warnings(graphless.values()))
     askable = {place: job for place, job in missing.items() if job.graph_sha256}
     if not askable:
         return asked

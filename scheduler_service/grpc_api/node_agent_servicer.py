@@ -12,13 +12,13 @@ from cotenant.v1 import node_agent_pb2, node_agent_pb2_grpc
 from scheduler_service.adapters import agent_messages
 from scheduler_service.adapters.agent_sessions import AgentSession, AgentSessions
 from scheduler_service.adapters.launch_rules import launch_rules
+from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.progress_reports import ProgressReports
-from scheduler_service.adapters.stretch_relay import StretchRelay
 from scheduler_service.core.events import NodeDisconnected, NodeLost
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import AgentProtocolError
-from scheduler_service.grpc_api.agent_door import AgentDoor, Standing
+from scheduler_service.grpc_api.agent_admission import AgentAdmission, AttemptStanding
 from scheduler_service.grpc_api.status_codes import Context
 from scheduler_service.grpc_api.validation import NAME_PATTERN
 from scheduler_service.live_loop import LiveLoop
@@ -34,7 +34,7 @@ _SHOWN_NAMES = 5
 # Messages with which a lease begins or goes on.
 _RENEWING = frozenset({"welcome", "launch_job", "heartbeat_ack"})
 # Attempts whose end changes something: the job's, or the GPUs that they still take.
-_ENDING = (Standing.HELD, Standing.GIVEN_UP)
+_ENDING = (AttemptStanding.HELD, AttemptStanding.GIVEN_UP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         sessions: AgentSessions,
         leases: NodeLeases,
         progress: ProgressReports,
-        stretches: StretchRelay,
+        windows: MeasurementWindowRelay,
         times: LeaseTimes,
         certificates_required: bool = False,
         is_final: Callable[[ClusterState, str, node_agent_pb2.CommandRefused], bool] = lambda *_: False,
@@ -70,10 +70,10 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         self._sessions = sessions
         self._leases = leases
         self._progress = progress
-        self._stretches = stretches
+        self._windows = windows
         self._times = times
         self._certificates_required = certificates_required
-        self._door = AgentDoor(loop=loop, sessions=sessions, leases=leases, lease_ms=times.lease_ms)
+        self._admission = AgentAdmission(loop=loop, sessions=sessions, leases=leases, lease_ms=times.lease_ms)
         self._is_final = is_final
         self._telling: set[asyncio.Future[None]] = set()
 
@@ -82,7 +82,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
     ) -> AsyncIterator[node_agent_pb2.ConnectResponse]:
         """Serve one agent until either side ends the stream."""
         hello = await self._first_message(request_iterator, context)
-        self._door.admit(hello)
+        self._admission.admit(hello)
         session = self._sessions.open(
             hello.node_id,
             now_ms=self._loop.clock.now_ms(),
@@ -158,13 +158,13 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
                 self._take_heartbeat(session, message.heartbeat)
             case "attempt_started":
                 key = message.attempt_started.key
-                if self._door.standing(session.node_id, key) is Standing.HELD:
+                if self._admission.standing(session.node_id, key) is AttemptStanding.HELD:
                     await self._tell_later(self._loop.tell(agent_messages.attempt_started(key)))
             case "attempt_exited":
                 await self._tell_later(self._tell_end(session, message.attempt_exited))
             case "command_refused":
                 refused = message.command_refused
-                if self._door.standing(session.node_id, refused.key) in _ENDING:
+                if self._admission.standing(session.node_id, refused.key) in _ENDING:
                     is_final = self._is_final(self._loop.engine.state, session.node_id, refused)
                     await self._tell_later(self._loop.tell(agent_messages.command_refused(refused, is_final=is_final)))
             case "log_chunk":
@@ -188,8 +188,8 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
 
     async def _tell_end(self, session: AgentSession, exited: node_agent_pb2.AttemptExited) -> None:
         """Store the last progress and the end, then let the agent clean up; it keeps the end of another node's."""
-        standing = self._door.standing(session.node_id, exited.key)
-        if standing is Standing.FOREIGN:
+        standing = self._admission.standing(session.node_id, exited.key)
+        if standing is AttemptStanding.FOREIGN:
             return
         if standing in _ENDING:
             waiting = self._progress.forget(exited.key.job_id, exited.key.fence)
@@ -204,7 +204,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         state, now_ms = self._loop.engine.state, self._loop.clock.now_ms()
         renewed = []
         for observation in heartbeat.attempts:
-            if self._door.standing(session.node_id, observation.key) is Standing.HELD:
+            if self._admission.standing(session.node_id, observation.key) is AttemptStanding.HELD:
                 renewed.append(observation.key)
                 self._progress.add(agent_messages.progress(observation), now_ms=now_ms)
         session.observed_gpus = {observation.gpu_id: observation for observation in heartbeat.gpus}
@@ -214,7 +214,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             if view is not None and view.node_id == session.node_id and view.gpu.healthy != gpu.healthy:
                 self._loop.note(agent_messages.health_changed(gpu))
         if not session.no_profiles:
-            self._stretches.note(heartbeat.measurement_windows)
+            self._windows.note(heartbeat.measurement_windows)
         ack = node_agent_pb2.HeartbeatAck(sequence=heartbeat.sequence, renewed=renewed)
         session.send(node_agent_pb2.ConnectResponse(heartbeat_ack=ack))
 

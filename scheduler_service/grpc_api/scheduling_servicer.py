@@ -18,7 +18,7 @@ from scheduler_service.errors import FieldViolation, InvalidRequestError, NodeUn
 from scheduler_service.grpc_api import job_requests, policies, validation
 from scheduler_service.grpc_api.admission import Admission
 from scheduler_service.grpc_api.decide import decide
-from scheduler_service.grpc_api.job_reasons import present_reason, told_reason
+from scheduler_service.grpc_api.job_reasons import present_reason, reported_reason
 from scheduler_service.grpc_api.job_watch import WatchHub
 from scheduler_service.grpc_api.pages import page
 from scheduler_service.grpc_api.status_codes import Context
@@ -148,7 +148,7 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         name_neighbours(state, job, candidates)
         return scheduling_pb2.ExplainJobResponse(
             job=job_message(state, job),
-            reason=reason_message(told_reason(state, job, reason)),
+            reason=reason_message(reported_reason(state, job, reason)),
             candidates=candidates,
             policy=state.policy,
             decided_at_ms=state.decided_at_ms,

@@ -25,7 +25,7 @@ _HOST_FIELDS: Final = ("cpu_cores", "host_memory_bytes")
 
 
 @dataclass(slots=True)
-class SiftedSnapshot:
+class ValidSnapshot:
     """A snapshot whose rows can all be, and what became of the others.
 
     Attributes:
@@ -39,13 +39,13 @@ class SiftedSnapshot:
     warnings: list[resources_pb2.Warning] = field(default_factory=list)
 
 
-def sift(snapshot: scheduling_pb2.Snapshot) -> SiftedSnapshot:
+def drop_invalid_rows(snapshot: scheduling_pb2.Snapshot) -> ValidSnapshot:
     """Take out of a snapshot what cannot be; the argument stays as it is."""
     if not any(snapshot_ranges.row_violations(snapshot)):
-        return SiftedSnapshot(snapshot)
+        return ValidSnapshot(snapshot)
     kept = scheduling_pb2.Snapshot()
     kept.CopyFrom(snapshot)
-    return _Sieve(SiftedSnapshot(kept)).run()
+    return _RowFilter(ValidSnapshot(kept)).run()
 
 
 def bounded_warnings(code: str, messages: Sequence[str]) -> list[resources_pb2.Warning]:
@@ -56,19 +56,19 @@ def bounded_warnings(code: str, messages: Sequence[str]) -> list[resources_pb2.W
     return [resources_pb2.Warning(code=code, message=message) for message in shown]
 
 
-class _Sieve:
+class _RowFilter:
     """One pass over the rows of a copy."""
 
-    def __init__(self, sifted: SiftedSnapshot) -> None:
-        self._sifted = sifted
+    def __init__(self, valid: ValidSnapshot) -> None:
+        self._valid = valid
         self._messages: list[str] = []
         self._closed_gpu_ids: set[str] = set()
-        self._gpu_ids = {gpu.gpu_id for node in sifted.snapshot.nodes for gpu in node.gpus}
-        self._node_of = {gpu.gpu_id: node for node in sifted.snapshot.nodes for gpu in node.gpus}
+        self._gpu_ids = {gpu.gpu_id for node in valid.snapshot.nodes for gpu in node.gpus}
+        self._node_of = {gpu.gpu_id: node for node in valid.snapshot.nodes for gpu in node.gpus}
 
-    def run(self) -> SiftedSnapshot:
+    def run(self) -> ValidSnapshot:
         """Look at every row once."""
-        snapshot = self._sifted.snapshot
+        snapshot = self._valid.snapshot
         for node in snapshot.nodes:
             self._node(node)
         _keep(snapshot.running, [row for row in snapshot.running if self._running(row)])
@@ -81,8 +81,8 @@ class _Sieve:
         for node in snapshot.nodes:
             for gpu in node.gpus:
                 gpu.healthy = gpu.healthy and gpu.gpu_id not in self._closed_gpu_ids
-        self._sifted.warnings = bounded_warnings(INVALID_ROW, self._messages)
-        return self._sifted
+        self._valid.warnings = bounded_warnings(INVALID_ROW, self._messages)
+        return self._valid
 
     def _tell(self, violations: Iterable[FieldViolation], consequence: str) -> list[FieldViolation]:
         found = list(violations)
@@ -129,7 +129,7 @@ class _Sieve:
         violations = self._tell(snapshot_ranges.pending_violations(row), "the job is held")
         if violations:
             reason = Reason(code=INVALID_ROW, numbers={"violations_count": len(violations)})
-            self._sifted.held.append(Hold(job_id=row.job.job_id, reason=reason))
+            self._valid.held.append(Hold(job_id=row.job.job_id, reason=reason))
         return not violations
 
 

@@ -18,7 +18,7 @@ from scheduler_service.core.records import (
     Reason,
 )
 from scheduler_service.core.state import ClusterState
-from scheduler_service.grpc_api.job_reasons import present_reason, told_reason
+from scheduler_service.grpc_api.job_reasons import present_reason, reported_reason
 
 DEFAULT_RESTART_LIMIT = 5
 # The central interval that the predictor answers with unless asked otherwise.
@@ -61,7 +61,7 @@ def reason_message(reason: Reason) -> scheduling_pb2.Reason:
 
 def _job_reason_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Reason:
     """Return why a job is where it is; whom an agent has refused reads its very words, nobody else has them."""
-    message = reason_message(told_reason(state, job, present_reason(state, job)))
+    message = reason_message(reported_reason(state, job, present_reason(state, job)))
     if message.code in {"LAUNCH_REFUSED", "LAUNCH_REFUSED_FOR_GOOD"} and job.exit_detail:
         message.message += f" It said: {job.exit_detail}"
     return message

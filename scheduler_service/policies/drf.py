@@ -57,7 +57,7 @@ class DominantResourceFairness:
         """Return reshapes, then one decision per pending job."""
         room = TaskRoom(view)
         round_ = ExclusiveRound(view, room.choose_emptiest)
-        reshaper = Reshaper(round_.ledger, rest_ms=self.interval_ms)
+        reshaper = Reshaper(round_.ledger, remaining_ms=self.interval_ms)
         possible = [job for job in view.pending if _least_possible(round_, job.request) is not None]
         wanted = fair_counts(view, room, possible, reshaper.adjustable)
         decisions: list[Decision] = []

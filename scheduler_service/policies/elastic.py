@@ -39,13 +39,13 @@ from scheduler_service.core.policy_parameters import require_not_negative
 from scheduler_service.core.records import Reason
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.elasticity.reshaping import (
+    CompletionTimes,
     ElasticJob,
-    Ends,
-    Outlook,
+    ScheduleObjective,
     counts_of,
     growths,
     profiled_jobs,
-    profiled_rest_ms,
+    profiled_remaining_ms,
     smallest,
 )
 from scheduler_service.policies.ordering.waiting_list import rest_behind
@@ -107,15 +107,15 @@ class _Plan:
 
     kind: Kind
     gpu_ids: tuple[str, ...]
-    outlook: Outlook
+    schedule_objective: ScheduleObjective
     ends_ms: Mapping[str, int]
     victim: ElasticJob | None = None
     victim_gpu_ids: tuple[str, ...] = ()
 
     @property
-    def order(self) -> tuple[Outlook, int, str, int, Kind]:
+    def order(self) -> tuple[ScheduleObjective, int, str, int, Kind]:
         taken = self.victim.count - len(self.victim_gpu_ids) if self.victim else 0
-        return self.outlook, taken, self.victim.job_id if self.victim else "", len(self.gpu_ids), self.kind
+        return self.schedule_objective, taken, self.victim.job_id if self.victim else "", len(self.gpu_ids), self.kind
 
 
 class _Round:
@@ -135,7 +135,9 @@ class _Round:
         self._free = free_by_kind_and_node(view)
         self._coming = _coming_free(view)
         self._elastic = profiled_jobs(view)
-        self._ends = Ends({job_id: job.rests_ms[job.count] for job_id, job in self._elastic.items()})
+        self._ends = CompletionTimes(
+            {job_id: job.remaining_times_ms[job.count] for job_id, job in self._elastic.items()}
+        )
 
     def is_impossible(self, job: PendingJob) -> bool:
         """The job could not start on the empty cluster either, whatever its count."""
@@ -163,35 +165,37 @@ class _Round:
 
     def _decide_unprofiled(self, job: PendingJob) -> Decision:
         """Without a profile the job starts as it asks, alone on free GPUs, or waits."""
-        is_profiled = any(self._rests(job, kind) for kind in self._kinds)
+        is_profiled = any(self._remaining_times(job, kind) for kind in self._kinds)
         start = None if is_profiled else self._rigid.start(job)
         if start is not None:
             self._take([part.gpu_id for part in start.assignments])
             return start
         return self._rigid.hold(smallest(job) if is_profiled else job)
 
-    def _rests(self, job: PendingJob, kind: Kind) -> dict[int, int]:
+    def _remaining_times(self, job: PendingJob, kind: Kind) -> dict[int, int]:
         """Return how long a job would run on this kind of GPU, by the counts that it may have and that fit."""
         gpu, request = self._kinds[kind], job.request
         prediction = self._view.predictions.job(request.key, gpu.device)
-        rests = {
-            count: profiled_rest_ms(request, prediction, steps_done=job.steps_done, gpus=count)
+        remaining_times = {
+            count: profiled_remaining_ms(request, prediction, steps_done=job.steps_done, gpus=count)
             for count in counts_of(request)
             if fits_alone(self._view, sized(request, count), gpu)
         }
-        return {count: rest_ms for count, rest_ms in rests.items() if rest_ms is not None}
+        return {count: remaining_ms for count, remaining_ms in remaining_times.items() if remaining_ms is not None}
 
     def _plans(self, job: PendingJob) -> Iterator[_Plan]:
         for kind in self._kinds:
             free, coming = self._free.get(kind, {}), self._coming.get(kind, {})
-            for count, rest_ms in self._rests(job, kind).items():
-                request, end_ms = sized(job.request, count), rest_ms + self._policy.start_cost_ms
+            for count, remaining_ms in self._remaining_times(job, kind).items():
+                request, end_ms = sized(job.request, count), remaining_ms + self._policy.start_cost_ms
                 gpu_ids = choose_free_gpus(self._ledger, request, free)
                 if gpu_ids is None and any(coming.values()):
                     gpu_ids = choose_free_gpus(self._ledger, request, _joined(free, coming))
                 if gpu_ids is not None:
                     ends = {request.job_id: end_ms}
-                    yield _Plan(kind=kind, gpu_ids=gpu_ids, outlook=self._ends.outlook(ends), ends_ms=ends)
+                    yield _Plan(
+                        kind=kind, gpu_ids=gpu_ids, schedule_objective=self._ends.schedule_objective(ends), ends_ms=ends
+                    )
                 elif not any(coming.values()):
                     yield from self._plans_with_victim(replace(job, request=request), kind, end_ms)
 
@@ -202,15 +206,18 @@ class _Round:
             if victim.kind != kind:
                 continue
             cost_ms = victim.cost_ms(self._policy.reshape_cost_ms)
-            for less in (count for count in victim.rests_ms if count < victim.count):
+            for less in (count for count in victim.remaining_times_ms if count < victim.count):
                 kept, given = victim.gpu_ids[:less], victim.gpu_ids[less:]
                 gpu_ids = choose_free_gpus(self._ledger, job.request, _joined(free, self._by_node(given)))
                 if gpu_ids is not None:
-                    ends = {job.request.job_id: end_ms + cost_ms, victim.job_id: victim.rests_ms[less] + cost_ms}
+                    ends = {
+                        job.request.job_id: end_ms + cost_ms,
+                        victim.job_id: victim.remaining_times_ms[less] + cost_ms,
+                    }
                     yield _Plan(
                         kind=kind,
                         gpu_ids=gpu_ids,
-                        outlook=self._ends.outlook(ends),
+                        schedule_objective=self._ends.schedule_objective(ends),
                         ends_ms=ends,
                         victim=victim,
                         victim_gpu_ids=kept,
@@ -260,7 +267,7 @@ class _Round:
                 for growth in growths(
                     self._ledger,
                     job,
-                    [count for count in job.rests_ms if count > job.count],
+                    [count for count in job.remaining_times_ms if count > job.count],
                     self._free.get(job.kind, {}),
                     self._ends,
                     cost_ms=policy.reshape_cost_ms,
@@ -270,7 +277,7 @@ class _Round:
             key=lambda growth: growth.order,
             default=None,
         )
-        if best is not None and best.outlook < self._ends.outlook({}):
+        if best is not None and best.schedule_objective < self._ends.schedule_objective({}):
             self.reshapes.append(best.job.reshape(best.gpu_ids, best.reason))
 
 

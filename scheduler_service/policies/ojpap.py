@@ -111,11 +111,13 @@ class Ojpap(OjppParameters):
         """Return the bound of Eq. 19 for this plan."""
         if self.cost_max_ms:
             return float(self.cost_max_ms)
-        rests = [rest_ms for job in view.running.values() if (rest_ms := _rest_ms(view, job)) is not None]
-        return self.cost_share_ratio * sum(rests) / len(rests) if rests else 0.0
+        remaining_times = [
+            remaining_ms for job in view.running.values() if (remaining_ms := _remaining_ms(view, job)) is not None
+        ]
+        return self.cost_share_ratio * sum(remaining_times) / len(remaining_times) if remaining_times else 0.0
 
 
-def _rest_ms(view: SchedulingView, job: RunningJob) -> float | None:
+def _remaining_ms(view: SchedulingView, job: RunningJob) -> float | None:
     entry = view.gpus.get(job.assignments[0].gpu_id)
     prediction = view.predictions.job(job.request.key, entry.gpu.device) if entry is not None else None
     gpus = len(job.assignments)

@@ -43,7 +43,7 @@ from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.elasticity.counted_round import CountedRound
 from scheduler_service.policies.elasticity.optimus_allocation import Demands, Floats, Integers, allocate_tasks
 from scheduler_service.policies.elasticity.optimus_placement import TaskGroup, place_evenly
-from scheduler_service.policies.elasticity.reshaping import profiled_rest_ms
+from scheduler_service.policies.elasticity.reshaping import profiled_remaining_ms
 from scheduler_service.policies.elasticity.task_demand import TaskRoom, pair_demand
 
 _RESOURCES = 3
@@ -65,9 +65,9 @@ class Optimus:
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return reshapes, then one decision per pending job."""
         places = _Places(view)
-        round_ = CountedRound(view, rest_ms=self.interval_ms, choose=places.choose, placed=places.take)
+        round_ = CountedRound(view, remaining_ms=self.interval_ms, choose=places.choose, placed=places.take)
         jobs = _JobTable(view, round_)
-        counts = allocate_tasks(jobs.demands(places.room), jobs.rest_of)
+        counts = allocate_tasks(jobs.demands(places.room), jobs.remaining_time_of)
         wanted = {job_id: int(counts.workers[row]) for row, job_id in enumerate(jobs.job_ids)}
         places.servers = {job_id: int(counts.servers[row]) for row, job_id in enumerate(jobs.job_ids)}
         waiting = sorted(view.pending, key=lambda job: _size_order(job, wanted, places.servers))
@@ -120,18 +120,20 @@ class _JobTable:
         self._devices = sorted({entry.gpu.device for entry in view.gpus.values()})
         jobs: list[PendingJob | RunningJob] = [view.running[job_id] for job_id in round_.adjustable]
         jobs += [job for job in view.pending if round_.counts[job.request.job_id]]
-        rests = {job.request.job_id: self._rests(job) for job in jobs}
-        self._jobs = sorted(jobs, key=lambda job: self._precedence(job, rests[job.request.job_id]))
+        remaining_times = {job.request.job_id: self._remaining_times(job) for job in jobs}
+        self._jobs = sorted(jobs, key=lambda job: self._precedence(job, remaining_times[job.request.job_id]))
         self.job_ids = [job.request.job_id for job in self._jobs]
-        self._rest_ms = _dense([rests[job_id] for job_id in self.job_ids])
+        self._remaining_ms = _dense([remaining_times[job_id] for job_id in self.job_ids])
 
-    def _precedence(self, job: PendingJob | RunningJob, rests: Mapping[tuple[int, int], float]) -> tuple[object, ...]:
+    def _precedence(
+        self, job: PendingJob | RunningJob, remaining_times: Mapping[tuple[int, int], float]
+    ) -> tuple[object, ...]:
         """Who runs keeps its first GPUs; then the shortest first."""
         least = self._round.counts[job.request.job_id][0]
-        rest_ms = rests.get((least, int(needs_servers(job.request))), inf)
-        return isinstance(job, PendingJob), rest_ms, job.submitted_at_ms, job.request.job_id
+        remaining_ms = remaining_times.get((least, int(needs_servers(job.request))), inf)
+        return isinstance(job, PendingJob), remaining_ms, job.submitted_at_ms, job.request.job_id
 
-    def _rests(self, job: PendingJob | RunningJob) -> dict[tuple[int, int], float]:
+    def _remaining_times(self, job: PendingJob | RunningJob) -> dict[tuple[int, int], float]:
         """Return how long a job still runs, by (workers, servers), on the device that is fastest for it."""
         request = job.request
         found: dict[tuple[int, int], float] = {}
@@ -141,22 +143,24 @@ class _JobTable:
                 continue
             if needs_servers(request):
                 left = max(request.steps_total - job.steps_done, 0)
-                rests = {tasks: left * step_ms for tasks, step_ms in prediction.task_step_ms.items()}
+                remaining_times = {tasks: left * step_ms for tasks, step_ms in prediction.task_step_ms.items()}
             else:
                 known = (
-                    (count, profiled_rest_ms(request, prediction, steps_done=job.steps_done, gpus=count))
+                    (count, profiled_remaining_ms(request, prediction, steps_done=job.steps_done, gpus=count))
                     for count in self._round.counts[request.job_id]
                 )
-                rests = {(count, 0): float(rest_ms) for count, rest_ms in known if rest_ms is not None}
-            for tasks, rest_ms in rests.items():
-                found[tasks] = min(rest_ms, found.get(tasks, inf))
+                remaining_times = {
+                    (count, 0): float(remaining_ms) for count, remaining_ms in known if remaining_ms is not None
+                }
+            for tasks, remaining_ms in remaining_times.items():
+                found[tasks] = min(remaining_ms, found.get(tasks, inf))
         return found
 
-    def rest_of(self, rows: Integers, workers: Integers, servers: Integers) -> Floats:
+    def remaining_time_of(self, rows: Integers, workers: Integers, servers: Integers) -> Floats:
         """Return how long these rows still run with so many workers and servers; infinite = unknown."""
-        _, most_workers, most_servers = self._rest_ms.shape
+        _, most_workers, most_servers = self._remaining_ms.shape
         is_known = (workers < most_workers) & (servers < most_servers)
-        found = self._rest_ms[rows, np.where(is_known, workers, 0), np.where(is_known, servers, 0)]
+        found = self._remaining_ms[rows, np.where(is_known, workers, 0), np.where(is_known, servers, 0)]
         return np.where(is_known, found, inf)
 
     def demands(self, room: TaskRoom) -> Demands:
@@ -181,14 +185,14 @@ class _JobTable:
         )
 
 
-def _dense(rests: Sequence[Mapping[tuple[int, int], float]]) -> Floats:
+def _dense(remaining_times: Sequence[Mapping[tuple[int, int], float]]) -> Floats:
     """Return times by row, workers and servers; infinite where nothing is known."""
-    workers = max((tasks[0] for row in rests for tasks in row), default=0)
-    servers = max((tasks[1] for row in rests for tasks in row), default=0)
-    table = np.full((len(rests), workers + 1, servers + 1), inf)
-    for place, row in enumerate(rests):
-        for tasks, rest_ms in row.items():
-            table[(place, *tasks)] = rest_ms
+    workers = max((tasks[0] for row in remaining_times for tasks in row), default=0)
+    servers = max((tasks[1] for row in remaining_times for tasks in row), default=0)
+    table = np.full((len(remaining_times), workers + 1, servers + 1), inf)
+    for place, row in enumerate(remaining_times):
+        for tasks, remaining_ms in row.items():
+            table[(place, *tasks)] = remaining_ms
     return table
 
 

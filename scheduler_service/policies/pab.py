@@ -64,14 +64,14 @@ class PerformanceAwareBinPacking:
             lost_ratio = 1.0 - victim.solo_step_ms / victim.step_ms if victim.step_ms and victim.solo_step_ms else 0.0
             if victim.is_stopping or lost_ratio < self.drop_ratio:
                 continue
-            newest = self._newest_beside(view, victim)
+            newest = self._newest_co_located(view, victim)
             if newest is not None and newest.request.job_id not in stopped:
                 stopped.add(newest.request.job_id)
                 numbers = {"lost_ratio": lost_ratio, "drop_ratio": self.drop_ratio}
                 reason = Reason(code="STOPPED_FOR_SLOWDOWN", numbers=numbers, job_ids=(victim.request.job_id,))
                 yield Stop(job_id=newest.request.job_id, reason=reason)
 
-    def _newest_beside(self, view: SchedulingView, victim: RunningJob) -> RunningJob | None:
+    def _newest_co_located(self, view: SchedulingView, victim: RunningJob) -> RunningJob | None:
         """Return who came last to the GPUs of a job; None while somebody leaves, warms up, or nobody is beside it."""
         entries = [view.gpus[part.gpu_id] for part in victim.assignments if part.gpu_id in view.gpus]
         if any(entry.is_releasing for entry in entries):

@@ -72,7 +72,7 @@ class Pollux:
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return reshapes, then one decision per pending job."""
-        round_ = CountedRound(view, rest_ms=self.interval_ms)
+        round_ = CountedRound(view, remaining_ms=self.interval_ms)
         jobs: list[PendingJob | RunningJob] = [view.running[job_id] for job_id in round_.adjustable]
         jobs += [job for job in view.pending if round_.counts[job.request.job_id]]
         # Where nothing else decides, who came last gets less.

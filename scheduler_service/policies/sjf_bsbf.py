@@ -36,7 +36,6 @@ from math import inf
 
 from scheduler_service.core.capacity import Resident, samples_per_gpu
 from scheduler_service.core.decisions import Decision
-from scheduler_service.core.length_queue import shape_of
 from scheduler_service.core.policy_parameters import (
     AGING_DESCRIPTION,
     WEIGHED_JOBS_DESCRIPTION,
@@ -44,6 +43,7 @@ from scheduler_service.core.policy_parameters import (
     require_positive,
 )
 from scheduler_service.core.records import JobRequest, Reason
+from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.shortest_first import decide_shortest_first
 from scheduler_service.policies.pairing import sharing_queue
@@ -52,7 +52,7 @@ from scheduler_service.policies.pairing.offers import Offer
 from scheduler_service.policies.pairing.pair_answers import PairAnswer, answer_pair, own_steps_ms
 from scheduler_service.policies.pairing.pair_arrays import PairArrays
 from scheduler_service.policies.pairing.pair_sharing import (
-    RunningBeside,
+    CoLocatedJob,
     is_worth_sharing,
     shared_pair_sum_ms,
     shared_sum_ms,
@@ -117,7 +117,7 @@ class _BestBenefit:
         self._is_explaining = is_explaining
         self._answers: dict[object, PairAnswer] = {}
         self._own_steps_ms: dict[object, Mapping[int, float | None]] = {}
-        self._partner_rests_ms: dict[tuple[str, str], float | None] = {}
+        self._partner_remaining_times_ms: dict[tuple[str, str], float | None] = {}
         self._worth: dict[object, tuple[int, float]] = {}
         self._not_worth: dict[str, Reason] = {}
 
@@ -125,103 +125,123 @@ class _BestBenefit:
         """Return the steps that are left: jobs of other lengths are weighed anew."""
         return max(job.request.steps_total - job.steps_done, 0)
 
-    def offer(self, job: PendingJob, spot: OccupiedGpu, pairs: PairArrays | None) -> Offer | Reason:
+    def offer(self, job: PendingJob, occupied_gpu: OccupiedGpu, pairs: PairArrays | None) -> Offer | Reason:
         """Return the micro-batch with the least sum of ends, if that is less than waiting gives (Algorithm 2)."""
-        request, gpu = job.request, spot.entry.gpu
-        beside = request.job_id, spot.partner_id, spot.memory_free_bytes, gpu.device, gpu.memory_bytes
-        if beside in self._worth:
-            micro_batch_size, sum_ms = self._worth[beside]
-            return Offer(entry=spot.entry, micro_batch_size=micro_batch_size, spot=spot, cost_ms=sum_ms)
-        answer, partner_rest_ms = self._answer(request, spot, pairs), self._partner_rest_ms(spot)
-        if partner_rest_ms is None or answer.full_step_ms is None or request.steps_total <= 0:
-            unknown = spot.partner_id if partner_rest_ms is None else request.job_id
+        request, gpu = job.request, occupied_gpu.entry.gpu
+        co_located = (
+            request.job_id,
+            occupied_gpu.partner_id,
+            occupied_gpu.memory_free_bytes,
+            gpu.device,
+            gpu.memory_bytes,
+        )
+        if co_located in self._worth:
+            micro_batch_size, sum_ms = self._worth[co_located]
+            return Offer(
+                entry=occupied_gpu.entry, micro_batch_size=micro_batch_size, occupied_gpu=occupied_gpu, cost_ms=sum_ms
+            )
+        answer, partner_remaining_ms = (
+            self._answer(request, occupied_gpu, pairs),
+            self._partner_remaining_ms(occupied_gpu),
+        )
+        if partner_remaining_ms is None or answer.full_step_ms is None or request.steps_total <= 0:
+            unknown = occupied_gpu.partner_id if partner_remaining_ms is None else request.job_id
             return Reason(code="REMAINING_TIME_UNKNOWN", job_ids=(unknown,), gpu_ids=(gpu.gpu_id,))
         if answer.nearest is not None and not answer.options:
-            return _about(answer, answer.nearest, request.job_id, spot)
+            return _about(answer, answer.nearest, request.job_id, occupied_gpu)
         left = self.length(job)
         best, best_ms = answer.options[0], inf
         for option in answer.options:
             sum_ms = shared_pair_sum_ms(
-                left * option.step_ms, partner_rest_ms, option.slowdown_ratio, option.partner_slowdown_ratio
+                left * option.step_ms, partner_remaining_ms, option.slowdown_ratio, option.partner_slowdown_ratio
             )
             if sum_ms < best_ms:
                 best, best_ms = option, sum_ms
-        waiting_ms = left * answer.full_step_ms + 2 * partner_rest_ms
+        waiting_ms = left * answer.full_step_ms + 2 * partner_remaining_ms
         if is_worth_sharing(best_ms, waiting_ms):
-            self._worth[beside] = best.micro_batch_size, best_ms
-            return Offer(entry=spot.entry, micro_batch_size=best.micro_batch_size, spot=spot, cost_ms=best_ms)
-        return self._refusal(request.job_id, best_ms, waiting_ms, spot)
+            self._worth[co_located] = best.micro_batch_size, best_ms
+            return Offer(
+                entry=occupied_gpu.entry,
+                micro_batch_size=best.micro_batch_size,
+                occupied_gpu=occupied_gpu,
+                cost_ms=best_ms,
+            )
+        return self._refusal(request.job_id, best_ms, waiting_ms, occupied_gpu)
 
-    def _partner_rest_ms(self, spot: OccupiedGpu) -> float | None:
-        place = (spot.entry.gpu.gpu_id, spot.partner_id)
-        if place not in self._partner_rests_ms:
-            self._partner_rests_ms[place] = spot.partner_rest_ms()
-        return self._partner_rests_ms[place]
+    def _partner_remaining_ms(self, occupied_gpu: OccupiedGpu) -> float | None:
+        place = (occupied_gpu.entry.gpu.gpu_id, occupied_gpu.partner_id)
+        if place not in self._partner_remaining_times_ms:
+            self._partner_remaining_times_ms[place] = occupied_gpu.partner_remaining_ms()
+        return self._partner_remaining_times_ms[place]
 
-    def _refusal(self, job_id: str, shared_ms: float, waiting_ms: float, spot: OccupiedGpu) -> Reason:
+    def _refusal(self, job_id: str, shared_ms: float, waiting_ms: float, occupied_gpu: OccupiedGpu) -> Reason:
         """Say that sharing is not worth it; of many such reasons only that of the first GPU is ever shown."""
         known = self._not_worth.get(job_id)
-        if known is not None and known.gpu_ids < (spot.entry.gpu.gpu_id,) and not self._is_explaining:
+        if known is not None and known.gpu_ids < (occupied_gpu.entry.gpu.gpu_id,) and not self._is_explaining:
             return known
-        self._not_worth[job_id] = reason = _not_worth(shared_ms, waiting_ms, [spot])
+        self._not_worth[job_id] = reason = _not_worth(shared_ms, waiting_ms, [occupied_gpu])
         return reason
 
-    def _answer(self, request: JobRequest, spot: OccupiedGpu, pairs: PairArrays | None) -> PairAnswer:
+    def _answer(self, request: JobRequest, occupied_gpu: OccupiedGpu, pairs: PairArrays | None) -> PairAnswer:
         if pairs is not None:
-            return pairs.answer(request, spot.entry.gpu.gpu_id)
-        shape, device = shape_of(request), spot.entry.gpu.device
-        known = self._answers.get((shape, spot.shape))
+            return pairs.answer(request, occupied_gpu.entry.gpu.gpu_id)
+        shape, device = shape_of(request), occupied_gpu.entry.gpu.device
+        known = self._answers.get((shape, occupied_gpu.shape))
         if known is None:
             if (shape, device) not in self._own_steps_ms:
-                self._own_steps_ms[shape, device] = own_steps_ms(request, spot.predictions, device)
-            self._answers[shape, spot.shape] = known = answer_pair(request, spot, self._own_steps_ms[shape, device])
+                self._own_steps_ms[shape, device] = own_steps_ms(request, occupied_gpu.predictions, device)
+            self._answers[shape, occupied_gpu.shape] = known = answer_pair(
+                request, occupied_gpu, self._own_steps_ms[shape, device]
+            )
         return known
 
-    def objection(self, job: PendingJob, spots: Sequence[OccupiedGpu], micro_batch_size: int) -> Reason | None:
+    def objection(self, job: PendingJob, occupied_gpus: Sequence[OccupiedGpu], micro_batch_size: int) -> Reason | None:
         """Compare sharing of the whole gang with waiting for all its partners."""
-        if not self.recheck_gang or not spots:
+        if not self.recheck_gang or not occupied_gpus:
             return None
-        full_rest_ms = _rest_ms(job, spots[0], samples_per_gpu(job.request, job.request.gpus))
-        rest_ms = _rest_ms(job, spots[0], micro_batch_size)
-        partners = _partners(job, spots, micro_batch_size)
-        if rest_ms is None or full_rest_ms is None:
+        full_remaining_ms = _remaining_ms(job, occupied_gpus[0], samples_per_gpu(job.request, job.request.gpus))
+        remaining_ms = _remaining_ms(job, occupied_gpus[0], micro_batch_size)
+        partners = _partners(job, occupied_gpus, micro_batch_size)
+        if remaining_ms is None or full_remaining_ms is None:
             return Reason(code="REMAINING_TIME_UNKNOWN", job_ids=(job.request.job_id,))
-        shared_ms, waiting_ms = shared_sum_ms(rest_ms, partners), waiting_sum_ms(full_rest_ms, partners)
-        return None if is_worth_sharing(shared_ms, waiting_ms) else _not_worth(shared_ms, waiting_ms, spots)
+        shared_ms, waiting_ms = shared_sum_ms(remaining_ms, partners), waiting_sum_ms(full_remaining_ms, partners)
+        return None if is_worth_sharing(shared_ms, waiting_ms) else _not_worth(shared_ms, waiting_ms, occupied_gpus)
 
 
-def _about(answer: PairAnswer, reason: Reason, job_id: str, spot: OccupiedGpu) -> Reason:
+def _about(answer: PairAnswer, reason: Reason, job_id: str, occupied_gpu: OccupiedGpu) -> Reason:
     """Return the obstacle of a shape as one of this job on this GPU."""
-    names = {answer.job_id: job_id, answer.partner_id: spot.partner_id}
+    names = {answer.job_id: job_id, answer.partner_id: occupied_gpu.partner_id}
     job_ids = tuple(names.get(name, name) for name in reason.job_ids)
-    return replace(reason, job_ids=job_ids, gpu_ids=(spot.entry.gpu.gpu_id,))
+    return replace(reason, job_ids=job_ids, gpu_ids=(occupied_gpu.entry.gpu.gpu_id,))
 
 
-def _rest_ms(job: PendingJob, spot: OccupiedGpu, micro_batch_size: int) -> float | None:
-    return spot.rest_ms(
+def _remaining_ms(job: PendingJob, occupied_gpu: OccupiedGpu, micro_batch_size: int) -> float | None:
+    return occupied_gpu.remaining_ms(
         job.request, steps_done=job.steps_done, gpus=job.request.gpus, micro_batch_size=micro_batch_size
     )
 
 
-def _beside(spot: OccupiedGpu, resident: Resident, rest_ms: float) -> RunningBeside:
-    own, partners = spot.slowdowns(resident)
-    return RunningBeside(rest_ms=rest_ms, slowdown_ratio=partners, newcomer_slowdown_ratio=own)
+def _co_located(occupied_gpu: OccupiedGpu, resident: Resident, remaining_ms: float) -> CoLocatedJob:
+    own, partners = occupied_gpu.slowdowns(resident)
+    return CoLocatedJob(remaining_ms=remaining_ms, slowdown_ratio=partners, incoming_slowdown_ratio=own)
 
 
-def _partners(job: PendingJob, spots: Sequence[OccupiedGpu], micro_batch_size: int) -> list[RunningBeside]:
+def _partners(job: PendingJob, occupied_gpus: Sequence[OccupiedGpu], micro_batch_size: int) -> list[CoLocatedJob]:
     """Return every partner of a gang once, however many of its GPUs are shared."""
-    found: dict[str, RunningBeside] = {}
+    found: dict[str, CoLocatedJob] = {}
     resident = Resident(request=job.request, micro_batch_size=micro_batch_size, memory_reserved_bytes=0)
-    for spot in spots:
-        if spot.partner_id not in found:
-            found[spot.partner_id] = _beside(spot, resident, spot.partner_rest_ms() or 0.0)
+    for occupied_gpu in occupied_gpus:
+        if occupied_gpu.partner_id not in found:
+            found[occupied_gpu.partner_id] = _co_located(
+                occupied_gpu, resident, occupied_gpu.partner_remaining_ms() or 0.0
+            )
     return list(found.values())
 
 
-def _not_worth(shared_ms: float, waiting_ms: float, spots: Sequence[OccupiedGpu]) -> Reason:
+def _not_worth(shared_ms: float, waiting_ms: float, occupied_gpus: Sequence[OccupiedGpu]) -> Reason:
     return Reason(
         code="SHARING_NOT_WORTH_IT",
         numbers={"shared_sum_ms": shared_ms, "waiting_sum_ms": waiting_ms},
-        job_ids=tuple(dict.fromkeys(spot.partner_id for spot in spots)),
-        gpu_ids=tuple(spot.entry.gpu.gpu_id for spot in spots),
+        job_ids=tuple(dict.fromkeys(occupied_gpu.partner_id for occupied_gpu in occupied_gpus)),
+        gpu_ids=tuple(occupied_gpu.entry.gpu.gpu_id for occupied_gpu in occupied_gpus),
     )

@@ -78,11 +78,13 @@ class _FirstFit:
     def length(self, job: PendingJob) -> int:
         return 0
 
-    def offer(self, job: PendingJob, spot: OccupiedGpu, pairs: PairArrays | None) -> Offer | Reason:
-        admitted = spot.admit(job.request, samples_per_gpu(job.request, job.request.gpus))
+    def offer(self, job: PendingJob, occupied_gpu: OccupiedGpu, pairs: PairArrays | None) -> Offer | Reason:
+        admitted = occupied_gpu.admit(job.request, samples_per_gpu(job.request, job.request.gpus))
         if isinstance(admitted, Reason):
             return admitted
-        return Offer(entry=spot.entry, micro_batch_size=admitted.resident.micro_batch_size, spot=spot)
+        return Offer(
+            entry=occupied_gpu.entry, micro_batch_size=admitted.resident.micro_batch_size, occupied_gpu=occupied_gpu
+        )
 
-    def objection(self, job: PendingJob, spots: Sequence[OccupiedGpu], micro_batch_size: int) -> Reason | None:
+    def objection(self, job: PendingJob, occupied_gpus: Sequence[OccupiedGpu], micro_batch_size: int) -> Reason | None:
         return None

@@ -82,35 +82,35 @@ class _Round:
         found = self._find(job)
         if found is None:
             return hold
-        rest_ms, plan = found
+        remaining_ms, plan = found
         self._preemption.promise(plan)
         self.free.take(plan.gpu_ids)
-        self.stops += [_stop(victim, job, rest_ms) for victim in plan.victims]
-        return Hold(job_id=job.request.job_id, reason=_waiting(plan, rest_ms), candidates=hold.candidates)
+        self.stops += [_stop(victim, job, remaining_ms) for victim in plan.victims]
+        return Hold(job_id=job.request.job_id, reason=_waiting(plan, remaining_ms), candidates=hold.candidates)
 
     def _find(self, job: PendingJob) -> tuple[float, PreemptionPlan] | None:
         """Look for GPUs to take, on the kind on which the job is fastest first."""
         request = job.request
-        rests: list[tuple[float, tuple[str, int]]] = []
+        remaining_times: list[tuple[float, tuple[str, int]]] = []
         for kind, gpu in self._kinds.items():
             prediction = self._view.predictions.job(request.key, kind[0])
-            rest_ms = remaining_ms_of(request, prediction, steps_done=job.steps_done, gpus=request.gpus)
-            if rest_ms is not None and fits_alone(self._view, request, gpu):
-                rests.append((rest_ms, kind))
-        for rest_ms, kind in sorted(rests):
-            plan = self._preemption.find(request, kind, rest_ms)
+            remaining_ms = remaining_ms_of(request, prediction, steps_done=job.steps_done, gpus=request.gpus)
+            if remaining_ms is not None and fits_alone(self._view, request, gpu):
+                remaining_times.append((remaining_ms, kind))
+        for remaining_ms, kind in sorted(remaining_times):
+            plan = self._preemption.find(request, kind, remaining_ms)
             if plan is not None:
-                return rest_ms, plan
+                return remaining_ms, plan
         return None
 
 
-def _stop(victim: str, job: PendingJob, rest_ms: float) -> Stop:
-    reason = Reason(code="STOPPED_FOR_SHORTER", numbers={"remaining_ms": rest_ms}, job_ids=(job.request.job_id,))
+def _stop(victim: str, job: PendingJob, remaining_ms: float) -> Stop:
+    reason = Reason(code="STOPPED_FOR_SHORTER", numbers={"remaining_ms": remaining_ms}, job_ids=(job.request.job_id,))
     return Stop(job_id=victim, reason=reason)
 
 
-def _waiting(plan: PreemptionPlan, rest_ms: float) -> Reason:
+def _waiting(plan: PreemptionPlan, remaining_ms: float) -> Reason:
     if not plan.victims:
         return Reason(code="GPU_RELEASING", gpu_ids=plan.releasing_gpu_ids)
-    numbers = {"remaining_ms": rest_ms, "gpus_needed": len(plan.gpu_ids)}
+    numbers = {"remaining_ms": remaining_ms, "gpus_needed": len(plan.gpu_ids)}
     return Reason(code="STOPS_LONGER", numbers=numbers, job_ids=plan.victims, gpu_ids=plan.gpu_ids)

@@ -31,7 +31,13 @@ from dataclasses import dataclass, field
 from scheduler_service.core.decisions import Decision, Hold, Reshape
 from scheduler_service.core.policy_parameters import require_not_negative, require_positive
 from scheduler_service.core.view import SchedulingView
-from scheduler_service.policies.elasticity.reshaping import ElasticJob, Ends, growths, profiled_jobs, smallest
+from scheduler_service.policies.elasticity.reshaping import (
+    CompletionTimes,
+    ElasticJob,
+    growths,
+    profiled_jobs,
+    smallest,
+)
 from scheduler_service.policies.ordering.waiting_list import rest_behind
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
 from scheduler_service.policies.placement.free_gpus import free_by_kind_and_node
@@ -68,7 +74,7 @@ class TerminationElastic:
 
     def _growth(self, view: SchedulingView) -> list[Reshape]:
         jobs = profiled_jobs(view)
-        ends = Ends({job_id: job.rests_ms[job.count] for job_id, job in jobs.items()})
+        ends = CompletionTimes({job_id: job.remaining_times_ms[job.count] for job_id, job in jobs.items()})
         free, ledger = free_by_kind_and_node(view), ExclusiveRound(view).ledger
         settled = [job for job in jobs.values() if view.now_ms - job.job.started_at_ms >= self.settle_ms]
         found = [
@@ -85,10 +91,10 @@ class TerminationElastic:
             )
         ]
         best = min(found, key=lambda growth: growth.order, default=None)
-        if best is None or best.outlook >= ends.outlook({}):
+        if best is None or best.schedule_objective >= ends.schedule_objective({}):
             return []
         return [best.job.reshape(best.gpu_ids, best.reason)]
 
 
 def _next_count(job: ElasticJob) -> list[int]:
-    return sorted(count for count in job.rests_ms if count > job.count)[:1]
+    return sorted(count for count in job.remaining_times_ms if count > job.count)[:1]

@@ -35,9 +35,9 @@ from functools import cached_property
 
 from scheduler_service.core.decisions import Decision, Hold, Stop
 from scheduler_service.core.errors import PolicyParameterError
-from scheduler_service.core.length_queue import shape_of
 from scheduler_service.core.policy_parameters import require_not_negative, require_positive
 from scheduler_service.core.records import Reason
+from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.ordering.waiting_list import Waiting
 from scheduler_service.policies.placement.exclusive_round import ExclusiveRound
@@ -174,10 +174,10 @@ class _Round:
 
     def _find(self, job: PendingJob) -> PreemptionPlan | None:
         """Look for GPUs of jobs that come later, on any kind that fits."""
-        request, takeovers = job.request, self._preemption
+        request, preemption_planner = job.request, self._preemption
         for kind, gpu in self._kinds.items():
             if fits_alone(self._view, request, gpu):
-                plan = takeovers.find(request, kind, self._places[request.job_id])
+                plan = preemption_planner.find(request, kind, self._places[request.job_id])
                 if plan is not None:
                     return plan
         return None

@@ -9,16 +9,16 @@ import pytest
 
 from scheduler_service.core.decisions import Reshape, Start, unfolded
 from scheduler_service.policies.elastic import Elastic
-from tests.support.elastic import Rests, elastic_view
+from tests.support.elastic import RemainingTimes, elastic_view
 
 COST_S, START_S = 7.0, 3.0
 POLICY = Elastic(reshape_cost_ms=7_000, restart_cost_ms=7_000, start_cost_ms=3_000)
-Held = dict[str, tuple[Rests, tuple[int, ...]]]
+Held = dict[str, tuple[RemainingTimes, tuple[int, ...]]]
 Plan = tuple[float, float, int, str, int, int]
 """End of the last job, sum of ends, GPUs taken, victim, the new job's GPUs, what the victim keeps."""
 
 
-def drawn(seed: int) -> tuple[int, Held, Rests]:
+def drawn(seed: int) -> tuple[int, Held, RemainingTimes]:
     luck = random.Random(seed)
     held: Held = {}
     gpus, position = luck.randint(2, 7), 0
@@ -34,9 +34,9 @@ def drawn(seed: int) -> tuple[int, Held, Rests]:
     return gpus, held, {one: float(luck.randrange(50, 500)) for one in luck.sample(range(1, 6), k=2)}
 
 
-def plans(gpus: int, held: Held, new: Rests) -> Iterator[Plan]:
+def plans(gpus: int, held: Held, new: RemainingTimes) -> Iterator[Plan]:
     idle = gpus - sum(len(where) for _, where in held.values())
-    ends = {name: rests[len(where)] for name, (rests, where) in held.items()}
+    ends = {name: remaining_times[len(where)] for name, (remaining_times, where) in held.items()}
 
     def plan(changes: dict[str, float], taken: int, victim: str, count: int, kept: int) -> Plan:
         after = {**ends, **changes}
@@ -46,10 +46,10 @@ def plans(gpus: int, held: Held, new: Rests) -> Iterator[Plan]:
         if count <= idle:
             yield plan({"new": seconds + START_S}, 0, "", count, 0)
             continue
-        for name, (rests, where) in held.items():
-            for less in rests:
+        for name, (remaining_times, where) in held.items():
+            for less in remaining_times:
                 if less < len(where) and count <= idle + len(where) - less:
-                    changes = {"new": seconds + START_S + COST_S, name: rests[less] + COST_S}
+                    changes = {"new": seconds + START_S + COST_S, name: remaining_times[less] + COST_S}
                     yield plan(changes, len(where) - less, name, count, less)
 
 
@@ -72,14 +72,16 @@ def test_the_best_of_all_plans_is_taken(seed: int) -> None:
 def test_the_best_of_all_growths_is_taken_if_it_is_better_than_none(seed: int) -> None:
     gpus, held, _ = drawn(seed)
     idle = gpus - sum(len(where) for _, where in held.values())
-    ends = {name: rests[len(where)] for name, (rests, where) in held.items()}
+    ends = {name: remaining_times[len(where)] for name, (remaining_times, where) in held.items()}
     best = (max(ends.values(), default=0.0), sum(ends.values()), 0, "")
-    for name, (rests, where) in held.items():
-        for more in rests:
+    for name, (remaining_times, where) in held.items():
+        for more in remaining_times:
             if len(where) < more <= len(where) + idle:
-                after = {**ends, name: rests[more] + COST_S}
-                outlook = max(after.values()), sum(after.values())
-                best = min(best, (*outlook, more, name)) if outlook < best[:2] or best[3] else best
+                after = {**ends, name: remaining_times[more] + COST_S}
+                schedule_objective = max(after.values()), sum(after.values())
+                best = (
+                    min(best, (*schedule_objective, more, name)) if schedule_objective < best[:2] or best[3] else best
+                )
     found = [
         (one.job_id, len(one.assignments))
         for one in POLICY.decide(elastic_view(gpus=gpus, held=held, waiting={}))

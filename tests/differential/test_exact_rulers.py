@@ -97,7 +97,7 @@ def test_sjf_bsbf_gains_no_more_than_the_best_sharing(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_the_best_sharing_is_the_one_that_trying_everything_finds(seed: int) -> None:
     instance = SharingInstance.drawn(seed)
-    gpu_ids = [f"n0.{index}" for index in range(len(instance.rests))]
+    gpu_ids = [f"n0.{index}" for index in range(len(instance.remaining_times))]
     best = 0.0
     for chosen in product(*([(), *combinations(gpu_ids, gpus)] for _, gpus in instance.jobs)):
         taken = [gpu_id for mine in chosen for gpu_id in mine]

@@ -92,10 +92,10 @@ def by_queue(demands: Demands, table: Floats) -> tuple[list[int], list[int]]:
 def test_all_jobs_at_once_get_what_the_queue_gives_them_one_by_one(instance: tuple[Demands, Floats]) -> None:
     demands, table = instance
 
-    def rest_of(jobs: Integers, workers: Integers, servers: Integers) -> Floats:
+    def remaining_time_of(jobs: Integers, workers: Integers, servers: Integers) -> Floats:
         return np.asarray(table[jobs, workers, servers])
 
-    counts = allocate_tasks(demands, rest_of)
+    counts = allocate_tasks(demands, remaining_time_of)
     assert (counts.workers.tolist(), counts.servers.tolist()) == by_queue(demands, table)
 
 

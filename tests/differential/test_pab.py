@@ -35,14 +35,14 @@ def test_whoever_is_stopped_is_the_newest_beside_somebody_who_lost_half(seed: in
     seen = view(nodes=[node("n0", 3)], holding=holding, now_ms=200_000)
     expected = set()
     for victim in holding:
-        beside = [
+        co_located = [
             other
             for other in holding
             if {part.gpu_id for part in other.assignments} & {part.gpu_id for part in victim.assignments}
         ]
-        newest = max(beside, key=lambda one: (one.started_at_ms, one.request.job_id))
+        newest = max(co_located, key=lambda one: (one.started_at_ms, one.request.job_id))
         has_lost = victim.solo_step_ms > 0 and victim.step_ms >= 2 * victim.solo_step_ms
-        if has_lost and len(beside) > 1 and newest.started_at_ms <= 140_000:
+        if has_lost and len(co_located) > 1 and newest.started_at_ms <= 140_000:
             expected.add(newest.request.job_id)
     stops = [one.job_id for one in PerformanceAwareBinPacking().decide(seen) if isinstance(one, Stop)]
     assert sorted(stops) == sorted(expected)

@@ -31,8 +31,8 @@ def cost_of(seen: SchedulingView, one: PendingJob, gpu_id: str) -> float | None:
         )
         for other in there
     ]
-    newcomer = Resident(request=request, micro_batch_size=micro_batch_size, memory_reserved_bytes=need)
-    if residents and sharing_obstacle(newcomer, residents, entry.gpu, seen.predictions) is not None:
+    incoming_job = Resident(request=request, micro_batch_size=micro_batch_size, memory_reserved_bytes=need)
+    if residents and sharing_obstacle(incoming_job, residents, entry.gpu, seen.predictions) is not None:
         return None
     requests = [request, *(other.request for other in there)]
     loads = [seen.predictions.job(other.key, entry.gpu.device) for other in requests]

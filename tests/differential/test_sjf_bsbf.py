@@ -36,17 +36,17 @@ class Pair:
         micro_batch_sizes = [batch]
         while micro_batch_sizes[-1] > 1:
             micro_batch_sizes.append(-(-batch // 2 ** len(micro_batch_sizes)))
-        rest_ms, rest_a = luck.uniform(1, 1_000), {}
+        remaining_ms, rest_a = luck.uniform(1, 1_000), {}
         for micro_batch_size in micro_batch_sizes:
-            rest_a[micro_batch_size] = rest_ms
-            rest_ms *= luck.uniform(1.0, 1.3)
+            rest_a[micro_batch_size] = remaining_ms
+            remaining_ms *= luck.uniform(1.0, 1.3)
         return cls(
             rest_a=rest_a,
             slow_a={
                 micro_batch_size: luck.choice((0.0, luck.uniform(0, 1), luck.uniform(0, 5)))
                 for micro_batch_size in micro_batch_sizes
             },
-            rest_b=luck.choice((rest_ms, luck.uniform(1, 1_000), luck.uniform(1, 50))),
+            rest_b=luck.choice((remaining_ms, luck.uniform(1, 1_000), luck.uniform(1, 50))),
             slow_b=luck.choice((0.0, luck.uniform(0, 1), luck.uniform(0, 5))),
         )
 
@@ -113,7 +113,7 @@ class Scene:
     """GPUs of one node, of which some hold one running job (perhaps a gang) each, and a gang that asks."""
 
     seen: SchedulingView
-    rests: dict[str, float]
+    remaining_times: dict[str, float]
     slow: dict[tuple[str, str], float]
     gpus: int
 
@@ -129,7 +129,7 @@ class Scene:
             request = job(name, key=name, gpus=width, global_batch_size=width, steps_total=1, max_slowdown_ratio=9.0)
             holding.append(running(request, [held.pop() for _ in range(width)]))
         names = [one.request.job_id for one in holding]
-        rests = {name: luck.uniform(1, 1_000) for name in ("new", *names)}
+        remaining_times = {name: luck.uniform(1, 1_000) for name in ("new", *names)}
         slow = {
             ends: luck.choice((0.0, luck.uniform(0, 1), luck.uniform(0, 3)))
             for name in names
@@ -137,19 +137,22 @@ class Scene:
         }
         gpus = luck.randrange(1, len(gpu_ids) + 1)
         known = store(
-            [prediction(name, step_ms={(width, 1): rests[name] for width in range(1, 6)}) for name in rests],
+            [
+                prediction(name, step_ms={(width, 1): remaining_times[name] for width in range(1, 6)})
+                for name in remaining_times
+            ],
             [pair(victim, other, slowdown) for (victim, other), slowdown in slow.items()],
         )
         request = job("new", key="new", gpus=gpus, global_batch_size=gpus, steps_total=1, max_slowdown_ratio=9.0)
         seen = view(nodes=[machine], holding=holding, waiting=[pending(request)], predictions=known)
-        return cls(seen=seen, rests=rests, slow=slow, gpus=gpus)
+        return cls(seen=seen, remaining_times=remaining_times, slow=slow, gpus=gpus)
 
     def holder(self, gpu_id: str) -> str | None:
         return next(iter(self.seen.gpus[gpu_id].job_ids), None)
 
     def shared_sum(self, names: Sequence[str]) -> float:
         """Play the new job beside these in small exact steps: from one end to the next."""
-        left = {name: self.rests[name] for name in ("new", *names)}
+        left = {name: self.remaining_times[name] for name in ("new", *names)}
         now, total = 0.0, 0.0
         while left:
             pace = {name: self.pace(name, left) for name in left}
@@ -166,8 +169,8 @@ class Scene:
         return 1 + (self.slow[name, "new"] if "new" in present else 0.0)
 
     def waiting_sum(self, names: Sequence[str]) -> float:
-        rests = [self.rests[name] for name in names]
-        return sum(rests) + max(rests) + self.rests["new"]
+        remaining_times = [self.remaining_times[name] for name in names]
+        return sum(remaining_times) + max(remaining_times) + self.remaining_times["new"]
 
     def is_worth_it(self, names: Sequence[str]) -> bool:
         return self.shared_sum(names) < self.waiting_sum(names)

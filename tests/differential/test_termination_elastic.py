@@ -21,11 +21,11 @@ def test_the_best_of_all_next_steps_is_taken_if_it_is_better_than_none(seed: int
         for index, name in enumerate("abc")
     }
     idle = luck.randint(0, 5)
-    ends = {name: rests[1] for name, (rests, _) in held.items()}
+    ends = {name: remaining_times[1] for name, (remaining_times, _) in held.items()}
     best: tuple[tuple[float, float], int, str] | None = None
-    for name, (rests, _) in held.items():
-        step = min(count for count in rests if count > 1)
-        after = {**ends, name: rests[step] + 20.0}
+    for name, (remaining_times, _) in held.items():
+        step = min(count for count in remaining_times if count > 1)
+        after = {**ends, name: remaining_times[step] + 20.0}
         found = (max(after.values()), sum(after.values())), step, name
         if step <= 1 + idle and found[0] < (max(ends.values()), sum(ends.values())) and (best is None or found < best):
             best = found
@@ -40,10 +40,10 @@ def test_jobs_start_in_order_at_their_smallest_number_until_one_does_not_fit(see
     waiting = {f"j{index}": dict.fromkeys(luck.sample(range(1, 5), k=2), 100.0) for index in range(6)}
     free = gpus = luck.randint(4, 9)
     expected = {}
-    for name, rests in waiting.items():
-        if min(rests) > free:
+    for name, remaining_times in waiting.items():
+        if min(remaining_times) > free:
             break
-        expected[name] = min(rests)
-        free -= min(rests)
+        expected[name] = min(remaining_times)
+        free -= min(remaining_times)
     decisions = unfolded(POLICY.decide(elastic_view(gpus=gpus, held={}, waiting=waiting)))
     assert {one.job_id: len(one.assignments) for one in decisions if isinstance(one, Start)} == expected

@@ -13,8 +13,8 @@ from predictor_service.commands.program import program
 from predictor_service.learning.profile_files import read_profiles
 from predictor_service.outcome_journal import FILE_NAME as JOURNAL_FILE
 from predictor_service.outcome_journal import OutcomeJournal
+from predictor_service.profile_store.measurement_window import MeasurementWindow
 from predictor_service.profile_store.store import FILE_NAME, ProfileStore
-from predictor_service.profile_store.stretch import Stretch
 from tests.support import paced_training
 from tests.support.learning_cluster import LearningCluster, learning_cluster
 from tests.support.measured_dataset import dense_network
@@ -36,9 +36,9 @@ def state_of(cluster: LearningCluster) -> Path:
     return cluster.programs.state_dir / "predictor"
 
 
-def stretches_in(state: Path) -> list[Stretch]:
+def stretches_in(state: Path) -> list[MeasurementWindow]:
     with closing(ProfileStore(state / FILE_NAME)) as store:
-        return [item.stretch for item in store.read() if item.stretch is not None]
+        return [item.window for item in store.read() if item.window is not None]
 
 
 def outcomes_in(state: Path) -> set[str]:
@@ -71,12 +71,12 @@ def test_rows_appear_where_no_campaign_ever_ran_and_read_back(tmp_path: Path, mo
             ),
             "stretches of both alone and beside each other",
         )
-        stretches, outcomes = stretches_in(state), outcomes_in(state)
+        windows, outcomes = stretches_in(state), outcomes_in(state)
         private_key = cluster.scheduler.get_job(private).job_key
         check_that_no_name_is_kept(state)
-    assert {item.job.graph_sha256 for item in stretches} == set(hashes[:2])
-    assert all(STEP_MS <= item.step_ms < 20 * STEP_MS for item in stretches)
-    assert {item.job.key for item in stretches} >= outcomes
+    assert {item.job.graph_sha256 for item in windows} == set(hashes[:2])
+    assert all(STEP_MS <= item.step_ms < 20 * STEP_MS for item in windows)
+    assert {item.job.key for item in windows} >= outcomes
     assert private_key not in outcomes
     assert outcomes, "outcomes of the other jobs are told"
     export_and_read_back(tmp_path, state)

@@ -69,8 +69,8 @@ def test_every_stretch_is_counted_once_whoever_was_killed(tmp_path: Path, monkey
     with (
         running_predictor(tmp_path) as predictor,
         SchedulerProcess(tmp_path, arguments=("--predictor", predictor.address, "--policy", "fifo")) as scheduler,
-        FakeAgent(scheduler.address, node_id="one", stretches=measured(1)) as one,
-        FakeAgent(scheduler.address, node_id="two", stretches=measured(2)) as two,
+        FakeAgent(scheduler.address, node_id="one", windows=measured(1)) as one,
+        FakeAgent(scheduler.address, node_id="two", windows=measured(2)) as two,
         open_channel(ChannelOptions(address=predictor.address)) as channel,
     ):
         client = PredictorClient(channel, timeout_s=5)

@@ -27,7 +27,7 @@ def submit(cluster: LearningCluster, graph_sha256: str, *, helpers: int = 0) -> 
     return cluster.submit(graph_sha256, busy_training.__file__, STEP_CPU_MS, helpers, max_slowdown_ratio=ACCEPTED_RATIO)
 
 
-def beside(cluster: LearningCluster, waiting: str, running: str) -> scheduling_pb2.CoLocatedJob:
+def co_located(cluster: LearningCluster, waiting: str, running: str) -> scheduling_pb2.CoLocatedJob:
     """Returns what is believed of a waiting job beside a running one; empty = nothing."""
     for candidate in cluster.scheduler.explain_job(waiting).candidates:
         for neighbour in candidate.co_located_jobs:
@@ -38,7 +38,7 @@ def beside(cluster: LearningCluster, waiting: str, running: str) -> scheduling_p
 
 def wait_for_warning(cluster: LearningCluster, waiting: str, running: str) -> None:
     cluster.wait_for(
-        lambda: beside(cluster, waiting, running).caused_slowdown_ratio > ACCEPTED_RATIO, f"{waiting} is warned"
+        lambda: co_located(cluster, waiting, running).caused_slowdown_ratio > ACCEPTED_RATIO, f"{waiting} is warned"
     )
 
 
@@ -62,7 +62,7 @@ def test_whoever_was_hurt_once_is_left_alone_and_every_program_may_die(
 
         # The third one never ran: it knows of the first one's suffering from the second.
         wait_for_warning(cluster, third, first)
-        assert beside(cluster, third, first).times_measured == 0
+        assert co_located(cluster, third, first).times_measured == 0
         cluster.end(second)
         cluster.let_step(first, ENOUGH_STEPS)
         assert cluster.phase(third) == scheduling_pb2.JOB_PHASE_PENDING

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cotenant.v1 import prediction_pb2 as messages
 from predictor_service.features.graph_description import GraphDescription, describe_graph
-from predictor_service.grpc_api.call_line import CallLine
+from predictor_service.grpc_api.admission_queue import AdmissionQueue
 from tests.support.grpc_errors import code_of, reason_of, rich_status
 from tests.support.measured_dataset import DEVICE, dense_network, graphs
 from tests.support.predictor_service import listening_server, open_predictor, stub_of
@@ -63,7 +63,7 @@ def retry_delay_ms(error: Exception) -> int:
 def test_calls_in_line_are_answered_and_the_others_are_told_when_to_come_back(
     tmp_path: Path, describer: GatedDescriber
 ) -> None:
-    line, predictor = CallLine(THREADS, WAITING), open_predictor(tmp_path / "graphs", describer)
+    line, predictor = AdmissionQueue(THREADS, WAITING), open_predictor(tmp_path / "graphs", describer)
     with listening_server(tmp_path, predictor, line) as address:
         channels = [grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) for _ in range(CLIENTS)]
         stubs = [stub_of(channel) for channel in channels]
@@ -115,7 +115,7 @@ def test_calls_of_a_client_that_went_away_leave_their_places(tmp_path: Path, des
     predictor, waiting = open_predictor(tmp_path / "graphs", describer), 6
     request = job_request(graphs()["wide"])
     with (
-        listening_server(tmp_path, predictor, CallLine(1, waiting)) as address,
+        listening_server(tmp_path, predictor, AdmissionQueue(1, waiting)) as address,
         grpc.insecure_channel(address) as channel,
     ):
         stub = stub_of(channel)
@@ -153,7 +153,7 @@ def test_a_call_whose_deadline_passes_in_line_is_never_begun(tmp_path: Path, des
     predictor = open_predictor(tmp_path / "graphs", describer)
     slow, late = graphs()["wide"], graphs()["deep"]
     with (
-        listening_server(tmp_path, predictor, CallLine(threads=1, waiting_max=1)) as address,
+        listening_server(tmp_path, predictor, AdmissionQueue(threads=1, waiting_max=1)) as address,
         grpc.insecure_channel(address) as channel,
     ):
         stub = stub_of(channel)

@@ -12,7 +12,7 @@ from tests.support.fake_predictor import FakePredictor
 from tests.support.scheduler_process import SchedulerClient, SchedulerProcess, wait_until
 
 
-def stretch(name: str) -> resources_pb2.MeasurementWindow:
+def window(name: str) -> resources_pb2.MeasurementWindow:
     return resources_pb2.MeasurementWindow(window_id=name, steps=10)
 
 
@@ -28,12 +28,12 @@ def test_stretches_of_open_nodes_arrive_and_of_private_ones_do_not(tmp_path: Pat
     with (
         FakePredictor() as predictor,
         SchedulerProcess(tmp_path, arguments=arguments(predictor)) as process,
-        FakeAgent(process.address, node_id="private", stretches=[stretch("private")], no_profiles=True) as private,
-        FakeAgent(process.address, node_id="open", stretches=[stretch("open")]) as agent,
+        FakeAgent(process.address, node_id="private", windows=[window("private")], no_profiles=True) as private,
+        FakeAgent(process.address, node_id="open", windows=[window("open")]) as agent,
     ):
         wait_until(lambda: private.acks > 20 and agent.acks > 20, what="heartbeats of both nodes")
-        wait_until(lambda: predictor.stretches, what="a stretch")
-        assert {item.window_id for item in predictor.stretches} == {"open"}
+        wait_until(lambda: predictor.windows, what="a stretch")
+        assert {item.window_id for item in predictor.windows} == {"open"}
         assert agent.errors == private.errors == []
 
 

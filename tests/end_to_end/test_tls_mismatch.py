@@ -23,7 +23,7 @@ from cotenant import tls_probe
 from cotenant.cli.main import run
 from cotenant.job_settings import JobSettings
 from scheduler_service.adapters.predictor_client import PredictorClient
-from scheduler_service.commands.predictor_link import look_at_predictor, predictor_channel
+from scheduler_service.commands.predictor_link import predictor_channel, probe_predictor
 from scheduler_service.core.commands import RequestPrediction
 from scheduler_service.errors import PredictorError
 from scheduler_service.settings import Settings
@@ -274,7 +274,7 @@ def test_the_scheduler_says_which_certificate_the_predictor_wants(certificates: 
     )
 
     async def ask(settings: Settings) -> str:
-        client = PredictorClient(predictor_channel(settings), deadline_s=20, look=lambda: look_at_predictor(settings))
+        client = PredictorClient(predictor_channel(settings), deadline_s=20, look=lambda: probe_predictor(settings))
         try:
             await client.predict_job(question)
         except PredictorError as error:

@@ -62,7 +62,7 @@ def write_state(state: Path) -> dict[str, Any]:
         )
         recorded = stub.RecordOutcomes(messages.RecordOutcomesRequest(request_id="first", outcomes=[outcome]))
         kept = stub.RecordMeasurementWindows(
-            messages.RecordMeasurementWindowsRequest(measurement_windows=[_stretch(sha256)]), timeout=30
+            messages.RecordMeasurementWindowsRequest(measurement_windows=[_window(sha256)]), timeout=30
         )
     assert (recorded.recorded, kept.recorded) == (1, 1)
     return {
@@ -70,7 +70,7 @@ def write_state(state: Path) -> dict[str, Any]:
         "prediction_id": answer.prediction_id,
         "model_version": answer.model_version,
         "job_key": answer.job_key,
-        "stretch_id": _stretch(sha256).window_id,
+        "stretch_id": _window(sha256).window_id,
     }
 
 
@@ -81,7 +81,7 @@ def question(sha256: str) -> messages.PredictJobRequest:
 
 def stretches_again(sha256: str) -> messages.RecordMeasurementWindowsRequest:
     """What was handed in before, with the same id."""
-    return messages.RecordMeasurementWindowsRequest(measurement_windows=[_stretch(sha256)])
+    return messages.RecordMeasurementWindowsRequest(measurement_windows=[_window(sha256)])
 
 
 def _upload(stub: prediction_pb2_grpc.PredictionServiceStub) -> str:
@@ -89,7 +89,7 @@ def _upload(stub: prediction_pb2_grpc.PredictionServiceStub) -> str:
     return stub.UploadGraph(iter([messages.UploadGraphRequest(chunk=content)]), timeout=30).graph_sha256
 
 
-def _stretch(sha256: str) -> resources_pb2.MeasurementWindow:
+def _window(sha256: str) -> resources_pb2.MeasurementWindow:
     return resources_pb2.MeasurementWindow(
         window_id=f"{7:032x}",
         campaign="collected_0123abcd",

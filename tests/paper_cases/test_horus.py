@@ -179,7 +179,7 @@ def test_jobs_whose_utilizations_reach_the_limit_share_whoever_comes_last(last: 
         [prediction(key, memory=memory(1), utilization_ratio=ratio) for key, ratio in ratios.items()],
         all_pairs(list(ratios), 0.0),
     )
-    *there, newcomer = sorted(ratios, key=lambda key: ratios[key] == last)
+    *there, incoming_job = sorted(ratios, key=lambda key: ratios[key] == last)
     policy = Horus(utilization_max_ratio=1.2, max_jobs_per_gpu=3)
     for order in (there, there[::-1]):
         (decision,) = unfolded(
@@ -187,7 +187,7 @@ def test_jobs_whose_utilizations_reach_the_limit_share_whoever_comes_last(last: 
                 view(
                     nodes=[node()],
                     holding=[running(job(f"old-{key}", key=key), ["n0.0"]) for key in order],
-                    waiting=[pending(job("new", key=newcomer))],
+                    waiting=[pending(job("new", key=incoming_job))],
                     predictions=known,
                 )
             )
@@ -204,12 +204,12 @@ def test_a_gpu_that_is_exactly_full_still_lies_on_the_line_of_the_curve() -> Non
     )
     curves = {"standin": {"linear": [0.0, 0.5], "quadratic": [0.0, 0.0, 5.0]}}
     policy = Horus(curves=curves, max_jobs_per_gpu=3, weight_memory=0.0, weight_utilization=1.0)
-    for newcomer, *there in permutations(ratios):
+    for incoming_job, *there in permutations(ratios):
         seen = view(
             nodes=[node("n0", [gpu("n0.0", device="standin")])],
             holding=[running(job(f"old-{key}", key=key), ["n0.0"]) for key in there],
-            waiting=[pending(job("new", key=newcomer))],
+            waiting=[pending(job("new", key=incoming_job))],
             predictions=known,
         )
         (start,) = unfolded(policy.decide(seen))
-        assert start.reason.numbers["cost"] == pytest.approx(0.5), newcomer
+        assert start.reason.numbers["cost"] == pytest.approx(0.5), incoming_job

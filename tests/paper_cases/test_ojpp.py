@@ -160,8 +160,10 @@ def test_algorithm_2_line_17_a_new_device_is_opened_where_one_constraint_fails(
 ) -> None:
     """The resident has alpha 0.1, gamma 0.3, delta 0.3, p 0.2; limits are (0.1, 0.2, 0.1) as in section 5.2."""
     resident = Packed(name="old", gamma=0.3, delta=0.3, p=0.2)
-    newcomer = Packed(name="new", **{"alpha": 0.1, "gamma": 0.3, "delta": 0.1, "p": 0.4, **changed})  # type: ignore[arg-type]
-    instance = Instance(jobs=(resident, newcomer), gpus=2, slowdowns={("old", "new"): slowdown}, held={"old": ["g0"]})
+    incoming_job = Packed(name="new", **{"alpha": 0.1, "gamma": 0.3, "delta": 0.1, "p": 0.4, **changed})  # type: ignore[arg-type]
+    instance = Instance(
+        jobs=(resident, incoming_job), gpus=2, slowdowns={("old", "new"): slowdown}, held={"old": ["g0"]}
+    )
     for policy in (PAPER, OjppGreedy()):
         assert packed(policy, instance)["new"] == [expected]
 

@@ -45,11 +45,11 @@ def test_one_job_alone_gets_the_best_split_of_twenty_containers() -> None:
     """Table 2 (synchronous) with a large batch: no other split of the 20 tasks of Fig. 2 is faster."""
     theta, batch = (1.02, 2.78, 4.92, 0.0, 0.02), 128.0
 
-    def rest_of(jobs: Integers, workers: Integers, servers: Integers) -> Floats:
+    def remaining_time_of(jobs: Integers, workers: Integers, servers: Integers) -> Floats:
         del jobs
         return synchronous(theta, batch, workers, servers)
 
-    counts = allocate_tasks(demands(1, 20.0), rest_of)
+    counts = allocate_tasks(demands(1, 20.0), remaining_time_of)
     workers, servers = int(counts.workers[0]), int(counts.servers[0])
     assert workers + servers == 20
     splits = np.arange(1, 20)
@@ -58,11 +58,11 @@ def test_one_job_alone_gets_the_best_split_of_twenty_containers() -> None:
 
 def test_tasks_go_to_the_larger_gain_and_stop_where_nobody_gains() -> None:
     """Job 0 saves 6, 2, 1 s by further workers and job 1 saves 4, 3 s; a server saves neither anything."""
-    rests = np.array([[0, 10, 4, 2, 1, 1], [0, 9, 5, 2, 2, 2]], dtype=float)
+    remaining_times = np.array([[0, 10, 4, 2, 1, 1], [0, 9, 5, 2, 2, 2]], dtype=float)
 
-    def rest_of(jobs: Integers, workers: Integers, servers: Integers) -> Floats:
+    def remaining_time_of(jobs: Integers, workers: Integers, servers: Integers) -> Floats:
         del servers
-        return np.asarray(rests[jobs, np.minimum(workers, 5)])
+        return np.asarray(remaining_times[jobs, np.minimum(workers, 5)])
 
     for capacity, expected in (
         (4, [1, 1]),
@@ -73,7 +73,7 @@ def test_tasks_go_to_the_larger_gain_and_stop_where_nobody_gains() -> None:
         (9, [4, 3]),
         (50, [4, 3]),
     ):
-        counts = allocate_tasks(demands(2, float(capacity)), rest_of)
+        counts = allocate_tasks(demands(2, float(capacity)), remaining_time_of)
         assert (counts.workers.tolist(), counts.servers.tolist()) == (expected, [1, 1])
 
 

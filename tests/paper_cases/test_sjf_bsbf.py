@@ -11,9 +11,9 @@ from scheduler_service.core.errors import PolicyParameterError
 from scheduler_service.core.records import JobPrediction, PairPrediction, Share
 from scheduler_service.core.view import PendingJob, RunningJob
 from scheduler_service.policies.pairing.pair_sharing import (
-    RunningBeside,
+    CoLocatedJob,
+    incoming_job_end_ms,
     micro_batch_sizes_of,
-    newcomer_end_ms,
     shared_sum_ms,
     waiting_sum_ms,
 )
@@ -23,8 +23,8 @@ from tests.support.scheduling import GIB, all_pairs, job, memory, node, pair, pe
 SECOND_MS = 1_000.0
 
 
-def beside(rest: float, slowdown: float, newcomer_slowdown: float) -> RunningBeside:
-    return RunningBeside(rest_ms=rest, slowdown_ratio=slowdown, newcomer_slowdown_ratio=newcomer_slowdown)
+def co_located(rest: float, slowdown: float, newcomer_slowdown: float) -> CoLocatedJob:
+    return CoLocatedJob(remaining_ms=rest, slowdown_ratio=slowdown, incoming_slowdown_ratio=newcomer_slowdown)
 
 
 @pytest.mark.parametrize(
@@ -44,15 +44,15 @@ def test_theorem_1_both_sums_worked_by_hand(
 ) -> None:
     """A job is (remaining time alone, xi)."""
     (rest_a, xi_a), (rest_b, xi_b) = job_a, job_b
-    partner = beside(rest_b, xi_b - 1, xi_a - 1)
+    partner = co_located(rest_b, xi_b - 1, xi_a - 1)
     assert shared_sum_ms(rest_a, [partner]) == pytest.approx(shared)
     assert waiting_sum_ms(rest_a, [partner]) == pytest.approx(waiting)
 
 
 def test_a_gang_goes_at_the_pace_of_its_slowest_gpu_until_that_partner_has_ended() -> None:
     """Pace 2 until 30 (15 done), pace 1.5 until 60 (35 done), then alone: 100 - 35 + 60 = 125."""
-    partners = [beside(20, 0.5, 1.0), beside(40, 0.5, 0.5)]
-    assert newcomer_end_ms(100, partners) == pytest.approx(125)
+    partners = [co_located(20, 0.5, 1.0), co_located(40, 0.5, 0.5)]
+    assert incoming_job_end_ms(100, partners) == pytest.approx(125)
     assert shared_sum_ms(100, partners) == pytest.approx(125 + 30 + 60)
     assert waiting_sum_ms(100, partners) == pytest.approx(20 + 40 + 40 + 100)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from scheduler_service.policies.pairing.pair_sharing import (
-    RunningBeside,
+    CoLocatedJob,
     is_worth_sharing,
     shared_pair_sum_ms,
     shared_sum_ms,
@@ -26,7 +26,7 @@ WIDTHS = (2, 4, 9)
 class Moment:
     """Running jobs, of which some admit nobody, and gangs of three widths that would meet them."""
 
-    rests_ms: list[float]
+    remaining_times_ms: list[float]
     gpus: list[int]
     slowdowns: list[list[tuple[float, float]]]
     is_closed: list[bool]
@@ -45,7 +45,7 @@ class Moment:
             return own, luck.choice((0.0, 0.5, luck.uniform(0, 1.5)))
 
         return cls(
-            rests_ms=[luck.choice((0.0, 50_000.0, luck.uniform(0, 300_000))) for _ in range(jobs)],
+            remaining_times_ms=[luck.choice((0.0, 50_000.0, luck.uniform(0, 300_000))) for _ in range(jobs)],
             gpus=[luck.choice((1, 1, 2, 8)) for _ in range(jobs)],
             slowdowns=[[pair() for _ in range(jobs)] for _ in WIDTHS],
             is_closed=[luck.random() < 0.1 for _ in range(jobs)],
@@ -62,7 +62,7 @@ class Moment:
             ]
             for row in self.slowdowns
         ]
-        jobs = len(self.rests_ms)
+        jobs = len(self.remaining_times_ms)
         gangs = Gangs(
             options=np.moveaxis(np.array(options, dtype=np.float64).reshape(len(WIDTHS), jobs, 7), 2, 0),
             shapes=np.repeat(np.arange(len(WIDTHS)), len(LEFTS)),
@@ -70,7 +70,7 @@ class Moment:
             gpus=np.array(WIDTHS),
         )
         running = RunningJobs(
-            rests_ms=np.array(self.rests_ms, dtype=np.float64),
+            remaining_times_ms=np.array(self.remaining_times_ms, dtype=np.float64),
             classes=np.zeros(jobs, dtype=np.intp),
             gpus=np.array(self.gpus, dtype=np.intp),
         )
@@ -78,10 +78,10 @@ class Moment:
 
     def plain(self, shape: int, left: int) -> tuple[bool, bool]:
         """Return whether a gang would start, and whether equal sums leave open whom it meets."""
-        rest_ms, width, places = left * self.step_ms, WIDTHS[shape], list[tuple[float, int]]()
+        remaining_ms, width, places = left * self.step_ms, WIDTHS[shape], list[tuple[float, int]]()
         for number, (own, other) in enumerate(self.slowdowns[shape]):
-            sum_ms = shared_pair_sum_ms(rest_ms, self.rests_ms[number], own, other)
-            is_worth = is_worth_sharing(sum_ms, rest_ms + 2 * self.rests_ms[number])
+            sum_ms = shared_pair_sum_ms(remaining_ms, self.remaining_times_ms[number], own, other)
+            is_worth = is_worth_sharing(sum_ms, remaining_ms + 2 * self.remaining_times_ms[number])
             if is_worth and not self.is_closed[number]:
                 places += [(sum_ms, number)] * self.gpus[number]
         places.sort()
@@ -89,13 +89,15 @@ class Moment:
             return False, False
         met = dict.fromkeys(number for _, number in places[:width])
         partners = [
-            RunningBeside(rest_ms=self.rests_ms[number], slowdown_ratio=other, newcomer_slowdown_ratio=own)
+            CoLocatedJob(
+                remaining_ms=self.remaining_times_ms[number], slowdown_ratio=other, incoming_slowdown_ratio=own
+            )
             for number, (own, other) in ((number, self.slowdowns[shape][number]) for number in met)
         ]
         others = [sum_ms for sum_ms, number in places if number not in met]
         sums = sorted({number: sum_ms for sum_ms, number in places[:width]}.values()) + others[:1]
         has_tie = any(later - sooner <= 1e-9 * later for sooner, later in pairwise(sums))
-        is_worth = is_worth_sharing(shared_sum_ms(rest_ms, partners), waiting_sum_ms(rest_ms, partners))
+        is_worth = is_worth_sharing(shared_sum_ms(remaining_ms, partners), waiting_sum_ms(remaining_ms, partners))
         return not met or is_worth, has_tie
 
 

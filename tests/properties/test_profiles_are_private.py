@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cotenant.v1 import node_agent_pb2, prediction_pb2, resources_pb2, scheduling_pb2
-from cotenant_agent.protocol import launch_from_message, stretch_to_message
-from cotenant_agent.records import Tenant
-from cotenant_agent.stretches import StretchRecorder
-from predictor_service.grpc_api.stretch_answers import record_stretches
+from cotenant_agent.measurement_windows import MeasurementWindowRecorder
+from cotenant_agent.protocol import launch_from_message, window_to_message
+from cotenant_agent.records import LivingAttempt
+from predictor_service.grpc_api.measurement_window_answers import record_windows
 from predictor_service.profile_store.export import export_folder, export_table
 from predictor_service.profile_store.store import ProfileStore
-from tests.support.stretches import observed_window
+from tests.support.measurement_windows import observed_window
 
 # Long enough that no hash or number holds one by chance: a capital first, which no hash has.
 SECRETS = st.lists(
@@ -60,16 +60,16 @@ def measured_by_an_agent(secrets: list[str]) -> list[resources_pb2.MeasurementWi
             micro_batch_size=16,
         )
         request = launch_from_message(launch)
-        tenants.append(Tenant(key=request.key, gpu_ids=request.gpu_ids, job=request.measured_job))
+        tenants.append(LivingAttempt(key=request.key, gpu_ids=request.gpu_ids, job=request.measured_job))
     ids = iter(f"{number:032x}" for number in range(100))
-    recorder = StretchRecorder(
+    recorder = MeasurementWindowRecorder(
         campaign="collected_00000000", devices={"gpu-of-" + secrets[1]: "cpu-standin"}, make_id=lambda: next(ids)
     )
     for living in (tenants[:1], tenants, tenants[1:], []):
         recorder.look(living, 0)
         for _ in range(3):
             recorder.add([observed_window(tenant.key) for tenant in living], [], 0)
-    return [stretch_to_message(stretch) for stretch in recorder.due()]
+    return [window_to_message(window) for window in recorder.due()]
 
 
 def every_text(folder: Path) -> Iterator[bytes]:
@@ -92,13 +92,13 @@ def test_no_name_user_path_or_command_is_ever_stored_or_exported(secrets: list[s
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with closing(ProfileStore(folder / "profiles.sqlite")) as store:
-            answer = record_stretches(
+            answer = record_windows(
                 prediction_pb2.RecordMeasurementWindowsRequest(measurement_windows=messages), store, lambda new: None
             )
             assert answer.recorded == 4
-            stretches = [item.stretch for item in store.read() if item.stretch is not None]
-        export_folder(stretches, folder / "set", folder / "graphs")
-        export_table(stretches, folder / "pairs.csv", "pairs")
+            windows = [item.window for item in store.read() if item.window is not None]
+        export_folder(windows, folder / "set", folder / "graphs")
+        export_table(windows, folder / "pairs.csv", "pairs")
         assert (folder / "pairs.csv").read_text().count("\n") == 3
         kept = list(every_text(folder))
     assert not [secret for secret in secrets for text in kept if secret.encode() in text]
@@ -127,7 +127,7 @@ def test_an_agent_that_tells_names_is_not_believed(secrets: list[str]) -> None:
         messages.append(message)
     with tempfile.TemporaryDirectory() as name:
         with closing(ProfileStore(Path(name) / "profiles.sqlite")) as store:
-            answer = record_stretches(
+            answer = record_windows(
                 prediction_pb2.RecordMeasurementWindowsRequest(measurement_windows=messages), store, lambda new: None
             )
         kept = list(every_text(Path(name)))

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cotenant.job_settings import JobSettings
-from cotenant_agent.records import AttemptKey, AttemptObservation, MeasuredJob, MeasurementWindow, Tenant
-from cotenant_agent.stretches import NEIGHBOURS_MAX, STEPS_MIN, STRETCH_MS_MIN, StretchRecorder
-from tests.support.stretches import observed_window
+from cotenant_agent.measurement_windows import NEIGHBOURS_MAX, STEPS_MIN, WINDOW_MS_LEAST, MeasurementWindowRecorder
+from cotenant_agent.records import AttemptKey, AttemptObservation, LivingAttempt, MeasuredJob, MeasurementWindow
+from tests.support.measurement_windows import observed_window
 
 NAMES = "abcdef"
 BEAT_MS = 500
@@ -20,13 +20,15 @@ PRIVATE = "f"
 SETTINGS = JobSettings(global_batch_size=16)
 
 
-def tenant(name: str) -> Tenant:
+def living_attempt(name: str) -> LivingAttempt:
     """Jobs a, b, c and f share one device, d and e another one; f keeps to itself."""
     job = None if name == PRIVATE else MeasuredJob(graph_sha256=name * 64, settings=SETTINGS)
-    return Tenant(key=AttemptKey(job_id=name, attempt=1, fence=1), gpu_ids=("g1" if name in "de" else "g0",), job=job)
+    return LivingAttempt(
+        key=AttemptKey(job_id=name, attempt=1, fence=1), gpu_ids=("g1" if name in "de" else "g0",), job=job
+    )
 
 
-TENANTS = {name: tenant(name) for name in NAMES}
+TENANTS = {name: living_attempt(name) for name in NAMES}
 LIVING = st.sets(st.sampled_from(NAMES)).map(sorted)
 EVENTS = st.lists(
     st.one_of(LIVING, st.dictionaries(st.sampled_from(NAMES), st.integers(0, 30), min_size=1)), max_size=80
@@ -42,10 +44,10 @@ def neighbours(name: str, living: list[str]) -> tuple[str, ...]:
     return tuple(other for other in living if other != name and TENANTS[other].gpu_ids == here)
 
 
-def take_all(recorder: StretchRecorder) -> Iterator[MeasurementWindow]:
+def take_all(recorder: MeasurementWindowRecorder) -> Iterator[MeasurementWindow]:
     while due := recorder.due():
         yield from due
-        recorder.mark_delivered([stretch.stretch_id for stretch in due])
+        recorder.mark_delivered([measurement_window.stretch_id for measurement_window in due])
 
 
 @given(events=EVENTS)
@@ -54,7 +56,7 @@ def test_every_step_is_told_at_most_once_and_with_its_own_neighbours(
     events: list[list[str] | dict[str, int]],
 ) -> None:
     ids = count()
-    recorder = StretchRecorder(
+    recorder = MeasurementWindowRecorder(
         campaign="collected_00000000", devices={"g0": "one", "g1": "two"}, make_id=lambda: f"{next(ids):032x}"
     )
     living: list[str] = []
@@ -68,12 +70,12 @@ def test_every_step_is_told_at_most_once_and_with_its_own_neighbours(
         done.update({(name, neighbours(name, living)): steps for name, steps in event.items() if name in living})
         recorder.add(windows, [], number)
     told = Counter[tuple[str, tuple[str, ...]]]()
-    for stretch in take_all(recorder):
-        others = tuple(sorted(job.graph_sha256[0] for job in stretch.others))
-        told[stretch.job.graph_sha256[0], others] += stretch.steps
-        assert stretch.device == ("two" if stretch.job.graph_sha256[0] in "de" else "one")
-        assert stretch.steps >= STEPS_MIN
-        assert stretch.window_ms >= STRETCH_MS_MIN
+    for measurement_window in take_all(recorder):
+        others = tuple(sorted(job.graph_sha256[0] for job in measurement_window.others))
+        told[measurement_window.job.graph_sha256[0], others] += measurement_window.steps
+        assert measurement_window.device == ("two" if measurement_window.job.graph_sha256[0] in "de" else "one")
+        assert measurement_window.steps >= STEPS_MIN
+        assert measurement_window.window_ms >= WINDOW_MS_LEAST
         assert len(others) <= NEIGHBOURS_MAX
     assert all(steps <= done[who] for who, steps in told.items())
     assert not [who for who in told if PRIVATE in (who[0], *who[1])]

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler_service.core.cluster_index import FreshIndex
 from scheduler_service.core.gpu_arrays import GpuArrays, build_arrays
-from scheduler_service.core.length_queue import LengthQueue, Turn
+from scheduler_service.core.remaining_time_queue import RemainingTimeQueue, Turn
 from scheduler_service.policies.ordering.shortest_first import shortest_first
 from scheduler_service.policies.placement.free_gpus import free_by_kind_and_node
 from tests.support.simulated_cluster import SimulatedCluster
@@ -41,7 +41,7 @@ def test_kept_arrays_say_what_the_records_say_after_whatever_happened(seed: int,
         assert np.array_equal(own.slots, fresh.slots)
 
 
-def in_turn(queue: LengthQueue) -> list[str]:
+def in_turn(queue: RemainingTimeQueue) -> list[str]:
     """Return every job of a queue by walking through its groups."""
     found: list[Turn] = []
     for group in queue.groups(queue.heads):
@@ -61,17 +61,17 @@ def test_kept_places_rests_and_turns_say_what_the_records_say(seed: int, policy:
         world.run(until_ms)
         view = world.engine._view(explain=False)
         plain = replace(view, index=FreshIndex())
-        lone = sorted(plain.index.lone_gpu_ids)
-        assert sorted(view.index.lone_gpu_ids) == lone
+        single_job = sorted(plain.index.single_job_gpu_ids)
+        assert sorted(view.index.single_job_gpu_ids) == single_job
         assert free_by_kind_and_node(view) == free_by_kind_and_node(plain)
         columns = view.index.arrays
-        positions = [columns.position_of[gpu_id] for gpu_id in lone]
+        positions = [columns.position_of[gpu_id] for gpu_id in single_job]
         kept, fresh = view.index.remaining_times, plain.index.remaining_times
         assert np.array_equal(kept.remaining_ms[positions], fresh.remaining_ms[positions])
-        names = [view.gpus[gpu_id].job_ids[0] for gpu_id in lone]
+        names = [view.gpus[gpu_id].job_ids[0] for gpu_id in single_job]
         assert len(set(zip(names, kept.job_of[positions], strict=True))) == len(set(names))
         assert len(set(kept.job_of[positions])) == len(set(names))
-        lone_seen += len(lone)
+        lone_seen += len(single_job)
         queue = view.index.lengths
         assert queue is not None
         assert in_turn(queue) == [job.request.job_id for job in shortest_first(view, 0)]

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from cotenant.v1 import prediction_pb2, resources_pb2
-from predictor_service.grpc_api.stretch_answers import record_stretches
+from predictor_service.grpc_api.measurement_window_answers import record_windows
 from predictor_service.inference.pair_table import PairTable
+from predictor_service.profile_store.measurement_window import StoredMeasurementWindow
 from predictor_service.profile_store.store import ProfileStore
-from predictor_service.profile_store.stretch import StoredStretch
 
 AGENTS = 3
 STRETCHES = 24
@@ -55,8 +55,8 @@ class World:
             for _ in range(2 if self.strikes("repeated") else 1):
                 self.on_the_way.append((self.luck.randrange(1 + 5 * self.strikes("late")), sent))
             if not self.strikes("unacknowledged"):
-                for stretch in sent:
-                    del self.untold[agent][stretch.window_id]
+                for window in sent:
+                    del self.untold[agent][window.window_id]
 
     def deliver(self) -> None:
         due = [beat for wait, beat in self.on_the_way if wait == 0]
@@ -68,13 +68,11 @@ class World:
             # It may die after the disk has it and before the table has; whoever sent it sends it again.
             dies = self.strikes("predictor_dies")
 
-            def learn(new: Iterable[StoredStretch], dies: bool = dies) -> None:
+            def learn(new: Iterable[StoredMeasurementWindow], dies: bool = dies) -> None:
                 if not dies:
-                    self.table.learn_stretches(new)
+                    self.table.learn_windows(new)
 
-            record_stretches(
-                prediction_pb2.RecordMeasurementWindowsRequest(measurement_windows=batch), self.store, learn
-            )
+            record_windows(prediction_pb2.RecordMeasurementWindowsRequest(measurement_windows=batch), self.store, learn)
             if dies:
                 self.relayed.extendleft(reversed(batch))
                 self.table = rebuilt(self.store)
@@ -85,7 +83,7 @@ class World:
 
 def rebuilt(store: ProfileStore) -> PairTable:
     table = PairTable()
-    table.learn_stretches(store.read())
+    table.learn_windows(store.read())
     return table
 
 
@@ -106,7 +104,7 @@ def measured_by(agent: int, luck: random.Random, ids: count[int]) -> dict[str, r
                 window_ms=luck.randrange(1_500, 4_000) if others else 1_000,
             )
         )
-    return {stretch.window_id: stretch for stretch in found}
+    return {window.window_id: window for window in found}
 
 
 def run_to_the_end(world: World) -> None:
@@ -132,8 +130,8 @@ def test_the_table_counts_every_kept_stretch_once(seed: int, tmp_path: Path) -> 
         world.faults["scheduler_dies"] = luck.choice((0.0, 0.0, 0.05))
         may_lose = world.faults["scheduler_dies"] > 0
         run_to_the_end(world)
-        kept = [item.stretch for item in store.read() if item.stretch is not None]
-        assert len(kept) == len({stretch.stretch_id for stretch in kept})
+        kept = [item.window for item in store.read() if item.window is not None]
+        assert len(kept) == len({window.stretch_id for window in kept})
         assert may_lose or len(kept) == AGENTS * STRETCHES
         alone = {(item.campaign, item.job.key) for item in kept if not item.others}
         expected = Counter(

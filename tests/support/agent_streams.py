@@ -10,9 +10,9 @@ from typing import Any, cast
 from cotenant.v1 import node_agent_pb2 as messages
 from scheduler_service import policy_registry
 from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.progress_reports import ProgressReports
-from scheduler_service.adapters.stretch_relay import StretchRelay
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import JobSubmitted, TimerFired
 from scheduler_service.core.records import JobRequest
@@ -130,7 +130,7 @@ class Cluster:
             sessions=self.sessions,
             leases=self.leases,
             progress=self.progress,
-            stretches=StretchRelay(None, deadline_s=1),
+            windows=MeasurementWindowRelay(None, deadline_s=1),
             times=LeaseTimes(heartbeat_ms=2_000, lease_ms=LEASE_MS, grace_ms=0),
         )
 

@@ -12,18 +12,22 @@ BATCH = 840
 """Divisible by every number of GPUs up to 8."""
 STEPS = 1_000
 
-Rests = Mapping[int, float]
+RemainingTimes = Mapping[int, float]
 """Seconds that a job still needs, by number of GPUs."""
 
 
-def request(name: str, rests: Rests) -> JobRequest:
-    """Return a job that may have the numbers of GPUs in `rests`."""
-    counts = tuple(sorted(rests))
+def request(name: str, remaining_times: RemainingTimes) -> JobRequest:
+    """Return a job that may have the numbers of GPUs in `remaining_times`."""
+    counts = tuple(sorted(remaining_times))
     return job(name, gpus=counts[0], allowed_gpus=counts, global_batch_size=BATCH, steps_total=STEPS)
 
 
 def elastic_view(
-    *, gpus: int, held: Mapping[str, tuple[Rests, Sequence[int]]], waiting: Mapping[str, Rests], now_ms: int = 10**9
+    *,
+    gpus: int,
+    held: Mapping[str, tuple[RemainingTimes, Sequence[int]]],
+    waiting: Mapping[str, RemainingTimes],
+    now_ms: int = 10**9,
 ) -> SchedulingView:
     """Return a view of one node; a running job has the GPUs with these numbers.
 
@@ -33,21 +37,27 @@ def elastic_view(
         waiting: Pending jobs by name, in order of arrival.
         now_ms: All running jobs started at 0.
     """
-    everybody = {**{name: rests for name, (rests, _) in held.items()}, **waiting}
+    everybody = {**{name: remaining_times for name, (remaining_times, _) in held.items()}, **waiting}
     known = store(
         [
             prediction(
                 f"key-{name}",
-                step_ms={(count, BATCH // count): seconds * 1_000 / STEPS for count, seconds in rests.items()},
+                step_ms={
+                    (count, BATCH // count): seconds * 1_000 / STEPS for count, seconds in remaining_times.items()
+                },
             )
-            for name, rests in everybody.items()
+            for name, remaining_times in everybody.items()
         ]
     )
     return view(
         nodes=[node("n0", gpus)],
-        waiting=[pending(request(name, rests), index) for index, (name, rests) in enumerate(waiting.items())],
+        waiting=[
+            pending(request(name, remaining_times), index)
+            for index, (name, remaining_times) in enumerate(waiting.items())
+        ],
         holding=[
-            running(request(name, rests), [f"n0.{one}" for one in where]) for name, (rests, where) in held.items()
+            running(request(name, remaining_times), [f"n0.{one}" for one in where])
+            for name, (remaining_times, where) in held.items()
         ],
         predictions=known,
         now_ms=now_ms,

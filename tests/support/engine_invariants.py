@@ -79,7 +79,7 @@ def _gpu_violations(state: ClusterState) -> Iterator[str]:
 
 
 def _is_haunted(state: ClusterState, gpu_id: str) -> bool:
-    return any(gpu_id in ghost.gpu_ids for ghost in state.ghosts.values())
+    return any(gpu_id in abandoned.gpu_ids for abandoned in state.abandoned_attempts.values())
 
 
 def _index_violations(state: ClusterState) -> Iterator[str]:

@@ -34,7 +34,7 @@ class FakeAgent:
         steps_per_heartbeat: Work that every running attempt does between two heartbeats.
         launched: Every attempt ever started here, in order; a repeated order starts nothing.
         logs: What `ReadLog` answers with.
-        stretches: What every heartbeat carries.
+        windows: What every heartbeat carries.
         launch_rules: What the Hello says that this node runs; None = it does not say.
     """
 
@@ -53,7 +53,7 @@ class FakeAgent:
     ends_stored: set[Key] = field(default_factory=set)
     logs: bytes = b"hello from the job\n"
     errors: list[str] = field(default_factory=list)
-    stretches: list[resources_pb2.MeasurementWindow] = field(default_factory=list)
+    windows: list[resources_pb2.MeasurementWindow] = field(default_factory=list)
     no_profiles: bool = False
     instance_id: str = ""
     launch_rules: node_agent_pb2.LaunchRules | None = None
@@ -198,7 +198,7 @@ class FakeAgent:
                 ]
                 self._say(
                     heartbeat=node_agent_pb2.Heartbeat(
-                        sequence=sequence, attempts=observations, gpus=gpus, measurement_windows=self.stretches
+                        sequence=sequence, attempts=observations, gpus=gpus, measurement_windows=self.windows
                     )
                 )
 

@@ -34,7 +34,7 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
     job_questions: list[prediction_pb2.PredictJobRequest] = field(default_factory=list)
     pair_questions: list[prediction_pb2.PredictPairsRequest] = field(default_factory=list)
     outcomes: list[prediction_pb2.Outcome] = field(default_factory=list)
-    stretches: list[resources_pb2.MeasurementWindow] = field(default_factory=list)
+    windows: list[resources_pb2.MeasurementWindow] = field(default_factory=list)
     address: str = ""
 
     def __enter__(self) -> FakePredictor:
@@ -105,7 +105,7 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
         self, request: prediction_pb2.RecordMeasurementWindowsRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.RecordMeasurementWindowsResponse:
         self._fail(context)
-        self.stretches.extend(request.measurement_windows)
+        self.windows.extend(request.measurement_windows)
         return prediction_pb2.RecordMeasurementWindowsResponse(recorded=len(request.measurement_windows))
 
     def ListMeasuredPairs(  # noqa: N802

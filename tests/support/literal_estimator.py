@@ -12,7 +12,7 @@ from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.measured_graph import GRID, MeasuredGraph
 from predictor_service.registry.served_version import Bounded, ServedTarget, ServedVersion
 from predictor_service.selection.conformal import ROW_CONFIDENCE_MAX, ConformalBounds
-from predictor_service.selection.group_stretch import stretch_for_groups
+from predictor_service.selection.few_groups_factor import few_groups_factor
 from predictor_service.selection.targets import MEMORY, STEP, Target
 from tests.support.literal_features import literal_step_ms, literal_values
 
@@ -65,7 +65,7 @@ class LiteralEstimator(JobEstimator):
         return ceiling_ratio
 
 
-def bounded_of(model: ServedTarget, vectors: FloatArray, anchor: FloatArray, confidence: float) -> Bounded:
+def bounded_of(model: ServedTarget, vectors: FloatArray, analytical_estimate: FloatArray, confidence: float) -> Bounded:
     """What a target says with its interval, every step of it worked out for this question."""
     record, columns = model.record, model.select(vectors)
     raw = np.clip(model._model.predict(columns), record.value_low, record.value_high)
@@ -77,29 +77,29 @@ def bounded_of(model: ServedTarget, vectors: FloatArray, anchor: FloatArray, con
         scaled_width, scaled_offset = (spread * each for each in widths(scores, confidence))
         half_width = scaled_width if scores.is_supported(confidence) else np.minimum(scaled_width, half_width)
         offset = scaled_offset if scores.is_supported(0.99) else np.minimum(scaled_offset, offset)
-    strangeness = model.strangeness(vectors)
-    if strangeness is not None and record.near is not None and record.near.scores.is_supported(confidence):
+    novelty = model.novelty(vectors)
+    if novelty is not None and record.near is not None and record.near.scores.is_supported(confidence):
         least = np.minimum(widths(record.near.scores, confidence)[0], half_width)
-        half_width = least + strangeness * (half_width - least)
+        half_width = least + novelty * (half_width - least)
     if model.target.scale == "share":
-        half_width = np.maximum(half_width, 0.05 / anchor)
+        half_width = np.maximum(half_width, 0.05 / analytical_estimate)
     return Bounded(
-        value=decoded(model.target, raw, anchor),
-        lower=decoded(model.target, raw - half_width, anchor),
-        upper=decoded(model.target, raw + half_width, anchor),
-        upper_99=decoded(model.target, raw + offset, anchor),
+        value=decoded(model.target, raw, analytical_estimate),
+        lower=decoded(model.target, raw - half_width, analytical_estimate),
+        upper=decoded(model.target, raw + half_width, analytical_estimate),
+        upper_99=decoded(model.target, raw + offset, analytical_estimate),
     )
 
 
-def decoded(target: Target, value: FloatArray, anchor: FloatArray) -> FloatArray:
+def decoded(target: Target, value: FloatArray, analytical_estimate: FloatArray) -> FloatArray:
     if target.scale == "log_ratio":
-        return np.asarray(np.exp(np.clip(value, -12.0, 12.0)) * anchor)
-    return np.asarray(np.clip(value, 0.0, 1.0 / anchor) * anchor)
+        return np.asarray(np.exp(np.clip(value, -12.0, 12.0)) * analytical_estimate)
+    return np.asarray(np.clip(value, 0.0, 1.0 / analytical_estimate) * analytical_estimate)
 
 
 def widths(bounds: ConformalBounds, confidence: float) -> tuple[float, float]:
     """Half width and 99 % offset of rows whose errors are those that were stored."""
     half_width = bounds.half_width(confidence)
     if bounds.rows > bounds.groups and confidence <= ROW_CONFIDENCE_MAX:
-        half_width *= stretch_for_groups(bounds.groups, confidence)
+        half_width *= few_groups_factor(bounds.groups, confidence)
     return half_width, bounds.upper_offset(0.99)

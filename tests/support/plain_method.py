@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
-from predictor_service.learning.problem import CandidateResult, FloatArray, Forecast, Problem
+from predictor_service.learning.learning_task import CandidateResult, FloatArray, Forecast, LearningTask
 from predictor_service.learning.raw_columns import RawColumns, learn_columns
 from predictor_service.selection.conformal import ConformalBounds, calibrate
 from predictor_service.selection.domain import TrainingDomain, learn_domain
@@ -64,7 +64,7 @@ CANDIDATES: Final[Mapping[str, Callable[[int], Any]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FittedPlainMethod:
-    """What was learned; see `problem.FittedMethod`.
+    """What was learned; see `learning_task.FittedMethod`.
 
     Attributes:
         selected: Name of the winner.
@@ -84,24 +84,24 @@ class FittedPlainMethod:
     bounds: ConformalBounds
     domain: TrainingDomain
 
-    def predict(self, problem: Problem) -> Forecast:
-        """Predicts every row with an interval; see `problem.FittedMethod`."""
-        table = _fill(self.columns.table(problem), self.middle)
+    def predict(self, learning_task: LearningTask) -> Forecast:
+        """Predicts every row with an interval; see `learning_task.FittedMethod`."""
+        table = _fill(self.columns.table(learning_task), self.middle)
         raw = np.asarray(self.models[self.selected].predict(table), dtype=np.float64)
         half_width = self.bounds.half_width(0.9)
         return Forecast(
-            value=from_learned_scale(problem.target, raw),
-            lower_90=from_learned_scale(problem.target, raw - half_width),
-            upper_90=from_learned_scale(problem.target, raw + half_width),
-            upper_99=from_learned_scale(problem.target, raw + self.bounds.upper_offset(0.99)),
+            value=from_learned_scale(learning_task.target, raw),
+            lower_90=from_learned_scale(learning_task.target, raw - half_width),
+            upper_90=from_learned_scale(learning_task.target, raw + half_width),
+            upper_99=from_learned_scale(learning_task.target, raw + self.bounds.upper_offset(0.99)),
             in_domain=self.domain.contains(table.astype(np.float32)),
         )
 
-    def predict_each(self, problem: Problem) -> Mapping[str, FloatArray]:
+    def predict_each(self, learning_task: LearningTask) -> Mapping[str, FloatArray]:
         """Predictions of every candidate by name, for the scored table of an evaluation."""
-        table = _fill(self.columns.table(problem), self.middle)
+        table = _fill(self.columns.table(learning_task), self.middle)
         return {
-            name: from_learned_scale(problem.target, np.asarray(model.predict(table), dtype=np.float64))
+            name: from_learned_scale(learning_task.target, np.asarray(model.predict(table), dtype=np.float64))
             for name, model in self.models.items()
         }
 
@@ -120,20 +120,20 @@ class PlainMethod:
     name: str = "plain"
     candidate_names: tuple[str, ...] = tuple(CANDIDATES)
 
-    def fit(self, problem: Problem, seed: int) -> FittedPlainMethod:
-        """Learns from all rows of a problem; see `problem.Method`."""
-        columns = learn_columns(problem, self.level, with_graph=True)
-        table = columns.table(problem)
+    def fit(self, learning_task: LearningTask, seed: int) -> FittedPlainMethod:
+        """Learns from all rows of a problem; see `learning_task.Method`."""
+        columns = learn_columns(learning_task, self.level, with_graph=True)
+        table = columns.table(learning_task)
         middle = _medians(table)
         table = _fill(table, middle)
-        encoded = to_learned_scale(problem.target, problem.measured)
-        groups, folds = _inner_folds(problem, self.level)
+        encoded = to_learned_scale(learning_task.target, learning_task.measured)
+        groups, folds = _inner_folds(learning_task, self.level)
         names = self.candidate_names if folds and columns.names else ("mean",)
         held_out = {name: _held_out(name, table, encoded, folds, seed) for name in names}
         rows = np.concatenate([fold.test for fold in folds]) if folds else np.arange(len(encoded))
         results = sorted(
             (
-                CandidateResult(name=name, inner_mae=_inner_mae(problem, values, rows))
+                CandidateResult(name=name, inner_mae=_inner_mae(learning_task, values, rows))
                 for name, values in held_out.items()
             ),
             key=lambda result: result.inner_mae,
@@ -150,16 +150,16 @@ class PlainMethod:
         )
 
 
-def _inner_folds(problem: Problem, level: str) -> tuple[Sequence[frozenset[str]], list[Fold]]:
+def _inner_folds(learning_task: LearningTask, level: str) -> tuple[Sequence[frozenset[str]], list[Fold]]:
     """Folds inside the training rows at the level asked for, or at the coarsest finer one that has enough groups."""
-    if len(problem) >= ROWS_MIN:
+    if len(learning_task) >= ROWS_MIN:
         start = _LEVELS_FINER.index(level) if level in _LEVELS_FINER else 0
         for finer in _LEVELS_FINER[start:]:
-            groups = problem.groups(finer)
+            groups = learning_task.groups(finer)
             folds = grouped_folds(groups)
             if folds:
                 return groups, folds
-    return problem.groups("job"), []
+    return learning_task.groups("job"), []
 
 
 def _held_out(name: str, table: FloatArray, encoded: FloatArray, folds: Sequence[Fold], seed: int) -> FloatArray:
@@ -172,8 +172,10 @@ def _held_out(name: str, table: FloatArray, encoded: FloatArray, folds: Sequence
     return np.concatenate(parts)
 
 
-def _inner_mae(problem: Problem, encoded: FloatArray, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> float:
-    return float(np.mean(np.abs(from_learned_scale(problem.target, encoded) - problem.measured[rows])))
+def _inner_mae(
+    learning_task: LearningTask, encoded: FloatArray, rows: np.ndarray[tuple[int], np.dtype[np.intp]]
+) -> float:
+    return float(np.mean(np.abs(from_learned_scale(learning_task.target, encoded) - learning_task.measured[rows])))
 
 
 def _fill(table: FloatArray, middle: FloatArray) -> FloatArray:

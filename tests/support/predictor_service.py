@@ -12,10 +12,10 @@ import grpc
 
 from cotenant.v1 import prediction_pb2_grpc
 from predictor_service.features.graph_description import GraphDescription, describe_graph
-from predictor_service.grpc_api.call_desk import CallDesk
-from predictor_service.grpc_api.call_line import CallLine
+from predictor_service.grpc_api.admission_queue import AdmissionQueue
 from predictor_service.grpc_api.metrics import ServiceMetrics
 from predictor_service.grpc_api.prediction_servicer import PredictionServicer
+from predictor_service.grpc_api.request_pipeline import RequestPipeline
 from predictor_service.grpc_api.server import PredictionServer, ServerOptions
 from predictor_service.inference.graph_library import GraphDescriber, GraphLibrary
 from predictor_service.inference.predictor import Predictor
@@ -58,14 +58,14 @@ def open_predictor(folder: Path | None = None, describer: GraphDescriber | None 
 def listening_server(
     folder: Path,
     predictor: Predictor | None = None,
-    line: CallLine | None = None,
+    line: AdmissionQueue | None = None,
     options: ServerOptions = ON_LOOPBACK,
 ) -> Iterator[str]:
     """Serves a predictor and yields its address."""
-    journal, line = OutcomeJournal(folder / "journal.sqlite"), line or CallLine(threads=8)
+    journal, line = OutcomeJournal(folder / "journal.sqlite"), line or AdmissionQueue(threads=8)
     profiles = ProfileStore(folder / FILE_NAME)
-    desk = CallDesk(ServiceMetrics(), line)
-    servicer = PredictionServicer(predictor or open_predictor(folder / "graphs"), journal, desk, profiles)
+    pipeline = RequestPipeline(ServiceMetrics(), line)
+    servicer = PredictionServicer(predictor or open_predictor(folder / "graphs"), journal, pipeline, profiles)
     server = PredictionServer(servicer, line, options)
     server.start()
     try:
@@ -78,7 +78,7 @@ def listening_server(
 
 @contextmanager
 def running_server(
-    folder: Path, predictor: Predictor | None = None, line: CallLine | None = None
+    folder: Path, predictor: Predictor | None = None, line: AdmissionQueue | None = None
 ) -> Iterator[grpc.Channel]:
     """Serves a predictor on loopback and yields a channel to it."""
     with listening_server(folder, predictor, line) as address, grpc.insecure_channel(address) as channel:

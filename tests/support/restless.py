@@ -17,7 +17,7 @@ class Restless:
     """First in, first out; then the job that has stood still longest goes elsewhere, in turn with another width."""
 
     interval_ms: int = 1_500
-    rest_ms: int = 4_000
+    remaining_ms: int = 4_000
 
     def decide(self, view: SchedulingView) -> Sequence[Decision]:
         """Return starts and holds, and at most one move."""
@@ -25,7 +25,7 @@ class Restless:
         taken = {part.gpu_id for one in decisions if isinstance(one, Start) for part in one.assignments}
         free = sorted(view.index.free_gpu_ids - taken)
         for job in view.running.values():
-            has_rested = view.now_ms - job.started_at_ms >= self.rest_ms
+            has_rested = view.now_ms - job.started_at_ms >= self.remaining_ms
             moves = _moves_of(job, free, view) if has_rested and not job.is_stopping else []
             if moves:
                 reshapes = [one for one in moves if isinstance(one, Reshape)]

@@ -15,7 +15,7 @@ from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.horus import DEFAULT_CURVE
 from scheduler_service.policies.packing.opportunistic_memory import Demand
 from scheduler_service.policies.packing.packing_rules import Best, MemoryModel, PackingRules
-from scheduler_service.policies.pairing.pair_sharing import RunningBeside, shared_sum_ms, waiting_sum_ms
+from scheduler_service.policies.pairing.pair_sharing import CoLocatedJob, shared_sum_ms, waiting_sum_ms
 from scheduler_service.policies.placement.horus_placement import CostModel
 from scheduler_service.policies.sjf_bsbf import SjfBsbf
 from tests.support.packing import Instance
@@ -126,12 +126,12 @@ class SharingInstance:
     """One running job per GPU, and new jobs; memory never matters, so that only times do.
 
     Attributes:
-        rests: Seconds that the running job of each GPU still needs.
+        remaining_times: Seconds that the running job of each GPU still needs.
         jobs: Seconds that each new job needs, and its GPUs.
         slowdowns: (victim, other) -> ratio.
     """
 
-    rests: tuple[int, ...]
+    remaining_times: tuple[int, ...]
     jobs: tuple[tuple[int, int], ...]
     slowdowns: Mapping[tuple[str, str], float]
 
@@ -139,15 +139,18 @@ class SharingInstance:
     def drawn(cls, seed: int) -> SharingInstance:
         """Draw one."""
         luck = random.Random(seed)
-        rests = tuple(luck.randrange(10, 500) for _ in range(luck.randint(2, 5)))
+        remaining_times = tuple(luck.randrange(10, 500) for _ in range(luck.randint(2, 5)))
         jobs = tuple((luck.randrange(10, 500), luck.choice((1, 1, 2))) for _ in range(luck.randint(1, 4)))
-        names = [*(f"r{index}" for index in range(len(rests))), *(f"j{index}" for index in range(len(jobs)))]
+        names = [*(f"r{index}" for index in range(len(remaining_times))), *(f"j{index}" for index in range(len(jobs)))]
         drawn = {(one, two): luck.choice((0.0, 0.2, 0.6, 1.5)) for one in names for two in names if one != two}
-        return cls(rests=rests, jobs=jobs, slowdowns=drawn)
+        return cls(remaining_times=remaining_times, jobs=jobs, slowdowns=drawn)
 
     def view(self) -> SchedulingView:
         """Return the instance as a policy sees it: every step takes a second."""
-        names = [*(f"r{index}" for index in range(len(self.rests))), *(f"j{index}" for index in range(len(self.jobs)))]
+        names = [
+            *(f"r{index}" for index in range(len(self.remaining_times))),
+            *(f"j{index}" for index in range(len(self.jobs))),
+        ]
         known = store(
             [
                 prediction(f"key-{name}", memory=memory(0.5), step_ms={(gpus, 1): 1_000.0 for gpus in (1, 2)})
@@ -157,14 +160,14 @@ class SharingInstance:
         )
         consent = {"share": Share.ANY, "max_slowdown_ratio": 9.0}
         return view(
-            nodes=[node("n0", len(self.rests))],
+            nodes=[node("n0", len(self.remaining_times))],
             waiting=[
                 pending(job(f"j{index}", gpus=gpus, global_batch_size=gpus, steps_total=seconds, **consent), index)
                 for index, (seconds, gpus) in enumerate(self.jobs)
             ],
             holding=[
                 running(job(f"r{index}", steps_total=seconds, **consent), [f"n0.{index}"])
-                for index, seconds in enumerate(self.rests)
+                for index, seconds in enumerate(self.remaining_times)
             ],
             predictions=known,
         )
@@ -175,18 +178,20 @@ class SharingInstance:
             SharingJob(
                 name=f"j{index}",
                 gpus=gpus,
-                rests_ms={1: seconds * 1_000.0},
-                beside={(f"n0.{there}", 1): self._beside(index, there) for there in range(len(self.rests))},
-                partner_of={f"n0.{there}": f"r{there}" for there in range(len(self.rests))},
+                remaining_times_ms={1: seconds * 1_000.0},
+                co_located={
+                    (f"n0.{there}", 1): self._co_located(index, there) for there in range(len(self.remaining_times))
+                },
+                partner_of={f"n0.{there}": f"r{there}" for there in range(len(self.remaining_times))},
             )
             for index, (seconds, gpus) in enumerate(self.jobs)
         ]
 
-    def _beside(self, index: int, there: int) -> RunningBeside:
-        return RunningBeside(
-            rest_ms=self.rests[there] * 1_000.0,
+    def _co_located(self, index: int, there: int) -> CoLocatedJob:
+        return CoLocatedJob(
+            remaining_ms=self.remaining_times[there] * 1_000.0,
             slowdown_ratio=self.slowdowns[f"r{there}", f"j{index}"],
-            newcomer_slowdown_ratio=self.slowdowns[f"j{index}", f"r{there}"],
+            incoming_slowdown_ratio=self.slowdowns[f"j{index}", f"r{there}"],
         )
 
     def gain_ms(self, shares: Mapping[str, Sequence[str]]) -> float:
@@ -194,9 +199,9 @@ class SharingInstance:
         total = 0.0
         for name, gpu_ids in shares.items():
             index = int(name[1:])
-            rest_ms = self.jobs[index][0] * 1_000.0
-            beside = [self._beside(index, int(gpu_id.split(".")[1])) for gpu_id in gpu_ids]
-            total += waiting_sum_ms(rest_ms, beside) - shared_sum_ms(rest_ms, beside)
+            remaining_ms = self.jobs[index][0] * 1_000.0
+            co_located = [self._co_located(index, int(gpu_id.split(".")[1])) for gpu_id in gpu_ids]
+            total += waiting_sum_ms(remaining_ms, co_located) - shared_sum_ms(remaining_ms, co_located)
         return total
 
     def heuristic(self) -> dict[str, list[str]]:

@@ -8,15 +8,15 @@ from typing import Any
 
 from cotenant_simulator.readers.generated import draw
 from cotenant_simulator.readers.requests import Consent
-from cotenant_simulator.run.records import Charges, RunResult, RunSettings
+from cotenant_simulator.run.records import OverheadCosts, RunResult, RunSettings
 from cotenant_simulator.run.simulation import Simulation
 from cotenant_simulator.truth.cluster import Cluster, read_cluster
-from cotenant_simulator.truth.kinds import EVERY_DEVICE, Kind, Truth
+from cotenant_simulator.truth.kinds import EVERY_DEVICE, GroundTruth, Kind
 from cotenant_simulator.truth.predictions import TruthPredictor, parse_errors
 from cotenant_simulator.truth.trace import GIB, Trace, TraceJob
 from scheduler_service.core.records import JobRequest
 
-FREE_CHANGES = Charges(launch_ms=0, restart_ms=0, checkpoint_ms=0, checkpoint_interval_ms=0)
+FREE_CHANGES = OverheadCosts(launch_ms=0, restart_ms=0, checkpoint_ms=0, checkpoint_interval_ms=0)
 """Nothing but work takes time."""
 
 
@@ -39,7 +39,7 @@ def trace_of(
     """A trace of these jobs; every kind takes one second a step on any number of GPUs and 6 of 16 GiB."""
     known = kinds if kinds is not None else {key: kind() for key in {job.request.key for job in jobs}}
     table = {(key, EVERY_DEVICE): one for key, one in known.items()}
-    return Trace(format="test", jobs=jobs, truth=Truth(kinds=table, slowdown_ratio=slowdown_ratio, **changes))
+    return Trace(format="test", jobs=jobs, truth=GroundTruth(kinds=table, slowdown_ratio=slowdown_ratio, **changes))
 
 
 def kind(**changes: Any) -> Kind:

@@ -76,8 +76,10 @@ def summary_line(jobs: Mapping[str, scheduling_pb2.Job]) -> str:
     running = [job for job in jobs.values() if phase_name(job) == "running"]
     parts = []
     for job in sorted(running, key=lambda job: (job.assignments[0].gpu_id if job.assignments else "", job.job_id)):
-        beside = "+".join(names.get(neighbour.job_id, neighbour.job_id) for neighbour in job.co_located_jobs)
-        parts.append(f"{job.spec.name} {job.steps_done}/{job.spec.steps_total}" + (f" beside {beside}" * bool(beside)))
+        co_located = "+".join(names.get(neighbour.job_id, neighbour.job_id) for neighbour in job.co_located_jobs)
+        parts.append(
+            f"{job.spec.name} {job.steps_done}/{job.spec.steps_total}" + (f" beside {co_located}" * bool(co_located))
+        )
     ended = sum(job.phase in ENDED for job in jobs.values())
     return f"{ended} of {len(jobs)} ended; " + ("; ".join(parts) or "nothing runs")
 

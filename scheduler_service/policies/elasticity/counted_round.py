@@ -19,7 +19,7 @@ class CountedRound:
 
     Args:
         view: The cluster.
-        rest_ms: A running job that started less than this ago keeps its number.
+        remaining_ms: A running job that started less than this ago keeps its number.
         choose: Which of the free GPUs of one kind a job takes.
         placed: Told what a job that starts takes.
 
@@ -32,13 +32,13 @@ class CountedRound:
         self,
         view: SchedulingView,
         *,
-        rest_ms: int,
+        remaining_ms: int,
         choose: ChooseGpus = choose_free_gpus,
         placed: Placed | None = None,
     ) -> None:
         self._free = ExclusiveRound(view, choose, placed)
         self._others_have_some = False
-        self._reshaper = Reshaper(self._free.ledger, rest_ms=rest_ms)
+        self._reshaper = Reshaper(self._free.ledger, remaining_ms=remaining_ms)
         self.adjustable: Mapping[str, JobRequest] = self._reshaper.adjustable if view.can_move else {}
         self.counts: dict[str, list[int]] = {job_id: counts_of(request) for job_id, request in self.adjustable.items()}
         for job in view.pending:
@@ -89,16 +89,16 @@ class Reshaper:
 
     Args:
         ledger: What this round has given away.
-        rest_ms: A job that started less than this ago is left alone.
+        remaining_ms: A job that started less than this ago is left alone.
     """
 
-    def __init__(self, ledger: Ledger, *, rest_ms: int) -> None:
+    def __init__(self, ledger: Ledger, *, remaining_ms: int) -> None:
         self._ledger = ledger
         now_ms = ledger.view.now_ms
         self._jobs = {
             job_id: job
             for job_id, job in elastic_jobs(ledger.view).items()
-            if now_ms - job.job.started_at_ms >= rest_ms and len(job.counts) > 1 and job.count in job.counts
+            if now_ms - job.job.started_at_ms >= remaining_ms and len(job.counts) > 1 and job.count in job.counts
         }
 
     @property

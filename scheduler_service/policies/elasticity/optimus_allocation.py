@@ -20,7 +20,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-RestOf = Callable[[Integers, Integers, Integers], Floats]
+RemainingTimeOf = Callable[[Integers, Integers, Integers], Floats]
 """(jobs, workers, servers) -> time that each still needs; infinite where it is unknown or not allowed."""
 
 _SHARE_MIN = 1e-12
@@ -67,20 +67,20 @@ class _Steps:
     servers: Integers
 
 
-def allocate_tasks(demands: Demands, rest_of: RestOf) -> TaskCounts:
+def allocate_tasks(demands: Demands, remaining_time_of: RemainingTimeOf) -> TaskCounts:
     """Give every job its first worker and server, in order, and then further ones by marginal gain.
 
     A job whose next task does not fit gets nothing more; the others go on.
 
     Args:
         demands: What is there and what tasks take, jobs in the order of precedence.
-        rest_of: How long jobs still need.
+        remaining_time_of: How long jobs still need.
     """
     left = demands.available * (1 + _ROOM)
     is_served = _serve_first(demands, left)
     workers = np.where(is_served, demands.worker_counts[:, 0], 0) if len(is_served) else np.zeros(0, dtype=np.int64)
     servers = np.where(is_served & demands.has_servers, 1, 0)
-    steps = _steps_by_gain(demands, rest_of, np.flatnonzero(is_served))
+    steps = _steps_by_gain(demands, remaining_time_of, np.flatnonzero(is_served))
     taken = _fitting(steps, left)
     np.maximum.at(workers, steps.jobs[taken], steps.workers[taken])
     np.maximum.at(servers, steps.jobs[taken], steps.servers[taken])
@@ -105,7 +105,7 @@ def _serve_first(demands: Demands, left: Floats) -> npt.NDArray[np.bool_]:
     return served
 
 
-def _steps_by_gain(demands: Demands, rest_of: RestOf, served: Integers) -> _Steps:
+def _steps_by_gain(demands: Demands, remaining_time_of: RemainingTimeOf, served: Integers) -> _Steps:
     """Work out every step of every job that gains something, and sort them as a queue by gain would take them."""
     worker_shares = dominant_shares(demands.worker, demands.capacity)
     server_shares = dominant_shares(demands.server, demands.capacity)
@@ -113,23 +113,23 @@ def _steps_by_gain(demands: Demands, rest_of: RestOf, served: Integers) -> _Step
     jobs = served
     places = np.zeros(len(jobs), dtype=np.int64)
     servers = demands.has_servers[jobs].astype(np.int64)
-    rests = rest_of(jobs, counts[jobs, 0], servers)
+    remaining_times = remaining_time_of(jobs, counts[jobs, 0], servers)
     # A step behind a smaller gain of the same job is reached when that one is, so it counts as the smaller.
     lowest = np.full(len(jobs), np.inf)
     gains_found = [np.zeros(0)]
     found = [_Steps(jobs=jobs[:0], needs=demands.worker[:0], workers=jobs[:0], servers=jobs[:0])]
     while len(jobs):
         workers, more = counts[jobs, places], counts[jobs, places + 1]
-        with_worker = rest_of(jobs, np.maximum(more, 1), servers)
-        with_server = rest_of(jobs, workers, servers + 1)
-        worker_gains = _gains(rests, with_worker, (more - workers) * worker_shares[jobs], more > 0)
-        server_gains = _gains(rests, with_server, server_shares[jobs], demands.has_servers[jobs])
+        with_worker = remaining_time_of(jobs, np.maximum(more, 1), servers)
+        with_server = remaining_time_of(jobs, workers, servers + 1)
+        worker_gains = _gains(remaining_times, with_worker, (more - workers) * worker_shares[jobs], more > 0)
+        server_gains = _gains(remaining_times, with_server, server_shares[jobs], demands.has_servers[jobs])
         is_server = server_gains > worker_gains
         gains = np.maximum(server_gains, worker_gains)
         goes_on = gains > 0
         jobs, is_server = jobs[goes_on], is_server[goes_on]
         places, servers, lowest = places[goes_on], servers[goes_on], lowest[goes_on]
-        rests = np.where(is_server, with_server[goes_on], with_worker[goes_on])
+        remaining_times = np.where(is_server, with_server[goes_on], with_worker[goes_on])
         added = (more - workers)[goes_on, None] * demands.worker[jobs]
         needs = np.where(is_server[:, None], demands.server[jobs], added)
         places, servers = places + ~is_server, servers + is_server

@@ -19,7 +19,7 @@ from scheduler_service.core.records import JobPrediction, JobRequest, Reason
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 from scheduler_service.policies.placement.free_gpus import choose_free_gpus, fits_alone, ranked, sized
 
-Outlook = tuple[int, int]
+ScheduleObjective = tuple[int, int]
 """The end of the last job and the sum of all ends, in ms from now: what reshaping makes smaller, in this order."""
 
 
@@ -33,7 +33,7 @@ def smallest(job: PendingJob) -> PendingJob:
     return replace(job, request=sized(job.request, counts_of(job.request)[0]))
 
 
-def profiled_rest_ms(
+def profiled_remaining_ms(
     request: JobRequest, prediction: JobPrediction | None, *, steps_done: int, gpus: int
 ) -> int | None:
     """Return how long a job still runs on so many GPUs, or None where the profile has no such count: no option."""
@@ -45,7 +45,7 @@ def profiled_rest_ms(
     return round(max(request.steps_total - steps_done, 0) * known[min(larger)])
 
 
-class Ends:
+class CompletionTimes:
     """When every job will have ended, in ms from now, as far as that is known.
 
     Args:
@@ -57,7 +57,7 @@ class Ends:
         self._latest = sorted((-end_ms, job_id) for job_id, end_ms in ends_ms.items())
         self._sum_ms = sum(ends_ms.values())
 
-    def outlook(self, changes_ms: Mapping[str, int]) -> Outlook:
+    def schedule_objective(self, changes_ms: Mapping[str, int]) -> ScheduleObjective:
         """Return what it would be if some jobs ended otherwise, or were there at all."""
         sum_ms = self._sum_ms + sum(end - self._ends_ms.get(job_id, 0) for job_id, end in changes_ms.items())
         untouched_ms = next((-end for end, job_id in self._latest if job_id not in changes_ms), 0)
@@ -79,13 +79,13 @@ class ElasticJob:
 
     Attributes:
         counts: The numbers of GPUs that it may have and whose share of the batch fits, ascending.
-        rests_ms: How long it still runs, by number of GPUs, where that is profiled.
+        remaining_times_ms: How long it still runs, by number of GPUs, where that is profiled.
     """
 
     job: RunningJob
     kind: Kind
     counts: tuple[int, ...]
-    rests_ms: Mapping[int, int]
+    remaining_times_ms: Mapping[int, int]
 
     @property
     def job_id(self) -> str:
@@ -139,14 +139,16 @@ def _elastic_job(view: SchedulingView, job: RunningJob) -> ElasticJob:
     request, gpu = job.request, view.gpus[job.assignments[0].gpu_id].gpu
     prediction = view.predictions.job(request.key, gpu.device)
     counts = tuple(count for count in counts_of(request) if fits_alone(view, sized(request, count), gpu))
-    rests = {count: profiled_rest_ms(request, prediction, steps_done=job.steps_done, gpus=count) for count in counts}
-    known = {count: rest_ms for count, rest_ms in rests.items() if rest_ms is not None}
-    return ElasticJob(job=job, kind=kind_of(gpu), counts=counts, rests_ms=known)
+    remaining_times = {
+        count: profiled_remaining_ms(request, prediction, steps_done=job.steps_done, gpus=count) for count in counts
+    }
+    known = {count: remaining_ms for count, remaining_ms in remaining_times.items() if remaining_ms is not None}
+    return ElasticJob(job=job, kind=kind_of(gpu), counts=counts, remaining_times_ms=known)
 
 
 def profiled_jobs(view: SchedulingView) -> dict[str, ElasticJob]:
     """Return the elastic jobs whose present end is known."""
-    return {job_id: job for job_id, job in elastic_jobs(view).items() if job.count in job.rests_ms}
+    return {job_id: job for job_id, job in elastic_jobs(view).items() if job.count in job.remaining_times_ms}
 
 
 def more_gpus(
@@ -179,17 +181,17 @@ class Growth:
     job: ElasticJob
     gpu_ids: tuple[str, ...]
     end_ms: int
-    outlook: Outlook
+    schedule_objective: ScheduleObjective
 
     @property
-    def order(self) -> tuple[Outlook, int, str]:
+    def order(self) -> tuple[ScheduleObjective, int, str]:
         """Best first: the outlook, fewer GPUs, the id."""
-        return self.outlook, len(self.gpu_ids), self.job.job_id
+        return self.schedule_objective, len(self.gpu_ids), self.job.job_id
 
     @property
     def reason(self) -> Reason:
         """Why the job grows."""
-        saved_ms = self.job.rests_ms[self.job.count] - self.end_ms
+        saved_ms = self.job.remaining_times_ms[self.job.count] - self.end_ms
         numbers = {"gpus_count": len(self.gpu_ids), "gpus_before_count": self.job.count, "saved_ms": saved_ms}
         return Reason(code="RESHAPED_UP", numbers=numbers, gpu_ids=self.gpu_ids)
 
@@ -199,7 +201,7 @@ def growths(
     job: ElasticJob,
     counts: Sequence[int],
     free: Mapping[str, Sequence[str]],
-    ends: Ends,
+    ends: CompletionTimes,
     *,
     cost_ms: int,
     move_cost_ms: int,
@@ -219,6 +221,6 @@ def growths(
         found = more_gpus(ledger, job, count, free)
         if found is not None:
             more, is_at_home = found
-            end_ms = job.rests_ms[count] + job.cost_ms(cost_ms if is_at_home else move_cost_ms)
-            outlook = ends.outlook({job.job_id: end_ms})
-            yield Growth(job=job, gpu_ids=(*job.gpu_ids, *more), end_ms=end_ms, outlook=outlook)
+            end_ms = job.remaining_times_ms[count] + job.cost_ms(cost_ms if is_at_home else move_cost_ms)
+            schedule_objective = ends.schedule_objective({job.job_id: end_ms})
+            yield Growth(job=job, gpu_ids=(*job.gpu_ids, *more), end_ms=end_ms, schedule_objective=schedule_objective)

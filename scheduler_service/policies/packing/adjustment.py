@@ -25,7 +25,7 @@ LOOKS_MAX = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobMove:
+class JobMigration:
     """A job goes on elsewhere with one worker or several; `gpu_ids` are all of its devices then, by rank."""
 
     job_id: str
@@ -78,14 +78,14 @@ class Arrangement:
         self._looks = 0
         self._in_order = sorted(view.gpus.values(), key=lambda one: (one.node_id, one.gpu.index, one.gpu.gpu_id))
 
-    def plan(self, cost_of: Callable[[RunningJob], int], cost_max_ms: float) -> list[JobMove]:
+    def plan(self, cost_of: Callable[[RunningJob], int], cost_max_ms: float) -> list[JobMigration]:
         """Return moves of the cheapest workers of the worst devices; their costs stay within the limit together.
 
         Args:
             cost_of: What moving a job costs, in ms; a job restarts as a whole, with however many workers it moves.
             cost_max_ms: The limit of Eq. 19, for the whole plan.
         """
-        moves: list[JobMove] = []
+        moves: list[JobMigration] = []
         left_ms = cost_max_ms
         for source in self._worst_devices():
             if len(self._residents[source]) < 2 or not self._is_violated(source):
@@ -134,7 +134,7 @@ class Arrangement:
         is_settled = all(entry is not None and not entry.is_releasing for entry in entries)
         return is_settled and not job.is_stopping and job.request.job_id not in self._moved
 
-    def _move(self, job: RunningJob, source: str) -> JobMove | None:
+    def _move(self, job: RunningJob, source: str) -> JobMigration | None:
         """Move a job's worker from a device, and others with it where the job would be out of balance without them."""
         suffered = self._suffered(source)
         steps = self._move_one(job, source, suffered) or self._move_several(job, source, suffered)
@@ -142,14 +142,14 @@ class Arrangement:
             return None
         job_id, targets = job.request.job_id, tuple(steps.values())
         worst = max(round(self._expected(one), ROUNDING_DIGITS) for one in targets)
-        beside = dict.fromkeys(one for gpu_id in targets for one in self._residents[gpu_id])
+        co_located = dict.fromkeys(one for gpu_id in targets for one in self._residents[gpu_id])
         reason = Reason(
             code="MIGRATES_FROM_INTERFERENCE",
             numbers={"slowdown_before_ratio": suffered, "slowdown_ratio": worst},
-            job_ids=tuple(one for one in beside if one != job_id),
+            job_ids=tuple(one for one in co_located if one != job_id),
             gpu_ids=(*steps, *targets),
         )
-        return JobMove(job_id=job_id, gpu_ids=self._gpu_ids[job_id], reason=reason)
+        return JobMigration(job_id=job_id, gpu_ids=self._gpu_ids[job_id], reason=reason)
 
     def _move_one(self, job: RunningJob, source: str, suffered: float) -> dict[str, str]:
         """Move one worker as Algorithm 4 does; return from where to where, empty = no device keeps every constraint."""
@@ -233,8 +233,8 @@ class Arrangement:
         if kind_of(gpu) != kind_of(view.gpus[source].gpu) or job.memory_reserved_bytes > self._free_bytes(entry):
             return False
         job_id = job.request.job_id
-        newcomer, others = self._residents[source][job_id], self._holders(gpu.gpu_id)
-        if others and sharing_obstacle(newcomer, others, gpu, view.predictions) is not None:
+        incoming_job, others = self._residents[source][job_id], self._holders(gpu.gpu_id)
+        if others and sharing_obstacle(incoming_job, others, gpu, view.predictions) is not None:
             return False
         gpu_ids = [gpu.gpu_id if one == source else one for one in self._gpu_ids[job_id]]
         node_ids = [view.gpus[one].node_id for one in gpu_ids]
@@ -251,7 +251,7 @@ class Arrangement:
         """Return who is on a device in the plan and who leaves it, since those hold what they have until they stop."""
         return list({**self._before[gpu_id], **self._residents[gpu_id]}.values())
 
-    def _admits(self, target: str, newcomer: str) -> bool:
+    def _admits(self, target: str, incoming_job: str) -> bool:
         """Check Eq. 1-7 on a device, and Eq. 8 for those who were there, as things are after the move.
 
         Those who stay on the old device are not asked: none of their workers gets slower.
@@ -263,7 +263,7 @@ class Arrangement:
         ids = list(residents)
         if rules.slowdown_obstacle(target, ids, self._slowdowns(target)) is not None:
             return False
-        return all(self._is_in_balance(one) for one in ids if one != newcomer)
+        return all(self._is_in_balance(one) for one in ids if one != incoming_job)
 
     def _is_in_balance(self, job_id: str) -> bool:
         found = [self._slowdown_of(job_id, gpu_id) for gpu_id in self._known_gpus(job_id)]

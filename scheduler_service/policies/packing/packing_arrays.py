@@ -147,13 +147,13 @@ class PackingArrays:
         )
 
     def slowdowns_of(
-        self, job_id: str, newcomer: Resident, gpu_ids: Collection[str]
+        self, job_id: str, incoming_job: Resident, gpu_ids: Collection[str]
     ) -> Sequence[tuple[str, float]] | None:
         """Return the slowdown of each worker of a job by GPU, when a newcomer has these GPUs too.
 
         None = the table of pairs is too small for the newcomer.
         """
-        kind = self._type_of(newcomer)
+        kind = self._type_of(incoming_job)
         if kind is None:
             return None
         found = []

@@ -43,7 +43,7 @@ def by_gregariousness(jobs: Sequence[PendingJob], demand_of: DemandOf) -> list[P
     return sorted(jobs, key=key)
 
 
-def by_loneliness(jobs: Sequence[PendingJob], demand_of: DemandOf) -> list[PendingJob]:
+def by_least_gregariousness(jobs: Sequence[PendingJob], demand_of: DemandOf) -> list[PendingJob]:
     """Return the least easygoing jobs first, of equal ones the widest: they get devices while partners are left."""
     return sorted(jobs, key=lambda job: (-_surge(demand_of, job), -job.request.gpus, *_arrival(job)))
 

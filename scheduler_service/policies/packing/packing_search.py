@@ -15,7 +15,7 @@ from itertools import islice
 from scheduler_service.core.decisions import Decision, Start
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.packing.ojpp_packing import Order, pack
-from scheduler_service.policies.packing.packing_orders import DemandOf, by_loneliness, by_width
+from scheduler_service.policies.packing.packing_orders import DemandOf, by_least_gregariousness, by_width
 from scheduler_service.policies.packing.packing_rules import Best, PackingRules
 
 Attempt = tuple[PackingRules, Order]
@@ -53,7 +53,7 @@ def _attempts(rules: PackingRules, order: Order, seed: int) -> Iterator[Attempt]
     yield joining, by_width
     yield filling, by_width
     yield rules, order
-    yield filling, by_loneliness
+    yield filling, by_least_gregariousness
     number = 0
     while True:
         yield (joining, filling)[number % 2], _by_lot(f"{seed}:{number}")

@@ -29,7 +29,7 @@ class KnownSlowdowns(Protocol):
     """Whoever keeps the slowdown of every job on every GPU."""
 
     def slowdowns_of(
-        self, job_id: str, newcomer: Resident, gpu_ids: Collection[str]
+        self, job_id: str, incoming_job: Resident, gpu_ids: Collection[str]
     ) -> Sequence[tuple[str, float]] | None:
         """Return the slowdown of each worker of a job by GPU, with a newcomer on these GPUs too; None = unknown."""
 
@@ -71,33 +71,33 @@ class WorkerBalance:
         return self._wide_jobs.get(gpu_id, ())
 
     def slowdowns_of(
-        self, job_id: str, newcomer: Resident, newcomer_gpu_ids: Collection[str]
+        self, job_id: str, incoming_job: Resident, incoming_gpu_ids: Collection[str]
     ) -> Sequence[tuple[str, float]]:
         """Return the slowdown of each worker of a job by GPU, when a newcomer has these GPUs too.
 
         Args:
             job_id: A job that is already placed on several GPUs; of others nothing is returned.
-            newcomer: The job that would come.
-            newcomer_gpu_ids: Where it would be.
+            incoming_job: The job that would come.
+            incoming_gpu_ids: Where it would be.
         """
         if self.columns is not None:
-            known = self.columns.slowdowns_of(job_id, newcomer, newcomer_gpu_ids)
+            known = self.columns.slowdowns_of(job_id, incoming_job, incoming_gpu_ids)
             if known is not None:
                 return known
         return [
-            (gpu_id, self._slowdown_ratio(job_id, gpu_id, (newcomer,) if gpu_id in newcomer_gpu_ids else ()))
+            (gpu_id, self._slowdown_ratio(job_id, gpu_id, (incoming_job,) if gpu_id in incoming_gpu_ids else ()))
             for gpu_id in self._gpu_ids.get(job_id, ())
         ]
 
-    def difference_ratio(self, job_id: str, newcomer: Resident, newcomer_gpu_ids: Collection[str]) -> float:
+    def difference_ratio(self, job_id: str, incoming_job: Resident, incoming_gpu_ids: Collection[str]) -> float:
         """Return how far the slowdowns of a job's workers lie apart when a newcomer has these GPUs too; 0 = not at all.
 
         Args:
             job_id: A job that is already placed.
-            newcomer: The job that would come.
-            newcomer_gpu_ids: Where it would be.
+            incoming_job: The job that would come.
+            incoming_gpu_ids: Where it would be.
         """
-        slowdowns = [ratio for _, ratio in self.slowdowns_of(job_id, newcomer, newcomer_gpu_ids)]
+        slowdowns = [ratio for _, ratio in self.slowdowns_of(job_id, incoming_job, incoming_gpu_ids)]
         return max(slowdowns) - min(slowdowns) if slowdowns else 0.0
 
     def _slowdown_ratio(self, job_id: str, gpu_id: str, newcomers: Sequence[Resident]) -> float:

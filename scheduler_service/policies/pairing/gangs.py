@@ -25,9 +25,9 @@ class Gang:
     micro_batch_size: int
 
     @property
-    def spots(self) -> list[OccupiedGpu]:
+    def occupied_gpus(self) -> list[OccupiedGpu]:
         """The GPUs among them that hold somebody."""
-        return [offer.spot for offer in self.offers if offer.spot is not None]
+        return [offer.occupied_gpu for offer in self.offers if offer.occupied_gpu is not None]
 
     @property
     def order(self) -> tuple[float, tuple[str, ...]]:
@@ -39,7 +39,7 @@ def start_gang(ledger: Ledger, resident: Resident, gang: Gang, candidates: tuple
     """Start a job; its reason says with whom it shares, in how many passes, and what it costs both sides at worst."""
     request, gpu_ids = resident.request, [offer.entry.gpu.gpu_id for offer in gang.offers]
     passes = passes_of(request, gpus=request.gpus, micro_batch_size=gang.micro_batch_size)
-    numbers = {"micro_batch_size": gang.micro_batch_size, "accumulation_steps": passes} if gang.spots else {}
+    numbers = {"micro_batch_size": gang.micro_batch_size, "accumulation_steps": passes} if gang.occupied_gpus else {}
     return start_on(
         ledger,
         resident,
@@ -54,8 +54,10 @@ def start_gang(ledger: Ledger, resident: Resident, gang: Gang, candidates: tuple
 def misfits(request: JobRequest, chosen: Sequence[Offer], micro_batch_size: int) -> Iterator[tuple[str, Reason]]:
     """Yield the GPUs among these that do not take this micro-batch of a job, and why; each takes the one it offered."""
     for offer in chosen:
-        is_other = offer.spot is not None and offer.micro_batch_size != micro_batch_size
-        admitted = offer.spot.admit(request, micro_batch_size) if offer.spot is not None and is_other else None
+        is_other = offer.occupied_gpu is not None and offer.micro_batch_size != micro_batch_size
+        admitted = (
+            offer.occupied_gpu.admit(request, micro_batch_size) if offer.occupied_gpu is not None and is_other else None
+        )
         if isinstance(admitted, Reason):
             yield offer.entry.gpu.gpu_id, admitted
 
@@ -63,7 +65,7 @@ def misfits(request: JobRequest, chosen: Sequence[Offer], micro_batch_size: int)
 def _feasible(offers: Sequence[Offer], chosen: set[str]) -> Iterator[Candidate]:
     for offer in offers:
         gpu_id = offer.entry.gpu.gpu_id
-        cost = offer.cost_ms if offer.spot is not None else None
+        cost = offer.cost_ms if offer.occupied_gpu is not None else None
         reason = Reason(code="CANDIDATE", numbers={"micro_batch_size": offer.micro_batch_size}, gpu_ids=(gpu_id,))
         yield Candidate(gpu_id=gpu_id, feasible=True, reason=reason, cost=cost, chosen=gpu_id in chosen)
 

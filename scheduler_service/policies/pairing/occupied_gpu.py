@@ -31,14 +31,14 @@ class OccupiedGpu:
 
     Attributes:
         partner: The job that is there.
-        partner_rest_ms: Says how long that job still needs alone; None = nobody knows.
+        partner_remaining_ms: Says how long that job still needs alone; None = nobody knows.
     """
 
     entry: GpuView
     partner: Resident
     memory_free_bytes: int
     predictions: Predictions
-    partner_rest_ms: Callable[[], float | None]
+    partner_remaining_ms: Callable[[], float | None]
 
     @property
     def partner_id(self) -> str:
@@ -71,8 +71,8 @@ class OccupiedGpu:
                 "gpu_memory_bytes": gpu.memory_bytes,
             }
             return Reason(code="MEMORY_EXCEEDS_GPU", numbers=numbers, gpu_ids=(gpu.gpu_id,))
-        newcomer = Resident(request=request, micro_batch_size=micro_batch_size, memory_reserved_bytes=reserved)
-        consented = consented_slowdowns(newcomer, (self.partner,), gpu, self.predictions)
+        incoming_job = Resident(request=request, micro_batch_size=micro_batch_size, memory_reserved_bytes=reserved)
+        consented = consented_slowdowns(incoming_job, (self.partner,), gpu, self.predictions)
         if isinstance(consented, Reason):
             return consented
         if reserved > self.memory_free_bytes:
@@ -83,16 +83,16 @@ class OccupiedGpu:
             }
             return Reason(code="MEMORY_DOES_NOT_FIT", numbers=numbers, gpu_ids=(gpu.gpu_id,))
         (_, own), (_, other) = consented
-        return Admission(newcomer, self._known(newcomer, own), self._known(self.partner, other, newcomer))
+        return Admission(incoming_job, self._known(incoming_job, own), self._known(self.partner, other, incoming_job))
 
-    def slowdowns(self, newcomer: Resident) -> tuple[float, float]:
+    def slowdowns(self, incoming_job: Resident) -> tuple[float, float]:
         """Return the slowdown ratio of the new job and that of its partner; unknown = all that the job accepts."""
-        return self._slowdown(newcomer, self.partner), self._slowdown(self.partner, newcomer)
+        return self._slowdown(incoming_job, self.partner), self._slowdown(self.partner, incoming_job)
 
     def _known(self, victim: Resident, slowdown: ExpectedSlowdown, other: Resident | None = None) -> float:
         return slowdown.ratio if slowdown.is_known else self._slowdown(victim, other or self.partner)
 
-    def rest_ms(self, request: JobRequest, *, steps_done: int, gpus: int, micro_batch_size: int) -> float | None:
+    def remaining_ms(self, request: JobRequest, *, steps_done: int, gpus: int, micro_batch_size: int) -> float | None:
         """Return how long a job still needs alone on GPUs of this kind, or None."""
         prediction = self.predictions.job(request.key, self.entry.gpu.device)
         return remaining_ms_of(request, prediction, steps_done=steps_done, gpus=gpus, micro_batch_size=micro_batch_size)

@@ -25,19 +25,19 @@ class Offer:
     Attributes:
         entry: The GPU.
         micro_batch_size: Samples per pass that suit it best.
-        spot: The GPU with its job; None = it is free.
+        occupied_gpu: The GPU with its job; None = it is free.
         cost_ms: Sum of the ends of both jobs; lower is better. 0 where nothing is weighed.
     """
 
     entry: GpuView
     micro_batch_size: int
-    spot: OccupiedGpu | None = None
+    occupied_gpu: OccupiedGpu | None = None
     cost_ms: float = 0.0
 
     @property
     def order(self) -> tuple[bool, float, str, int, str]:
         """Shared ones by cost, then the free ones; ties never depend on luck."""
-        return self.spot is None, self.cost_ms, self.entry.node_id, self.entry.gpu.index, self.entry.gpu.gpu_id
+        return self.occupied_gpu is None, self.cost_ms, self.entry.node_id, self.entry.gpu.index, self.entry.gpu.gpu_id
 
 
 class SharingRule(Protocol):
@@ -54,10 +54,10 @@ class SharingRule(Protocol):
     def length(self, job: PendingJob) -> int:
         """Return what else than its request decides about a job; 0 = nothing."""
 
-    def offer(self, job: PendingJob, spot: OccupiedGpu, pairs: PairArrays | None) -> Offer | Reason:
+    def offer(self, job: PendingJob, occupied_gpu: OccupiedGpu, pairs: PairArrays | None) -> Offer | Reason:
         """Return how the job would use this GPU, or why not; `pairs` knows answers where somebody keeps columns."""
 
-    def objection(self, job: PendingJob, spots: Sequence[OccupiedGpu], micro_batch_size: int) -> Reason | None:
+    def objection(self, job: PendingJob, occupied_gpus: Sequence[OccupiedGpu], micro_batch_size: int) -> Reason | None:
         """Return why the job should not start on these GPUs together, or None."""
 
 
@@ -76,13 +76,13 @@ class Offers:
         self.pairs: PairArrays | None = None
         self._ledger, self._view, self._rule = ledger, ledger.view, rule
         self._started: dict[str, PendingJob] = {}
-        self._spots: dict[str, OccupiedGpu] = {}
+        self._occupied_gpus: dict[str, OccupiedGpu] = {}
 
     def note(self, job: PendingJob, gpu_ids: Iterable[str]) -> None:
         """Note that a job has come to these GPUs."""
         self._started[job.request.job_id] = job
         for gpu_id in gpu_ids:
-            self._spots.pop(gpu_id, None)
+            self._occupied_gpus.pop(gpu_id, None)
 
     def look(self, job: PendingJob, gpu_ids: Iterable[str]) -> tuple[list[Offer], dict[str, Reason]]:
         """Ask for GPUs whether the job could have them (lines 12-15)."""
@@ -98,7 +98,7 @@ class Offers:
 
     def _offer(self, job: PendingJob, entry: GpuView) -> Offer | Reason:
         request, gpu_id = job.request, entry.gpu.gpu_id
-        known = self._spots.get(gpu_id)
+        known = self._occupied_gpus.get(gpu_id)
         if known is not None and self._has_room(request, entry.node_id):
             return self._rule.offer(job, known, self.pairs)
         if entry.is_releasing:
@@ -111,26 +111,26 @@ class Offers:
         if not self._has_room(request, entry.node_id):
             return host_reason(request)
         if residents:
-            self._spots[gpu_id] = spot = self._spot(entry, residents[0])
-            return self._rule.offer(job, spot, self.pairs)
+            self._occupied_gpus[gpu_id] = occupied_gpu = self._occupied_gpu(entry, residents[0])
+            return self._rule.offer(job, occupied_gpu, self.pairs)
         if not fits_alone(self._view, request, entry.gpu):
             return too_large(self._view, request, entry.gpu)
         return Offer(entry=entry, micro_batch_size=samples_per_gpu(request, request.gpus))
 
-    def _spot(self, entry: GpuView, resident: Resident) -> OccupiedGpu:
+    def _occupied_gpu(self, entry: GpuView, resident: Resident) -> OccupiedGpu:
         if self.pairs is not None:
-            rest_ms = partial(self.pairs.rest_ms, entry.gpu.gpu_id)
+            remaining_ms = partial(self.pairs.remaining_ms, entry.gpu.gpu_id)
         else:
-            rest_ms = partial(self._rest_ms, entry, resident)
+            remaining_ms = partial(self._remaining_ms, entry, resident)
         return OccupiedGpu(
             entry=entry,
             partner=resident,
             memory_free_bytes=self._ledger.memory_free_bytes(entry),
             predictions=self._view.predictions,
-            partner_rest_ms=rest_ms,
+            partner_remaining_ms=remaining_ms,
         )
 
-    def _rest_ms(self, entry: GpuView, resident: Resident) -> float | None:
+    def _remaining_ms(self, entry: GpuView, resident: Resident) -> float | None:
         """Return how long a job on a GPU still needs alone, or None."""
         request = resident.request
         running, started = self._view.running.get(request.job_id), self._started.get(request.job_id)

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from scheduler_service.core.capacity import samples_per_gpu
 from scheduler_service.core.change_log import ChangeLog
 from scheduler_service.core.gpu_arrays import GpuArrays, LoadClass, Positions
-from scheduler_service.core.length_queue import shape_of
 from scheduler_service.core.records import JobRequest, Reason
+from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.step_times import step_ms_of
 from scheduler_service.core.view import GpuView, Predictions, SchedulingView
 from scheduler_service.policies.pairing.occupied_gpu import OccupiedGpu
@@ -73,25 +73,25 @@ class PairAnswer:
     partner_id: str = ""
 
     @property
-    def rest_per_step_ms(self) -> float:
+    def remaining_per_step_ms(self) -> float:
         """How long the partner must at least still need for every step that the job has left; infinite = never pays."""
         if self.full_step_ms is None:
             return inf
-        return min((_rest_per_step_ms(self.full_step_ms, option) for option in self.options), default=inf)
+        return min((_remaining_per_step_ms(self.full_step_ms, option) for option in self.options), default=inf)
 
 
-def answer_pair(request: JobRequest, spot: OccupiedGpu, steps_ms: Mapping[int, float | None]) -> PairAnswer:
+def answer_pair(request: JobRequest, occupied_gpu: OccupiedGpu, steps_ms: Mapping[int, float | None]) -> PairAnswer:
     """Return what a job may do on a GPU beside the job that is there.
 
     Args:
         request: The job.
-        spot: The GPU.
+        occupied_gpu: The GPU.
         steps_ms: The time of an optimizer step by micro-batch, see `own_steps_ms`.
     """
     options: list[PairOption] = []
     obstacles: list[Reason] = []
     for micro_batch_size, step_ms in steps_ms.items():
-        admitted = spot.admit(request, micro_batch_size)
+        admitted = occupied_gpu.admit(request, micro_batch_size)
         if isinstance(admitted, Reason):
             obstacles.append(admitted)
         elif step_ms is not None:
@@ -103,7 +103,7 @@ def answer_pair(request: JobRequest, spot: OccupiedGpu, steps_ms: Mapping[int, f
         options=tuple(options),
         nearest=nearest_obstacle(obstacles) if obstacles else None,
         job_id=request.job_id,
-        partner_id=spot.partner_id,
+        partner_id=occupied_gpu.partner_id,
     )
 
 
@@ -116,7 +116,7 @@ def own_steps_ms(request: JobRequest, predictions: Predictions, device: str) -> 
     }
 
 
-def _rest_per_step_ms(full_ms: float, option: PairOption) -> float:
+def _remaining_per_step_ms(full_ms: float, option: PairOption) -> float:
     step_ms, own, other, _ = option
     own_pace, other_pace = 1 + own, 1 + other
     if step_ms < full_ms:
@@ -170,7 +170,7 @@ class PairAnswers:
         return self._answers[row, number]
 
     def bounds(self, row: int, numbers: Positions, classes: list[LoadClass]) -> NDArray[np.float64]:
-        """Return `PairAnswer.rest_per_step_ms` of a shape, by class."""
+        """Return `PairAnswer.remaining_per_step_ms` of a shape, by class."""
         self._know([row], numbers, classes)
         found: NDArray[np.float64] = self._bounds[row, numbers]
         return found
@@ -225,7 +225,7 @@ class PairAnswers:
                 self._classes_of_key.setdefault(key, []).append(number)
         answer = _answer(self._requests[row], load, self.predictions)
         self._answers[row, number] = answer
-        self._bounds[row, number] = answer.rest_per_step_ms
+        self._bounds[row, number] = answer.remaining_per_step_ms
         is_known = answer.options and answer.full_step_ms is not None
         self._firsts[:, row, number] = gang_option(*(answer.options[0][:3] if is_known else (None, 0.0, 0.0)))
 
@@ -246,11 +246,11 @@ def answers_of(view: SchedulingView, columns: GpuArrays) -> PairAnswers:
 def _answer(request: JobRequest, load: LoadClass, predictions: Predictions) -> PairAnswer:
     if len(load.residents) != 1 or load.is_releasing:
         return NOTHING
-    spot = OccupiedGpu(
+    occupied_gpu = OccupiedGpu(
         entry=GpuView(gpu=load.gpu, node_id=""),
         partner=load.residents[0],
         memory_free_bytes=load.gpu.memory_bytes - load.memory_used_bytes,
         predictions=predictions,
-        partner_rest_ms=lambda: None,
+        partner_remaining_ms=lambda: None,
     )
-    return answer_pair(request, spot, own_steps_ms(request, predictions, load.gpu.device))
+    return answer_pair(request, occupied_gpu, own_steps_ms(request, predictions, load.gpu.device))

@@ -62,7 +62,7 @@ class PairArrays:
         self._view = view
         self._columns = columns = view.index.arrays.for_one_round()
         self._answers = answers_of(view, columns)
-        self._rests_ms, self._job_of = view.index.remaining_times
+        self._remaining_times_ms, self._job_of = view.index.remaining_times
         self._settle()
 
     @property
@@ -76,14 +76,14 @@ class PairArrays:
         was_free = positions[self._is_free[positions]]
         self._columns.place(resident, positions)
         device = self._view.gpus[gpu_ids[0]].gpu.device
-        rest_ms = remaining_ms_of(
+        remaining_ms = remaining_ms_of(
             job.request,
             self._view.predictions.job(job.request.key, device),
             steps_done=job.steps_done,
             gpus=len(gpu_ids),
             micro_batch_size=resident.micro_batch_size,
         )
-        self._rests_ms[positions] = inf if rest_ms is None else rest_ms
+        self._remaining_times_ms[positions] = inf if remaining_ms is None else remaining_ms
         self._job_of[was_free] = was_free[:1]
         self._settle()
 
@@ -97,7 +97,7 @@ class PairArrays:
         # Of a job without any steps nothing is known; a product with an infinite bound must not be undefined.
         met, left = self._met, np.maximum(np.array(lefts, dtype=np.float64), LEFT_MIN)[:, None]
         bounds = self._answers.bounds(self._answers.row_of(request), met.classes, self._columns.classes)
-        pays = met.rests_ms > left * bounds
+        pays = met.remaining_times_ms > left * bounds
         found: NDArray[np.bool_] = pays @ met.gpus + self._free_count >= request.gpus
         return found
 
@@ -122,10 +122,10 @@ class PairArrays:
         found = may_pay_as_gangs(gangs, self._met, self._free_count)
         return [found[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
 
-    def rest_ms(self, gpu_id: str) -> float | None:
+    def remaining_ms(self, gpu_id: str) -> float | None:
         """Return how long the one job on a GPU still needs alone, or None."""
-        rest_ms = float(self._rests_ms[self._columns.position_of[gpu_id]])
-        return rest_ms if rest_ms < inf else None
+        remaining_ms = float(self._remaining_times_ms[self._columns.position_of[gpu_id]])
+        return remaining_ms if remaining_ms < inf else None
 
     def answer(self, request: JobRequest, gpu_id: str) -> PairAnswer:
         """Return what a job may do on a GPU that holds one job."""
@@ -146,7 +146,7 @@ class PairArrays:
             positions = self._best_nodes(costs, gpus)
             return Shortlist(gpu_ids=[gpu_ids[position] for position in positions], is_whole=False)
         best = np.argsort(costs, kind="stable")[: min(GPUS_WEIGHED_PER_GPU * gpus, pays)]
-        chosen = [*self._lone[best], *np.flatnonzero(self._is_free)[:gpus]]
+        chosen = [*self._single_job[best], *np.flatnonzero(self._is_free)[:gpus]]
         is_whole = 0 < len(best) == pays
         return Shortlist(gpu_ids=[gpu_ids[position] for position in chosen], is_whole=is_whole)
 
@@ -157,24 +157,24 @@ class PairArrays:
     def _settle(self) -> None:
         """Sort the GPUs with one job anew, by position, and their jobs."""
         jobs_on = self._columns.jobs_on
-        self._lone = lone = (jobs_on == 1).nonzero()[0]
+        self._single_job = single_job = (jobs_on == 1).nonzero()[0]
         self._is_free = jobs_on == 0
-        self._lone_rests_ms = self._rests_ms[lone]
+        self._single_job_remaining_ms = self._remaining_times_ms[single_job]
         self._free_count = int(np.count_nonzero(self._is_free))
-        known = lone[np.isfinite(self._lone_rests_ms)]
+        known = single_job[np.isfinite(self._single_job_remaining_ms)]
         job_of, one_of = self._job_of[known], np.zeros(len(jobs_on), dtype=np.intp)
         one_of[job_of] = known
         gpus = np.bincount(job_of, minlength=len(one_of))
         jobs = gpus.nonzero()[0]
         places = one_of[jobs]
         self._met = RunningJobs(
-            rests_ms=self._rests_ms[places], classes=self._columns.class_of[places], gpus=gpus[jobs]
+            remaining_times_ms=self._remaining_times_ms[places], classes=self._columns.class_of[places], gpus=gpus[jobs]
         )
 
     def _best_nodes(self, costs: Column, gpus: int) -> Positions:
         columns = self._columns
         everywhere = np.full(len(columns.gpu_ids) + 1, inf)
-        everywhere[self._lone] = costs
+        everywhere[self._single_job] = costs
         cheapest = np.sort(everywhere[columns.slots], axis=1)[:, :gpus]
         free_count = np.append(self._is_free, False)[columns.slots].sum(axis=1)
         shared_count = np.isfinite(cheapest).sum(axis=1)
@@ -187,7 +187,7 @@ class PairArrays:
     def _costs(self, job: PendingJob) -> Column:
         """Return the least sum of ends over the micro-batches, where it beats waiting; infinite elsewhere."""
         row, classes = self._answers.row_of(job.request), self._columns.classes
-        class_of = self._columns.class_of[self._lone]
+        class_of = self._columns.class_of[self._single_job]
         is_there = np.zeros(len(classes), dtype=np.bool_)
         is_there[class_of] = True
         numbers, places = np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[class_of]
@@ -197,7 +197,7 @@ class PairArrays:
         options = [tuple(np.array(table, dtype=np.float64)[places].T) for table in tables]
         full_ms = np.array([inf if answer.full_step_ms is None else answer.full_step_ms for answer in answers])[places]
         with np.errstate(invalid="ignore"):
-            return least_sums(_steps_left(job), options, full_ms, self._lone_rests_ms)
+            return least_sums(_steps_left(job), options, full_ms, self._single_job_remaining_ms)
 
 
 def _steps_left(job: PendingJob) -> int:

@@ -18,23 +18,23 @@ ROUNDING_RATIO = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunningBeside:
+class CoLocatedJob:
     """A running job whose GPU a new one would share.
 
     Attributes:
-        rest_ms: How long it still needs alone (r_B).
+        remaining_ms: How long it still needs alone (r_B).
         slowdown_ratio: How much the new job slows it down; 0.2 = xi_B of 1.2.
-        newcomer_slowdown_ratio: How much it slows the new job down.
+        incoming_slowdown_ratio: How much it slows the new job down.
     """
 
-    rest_ms: float
+    remaining_ms: float
     slowdown_ratio: float
-    newcomer_slowdown_ratio: float
+    incoming_slowdown_ratio: float
 
     @property
     def end_if_shared_throughout_ms(self) -> float:
         """When it ends if the new job outlives it."""
-        return self.rest_ms * (1 + self.slowdown_ratio)
+        return self.remaining_ms * (1 + self.slowdown_ratio)
 
 
 def micro_batch_sizes_of(samples: int) -> Iterator[int]:
@@ -48,17 +48,17 @@ def micro_batch_sizes_of(samples: int) -> Iterator[int]:
         steps *= 2
 
 
-def newcomer_end_ms(rest_ms: float, partners: Sequence[RunningBeside]) -> float:
+def incoming_job_end_ms(remaining_ms: float, partners: Sequence[CoLocatedJob]) -> float:
     """Return when the new job ends if it starts now; all its GPUs go at the pace of the slowest.
 
     Args:
-        rest_ms: How long it needs alone, at the micro-batch that it would use.
+        remaining_ms: How long it needs alone, at the micro-batch that it would use.
         partners: The jobs beside which it would run, each once.
     """
-    now_ms, left_ms = 0.0, rest_ms
+    now_ms, left_ms = 0.0, remaining_ms
     leaving = sorted(partners, key=lambda partner: partner.end_if_shared_throughout_ms)
     for position, partner in enumerate(leaving):
-        pace = 1 + max(other.newcomer_slowdown_ratio for other in leaving[position:])
+        pace = 1 + max(other.incoming_slowdown_ratio for other in leaving[position:])
         until_ms = partner.end_if_shared_throughout_ms
         if now_ms + left_ms * pace <= until_ms:
             return now_ms + left_ms * pace
@@ -67,32 +67,34 @@ def newcomer_end_ms(rest_ms: float, partners: Sequence[RunningBeside]) -> float:
     return now_ms + left_ms
 
 
-def shared_sum_ms(rest_ms: float, partners: Sequence[RunningBeside]) -> float:
+def shared_sum_ms(remaining_ms: float, partners: Sequence[CoLocatedJob]) -> float:
     """Return the sum of the ends of all if the new job starts now (Eq. 18 and 19, 22 and 23 at kappa 0)."""
-    newcomer_ms = newcomer_end_ms(rest_ms, partners)
-    return newcomer_ms + sum(_partner_end_ms(partner, newcomer_ms) for partner in partners)
+    incoming_end_ms = incoming_job_end_ms(remaining_ms, partners)
+    return incoming_end_ms + sum(_partner_end_ms(partner, incoming_end_ms) for partner in partners)
 
 
-def shared_pair_sum_ms(rest_ms: float, partner_rest_ms: float, slowdown_ratio: float, partner_ratio: float) -> float:
+def shared_pair_sum_ms(
+    remaining_ms: float, partner_remaining_ms: float, slowdown_ratio: float, partner_ratio: float
+) -> float:
     """Return `shared_sum_ms` beside one running job, whose slowdown ratio comes last."""
-    alone_from_ms, newcomer_ms = partner_rest_ms * (1 + partner_ratio), rest_ms * (1 + slowdown_ratio)
-    if newcomer_ms > alone_from_ms:
-        return alone_from_ms + (rest_ms - alone_from_ms / (1 + slowdown_ratio)) + alone_from_ms
-    if alone_from_ms <= newcomer_ms:
-        return newcomer_ms + alone_from_ms
-    return newcomer_ms + (newcomer_ms + partner_rest_ms - newcomer_ms / (1 + partner_ratio))
+    alone_from_ms, incoming_end_ms = partner_remaining_ms * (1 + partner_ratio), remaining_ms * (1 + slowdown_ratio)
+    if incoming_end_ms > alone_from_ms:
+        return alone_from_ms + (remaining_ms - alone_from_ms / (1 + slowdown_ratio)) + alone_from_ms
+    if alone_from_ms <= incoming_end_ms:
+        return incoming_end_ms + alone_from_ms
+    return incoming_end_ms + (incoming_end_ms + partner_remaining_ms - incoming_end_ms / (1 + partner_ratio))
 
 
-def _partner_end_ms(partner: RunningBeside, newcomer_ms: float) -> float:
-    if partner.end_if_shared_throughout_ms <= newcomer_ms:
+def _partner_end_ms(partner: CoLocatedJob, incoming_end_ms: float) -> float:
+    if partner.end_if_shared_throughout_ms <= incoming_end_ms:
         return partner.end_if_shared_throughout_ms
-    return newcomer_ms + partner.rest_ms - newcomer_ms / (1 + partner.slowdown_ratio)
+    return incoming_end_ms + partner.remaining_ms - incoming_end_ms / (1 + partner.slowdown_ratio)
 
 
-def waiting_sum_ms(full_batch_rest_ms: float, partners: Sequence[RunningBeside]) -> float:
+def waiting_sum_ms(full_batch_remaining_ms: float, partners: Sequence[CoLocatedJob]) -> float:
     """Return the same sum if the new job waits for the last of them and then runs alone, at its full batch."""
-    rests = [partner.rest_ms for partner in partners]
-    return sum(rests) + max(rests, default=0.0) + full_batch_rest_ms
+    remaining_times = [partner.remaining_ms for partner in partners]
+    return sum(remaining_times) + max(remaining_times, default=0.0) + full_batch_remaining_ms
 
 
 def is_worth_sharing(shared_ms: float, waiting_ms: float) -> bool:

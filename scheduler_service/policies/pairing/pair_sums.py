@@ -31,12 +31,12 @@ class RunningJobs:
     """The jobs that hold GPUs of their own and whose remaining time is known, by number.
 
     Attributes:
-        rests_ms: How long each still needs alone.
+        remaining_times_ms: How long each still needs alone.
         classes: The load class of those GPUs.
         gpus: How many they are.
     """
 
-    rests_ms: Column
+    remaining_times_ms: Column
     classes: NDArray[np.intp]
     gpus: NDArray[np.intp]
 
@@ -115,8 +115,10 @@ def may_pay_as_gangs(gangs: Gangs, running: RunningJobs, free_count: int) -> NDA
     shape, left = shapes[:, None], np.maximum(gangs.left, LEFT_MIN)[:, None]
     new, gpus = left * np.minimum.reduce(step_ms, axis=1)[shape], gangs.gpus[shape]
     # Of the two formulas of Theorem 1 the one that holds is the lesser.
-    sums = np.minimum(running.rests_ms + new * ends_first[shapes], (running.rests_ms * outlives)[shapes] + new)
-    limits = (new + 2 * running.rests_ms) * (1 - ROUNDING_RATIO)
+    sums = np.minimum(
+        running.remaining_times_ms + new * ends_first[shapes], (running.remaining_times_ms * outlives)[shapes] + new
+    )
+    limits = (new + 2 * running.remaining_times_ms) * (1 - ROUNDING_RATIO)
     gains = limits - sums
     is_close, pays = np.abs(gains) <= CLOSE_RATIO * limits, gains > 0
     sums = np.where(pays, sums, inf)
@@ -126,13 +128,13 @@ def may_pay_as_gangs(gangs: Gangs, running: RunningJobs, free_count: int) -> NDA
     is_tie = is_met[:, :-1] & (cheapest[:, 1:] <= cheapest[:, :-1] * (1 + CLOSE_RATIO))
     is_open = np.logical_or.reduce(is_close, axis=1) | np.logical_or.reduce(is_tie, axis=1) | ~is_met[:, 0]
     own_pace, other_pace, own_loss, other_loss = gangs.options[3:, shape, order]
-    rests = running.rests_ms[order]
-    until = rests * other_pace
+    remaining_times = running.remaining_times_ms[order]
+    until = remaining_times * other_pace
     ends = np.minimum(new * own_pace, new + until * own_loss)
     end = np.maximum.reduce(np.where(is_met, ends, 0.0), axis=1)
-    partners_ends = np.minimum(until, rests + end[:, None] * other_loss)
+    partners_ends = np.minimum(until, remaining_times + end[:, None] * other_loss)
     shared = end + np.add.reduce(np.where(is_met, partners_ends, 0.0), axis=1)
-    known = np.where(is_met, rests, 0.0)
+    known = np.where(is_met, remaining_times, 0.0)
     waiting = np.add.reduce(known, axis=1) + np.maximum.reduce(known, axis=1) + new[:, 0]
     is_enough = pays @ running.gpus + free_count >= gpus[:, 0]
     found: NDArray[np.bool_] = is_enough & (is_open | (shared < waiting * (1 - ROUNDING_RATIO / 2)))
@@ -141,10 +143,10 @@ def may_pay_as_gangs(gangs: Gangs, running: RunningJobs, free_count: int) -> NDA
 
 def _shared_sums(rest: Column, own: Column, other: Column, partner: Column) -> Column:
     """Return `pair_sharing.shared_pair_sum_ms` for one partner each, rounded alike."""
-    alone_from, newcomer = partner * (1 + other), rest * (1 + own)
+    alone_from, incoming_job = partner * (1 + other), rest * (1 + own)
     outlives = alone_from + (rest - alone_from / (1 + own)) + alone_from
-    ends_first = newcomer + (newcomer + partner - newcomer / (1 + other))
+    ends_first = incoming_job + (incoming_job + partner - incoming_job / (1 + other))
     sums: Column = np.where(
-        newcomer > alone_from, outlives, np.where(newcomer == alone_from, newcomer + alone_from, ends_first)
+        incoming_job > alone_from, outlives, np.where(incoming_job == alone_from, incoming_job + alone_from, ends_first)
     )
     return sums

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from scheduler_service.core.decisions import Decision, HoldRest, Start
-from scheduler_service.core.length_queue import LengthGroup, LengthQueue, Turn
+from scheduler_service.core.remaining_time_queue import RemainingTimeGroup, RemainingTimeQueue, Turn
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.pairing.sjf_sharing import SjfSharing
 from scheduler_service.policies.placement.sharing_round import SharingRound
@@ -21,9 +21,9 @@ from scheduler_service.policies.placement.sharing_round import SharingRound
 QUEUE_LONG_MIN = 8
 """Shorter queues are looked at job by job where GPUs are few, so that every job gets a reason of its own."""
 
-Candidate = tuple[Turn, LengthGroup, int]
+Candidate = tuple[Turn, RemainingTimeGroup, int]
 """Who may start: turn, group, steps left."""
-Waiting = tuple[LengthGroup, list[tuple[Turn, int]]]
+Waiting = tuple[RemainingTimeGroup, list[tuple[Turn, int]]]
 """A group, and the next of its lengths: turn, steps left."""
 
 
@@ -38,7 +38,7 @@ class SharingQueue:
     """
 
     def __init__(
-        self, view: SchedulingView, queue: LengthQueue, placement: SjfSharing, *, weighed_jobs_max: int
+        self, view: SchedulingView, queue: RemainingTimeQueue, placement: SjfSharing, *, weighed_jobs_max: int
     ) -> None:
         self._view, self._queue, self._placement = view, queue, placement
         self._round = SharingRound(view, placement)
@@ -47,8 +47,8 @@ class SharingQueue:
         self._further = self._in_order(weighed_jobs_max)
         # Weighing reaches no further: of every group before somebody at least one job failed, or was started.
         self._near = list(islice(self._further, weighed_jobs_max))
-        self._looked: dict[LengthGroup, set[int]] = {}
-        self._started: dict[tuple[LengthGroup, int], Turn] = {}
+        self._looked: dict[RemainingTimeGroup, set[int]] = {}
+        self._started: dict[tuple[RemainingTimeGroup, int], Turn] = {}
         self._latest: Candidate | None = None
         self._widest_free = self._widest = 0
 
@@ -76,14 +76,14 @@ class SharingQueue:
         decided = frozenset(decision.job_id for decision in decisions)
         return [*decisions, HoldRest(queue=self._view.pending, decided=decided, reason=self._placement.rest_reason())]
 
-    def _in_order(self, weighed_jobs_max: int) -> Iterator[LengthGroup]:
+    def _in_order(self, weighed_jobs_max: int) -> Iterator[RemainingTimeGroup]:
         """Yield the groups in the order of their heads; of many only those that could start on the empty cluster."""
         everyone = list(islice(self._queue.groups(self._queue.heads), weighed_jobs_max + 1))
         if len(everyone) <= weighed_jobs_max:
             return iter(everyone)
         return (group for group in self._queue.groups(self._queue.heads) if self._is_possible(group))
 
-    def _is_possible(self, group: LengthGroup) -> bool:
+    def _is_possible(self, group: RemainingTimeGroup) -> bool:
         return self._placement.free.impossible(group.request) is None
 
     def _candidates(self) -> list[Candidate]:
@@ -95,7 +95,7 @@ class SharingQueue:
         heapify(found)
         return found
 
-    def _next_of(self, groups: Iterable[LengthGroup]) -> list[Candidate]:
+    def _next_of(self, groups: Iterable[RemainingTimeGroup]) -> list[Candidate]:
         """Return the next of each group, after whoever was looked at last, if it may start."""
         turn = self._latest[0] if self._latest is not None else None
         found: list[Candidate] = []
@@ -151,7 +151,7 @@ class SharingQueue:
             count += passed if passed and self._is_possible(group) else 0
         return count + sum(self._is_passed_again(*place) for place in self._started)
 
-    def _is_passed_again(self, group: LengthGroup, length: int) -> bool:
+    def _is_passed_again(self, group: RemainingTimeGroup, length: int) -> bool:
         """Of jobs equal to one that was started, the next was passed over."""
         assert self._latest is not None
         if self._placement.limit.has_weighed((group.shape, length)):

@@ -15,8 +15,8 @@ from itertools import chain
 from scheduler_service.core.capacity import resident_on, samples_per_gpu
 from scheduler_service.core.decisions import Candidate, Start
 from scheduler_service.core.ledger import Ledger
-from scheduler_service.core.length_queue import shape_of
 from scheduler_service.core.records import JobRequest, Reason
+from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.pairing.gangs import Gang, GangSearch, candidate_table, start_gang
 from scheduler_service.policies.pairing.occupied_gpu import JOBS_PER_GPU_MAX
@@ -41,7 +41,7 @@ class OpenPlaces:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger, self._view = ledger, ledger.view
-        self._before = self._view.index.free_gpu_ids, self._view.index.lone_gpu_ids
+        self._before = self._view.index.free_gpu_ids, self._view.index.single_job_gpu_ids
         self._filled: set[str] = set()
         self.count = sum(map(len, self._before))
 
@@ -195,7 +195,7 @@ class SjfSharing:
             offers, obstacles = self._offers.look(job, gpu_ids)
             gangs, refusals[:] = self._gangs.find(request, offers)
             for gang in gangs:
-                objection = self._rule.objection(job, gang.spots, gang.micro_batch_size)
+                objection = self._rule.objection(job, gang.occupied_gpus, gang.micro_batch_size)
                 if objection is None:
                     self.limit.forget(key)
                     return self._start(job, gang, offers, obstacles)

@@ -14,8 +14,8 @@ from scheduler_service.core.capacity import resident_on, samples_per_gpu
 from scheduler_service.core.decisions import Candidate, Decision, Hold, Start
 from scheduler_service.core.inventory import Inventory, Kind, kind_of
 from scheduler_service.core.ledger import Ledger
-from scheduler_service.core.length_queue import shape_of
 from scheduler_service.core.records import JobRequest, Reason
+from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.step_times import step_ms_of
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.placement.free_gpus import (

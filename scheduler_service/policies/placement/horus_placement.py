@@ -23,9 +23,9 @@ from scheduler_service.core.capacity import (
 from scheduler_service.core.decisions import Candidate, Start
 from scheduler_service.core.gpu_arrays import LoadClass
 from scheduler_service.core.ledger import Ledger
-from scheduler_service.core.length_queue import shape_of
 from scheduler_service.core.ratio_sums import exceeds, rounded_sum
 from scheduler_service.core.records import Gpu, JobRequest, Reason
+from scheduler_service.core.remaining_time_queue import shape_of
 from scheduler_service.core.sharing_consent import sharing_obstacle
 from scheduler_service.core.view import GpuView, PendingJob, SchedulingView
 from scheduler_service.policies.placement.cheapest_gpus import CheapestGpus, Costs

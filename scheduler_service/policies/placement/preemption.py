@@ -34,13 +34,13 @@ class _Offer:
     """One GPU that the job could have: free (0), being released (1), or held by jobs that may be stopped (2)."""
 
     price: int
-    rest_ms: float
+    remaining_ms: float
     entry: GpuView
     holders: tuple[str, ...]
 
     @property
     def order(self) -> tuple[int, float, str, int, str]:
-        return self.price, -self.rest_ms, self.entry.node_id, self.entry.gpu.index, self.entry.gpu.gpu_id
+        return self.price, -self.remaining_ms, self.entry.node_id, self.entry.gpu.index, self.entry.gpu.gpu_id
 
 
 class PreemptionPlanner:
@@ -71,7 +71,7 @@ class PreemptionPlanner:
         self._running = dict(self._view.running)
         self._leaving = {job_id for job_id, job in self._running.items() if job.is_stopping}
         self._on_node = _jobs_by_node(self._view)
-        self._rests_ms = ranks or {job_id: self._rest_ms(job) for job_id, job in self._running.items()}
+        self._remaining_times_ms = ranks or {job_id: self._remaining_ms(job) for job_id, job in self._running.items()}
 
     def promise(self, plan: PreemptionPlan) -> None:
         """Keep these GPUs for the job, and count its victims as leaving."""
@@ -80,39 +80,41 @@ class PreemptionPlanner:
         self._promised.update(plan.gpu_ids)
         self._leaving.update(plan.victims)
 
-    def find(self, request: JobRequest, kind: Kind, rest_ms: float) -> PreemptionPlan | None:
+    def find(self, request: JobRequest, kind: Kind, remaining_ms: float) -> PreemptionPlan | None:
         """Return how a job of this length gets GPUs of this kind: the fewest victims, those that run longest.
 
         Where a job found none, a longer one with the same needs finds none either.
         """
         needs = (kind, request.gpus, request.cpu_cores, request.host_memory_bytes)
-        if rest_ms >= self._failed_ms.get(needs, inf):
+        if remaining_ms >= self._failed_ms.get(needs, inf):
             return None
         best = None
-        if self._may_suffice(request.gpus, kind, rest_ms):
-            found = (self._first(request, offers) for offers in self._groups(request, kind, rest_ms))
+        if self._may_suffice(request.gpus, kind, remaining_ms):
+            found = (self._first(request, offers) for offers in self._groups(request, kind, remaining_ms))
             best = min((one for one in found if one is not None), key=self._cost, default=None)
         if best is None:
-            self._failed_ms[needs] = rest_ms
+            self._failed_ms[needs] = remaining_ms
         return best
 
-    def _may_suffice(self, gpus: int, kind: Kind, rest_ms: float) -> bool:
+    def _may_suffice(self, gpus: int, kind: Kind, remaining_ms: float) -> bool:
         """Say whether so many GPUs of a kind are free, left, or held by jobs that run longer; nodes and hosts aside."""
         limits_ms = self._limits_ms.get(kind)
         if limits_ms is None:
             entries = (entry for entry in self._view.gpus.values() if kind_of(entry.gpu) == kind)
             limits_ms = self._limits_ms[kind] = sorted(map(self._limit_ms, entries), reverse=True)
         least_ms = limits_ms[gpus - 1] if len(limits_ms) >= gpus else -inf
-        return least_ms == inf or least_ms > rest_ms
+        return least_ms == inf or least_ms > remaining_ms
 
     def _limit_ms(self, entry: GpuView) -> float:
         """Return below which remaining time a job may get a GPU: that of whoever holds it and leaves it first."""
         if entry.gpu.gpu_id in self._promised:
             return -inf
-        rests_ms = [self._rests_ms[job_id] for job_id in entry.job_ids if job_id not in self._leaving]
-        return min((-inf if rest_ms is None else rest_ms for rest_ms in rests_ms), default=inf)
+        remaining_times_ms = [
+            self._remaining_times_ms[job_id] for job_id in entry.job_ids if job_id not in self._leaving
+        ]
+        return min((-inf if remaining_ms is None else remaining_ms for remaining_ms in remaining_times_ms), default=inf)
 
-    def _rest_ms(self, job: RunningJob) -> float | None:
+    def _remaining_ms(self, job: RunningJob) -> float | None:
         """Return how long a running job still needs alone, or None where it is unknown or must not be stopped."""
         if has_aged(self._view, job.submitted_at_ms, self._aging_ms):
             return None
@@ -127,18 +129,18 @@ class PreemptionPlanner:
             micro_batch_size=job.micro_batch_size,
         )
 
-    def _groups(self, request: JobRequest, kind: Kind, rest_ms: float) -> Iterable[Sequence[_Offer]]:
+    def _groups(self, request: JobRequest, kind: Kind, remaining_ms: float) -> Iterable[Sequence[_Offer]]:
         """Yield the GPUs of every node that suffices; where a job may span nodes, all of them last."""
         by_node: dict[str, list[_Offer]] = {}
         for entry in self._view.gpus.values():
-            offer = self._offer(entry, rest_ms) if kind_of(entry.gpu) == kind else None
+            offer = self._offer(entry, remaining_ms) if kind_of(entry.gpu) == kind else None
             if offer is not None:
                 by_node.setdefault(entry.node_id, []).append(offer)
         yield from (offers for offers in by_node.values() if len(offers) >= request.gpus)
         if self._view.nodes_per_job_max != 1:
             yield [offer for offers in by_node.values() for offer in offers]
 
-    def _offer(self, entry: GpuView, rest_ms: float) -> _Offer | None:
+    def _offer(self, entry: GpuView, remaining_ms: float) -> _Offer | None:
         if entry.gpu.gpu_id in self._promised:
             return None
         holders = tuple(job_id for job_id in entry.job_ids if job_id not in self._leaving)
@@ -146,12 +148,12 @@ class PreemptionPlanner:
             if not entry.is_releasing and not entry.job_ids and not self._ledger.is_free(entry.gpu.gpu_id):
                 return None
             price = 1 if entry.is_releasing or entry.job_ids else 0
-            return _Offer(price=price, rest_ms=0.0, entry=entry, holders=())
-        rests = [self._rests_ms[job_id] for job_id in holders]
-        shortest_ms = min((rest for rest in rests if rest is not None), default=0.0)
-        if None in rests or shortest_ms <= rest_ms or shortest_ms < rest_ms + self._gain_min_ms:
+            return _Offer(price=price, remaining_ms=0.0, entry=entry, holders=())
+        remaining_times = [self._remaining_times_ms[job_id] for job_id in holders]
+        shortest_ms = min((rest for rest in remaining_times if rest is not None), default=0.0)
+        if None in remaining_times or shortest_ms <= remaining_ms or shortest_ms < remaining_ms + self._gain_min_ms:
             return None
-        return _Offer(price=2, rest_ms=shortest_ms, entry=entry, holders=holders)
+        return _Offer(price=2, remaining_ms=shortest_ms, entry=entry, holders=holders)
 
     def _first(self, request: JobRequest, offers: Sequence[_Offer]) -> PreemptionPlan | None:
         """Take the first GPUs in order whose hosts have room once their holders are gone."""
@@ -166,10 +168,10 @@ class PreemptionPlanner:
                 on_node.setdefault(node_id, []).append(offer)
                 chosen.append(offer)
             if len(chosen) == request.gpus:
-                return self._takeover(chosen)
+                return self._preemption(chosen)
         return None
 
-    def _takeover(self, chosen: Sequence[_Offer]) -> PreemptionPlan:
+    def _preemption(self, chosen: Sequence[_Offer]) -> PreemptionPlan:
         victims = dict.fromkeys(job_id for offer in chosen for job_id in offer.holders)
         return PreemptionPlan(
             gpu_ids=tuple(offer.entry.gpu.gpu_id for offer in chosen),
@@ -194,8 +196,8 @@ class PreemptionPlanner:
         return host_share(job.request, gpus_here, len(job.assignments))
 
     def _cost(self, plan: PreemptionPlan) -> tuple[int, float, int, tuple[str, ...]]:
-        rests = [self._rests_ms[job_id] or 0.0 for job_id in plan.victims]
-        return len(rests), -sum(rests), len(plan.releasing_gpu_ids), plan.gpu_ids
+        remaining_times = [self._remaining_times_ms[job_id] or 0.0 for job_id in plan.victims]
+        return len(remaining_times), -sum(remaining_times), len(plan.releasing_gpu_ids), plan.gpu_ids
 
 
 def _jobs_by_node(view: SchedulingView) -> dict[str, list[str]]:

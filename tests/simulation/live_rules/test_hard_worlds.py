@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant_simulator.run.records import Charges, NodeFailures, RunResult
+from cotenant_simulator.run.records import NodeFailures, OverheadCosts, RunResult
 from cotenant_simulator.truth.cluster import Cluster, read_cluster
 from scheduler_service.policy_registry import POLICIES
 from tests.support.simulated_runs import drawn, ends_s, run, trace_job, trace_of
@@ -50,7 +50,7 @@ def _run(
         replace(trace, truth=truth),
         cluster=cluster,
         policy=policy,
-        charges=Charges(),
+        charges=OverheadCosts(),
         failures=failures or NodeFailures(),
         seed=7,
     )

@@ -11,10 +11,10 @@ import pytest
 from cotenant_simulator.errors import BrokenSimulationError
 from cotenant_simulator.report.json_report import Question, as_json
 from cotenant_simulator.run.accounts import Accounts, check_conservation
-from cotenant_simulator.run.attempts import Floor
-from cotenant_simulator.run.records import Charges, JobResult, NodeFailures, RunResult
+from cotenant_simulator.run.attempts import GpuOccupancy
+from cotenant_simulator.run.records import JobResult, NodeFailures, OverheadCosts, RunResult
 from cotenant_simulator.truth.cluster import read_cluster
-from cotenant_simulator.truth.kinds import DOES_NOT_FIT, Truth
+from cotenant_simulator.truth.kinds import DOES_NOT_FIT, GroundTruth
 from cotenant_simulator.truth.trace import GIB
 from scheduler_service.core import commands, events
 from scheduler_service.core.codec import decode_event, encode_event
@@ -55,7 +55,7 @@ def test_smaller_passes_cost_time_and_save_memory() -> None:
 
 
 def test_a_stopped_job_pays_for_its_checkpoint_and_its_restart() -> None:
-    charges = Charges(launch_ms=1_000, restart_ms=20_000, checkpoint_ms=10_000, checkpoint_interval_ms=0)
+    charges = OverheadCosts(launch_ms=1_000, restart_ms=20_000, checkpoint_ms=10_000, checkpoint_interval_ms=0)
     trace = trace_of(trace_job("long", seconds=1_000), trace_job("short", at_s=101, seconds=100))
     result = run(trace, policy="srtf", charges=charges)
     # The long one trains from 1 s to 101 s and is stored until 111 s; the short one trains from 112 s to 212 s; the
@@ -98,7 +98,7 @@ def test_a_pair_that_was_seen_not_to_fit_runs_out_of_memory() -> None:
 
 
 def test_a_lost_machine_costs_the_work_since_the_newest_checkpoint() -> None:
-    charges = Charges(launch_ms=0, restart_ms=0, checkpoint_ms=0, checkpoint_interval_ms=60_000)
+    charges = OverheadCosts(launch_ms=0, restart_ms=0, checkpoint_ms=0, checkpoint_interval_ms=60_000)
     trace = trace_of(trace_job("job", seconds=3_600))
     failures = NodeFailures(mean_up_ms=1_500_000, repair_ms=100_000)
     result = run(trace, charges=charges, failures=failures, seed=3)
@@ -112,7 +112,7 @@ def test_a_lost_machine_costs_the_work_since_the_newest_checkpoint() -> None:
 def test_failures_spare_nobody_and_every_job_still_ends() -> None:
     failures = NodeFailures(mean_up_ms=900_000, repair_ms=60_000)
     trace = drawn(jobs=60, classes=[{"step_ms": 100.0, "gpus": [1, 2, 6], "mean_s": 300.0}])
-    result = run(trace, cluster="3x4", failures=failures, charges=Charges(), policy="sjf", seed=1)
+    result = run(trace, cluster="3x4", failures=failures, charges=OverheadCosts(), policy="sjf", seed=1)
     assert result.unfinished == 0
     assert max(job.attempts for job in result.jobs) > 1
 
@@ -141,7 +141,7 @@ WORKLOAD = {
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_every_job_finishes_after_arrivals_stop(name: str) -> None:
-    result = run(drawn(seed=2, **WORKLOAD), cluster="2x4", policy=name, charges=Charges())
+    result = run(drawn(seed=2, **WORKLOAD), cluster="2x4", policy=name, charges=OverheadCosts())
     assert [job.job_id for job in result.jobs if not job.is_finished] == []
     assert result.rejected_decisions == 0
 
@@ -161,7 +161,7 @@ def _report(result: RunResult) -> str:
 
 
 def test_equal_seeds_give_equal_bytes_and_others_do_not() -> None:
-    settings = {"cluster": "2x4", "policy": "sjf_bsbf", "predictions": "noise:0.3", "charges": Charges()}
+    settings = {"cluster": "2x4", "policy": "sjf_bsbf", "predictions": "noise:0.3", "charges": OverheadCosts()}
     first, again = (_report(run(drawn(seed=5, **WORKLOAD), seed=5, **settings)) for _ in range(2))
     assert first == again
     assert _report(run(drawn(seed=5, **WORKLOAD), seed=6, **settings)) != first
@@ -175,7 +175,7 @@ def test_a_log_replayed_gives_the_same_commands(name: str) -> None:
         log.append((json.dumps(encode_event(event)), list(orders)))
 
     failures = NodeFailures(mean_up_ms=600_000, repair_ms=60_000)
-    run(drawn(seed=4, **WORKLOAD), cluster="2x4", policy=name, charges=Charges(), failures=failures, observe=note)
+    run(drawn(seed=4, **WORKLOAD), cluster="2x4", policy=name, charges=OverheadCosts(), failures=failures, observe=note)
     engine = SchedulerEngine(make_policy=make_policy, policy=name, nodes_per_job_max=0, ended_jobs_max=1_000)
     for line, orders in log:
         assert engine.handle(decode_event(json.loads(line))) == orders
@@ -186,7 +186,7 @@ def test_a_log_replayed_gives_the_same_commands(name: str) -> None:
     [({"job_ms": 1}, "Little"), ({"job_gpu_ms": 5}, "attempts held"), ({"gpu_ms_held": -1}, "GPU ms held")],
 )
 def test_broken_books_are_noticed(change: dict[str, int], law: str) -> None:
-    accounts = Accounts(floor=Floor(truth=Truth(kinds={}), gpus={}, checkpoint_interval_ms=0))
+    accounts = Accounts(occupancy=GpuOccupancy(truth=GroundTruth(kinds={}), gpus={}, checkpoint_interval_ms=0))
     job = JobResult(job_id="j", gpus=1, submitted_at_ms=0, solo_ms=0.0, finished_at_ms=0)
     check_conservation(accounts, [job], gpu_ms_by_jobs=0)
     for name, value in change.items():
@@ -196,6 +196,8 @@ def test_broken_books_are_noticed(change: dict[str, int], law: str) -> None:
 
 
 def test_the_clock_never_runs_back() -> None:
-    accounts = Accounts(floor=Floor(truth=Truth(kinds={}), gpus={}, checkpoint_interval_ms=0), now_ms=10)
+    accounts = Accounts(
+        occupancy=GpuOccupancy(truth=GroundTruth(kinds={}), gpus={}, checkpoint_interval_ms=0), now_ms=10
+    )
     with pytest.raises(BrokenSimulationError, match="back from 10 to 9"):
         accounts.advance(9)

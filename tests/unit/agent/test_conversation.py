@@ -14,10 +14,10 @@ from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import scheduling_pb2
 from cotenant_agent.attempt import Attempt
 from cotenant_agent.conversation import Conversation
+from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.metrics import AgentMetrics
 from cotenant_agent.records import AttemptKey, GpuReading
 from cotenant_agent.state_directory import AttemptDirectory
-from cotenant_agent.stretches import StretchRecorder
 from cotenant_agent.system_clock import boot_ms
 
 LEASE_MS = 20_000
@@ -73,7 +73,7 @@ def conversation_about(table: Table, readings: tuple[GpuReading, ...] = ()) -> C
     return Conversation(
         table=cast("Any", table),
         read_gpus=lambda: readings,
-        stretches=StretchRecorder(campaign="", devices={}, make_id=str),
+        windows=MeasurementWindowRecorder(campaign="", devices={}, make_id=str),
         hello=messages.Hello,
         on_welcome=lambda: None,
         metrics=AgentMetrics(),

@@ -20,6 +20,6 @@ def test_an_end_that_was_not_read_yet_is_not_told_as_a_loss(tmp_path: Path) -> N
     write_json(directory.state, {})
     write_json(directory.exit, {"return_code": 0, "cause": ""})
     assert status_to_message(attempt).state == messages.ATTEMPT_STATE_RUNNING
-    attempt.conclude(peak_bytes=0, available_bytes=0, beside="nobody")
+    attempt.conclude(peak_bytes=0, available_bytes=0, co_located="nobody")
     told = status_to_message(attempt)
     assert (told.state, told.exited.exit_class) == (messages.ATTEMPT_STATE_ENDED, "done")

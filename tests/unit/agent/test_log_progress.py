@@ -206,7 +206,7 @@ def test_an_attempt_that_ends_in_the_middle_of_a_line_has_done_all_its_steps(tmp
     directory.exit.write_text(json.dumps({"return_code": 0, "cause": ""}))
     spec: dict[str, object] = {"job_id": "job", "attempt": 1, "fence": 1, "progress_regex": BAR}
     attempt = Attempt(directory, spec, tmp_path / "checkpoints", tmp_path / "run")
-    assert attempt.conclude(peak_bytes=0, available_bytes=0, beside="nobody").steps_done == 60
+    assert attempt.conclude(peak_bytes=0, available_bytes=0, co_located="nobody").steps_done == 60
 
 
 def test_an_adopted_attempt_counts_on(tmp_path: Path) -> None:
@@ -222,4 +222,4 @@ def test_an_adopted_attempt_counts_on(tmp_path: Path) -> None:
     directory.log.write_text("".join(bar(step, 60) for step in range(31, 61)))
     directory.exit.write_text(json.dumps({"return_code": 0, "cause": ""}))
     second = Attempt(directory, spec, tmp_path / "checkpoints", tmp_path / "run")
-    assert second.conclude(peak_bytes=0, available_bytes=0, beside="nobody").steps_done == 120
+    assert second.conclude(peak_bytes=0, available_bytes=0, co_located="nobody").steps_done == 120

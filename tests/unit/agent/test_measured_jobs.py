@@ -11,7 +11,7 @@ import pytest
 from cotenant.job_settings import JobSettings
 from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2
 from cotenant_agent.attempt import Attempt, stored_job
-from cotenant_agent.protocol import launch_from_message, stretch_to_message
+from cotenant_agent.protocol import launch_from_message, window_to_message
 from cotenant_agent.records import MeasuredJob, MeasurementWindow
 from cotenant_agent.settings import SETTINGS as AGENT
 from cotenant_agent.state_directory import AttemptDirectory
@@ -71,13 +71,13 @@ def test_a_next_agent_reads_it_from_the_job_directory(
     directory = AttemptDirectory(tmp_path / "j.1")
     directory.path.mkdir()
     attempt = Attempt(directory, spec, tmp_path, tmp_path)
-    assert attempt.tenant.job == expected
-    assert (attempt.tenant.key.job_id, attempt.tenant.gpu_ids) == ("j", ("g",))
+    assert attempt.living_attempt.job == expected
+    assert (attempt.living_attempt.key.job_id, attempt.living_attempt.gpu_ids) == ("j", ("g",))
 
 
 def test_settings_that_a_file_holds_wrongly_end_no_conversation() -> None:
     job = MeasuredJob(graph_sha256="cd", settings=JobSettings(global_batch_size=1 << 70))
-    stretch = MeasurementWindow(
+    window = MeasurementWindow(
         stretch_id="0" * 32,
         campaign="collected_00000000",
         device="cpu-standin",
@@ -91,7 +91,7 @@ def test_settings_that_a_file_holds_wrongly_end_no_conversation() -> None:
         power_watts=None,
         quality_flags=(),
     )
-    message = stretch_to_message(stretch)
+    message = window_to_message(window)
     assert (message.job.graph_sha256, message.job.settings.global_batch_size, len(message.co_located_jobs)) == (
         "cd",
         0,

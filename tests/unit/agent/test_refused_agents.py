@@ -41,7 +41,7 @@ def test_a_refusal_is_told_apart_from_a_scheduler_that_is_away(
         link=LinkSettings(scheduler="127.0.0.1:1"),
         table=nothing,
         inventory=nothing,
-        stretches=nothing,
+        windows=nothing,
         metrics=metrics,
     )
 

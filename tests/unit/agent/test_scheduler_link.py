@@ -7,7 +7,7 @@ import pytest
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
-from cotenant_agent.scheduler_link import JOIN_REFUSED, told_pause_s
+from cotenant_agent.scheduler_link import JOIN_REFUSED, requested_pause_s
 
 CODE = grpc.StatusCode.FAILED_PRECONDITION
 DETAILS_KEY = "grpc-status-details-bin"
@@ -27,12 +27,12 @@ def status(retry_s: int, *, message: str = "join again") -> bytes:
 
 @pytest.mark.parametrize(("told_s", "pause_s"), [(0, 0.0), (7, 7.0), (3_600, 30.0), (-5, 0.0)])
 def test_an_agent_waits_as_long_as_it_is_told_but_never_sleeps_for_long(told_s: int, pause_s: float) -> None:
-    assert told_pause_s(refusal(status(told_s))) == pause_s
+    assert requested_pause_s(refusal(status(told_s))) == pause_s
 
 
 @pytest.mark.parametrize("details", [None, b"", b"\xff\xff\xff", status(7, message="something else")])
 def test_what_cannot_be_read_or_contradicts_itself_says_nothing(details: bytes | None) -> None:
-    assert told_pause_s(refusal(details)) == 0.0
+    assert requested_pause_s(refusal(details)) == 0.0
 
 
 def test_a_scheduler_that_is_away_is_no_refusal() -> None:

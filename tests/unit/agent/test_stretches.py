@@ -8,15 +8,15 @@ from itertools import count
 import pytest
 
 from cotenant.job_settings import JobSettings
-from cotenant_agent.records import AttemptKey, AttemptObservation, GpuReading, MeasuredJob, Tenant
-from cotenant_agent.stretches import (
-    STRETCH_MS_MAX,
-    STRETCHES_KEPT_MAX,
-    STRETCHES_PER_BEAT_MAX,
-    STRETCHES_PER_HOUR_MAX,
-    StretchRecorder,
+from cotenant_agent.measurement_windows import (
+    WINDOW_MS_MOST,
+    WINDOWS_KEPT_MAX,
+    WINDOWS_PER_BEAT_MAX,
+    WINDOWS_PER_HOUR_MAX,
+    MeasurementWindowRecorder,
 )
-from tests.support.stretches import observed_window
+from cotenant_agent.records import AttemptKey, AttemptObservation, GpuReading, LivingAttempt, MeasuredJob
+from tests.support.measurement_windows import observed_window
 
 BEAT_MS = 2_000
 GRAPH = "a" * 64
@@ -27,16 +27,16 @@ class Node:
 
     def __init__(self, *, collects: bool = True) -> None:
         ids = count()
-        self.recorder = StretchRecorder(
+        self.recorder = MeasurementWindowRecorder(
             campaign="collected_0123abcd",
             devices={"gpu-0": "cpu-standin", "gpu-1": "cpu-standin"},
             make_id=lambda: f"{next(ids):032x}",
             collects=collects,
         )
         self.now_ms = 0
-        self.living: Sequence[Tenant] = ()
+        self.living: Sequence[LivingAttempt] = ()
 
-    def look(self, *living: Tenant) -> None:
+    def look(self, *living: LivingAttempt) -> None:
         self.living = living
         self.recorder.look(living, self.now_ms)
 
@@ -50,9 +50,9 @@ class Node:
             self.recorder.add(windows, readings, self.now_ms)
 
 
-def tenant(name: str, gpu_id: str = "gpu-0", *, is_private: bool = False) -> Tenant:
+def tenant(name: str, gpu_id: str = "gpu-0", *, is_private: bool = False) -> LivingAttempt:
     job = None if is_private else MeasuredJob(graph_sha256=GRAPH, settings=JobSettings(global_batch_size=16))
-    return Tenant(key=AttemptKey(job_id=name, attempt=1, fence=1), gpu_ids=(gpu_id,), job=job)
+    return LivingAttempt(key=AttemptKey(job_id=name, attempt=1, fence=1), gpu_ids=(gpu_id,), job=job)
 
 
 def observation(key: AttemptKey, steps: int) -> AttemptObservation:
@@ -147,18 +147,18 @@ def test_what_is_too_short_is_dropped(beats: int, steps: int) -> None:
 def test_a_long_run_becomes_several_stretches() -> None:
     node = Node()
     node.look(tenant("a"))
-    node.beat(1 + 2 * STRETCH_MS_MAX // BEAT_MS)
-    assert [item.window_ms for item in node.recorder.due()] == [STRETCH_MS_MAX] * 2
+    node.beat(1 + 2 * WINDOW_MS_MOST // BEAT_MS)
+    assert [item.window_ms for item in node.recorder.due()] == [WINDOW_MS_MOST] * 2
 
 
 def test_an_attempt_gives_a_bounded_number_of_stretches_an_hour() -> None:
     node = Node()
-    for _ in range(2 * STRETCHES_PER_HOUR_MAX):
+    for _ in range(2 * WINDOWS_PER_HOUR_MAX):
         node.look(tenant("a"))
         node.beat(3)
         node.look(tenant("a"), tenant("b", is_private=True))
     delivered = take_all(node.recorder)
-    assert len(delivered) == STRETCHES_PER_HOUR_MAX
+    assert len(delivered) == WINDOWS_PER_HOUR_MAX
     node.now_ms += 3_600_000
     node.look(tenant("a"))
     node.beat(3)
@@ -166,10 +166,10 @@ def test_an_attempt_gives_a_bounded_number_of_stretches_an_hour() -> None:
     assert len(node.recorder.due()) == 1
 
 
-def take_all(recorder: StretchRecorder) -> list[str]:
+def take_all(recorder: MeasurementWindowRecorder) -> list[str]:
     delivered: list[str] = []
     while due := recorder.due():
-        assert len(due) <= STRETCHES_PER_BEAT_MAX
+        assert len(due) <= WINDOWS_PER_BEAT_MAX
         recorder.mark_delivered([item.stretch_id for item in due])
         delivered += [item.stretch_id for item in due]
     return delivered
@@ -177,13 +177,13 @@ def take_all(recorder: StretchRecorder) -> list[str]:
 
 def test_what_was_not_delivered_is_due_again_and_the_oldest_leave_when_there_are_too_many() -> None:
     node = Node()
-    for number in range(STRETCHES_KEPT_MAX + 5):
+    for number in range(WINDOWS_KEPT_MAX + 5):
         node.look(tenant(f"job-{number}"))
         node.beat(3)
     node.look()
     assert node.recorder.due() == node.recorder.due()
     delivered = take_all(node.recorder)
-    assert len(delivered) == STRETCHES_KEPT_MAX
+    assert len(delivered) == WINDOWS_KEPT_MAX
     assert delivered[0] == f"{5:032x}"
 
 

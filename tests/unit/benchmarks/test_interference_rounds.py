@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.interference_rounds import REFERENCES, predict_held_out
-from tests.support.turn_taking_world import turn_taking_problem
+from tests.support.time_slicing_jobs import turn_taking_problem
 
 
 def test_observed_pairs_are_trained_on_and_not_tested() -> None:
-    problem = turn_taking_problem(jobs=8, families=4)
-    plain = predict_held_out(problem, "family", 0)
-    observed = predict_held_out(problem, "family", 0, shots=1)
+    learning_task = turn_taking_problem(jobs=8, families=4)
+    plain = predict_held_out(learning_task, "family", 0)
+    observed = predict_held_out(learning_task, "family", 0, shots=1)
     # Every job is new once; it runs beside one known job, and both directions are measured.
     assert len(plain.measured) - len(observed.measured) == 2 * 8
     assert set(REFERENCES) <= set(plain.values)

@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from benchmarks.papers.crowd_law import fit_law, judge_law
-from predictor_service.learning.problem import JobFacts, Problem
-from tests.support.turn_taking_world import turn_taking_problem
+from benchmarks.papers.multiway_colocation_law import fit_law, judge_law
+from predictor_service.learning.learning_task import JobFacts, LearningTask
+from tests.support.time_slicing_jobs import turn_taking_problem
 
 
 def test_both_branches_are_fitted_and_one_that_was_not_measured_goes_on() -> None:
@@ -19,7 +19,7 @@ def test_both_branches_are_fitted_and_one_that_was_not_measured_goes_on() -> Non
     assert (only_over.linear, only_over.quadratic) == pytest.approx((0.3, 0.3))
 
 
-def _world() -> Problem:
+def _world() -> LearningTask:
     """Jobs of 60 % that slow each other down by a third of their summed utilization squared, three of them too."""
     pairs = turn_taking_problem(jobs=3, noise=0.0)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.papers import elastic_causes, elastic_figures, elastic_runs
-from cotenant_simulator.truth.kinds import EVERY_DEVICE, Kind, Truth
+from cotenant_simulator.truth.kinds import EVERY_DEVICE, GroundTruth, Kind
 from cotenant_simulator.truth.trace import Trace, TraceJob
 from tests.support.shared_data import shared_data
 
@@ -88,7 +88,7 @@ def test_one_gpu_at_a_time_keeps_the_known_speeds_and_lies_between_them() -> Non
     trace = Trace(
         format="t",
         jobs=[TraceJob(submitted_at_ms=0, request=request)],
-        truth=Truth(kinds={("key", EVERY_DEVICE): kind}),
+        truth=GroundTruth(kinds={("key", EVERY_DEVICE): kind}),
     )
     changed = elastic_causes.one_by_one(trace)
     step_ms = changed.truth.kinds["key", EVERY_DEVICE].step_ms_by_gpus
@@ -107,7 +107,7 @@ def one_job_trace(*submitted_s: float) -> Trace:
     ]
     pairs = zip(submitted_s, requests, strict=True)
     jobs = [TraceJob(submitted_at_ms=round(1_000 * at_s), request=request) for at_s, request in pairs]
-    return Trace(format="t", jobs=jobs, truth=Truth(kinds={("key", EVERY_DEVICE): kind}))
+    return Trace(format="t", jobs=jobs, truth=GroundTruth(kinds={("key", EVERY_DEVICE): kind}))
 
 
 def test_the_least_makespan_is_the_last_job_s_or_that_of_all_work_together() -> None:

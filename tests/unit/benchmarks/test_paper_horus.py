@@ -18,11 +18,11 @@ def test_summed_crowds_leave_jobs_and_pairs_as_they_were() -> None:
     summed = with_summed_crowds(pairwise, FEW)
     assert summed.jobs == pairwise.jobs
     victim, other = (job.request.key for job in pairwise.jobs[:2])
-    beside = [truth.slowdown_beside_ratio(victim, [other], "gpu") for truth in (pairwise.truth, summed.truth)]
-    assert beside[0] == beside[1] > 0
-    totals = [truth.slowdown_beside_ratio(victim, [victim] * 3, "gpu") for truth in (pairwise.truth, summed.truth)]
+    co_located = [truth.colocated_slowdown_ratio(victim, [other], "gpu") for truth in (pairwise.truth, summed.truth)]
+    assert co_located[0] == co_located[1] > 0
+    totals = [truth.colocated_slowdown_ratio(victim, [victim] * 3, "gpu") for truth in (pairwise.truth, summed.truth)]
     utilization = 4 * float(victim.partition("/")[0])
-    assert totals[0] == pytest.approx(3 * pairwise.truth.slowdown_beside_ratio(victim, [victim], "gpu"))
+    assert totals[0] == pytest.approx(3 * pairwise.truth.colocated_slowdown_ratio(victim, [victim], "gpu"))
     assert totals[1] == pytest.approx(0.25 * utilization**2 if utilization > 1 else 0.25 * utilization)
 
 

@@ -30,7 +30,7 @@ def test_the_table_of_240_jobs_is_as_printed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("text", "learning_task"),
     [
         ('place = "Table 1"\nquantity = "q"\nunit = "h"\nvalues = { a = 1 }', "no paper"),
         ('paper = "p"\nquantity = "q"\nunit = "h"\nvalues = { a = 1 }', "no place"),
@@ -42,8 +42,8 @@ def test_the_table_of_240_jobs_is_as_printed() -> None:
         ('paper = "p"\nfigure = 1', "unknown 'figure'"),
     ],
 )
-def test_an_entry_without_a_meaning_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+def test_an_entry_without_a_meaning_is_refused(tmp_path: Path, text: str, learning_task: str) -> None:
     file = tmp_path / "targets.toml"
     file.write_text(f"[[target]]\n{text}\n", encoding="utf-8")
-    with pytest.raises(TargetError, match=problem):
+    with pytest.raises(TargetError, match=learning_task):
         read_targets(path=file)

@@ -11,15 +11,15 @@ import pytest
 
 from benchmarks.slowdown_composition import CHOSEN, LEARNED, WAYS, compare_compositions
 from predictor_service.features.slowdown_composition import COMPOSITIONS
-from predictor_service.features.turn_taking import compose_turns
-from predictor_service.learning.problem import FloatArray, JobFacts, Problem
-from tests.support.turn_taking_world import turn_taking_problem
+from predictor_service.features.time_slicing import compose_time_slices
+from predictor_service.learning.learning_task import FloatArray, JobFacts, LearningTask
+from tests.support.time_slicing_jobs import turn_taking_problem
 
 _WORLDS: dict[str, Callable[[FloatArray], float]] = {
     "sum": lambda pairs: float(pairs[0, 1:].sum()),
     "product": lambda pairs: float(np.prod(1.0 + pairs[0, 1:]) - 1.0),
     "worst": lambda pairs: float(pairs[0, 1:].max()),
-    "turns": lambda pairs: float(compose_turns(np.full(3, 0.6), pairs)[0]),
+    "turns": lambda pairs: float(compose_time_slices(np.full(3, 0.6), pairs)[0]),
 }
 
 
@@ -27,7 +27,7 @@ def _waiting(job: JobFacts) -> JobFacts:
     return dataclasses.replace(job, solo=dataclasses.replace(job.solo, utilization_ratio=0.6))
 
 
-def _with_crowds(way: str, jobs: int, crowds: int) -> Problem:
+def _with_crowds(way: str, jobs: int, crowds: int) -> LearningTask:
     pairs = turn_taking_problem(jobs=jobs, noise=0.0)
     pairs = dataclasses.replace(
         pairs,
@@ -37,13 +37,13 @@ def _with_crowds(way: str, jobs: int, crowds: int) -> Problem:
     facts = [pairs.jobs[jobs * place] for place in range(jobs)]
     matrix = pairs.measured.reshape(jobs, jobs)
     chosen = list(itertools.combinations(range(jobs), 3))[:crowds]
-    measured = [_WORLDS[way](matrix[np.ix_(crowd, crowd)]) for crowd in chosen]
+    measured = [_WORLDS[way](matrix[np.ix_(colocation, colocation)]) for colocation in chosen]
     return dataclasses.replace(
         pairs,
         measured=np.append(pairs.measured, measured),
         row_ids=(*pairs.row_ids, *(f"crowd{place}" for place in range(len(chosen)))),
-        jobs=(*pairs.jobs, *(facts[crowd[0]] for crowd in chosen)),
-        others=(*pairs.others, *((facts[crowd[1]], facts[crowd[2]]) for crowd in chosen)),
+        jobs=(*pairs.jobs, *(facts[colocation[0]] for colocation in chosen)),
+        others=(*pairs.others, *((facts[colocation[1]], facts[colocation[2]]) for colocation in chosen)),
     )
 
 
@@ -68,10 +68,10 @@ def test_the_choice_falls_on_the_way_of_the_world_by_other_crowds() -> None:
 
 
 def test_a_learned_number_has_not_seen_its_own_crowd() -> None:
-    problem = _with_crowds("sum", jobs=5, crowds=6)
-    wild = problem.measured.copy()
+    learning_task = _with_crowds("sum", jobs=5, crowds=6)
+    wild = learning_task.measured.copy()
     wild[-1] *= 1.8
-    figures = compare_compositions(dataclasses.replace(problem, measured=wild))
+    figures = compare_compositions(dataclasses.replace(learning_task, measured=wild))
     off = 0.8 / 1.8 * wild[-1] / 6
     # Five crowds say that the factor is 1; the sixth, which says 1.8, is answered by them and misses all of its excess.
     assert figures["sum, learned factor"]["mae"] == pytest.approx(off, rel=1e-3)  # type: ignore[index]

@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 
 from benchmarks.papers.summed_utilization import SummedUtilization
-from cotenant_simulator.truth.kinds import EVERY_DEVICE, Truth
+from cotenant_simulator.truth.kinds import EVERY_DEVICE, GroundTruth
 from tests.support.simulated_runs import ends_s, kind, run, trace_job, trace_of
 
 LAW = SummedUtilization(linear=0.25, quadratic=0.25)
@@ -22,11 +22,11 @@ def test_the_law_is_linear_up_to_all_of_a_gpu_and_quadratic_above() -> None:
 
 def test_a_pair_keeps_its_own_slowdown_and_a_crowd_follows_the_law() -> None:
     kinds = {("a", EVERY_DEVICE): kind(utilization_ratio=0.7)}
-    truth = Truth(kinds=kinds, slowdown_ratio=0.49, crowd=LAW)
-    assert truth.slowdown_beside_ratio("a", ["a"], "gpu") == 0.49
-    assert truth.slowdown_beside_ratio("a", ["a"] * 3, "gpu") == pytest.approx(0.25 * 2.8**2)
-    pairwise = Truth(kinds=kinds, slowdown_ratio=0.49)
-    assert pairwise.slowdown_beside_ratio("a", ["a"] * 3, "gpu") == pytest.approx(3 * 0.49)
+    truth = GroundTruth(kinds=kinds, slowdown_ratio=0.49, multiway_law=LAW)
+    assert truth.colocated_slowdown_ratio("a", ["a"], "gpu") == 0.49
+    assert truth.colocated_slowdown_ratio("a", ["a"] * 3, "gpu") == pytest.approx(0.25 * 2.8**2)
+    pairwise = GroundTruth(kinds=kinds, slowdown_ratio=0.49)
+    assert pairwise.colocated_slowdown_ratio("a", ["a"] * 3, "gpu") == pytest.approx(3 * 0.49)
 
 
 @pytest.mark.parametrize("utilization", [0.3, 0.5, 0.7, 0.95, 1.0])
@@ -41,7 +41,7 @@ def test_four_jobs_on_a_gpu_end_later_by_the_law_than_by_the_sum_of_pairs() -> N
     jobs = [trace_job(f"job-{number}", seconds=100) for number in range(4)]
     kinds = {"kind": kind(utilization_ratio=0.7, memory_bytes=1)}
     by_pairs = run(trace_of(*jobs, slowdown_ratio=0.49, kinds=kinds), policy="obp")
-    by_law = run(trace_of(*jobs, slowdown_ratio=0.49, kinds=kinds, crowd=LAW), policy="obp")
+    by_law = run(trace_of(*jobs, slowdown_ratio=0.49, kinds=kinds, multiway_law=LAW), policy="obp")
     assert max(ends_s(by_pairs).values()) == pytest.approx(247.0)
     assert max(ends_s(by_law).values()) == pytest.approx(296.0)
 
@@ -50,6 +50,6 @@ def test_a_crowd_that_fills_the_gpu_exactly_lies_on_the_line_in_every_order() ->
     """0.56 + 0.34 + 0.1 is 1, though their binary fractions are not in every order."""
     ratios = {"a": 0.56, "b": 0.34, "c": 0.1}
     kinds = {(key, EVERY_DEVICE): kind(utilization_ratio=ratio) for key, ratio in ratios.items()}
-    truth = Truth(kinds=kinds, crowd=SummedUtilization(linear=0.5, quadratic=5.0))
-    found = {truth.slowdown_beside_ratio(victim, others, "gpu") for victim, *others in permutations(ratios)}
+    truth = GroundTruth(kinds=kinds, multiway_law=SummedUtilization(linear=0.5, quadratic=5.0))
+    found = {truth.colocated_slowdown_ratio(victim, others, "gpu") for victim, *others in permutations(ratios)}
     assert found == {0.5}

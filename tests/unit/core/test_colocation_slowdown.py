@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from predictor_service.features.turn_taking import exceed_sum
+from predictor_service.features.time_slicing import exceed_sum
 from scheduler_service.core.capacity import Resident
 from scheduler_service.core.colocation_slowdown import (
     PlacementSlowdown,
@@ -64,14 +64,14 @@ def test_of_four_jobs_every_two_neighbours_count_by_themselves(seed: int) -> Non
 
 
 def test_the_sum_of_pairs_alone_does_not_let_a_third_job_in() -> None:
-    newcomer, *others = residents(3, limit_ratio=0.2)
+    incoming_job, *others = residents(3, limit_ratio=0.2)
     predictions = known([0.5, 0.5, 0.5], 0.099)
-    assert expected_slowdown(newcomer, others, gpu(), predictions).pairwise_sum_ratio == pytest.approx(0.198)
-    refusal = sharing_obstacle(newcomer, others, gpu(), predictions)
+    assert expected_slowdown(incoming_job, others, gpu(), predictions).pairwise_sum_ratio == pytest.approx(0.198)
+    refusal = sharing_obstacle(incoming_job, others, gpu(), predictions)
     assert refusal is not None
     assert refusal.code == "SLOWDOWN_TOO_HIGH"
     assert refusal.numbers["slowdown_ratio"] > 0.25
-    assert sharing_obstacle(newcomer, others[:1], gpu(), predictions) is None
+    assert sharing_obstacle(incoming_job, others[:1], gpu(), predictions) is None
 
 
 @pytest.mark.parametrize("seed", range(40))

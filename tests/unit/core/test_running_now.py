@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.running_now import ReportedJobs, RunningNow, continued
+from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs, ReportedJobs, extrapolated
 from tests.support.scheduling import job, running
 
 
@@ -21,14 +21,14 @@ from tests.support.scheduling import job, running
 )
 def test_steps_go_on_since_the_newest_report(changes: dict[str, object], steps_done: int) -> None:
     reported = running(job(steps_total=100), ["g0", "g1"], steps_done=5, accrued_at_ms=1_000, **changes)
-    now = continued(reported, 3_000)
+    now = extrapolated(reported, 3_000)
     assert (now.steps_done, now.attained_gpu_ms, now.accrued_at_ms) == (steps_done, 4_000, 3_000)
-    assert continued(now, 3_000) is now
+    assert extrapolated(now, 3_000) is now
 
 
 def test_a_view_of_running_jobs_keeps_their_order_and_names() -> None:
     reported = {name: running(job(name), ["g0"]) for name in ("b", "a")}
-    now = RunningNow(reported, 10)
+    now = ExtrapolatedJobs(reported, 10)
     assert list(now) == ["b", "a"]
     assert "a" in now
     assert "c" not in now

@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 
 from predictor_service.evaluation.baselines import BASELINES
-from predictor_service.evaluation.leaks import remove_leaks
-from predictor_service.learning.problem import Problem
-from predictor_service.learning.problem_reader import read_problem
+from predictor_service.evaluation.target_leakage import remove_leaks
+from predictor_service.learning.learning_task import LearningTask
+from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles
 from predictor_service.learning.raw_columns import learn_columns
 from tests.support.invented_profiles import DEVICE, pair_row, pair_rows, solo_row, solo_rows
 
 
-def problem_of(target: str = "memory", **changes: object) -> Problem:
+def problem_of(target: str = "memory", **changes: object) -> LearningTask:
     profiles = MeasuredProfiles(name="invented", solo=tuple(solo_rows(**changes)), pairs=())  # type: ignore[arg-type]
-    return read_problem(profiles, target, DEVICE).problem
+    return read_learning_task(profiles, target, DEVICE).learning_task
 
 
-def pairs_problem() -> Problem:
+def pairs_problem() -> LearningTask:
     """Slowdowns that are exactly victim effect times other effect on the shared time."""
     jobs = [solo_row(job_key=str(place), architecture=f"a{place}") for place in range(8)]
     pairs = [
@@ -28,16 +28,18 @@ def pairs_problem() -> Problem:
         for victim in range(8)
         for other in range(8)
     ]
-    return read_problem(MeasuredProfiles(name="x", solo=tuple(jobs), pairs=tuple(pairs)), "slowdown", DEVICE).problem
+    return read_learning_task(
+        MeasuredProfiles(name="x", solo=tuple(jobs), pairs=tuple(pairs)), "slowdown", DEVICE
+    ).learning_task
 
 
-def split(problem: Problem) -> tuple[Problem, Problem]:
-    rows = np.random.default_rng(0).permutation(len(problem))
-    return problem.subset(rows[len(rows) // 4 :]), problem.subset(rows[: len(rows) // 4])
+def split(learning_task: LearningTask) -> tuple[LearningTask, LearningTask]:
+    rows = np.random.default_rng(0).permutation(len(learning_task))
+    return learning_task.subset(rows[len(rows) // 4 :]), learning_task.subset(rows[: len(rows) // 4])
 
 
-def error(name: str, problem: Problem) -> float | None:
-    train, test = split(problem)
+def error(name: str, learning_task: LearningTask) -> float | None:
+    train, test = split(learning_task)
     values = BASELINES[name](train, test, "random_pair", 0)
     return None if values is None else float(np.abs(values - test.measured).mean())
 
@@ -49,8 +51,8 @@ def test_the_mean_is_that_of_the_training_rows() -> None:
 
 
 def test_the_additive_table_recovers_slowdowns_that_are_additive() -> None:
-    problem = pairs_problem()
-    additive, mean = error("additive", problem), error("mean", problem)
+    learning_task = pairs_problem()
+    additive, mean = error("additive", learning_task), error("mean", learning_task)
     assert additive is not None
     assert mean is not None
     assert additive < 0.25 * mean
@@ -64,20 +66,22 @@ def test_the_roofline_answers_only_where_every_row_has_its_figures() -> None:
 
 
 def test_gradient_boosting_learns_from_what_the_set_publishes_alone() -> None:
-    problem = problem_of(extra_features={"graph.answer": 1.0})
-    boosted, mean = error("gradient_boosting", problem), error("mean", problem)
+    learning_task = problem_of(extra_features={"graph.answer": 1.0})
+    boosted, mean = error("gradient_boosting", learning_task), error("mean", learning_task)
     assert boosted is not None
     assert mean is not None
     assert boosted < 0.5 * mean
-    assert not any(name.startswith("graph.") for name in learn_columns(problem, "job", with_graph=False).names)
+    assert not any(name.startswith("graph.") for name in learn_columns(learning_task, "job", with_graph=False).names)
 
 
 def test_a_label_that_only_names_the_held_out_group_is_no_column() -> None:
     rows = solo_rows()
     named = [dataclasses.replace(row, features_json=json.dumps({"set.model": row.architecture})) for row in rows]
-    problem = read_problem(MeasuredProfiles(name="x", solo=tuple(named), pairs=()), "memory", DEVICE).problem
-    unseen = learn_columns(problem, "architecture", with_graph=True).names
-    seen = learn_columns(problem, "random_pair", with_graph=True).names
+    learning_task = read_learning_task(
+        MeasuredProfiles(name="x", solo=tuple(named), pairs=()), "memory", DEVICE
+    ).learning_task
+    unseen = learn_columns(learning_task, "architecture", with_graph=True).names
+    seen = learn_columns(learning_task, "random_pair", with_graph=True).names
     assert not any(name.startswith("model=") for name in unseen)
     assert any(name.startswith("model=") for name in seen)
     assert not any("key-" in name for name in seen), "a job's key is no feature"
@@ -91,24 +95,26 @@ def test_a_published_column_that_is_the_answer_in_another_unit_is_taken_out() ->
         for row in solo_rows()
         if row.memory_peak_bytes is not None
     ]
-    problem = read_problem(MeasuredProfiles(name="x", solo=tuple(rows), pairs=()), "memory", DEVICE).problem
-    cleaned, leaks = remove_leaks(problem)
+    learning_task = read_learning_task(
+        MeasuredProfiles(name="x", solo=tuple(rows), pairs=()), "memory", DEVICE
+    ).learning_task
+    cleaned, leaks = remove_leaks(learning_task)
     assert leaks == ("mib",)
     assert all(set(job.raw) == {"batch"} for job in cleaned.jobs)
 
 
 def test_honest_columns_stay() -> None:
-    problem = problem_of()
-    cleaned, leaks = remove_leaks(problem)
+    learning_task = problem_of()
+    cleaned, leaks = remove_leaks(learning_task)
     assert leaks == ()
-    assert cleaned is problem
+    assert cleaned is learning_task
 
 
 def test_pairs_of_published_jobs_can_be_learned() -> None:
     solo = solo_rows()[3::5]
     profiles = MeasuredProfiles(name="x", solo=tuple(solo), pairs=tuple(pair_rows(solo)))
-    problem = read_problem(profiles, "slowdown", DEVICE).problem
-    boosted, mean = error("gradient_boosting", problem), error("mean", problem)
+    learning_task = read_learning_task(profiles, "slowdown", DEVICE).learning_task
+    boosted, mean = error("gradient_boosting", learning_task), error("mean", learning_task)
     assert boosted is not None
     assert mean is not None
     assert boosted < 0.4 * mean

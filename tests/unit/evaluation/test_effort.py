@@ -13,12 +13,12 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from cotenant.profile_schema import SoloRow
 from predictor_service.errors import TrainingDataError
 from predictor_service.evaluation import evaluator
-from predictor_service.evaluation.effort import Effort
+from predictor_service.evaluation.evaluation_limits import EvaluationLimits
 from predictor_service.evaluation.evaluator import EvaluationQuestion, evaluate
 from predictor_service.evaluation.report import Evaluation, as_json
 from predictor_service.evaluation.scoring import plan_rounds, predict_rounds
-from predictor_service.learning.problem import TARGETS, Problem
-from predictor_service.learning.problem_reader import read_problem
+from predictor_service.learning.learning_task import TARGETS, LearningTask
+from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles
 from tests.support.invented_profiles import DEVICE, pair_row, solo_row, solo_rows, write_profiles
 from tests.support.plain_method import FittedPlainMethod, PlainMethod
@@ -42,7 +42,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick")
 def test_rows_beyond_the_limit_are_drawn_evenly_and_counted(tmp_path: Path) -> None:
     folder = write_profiles(tmp_path / "set", solo_rows())
-    first, second = (ask(folder, [], effort=Effort(rows_max=30), seed=1) for _ in range(2))
+    first, second = (ask(folder, [], limits=EvaluationLimits(rows_max=30), seed=1) for _ in range(2))
     assert first.rows == 30
     assert first.groups > 3
     assert json.loads(as_json(first))["excluded"] == {"beyond --rows-max 30, drawn evenly by the seed": 42}
@@ -56,9 +56,9 @@ def test_one_thread_computes_while_a_set_is_scored(
     threads: list[int] = []
 
     class Watched(PlainMethod):
-        def fit(self, problem: Problem, seed: int) -> FittedPlainMethod:
+        def fit(self, learning_task: LearningTask, seed: int) -> FittedPlainMethod:
             threads.extend(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
-            return super().fit(problem, seed)
+            return super().fit(learning_task, seed)
 
     def watched(level: str) -> PlainMethod:
         return Watched(level, candidate_names=("mean", "ridge"))
@@ -75,9 +75,9 @@ def test_one_thread_computes_while_a_set_is_scored(
 
 def test_few_rows_stay_as_they_are() -> None:
     profiles = MeasuredProfiles(name="x", solo=tuple(solo_rows(architectures=1)), pairs=())
-    problem = read_problem(profiles, "memory", DEVICE).problem
+    learning_task = read_learning_task(profiles, "memory", DEVICE).learning_task
     excluded = Counter[str]()
-    assert Effort().thin(problem, 0, excluded) is problem
+    assert EvaluationLimits().thin(learning_task, 0, excluded) is learning_task
     assert not excluded
 
 
@@ -86,7 +86,9 @@ def test_rows_to_learn_from_have_the_same_limit(tmp_path: Path) -> None:
     train = write_profiles(tmp_path / "train", solo_rows(families=("ant", "bee", "cat")))
     test = write_profiles(tmp_path / "test", solo_rows(seed=1, families=("dog",)))
     told: list[str] = []
-    question = EvaluationQuestion(target="memory", fold_rule="none", train=train, test=test, effort=Effort(rows_max=20))
+    question = EvaluationQuestion(
+        target="memory", fold_rule="none", train=train, test=test, limits=EvaluationLimits(rows_max=20)
+    )
     scored = evaluate(question, told.append)
     assert scored.rows == 12
     assert any("not learned from: 16 rows" in line for line in told)
@@ -94,8 +96,8 @@ def test_rows_to_learn_from_have_the_same_limit(tmp_path: Path) -> None:
 
 def test_what_is_out_of_time_is_counted_and_never_averaged_in() -> None:
     profiles = MeasuredProfiles(name="x", solo=tuple(solo_rows(architectures=1)), pairs=())
-    problem = read_problem(profiles, "memory", DEVICE).problem
-    rounds = plan_rounds(problem, "family", 6, 0)
+    learning_task = read_learning_task(profiles, "memory", DEVICE).learning_task
+    rounds = plan_rounds(learning_task, "family", 6, 0)
     told: list[str] = []
     predictions = predict_rounds(rounds, quick_method("family"), "family", 0, told.append, lambda: True)
     assert set(predictions.rows.tolist()) == set(rounds[0].rows.tolist())
@@ -106,7 +108,7 @@ def test_what_is_out_of_time_is_counted_and_never_averaged_in() -> None:
 @pytest.mark.usefixtures("quick")
 def test_a_time_limit_that_is_over_still_gives_a_report_of_the_first_split(tmp_path: Path) -> None:
     folder = write_profiles(tmp_path / "set", solo_rows())
-    scored = ask(folder, [], effort=Effort(time_limit_s=0))
+    scored = ask(folder, [], limits=EvaluationLimits(time_limit_s=0))
     assert scored.groups == 1
     assert scored.rows == 12
     assert scored.excluded == {"not predicted within --time-limit-s 0": 60}

@@ -14,8 +14,8 @@ from predictor_service.evaluation import evaluator
 from predictor_service.evaluation.evaluator import EvaluationQuestion, evaluate
 from predictor_service.evaluation.report import Evaluation, as_json, as_table
 from predictor_service.evaluation.scoring import plan_rounds, predict_rounds
-from predictor_service.learning.problem import TARGETS, Forecast, Problem
-from predictor_service.learning.problem_reader import read_problem
+from predictor_service.learning.learning_task import TARGETS, Forecast, LearningTask
+from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles
 from tests.support.invented_profiles import DEVICE, FAMILIES, pair_rows, solo_row, solo_rows, write_profiles
 from tests.support.measured_dataset import write_dataset
@@ -109,13 +109,13 @@ def test_a_method_chooses_for_what_the_rows_to_predict_really_lack(tmp_path: Pat
     assert any(f"by {unseen}:" in line for line in told)
 
 
-def problem_of(rows: list[SoloRow], target: str = "memory") -> Problem:
-    return read_problem(MeasuredProfiles(name="x", solo=tuple(rows), pairs=()), target, DEVICE).problem
+def problem_of(rows: list[SoloRow], target: str = "memory") -> LearningTask:
+    return read_learning_task(MeasuredProfiles(name="x", solo=tuple(rows), pairs=()), target, DEVICE).learning_task
 
 
-def mae(problem: Problem, level: str, seed: int = 0) -> float:
-    predictions = predict_rounds(plan_rounds(problem, level, 5, seed), quick_method(level), level, seed, quiet)
-    return float(np.abs(predictions.forecast.value - problem.measured[predictions.rows]).mean())
+def mae(learning_task: LearningTask, level: str, seed: int = 0) -> float:
+    predictions = predict_rounds(plan_rounds(learning_task, level, 5, seed), quick_method(level), level, seed, quiet)
+    return float(np.abs(predictions.forecast.value - learning_task.measured[predictions.rows]).mean())
 
 
 def test_renaming_jobs_and_runs_changes_no_prediction() -> None:
@@ -130,12 +130,12 @@ def test_renaming_jobs_and_runs_changes_no_prediction() -> None:
 
 def test_without_anything_to_learn_no_method_beats_the_mean() -> None:
     """Measured values dealt out at random: whoever still predicts them has seen them."""
-    problem = problem_of(solo_rows(architectures=3))
-    shuffled = np.random.default_rng(3).permutation(problem.measured)
-    mixed = dataclasses.replace(problem, measured=shuffled)
+    learning_task = problem_of(solo_rows(architectures=3))
+    shuffled = np.random.default_rng(3).permutation(learning_task.measured)
+    mixed = dataclasses.replace(learning_task, measured=shuffled)
     mean_error = float(np.abs(shuffled - shuffled.mean()).mean())
     assert mae(mixed, "architecture") > 0.85 * mean_error
-    assert mae(problem, "architecture") < 0.5 * mean_error
+    assert mae(learning_task, "architecture") < 0.5 * mean_error
 
 
 def test_shuffled_groups_flatter_and_true_groups_do_not() -> None:
@@ -146,15 +146,16 @@ def test_shuffled_groups_flatter_and_true_groups_do_not() -> None:
         dataclasses.replace(row, memory_peak_bytes=int(1e9 * np.exp(hidden[row.architecture])))
         for row in solo_rows(architectures=4)
     ]
-    problem = problem_of(rows)
-    names = random.permutation([job.architecture for job in problem.jobs])
+    learning_task = problem_of(rows)
+    names = random.permutation([job.architecture for job in learning_task.jobs])
     shuffled = dataclasses.replace(
-        problem,
+        learning_task,
         jobs=tuple(
-            dataclasses.replace(job, architecture=str(name)) for job, name in zip(problem.jobs, names, strict=True)
+            dataclasses.replace(job, architecture=str(name))
+            for job, name in zip(learning_task.jobs, names, strict=True)
         ),
     )
-    assert mae(problem, "architecture") > 1.25 * mae(shuffled, "architecture")
+    assert mae(learning_task, "architecture") > 1.25 * mae(shuffled, "architecture")
 
 
 class _Peeking:
@@ -164,11 +165,11 @@ class _Peeking:
     selected = "peeking"
     candidates = ()
 
-    def fit(self, problem: Problem, seed: int) -> "_Peeking":
+    def fit(self, learning_task: LearningTask, seed: int) -> "_Peeking":
         return self
 
-    def predict(self, problem: Problem) -> Forecast:
-        values = problem.measured
+    def predict(self, learning_task: LearningTask) -> Forecast:
+        values = learning_task.measured
         return Forecast(value=values, lower_90=values, upper_90=values, upper_99=values, in_domain=values > 0)
 
 
@@ -179,7 +180,7 @@ def test_a_method_is_never_shown_what_was_measured_of_a_test_row() -> None:
 
 
 class _Broken(PlainMethod):
-    def fit(self, problem: Problem, seed: int) -> FittedPlainMethod:
+    def fit(self, learning_task: LearningTask, seed: int) -> FittedPlainMethod:
         raise ValueError("singular matrix")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from predictor_service.evaluation.metrics import METRICS, measure_forecast, measure_points
 from predictor_service.evaluation.resampling import bootstrap, bootstrap_ratios, divide_metrics
-from predictor_service.learning.problem import Forecast
+from predictor_service.learning.learning_task import Forecast
 
 
 def forecast(value: list[float], half_width: float, upper_99: list[float]) -> Forecast:

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor_service.errors import TrainingDataError
+from predictor_service.evaluation.duplicate_architectures import FIGURES_MIN
 from predictor_service.evaluation.scoring import plan_rounds
 from predictor_service.evaluation.splits import hold_out
-from predictor_service.evaluation.twins import FIGURES_MIN
-from predictor_service.learning.problem import Problem
-from predictor_service.learning.problem_reader import read_problem
+from predictor_service.learning.learning_task import LearningTask
+from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles
 from tests.support.invented_profiles import DEVICE, solo_row
 
@@ -51,7 +51,7 @@ def test_rows_that_cannot_be_split_are_refused_with_a_remedy(groups: list[frozen
     assert "--fold" in refusal.value.remedy
 
 
-def zoo(**graph_of: int) -> Problem:
+def zoo(**graph_of: int) -> LearningTask:
     """Models by name, each with the graph of this number, at two batches."""
     rows = [
         solo_row(
@@ -63,7 +63,7 @@ def zoo(**graph_of: int) -> Problem:
         for name, number in graph_of.items()
         for batch in (8, 16)
     ]  # fmt: skip
-    return read_problem(MeasuredProfiles(name="x", solo=tuple(rows), pairs=()), "memory", DEVICE).problem
+    return read_learning_task(MeasuredProfiles(name="x", solo=tuple(rows), pairs=()), "memory", DEVICE).learning_task
 
 
 @pytest.mark.parametrize("level", ["architecture", "family"])
@@ -81,9 +81,9 @@ def test_a_graph_may_be_learned_from_at_another_batch_where_jobs_are_held_out() 
 
 
 def test_few_equal_figures_make_no_twins() -> None:
-    problem = zoo(deit=1, vit=1)
-    few = tuple(dataclasses.replace(job, graph={"depth_per_sample": 1.0}) for job in problem.jobs)
-    parts = plan_rounds(dataclasses.replace(problem, jobs=few), "family", 2, 0)
+    learning_task = zoo(deit=1, vit=1)
+    few = tuple(dataclasses.replace(job, graph={"depth_per_sample": 1.0}) for job in learning_task.jobs)
+    parts = plan_rounds(dataclasses.replace(learning_task, jobs=few), "family", 2, 0)
     assert [len(part.train or ()) for part in parts] == [2, 2]
 
 

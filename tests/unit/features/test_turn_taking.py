@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 
 from predictor_service.features.pair_features import SoloFigures, fair_share_slowdowns
-from predictor_service.features.turn_taking import CROWD_MAX, compose_turns, exceed_sum, take_fair_turns
+from predictor_service.features.time_slicing import (
+    COLOCATED_JOBS_MAX,
+    compose_time_slices,
+    exceed_sum,
+    slow_by_fair_time_slices,
+)
 
 
 def test_two_jobs_suffer_as_the_pair_model_anchors_them() -> None:
@@ -19,29 +24,29 @@ def test_two_jobs_suffer_as_the_pair_model_anchors_them() -> None:
         utilization_ratio=shares, step_ms=np.ones(2), memory_bytes=np.ones(2), input_wait_ratio=np.zeros(2)
     )
     anchor = fair_share_slowdowns(figures, np.array([0, 1]), np.array([1, 0]))
-    assert take_fair_turns(shares) == pytest.approx(anchor)
+    assert slow_by_fair_time_slices(shares) == pytest.approx(anchor)
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3, 5])
 def test_jobs_that_compute_all_the_time_get_one_share_each(jobs: int) -> None:
-    assert take_fair_turns(np.ones(jobs)) == pytest.approx(np.full(jobs, jobs - 1.0))
+    assert slow_by_fair_time_slices(np.ones(jobs)) == pytest.approx(np.full(jobs, jobs - 1.0))
 
 
 def test_measured_pairs_of_jobs_that_compute_all_the_time_add_up() -> None:
     slowdowns = np.array([[0.0, 1.2, 0.9], [1.1, 0.0, 1.3], [0.8, 1.4, 0.0]])
-    assert compose_turns(np.ones(3), slowdowns) == pytest.approx(slowdowns.sum(axis=1))
+    assert compose_time_slices(np.ones(3), slowdowns) == pytest.approx(slowdowns.sum(axis=1))
 
 
 def test_a_crowd_of_jobs_that_wait_suffers_more_than_the_sum_of_its_pairs_and_less_than_full_shares() -> None:
     shares = np.array([0.5, 0.5, 0.5])
-    slowdown = take_fair_turns(shares)[0]
+    slowdown = slow_by_fair_time_slices(shares)[0]
     assert 2 * 0.25 < slowdown < 2 * 0.5
 
 
 def test_fair_turns_are_those_of_a_simulated_queue() -> None:
     shares = (0.4, 0.7, 0.9)
     measured = _simulate(shares, cycles=40_000, seed=1)
-    assert take_fair_turns(np.array(shares)) == pytest.approx(measured, rel=0.05)
+    assert slow_by_fair_time_slices(np.array(shares)) == pytest.approx(measured, rel=0.05)
 
 
 def test_nothing_exceeds_the_sum_for_two_jobs_nor_for_jobs_that_compute_all_the_time() -> None:
@@ -55,7 +60,7 @@ def test_turns_of_jobs_that_wait_exceed_the_sum_of_their_pairs() -> None:
 
 def test_more_jobs_than_can_be_computed_are_refused() -> None:
     with pytest.raises(ValueError, match="at most"):
-        take_fair_turns(np.ones(CROWD_MAX + 1))
+        slow_by_fair_time_slices(np.ones(COLOCATED_JOBS_MAX + 1))
 
 
 def _simulate(shares: tuple[float, ...], cycles: int, seed: int) -> list[float]:

@@ -7,11 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from predictor_service.learning.analytical_estimate import fit_analytical_model
 from predictor_service.learning.busy_share import PARTS, fit_shares, read_shares, share_parts
-from predictor_service.learning.problem import FloatArray
+from predictor_service.learning.learning_task import FloatArray
 from predictor_service.learning.solo_columns import at_batches
-from predictor_service.learning.solo_physics import fit_physics
-from tests.support.solo_problems import utilization_problem
+from tests.support.solo_learning_tasks import utilization_problem
 
 TRUE = np.array([2.0, 1.5, 1.0, 0.3, 0.0, 3.0, 0.5, 2.0, 1.0, 0.95, 1.0])
 
@@ -64,12 +64,14 @@ def test_without_a_graph_or_a_known_device_there_are_no_parts() -> None:
 
 
 def test_rows_without_facts_are_answered_typically_beside_rows_with_them() -> None:
-    problem = at_batches(utilization_problem(architectures=20))
+    learning_task = at_batches(utilization_problem(architectures=20))
     facts = {"saved_for_backward_bytes": 1e7, "nodes": 10.0, "input_bytes": 1e6}
-    jobs = [dataclasses.replace(job, graph={**job.graph, **facts}) for job in problem.jobs]
+    jobs = [dataclasses.replace(job, graph={**job.graph, **facts}) for job in learning_task.jobs]
     jobs[3] = dataclasses.replace(jobs[3], graph={})
-    physics = fit_physics(dataclasses.replace(problem, jobs=tuple(jobs)))
-    anchor = physics.anchor(dataclasses.replace(problem, jobs=tuple(jobs)))
-    assert anchor[3] == pytest.approx(physics.typical)
-    assert np.abs(np.delete(anchor - problem.measured, 3)).mean() < 0.1
-    assert physics.decode(physics.encode(problem.measured, anchor), anchor) == pytest.approx(problem.measured)
+    analytical_model = fit_analytical_model(dataclasses.replace(learning_task, jobs=tuple(jobs)))
+    analytical_estimate = analytical_model.analytical_estimate(dataclasses.replace(learning_task, jobs=tuple(jobs)))
+    assert analytical_estimate[3] == pytest.approx(analytical_model.typical)
+    assert np.abs(np.delete(analytical_estimate - learning_task.measured, 3)).mean() < 0.1
+    assert analytical_model.decode(
+        analytical_model.encode(learning_task.measured, analytical_estimate), analytical_estimate
+    ) == pytest.approx(learning_task.measured)

@@ -7,57 +7,57 @@ import dataclasses
 import numpy as np
 
 from predictor_service.learning.failed_runs import find_failed_runs
-from predictor_service.learning.problem import BoolArray, Problem
+from predictor_service.learning.learning_task import BoolArray, LearningTask
 from predictor_service.learning.solo_columns import at_batches
 from predictor_service.learning.solo_method import SoloMethod
-from tests.support.solo_problems import GIBIBYTE, memory_problem, utilization_problem, without_graphs
+from tests.support.solo_learning_tasks import GIBIBYTE, memory_problem, utilization_problem, without_graphs
 
 
-def broken(problem: Problem, every: int) -> tuple[Problem, BoolArray]:
+def broken(learning_task: LearningTask, every: int) -> tuple[LearningTask, BoolArray]:
     """The same rows; every n-th architecture never got past its weights, whatever the batch."""
-    fails = np.array([int(job.architecture.removeprefix("net")) % every == 0 for job in problem.jobs])
-    ended = np.array([1.5 * GIBIBYTE + 16 * job.graph["parameters"] for job in problem.jobs])
-    return dataclasses.replace(problem, measured=np.where(fails, ended, problem.measured)), fails
+    fails = np.array([int(job.architecture.removeprefix("net")) % every == 0 for job in learning_task.jobs])
+    ended = np.array([1.5 * GIBIBYTE + 16 * job.graph["parameters"] for job in learning_task.jobs])
+    return dataclasses.replace(learning_task, measured=np.where(fails, ended, learning_task.measured)), fails
 
 
 def test_a_run_that_held_less_than_its_weights_and_what_backward_needs_has_failed() -> None:
-    problem, fails = broken(memory_problem(size=3.0), every=4)
-    found = find_failed_runs(at_batches(problem))
-    large = np.array([job.batch == 128 for job in problem.jobs])
+    learning_task, fails = broken(memory_problem(size=3.0), every=4)
+    found = find_failed_runs(at_batches(learning_task))
+    large = np.array([job.batch == 128 for job in learning_task.jobs])
     assert found[fails & large].all()
     assert not found[~fails].any()
 
 
 def test_runs_that_held_the_same_at_another_batch_failed_at_the_same_place() -> None:
-    problem, fails = broken(memory_problem(size=3.0), every=4)
-    small = np.array([job.batch == 8 for job in problem.jobs])
-    alone = problem.subset(np.flatnonzero(fails & small))
+    learning_task, fails = broken(memory_problem(size=3.0), every=4)
+    small = np.array([job.batch == 8 for job in learning_task.jobs])
+    alone = learning_task.subset(np.flatnonzero(fails & small))
     assert not find_failed_runs(at_batches(alone)).all()
-    assert find_failed_runs(at_batches(problem))[fails & small].all()
+    assert find_failed_runs(at_batches(learning_task))[fails & small].all()
 
 
 def test_only_memory_of_training_jobs_with_a_graph_is_doubted() -> None:
-    problem, _ = broken(memory_problem(), every=4)
-    serving = [dataclasses.replace(job, labels={"mode": "infer"}) for job in problem.jobs]
-    assert find_failed_runs(at_batches(problem)).any()
-    assert not find_failed_runs(at_batches(dataclasses.replace(problem, jobs=tuple(serving)))).any()
-    assert not find_failed_runs(without_graphs(problem, every=1)).any()
+    learning_task, _ = broken(memory_problem(), every=4)
+    serving = [dataclasses.replace(job, labels={"mode": "infer"}) for job in learning_task.jobs]
+    assert find_failed_runs(at_batches(learning_task)).any()
+    assert not find_failed_runs(at_batches(dataclasses.replace(learning_task, jobs=tuple(serving)))).any()
+    assert not find_failed_runs(without_graphs(learning_task, every=1)).any()
     assert not find_failed_runs(at_batches(utilization_problem())).any()
 
 
 def test_failed_runs_teach_the_value_and_not_the_bound() -> None:
     sound, unseen = memory_problem(size=3.0), memory_problem(seed=1, size=3.0)
-    problem, fails = broken(sound, every=4)
-    fitted = SoloMethod("architecture").fit(problem, seed=0)
-    kept = SoloMethod("architecture").fit(problem.subset(np.flatnonzero(~fails)), seed=0)
+    learning_task, fails = broken(sound, every=4)
+    fitted = SoloMethod("architecture").fit(learning_task, seed=0)
+    kept = SoloMethod("architecture").fit(learning_task.subset(np.flatnonzero(~fails)), seed=0)
     first, second = (each.sound.answer(at_batches(unseen), each.promise) for each in (fitted, kept))
     assert np.array_equal(first, second)
     assert not np.array_equal(fitted.predict(unseen).value, kept.predict(unseen).value)
 
 
 def test_no_bound_promises_that_a_device_holds_more_than_it_has() -> None:
-    problem = memory_problem(seed=3)
-    fitted = SoloMethod("architecture").fit(problem, seed=0)
+    learning_task = memory_problem(seed=3)
+    fitted = SoloMethod("architecture").fit(learning_task, seed=0)
     capacity = 40.0 * GIBIBYTE
     larger = memory_problem(seed=3, size=2.0)
     forecast, promise = fitted.predict(larger), fitted.sound.answer(at_batches(larger), fitted.promise)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from predictor_service.evaluation.scoring import plan_rounds, predict_rounds
+from predictor_service.learning.learning_task import TARGETS, JobFacts, LearningTask
 from predictor_service.learning.method_table import METHODS
 from predictor_service.learning.missing_graphs import WithAndWithoutGraphs, find_missing_graphs, strip_graphs
-from predictor_service.learning.problem import TARGETS, JobFacts, Problem
 from tests.support.plain_method import PlainMethod
-from tests.support.solo_problems import memory_problem, without_graphs
-from tests.support.turn_taking_world import turn_taking_problem
+from tests.support.solo_learning_tasks import memory_problem, without_graphs
+from tests.support.time_slicing_jobs import turn_taking_problem
 
 _BOUNDS: Final = ("value", "lower_90", "upper_90", "upper_99")
 _QUICK: Final = PlainMethod("architecture", candidate_names=("mean", "ridge"))
@@ -22,7 +22,7 @@ _SAFE: Final = WithAndWithoutGraphs(_QUICK)
 
 
 @pytest.fixture(scope="module")
-def holed() -> Problem:
+def holed() -> LearningTask:
     return without_graphs(memory_problem(architectures=12), every=5)
 
 
@@ -31,7 +31,7 @@ def test_every_target_is_learned_with_and_without_graphs(target: str) -> None:
     assert isinstance(METHODS[target]("family"), WithAndWithoutGraphs)
 
 
-def test_a_row_without_a_graph_is_answered_as_if_nobody_had_one(holed: Problem) -> None:
+def test_a_row_without_a_graph_is_answered_as_if_nobody_had_one(holed: LearningTask) -> None:
     forecast, plain = (method.fit(holed, seed=0).predict(holed) for method in (_SAFE, _QUICK))
     bare = _QUICK.fit(strip_graphs(holed), seed=0).predict(strip_graphs(holed))
     lacks = find_missing_graphs(holed)
@@ -46,18 +46,18 @@ def test_a_row_without_a_graph_is_answered_as_if_nobody_had_one(holed: Problem) 
 
 
 def test_a_row_without_a_graph_is_answered_where_every_training_row_has_one() -> None:
-    problem = memory_problem(architectures=8)
-    asked = strip_graphs(problem.subset(range(6)))
-    fitted = _SAFE.fit(problem, seed=0)
-    bare = _QUICK.fit(strip_graphs(problem), seed=0)
+    learning_task = memory_problem(architectures=8)
+    asked = strip_graphs(learning_task.subset(range(6)))
+    fitted = _SAFE.fit(learning_task, seed=0)
+    bare = _QUICK.fit(strip_graphs(learning_task), seed=0)
     assert np.array_equal(fitted.predict(asked).value, bare.predict(asked).value)
     assert not fitted.predict(asked).in_domain.any()
     assert fitted.predict_each(asked).keys() == {candidate.name for candidate in fitted.candidates}
 
 
 def test_where_no_training_row_has_a_graph_rows_are_told_by_what_they_know() -> None:
-    problem = strip_graphs(memory_problem(architectures=8))
-    forecast, bare = (method.fit(problem, seed=0).predict(problem) for method in (_SAFE, _QUICK))
+    learning_task = strip_graphs(memory_problem(architectures=8))
+    forecast, bare = (method.fit(learning_task, seed=0).predict(learning_task) for method in (_SAFE, _QUICK))
     assert np.array_equal(forecast.value, bare.value)
     assert np.array_equal(forecast.in_domain, bare.in_domain)
     assert forecast.in_domain.any()
@@ -70,16 +70,16 @@ def test_a_slowdown_with_a_job_without_a_graph_is_out_of_domain() -> None:
         return dataclasses.replace(job, graph={"macs": float(job.batch)} if job.job_key != "job003" else {})
 
     jobs, others = tuple(drawn(job) for job in made.jobs), tuple((drawn(other),) for (other,) in made.others)
-    problem = dataclasses.replace(made, jobs=jobs, others=others)
+    learning_task = dataclasses.replace(made, jobs=jobs, others=others)
     method = WithAndWithoutGraphs(PlainMethod("random_pair", candidate_names=("mean", "ridge")))
-    forecast = method.fit(problem, seed=0).predict(problem)
-    lacks = find_missing_graphs(problem)
+    forecast = method.fit(learning_task, seed=0).predict(learning_task)
+    lacks = find_missing_graphs(learning_task)
     assert lacks.sum() == 11
     assert not forecast.in_domain[lacks].any()
     assert forecast.in_domain[~lacks].any()
 
 
-def test_the_scored_table_has_every_candidate_on_every_row(holed: Problem) -> None:
+def test_the_scored_table_has_every_candidate_on_every_row(holed: LearningTask) -> None:
     rounds = plan_rounds(holed, "architecture", 3, 0)
     scored = predict_rounds(rounds, _SAFE, "architecture", 0, lambda line: None)
     assert sorted(scored.rows) == list(range(len(holed)))
@@ -87,8 +87,8 @@ def test_the_scored_table_has_every_candidate_on_every_row(holed: Problem) -> No
 
 
 def test_the_method_for_jobs_alone_never_calls_a_row_without_its_graph_familiar() -> None:
-    problem = without_graphs(memory_problem(architectures=4), every=5)
-    asked = problem.subset(np.flatnonzero(find_missing_graphs(problem)))
-    forecast = METHODS["memory"]("architecture").fit(problem, seed=0).predict(asked)
+    learning_task = without_graphs(memory_problem(architectures=4), every=5)
+    asked = learning_task.subset(np.flatnonzero(find_missing_graphs(learning_task)))
+    forecast = METHODS["memory"]("architecture").fit(learning_task, seed=0).predict(asked)
     assert np.isfinite([getattr(forecast, name) for name in _BOUNDS]).all()
     assert not forecast.in_domain.any()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from predictor_service.learning.learning_task import FloatArray
 from predictor_service.learning.part_coefficients import fit_sums, fit_times
-from predictor_service.learning.problem import FloatArray
 
 TRUTH = np.array([2.0, 0.5, 4.0])
 

@@ -11,23 +11,23 @@ from benchmarks.slowdown_aip import AdaptivePrediction
 from predictor_service.errors import TrainingDataError
 from predictor_service.evaluation.scoring import Round, plan_rounds
 from predictor_service.features.slowdown_composition import COMPOSITIONS, compose_slowdowns
-from predictor_service.features.turn_taking import exceed_sum
+from predictor_service.features.time_slicing import exceed_sum
 from predictor_service.learning import slowdown_candidates, slowdown_method, slowdown_process
-from predictor_service.learning.problem import JobFacts, Problem, SoloFigures
+from predictor_service.learning.learning_task import JobFacts, LearningTask, SoloFigures
 from predictor_service.learning.slowdown_folds import inner_folds, observe_pairs
 from predictor_service.learning.slowdown_method import SlowdownMethod
 from predictor_service.learning.untuned_trees import fit_untuned_trees
-from tests.support.turn_taking_world import turn_taking_problem
+from tests.support.time_slicing_jobs import turn_taking_problem
 
 
-def _first_round(problem: Problem, level: str) -> tuple[Problem, Problem]:
-    part: Round = plan_rounds(problem, level, 4, 0)[0]
+def _first_round(learning_task: LearningTask, level: str) -> tuple[LearningTask, LearningTask]:
+    part: Round = plan_rounds(learning_task, level, 4, 0)[0]
     assert part.train is not None
     return part.train, part.test
 
 
-def _hidden(problem: Problem) -> Problem:
-    return dataclasses.replace(problem, measured=np.full(len(problem), np.nan))
+def _hidden(learning_task: LearningTask) -> LearningTask:
+    return dataclasses.replace(learning_task, measured=np.full(len(learning_task), np.nan))
 
 
 def test_an_unseen_family_is_predicted_from_what_its_jobs_do_alone() -> None:
@@ -42,8 +42,8 @@ def test_an_unseen_family_is_predicted_from_what_its_jobs_do_alone() -> None:
 
 
 def test_shuffled_measurements_teach_nothing() -> None:
-    problem = turn_taking_problem(jobs=10)
-    shuffled = dataclasses.replace(problem, measured=np.random.default_rng(3).permutation(problem.measured))
+    learning_task = turn_taking_problem(jobs=10)
+    shuffled = dataclasses.replace(learning_task, measured=np.random.default_rng(3).permutation(learning_task.measured))
     train, test = _first_round(shuffled, "random_pair")
     fitted = SlowdownMethod("random_pair").fit(train, seed=0)
     error = np.abs(fitted.predict(_hidden(test)).value - test.measured).mean()
@@ -51,50 +51,52 @@ def test_shuffled_measurements_teach_nothing() -> None:
 
 
 def test_equal_rows_and_seeds_give_equal_answers() -> None:
-    problem = turn_taking_problem(jobs=6)
-    first, second = (SlowdownMethod("job").fit(problem, seed=5).predict(_hidden(problem)) for _ in range(2))
+    learning_task = turn_taking_problem(jobs=6)
+    first, second = (SlowdownMethod("job").fit(learning_task, seed=5).predict(_hidden(learning_task)) for _ in range(2))
     assert np.array_equal(first.value, second.value)
 
 
 def test_names_of_jobs_are_no_feature() -> None:
-    problem = turn_taking_problem(jobs=6)
+    learning_task = turn_taking_problem(jobs=6)
 
     def renamed(job: JobFacts) -> JobFacts:
         return dataclasses.replace(job, job_key=f"{999 - int(job.job_key[3:])}")
 
     other_names = dataclasses.replace(
-        problem,
-        jobs=tuple(renamed(job) for job in problem.jobs),
-        others=tuple((renamed(others[0]),) for others in problem.others),
+        learning_task,
+        jobs=tuple(renamed(job) for job in learning_task.jobs),
+        others=tuple((renamed(others[0]),) for others in learning_task.others),
     )
-    values = [SlowdownMethod("family").fit(each, 0).predict(_hidden(each)).value for each in (problem, other_names)]
+    values = [
+        SlowdownMethod("family").fit(each, 0).predict(_hidden(each)).value for each in (learning_task, other_names)
+    ]
     assert values[0] == pytest.approx(values[1], rel=1e-3)
 
 
-def _crowd(problem: Problem, share_mode: str, utilization_ratio: float) -> Problem:
+def _crowd(learning_task: LearningTask, share_mode: str, utilization_ratio: float) -> LearningTask:
     """The first victim beside two jobs."""
 
     def changed(job: JobFacts) -> JobFacts:
         solo = dataclasses.replace(job.solo, utilization_ratio=utilization_ratio)
         return dataclasses.replace(job, labels={**job.labels, "share_mode": share_mode}, solo=solo)
 
-    crowd = _hidden(problem.subset([1]))
-    others = (changed(problem.others[1][0]), changed(problem.others[2][0]))
+    crowd = _hidden(learning_task.subset([1]))
+    others = (changed(learning_task.others[1][0]), changed(learning_task.others[2][0]))
     return dataclasses.replace(crowd, jobs=(changed(crowd.jobs[0]),), others=(others,))
 
 
 def test_a_victim_beside_two_jobs_suffers_the_sum_of_both() -> None:
-    problem = turn_taking_problem(jobs=6)
-    fitted = SlowdownMethod("random_pair").fit(problem, seed=0)
-    alone = fitted.predict(_hidden(problem.subset([1, 2])))
-    assert fitted.predict(_crowd(problem, "mps", 1.0)).value == pytest.approx([alone.value.sum()])
+    learning_task = turn_taking_problem(jobs=6)
+    fitted = SlowdownMethod("random_pair").fit(learning_task, seed=0)
+    alone = fitted.predict(_hidden(learning_task.subset([1, 2])))
+    assert fitted.predict(_crowd(learning_task, "mps", 1.0)).value == pytest.approx([alone.value.sum()])
 
 
 def test_turns_get_longer_in_a_crowd_only_where_jobs_take_turns_and_wait() -> None:
-    problem = turn_taking_problem(jobs=6)
-    fitted = SlowdownMethod("random_pair").fit(problem, seed=0)
+    learning_task = turn_taking_problem(jobs=6)
+    fitted = SlowdownMethod("random_pair").fit(learning_task, seed=0)
     value = {
-        (mode, share): float(fitted.predict(_crowd(problem, mode, share)).value[0])
+        (mode, share): float(fitted.predict(_crowd(learning_task, mode, share)).value[0])
         for mode in ("mps", "time_slicing")
         for share in (0.6, 1.0)
     }
@@ -103,17 +105,17 @@ def test_turns_get_longer_in_a_crowd_only_where_jobs_take_turns_and_wait() -> No
 
 
 def test_rows_without_a_single_pair_are_refused_with_a_remedy() -> None:
-    problem = turn_taking_problem(jobs=4)
-    crowds = dataclasses.replace(problem, others=tuple((other, other) for (other,) in problem.others))
+    learning_task = turn_taking_problem(jobs=4)
+    crowds = dataclasses.replace(learning_task, others=tuple((other, other) for (other,) in learning_task.others))
     with pytest.raises(TrainingDataError, match="exactly one job beside"):
         SlowdownMethod("family").fit(crowds, seed=0)
 
 
 def test_rows_of_one_pair_are_answered_by_their_mean() -> None:
-    problem = turn_taking_problem(jobs=2).subset([0])
-    fitted = SlowdownMethod("family").fit(problem, seed=0)
+    learning_task = turn_taking_problem(jobs=2).subset([0])
+    fitted = SlowdownMethod("family").fit(learning_task, seed=0)
     assert fitted.selected == "mean"
-    assert fitted.predict(_hidden(problem)).value == pytest.approx(problem.measured.mean())
+    assert fitted.predict(_hidden(learning_task)).value == pytest.approx(learning_task.measured.mean())
 
 
 def test_a_handful_of_pairs_loses_little_to_untuned_trees() -> None:
@@ -123,37 +125,37 @@ def test_a_handful_of_pairs_loses_little_to_untuned_trees() -> None:
     others = tuple(
         (dataclasses.replace(other, raw={"harm": float(row % 2)}),) for row, (other,) in enumerate(rows.others)
     )
-    problem = dataclasses.replace(
+    learning_task = dataclasses.replace(
         rows, others=others, measured=np.array([0.1 if other.raw["harm"] < 0.5 else 2.0 for (other,) in others])
     ).subset(range(9))
     unseen = dataclasses.replace(rows, others=others)
     truth = np.array([0.1 if other.raw["harm"] < 0.5 else 2.0 for (other,) in others])
-    fitted = SlowdownMethod("random_pair").fit(problem, seed=0)
-    theirs = fit_untuned_trees(problem, "random_pair", seed=0).predict(unseen)
+    fitted = SlowdownMethod("random_pair").fit(learning_task, seed=0)
+    theirs = fit_untuned_trees(learning_task, "random_pair", seed=0).predict(unseen)
     ours = fitted.predict(_hidden(unseen)).value
     assert np.abs(ours - truth).mean() <= np.abs(theirs - truth).mean() + 0.1
 
 
 def test_every_candidate_but_the_processes_learns_from_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thinning for the processes once took two thirds of the rows from trees too: these lost to trees on all."""
-    problem = turn_taking_problem(jobs=30)
+    learning_task = turn_taking_problem(jobs=30)
     few = {name: slowdown_candidates.CANDIDATES[name] for name in ("mean", "untuned_trees")}
-    monkeypatch.setattr(slowdown_method, "list_candidates", lambda lesson: few)
-    fitted = SlowdownMethod("random_pair").fit(problem, seed=0)
-    theirs = fit_untuned_trees(problem, "random_pair", seed=0)
-    assert len(problem) > slowdown_process.ROWS_MAX
-    assert np.array_equal(fitted.predict_each(problem)["untuned_trees"], theirs.predict(problem))
+    monkeypatch.setattr(slowdown_method, "list_candidates", lambda training_split: few)
+    fitted = SlowdownMethod("random_pair").fit(learning_task, seed=0)
+    theirs = fit_untuned_trees(learning_task, "random_pair", seed=0)
+    assert len(learning_task) > slowdown_process.ROWS_MAX
+    assert np.array_equal(fitted.predict_each(learning_task)["untuned_trees"], theirs.predict(learning_task))
 
 
 def test_more_rows_than_any_candidate_takes_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slowdown_method, "ROWS_MAX", 20)
     seen: list[int] = []
 
-    def note(lesson: slowdown_candidates.Lesson) -> slowdown_candidates.Learned:
-        seen.append(len(lesson.problem))
-        return slowdown_candidates.learn_mean(lesson)
+    def note(training_split: slowdown_candidates.TrainingSplit) -> slowdown_candidates.FittedCandidate:
+        seen.append(len(training_split.learning_task))
+        return slowdown_candidates.learn_mean(training_split)
 
-    monkeypatch.setattr(slowdown_method, "list_candidates", lambda lesson: {"mean": note})
+    monkeypatch.setattr(slowdown_method, "list_candidates", lambda training_split: {"mean": note})
     SlowdownMethod("random_pair").fit(turn_taking_problem(jobs=6), seed=0)
     assert seen == [20]
 
@@ -162,20 +164,20 @@ def _without_figures(job: JobFacts) -> JobFacts:
     return dataclasses.replace(job, solo=SoloFigures(), batch=1, micro_batch_size=1)
 
 
-def _odd_problem(kind: str) -> Problem:
-    problem = turn_taking_problem(jobs=5)
+def _odd_problem(kind: str) -> LearningTask:
+    learning_task = turn_taking_problem(jobs=5)
     if kind == "nothing known of the jobs":
         return dataclasses.replace(
-            problem,
-            jobs=tuple(_without_figures(job) for job in problem.jobs),
-            others=tuple((_without_figures(other),) for (other,) in problem.others),
+            learning_task,
+            jobs=tuple(_without_figures(job) for job in learning_task.jobs),
+            others=tuple((_without_figures(other),) for (other,) in learning_task.others),
         )
     if kind == "one pair over and over":
-        return problem.subset([1] * 20)
+        return learning_task.subset([1] * 20)
     factor = {"all equal": 0.0, "one wild value": 1.0}[kind]
-    measured = factor * problem.measured
+    measured = factor * learning_task.measured
     measured[3] = 1e4 * factor
-    return dataclasses.replace(problem, measured=measured)
+    return dataclasses.replace(learning_task, measured=measured)
 
 
 @pytest.mark.parametrize("method", [SlowdownMethod, AdaptivePrediction])
@@ -197,35 +199,35 @@ def test_aip_chooses_among_the_four_of_the_paper() -> None:
 
 @pytest.mark.parametrize("level", ["random_pair", "job", "architecture", "family"])
 def test_no_group_is_on_both_sides_of_an_inner_fold(level: str) -> None:
-    problem = turn_taking_problem(jobs=8)
-    used, folds = inner_folds(problem, level, shots=0, seed=1)
-    groups = problem.groups(used)
+    learning_task = turn_taking_problem(jobs=8)
+    used, folds = inner_folds(learning_task, level, shots=0, seed=1)
+    groups = learning_task.groups(used)
     assert used == level
     for fold in folds:
         trained = frozenset[str]().union(*(groups[row] for row in fold.train))
         tested = [groups[row] for row in fold.test]
         assert not any(names <= trained for names in tested)
-        assert len(fold.train) + len(fold.test) == len(problem)
+        assert len(fold.train) + len(fold.test) == len(learning_task)
 
 
 def test_one_family_is_split_by_something_finer() -> None:
-    problem = turn_taking_problem(jobs=6, families=1)
-    assert inner_folds(problem, "family", shots=0, seed=0)[0] == "architecture"
+    learning_task = turn_taking_problem(jobs=6, families=1)
+    assert inner_folds(learning_task, "family", shots=0, seed=0)[0] == "architecture"
 
 
 def test_every_new_job_is_observed_beside_as_many_known_jobs_as_asked_for() -> None:
-    problem = turn_taking_problem(jobs=8, families=4)
-    new_rows = np.flatnonzero([any("family0" in name for name in names) for names in problem.groups("family")])
-    known = {job.job_key for job in problem.jobs if job.family != "family0"}
-    observed = observe_pairs(problem, new_rows, known, shots=3, seed=0)
+    learning_task = turn_taking_problem(jobs=8, families=4)
+    new_rows = np.flatnonzero([any("family0" in name for name in names) for names in learning_task.groups("family")])
+    known = {job.job_key for job in learning_task.jobs if job.family != "family0"}
+    observed = observe_pairs(learning_task, new_rows, known, shots=3, seed=0)
     partners: dict[str, set[str]] = {}
     for row in observed:
-        keys = {problem.jobs[row].job_key, problem.others[row][0].job_key}
+        keys = {learning_task.jobs[row].job_key, learning_task.others[row][0].job_key}
         (new,) = keys - known
         partners.setdefault(new, set()).update(keys & known)
     assert set(observed) <= set(new_rows)
     assert {len(names) for names in partners.values()} == {3}
-    assert set(partners) == {job.job_key for job in problem.jobs} - known
+    assert set(partners) == {job.job_key for job in learning_task.jobs} - known
 
 
 def test_slowdowns_beside_several_jobs_are_composed() -> None:

@@ -8,22 +8,27 @@ import numpy as np
 import pytest
 
 from predictor_service.learning import slowdown_candidates, slowdown_process
-from predictor_service.learning.problem import JobFacts, Problem
-from predictor_service.learning.slowdown_candidates import Learned, Lesson, ProcessModel, process_candidate
+from predictor_service.learning.learning_task import JobFacts, LearningTask
+from predictor_service.learning.slowdown_candidates import (
+    FittedCandidate,
+    ProcessModel,
+    TrainingSplit,
+    process_candidate,
+)
 from predictor_service.learning.slowdown_folds import inner_folds
 from predictor_service.learning.slowdown_kernel import ANY, FAMILY, JOB, SMOOTH, PairKernel
 from predictor_service.learning.slowdown_pairs import PairRows, build_pair_rows, collect_jobs, learn_job_scale
 from predictor_service.learning.slowdown_process import ProcessForm, draw_rows, fit_process
-from tests.support.turn_taking_world import turn_taking_problem
+from tests.support.time_slicing_jobs import turn_taking_problem
 
 _PARTS = ((JOB, ANY), (ANY, JOB), (SMOOTH, ANY), (ANY, SMOOTH), (SMOOTH, SMOOTH), (FAMILY, FAMILY), (JOB, SMOOTH))
 _FORM = ProcessForm(parts=_PARTS, columns=None, shift=0.1, has_line=True)
 _TIME = dataclasses.replace(_FORM, shift=1.0)
 
 
-def _rows(jobs: int = 6) -> tuple[Problem, PairRows]:
-    problem = turn_taking_problem(jobs=jobs, families=3)
-    return problem, build_pair_rows(problem, learn_job_scale(collect_jobs(problem)))
+def _rows(jobs: int = 6) -> tuple[LearningTask, PairRows]:
+    learning_task = turn_taking_problem(jobs=jobs, families=3)
+    return learning_task, build_pair_rows(learning_task, learn_job_scale(collect_jobs(learning_task)))
 
 
 @pytest.mark.parametrize("has_line", [True, False])
@@ -44,12 +49,12 @@ def test_the_gradient_of_the_kernel_is_the_slope_of_its_matrix(has_line: bool) -
 
 
 def test_rows_left_out_are_predicted_as_by_a_process_that_never_saw_them() -> None:
-    problem, rows = _rows()
-    process = fit_process(_FORM, rows, problem.measured)
+    learning_task, rows = _rows()
+    process = fit_process(_FORM, rows, learning_task.measured)
     left_out = np.flatnonzero(
         [
             job.family == "family0" or others[0].family == "family0"
-            for job, others in zip(problem.jobs, problem.others, strict=True)
+            for job, others in zip(learning_task.jobs, learning_task.others, strict=True)
         ]
     )
     kept = np.setdiff1d(np.arange(len(rows)), left_out)
@@ -59,14 +64,14 @@ def test_rows_left_out_are_predicted_as_by_a_process_that_never_saw_them() -> No
 
 
 def test_a_job_never_seen_is_placed_by_its_step_time() -> None:
-    problem = turn_taking_problem(jobs=14)
+    learning_task = turn_taking_problem(jobs=14)
     seen = np.array(
         [
             job.job_key != "job005" and others[0].job_key != "job005"
-            for job, others in zip(problem.jobs, problem.others, strict=True)
+            for job, others in zip(learning_task.jobs, learning_task.others, strict=True)
         ]
     )
-    known, new = problem.subset(np.flatnonzero(seen)), problem.subset(np.flatnonzero(~seen))
+    known, new = learning_task.subset(np.flatnonzero(seen)), learning_task.subset(np.flatnonzero(~seen))
     scale = learn_job_scale(collect_jobs(known))
     process = fit_process(_FORM, build_pair_rows(known, scale), known.measured)
     error = np.abs(process.predict(build_pair_rows(new, scale)) - new.measured).mean()
@@ -96,8 +101,8 @@ def test_a_job_beyond_all_training_jobs_is_taken_to_their_edge() -> None:
 
 
 def test_what_a_process_is_unsure_of_is_what_it_says_of_rows_left_out() -> None:
-    problem, rows = _rows()
-    process = fit_process(_TIME, rows, problem.measured)
+    learning_task, rows = _rows()
+    process = fit_process(_TIME, rows, learning_task.measured)
     left_out = np.arange(5)
     kept = np.setdiff1d(np.arange(len(rows)), left_out)
     matrix = np.linalg.inv(process.inverse)
@@ -107,17 +112,17 @@ def test_what_a_process_is_unsure_of_is_what_it_says_of_rows_left_out() -> None:
 
 
 def test_a_pair_of_unseen_jobs_is_less_certain_than_one_of_seen_jobs() -> None:
-    problem = turn_taking_problem(jobs=10)
+    learning_task = turn_taking_problem(jobs=10)
     seen = np.array(
         [
             max(job.job_key, others[0].job_key) < "job007"
-            for job, others in zip(problem.jobs, problem.others, strict=True)
+            for job, others in zip(learning_task.jobs, learning_task.others, strict=True)
         ]
     )
-    known = problem.subset(np.flatnonzero(seen))
+    known = learning_task.subset(np.flatnonzero(seen))
     scale = learn_job_scale(collect_jobs(known))
     process = fit_process(_TIME, build_pair_rows(known, scale), known.measured)
-    spread = process.spread(build_pair_rows(problem, scale))
+    spread = process.spread(build_pair_rows(learning_task, scale))
     assert spread[~seen].mean() > 1.5 * spread[seen].mean()
     assert (spread >= np.sqrt(process.noise) - 1e-12).all()
 
@@ -130,20 +135,20 @@ def test_the_likeness_of_a_pair_with_itself_is_the_diagonal_of_the_matrix(has_li
     assert kernel.variance(at, rows) == pytest.approx(np.diag(kernel.matrix(at, rows, rows)))
 
 
-def _hidden_waits(seed: int = 0) -> Problem:
+def _hidden_waits(seed: int = 0) -> LearningTask:
     """Every job makes others wait for as long as it likes; a victim does not notice what fits into its idle time."""
-    problem = turn_taking_problem(jobs=12)
+    learning_task = turn_taking_problem(jobs=12)
     random = np.random.default_rng(seed)
-    shares = dict(zip(sorted({job.job_key for job in problem.jobs}), random.uniform(0.2, 1.0, 12), strict=True))
+    shares = dict(zip(sorted({job.job_key for job in learning_task.jobs}), random.uniform(0.2, 1.0, 12), strict=True))
     waits = {key: float(wait) for key, wait in zip(shares, random.uniform(0.8, 3.0, 12), strict=True)}
 
     def known(job: JobFacts) -> JobFacts:
         return dataclasses.replace(job, solo=dataclasses.replace(job.solo, utilization_ratio=shares[job.job_key]))
 
-    rows = list(zip(problem.jobs, problem.others, strict=True))
+    rows = list(zip(learning_task.jobs, learning_task.others, strict=True))
     measured = [waits[others[0].job_key] * shares[job.job_key] - (1.0 - shares[job.job_key]) for job, others in rows]
     return dataclasses.replace(
-        problem,
+        learning_task,
         measured=np.array(measured, dtype=np.float64),
         jobs=tuple(known(job) for job, _ in rows),
         others=tuple((known(others[0]),) for _, others in rows),
@@ -151,68 +156,70 @@ def _hidden_waits(seed: int = 0) -> Problem:
 
 
 def test_a_wait_that_idle_time_hides_is_learned_whole() -> None:
-    problem = _hidden_waits()
-    problem = problem.subset(np.flatnonzero(problem.measured > 0.0))
-    scale = learn_job_scale(collect_jobs(problem)).keep(())
-    rows = build_pair_rows(problem, scale)
-    held_out = np.arange(0, len(problem), 5)
+    learning_task = _hidden_waits()
+    learning_task = learning_task.subset(np.flatnonzero(learning_task.measured > 0.0))
+    scale = learn_job_scale(collect_jobs(learning_task)).keep(())
+    rows = build_pair_rows(learning_task, scale)
+    held_out = np.arange(0, len(learning_task), 5)
     errors = {}
     for hides_waits in (False, True):
         form = dataclasses.replace(_FORM, parts=((JOB, ANY), (ANY, JOB)), has_line=False, hides_waits=hides_waits)
-        process = fit_process(form, rows, problem.measured)
-        errors[hides_waits] = np.abs(process.leave_out(held_out) - problem.measured[held_out]).mean()
+        process = fit_process(form, rows, learning_task.measured)
+        errors[hides_waits] = np.abs(process.leave_out(held_out) - learning_task.measured[held_out]).mean()
     assert errors[True] < 0.5 * errors[False]
 
 
-def _thinned(monkeypatch: pytest.MonkeyPatch, problem: Problem, rows_max: int) -> tuple[Learned, Lesson]:
+def _thinned(
+    monkeypatch: pytest.MonkeyPatch, learning_task: LearningTask, rows_max: int
+) -> tuple[FittedCandidate, TrainingSplit]:
     monkeypatch.setattr(slowdown_process, "ROWS_MAX", rows_max)
-    _, folds = inner_folds(problem, "job", shots=0, seed=0)
-    lesson = Lesson(problem=problem, folds=folds, level="job", seed=0)
-    return process_candidate(_TIME)(lesson), lesson
+    _, folds = inner_folds(learning_task, "job", shots=0, seed=0)
+    training_split = TrainingSplit(learning_task=learning_task, folds=folds, level="job", seed=0)
+    return process_candidate(_TIME)(training_split), training_split
 
 
 def test_a_process_sees_few_of_many_rows_and_answers_every_held_out_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = turn_taking_problem(jobs=12)
-    learned, lesson = _thinned(monkeypatch, problem, 60)
+    learning_task = turn_taking_problem(jobs=12)
+    learned, training_split = _thinned(monkeypatch, learning_task, 60)
     assert isinstance(learned.model, ProcessModel)
     assert len(learned.model.process.rows) == 60
-    tested = np.concatenate([fold.test for fold in lesson.folds])
+    tested = np.concatenate([fold.test for fold in training_split.folds])
     assert learned.held_out.shape == tested.shape
     assert learned.spread is not None
     assert (learned.spread >= np.sqrt(learned.model.process.noise) - 1e-9).all()
-    by_mean = np.abs(problem.measured.mean() - problem.measured[tested]).mean()
-    assert np.abs(learned.held_out - problem.measured[tested]).mean() < 0.5 * by_mean
+    by_mean = np.abs(learning_task.measured.mean() - learning_task.measured[tested]).mean()
+    assert np.abs(learned.held_out - learning_task.measured[tested]).mean() < 0.5 * by_mean
 
 
 def test_a_process_forgets_what_is_held_out_with_the_rows_that_it_never_saw(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was measured of a fold's rows, seen or not, changes none of its held-out answers."""
-    problem = turn_taking_problem(jobs=12)
-    learned, lesson = _thinned(monkeypatch, problem, 60)
+    learning_task = turn_taking_problem(jobs=12)
+    learned, training_split = _thinned(monkeypatch, learning_task, 60)
     assert isinstance(learned.model, ProcessModel)
-    process, fold = learned.model.process, lesson.folds[0]
-    seen = draw_rows(len(problem), 0)
+    process, fold = learned.model.process, training_split.folds[0]
+    seen = draw_rows(len(learning_task), 0)
     places = np.searchsorted(seen, np.intersect1d(fold.test, seen))
     rest = process.without(places)
     assert rest.residual.shape == (60 - len(places),)
     unseen = ~np.isin(fold.test, seen)
-    by_hand = rest.predict(build_pair_rows(problem.subset(fold.test[unseen]), learned.model.scale))
+    by_hand = rest.predict(build_pair_rows(learning_task.subset(fold.test[unseen]), learned.model.scale))
     assert learned.held_out[: len(fold.test)][unseen] == pytest.approx(by_hand)
     kept = np.setdiff1d(np.arange(60), places)
     assert rest.inverse == pytest.approx(np.linalg.inv(np.linalg.inv(process.inverse)[np.ix_(kept, kept)]), rel=1e-4)
 
 
 def test_a_process_that_saw_nothing_but_what_is_held_out_answers_its_mean() -> None:
-    problem, rows = _rows()
-    process = fit_process(_TIME, rows, problem.measured)
+    learning_task, rows = _rows()
+    process = fit_process(_TIME, rows, learning_task.measured)
     empty = process.without(np.arange(len(rows)))
     assert empty.predict(rows) == pytest.approx(np.full(len(rows), np.exp(process.middle) - 1.0))
     assert np.isfinite(empty.spread(rows)).all()
 
 
 def test_many_rows_are_answered_in_parts_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem, rows = _rows()
-    scale = learn_job_scale(collect_jobs(problem))
-    model = ProcessModel(fit_process(_TIME, rows, problem.measured), scale)
+    learning_task, rows = _rows()
+    scale = learn_job_scale(collect_jobs(learning_task))
+    model = ProcessModel(fit_process(_TIME, rows, learning_task.measured), scale)
     monkeypatch.setattr(slowdown_candidates, "_CHUNK_ROWS", 7)
-    assert model.predict(problem) == pytest.approx(model.process.predict(rows))
-    assert model.predict(problem.subset([])).shape == (0,)
+    assert model.predict(learning_task) == pytest.approx(model.process.predict(rows))
+    assert model.predict(learning_task.subset([])).shape == (0,)

@@ -7,22 +7,22 @@ import dataclasses
 import numpy as np
 import pytest
 
-from predictor_service.learning.problem import LEVELS, Problem
+from predictor_service.learning.analytical_estimate import fit_analytical_model
+from predictor_service.learning.learning_task import LEVELS, LearningTask
 from predictor_service.learning.solo_candidates import UNTUNED, fit_candidates
 from predictor_service.learning.solo_method import FittedSolo, SoloMethod, inner_folds
-from predictor_service.learning.solo_physics import fit_physics
 from predictor_service.learning.untuned_trees import fit_untuned_trees
-from tests.support.solo_problems import joined, memory_problem, step_problem, utilization_problem, without_graphs
+from tests.support.solo_learning_tasks import joined, memory_problem, step_problem, utilization_problem, without_graphs
 
 
 @pytest.fixture(scope="module")
-def problem() -> Problem:
+def learning_task() -> LearningTask:
     return memory_problem()
 
 
 @pytest.fixture(scope="module")
-def fitted(problem: Problem) -> FittedSolo:
-    return SoloMethod("architecture").fit(problem, seed=0)
+def fitted(learning_task: LearningTask) -> FittedSolo:
+    return SoloMethod("architecture").fit(learning_task, seed=0)
 
 
 def test_unseen_architectures_are_predicted_within_their_own_scatter(fitted: FittedSolo) -> None:
@@ -42,36 +42,40 @@ def test_a_job_larger_than_every_training_row_is_answered_by_its_parts(fitted: F
     assert not forecast.in_domain.all()
 
 
-def test_bounds_enclose_the_value_and_the_99_percent_bound_is_the_widest(fitted: FittedSolo, problem: Problem) -> None:
-    forecast = fitted.predict(problem)
+def test_bounds_enclose_the_value_and_the_99_percent_bound_is_the_widest(
+    fitted: FittedSolo, learning_task: LearningTask
+) -> None:
+    forecast = fitted.predict(learning_task)
     assert (forecast.lower_90 <= forecast.value).all()
     assert (forecast.value <= forecast.upper_90).all()
     assert (forecast.upper_90 <= forecast.upper_99).all()
 
 
-def test_predictions_never_look_at_what_was_measured(fitted: FittedSolo, problem: Problem) -> None:
-    hidden = dataclasses.replace(problem, measured=np.full(len(problem), 1.0))
-    assert np.array_equal(fitted.predict(problem).value, fitted.predict(hidden).value)
+def test_predictions_never_look_at_what_was_measured(fitted: FittedSolo, learning_task: LearningTask) -> None:
+    hidden = dataclasses.replace(learning_task, measured=np.full(len(learning_task), 1.0))
+    assert np.array_equal(fitted.predict(learning_task).value, fitted.predict(hidden).value)
 
 
-def test_equal_seeds_answer_equally(problem: Problem) -> None:
-    small = problem.subset(range(30))
+def test_equal_seeds_answer_equally(learning_task: LearningTask) -> None:
+    small = learning_task.subset(range(30))
     first, second = (SoloMethod("architecture").fit(small, seed=3).predict(small) for _ in range(2))
     assert np.array_equal(first.value, second.value)
     assert np.array_equal(first.upper_99, second.upper_99)
 
 
-def test_inner_folds_never_split_an_architecture(problem: Problem) -> None:
-    _, groups, folds = inner_folds(problem, "architecture")
+def test_inner_folds_never_split_an_architecture(learning_task: LearningTask) -> None:
+    _, groups, folds = inner_folds(learning_task, "architecture")
     for fold in folds:
         train = frozenset[str]().union(*(groups[row] for row in fold.train))
         assert not any(groups[row] & train for row in fold.test)
 
 
-def test_choosing_by_leaking_rows_understates_the_error_that_unseen_architectures_have(problem: Problem) -> None:
+def test_choosing_by_leaking_rows_understates_the_error_that_unseen_architectures_have(
+    learning_task: LearningTask,
+) -> None:
     unseen = memory_problem(seed=1)
-    honest = SoloMethod("architecture").fit(problem, seed=0)
-    leaking = SoloMethod("job").fit(problem, seed=0)
+    honest = SoloMethod("architecture").fit(learning_task, seed=0)
+    leaking = SoloMethod("job").fit(learning_task, seed=0)
     outer_mae = float(np.abs(honest.predict(unseen).value - unseen.measured).mean())
     by_name = {name: {result.name: result.inner_mae for result in each.candidates} for name, each in
                (("honest", honest), ("leaking", leaking))}  # fmt: skip
@@ -80,10 +84,12 @@ def test_choosing_by_leaking_rows_understates_the_error_that_unseen_architecture
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(1, "constant"), (2, "constant"), (5, "blend"), (11, "blend")])
-def test_few_rows_are_answered_with_finite_bounds(problem: Problem, rows: int, expected: str) -> None:
-    one_job_each = problem.subset([row for row, job in enumerate(problem.jobs) if job.batch == problem.jobs[0].batch])
+def test_few_rows_are_answered_with_finite_bounds(learning_task: LearningTask, rows: int, expected: str) -> None:
+    one_job_each = learning_task.subset(
+        [row for row, job in enumerate(learning_task.jobs) if job.batch == learning_task.jobs[0].batch]
+    )
     fitted = SoloMethod("family").fit(one_job_each.subset(range(rows)), seed=0)
-    forecast = fitted.predict(problem)
+    forecast = fitted.predict(learning_task)
     assert fitted.selected == expected
     assert np.isfinite(np.stack([forecast.value, forecast.lower_90, forecast.upper_99])).all()
 
@@ -97,33 +103,33 @@ def test_inner_folds_hold_out_what_will_be_unseen_where_there_are_three_groups_o
     assert len(folds) >= 3
 
 
-def test_rows_without_a_graph_are_answered_too(problem: Problem) -> None:
-    holed = without_graphs(problem, every=5)
+def test_rows_without_a_graph_are_answered_too(learning_task: LearningTask) -> None:
+    holed = without_graphs(learning_task, every=5)
     forecast = SoloMethod("architecture").fit(holed, seed=0).predict(holed)
     assert np.isfinite(forecast.value).all()
     assert (forecast.value > 0).all()
 
 
 def test_the_parts_of_memory_get_the_coefficients_that_made_it() -> None:
-    problem = memory_problem(architectures=60)
-    physics = fit_physics(problem)
-    error = np.abs(physics.anchor(problem) / problem.measured - 1.0)
+    learning_task = memory_problem(architectures=60)
+    analytical_model = fit_analytical_model(learning_task)
+    error = np.abs(analytical_model.analytical_estimate(learning_task) / learning_task.measured - 1.0)
     assert error.mean() < 0.1
-    assert (physics.coefficients >= 0).all()
+    assert (analytical_model.coefficients >= 0).all()
 
 
 def test_shares_stay_shares() -> None:
-    problem = utilization_problem()
-    forecast = SoloMethod("architecture").fit(problem, seed=0).predict(utilization_problem(seed=5))
+    learning_task = utilization_problem()
+    forecast = SoloMethod("architecture").fit(learning_task, seed=0).predict(utilization_problem(seed=5))
     for values in (forecast.value, forecast.lower_90, forecast.upper_99):
         assert values.min() >= 0.0
         assert values.max() <= 1.0
 
 
 def test_a_device_that_was_never_measured_is_answered_from_its_peaks() -> None:
-    problem = joined(step_problem("NVIDIA A100-SXM4-40GB"), step_problem("Tesla V100-SXM2-16GB", seed=1))
+    learning_task = joined(step_problem("NVIDIA A100-SXM4-40GB"), step_problem("Tesla V100-SXM2-16GB", seed=1))
     unseen = step_problem("Tesla T4", seed=2)
-    forecast = SoloMethod("architecture").fit(problem, seed=0).predict(unseen)
+    forecast = SoloMethod("architecture").fit(learning_task, seed=0).predict(unseen)
     assert np.median(np.abs(forecast.value / unseen.measured - 1.0)) < 0.2
 
 
@@ -140,10 +146,10 @@ def test_rows_that_count_another_unit_of_step_teach_nothing() -> None:
     labelled = [dataclasses.replace(job, labels={"step_ms": "not_comparable"}) for job in odd.jobs]
     odd = dataclasses.replace(odd, jobs=tuple(labelled), measured=1e3 * odd.measured)
     unseen = step_problem("Tesla T4", seed=2)
-    alone, beside = (
+    alone, co_located = (
         SoloMethod("architecture").fit(rows, seed=0).predict(unseen) for rows in (sound, joined(sound, odd))
     )
-    assert np.array_equal(alone.value, beside.value)
+    assert np.array_equal(alone.value, co_located.value)
     assert np.isfinite(SoloMethod("architecture").fit(odd, seed=0).predict(unseen).value).all()
 
 
@@ -157,8 +163,8 @@ def test_where_figures_of_graphs_only_name_few_architectures_published_columns_a
         for job in made.jobs
     ]
     busy = np.array([{4: 0.2, 16: 0.4, 64: 0.6, 256: 0.8}[job.batch] for job in jobs])
-    problem = dataclasses.replace(made, jobs=tuple(jobs), measured=busy)
-    weights = SoloMethod("architecture").fit(problem, seed=0).measured.blend.weights
+    learning_task = dataclasses.replace(made, jobs=tuple(jobs), measured=busy)
+    weights = SoloMethod("architecture").fit(learning_task, seed=0).measured.blend.weights
     assert weights["published_columns"] + weights["untuned_trees"] > 0.9
 
 
@@ -175,10 +181,10 @@ def test_a_handful_of_rows_loses_little_to_untuned_trees(rows_each: int) -> None
         for batch in batches
     ]
     measured = np.array([min(0.95, 0.1 * np.log(job.batch)) for job in jobs])
-    problem = dataclasses.replace(
+    learning_task = dataclasses.replace(
         made.subset([0] * len(jobs)), jobs=tuple(jobs), measured=measured, row_ids=tuple(job.job_key for job in jobs)
     )
-    train, test = problem.subset(range(2 * rows_each)), problem.subset(range(2 * rows_each, 3 * rows_each))
+    train, test = learning_task.subset(range(2 * rows_each)), learning_task.subset(range(2 * rows_each, 3 * rows_each))
     ours = SoloMethod("architecture").fit(train, seed=0).predict(test).value
     theirs = fit_untuned_trees(train, "architecture", seed=0).predict(test)
     spread = np.abs(test.measured - np.median(train.measured)).mean()

@@ -9,19 +9,19 @@ from concurrent.futures import Future, wait
 import pytest
 
 from predictor_service.errors import OverloadedError
-from predictor_service.grpc_api.call_line import CallLine, PlacedCall
+from predictor_service.grpc_api.admission_queue import AdmissionQueue, QueuedCall
 
 WAIT_S = 30.0
 
 
 @pytest.fixture
-def line() -> Iterator[CallLine]:
-    made = CallLine(threads=2, waiting_max=3)
+def line() -> Iterator[AdmissionQueue]:
+    made = AdmissionQueue(threads=2, waiting_max=3)
     yield made
     made.shutdown()
 
 
-def put(line: CallLine, call: Callable[[], int]) -> Future[int]:
+def put(line: AdmissionQueue, call: Callable[[], int]) -> Future[int]:
     """Puts a call in line; the future has what it returned or raised."""
     result: Future[int] = Future()
 
@@ -35,7 +35,7 @@ def put(line: CallLine, call: Callable[[], int]) -> Future[int]:
     return result
 
 
-def answer(line: CallLine, number: int, gate: threading.Event) -> Callable[[], int]:
+def answer(line: AdmissionQueue, number: int, gate: threading.Event) -> Callable[[], int]:
     def call() -> int:
         line.check_admitted()
         gate.wait(WAIT_S)
@@ -44,7 +44,7 @@ def answer(line: CallLine, number: int, gate: threading.Event) -> Callable[[], i
     return call
 
 
-def fill(line: CallLine, gate: threading.Event) -> list[Future[int]]:
+def fill(line: AdmissionQueue, gate: threading.Event) -> list[Future[int]]:
     """Occupies both threads and all three places; they are answered 0 to 4 once the gate opens."""
     busy = threading.Barrier(3)
 
@@ -58,7 +58,7 @@ def fill(line: CallLine, gate: threading.Event) -> list[Future[int]]:
     return [*under_way, *waiting]
 
 
-def test_who_finds_the_line_full_is_refused_at_once_and_the_others_are_answered(line: CallLine) -> None:
+def test_who_finds_the_line_full_is_refused_at_once_and_the_others_are_answered(line: AdmissionQueue) -> None:
     gate = threading.Event()
     admitted = fill(line, gate)
     refusals = [put(line, answer(line, number, gate)) for number in range(100)]
@@ -70,7 +70,7 @@ def test_who_finds_the_line_full_is_refused_at_once_and_the_others_are_answered(
     assert [future.result(WAIT_S) for future in admitted] == list(range(5))
 
 
-def test_the_line_is_open_again_when_it_was_answered(line: CallLine) -> None:
+def test_the_line_is_open_again_when_it_was_answered(line: AdmissionQueue) -> None:
     gate = threading.Event()
     admitted = fill(line, gate)
     gate.set()
@@ -78,7 +78,7 @@ def test_the_line_is_open_again_when_it_was_answered(line: CallLine) -> None:
     assert put(line, answer(line, 7, gate)).result(WAIT_S) == 7
 
 
-def test_the_time_to_come_back_grows_with_what_calls_take(line: CallLine) -> None:
+def test_the_time_to_come_back_grows_with_what_calls_take(line: AdmissionQueue) -> None:
     def retry_ms() -> int:
         gate = threading.Event()
         admitted = fill(line, gate)
@@ -94,7 +94,7 @@ def test_the_time_to_come_back_grows_with_what_calls_take(line: CallLine) -> Non
     assert before < 1_000 < retry_ms() <= 5_000
 
 
-def test_who_asks_before_or_after_a_call_has_ended_is_told_once(line: CallLine) -> None:
+def test_who_asks_before_or_after_a_call_has_ended_is_told_once(line: AdmissionQueue) -> None:
     gate, told = threading.Event(), threading.Semaphore(0)
     placed = line.submit(gate.wait, WAIT_S)
     placed.add_done_callback(lambda call: told.release())
@@ -107,8 +107,8 @@ def test_who_asks_before_or_after_a_call_has_ended_is_told_once(line: CallLine) 
 
 def test_two_threads_that_tell_at_once_tell_once() -> None:
     for _ in range(300):
-        count: list[PlacedCall] = []
-        placed = PlacedCall(lambda: None, ())
+        count: list[QueuedCall] = []
+        placed = QueuedCall(lambda: None, ())
         runner = threading.Thread(target=placed.run)
         runner.start()
         placed.add_done_callback(count.append)
@@ -116,7 +116,7 @@ def test_two_threads_that_tell_at_once_tell_once() -> None:
         assert len(count) == 1
 
 
-def test_a_call_that_raises_costs_no_thread(line: CallLine, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_call_that_raises_costs_no_thread(line: AdmissionQueue, caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> None:
         raise ValueError("told to")
 
@@ -129,7 +129,7 @@ def test_a_call_that_raises_costs_no_thread(line: CallLine, caplog: pytest.LogCa
 
 
 def test_what_stands_in_line_is_answered_before_the_threads_end() -> None:
-    line, gate = CallLine(threads=1, waiting_max=8), threading.Event()
+    line, gate = AdmissionQueue(threads=1, waiting_max=8), threading.Event()
     calls = [put(line, answer(line, number, gate)) for number in range(5)]
     gate.set()
     line.shutdown()

@@ -73,7 +73,7 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
+def pipeline(tmp_path: Path) -> Iterator[Desk]:
     made = Desk(tmp_path)
     yield made
     made.journal.close()
@@ -98,38 +98,38 @@ CHANGES: list[dict[str, Any]] = [
 ]
 
 
-def test_answers_are_those_of_a_predictor_that_keeps_nothing_in_any_order(desk: Desk, tmp_path: Path) -> None:
-    fresh = Predictor(GraphLibrary(InProcessDescriber(), tmp_path / "graphs"), desk.versions, estimators_max=0)
+def test_answers_are_those_of_a_predictor_that_keeps_nothing_in_any_order(pipeline: Desk, tmp_path: Path) -> None:
+    fresh = Predictor(GraphLibrary(InProcessDescriber(), tmp_path / "graphs"), pipeline.versions, estimators_max=0)
     for change in [*CHANGES, *reversed(CHANGES), *CHANGES]:
-        expected = job_response(fresh.predict_job(job_question(desk.request(**change))))
-        found = desk.ask(**change)
+        expected = job_response(fresh.predict_job(job_question(pipeline.request(**change))))
+        found = pipeline.ask(**change)
         expected.prediction_id = found.prediction_id
         assert found == expected
 
 
 def test_a_question_is_prepared_once_whatever_its_id_and_batch_and_every_answer_has_an_id_of_its_own(
-    desk: Desk,
+    pipeline: Desk,
 ) -> None:
-    answers = [desk.ask(request_id="a"), desk.ask(request_id="b"), desk.ask(batch=64)]
-    assert desk.predictor.prepared == 1
+    answers = [pipeline.ask(request_id="a"), pipeline.ask(request_id="b"), pipeline.ask(batch=64)]
+    assert pipeline.predictor.prepared == 1
     ids = {answer.prediction_id for answer in answers}
     assert len(ids) == 3
-    assert set(desk.journal.find(list(ids))) == ids
+    assert set(pipeline.journal.find(list(ids))) == ids
 
 
-def test_the_journal_has_the_batch_that_was_asked_not_the_one_that_was_asked_first(desk: Desk) -> None:
-    desk.ask(batch=8)
-    answer = desk.ask(batch=48)
-    content = desk.journal.find([answer.prediction_id])[answer.prediction_id].content
+def test_the_journal_has_the_batch_that_was_asked_not_the_one_that_was_asked_first(pipeline: Desk) -> None:
+    pipeline.ask(batch=8)
+    answer = pipeline.ask(batch=48)
+    content = pipeline.journal.find([answer.prediction_id])[answer.prediction_id].content
     assert content["settings"] == [48, "train", "fp32", "adam", 0.0]
     assert content["job_key"] == answer.job_key
 
 
-def test_the_journal_has_what_was_answered_to_the_last_bit(desk: Desk) -> None:
+def test_the_journal_has_what_was_answered_to_the_last_bit(pipeline: Desk) -> None:
     settings = {"input_wait_ratio": 0.25, "dimension_bindings": {"unused": 3}}
-    answer = desk.ask(batch=48, confidence=0.8, settings=settings)
+    answer = pipeline.ask(batch=48, confidence=0.8, settings=settings)
     estimates = (answer.utilization_ratio, answer.memory_bytes, answer.step_ms)
-    assert desk.journal.find([answer.prediction_id])[answer.prediction_id].content == {
+    assert pipeline.journal.find([answer.prediction_id])[answer.prediction_id].content == {
         "job_key": answer.job_key,
         "utilization_ratio": answer.utilization_ratio.value,
         "memory_bytes": answer.memory_bytes.value,
@@ -143,54 +143,54 @@ def test_the_journal_has_what_was_answered_to_the_last_bit(desk: Desk) -> None:
     }
 
 
-def test_no_answer_of_a_version_outlives_it(desk: Desk) -> None:
-    before = desk.ask()
-    desk.versions.swap("another")
-    after = desk.ask()
+def test_no_answer_of_a_version_outlives_it(pipeline: Desk) -> None:
+    before = pipeline.ask()
+    pipeline.versions.swap("another")
+    after = pipeline.ask()
     assert (before.model_version == "another", after.model_version) == (False, "another")
 
 
-def test_no_answer_outlives_what_was_measured_since(desk: Desk) -> None:
-    before = desk.ask()
-    entry = desk.journal.find([before.prediction_id])[before.prediction_id]
-    desk.predictor.learn_outcomes([(entry, {"step_ms_mean": 3 * before.step_ms.value, "window_ms": 60_000})])
-    after = desk.ask()
+def test_no_answer_outlives_what_was_measured_since(pipeline: Desk) -> None:
+    before = pipeline.ask()
+    entry = pipeline.journal.find([before.prediction_id])[before.prediction_id]
+    pipeline.predictor.learn_outcomes([(entry, {"step_ms_mean": 3 * before.step_ms.value, "window_ms": 60_000})])
+    after = pipeline.ask()
     assert after.step_ms.level == 1
     assert after.step_ms.value > 1.5 * before.step_ms.value
 
 
 def test_no_more_questions_are_kept_than_allowed(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, questions_max=1)
+    pipeline = Desk(tmp_path, questions_max=1)
     for family, prepared in (("medium", 1), ("medium", 1), ("deep", 2), ("medium", 3)):
-        desk.ask(family)
-        assert desk.predictor.prepared == prepared
-    desk.journal.close()
+        pipeline.ask(family)
+        assert pipeline.predictor.prepared == prepared
+    pipeline.journal.close()
 
 
-def test_a_question_that_is_long_for_no_reason_is_answered_and_not_kept(desk: Desk) -> None:
-    request = desk.request()
+def test_a_question_that_is_long_for_no_reason_is_answered_and_not_kept(pipeline: Desk) -> None:
+    request = pipeline.request()
     unknown_field = b"\xf8\x3f\x01"
     request.MergeFromString(unknown_field * job_answers.QUESTION_BYTES_MAX)
-    assert desk.answers.answer(request).fits
-    assert desk.answers.answer(request).fits
-    assert desk.predictor.prepared == 2
+    assert pipeline.answers.answer(request).fits
+    assert pipeline.answers.answer(request).fits
+    assert pipeline.predictor.prepared == 2
 
 
-def test_a_known_question_is_refused_at_a_bad_batch_as_a_new_one_would_be(desk: Desk) -> None:
-    assert desk.ask(micro_batch_sizes=[16]).fits
+def test_a_known_question_is_refused_at_a_bad_batch_as_a_new_one_would_be(pipeline: Desk) -> None:
+    assert pipeline.ask(micro_batch_sizes=[16]).fits
     with pytest.raises(InvalidBatchError, match="global_batch_size is 0"):
-        desk.ask(batch=0, micro_batch_sizes=[16])
+        pipeline.ask(batch=0, micro_batch_sizes=[16])
     with pytest.raises(InvalidBatchError, match="global_batch_size is 2000000"):
-        desk.ask(batch=2_000_000, micro_batch_sizes=[16])
+        pipeline.ask(batch=2_000_000, micro_batch_sizes=[16])
     with pytest.raises(InvalidRequestError, match="16 is more than the batch of 8"):
-        desk.ask(batch=8, micro_batch_sizes=[16])
-    assert desk.ask(micro_batch_sizes=[16]).fits
+        pipeline.ask(batch=8, micro_batch_sizes=[16])
+    assert pipeline.ask(micro_batch_sizes=[16]).fits
 
 
-def test_a_graph_that_is_sent_along_is_answered_and_not_kept_as_a_question(desk: Desk) -> None:
-    request = desk.request()
+def test_a_graph_that_is_sent_along_is_answered_and_not_kept_as_a_question(pipeline: Desk) -> None:
+    request = pipeline.request()
     request.onnx_graph = GRAPHS["wide"]
-    first = desk.answers.answer(request)
-    assert first.graph.graph_sha256 == desk.hashes["wide"]
-    desk.answers.answer(request)
-    assert desk.predictor.prepared == 2
+    first = pipeline.answers.answer(request)
+    assert first.graph.graph_sha256 == pipeline.hashes["wide"]
+    pipeline.answers.answer(request)
+    assert pipeline.predictor.prepared == 2

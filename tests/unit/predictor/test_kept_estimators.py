@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from cotenant.job_settings import JobSettings
-from predictor_service.inference import kept_estimators
+from predictor_service.inference import estimator_cache
+from predictor_service.inference.estimator_cache import EstimatorCache
 from predictor_service.inference.graph_library import GraphLibrary
-from predictor_service.inference.kept_estimators import KeptEstimators
 from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import JobAnswer, JobQuestion, PairJob, PairsQuestion
@@ -71,7 +71,7 @@ def test_pairs_of_graphs_are_the_same_with_and_without_kept_estimators() -> None
 
 
 def test_settings_that_matter_are_told_apart_and_the_batch_is_not() -> None:
-    kept, version = KeptEstimators(), holder().current()
+    kept, version = EstimatorCache(), holder().current()
     graph = MeasuredGraph(InProcessDescriber().describe(GRAPHS["wide"]))
     device = Predictor(GraphLibrary(InProcessDescriber(), None), holder()).devices()[0][0]
     base = JobSettings(global_batch_size=8)
@@ -87,8 +87,8 @@ def test_settings_that_matter_are_told_apart_and_the_batch_is_not() -> None:
 def test_what_is_kept_stays_within_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = MeasuredGraph(InProcessDescriber().describe(GRAPHS["deep"]))
     device = Predictor(GraphLibrary(InProcessDescriber(), None), holder()).devices()[0][0]
-    monkeypatch.setattr(kept_estimators, "NODES_MAX", 3 * graph.description.nodes)
-    kept = KeptEstimators(estimators_max=50)
+    monkeypatch.setattr(estimator_cache, "NODES_MAX", 3 * graph.description.nodes)
+    kept = EstimatorCache(estimators_max=50)
     made = [
         kept.find(graph, JobSettings(global_batch_size=1, input_wait_ratio=n / 100), device, None, 0.9)
         for n in range(40)

@@ -16,7 +16,7 @@ from predictor_service.commands.program import program
 from predictor_service.errors import InvalidRequestError, PredictorError
 from predictor_service.outcome_journal import OutcomeJournal, PredictionEntry
 from predictor_service.profile_store.store import FILE_NAME, ProfileStore
-from tests.support.stretches import NOW_MS, job, kept_job, stretch
+from tests.support.measurement_windows import NOW_MS, job, kept_job, window
 
 
 @pytest.fixture
@@ -24,9 +24,9 @@ def state(tmp_path: Path) -> Path:
     folder = tmp_path / "state"
     known, other = kept_job(folder / "graphs", 64, 48, 10), kept_job(folder / "graphs", 32, 32, 10)
     with closing(ProfileStore(folder / FILE_NAME, days=36_500)) as store:
-        store.add([stretch(1, job=known), stretch(2, job=other), stretch(3, job=known, others=(other,))], NOW_MS)
-        doubted = stretch(4, job=job(4), others=(other,), quality_flags=("foreign_load",))
-        store.add([doubted, stretch(5, steps=0)], NOW_MS)
+        store.add([window(1, job=known), window(2, job=other), window(3, job=known, others=(other,))], NOW_MS)
+        doubted = window(4, job=job(4), others=(other,), quality_flags=("foreign_load",))
+        store.add([doubted, window(5, steps=0)], NOW_MS)
     return folder
 
 

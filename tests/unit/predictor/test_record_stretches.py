@@ -11,8 +11,8 @@ import pytest
 
 from cotenant.v1 import prediction_pb2 as messages
 from cotenant.v1 import prediction_pb2_grpc, resources_pb2
+from predictor_service.profile_store.measurement_window import Source
 from predictor_service.profile_store.store import FILE_NAME, ProfileStore
-from predictor_service.profile_store.stretch import Source
 from tests.support.measured_dataset import graphs
 from tests.support.predictor_service import open_predictor, running_server, stub_of
 
@@ -39,9 +39,9 @@ def message(number: int, **changes: object) -> resources_pb2.MeasurementWindow:
     return resources_pb2.MeasurementWindow(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def record(stub: Stub, *stretches: resources_pb2.MeasurementWindow) -> messages.RecordMeasurementWindowsResponse:
+def record(stub: Stub, *windows: resources_pb2.MeasurementWindow) -> messages.RecordMeasurementWindowsResponse:
     answer: messages.RecordMeasurementWindowsResponse = stub.RecordMeasurementWindows(
-        messages.RecordMeasurementWindowsRequest(measurement_windows=stretches)
+        messages.RecordMeasurementWindowsRequest(measurement_windows=windows)
     )
     return answer
 
@@ -54,7 +54,7 @@ def test_stretches_are_kept_once_and_refusals_are_named(stub: Stub, tmp_path: Pa
     assert all(refused.reason for refused in answer.refused)
     assert record(stub, message(2)).already_recorded == 1
     with closing(ProfileStore(tmp_path / FILE_NAME)) as store:
-        kept = [item.stretch for item in store.read() if item.stretch is not None]
+        kept = [item.window for item in store.read() if item.window is not None]
         assert sum(store.status().refused.values()) == 2
     assert [(item.device, item.micro_batch_size, item.step_ms) for item in kept] == [("cpu-standin", 16, 50.0)] * 2
     assert kept[0].sm_activity_ratio is None
@@ -69,7 +69,7 @@ def test_more_than_a_thousand_are_refused_at_once(stub: Stub) -> None:
 def test_a_full_disk_is_answered_with_a_remedy_and_predictions_go_on(
     stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: ProfileStore, stretches: object, at_ms: int) -> None:
+    def refuse(self: ProfileStore, windows: object, at_ms: int) -> None:
         with self._writing() as connection:
             connection.execute("PRAGMA max_page_count = 1")
             connection.execute("CREATE TABLE filling AS SELECT randomblob(100000) AS content")
@@ -99,6 +99,6 @@ def test_an_outcome_of_a_job_alone_is_kept_as_a_stretch(stub: Stub, tmp_path: Pa
     absurd = messages.Outcome(prediction_id=prediction_id, step_ms_mean=4.0, utilization_ratio=50, window_ms=20_000)
     assert stub.RecordOutcomes(messages.RecordOutcomesRequest(outcomes=[good, absurd])).recorded == 2
     with closing(ProfileStore(tmp_path / FILE_NAME)) as store:
-        (kept,) = [item.stretch for item in store.read() if item.stretch is not None]
+        (kept,) = [item.window for item in store.read() if item.window is not None]
         assert list(store.status().refused) == ["a utilization or activity outside 0 to 1"]
     assert (kept.source, kept.step_ms) == (Source.OUTCOME, 4.0)

@@ -11,9 +11,9 @@ from concurrent.futures import Future
 import pytest
 
 from cotenant.v1.prediction_pb2 import ListDevicesRequest, ListDevicesResponse
-from predictor_service.grpc_api.call_desk import CallDesk
-from predictor_service.grpc_api.call_line import CallLine
+from predictor_service.grpc_api.admission_queue import AdmissionQueue
 from predictor_service.grpc_api.metrics import ServiceMetrics
+from predictor_service.grpc_api.request_pipeline import RequestPipeline
 from predictor_service.grpc_api.shared_core import SharedCore
 
 WAIT_S = 60.0
@@ -31,21 +31,21 @@ class Context:
 
 
 @pytest.fixture
-def line() -> Iterator[CallLine]:
-    made = CallLine(threads=3)
+def line() -> Iterator[AdmissionQueue]:
+    made = AdmissionQueue(threads=3)
     yield made
     made.shutdown()
 
 
-def cores_in(line: CallLine, method: str, look: Callable[[], str]) -> str:
+def cores_in(line: AdmissionQueue, method: str, look: Callable[[], str]) -> str:
     """What a call of this method sees from a thread of the line."""
-    desk, seen = CallDesk(ServiceMetrics(), line), Future[str]()
+    pipeline, seen = RequestPipeline(ServiceMetrics(), line), Future[str]()
 
     def produce() -> ListDevicesResponse:
         seen.set_result(look())
         return ListDevicesResponse()
 
-    line.submit(lambda: desk.answer(Context(), method, ListDevicesRequest(), produce))  # type: ignore[arg-type]
+    line.submit(lambda: pipeline.answer(Context(), method, ListDevicesRequest(), produce))  # type: ignore[arg-type]
     return seen.result(WAIT_S)
 
 
@@ -59,7 +59,7 @@ def child_cores() -> str:
     ).stdout.strip()
 
 
-def test_all_brief_calls_share_one_core_whatever_was_called_between(line: CallLine) -> None:
+def test_all_brief_calls_share_one_core_whatever_was_called_between(line: AdmissionQueue) -> None:
     seen = set()
     for _ in range(6):
         seen.add(cores_in(line, "PredictJob", own_cores))
@@ -67,11 +67,11 @@ def test_all_brief_calls_share_one_core_whatever_was_called_between(line: CallLi
     assert seen in [{f"[{core}]"} for core in ALL]
 
 
-def test_a_process_that_a_call_starts_has_all_cores(line: CallLine) -> None:
+def test_a_process_that_a_call_starts_has_all_cores(line: AdmissionQueue) -> None:
     assert cores_in(line, "Retrain", child_cores) == str(sorted(ALL))
 
 
-def test_whoever_made_the_line_keeps_its_cores(line: CallLine) -> None:
+def test_whoever_made_the_line_keeps_its_cores(line: AdmissionQueue) -> None:
     with line.core.entered():
         assert len(os.sched_getaffinity(0)) == 1
     assert os.sched_getaffinity(0) == ALL

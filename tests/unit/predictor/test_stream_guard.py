@@ -13,7 +13,7 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from cotenant.v1 import prediction_pb2 as messages
-from predictor_service.grpc_api.call_line import CallLine
+from predictor_service.grpc_api.admission_queue import AdmissionQueue
 from predictor_service.grpc_api.stream_guard import StreamGuard
 from tests.support.grpc_errors import code_of
 from tests.support.measured_dataset import graphs
@@ -39,7 +39,7 @@ def test_silent_uploads_and_reflections_leave_threads_for_everybody_else(
     tmp_path: Path, silence: threading.Event
 ) -> None:
     ended: SimpleQueue[Any] = SimpleQueue()
-    with running_server(tmp_path, line=CallLine(THREADS)) as channel:
+    with running_server(tmp_path, line=AdmissionQueue(THREADS)) as channel:
         stub = stub_of(channel)
         curious: Any = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
         question = reflection_pb2.ServerReflectionRequest(list_services="")
@@ -59,7 +59,7 @@ def test_silent_uploads_and_reflections_leave_threads_for_everybody_else(
 def test_a_stream_that_lasts_too_long_is_ended_and_its_place_is_free_again(
     tmp_path: Path, silence: threading.Event
 ) -> None:
-    line = CallLine(THREADS)
+    line = AdmissionQueue(THREADS)
     line.streams = StreamGuard(1, stream_s=0.2)
     with running_server(tmp_path, line=line) as channel:
         upload = stub_of(channel).UploadGraph

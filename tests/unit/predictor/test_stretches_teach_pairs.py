@@ -12,7 +12,7 @@ import pytest
 from cotenant.v1 import prediction_pb2 as messages
 from cotenant.v1 import prediction_pb2_grpc, resources_pb2
 from predictor_service.profile_store.store import FILE_NAME, ProfileStore
-from tests.support import stretches
+from tests.support import measurement_windows
 from tests.support.measured_dataset import graphs
 from tests.support.predictor_service import open_predictor, running_server, stub_of
 
@@ -31,7 +31,7 @@ def job(graph_sha256: str) -> resources_pb2.MeasuredJob:
     return resources_pb2.MeasuredJob(graph_sha256=graph_sha256, settings=_SETTINGS)
 
 
-def stretch(number: int, victim: str, other: str = "", *, step_ms: int = _ALONE_MS, **changes: Any) -> Any:
+def window(number: int, victim: str, other: str = "", *, step_ms: int = _ALONE_MS, **changes: Any) -> Any:
     return resources_pb2.MeasurementWindow(
         **{
             "window_id": f"{number:032x}",
@@ -72,7 +72,7 @@ def test_a_stretch_beside_somebody_changes_the_next_answer_and_a_restart_does_no
         one, two, _ = upload(stub)
         before = ask(stub, one, two)
         assert not before.times_measured
-        record(stub, stretch(1, one), *(stretch(2 + number, one, two, step_ms=40) for number in range(3)))
+        record(stub, window(1, one), *(window(2 + number, one, two, step_ms=40) for number in range(3)))
         after = ask(stub, one, two)
     assert list(after.times_measured) == [0, 3, 0, 0]
     assert after.level[1] == _OBSERVED
@@ -88,7 +88,7 @@ def test_a_stretch_that_is_sent_twice_counts_once(tmp_path: Path) -> None:
     with running_server(tmp_path) as channel:
         stub = stub_of(channel)
         one, two, _ = upload(stub)
-        sent = [stretch(1, one), stretch(2, one, two, step_ms=30)]
+        sent = [window(1, one), window(2, one, two, step_ms=30)]
         assert record(stub, *sent, *sent).recorded == 2
         assert record(stub, *sent).already_recorded == 2
         assert [pair.times_measured for pair in listed(stub).pairs] == [1]
@@ -98,10 +98,10 @@ def test_a_pair_waits_for_the_time_alone_of_the_same_machine(tmp_path: Path) -> 
     with running_server(tmp_path) as channel:
         stub = stub_of(channel)
         one, two, _ = upload(stub)
-        record(stub, stretch(1, one, two, step_ms=30))
-        record(stub, stretch(2, one, campaign="collected_ffffffff"))
+        record(stub, window(1, one, two, step_ms=30))
+        record(stub, window(2, one, campaign="collected_ffffffff"))
         assert not listed(stub).pairs
-        record(stub, stretch(3, one))
+        record(stub, window(3, one))
         (pair,) = listed(stub).pairs
         assert pair.slowdown_ratio == pytest.approx(2.0)
         assert pair.lower < 2.0 < pair.upper
@@ -113,10 +113,10 @@ def test_a_used_device_or_two_others_say_nothing_of_a_pair_and_unsteady_windows_
     with running_server(tmp_path) as channel:
         stub = stub_of(channel)
         one, two, three = upload(stub)
-        crowd = stretch(2, one, co_located_jobs=[job(two), job(three)])
-        record(stub, stretch(1, one), crowd, stretch(3, one, two, step_ms=30, quality_flags=["foreign_load"]))
+        crowd = window(2, one, co_located_jobs=[job(two), job(three)])
+        record(stub, window(1, one), crowd, window(3, one, two, step_ms=30, quality_flags=["foreign_load"]))
         assert not listed(stub).pairs
-        record(stub, stretch(4, one, two, step_ms=30, quality_flags=["unsteady"]))
+        record(stub, window(4, one, two, step_ms=30, quality_flags=["unsteady"]))
         assert listed(stub).pairs
 
 
@@ -125,7 +125,7 @@ def test_a_pair_whose_other_job_has_gone_still_tells_of_the_next_one(tmp_path: P
         stub = stub_of(channel)
         one, two, three = upload(stub)
         before = ask(stub, one, three)
-        record(stub, stretch(1, one), *(stretch(2 + number, one, two, step_ms=60) for number in range(4)))
+        record(stub, window(1, one), *(window(2 + number, one, two, step_ms=60) for number in range(4)))
         after = ask(stub, one, three)
     assert list(after.job_ids) == [one, three]
     assert not after.times_measured
@@ -136,7 +136,7 @@ def test_the_table_is_listed_in_pages_of_one_device_type(tmp_path: Path) -> None
     with running_server(tmp_path) as channel:
         stub = stub_of(channel)
         one, two, three = upload(stub)
-        record(stub, stretch(1, one), stretch(2, one, two, step_ms=20), stretch(3, one, three, step_ms=20))
+        record(stub, window(1, one), window(2, one, two, step_ms=20), window(3, one, three, step_ms=20))
         first = listed(stub, device="CPU-standin", page_size=1)
         rest = listed(stub, device="CPU-standin", page_token=first.next_page_token)
         assert len(first.pairs) == len(rest.pairs) == 1
@@ -152,14 +152,17 @@ def test_the_table_is_listed_in_pages_of_one_device_type(tmp_path: Path) -> None
 def test_what_another_program_deletes_is_forgotten_by_whoever_learns_anew(tmp_path: Path) -> None:
     predictor = open_predictor(tmp_path / "graphs")
     with closing(ProfileStore(tmp_path / FILE_NAME)) as store:
-        measured = [stretches.stretch(1), stretches.stretch(2, others=(stretches.job(2),), window_ms=40_000)]
-        store.add(measured, stretches.NOW_MS)
-        predictor.learn_anew([], store.read())
+        measured = [
+            measurement_windows.window(1),
+            measurement_windows.window(2, others=(measurement_windows.job(2),), window_ms=40_000),
+        ]
+        store.add(measured, measurement_windows.NOW_MS)
+        predictor.relearn([], store.read())
         assert [pair.seen.times for pair in predictor.measured_pairs()] == [1]
         assert not store.was_changed_elsewhere()
         with closing(ProfileStore(tmp_path / FILE_NAME)) as other:
             other.forget()
         assert store.was_changed_elsewhere()
         assert not store.was_changed_elsewhere()
-        predictor.learn_anew([], store.read())
+        predictor.relearn([], store.read())
     assert predictor.measured_pairs() == []

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from predictor_service.profile_store.store import ProfileStore
-from tests.support.stretches import NOW_MS, job, stretch
+from tests.support.measurement_windows import NOW_MS, job, window
 
 WRITERS = 4
 EACH = 25
@@ -19,7 +19,7 @@ def write(path: Path, writer: int) -> int:
     with closing(ProfileStore(path, rows_max=1_000)) as store:
         for number in range(EACH):
             mine = writer * EACH + number
-            both = [stretch(mine, job=job(mine)), stretch(mine + EACH, job=job(mine + EACH))]
+            both = [window(mine, job=job(mine)), window(mine + EACH, job=job(mine + EACH))]
             recorded += store.add(both, NOW_MS).recorded
     return recorded
 
@@ -29,5 +29,5 @@ def test_writers_with_connections_of_their_own_keep_everything_once(tmp_path: Pa
     with ThreadPoolExecutor(WRITERS) as pool:
         recorded = sum(pool.map(lambda writer: write(path, writer), range(WRITERS)))
     with closing(ProfileStore(path)) as store:
-        kept = [item.stretch.stretch_id for item in store.read() if item.stretch is not None]
+        kept = [item.window.stretch_id for item in store.read() if item.window is not None]
     assert recorded == len(kept) == len(set(kept)) == (WRITERS + 1) * EACH

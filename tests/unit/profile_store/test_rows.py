@@ -10,19 +10,25 @@ from cotenant.profile_schema import PairRow, SoloRow, check_row, read_rows
 from predictor_service.errors import InvalidRequestError
 from predictor_service.learning.profile_files import read_profiles
 from predictor_service.profile_store.export import BOUND, export_folder, export_table
-from predictor_service.profile_store.rows import NEVER_ALONE, NEVER_ALONE_FLAG, ODD_SLOWDOWN, TOLD_TWICE, make_rows
-from predictor_service.profile_store.stretch import Source, Stretch
-from tests.support.stretches import job, kept_job, stretch
+from predictor_service.profile_store.measurement_window import MeasurementWindow, Source
+from predictor_service.profile_store.rows import (
+    DUPLICATE_REPORT,
+    NEVER_ALONE,
+    NEVER_ALONE_FLAG,
+    ODD_SLOWDOWN,
+    make_rows,
+)
+from tests.support.measurement_windows import job, kept_job, window
 
 VICTIM, OTHER = job(1), job(2, mode="infer")
 
 
-def beside(number: int, window_ms: int = 25_000) -> Stretch:
-    return stretch(number, job=VICTIM, others=(OTHER,), window_ms=window_ms)
+def co_located(number: int, window_ms: int = 25_000) -> MeasurementWindow:
+    return window(number, job=VICTIM, others=(OTHER,), window_ms=window_ms)
 
 
 def test_a_stretch_alone_is_a_solo_row() -> None:
-    rows = make_rows([stretch(1, sm_activity_ratio=0.4, power_watts=50.0)], {job().graph_sha256: ("vgg11", "vgg")})
+    rows = make_rows([window(1, sm_activity_ratio=0.4, power_watts=50.0)], {job().graph_sha256: ("vgg11", "vgg")})
     (row,) = rows.solo
     check_row(row)
     assert (row.step_ms_mean, row.steps, row.utilization_ratio, row.sm_activity_ratio) == (5.0, 4_000, 0.7, 0.4)
@@ -31,9 +37,9 @@ def test_a_stretch_alone_is_a_solo_row() -> None:
 
 
 def test_a_stretch_beside_others_is_a_row_of_pairs_against_the_same_machine_alone() -> None:
-    alone = [stretch(number, job=VICTIM, window_ms=time_ms) for number, time_ms in enumerate((16_000, 20_000, 90_000))]
-    elsewhere = stretch(7, job=VICTIM, window_ms=1_000_000, campaign="collected_ffffffff")
-    rows = make_rows([*alone, elsewhere, beside(10), beside(11)])
+    alone = [window(number, job=VICTIM, window_ms=time_ms) for number, time_ms in enumerate((16_000, 20_000, 90_000))]
+    elsewhere = window(7, job=VICTIM, window_ms=1_000_000, campaign="collected_ffffffff")
+    rows = make_rows([*alone, elsewhere, co_located(10), co_located(11)])
     for solo in rows.solo:
         check_row(solo)
     for pair in rows.pairs:
@@ -44,44 +50,44 @@ def test_a_stretch_beside_others_is_a_row_of_pairs_against_the_same_machine_alon
 
 
 def test_a_job_that_never_ran_alone_still_has_a_row_that_says_so() -> None:
-    rows = make_rows([stretch(1, job=VICTIM), beside(2), beside(3)])
+    rows = make_rows([window(1, job=VICTIM), co_located(2), co_located(3)])
     (missing,) = [row for row in rows.solo if row.status != "ok"]
     check_row(missing)
     assert (missing.job_key, missing.status, missing.quality_flags) == (OTHER.key, "failed", (NEVER_ALONE_FLAG,))
 
 
 def test_a_job_that_an_agent_measured_is_not_told_twice() -> None:
-    told = stretch(1, source=Source.OUTCOME, campaign="outcomes")
+    told = window(1, source=Source.OUTCOME, campaign="outcomes")
     assert [row.run_id for row in make_rows([told]).solo] == [told.stretch_id]
-    rows = make_rows([told, stretch(2)])
-    assert [row.run_id for row in rows.solo] == [stretch(2).stretch_id]
-    assert rows.left_out == {TOLD_TWICE: 1}
+    rows = make_rows([told, window(2)])
+    assert [row.run_id for row in rows.solo] == [window(2).stretch_id]
+    assert rows.left_out == {DUPLICATE_REPORT: 1}
 
 
 def test_times_in_doubt_are_no_measure_of_a_slowdown() -> None:
-    rows = make_rows([stretch(1, job=VICTIM, quality_flags=("foreign_load",)), beside(2)])
+    rows = make_rows([window(1, job=VICTIM, quality_flags=("foreign_load",)), co_located(2)])
     assert rows.pairs == []
     assert rows.left_out == {NEVER_ALONE: 1}
 
 
 def test_another_micro_batch_is_no_measure_of_a_slowdown() -> None:
-    rows = make_rows([stretch(1, job=VICTIM, micro_batch_size=8), beside(2)])
+    rows = make_rows([window(1, job=VICTIM, micro_batch_size=8), co_located(2)])
     assert rows.left_out == {NEVER_ALONE: 1}
 
 
 @pytest.mark.parametrize("window_ms", [2_000, 20_000_000])
 def test_a_slowdown_that_no_neighbour_explains_has_no_row(window_ms: int) -> None:
-    rows = make_rows([stretch(1, job=VICTIM), beside(2, window_ms)])
+    rows = make_rows([window(1, job=VICTIM), co_located(2, window_ms)])
     assert (rows.pairs, rows.left_out) == ([], {ODD_SLOWDOWN: 1})
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 @pytest.mark.parametrize("kind", ["solo", "pairs"])
 def test_an_exported_table_reads_back_as_it_was(tmp_path: Path, suffix: str, kind: str) -> None:
-    stretches = [stretch(1, job=VICTIM), stretch(2, job=OTHER, utilization_ratio=None), beside(3)]
+    windows = [window(1, job=VICTIM), window(2, job=OTHER, utilization_ratio=None), co_located(3)]
     path = tmp_path / f"{kind}.{suffix}"
-    export_table(stretches, path, kind)
-    rows = make_rows(stretches)
+    export_table(windows, path, kind)
+    rows = make_rows(windows)
     if kind == "solo":
         assert read_rows(path, SoloRow) == rows.solo
     else:
@@ -91,18 +97,18 @@ def test_an_exported_table_reads_back_as_it_was(tmp_path: Path, suffix: str, kin
 def test_an_exported_folder_is_a_data_set_with_its_graphs(tmp_path: Path) -> None:
     known = kept_job(tmp_path / "graphs", 64, 48, 10)
     bound = kept_job(tmp_path / "graphs", 32, 10, dimension_bindings={"tokens": 4})
-    stretches = [stretch(1, job=known), stretch(2), stretch(3, job=known, others=(job(),)), stretch(4, job=bound)]
-    exported = export_folder(stretches, tmp_path / "set", tmp_path / "graphs")
+    windows = [window(1, job=known), window(2), window(3, job=known, others=(job(),)), window(4, job=bound)]
+    exported = export_folder(windows, tmp_path / "set", tmp_path / "graphs")
     assert (exported.solo, exported.pairs, exported.graphs) == (2, 1, 1)
     assert exported.left_out == {BOUND: 1}
     profiles = read_profiles(tmp_path / "set")
     assert set(profiles.graphs) == {known.graph_sha256}
-    assert export_folder(stretches, tmp_path / "set", tmp_path / "graphs") == exported
+    assert export_folder(windows, tmp_path / "set", tmp_path / "graphs") == exported
 
 
 def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "thesis.tex").write_text("dear")
     with pytest.raises(InvalidRequestError, match=r"thesis\.tex"):
-        export_folder([stretch(1)], tmp_path / "set", tmp_path / "graphs")
+        export_folder([window(1)], tmp_path / "set", tmp_path / "graphs")
     assert [path.name for path in (tmp_path / "set").iterdir() if path.is_file()] == ["thesis.tex"]

@@ -21,7 +21,7 @@ from predictor_service.profile_store.store import (
     TOO_MANY,
     ProfileStore,
 )
-from tests.support.stretches import NOW_MS, job, stretch
+from tests.support.measurement_windows import NOW_MS, job, window
 
 
 @pytest.fixture
@@ -31,26 +31,26 @@ def store(tmp_path: Path) -> Iterator[ProfileStore]:
 
 
 def ids(store: ProfileStore) -> list[str]:
-    return [item.stretch.stretch_id for item in store.read() if item.stretch is not None]
+    return [item.window.stretch_id for item in store.read() if item.window is not None]
 
 
 def test_what_was_added_is_there_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "profiles.sqlite"
-    added = stretch(1, others=(job(2), job(3, optimizer="adam")), quality_flags=("unsteady",), power_watts=61.5)
+    added = window(1, others=(job(2), job(3, optimizer="adam")), quality_flags=("unsteady",), power_watts=61.5)
     with closing(ProfileStore(path)) as store:
         assert store.add([added], NOW_MS).recorded == 1
     with closing(ProfileStore(path)) as store:
         (stored,) = store.read()
-    assert stored.stretch == added
+    assert stored.window == added
     assert (stored.fault, stored.unknown) == ("", frozenset())
 
 
 def test_an_id_counts_once_within_a_call_and_across_calls(store: ProfileStore) -> None:
-    first = store.add([stretch(1), stretch(2), stretch(1)], NOW_MS)
-    again = store.add([stretch(2), stretch(3)], NOW_MS)
+    first = store.add([window(1), window(2), window(1)], NOW_MS)
+    again = store.add([window(2), window(3)], NOW_MS)
     assert (first.recorded, first.repeated) == (2, 1)
     assert (again.recorded, again.repeated) == (1, 1)
-    assert store.status().stretches == 3
+    assert store.status().windows == 3
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_an_id_counts_once_within_a_call_and_across_calls(store: ProfileStore) -
 def test_what_cannot_be_is_refused_with_a_reason_and_counted(
     store: ProfileStore, changes: dict[str, Any], reason: str
 ) -> None:
-    added = store.add([stretch(1, **changes), stretch(2)], NOW_MS)
+    added = store.add([window(1, **changes), window(2)], NOW_MS)
     ((_, found),) = added.refused
     assert reason in found
     assert added.recorded == 1
@@ -86,39 +86,39 @@ def test_what_cannot_be_is_refused_with_a_reason_and_counted(
 
 
 def test_one_job_fills_an_hour_and_no_more(store: ProfileStore) -> None:
-    many = [stretch(number) for number in range(ROWS_PER_JOB_HOUR_MAX + 3)]
+    many = [window(number) for number in range(ROWS_PER_JOB_HOUR_MAX + 3)]
     added = store.add(many, NOW_MS)
     assert added.recorded == ROWS_PER_JOB_HOUR_MAX
     assert [reason for _, reason in added.refused] == [TOO_MANY] * 3
-    assert store.add([stretch(900, job=job(9))], NOW_MS).recorded == 1
-    assert store.add([stretch(901)], NOW_MS + HOUR_MS).recorded == 1
+    assert store.add([window(900, job=job(9))], NOW_MS).recorded == 1
+    assert store.add([window(901)], NOW_MS + HOUR_MS).recorded == 1
 
 
 def test_the_oldest_leave_when_there_are_too_many(tmp_path: Path) -> None:
     with closing(ProfileStore(tmp_path / "profiles.sqlite", rows_max=3)) as store:
         for number in range(5):
-            store.add([stretch(number)], NOW_MS + number)
+            store.add([window(number)], NOW_MS + number)
         assert ids(store) == [f"{number:032x}" for number in (2, 3, 4)]
 
 
 def test_nothing_outlives_its_days(tmp_path: Path) -> None:
     with closing(ProfileStore(tmp_path / "profiles.sqlite", days=2)) as store:
-        store.add([stretch(1)], NOW_MS)
-        store.add([stretch(2)], NOW_MS + DAY_MS)
+        store.add([window(1)], NOW_MS)
+        store.add([window(2)], NOW_MS + DAY_MS)
         store.prune(NOW_MS + 2 * DAY_MS + 1)
         assert ids(store) == [f"{2:032x}"]
 
 
 def test_no_days_means_that_nothing_is_kept(tmp_path: Path) -> None:
     with closing(ProfileStore(tmp_path / "profiles.sqlite", days=0)) as store:
-        added = store.add([stretch(1)], NOW_MS)
+        added = store.add([window(1)], NOW_MS)
         assert added.refused == [(f"{1:032x}", KEEPS_NONE)]
-        assert store.status().stretches == 0
+        assert store.status().windows == 0
 
 
 def test_what_is_forgotten_is_gone_from_the_disk_as_well(tmp_path: Path) -> None:
     path = tmp_path / "profiles.sqlite"
-    gone, left = stretch(1, job=job(1)), stretch(2, job=job(2))
+    gone, left = window(1, job=job(1)), window(2, job=job(2))
     with closing(ProfileStore(path)) as store:
         store.add([gone, left], NOW_MS)
         assert store.forget(job_key=gone.job.key) == 1
@@ -131,21 +131,21 @@ def test_what_is_forgotten_is_gone_from_the_disk_as_well(tmp_path: Path) -> None
 
 
 def test_a_full_disk_is_a_clear_error_and_what_was_there_stays(store: ProfileStore) -> None:
-    store.add([stretch(1)], NOW_MS)
+    store.add([window(1)], NOW_MS)
     (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
     store._connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(StoreFullError, match="full") as caught:
-        store.add([stretch(number, job=job(number)) for number in range(2, 100)], NOW_MS)
+        store.add([window(number, job=job(number)) for number in range(2, 100)], NOW_MS)
     assert caught.value.remedy
     assert ids(store) == [f"{1:032x}"]
     store._connection.execute("PRAGMA max_page_count = 1000000")
-    assert store.add([stretch(2)], NOW_MS).recorded == 1
+    assert store.add([window(2)], NOW_MS).recorded == 1
 
 
 def test_a_file_of_the_format_before_is_brought_up_to_date(tmp_path: Path) -> None:
     path = tmp_path / "profiles.sqlite"
     with closing(ProfileStore(path)) as store:
-        store.add([stretch(1)], NOW_MS)
+        store.add([window(1)], NOW_MS)
     with closing(sqlite3.connect(path)) as connection:  # as format 1 left it
         connection.executescript("DROP TABLE refusals; DROP INDEX stretches_by_time; PRAGMA user_version = 1")
     with closing(ProfileStore(path)) as store:
@@ -158,7 +158,7 @@ def test_a_file_of_the_format_before_is_brought_up_to_date(tmp_path: Path) -> No
 def test_a_migration_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "profiles.sqlite"
     with closing(ProfileStore(path)) as store:
-        store.add([stretch(1)], NOW_MS)
+        store.add([window(1)], NOW_MS)
     broken = (*store_module._MIGRATIONS, "CREATE TABLE half (a); CREATE TABLE stretches (a)")
     with monkeypatch.context() as patch:
         patch.setattr(store_module, "_MIGRATIONS", broken)
@@ -173,7 +173,7 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkey
 def test_a_file_of_a_newer_program_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "profiles.sqlite"
     with closing(ProfileStore(path)) as store:
-        store.add([stretch(1)], NOW_MS)
+        store.add([window(1)], NOW_MS)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
     with pytest.raises(StoreFormatError, match="newer program") as caught:

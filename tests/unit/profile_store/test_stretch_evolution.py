@@ -11,30 +11,30 @@ from typing import Any
 
 import pytest
 
+from predictor_service.profile_store.measurement_window import StoredMeasurementWindow, decode, encode
 from predictor_service.profile_store.store import ProfileStore
-from predictor_service.profile_store.stretch import StoredStretch, decode, encode
-from tests.support.stretches import NOW_MS, stretch
+from tests.support.measurement_windows import NOW_MS, window
 
 
 def rewritten(change: Callable[[dict[str, Any]], Any]) -> str:
-    content = json.loads(encode(stretch(1)))
+    content = json.loads(encode(window(1)))
     change(content)
     return json.dumps(content)
 
 
-def read(change: Callable[[dict[str, Any]], Any]) -> StoredStretch:
+def read(change: Callable[[dict[str, Any]], Any]) -> StoredMeasurementWindow:
     return decode(f"{1:032x}", rewritten(change))
 
 
 def test_what_was_not_measured_is_not_written() -> None:
-    assert "sm_activity_ratio" not in encode(stretch(1))
-    assert decode(f"{1:032x}", encode(stretch(1))) == StoredStretch(stretch=stretch(1))
+    assert "sm_activity_ratio" not in encode(window(1))
+    assert decode(f"{1:032x}", encode(window(1))) == StoredMeasurementWindow(window=window(1))
 
 
 @pytest.mark.parametrize("name", ["utilization_ratio", "memory_peak_bytes", "source"])
 def test_a_field_that_an_older_version_did_not_write_is_read_as_not_measured(name: str) -> None:
     stored = read(lambda content: content.pop(name))
-    assert stored.stretch is not None
+    assert stored.window is not None
     assert stored.fault == ""
 
 
@@ -43,11 +43,11 @@ def test_fields_of_a_newer_version_stay_in_the_store_and_are_named(tmp_path: Pat
         lambda content: (content.update(fan_rpm=900), content["job"]["settings"].update(gradient_clipping=1.0))
     )
     with closing(ProfileStore(tmp_path / "profiles.sqlite")) as store:
-        store.add([stretch(1)], NOW_MS)
+        store.add([window(1)], NOW_MS)
         store._connection.execute("UPDATE stretches SET content = ?", (newer,))
-        store.add([stretch(2)], NOW_MS)
+        store.add([window(2)], NOW_MS)
         stored = store.read()
-    assert stored[0].stretch == stretch(1)
+    assert stored[0].window == window(1)
     assert stored[0].unknown == {"fan_rpm", "job.gradient_clipping"}
     with closing(sqlite3.connect(tmp_path / "profiles.sqlite")) as connection:
         assert newer in [row[0] for row in connection.execute("SELECT content FROM stretches")]
@@ -66,11 +66,11 @@ def test_fields_of_a_newer_version_stay_in_the_store_and_are_named(tmp_path: Pat
 )
 def test_what_cannot_be_read_is_named_and_stops_nothing(change: Callable[[dict[str, Any]], Any]) -> None:
     stored = read(change)
-    assert stored.stretch is None
+    assert stored.window is None
     assert "written by another version" in stored.fault
 
 
 def test_numbers_that_an_older_version_accepted_and_this_one_does_not_are_named() -> None:
     stored = read(lambda content: content.update(utilization_ratio=50.0))
-    assert stored.stretch is not None
+    assert stored.window is not None
     assert "outside 0 to 1" in stored.fault

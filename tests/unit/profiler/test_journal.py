@@ -23,8 +23,8 @@ def test_a_line_cut_short_by_a_crash_is_dropped_and_the_journal_goes_on(tmp_path
     journal.append(record(Kind.SOLO, LENET))
     content = journal.path.read_bytes()
     journal.path.write_bytes(content + content.splitlines()[-1][:40])
-    continued = open_journal(tmp_path, HEADER)
-    continued.append(record(Kind.SOLO, LENET, repeat=1))
+    extrapolated = open_journal(tmp_path, HEADER)
+    extrapolated.append(record(Kind.SOLO, LENET, repeat=1))
     assert [item.repeat for item in read_journal(tmp_path).records] == [0, 1]
 
 

@@ -10,12 +10,17 @@ import pytest
 
 from cotenant.profile_schema import check_row
 from predictor_service.outcome_journal import PredictionEntry
-from predictor_service.profile_store.intake import stretch_of_outcome
-from predictor_service.profile_store.stretch import MeasuredJob, Source, StoredStretch, Stretch
+from predictor_service.profile_store.intake import window_of_outcome
+from predictor_service.profile_store.measurement_window import (
+    MeasuredJob,
+    MeasurementWindow,
+    Source,
+    StoredMeasurementWindow,
+)
 from predictor_service.retraining.collected_rows import NAME, TOO_SHORT, CollectedProfiles, collect_profiles
 from predictor_service.retraining.datasets import read_dataset
 from tests.support.measured_dataset import write_dataset
-from tests.support.stretches import job, kept_job, stretch
+from tests.support.measurement_windows import job, kept_job, window
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +38,13 @@ def other(graphs: Path) -> MeasuredJob:
     return kept_job(graphs, 32, 32, 10)
 
 
-def collect(graphs: Path, *stretches: Stretch) -> CollectedProfiles:
-    return collect_profiles([StoredStretch(stretch=item) for item in stretches], graphs, [])
+def collect(graphs: Path, *windows: MeasurementWindow) -> CollectedProfiles:
+    return collect_profiles([StoredMeasurementWindow(window=item) for item in windows], graphs, [])
 
 
 def test_stretches_of_one_job_become_one_row_with_their_medians(graphs: Path, known: MeasuredJob) -> None:
     times = (20_000, 24_000, 200_000)
-    collected = collect(graphs, *(stretch(number, job=known, window_ms=ms) for number, ms in enumerate(times)))
+    collected = collect(graphs, *(window(number, job=known, window_ms=ms) for number, ms in enumerate(times)))
     assert collected.dataset is not None
     (row,) = collected.dataset.solo
     check_row(row)
@@ -50,12 +55,12 @@ def test_stretches_of_one_job_become_one_row_with_their_medians(graphs: Path, kn
 
 
 def test_pairs_become_one_row_with_their_median(graphs: Path, known: MeasuredJob, other: MeasuredJob) -> None:
-    alone = [stretch(1, job=known), stretch(2, job=other)]
-    beside = [
-        stretch(number, job=known, others=(other,), window_ms=ms)
+    alone = [window(1, job=known), window(2, job=other)]
+    co_located = [
+        window(number, job=known, others=(other,), window_ms=ms)
         for number, ms in ((3, 22_000), (4, 24_000), (5, 90_000))
     ]
-    collected = collect(graphs, *alone, *beside)
+    collected = collect(graphs, *alone, *co_located)
     assert collected.dataset is not None
     (pair,) = collected.dataset.pairs
     check_row(pair)
@@ -64,7 +69,7 @@ def test_pairs_become_one_row_with_their_median(graphs: Path, known: MeasuredJob
 
 
 def test_two_short_looks_at_a_job_are_a_long_one(graphs: Path, known: MeasuredJob) -> None:
-    short = [stretch(number, job=known, steps=1_200, window_ms=6_000) for number in (1, 2)]
+    short = [window(number, job=known, steps=1_200, window_ms=6_000) for number in (1, 2)]
     assert collect(graphs, *short).dataset is not None
     assert collect(graphs, short[0]).left_out == {TOO_SHORT: 1}
 
@@ -80,26 +85,26 @@ def test_two_short_looks_at_a_job_are_a_long_one(graphs: Path, known: MeasuredJo
 def test_what_teaches_nothing_is_left_out_and_named(
     graphs: Path, known: MeasuredJob, changes: dict[str, Any], reason: str
 ) -> None:
-    collected = collect(graphs, stretch(1, **{"job": known, **changes}))
+    collected = collect(graphs, window(1, **{"job": known, **changes}))
     assert collected.dataset is None
     assert any(reason in name for name in collected.left_out)
 
 
 def test_one_graph_is_learned_with_one_binding(graphs: Path, known: MeasuredJob) -> None:
     rebound = kept_job(graphs, 64, 48, 10, optimizer="adam", dimension_bindings={"tokens": 3})
-    collected = collect(graphs, stretch(1, job=known), stretch(2, job=rebound))
+    collected = collect(graphs, window(1, job=known), window(2, job=rebound))
     assert collected.left_out == {"its graph was bound in another way first": 1}
 
 
 def test_what_the_store_could_not_read_is_counted(graphs: Path) -> None:
-    collected = collect_profiles([StoredStretch(stretch=None, fault="written by another version")], graphs, [])
+    collected = collect_profiles([StoredMeasurementWindow(window=None, fault="written by another version")], graphs, [])
     assert collected.left_out == {"written by another version": 1}
 
 
 def test_outcomes_count_where_no_agent_measured_the_job(graphs: Path, known: MeasuredJob, other: MeasuredJob) -> None:
-    told = stretch(1, job=known, source=Source.OUTCOME, window_ms=80_000)
-    told_only = stretch(2, job=other, source=Source.OUTCOME)
-    collected = collect(graphs, told, told_only, stretch(3, job=known))
+    told = window(1, job=known, source=Source.OUTCOME, window_ms=80_000)
+    told_only = window(2, job=other, source=Source.OUTCOME)
+    collected = collect(graphs, told, told_only, window(3, job=known))
     assert collected.dataset is not None
     assert {row.job_key: row.step_ms_mean for row in collected.dataset.solo} == {known.key: 5.0, other.key: 5.0}
     assert collected.left_out == {"an agent measured the same job": 1}
@@ -114,7 +119,10 @@ def test_a_graph_that_a_data_set_knows_keeps_its_family_and_another_one_is_its_o
     assert row.graph_sha256 is not None
     shutil.copy(tmp_path / "set" / "graphs" / f"{row.graph_sha256}.onnx", graphs)
     named = MeasuredJob(graph_sha256=row.graph_sha256, settings=known.settings)
-    stored = [StoredStretch(stretch=stretch(1, job=named)), StoredStretch(stretch=stretch(2, job=known))]
+    stored = [
+        StoredMeasurementWindow(window=window(1, job=named)),
+        StoredMeasurementWindow(window=window(2, job=known)),
+    ]
     collected = collect_profiles(stored, graphs, [dataset])
     assert collected.dataset is not None
     assert {item.family for item in collected.dataset.solo} == {f"graph_{known.graph_sha256[:12]}", row.family}
@@ -142,10 +150,10 @@ def entry(measured: MeasuredJob, /, **content: Any) -> PredictionEntry:
 
 
 def test_an_outcome_of_a_job_alone_is_a_stretch(known: MeasuredJob) -> None:
-    found = stretch_of_outcome(entry(known), GOOD)
-    assert isinstance(found, Stretch)
+    found = window_of_outcome(entry(known), GOOD)
+    assert isinstance(found, MeasurementWindow)
     assert (found.step_ms, found.job, found.source) == (6.0, known, Source.OUTCOME)
-    assert found == stretch_of_outcome(entry(known), dict(reversed(GOOD.items())))
+    assert found == window_of_outcome(entry(known), dict(reversed(GOOD.items())))
 
 
 @pytest.mark.parametrize(
@@ -164,6 +172,6 @@ def test_an_outcome_of_a_job_alone_is_a_stretch(known: MeasuredJob) -> None:
 def test_an_outcome_that_measured_nothing_to_keep_says_why(
     known: MeasuredJob, outcome: dict[str, Any], content: dict[str, Any], reason: str
 ) -> None:
-    found = stretch_of_outcome(entry(known, **content), {**GOOD, **outcome})
+    found = window_of_outcome(entry(known, **content), {**GOOD, **outcome})
     assert isinstance(found, str)
     assert reason in found

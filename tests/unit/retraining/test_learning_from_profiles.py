@@ -13,14 +13,14 @@ import pytest
 from cotenant.job_settings import JobSettings
 from cotenant.profile_schema import PairRow, SoloRow
 from predictor_service.errors import TrainingDataError
+from predictor_service.profile_store.measurement_window import MeasuredJob, MeasurementWindow
 from predictor_service.profile_store.store import FILE_NAME, ProfileStore
-from predictor_service.profile_store.stretch import MeasuredJob, Stretch
 from predictor_service.registry.model_registry import ModelRegistry
 from predictor_service.retraining.collected_rows import NAME
 from predictor_service.retraining.datasets import Dataset, read_dataset
 from predictor_service.retraining.retraining_run import RetrainingOutcome, RetrainingPlan, RetrainingResult, retrain
 from tests.support.measured_dataset import write_dataset
-from tests.support.stretches import CAMPAIGN, NOW_MS
+from tests.support.measurement_windows import CAMPAIGN, NOW_MS
 
 WINDOW_MS = 20_000
 
@@ -36,9 +36,11 @@ def job_of(row: SoloRow) -> MeasuredJob:
     return MeasuredJob(graph_sha256=str(row.graph_sha256), settings=settings)
 
 
-def as_stretch(number: int, job: MeasuredJob, step_ms: float, others: tuple[MeasuredJob, ...] = ()) -> Stretch:
+def as_stretch(
+    number: int, job: MeasuredJob, step_ms: float, others: tuple[MeasuredJob, ...] = ()
+) -> MeasurementWindow:
     steps = round(WINDOW_MS / step_ms)
-    return Stretch(
+    return MeasurementWindow(
         stretch_id=f"{number:032x}",
         campaign=CAMPAIGN,
         device="cpu-standin",
@@ -50,10 +52,10 @@ def as_stretch(number: int, job: MeasuredJob, step_ms: float, others: tuple[Meas
     )
 
 
-def stretches_of(dataset: Dataset) -> list[Stretch]:
+def stretches_of(dataset: Dataset) -> list[MeasurementWindow]:
     """What agents would have measured if the jobs of a data set had run under them."""
     jobs = {row.job_key: job_of(row) for row in dataset.solo}
-    stretches = []
+    windows = []
     for number, row in enumerate(dataset.solo):
         assert row.step_ms_mean is not None
         measured = as_stretch(number, jobs[row.job_key], row.step_ms_mean)
@@ -61,13 +63,13 @@ def stretches_of(dataset: Dataset) -> list[Stretch]:
             "utilization_ratio": row.utilization_ratio,
             "memory_peak_bytes": row.memory_peak_bytes,
         }
-        stretches.append(replace(measured, **fields))
-    for number, pair in enumerate(dataset.pairs, start=len(stretches)):
-        stretches.append(_beside(number, pair, jobs))
-    return stretches
+        windows.append(replace(measured, **fields))
+    for number, pair in enumerate(dataset.pairs, start=len(windows)):
+        windows.append(_co_located(number, pair, jobs))
+    return windows
 
 
-def _beside(number: int, pair: PairRow, jobs: dict[str, MeasuredJob]) -> Stretch:
+def _co_located(number: int, pair: PairRow, jobs: dict[str, MeasuredJob]) -> MeasurementWindow:
     assert pair.victim_step_ms_mean is not None
     others = tuple(jobs[key] for key in pair.other_job_keys)
     return as_stretch(number, jobs[pair.victim_job_key], pair.victim_step_ms_mean, others)

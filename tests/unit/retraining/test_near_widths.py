@@ -52,7 +52,7 @@ def task(families: range = range(FAMILIES)) -> FittingTask:
         device="cpu-standin",
         columns=columns_of(vectors).astype(np.float32),
         measured=values,
-        anchor=np.full(len(values), GIB),
+        analytical_estimate=np.full(len(values), GIB),
         groups=groups,
         seed=3,
         features=vectors,
@@ -80,7 +80,7 @@ def served(fitted: FittedTarget) -> ServedTarget:
 
 def widths(target: ServedTarget, vectors: FloatArray, near: FloatArray | None, confidence: float = 0.9) -> FloatArray:
     columns = columns_of(vectors).astype(np.float32)
-    bounded = target.predict_bounded(columns, np.full(len(vectors), GIB), confidence, strangeness=near)
+    bounded = target.predict_bounded(columns, np.full(len(vectors), GIB), confidence, novelty=near)
     return np.asarray(np.log(bounded.upper / bounded.lower))
 
 
@@ -88,12 +88,12 @@ def test_a_measured_graph_has_a_narrow_interval_that_holds_and_a_stranger_the_ol
     target = served(fitted)
     vectors, values, _ = measured(range(FAMILIES), seed=1)
     strangers = measured(range(FAMILIES, FAMILIES + 6))[0]
-    near, far = target.strangeness(vectors), target.strangeness(strangers)
+    near, far = target.novelty(vectors), target.novelty(strangers)
     assert near is not None
     assert far is not None
     assert near == pytest.approx(0.0, abs=1e-6)
     bounded = target.predict_bounded(
-        columns_of(vectors).astype(np.float32), np.full(len(vectors), GIB), 0.9, strangeness=near
+        columns_of(vectors).astype(np.float32), np.full(len(vectors), GIB), 0.9, novelty=near
     )
     assert ((bounded.lower <= values) & (values <= bounded.upper)).mean() > 0.9
     assert widths(target, vectors, near).mean() < 0.3 * widths(target, vectors, None).mean()
@@ -102,15 +102,15 @@ def test_a_measured_graph_has_a_narrow_interval_that_holds_and_a_stranger_the_ol
 
 def test_nearer_is_never_wider_and_the_99_percent_bound_is_that_of_strangers(fitted: FittedTarget) -> None:
     target, vectors = served(fitted), measured(range(FAMILIES))[0]
-    columns, anchor = columns_of(vectors).astype(np.float32), np.full(len(vectors), GIB)
+    columns, analytical_estimate = columns_of(vectors).astype(np.float32), np.full(len(vectors), GIB)
     before = np.zeros(len(vectors))
     for share in np.linspace(0.0, 1.0, 11):
         near = np.full(len(vectors), share)
         width = widths(target, vectors, near)
         assert (width >= before - 1e-9).all()
         before = width
-        bounded = target.predict_bounded(columns, anchor, 0.9, strangeness=near)
-        assert np.array_equal(bounded.upper_99, target.predict_bounded(columns, anchor, 0.9).upper_99)
+        bounded = target.predict_bounded(columns, analytical_estimate, 0.9, novelty=near)
+        assert np.array_equal(bounded.upper_99, target.predict_bounded(columns, analytical_estimate, 0.9).upper_99)
     assert before == pytest.approx(widths(target, vectors, None))
 
 
@@ -146,10 +146,10 @@ def test_a_stored_version_is_as_near_as_before_and_one_without_keeps_its_name(
     assert '"near"' not in old.to_json()
     loaded = [store.load(each.version).devices["cpu-standin"][MEMORY.name] for each in (manifest, old)]
     vectors = measured(range(FAMILIES, FAMILIES + 6))[0]
-    expected = served(fitted).strangeness(vectors)
-    found = loaded[0].strangeness(vectors)
+    expected = served(fitted).novelty(vectors)
+    found = loaded[0].novelty(vectors)
     assert expected is not None
     assert found is not None
     assert np.array_equal(found, expected)
-    assert loaded[1].strangeness(vectors) is None
+    assert loaded[1].novelty(vectors) is None
     assert "Of graphs that were measured at other settings" in write_card(store.manifest(manifest.version))

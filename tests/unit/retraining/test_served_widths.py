@@ -43,7 +43,7 @@ def task(target: Target = MEMORY, families: int = FAMILIES) -> FittingTask:
         device="cpu-standin",
         columns=columns[:kept],
         measured=measured[:kept],
-        anchor=np.full(kept, float(1 << 30)),
+        analytical_estimate=np.full(kept, float(1 << 30)),
         groups=[frozenset({f"family-{row // ROWS_EACH}"}) for row in range(kept)],
         seed=3,
     )
@@ -83,7 +83,7 @@ def test_the_widths_are_those_of_the_library_that_learned_them(monkeypatch: pyte
     held_out = fitted.score.held_out
     native = learn_bounds(
         learned_from.columns[held_out.row].astype(np.float64),
-        np.log(learned_from.measured / learned_from.anchor)[held_out.row] - held_out.value,
+        np.log(learned_from.measured / learned_from.analytical_estimate)[held_out.row] - held_out.value,
         [learned_from.groups[row] for row in held_out.row.tolist()],
         learned_from.seed,
         one_vote_per_group=True,
@@ -107,7 +107,7 @@ def test_few_rows_and_slowdowns_keep_one_width() -> None:
 
 def test_no_share_of_a_device_is_promised_more_closely_than_it_can_be_measured() -> None:
     always_busy = dataclasses.replace(
-        task(UTILIZATION), measured=np.ones(FAMILIES * ROWS_EACH), anchor=np.ones(FAMILIES * ROWS_EACH)
+        task(UTILIZATION), measured=np.ones(FAMILIES * ROWS_EACH), analytical_estimate=np.ones(FAMILIES * ROWS_EACH)
     )
     fitted = fit_target(always_busy)
     target = ServedTarget(fitted.record, OnnxModel(fitted.files[fitted.record.file_name]))
@@ -127,9 +127,9 @@ def stored(folder: Path, fitted: FittedTarget) -> tuple[VersionStore, str]:
 def test_a_stored_version_answers_as_before_and_says_so_on_its_card(tmp_path: Path) -> None:
     fitted = fit_target(task())
     store, name = stored(tmp_path, fitted)
-    columns, anchor = rows(1)[0], np.full(FAMILIES * ROWS_EACH, 7.0)
+    columns, analytical_estimate = rows(1)[0], np.full(FAMILIES * ROWS_EACH, 7.0)
     loaded = store.load(name).devices["cpu-standin"][MEMORY.name]
-    before, after = (each.predict_bounded(columns, anchor, 0.8) for each in (served(fitted), loaded))
+    before, after = (each.predict_bounded(columns, analytical_estimate, 0.8) for each in (served(fitted), loaded))
     for field in dataclasses.fields(before):
         assert np.array_equal(getattr(before, field.name), getattr(after, field.name))
     assert "They follow what was learned of the size of errors" in write_card(store.manifest(name))

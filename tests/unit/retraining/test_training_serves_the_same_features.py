@@ -37,6 +37,6 @@ def test_training_and_serving_build_equal_vectors_and_anchors(tmp_path: Path) ->
         graph = MeasuredGraph(dataset.graphs[row.graph_sha256 or ""])
         served = JobSamples(graph, job_settings(row.family, row.batch), device).at(row.batch)
         assert np.array_equal(served.values, example.features.values)
-        assert example.anchor(MEMORY) == served.analytical_memory_bytes
-        assert example.anchor(STEP) == served.roofline_ms
-        assert example.anchor(UTILIZATION) == served.utilization_ceiling_ratio
+        assert example.analytical_estimate(MEMORY) == served.analytical_memory_bytes
+        assert example.analytical_estimate(STEP) == served.roofline_ms
+        assert example.analytical_estimate(UTILIZATION) == served.utilization_ceiling_ratio

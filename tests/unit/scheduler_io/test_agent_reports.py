@@ -10,9 +10,9 @@ import pytest
 
 from cotenant.v1 import node_agent_pb2
 from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.progress_reports import ProgressReports
-from scheduler_service.adapters.stretch_relay import StretchRelay
 from scheduler_service.core.events import GpuHealthChanged, JobProgressed, NodeJoined
 from scheduler_service.errors import AgentProtocolError
 from scheduler_service.grpc_api.node_agent_servicer import LeaseTimes, NodeAgentServicer
@@ -32,7 +32,7 @@ def agents_of(loop: LiveLoop, progress: ProgressReports) -> NodeAgentServicer:
         sessions=AgentSessions(),
         leases=NodeLeases(lease_ms=30_000, grace_ms=0, margin_ratio=0),
         progress=progress,
-        stretches=StretchRelay(None, deadline_s=1),
+        windows=MeasurementWindowRelay(None, deadline_s=1),
         times=LeaseTimes(heartbeat_ms=2_000, lease_ms=30_000, grace_ms=0),
     )
 

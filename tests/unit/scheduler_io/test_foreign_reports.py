@@ -75,7 +75,7 @@ def test_a_hello_with_another_nodes_job_leaves_that_job_and_its_gpu_alone(claime
         liar = await cluster.dial(hello("node-3", claimed))
         await cluster.settle()
         state = cluster.loop.engine.state
-        assert (cluster.phase(), liar.ends_stored, dict(state.ghosts)) == ("starting", [], {})
+        assert (cluster.phase(), liar.ends_stored, dict(state.abandoned_attempts)) == ("starting", [], {})
         assert not state.gpus["node-1-0"].is_releasing
         assert "node-3" in state.nodes
         first.say(attempt_exited=messages.AttemptExited(key=key(), exit_class="done"))

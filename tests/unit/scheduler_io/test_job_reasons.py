@@ -5,7 +5,7 @@ from __future__ import annotations
 from scheduler_service.core import events
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.records import MemoryPoint, Reason, Share
-from scheduler_service.grpc_api.job_reasons import told_reason
+from scheduler_service.grpc_api.job_reasons import reported_reason
 from scheduler_service.grpc_api.translate_jobs import job_message, reason_message
 from tests.support.engine_play import Play
 from tests.support.scheduling import GIB, all_pairs, prediction
@@ -28,7 +28,7 @@ def play_of(*names: str, policy: str = "horus", gib: float = 2.0, in_domain: boo
 def told(play: Play, job_id: str, *, explained: bool) -> Reason:
     state = play.engine.state
     decision: Decision = play.engine.explain(job_id) if explained else state.decisions[job_id]
-    return told_reason(state, state.jobs[job_id], decision.reason)
+    return reported_reason(state, state.jobs[job_id], decision.reason)
 
 
 def test_what_fits_nowhere_is_never_told_to_share() -> None:

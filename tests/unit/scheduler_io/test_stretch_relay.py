@@ -9,18 +9,18 @@ import grpc
 import pytest
 
 from cotenant.v1 import resources_pb2
-from scheduler_service.adapters import stretch_relay
-from scheduler_service.adapters.predictor_client import open_channel
-from scheduler_service.adapters.stretch_relay import (
-    STRETCH_BYTES_MAX,
-    STRETCHES_KEPT_MAX,
-    STRETCHES_PER_HEARTBEAT_MAX,
-    StretchRelay,
+from scheduler_service.adapters import measurement_window_relay
+from scheduler_service.adapters.measurement_window_relay import (
+    WINDOW_BYTES_MAX,
+    WINDOWS_KEPT_MAX,
+    WINDOWS_PER_HEARTBEAT_MAX,
+    MeasurementWindowRelay,
 )
+from scheduler_service.adapters.predictor_client import open_channel
 from tests.support.fake_predictor import FakePredictor
 
 
-def stretches(count: int, start: int = 0) -> list[resources_pb2.MeasurementWindow]:
+def windows(count: int, start: int = 0) -> list[resources_pb2.MeasurementWindow]:
     return [resources_pb2.MeasurementWindow(window_id=f"{number:032x}") for number in range(start, start + count)]
 
 
@@ -29,7 +29,7 @@ def relay_until(
 ) -> None:
     async def main() -> None:
         async with open_channel(predictor.address) as channel:
-            relay = StretchRelay(channel, deadline_s=5)
+            relay = MeasurementWindowRelay(channel, deadline_s=5)
             for heartbeat in noted:
                 relay.note(heartbeat)
             running = asyncio.create_task(relay.run())
@@ -44,13 +44,13 @@ def relay_until(
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stretch_relay, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(measurement_window_relay, "INTERVAL_S", 0.01)
 
 
 def test_stretches_arrive_in_their_order() -> None:
     with FakePredictor() as predictor:
-        relay_until(predictor, [stretches(3), stretches(2, start=3)], lambda: len(predictor.stretches) == 5)
-        assert [item.window_id for item in predictor.stretches] == [f"{number:032x}" for number in range(5)]
+        relay_until(predictor, [windows(3), windows(2, start=3)], lambda: len(predictor.windows) == 5)
+        assert [item.window_id for item in predictor.windows] == [f"{number:032x}" for number in range(5)]
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED])
@@ -58,8 +58,8 @@ def test_what_the_predictor_cannot_take_now_is_told_again_in_order(code: grpc.St
     with FakePredictor() as predictor:
         failures = iter([code, code])
         predictor.failure = lambda: next(failures, None)
-        relay_until(predictor, [stretches(4)], lambda: len(predictor.stretches) == 4)
-        assert [item.window_id for item in predictor.stretches] == [f"{number:032x}" for number in range(4)]
+        relay_until(predictor, [windows(4)], lambda: len(predictor.windows) == 4)
+        assert [item.window_id for item in predictor.windows] == [f"{number:032x}" for number in range(4)]
 
 
 def test_what_the_predictor_refuses_is_not_told_again() -> None:
@@ -71,13 +71,13 @@ def test_what_the_predictor_refuses_is_not_told_again() -> None:
             return asked[-1]
 
         predictor.failure = refuse
-        relay_until(predictor, [stretches(4)], lambda: bool(asked))
-        assert predictor.stretches == []
+        relay_until(predictor, [windows(4)], lambda: bool(asked))
+        assert predictor.windows == []
 
 
 def test_no_predictor_keeps_nothing() -> None:
-    relay = StretchRelay(None, deadline_s=1)
-    relay.note(stretches(3))
+    relay = MeasurementWindowRelay(None, deadline_s=1)
+    relay.note(windows(3))
     asyncio.run(relay.run())
     assert not relay._waiting
 
@@ -85,12 +85,12 @@ def test_no_predictor_keeps_nothing() -> None:
 def test_bounds_hold_however_much_an_agent_sends() -> None:
     async def main() -> None:
         async with open_channel("127.0.0.1:1") as channel:
-            relay = StretchRelay(channel, deadline_s=1)
-            huge = resources_pb2.MeasurementWindow(window_id="x" * STRETCH_BYTES_MAX)
-            relay.note([huge, *stretches(100)])
-            assert len(relay._waiting) == STRETCHES_PER_HEARTBEAT_MAX - 1
-            for _ in range(STRETCHES_KEPT_MAX // STRETCHES_PER_HEARTBEAT_MAX + 10):
-                relay.note(stretches(100))
-            assert len(relay._waiting) == STRETCHES_KEPT_MAX
+            relay = MeasurementWindowRelay(channel, deadline_s=1)
+            huge = resources_pb2.MeasurementWindow(window_id="x" * WINDOW_BYTES_MAX)
+            relay.note([huge, *windows(100)])
+            assert len(relay._waiting) == WINDOWS_PER_HEARTBEAT_MAX - 1
+            for _ in range(WINDOWS_KEPT_MAX // WINDOWS_PER_HEARTBEAT_MAX + 10):
+                relay.note(windows(100))
+            assert len(relay._waiting) == WINDOWS_KEPT_MAX
 
     asyncio.run(main())

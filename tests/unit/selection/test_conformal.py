@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from predictor_service.selection.conformal import SAFETY_FACTOR, calibrate, calibrate_groups
-from predictor_service.selection.group_stretch import stretch_for_groups
+from predictor_service.selection.few_groups_factor import few_groups_factor
 
 GROUPS = 19
 
@@ -48,5 +48,5 @@ def test_rows_of_a_new_group_are_covered_as_promised_whatever_the_errors() -> No
 def test_too_few_groups_for_a_quantile_are_stretched_as_few_measurements_are() -> None:
     residuals = np.concatenate([np.full(5, 0.1), np.full(5, 0.2), np.full(5, -0.4), np.full(5, 0.3)])
     bounds = calibrate_groups(residuals, groups_of([5] * 4))
-    assert bounds.half_width(0.9) == pytest.approx(0.4 * stretch_for_groups(4, 0.9))
+    assert bounds.half_width(0.9) == pytest.approx(0.4 * few_groups_factor(4, 0.9))
     assert bounds.upper_offset(0.99) == pytest.approx(0.3 * SAFETY_FACTOR)

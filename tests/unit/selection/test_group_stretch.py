@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from predictor_service.selection.group_stretch import stretch_for_groups
+from predictor_service.selection.few_groups_factor import few_groups_factor
 
 
 def test_the_stretch_falls_with_the_number_of_groups_to_one() -> None:
-    stretches = [stretch_for_groups(groups, 0.9) for groups in (2, 3, 4, 6, 10, 30, 1_000)]
-    assert stretches == sorted(stretches, reverse=True)
-    assert stretches[1] == pytest.approx(2.05, abs=0.01)
-    assert stretches[-1] == pytest.approx(1.0, abs=0.005)
+    windows = [few_groups_factor(groups, 0.9) for groups in (2, 3, 4, 6, 10, 30, 1_000)]
+    assert windows == sorted(windows, reverse=True)
+    assert windows[1] == pytest.approx(2.05, abs=0.01)
+    assert windows[-1] == pytest.approx(1.0, abs=0.005)
 
 
 def test_one_group_is_taken_for_two() -> None:
-    assert stretch_for_groups(1, 0.9) == stretch_for_groups(2, 0.9)
+    assert few_groups_factor(1, 0.9) == few_groups_factor(2, 0.9)
 
 
 @pytest.mark.parametrize("groups", [3, 5, 8])
@@ -24,6 +24,6 @@ def test_a_new_group_that_errs_as_one_is_covered_as_promised(groups: int) -> Non
     random = np.random.default_rng(groups)
     errors = random.standard_normal((20_000, groups))
     centre, spread = errors.mean(axis=1), errors.std(axis=1, ddof=1)
-    half_width = 1.6449 * spread * stretch_for_groups(groups, 0.9)
+    half_width = 1.6449 * spread * few_groups_factor(groups, 0.9)
     inside = np.abs(random.standard_normal(20_000) - centre) <= half_width
     assert inside.mean() == pytest.approx(0.9, abs=0.01)

@@ -37,10 +37,10 @@ def learned() -> Nearness:
 
 def strangeness_of(known: Nearness, vectors: FloatArray) -> FloatArray:
     names = (*known.kind_columns, *known.setting_columns)
-    return known.strangeness(vectors[:, [FEATURE_INDEX[name] for name in names]])
+    return known.novelty(vectors[:, [FEATURE_INDEX[name] for name in names]])
 
 
-def strangeness(*vectors: FloatArray) -> list[float]:
+def novelty(*vectors: FloatArray) -> list[float]:
     values: list[float] = strangeness_of(learned(), np.array(vectors)).tolist()
     return values
 
@@ -72,7 +72,7 @@ def test_strangeness_grows_with_the_distance_and_never_jumps() -> None:
         [job(10.0 - step, 16, log_nodes=-step) for step in steps],
         [job(10.0, 64 * np.exp(8.0 * step)) for step in steps],
     ):
-        values = np.array(strangeness(*path))
+        values = np.array(novelty(*path))
         assert values[0] == pytest.approx(0.0, abs=1e-6)
         assert values[-1] == 1.0
         assert np.diff(values).min() >= -1e-9
@@ -80,7 +80,7 @@ def test_strangeness_grows_with_the_distance_and_never_jumps() -> None:
 
 
 def test_settings_are_near_as_far_as_settings_were_measured() -> None:
-    usual, next_batch, far_batch = strangeness(
+    usual, next_batch, far_batch = novelty(
         job(12.0, 24, log_nodes=2), job(12.0, 128, log_nodes=2), job(12.0, 4096, log_nodes=2)
     )
     assert usual == pytest.approx(0.0, abs=1e-6)
@@ -89,7 +89,7 @@ def test_settings_are_near_as_far_as_settings_were_measured() -> None:
 
 
 def test_a_graph_in_a_mode_that_was_never_measured_is_a_stranger() -> None:
-    (changed,) = strangeness(job(12.0, 16, log_nodes=2, is_training=1.0))
+    (changed,) = novelty(job(12.0, 16, log_nodes=2, is_training=1.0))
     assert changed == 1.0
 
 

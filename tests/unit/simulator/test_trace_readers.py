@@ -13,7 +13,7 @@ from cotenant_simulator.commands.simulate import simulate
 from cotenant_simulator.errors import TraceError
 from cotenant_simulator.readers.requests import Consent
 from cotenant_simulator.readers.trace_file import FORMATS, read_trace
-from cotenant_simulator.run.records import Charges
+from cotenant_simulator.run.records import OverheadCosts
 from cotenant_simulator.truth.kinds import DOES_NOT_FIT
 from cotenant_simulator.truth.trace import GIB
 from scheduler_service.core import commands, events
@@ -211,7 +211,12 @@ def _exported(tmp_path: Path) -> Path:
     def note(event: events.Event, orders: Sequence[commands.Command]) -> None:
         lines.append(json.dumps({"sequence": len(lines) + 1, **encode_event(event)}))
 
-    run(drawn(jobs=20, classes=[{"step_ms": 500.0, "mean_s": 100.0}]), cluster="2x2", observe=note, charges=Charges())
+    run(
+        drawn(jobs=20, classes=[{"step_ms": 500.0, "mean_s": 100.0}]),
+        cluster="2x2",
+        observe=note,
+        charges=OverheadCosts(),
+    )
     file = tmp_path / "log.jsonl"
     file.write_text("\n".join(lines) + "\n")
     return file
@@ -219,9 +224,9 @@ def _exported(tmp_path: Path) -> Path:
 
 def test_an_exported_log_is_yesterday_again(tmp_path: Path) -> None:
     trace = read_trace(_exported(tmp_path), Consent())
-    first = run(drawn(jobs=20, classes=[{"step_ms": 500.0, "mean_s": 100.0}]), cluster="2x2", charges=Charges())
+    first = run(drawn(jobs=20, classes=[{"step_ms": 500.0, "mean_s": 100.0}]), cluster="2x2", charges=OverheadCosts())
     began_s = first.jobs[0].submitted_at_ms / 1_000
-    again = run(trace, cluster="2x2", charges=Charges())
+    again = run(trace, cluster="2x2", charges=OverheadCosts())
     assert trace.format == "event-log"
     assert [len(node.gpus) for node in trace.nodes] == [2, 2]
     expected = {job_id: end_s - began_s for job_id, end_s in ends_s(first).items()}

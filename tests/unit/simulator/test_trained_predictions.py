@@ -9,7 +9,7 @@ import pytest
 from cotenant_simulator.errors import PredictionsError
 from cotenant_simulator.readers.measured_jobs import MeasuredJob, read_measured_jobs
 from cotenant_simulator.trained_predictions import TrainedPredictor, trained_predictor
-from cotenant_simulator.truth.kinds import Truth
+from cotenant_simulator.truth.kinds import GroundTruth
 from cotenant_simulator.truth.trace import GIB, Trace, TraceJob
 from predictor_service.features.graph_description import describe_graph
 from predictor_service.inference.graph_library import GraphLibrary
@@ -80,6 +80,6 @@ def test_an_untrained_predictor_is_refused_with_the_remedy(measured: MeasuredJob
     job = TraceJob(
         submitted_at_ms=0, request=JobRequest(job_id="j", key=measured.key), graph_sha256=measured.graph_sha256
     )
-    trace = Trace(format="test", jobs=[job], truth=Truth(kinds={}))
+    trace = Trace(format="test", jobs=[job], truth=GroundTruth(kinds={}))
     with pytest.raises(PredictionsError, match="holds no trained model; run: python -m predictor_service train"):
         trained_predictor(trace, models=tmp_path, graphs=None)

@@ -18,7 +18,7 @@ _GROUPS_MIN: Final = 2
 
 
 @lru_cache(maxsize=1_024)
-def stretch_for_groups(groups: int, confidence: float) -> float:
+def few_groups_factor(groups: int, confidence: float) -> float:
     """Factor for half the width of a central interval.
 
     Args:

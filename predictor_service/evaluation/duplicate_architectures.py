@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from predictor_service.evaluation.splits import Split
-from predictor_service.learning.problem import JobFacts, Problem
+from predictor_service.learning.learning_task import JobFacts, LearningTask
 
 LEVELS: Final = frozenset({"architecture", "family"})
 """Where a graph is meant to be unseen; elsewhere it may be learned from at another batch or on another device."""
@@ -22,13 +22,13 @@ _OF_ANY_BATCH: Final = ("_per_sample", "_constant", "_nodes")
 _Print = tuple[tuple[str, float], ...]
 
 
-def drop_twins(problem: Problem, splits: Iterable[Split], level: str) -> Iterator[Split]:
+def drop_duplicate_architectures(learning_task: LearningTask, splits: Iterable[Split], level: str) -> Iterator[Split]:
     """Takes rows out of the training sides of splits that have the graph of a held-out job under another name.
 
     Args:
-        problem: All rows.
+        learning_task: All rows.
         splits: Of its groups at this level.
-        level: One of `problem.LEVELS`.
+        level: One of `learning_task.LEVELS`.
 
     Yields:
         The splits; one may have no rows left to learn from.
@@ -36,7 +36,7 @@ def drop_twins(problem: Problem, splits: Iterable[Split], level: str) -> Iterato
     if level not in LEVELS:
         yield from splits
         return
-    jobs = [(job, *others) for job, others in zip(problem.jobs, problem.others, strict=True)]
+    jobs = [(job, *others) for job, others in zip(learning_task.jobs, learning_task.others, strict=True)]
     known = [{(str(getattr(job, level)), _print(job)) for job in row} for row in jobs]
     for split in splits:
         learned = {name for row in split.train for name, _ in known[row]}

@@ -47,7 +47,7 @@ class ReportedJobs(Mapping[str, RunningJob]):
         return job_id in self._records
 
 
-class RunningNow(Mapping[str, RunningJob]):
+class ExtrapolatedJobs(Mapping[str, RunningJob]):
     """Adds what has certainly passed since the newest report: GPU time, and steps at the pace last measured.
 
     Args:
@@ -60,12 +60,12 @@ class RunningNow(Mapping[str, RunningJob]):
 
     def __init__(self, reported: Mapping[str, RunningJob], now_ms: int) -> None:
         self.reported, self._now_ms = reported, now_ms
-        self._continued: dict[str, RunningJob] = {}
+        self._extrapolated: dict[str, RunningJob] = {}
 
     def __getitem__(self, job_id: str) -> RunningJob:
-        known = self._continued.get(job_id)
+        known = self._extrapolated.get(job_id)
         if known is None:
-            self._continued[job_id] = known = continued(self.reported[job_id], self._now_ms)
+            self._extrapolated[job_id] = known = extrapolated(self.reported[job_id], self._now_ms)
         return known
 
     def __iter__(self) -> Iterator[str]:
@@ -78,7 +78,7 @@ class RunningNow(Mapping[str, RunningJob]):
         return job_id in self.reported
 
 
-def continued(job: RunningJob, now_ms: int) -> RunningJob:
+def extrapolated(job: RunningJob, now_ms: int) -> RunningJob:
     """Return a job as it is now; one that stops or has not been measured makes no steps."""
     passed_ms = now_ms - job.accrued_at_ms
     if passed_ms <= 0:

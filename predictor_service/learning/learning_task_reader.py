@@ -19,7 +19,7 @@ from predictor_service.features.devices import find_device_type
 from predictor_service.features.graph_description import GraphDescription
 from predictor_service.features.job_features import FEATURES, build_features
 from predictor_service.features.job_settings import check_settings
-from predictor_service.learning.problem import ALL_DEVICES, UNITS, JobFacts, Problem, SoloFigures
+from predictor_service.learning.learning_task import ALL_DEVICES, UNITS, JobFacts, LearningTask, SoloFigures
 from predictor_service.learning.profile_files import MeasuredProfiles
 
 SLOWDOWN: Final = "slowdown"
@@ -27,15 +27,15 @@ _FEATURE_PREFIXES: Final = ("set.", "graph.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ReadProblem:
+class ReadLearningTask:
     """A problem and what did not become part of it.
 
     Attributes:
-        problem: May have no rows.
+        learning_task: May have no rows.
         excluded: Rows left out by reason.
     """
 
-    problem: Problem
+    learning_task: LearningTask
     excluded: Mapping[str, int]
 
 
@@ -52,12 +52,14 @@ def list_campaigns(profiles: MeasuredProfiles, target: str, device: str) -> list
     return sorted({row.campaign for row in rows if device in (row.device, ALL_DEVICES)})
 
 
-def read_problem(profiles: MeasuredProfiles, target: str, device: str, campaign: str | None = None) -> ReadProblem:
+def read_learning_task(
+    profiles: MeasuredProfiles, target: str, device: str, campaign: str | None = None
+) -> ReadLearningTask:
     """Builds one problem.
 
     Args:
         profiles: Measured rows.
-        target: One of `problem.TARGETS`.
+        target: One of `learning_task.TARGETS`.
         device: Device type by the name that the rows use, or `ALL_DEVICES`.
         campaign: None = all of them; every row then carries its own as a label, and a slowdown is still taken against
             the solo time of its own campaign.
@@ -69,7 +71,7 @@ def read_problem(profiles: MeasuredProfiles, target: str, device: str, campaign:
     selection = _Selection(profiles, device, campaign, excluded)
     rows = list(_pair_rows(selection) if target == SLOWDOWN else _solo_rows(selection, target))
     campaigns = sorted({row.jobs[0].labels["campaign"] for row in rows})
-    problem = Problem(
+    learning_task = LearningTask(
         target=target,
         unit=UNITS[target],
         device=device,
@@ -79,7 +81,7 @@ def read_problem(profiles: MeasuredProfiles, target: str, device: str, campaign:
         jobs=tuple(row.jobs[0] for row in rows),
         others=tuple(row.jobs[1:] for row in rows),
     )
-    return ReadProblem(problem=problem, excluded=dict(sorted(excluded.items())))
+    return ReadLearningTask(learning_task=learning_task, excluded=dict(sorted(excluded.items())))
 
 
 @dataclass(frozen=True, slots=True)

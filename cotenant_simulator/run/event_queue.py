@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 
-class Rank(IntEnum):
+class EventPriority(IntEnum):
     """What comes first at one instant: what frees GPUs before what wants them."""
 
     END = 0
@@ -20,15 +20,15 @@ class Rank(IntEnum):
     FAILURE = 6
 
 
-class Agenda:
+class EventQueue:
     """Who shall be called when."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[int, int, int, Callable[[Any], None], Any]] = []
         self._serial = 0
-        self._waiting = [0] * len(Rank)
+        self._waiting = [0] * len(EventPriority)
 
-    def add(self, at_ms: int, rank: Rank, act: Callable[[Any], None], subject: object) -> None:
+    def add(self, at_ms: int, rank: EventPriority, act: Callable[[Any], None], subject: object) -> None:
         """Make an appointment."""
         self._serial += 1
         self._waiting[rank] += 1
@@ -43,6 +43,6 @@ class Agenda:
     def __bool__(self) -> bool:
         return bool(self._entries)
 
-    def count(self, rank: Rank) -> int:
+    def count(self, rank: EventPriority) -> int:
         """Return the appointments of a rank."""
         return self._waiting[rank]

@@ -36,7 +36,7 @@ def shape_of(request: JobRequest) -> object:
     )
 
 
-class LengthGroup:
+class RemainingTimeGroup:
     """Jobs of one shape, by their steps left.
 
     Args:
@@ -56,7 +56,7 @@ class LengthGroup:
         self.head: Turn | None = None
         self._jobs: dict[int, list[tuple[int, str]]] = {}
 
-    def rest_ms(self, length: int) -> float:
+    def remaining_ms(self, length: int) -> float:
         """Return the remaining time of a length."""
         return inf if self.step_ms is None else length * self.step_ms
 
@@ -79,7 +79,7 @@ class LengthGroup:
         if not self.lengths:
             return None
         length = self.lengths[0]
-        return (self.rest_ms(length), *self._jobs[length][0])
+        return (self.remaining_ms(length), *self._jobs[length][0])
 
     def firsts_after(self, turn: Turn | None, is_settled: Callable[[int], bool]) -> Iterator[tuple[Turn, int]]:
         """Yield the first of every length after somebody, with its steps left.
@@ -88,37 +88,37 @@ class LengthGroup:
             turn: That somebody; None = from the beginning.
             is_settled: Says which lengths are to be passed over.
         """
-        place = bisect_left(self.lengths, turn[0], key=self.rest_ms) if turn is not None else 0
+        place = bisect_left(self.lengths, turn[0], key=self.remaining_ms) if turn is not None else 0
         while place < len(self.lengths):
             length = self.lengths[place]
             place += 1
             if is_settled(length):
                 continue
-            rest_ms, jobs = self.rest_ms(length), self._jobs[length]
-            later = bisect_right(jobs, turn[1:]) if turn is not None and rest_ms == turn[0] else 0
+            remaining_ms, jobs = self.remaining_ms(length), self._jobs[length]
+            later = bisect_right(jobs, turn[1:]) if turn is not None and remaining_ms == turn[0] else 0
             if later < len(jobs):
-                yield (rest_ms, *jobs[later]), length
+                yield (remaining_ms, *jobs[later]), length
 
     def has_between(self, length: int, after: Turn, before: Turn) -> bool:
         """Say whether a job of this length comes after one job of it, and before some other job."""
         jobs = self._jobs[length]
         place = bisect_right(jobs, after[1:])
-        return place < len(jobs) and (self.rest_ms(length), *jobs[place]) < before
+        return place < len(jobs) and (self.remaining_ms(length), *jobs[place]) < before
 
     def lengths_shorter(self, turn: Turn) -> int:
         """Return how many lengths are shorter than this."""
-        return bisect_left(self.lengths, turn[0], key=self.rest_ms)
+        return bisect_left(self.lengths, turn[0], key=self.remaining_ms)
 
     def lengths_before(self, turn: Turn) -> int:
         """Return how many lengths have somebody who comes before this."""
         count = self.lengths_shorter(turn)
         if count < len(self.lengths):
             length = self.lengths[count]
-            count += (self.rest_ms(length), *self._jobs[length][0]) < turn
+            count += (self.remaining_ms(length), *self._jobs[length][0]) < turn
         return count
 
 
-class LengthQueue:
+class RemainingTimeQueue:
     """Every job that may start now.
 
     Args:
@@ -132,7 +132,7 @@ class LengthQueue:
     def __init__(self, devices: Iterable[str], predictions: Predictions) -> None:
         self._devices = sorted(set(devices))
         self._predictions = predictions
-        self._groups: dict[object, LengthGroup] = {}
+        self._groups: dict[object, RemainingTimeGroup] = {}
         self._places: dict[str, tuple[object, int, int]] = {}
         self.heads: dict[int, list[Turn]] = {}
 
@@ -151,7 +151,7 @@ class LengthQueue:
         self.remove(request.job_id)
         group = self._groups.get(name)
         if group is None:
-            group = self._groups[name] = LengthGroup(request, step_ms)
+            group = self._groups[name] = RemainingTimeGroup(request, step_ms)
         self._places[request.job_id] = place
         group.put(length, job.submitted_at_ms, request.job_id)
         self._note_head(group)
@@ -168,11 +168,11 @@ class LengthQueue:
         if group.head is None:
             del self._groups[name]
 
-    def group_of(self, turn: Turn) -> LengthGroup:
+    def group_of(self, turn: Turn) -> RemainingTimeGroup:
         """Return the group of a job."""
         return self._groups[self._places[turn[2]][0]]
 
-    def groups(self, widths: Iterable[int]) -> Iterator[LengthGroup]:
+    def groups(self, widths: Iterable[int]) -> Iterator[RemainingTimeGroup]:
         """Yield the groups of jobs that ask for one of these numbers of GPUs, in the order of their heads."""
         return map(self.group_of, merge(*(self.heads[gpus] for gpus in widths)))
 
@@ -186,7 +186,7 @@ class LengthQueue:
         )
         return min((step_ms for step_ms in found if step_ms is not None), default=None)
 
-    def _note_head(self, group: LengthGroup) -> None:
+    def _note_head(self, group: RemainingTimeGroup) -> None:
         head, gpus = group.first(), group.request.gpus
         if head == group.head:
             return
@@ -200,9 +200,11 @@ class LengthQueue:
         group.head = head
 
 
-def build_lengths(jobs: Mapping[str, PendingJob], devices: Iterable[str], predictions: Predictions) -> LengthQueue:
+def build_lengths(
+    jobs: Mapping[str, PendingJob], devices: Iterable[str], predictions: Predictions
+) -> RemainingTimeQueue:
     """Return a queue of these jobs."""
-    queue = LengthQueue(devices, predictions)
+    queue = RemainingTimeQueue(devices, predictions)
     for job in jobs.values():
         queue.put(job)
     return queue

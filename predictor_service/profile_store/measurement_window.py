@@ -30,7 +30,7 @@ MEMORY_FACTOR_MAX: Final = 4
 BINDINGS_MAX: Final = 32
 BINDING_MAX: Final = 1_000_000_000
 QUALITY_FLAGS: Final = ("foreign_load", "unsteady")
-_STRETCH_ID: Final = re.compile(r"[0-9a-f]{32}")
+_WINDOW_ID: Final = re.compile(r"[0-9a-f]{32}")
 _CAMPAIGN: Final = re.compile(r"collected_[0-9a-f]{8}|outcomes")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 # A symbolic dimension is named in the graph; a name of this form holds neither a path nor a sentence.
@@ -59,7 +59,7 @@ class MeasuredJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class MeasurementWindow:
     """What was measured; None = not measured.
 
     Attributes:
@@ -93,39 +93,39 @@ class Stretch:
         return self.window_ms / self.steps
 
 
-def find_fault(stretch: Stretch) -> str:
+def find_fault(window: MeasurementWindow) -> str:
     """Says why a stretch is not kept; empty when it is. One of a few sentences, so that they can be counted."""
     names = (
-        (_STRETCH_ID, stretch.stretch_id),
-        (_CAMPAIGN, stretch.campaign),
-        *((_SHA256, job.graph_sha256) for job in (stretch.job, *stretch.others)),
+        (_WINDOW_ID, window.stretch_id),
+        (_CAMPAIGN, window.campaign),
+        *((_SHA256, job.graph_sha256) for job in (window.job, *window.others)),
     )
     if any(not pattern.fullmatch(text) for pattern, text in names):
         return "an id, a campaign or a graph's hash is not of its form"
-    if any(_has_odd_bindings(job.settings) for job in (stretch.job, *stretch.others)):
+    if any(_has_odd_bindings(job.settings) for job in (window.job, *window.others)):
         return "a dimension binding is not of the form that is kept"
-    if len(stretch.others) > OTHERS_MAX:
+    if len(window.others) > OTHERS_MAX:
         return f"more than {OTHERS_MAX} jobs beside it"
-    if not set(stretch.quality_flags) <= set(QUALITY_FLAGS):
+    if not set(window.quality_flags) <= set(QUALITY_FLAGS):
         return f"a quality flag is none of {', '.join(QUALITY_FLAGS)}"
-    return _find_number_fault(stretch)
+    return _find_number_fault(window)
 
 
-def _find_number_fault(stretch: Stretch) -> str:
-    device = find_device_type(stretch.device)
+def _find_number_fault(window: MeasurementWindow) -> str:
+    device = find_device_type(window.device)
     if device is None:
         return "its device type is unknown here"
-    if not 1 <= stretch.steps <= STEPS_MAX or not WINDOW_MS_MIN <= stretch.window_ms <= WINDOW_MS_MAX:
+    if not 1 <= window.steps <= STEPS_MAX or not WINDOW_MS_MIN <= window.window_ms <= WINDOW_MS_MAX:
         return "its steps or their time are outside what a stretch can be"
-    if stretch.step_ms > STEP_MS_MAX:
+    if window.step_ms > STEP_MS_MAX:
         return f"a step of more than {STEP_MS_MAX / 1000:g} s"
-    if not 1 <= stretch.micro_batch_size <= stretch.job.settings.global_batch_size:
+    if not 1 <= window.micro_batch_size <= window.job.settings.global_batch_size:
         return "its micro-batch is not between 1 and its batch"
-    if not (_is_within(stretch.utilization_ratio, 1.0) and _is_within(stretch.sm_activity_ratio, 1.0)):
+    if not (_is_within(window.utilization_ratio, 1.0) and _is_within(window.sm_activity_ratio, 1.0)):
         return "a utilization or activity outside 0 to 1"
-    if not _is_within(stretch.memory_peak_bytes, MEMORY_FACTOR_MAX * device.memory_bytes):
+    if not _is_within(window.memory_peak_bytes, MEMORY_FACTOR_MAX * device.memory_bytes):
         return f"more than {MEMORY_FACTOR_MAX} times the memory of its device type"
-    return "" if _is_within(stretch.power_watts, POWER_WATTS_MAX) else f"not between 0 and {POWER_WATTS_MAX:g} W"
+    return "" if _is_within(window.power_watts, POWER_WATTS_MAX) else f"not between 0 and {POWER_WATTS_MAX:g} W"
 
 
 def _is_within(value: float | None, maximum: float) -> bool:
@@ -140,36 +140,36 @@ def _has_odd_bindings(settings: JobSettings) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredStretch:
+class StoredMeasurementWindow:
     """A stretch as it was read back.
 
     Attributes:
-        stretch: None when this program cannot read it; `fault` says why.
+        window: None when this program cannot read it; `fault` says why.
         unknown: Names of fields that this program does not know; they stay in the store.
         at_ms: When it was told.
     """
 
-    stretch: Stretch | None
+    window: MeasurementWindow | None
     unknown: frozenset[str] = field(default_factory=frozenset)
     fault: str = ""
     at_ms: int = 0
 
 
-def encode(stretch: Stretch) -> str:
+def encode(window: MeasurementWindow) -> str:
     """Writes a stretch without its id as JSON; what was not measured is left out."""
-    plain = {stored: getattr(stretch, name) for stored, name in _PLAIN.items()}
+    plain = {stored: getattr(window, name) for stored, name in _PLAIN.items()}
     content = {stored: value for stored, value in plain.items() if value not in (None, ())}
-    others = {"others": [_encode_job(job) for job in stretch.others]} if stretch.others else {}
-    return _ENCODER.encode({**content, **others, "job": _encode_job(stretch.job)})
+    others = {"others": [_encode_job(job) for job in window.others]} if window.others else {}
+    return _ENCODER.encode({**content, **others, "job": _encode_job(window.job)})
 
 
-def decode(stretch_id: str, text: str) -> StoredStretch:
+def decode(stretch_id: str, text: str) -> StoredMeasurementWindow:
     """Reads what `encode` wrote, in this version or another one."""
     try:
         content = json.loads(text)
         unknown = frozenset(content) - _KNOWN
         values = {_PLAIN[stored]: value for stored, value in content.items() if stored in _PLAIN}
-        stretch = Stretch(
+        window = MeasurementWindow(
             stretch_id=stretch_id,
             **{
                 **values,
@@ -179,11 +179,11 @@ def decode(stretch_id: str, text: str) -> StoredStretch:
                 "source": Source(content.get("source", Source.AGENT)),
             },
         )
-        fault = find_fault(stretch)
+        fault = find_fault(window)
     except (KeyError, TypeError, ValueError, AttributeError, CallerError) as error:
-        return StoredStretch(stretch=None, fault=f"written by another version ({type(error).__name__})")
+        return StoredMeasurementWindow(window=None, fault=f"written by another version ({type(error).__name__})")
     unknown |= {f"job.{name}" for name in frozenset(content["job"]["settings"]) - _SETTINGS}
-    return StoredStretch(stretch=stretch, unknown=unknown, fault=fault)
+    return StoredMeasurementWindow(window=window, unknown=unknown, fault=fault)
 
 
 def _encode_job(job: MeasuredJob) -> Mapping[str, object]:
@@ -200,7 +200,7 @@ _STORED_NAMES: Final = {"micro_batch_size": "sub_batch"}
 """What a field is called in the store, where that is not its name: rows of years ago are read by it."""
 _PLAIN: Final = {
     _STORED_NAMES.get(item.name, item.name): item.name
-    for item in fields(Stretch)
+    for item in fields(MeasurementWindow)
     if item.name not in ("stretch_id", "job", "others")
 }
 """Fields by their names in the store."""

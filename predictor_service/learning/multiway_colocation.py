@@ -9,44 +9,46 @@ from typing import Final
 import numpy as np
 
 from predictor_service.features.slowdown_composition import compose_slowdowns
-from predictor_service.features.turn_taking import CROWD_MAX, exceed_sum
-from predictor_service.learning.problem import FloatArray, IndexArray, JobFacts, Problem
+from predictor_service.features.time_slicing import COLOCATED_JOBS_MAX, exceed_sum
+from predictor_service.learning.learning_task import FloatArray, IndexArray, JobFacts, LearningTask
 
 _TAKES_TURNS: Final = "time_slicing"
 
 
-def pair_up(problem: Problem) -> tuple[Problem, IndexArray]:
+def pair_up(learning_task: LearningTask) -> tuple[LearningTask, IndexArray]:
     """Splits rows of several jobs beside the victim into one row per job beside it.
 
     Returns:
         The rows and, for each, the place of the row that it came from.
     """
-    places = [row for row, others in enumerate(problem.others) for _ in others]
-    pairs = problem.subset(places)
-    others = tuple((other,) for beside in problem.others for other in beside)
+    places = [row for row, others in enumerate(learning_task.others) for _ in others]
+    pairs = learning_task.subset(places)
+    others = tuple((other,) for co_located in learning_task.others for other in co_located)
     return dataclasses.replace(pairs, others=others), np.array(places, dtype=np.intp)
 
 
-def compose_crowds(problem: Problem, slowdown_ratio: FloatArray, row_of_pair: IndexArray) -> FloatArray:
+def compose_multiway_slowdowns(
+    learning_task: LearningTask, slowdown_ratio: FloatArray, row_of_pair: IndexArray
+) -> FloatArray:
     """Composes the slowdowns of paired-up rows: their sum, and longer turns where jobs take turns.
 
     Args:
-        problem: Rows as they were before `pair_up`.
+        learning_task: Rows as they were before `pair_up`.
         slowdown_ratio: Of each pair, shape (pairs,).
         row_of_pair: Row of each pair, shape (pairs,).
 
     Returns:
         Slowdown ratios, shape (rows,).
     """
-    rows = zip(problem.jobs, problem.others, strict=True)
+    rows = zip(learning_task.jobs, learning_task.others, strict=True)
     longer = np.array([_longer_turns(job, others) for job, others in rows], dtype=np.float64)
-    return compose_slowdowns(slowdown_ratio, row_of_pair, len(problem)) + longer
+    return compose_slowdowns(slowdown_ratio, row_of_pair, len(learning_task)) + longer
 
 
 def _longer_turns(victim: JobFacts, others: Sequence[JobFacts]) -> float:
     """0 where the jobs do not take turns, or where it is not known how long they want the device."""
     shares = [job.solo.utilization_ratio for job in (victim, *others)]
     known = np.array([share for share in shares if share is not None], dtype=np.float64)
-    if not 3 <= len(known) == len(shares) <= CROWD_MAX or victim.labels.get("share_mode") != _TAKES_TURNS:
+    if not 3 <= len(known) == len(shares) <= COLOCATED_JOBS_MAX or victim.labels.get("share_mode") != _TAKES_TURNS:
         return 0.0
     return float(exceed_sum(known)[0])

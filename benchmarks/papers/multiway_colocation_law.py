@@ -1,6 +1,6 @@
 """Whether measured crowds follow their summed utilization, as Fig. 4 of the Horus paper has it for pairs.
 
-    python -m benchmarks.papers.crowd_law [FOLDER ...]
+    python -m benchmarks.papers.multiway_colocation_law [FOLDER ...]
 
 Prints JSON. The law (linear up to 100 %, quadratic above) is fitted to the pairs of a data set in our schema, by
 default `datasets/cpu_standin`, and judged on its crowds, which it has not seen; beside it the sum of pairwise
@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.papers.summed_utilization import SummedUtilization
-from predictor_service.learning.problem import FloatArray, JobFacts, Problem
-from predictor_service.learning.problem_reader import list_devices, read_problem
+from predictor_service.learning.learning_task import FloatArray, JobFacts, LearningTask
+from predictor_service.learning.learning_task_reader import list_devices, read_learning_task
 from predictor_service.learning.profile_files import read_profiles
 
 DEFAULT = Path(__file__).resolve().parents[2] / "datasets" / "cpu_standin"
@@ -40,24 +40,26 @@ def fit_law(utilizations: FloatArray, slowdowns: FloatArray) -> SummedUtilizatio
     return SummedUtilization(linear=linear or quadratic, quadratic=quadratic or linear)
 
 
-def judge_law(problem: Problem) -> dict[str, object]:
+def judge_law(learning_task: LearningTask) -> dict[str, object]:
     """Fit the law to the pairs of a problem and compare it with the sum of pairs on its crowds."""
-    totals = np.array([_total(job, others) for job, others in zip(problem.jobs, problem.others, strict=True)])
-    sizes = np.array([len(others) for others in problem.others])
+    totals = np.array(
+        [_total(job, others) for job, others in zip(learning_task.jobs, learning_task.others, strict=True)]
+    )
+    sizes = np.array([len(others) for others in learning_task.others])
     is_pair = (sizes == 1) & np.isfinite(totals)
     figures: dict[str, object] = {"pairs": int(is_pair.sum())}
     if not is_pair.any():
         return figures
-    law = fit_law(totals[is_pair], problem.measured[is_pair])
+    law = fit_law(totals[is_pair], learning_task.measured[is_pair])
     figures |= {"linear": round(law.linear, DIGITS), "quadratic": round(law.quadratic, DIGITS)}
-    figures["pairs_mae"] = _mae(_by_law(law, totals[is_pair]), problem.measured[is_pair])
-    sums = _sums_of_pairs(problem)
-    is_crowd = (sizes > 1) & np.isfinite(totals) & np.isfinite(sums)
-    figures["crowds"] = int(is_crowd.sum())
-    if is_crowd.any():
-        measured = problem.measured[is_crowd]
-        answers = {"measured": measured, "law": _by_law(law, totals[is_crowd]), "sum_of_pairs": sums[is_crowd]}
-        figures |= {name: _judge(answer, measured, totals[is_crowd]) for name, answer in answers.items()}
+    figures["pairs_mae"] = _mae(_by_law(law, totals[is_pair]), learning_task.measured[is_pair])
+    sums = _sums_of_pairs(learning_task)
+    is_multiway = (sizes > 1) & np.isfinite(totals) & np.isfinite(sums)
+    figures["crowds"] = int(is_multiway.sum())
+    if is_multiway.any():
+        measured = learning_task.measured[is_multiway]
+        answers = {"measured": measured, "law": _by_law(law, totals[is_multiway]), "sum_of_pairs": sums[is_multiway]}
+        figures |= {name: _judge(answer, measured, totals[is_multiway]) for name, answer in answers.items()}
     return figures
 
 
@@ -67,7 +69,9 @@ def main(folders: Sequence[Path] = (DEFAULT,)) -> dict[str, object]:
     for folder in folders:
         profiles = read_profiles(folder)
         for device in list_devices(profiles, "slowdown"):
-            found[f"{profiles.name}, {device}"] = judge_law(read_problem(profiles, "slowdown", device).problem)
+            found[f"{profiles.name}, {device}"] = judge_law(
+                read_learning_task(profiles, "slowdown", device).learning_task
+            )
     return found
 
 
@@ -98,16 +102,16 @@ def _total(job: JobFacts, others: Sequence[JobFacts]) -> float:
     return float("nan") if None in shares else sum(share for share in shares if share is not None)
 
 
-def _sums_of_pairs(problem: Problem) -> FloatArray:
+def _sums_of_pairs(learning_task: LearningTask) -> FloatArray:
     """Return the sum of the measured slowdowns beside each other job alone; NaN where one was not measured."""
     alone: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for job, others, measured in zip(problem.jobs, problem.others, problem.measured, strict=True):
+    for job, others, measured in zip(learning_task.jobs, learning_task.others, learning_task.measured, strict=True):
         if len(others) == 1:
             alone[job.job_key, others[0].job_key].append(float(measured))
     means = {pair: float(np.mean(values)) for pair, values in alone.items()}
     return np.array([
         sum(means.get((job.job_key, other.job_key), float("nan")) for other in others)
-        for job, others in zip(problem.jobs, problem.others, strict=True)
+        for job, others in zip(learning_task.jobs, learning_task.others, strict=True)
     ])  # fmt: skip
 
 

@@ -7,13 +7,13 @@ import dataclasses
 import numpy as np
 
 from predictor_service.features.devices import DEVICE_TYPES
-from predictor_service.learning.problem import JobFacts, Problem
+from predictor_service.learning.learning_task import JobFacts, LearningTask
 
 GIBIBYTE = 1 << 30
 A100 = "NVIDIA A100-SXM4-40GB"
 
 
-def memory_problem(architectures: int = 24, seed: int = 0, size: float = 1.0) -> Problem:
+def memory_problem(architectures: int = 24, seed: int = 0, size: float = 1.0) -> LearningTask:
     """Memory of jobs at three batches each.
 
     What an architecture holds beyond its parts is its own: rows of one architecture err alike.
@@ -42,7 +42,7 @@ def memory_problem(architectures: int = 24, seed: int = 0, size: float = 1.0) ->
     return _problem("memory", "bytes", jobs, np.array(measured))
 
 
-def utilization_problem(architectures: int = 12, seed: int = 0) -> Problem:
+def utilization_problem(architectures: int = 12, seed: int = 0) -> LearningTask:
     """Utilization that saturates with the work of a step."""
     random = np.random.default_rng(seed)
     jobs, measured = [], []
@@ -56,7 +56,7 @@ def utilization_problem(architectures: int = 12, seed: int = 0) -> Problem:
     return _problem("utilization", "ratio", jobs, np.clip(measured, 0.0, 1.0))
 
 
-def step_problem(device: str, architectures: int = 16, seed: int = 0) -> Problem:
+def step_problem(device: str, architectures: int = 16, seed: int = 0) -> LearningTask:
     """Step times of which each device reaches the same share of its own peaks."""
     random = np.random.default_rng(seed)
     peaks = DEVICE_TYPES[device]
@@ -72,7 +72,7 @@ def step_problem(device: str, architectures: int = 16, seed: int = 0) -> Problem
     return _problem("step_time", "ms", jobs, np.array(measured))
 
 
-def joined(first: Problem, second: Problem) -> Problem:
+def joined(first: LearningTask, second: LearningTask) -> LearningTask:
     """The rows of both."""
     return dataclasses.replace(
         first,
@@ -83,10 +83,13 @@ def joined(first: Problem, second: Problem) -> Problem:
     )
 
 
-def without_graphs(problem: Problem, every: int) -> Problem:
+def without_graphs(learning_task: LearningTask, every: int) -> LearningTask:
     """The same rows, every n-th of a job whose graph is not known."""
-    jobs = [dataclasses.replace(job, graph={}) if place % every == 0 else job for place, job in enumerate(problem.jobs)]
-    return dataclasses.replace(problem, jobs=tuple(jobs))
+    jobs = [
+        dataclasses.replace(job, graph={}) if place % every == 0 else job
+        for place, job in enumerate(learning_task.jobs)
+    ]
+    return dataclasses.replace(learning_task, jobs=tuple(jobs))
 
 
 def _job(architecture: str, family: str, batch: int, facts: dict[str, float], device: str = A100) -> JobFacts:
@@ -99,8 +102,8 @@ def _job(architecture: str, family: str, batch: int, facts: dict[str, float], de
 
 def _problem(
     target: str, unit: str, jobs: list[JobFacts], measured: np.ndarray[tuple[int], np.dtype[np.float64]]
-) -> Problem:
-    return Problem(
+) -> LearningTask:
+    return LearningTask(
         target=target, unit=unit, device=jobs[0].device, campaign="made", measured=measured,
         row_ids=tuple(str(row) for row in range(len(jobs))), jobs=tuple(jobs), others=((),) * len(jobs),
     )  # fmt: skip

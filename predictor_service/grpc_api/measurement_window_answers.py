@@ -9,18 +9,18 @@ from cotenant.v1 import prediction_pb2, resources_pb2
 from predictor_service.errors import CallerError, invalid_field
 from predictor_service.features.devices import find_device_type
 from predictor_service.grpc_api.translate_requests import job_settings
+from predictor_service.profile_store.measurement_window import MeasuredJob, MeasurementWindow, StoredMeasurementWindow
 from predictor_service.profile_store.store import ProfileStore
-from predictor_service.profile_store.stretch import MeasuredJob, StoredStretch, Stretch
 from predictor_service.system_clock import now_ms
 
-STRETCHES_MAX: Final = 1_000
+WINDOWS_MAX: Final = 1_000
 _ID_CHARACTERS_MAX: Final = 64
 
 
-def record_stretches(
+def record_windows(
     request: prediction_pb2.RecordMeasurementWindowsRequest,
     store: ProfileStore,
-    learn: Callable[[Iterable[StoredStretch]], None],
+    learn: Callable[[Iterable[StoredMeasurementWindow]], None],
 ) -> prediction_pb2.RecordMeasurementWindowsResponse:
     """Answers one request.
 
@@ -33,19 +33,19 @@ def record_stretches(
         InvalidRequestError: More than 1,000 stretches.
         StoreFullError: The disk takes no more; nothing of the request is kept, so it may be sent again.
     """
-    if len(request.measurement_windows) > STRETCHES_MAX:
+    if len(request.measurement_windows) > WINDOWS_MAX:
         raise invalid_field(
-            "measurement_windows", f"{len(request.measurement_windows)} of them", f"send at most {STRETCHES_MAX}"
+            "measurement_windows", f"{len(request.measurement_windows)} of them", f"send at most {WINDOWS_MAX}"
         )
-    stretches, refused = [], list[tuple[str, str]]()
+    windows, refused = [], list[tuple[str, str]]()
     for message in request.measurement_windows:
         try:
-            stretches.append(_stretch(message))
+            windows.append(_window(message))
         except CallerError as error:
             refused.append((message.window_id, f"its settings are refused ({type(error).__name__})"))
     at_ms = now_ms()
-    added = store.add(stretches, at_ms)
-    learn([StoredStretch(stretch=stretch, at_ms=at_ms) for stretch in added.new])
+    added = store.add(windows, at_ms)
+    learn([StoredMeasurementWindow(window=window, at_ms=at_ms) for window in added.new])
     for _, reason in refused:
         store.count_refused(reason)
     return prediction_pb2.RecordMeasurementWindowsResponse(
@@ -58,10 +58,10 @@ def record_stretches(
     )
 
 
-def _stretch(message: resources_pb2.MeasurementWindow) -> Stretch:
+def _window(message: resources_pb2.MeasurementWindow) -> MeasurementWindow:
     job = _job(message.job)
     device = find_device_type(message.device)
-    return Stretch(
+    return MeasurementWindow(
         stretch_id=message.window_id,
         campaign=message.campaign,
         device=device.name if device else "",

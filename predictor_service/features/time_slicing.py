@@ -19,16 +19,16 @@ import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
 
-CROWD_MAX: Final = 10
+COLOCATED_JOBS_MAX: Final = 10
 """Jobs on one device; the work doubles with each."""
 _UTILIZATION_MIN: Final = 0.05
 
 
-def compose_turns(utilization_ratio: FloatArray, slowdown_ratio: FloatArray) -> FloatArray:
+def compose_time_slices(utilization_ratio: FloatArray, slowdown_ratio: FloatArray) -> FloatArray:
     """Slowdown of every job of a crowd.
 
     Args:
-        utilization_ratio: Of each job alone, 0 to 1, shape (jobs,), at most `CROWD_MAX` of them.
+        utilization_ratio: Of each job alone, 0 to 1, shape (jobs,), at most `COLOCATED_JOBS_MAX` of them.
         slowdown_ratio: Of each job beside each other one alone, victim by other; the diagonal is not looked at. Shape
             (jobs, jobs).
 
@@ -36,11 +36,11 @@ def compose_turns(utilization_ratio: FloatArray, slowdown_ratio: FloatArray) -> 
         Shape (jobs,); 0 for a job alone.
 
     Raises:
-        ValueError: More jobs than `CROWD_MAX`.
+        ValueError: More jobs than `COLOCATED_JOBS_MAX`.
     """
     jobs = len(utilization_ratio)
-    if jobs > CROWD_MAX:
-        raise ValueError(f"{jobs} jobs, at most {CROWD_MAX}")
+    if jobs > COLOCATED_JOBS_MAX:
+        raise ValueError(f"{jobs} jobs, at most {COLOCATED_JOBS_MAX}")
     wants = np.maximum(utilization_ratio, _UTILIZATION_MIN)
     cost = slowdown_ratio / wants[None, :]
 
@@ -57,19 +57,19 @@ def compose_turns(utilization_ratio: FloatArray, slowdown_ratio: FloatArray) -> 
     return np.array([suffer(job, everyone - {job}) for job in range(jobs)], dtype=np.float64)
 
 
-def take_fair_turns(utilization_ratio: FloatArray) -> FloatArray:
+def slow_by_fair_time_slices(utilization_ratio: FloatArray) -> FloatArray:
     """Slowdown of every job of a crowd whose jobs cost one another nothing but time.
 
     Args:
-        utilization_ratio: Of each job alone, 0 to 1, shape (jobs,), at most `CROWD_MAX` of them.
+        utilization_ratio: Of each job alone, 0 to 1, shape (jobs,), at most `COLOCATED_JOBS_MAX` of them.
 
     Returns:
         Shape (jobs,). For two jobs the product of both utilizations, see `pair_features.fair_share_slowdowns`.
 
     Raises:
-        ValueError: More jobs than `CROWD_MAX`.
+        ValueError: More jobs than `COLOCATED_JOBS_MAX`.
     """
-    return compose_turns(
+    return compose_time_slices(
         utilization_ratio, np.outer(utilization_ratio, np.maximum(utilization_ratio, _UTILIZATION_MIN))
     )
 
@@ -81,13 +81,13 @@ def exceed_sum(utilization_ratio: FloatArray) -> FloatArray:
     is there; measured pairs therefore add up, and only the turns get longer.
 
     Args:
-        utilization_ratio: Of each job alone, 0 to 1, shape (jobs,), at most `CROWD_MAX` of them.
+        utilization_ratio: Of each job alone, 0 to 1, shape (jobs,), at most `COLOCATED_JOBS_MAX` of them.
 
     Returns:
         What to add to the sum of slowdowns beside each other job alone, at least 0, shape (jobs,).
 
     Raises:
-        ValueError: More jobs than `CROWD_MAX`.
+        ValueError: More jobs than `COLOCATED_JOBS_MAX`.
     """
     of_pairs = utilization_ratio * (utilization_ratio.sum() - utilization_ratio)
-    return np.asarray(np.maximum(take_fair_turns(utilization_ratio) - of_pairs, 0.0))
+    return np.asarray(np.maximum(slow_by_fair_time_slices(utilization_ratio) - of_pairs, 0.0))

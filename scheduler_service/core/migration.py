@@ -6,15 +6,15 @@ happens in between (a lost node, a cancellation, a failure) only ever frees plac
 
 from __future__ import annotations
 
-from scheduler_service.core.attempts import launch, leave_gpus, note_new_neighbourhood, requeue, stop_commands
+from scheduler_service.core.attempts import launch, leave_gpus, note_colocation_change, requeue, stop_commands
 from scheduler_service.core.decisions import Migrate, Reshape, Start
+from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.job_records import JobRecord, Target, with_history
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
-from scheduler_service.core.step import Step
 
 
-def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_bytes: int, step: Step) -> None:
+def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_bytes: int, step: EventEffects) -> None:
     """Ask for the end of the present attempt and keep the place of the next one."""
     job = state.jobs[decision.job_id]
     shape: Reshape | JobRecord = decision if isinstance(decision, Reshape) else job
@@ -41,7 +41,7 @@ def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_byt
     step.commands += stop_commands(job)
 
 
-def complete_move(state: ClusterState, job: JobRecord, step: Step) -> None:
+def complete_move(state: ClusterState, job: JobRecord, step: EventEffects) -> None:
     """Start the next attempt where its place was kept, or queue the job if that place has gone meanwhile."""
     target = job.target
     if target is None or not _is_there(state, target):
@@ -67,7 +67,7 @@ def complete_move(state: ClusterState, job: JobRecord, step: Step) -> None:
         accumulation_steps=target.accumulation_steps,
     )
     launch(state, job, start, reserved_bytes=target.memory_reserved_bytes, step=step)
-    note_new_neighbourhood(state, left_behind)
+    note_colocation_change(state, left_behind)
 
 
 def withdraw_move(job: JobRecord) -> JobRecord:
@@ -78,6 +78,6 @@ def withdraw_move(job: JobRecord) -> JobRecord:
 
 def _is_there(state: ClusterState, target: Target) -> bool:
     """Say whether every GPU of the kept place is usable and free of attempts that were given up."""
-    haunted = {gpu_id for ghost in state.ghosts.values() for gpu_id in ghost.gpu_ids}
+    haunted = {gpu_id for abandoned in state.abandoned_attempts.values() for gpu_id in abandoned.gpu_ids}
     gpu_ids = {part.gpu_id for part in target.assignments}
     return gpu_ids <= state.usable_gpus.keys() and not gpu_ids & haunted

@@ -13,7 +13,7 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class KeptByVersion(Generic[Key, Value]):
+class VersionCache(Generic[Key, Value]):
     """Values of one version by key; the least recently used leave. Safe for many threads.
 
     Args:

@@ -89,7 +89,7 @@ class JobFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Problem:
+class LearningTask:
     """Measured values of one target with the jobs behind them.
 
     Attributes:
@@ -115,7 +115,7 @@ class Problem:
     def __len__(self) -> int:
         return len(self.jobs)
 
-    def subset(self, indices: Sequence[int] | IndexArray) -> Problem:
+    def subset(self, indices: Sequence[int] | IndexArray) -> LearningTask:
         """Returns the problem of some rows, in the order of the indices."""
         places = [int(index) for index in indices]
         return dataclasses.replace(
@@ -126,7 +126,7 @@ class Problem:
             others=tuple(self.others[place] for place in places),
         )
 
-    def in_content_order(self) -> Problem:
+    def in_content_order(self) -> LearningTask:
         """Returns the same rows in an order that follows from what they say: whatever is drawn by a seed, draws alike.
 
         Names of jobs and runs decide between rows that are equal in all else.
@@ -208,7 +208,7 @@ class FittedMethod(Protocol):
         """All candidates, best first."""
         ...
 
-    def predict(self, problem: Problem) -> Forecast:
+    def predict(self, learning_task: LearningTask) -> Forecast:
         """Predicts every row; it must not look at `measured`."""
         ...
 
@@ -225,6 +225,6 @@ class Method(Protocol):
         """Name of the method."""
         ...
 
-    def fit(self, problem: Problem, seed: int) -> FittedMethod:
+    def fit(self, learning_task: LearningTask, seed: int) -> FittedMethod:
         """Learns from all rows of a problem."""
         ...

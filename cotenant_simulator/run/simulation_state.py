@@ -7,17 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cotenant_simulator.run.accounts import Accounts
-from cotenant_simulator.run.agenda import Agenda
-from cotenant_simulator.run.attempts import Floor
+from cotenant_simulator.run.attempts import GpuOccupancy
+from cotenant_simulator.run.event_queue import EventQueue
 from cotenant_simulator.run.records import JobResult, RunSettings
-from cotenant_simulator.truth.kinds import Truth
+from cotenant_simulator.truth.kinds import GroundTruth
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import Event
 from scheduler_service.core.records import ENDED_PHASES
 
 
 @dataclass(slots=True, kw_only=True)
-class World:
+class SimulationState:
     """One run's state beside the engine's own.
 
     Attributes:
@@ -31,12 +31,12 @@ class World:
     """
 
     settings: RunSettings
-    truth: Truth
+    truth: GroundTruth
     engine: SchedulerEngine
-    floor: Floor
+    occupancy: GpuOccupancy
     accounts: Accounts
     tell: Callable[[Event], None]
-    agenda: Agenda = field(default_factory=Agenda)
+    event_queue: EventQueue = field(default_factory=EventQueue)
     results: dict[str, JobResult] = field(default_factory=dict)
     job_ms_at_submission: dict[str, int] = field(default_factory=dict)
     held_reasons: Counter[str] = field(default_factory=Counter)
@@ -52,7 +52,7 @@ class World:
     def note_hold(self, job_id: str) -> None:
         """Count the reason why a job that has just entered the queue stays there."""
         decision = self.engine.state.decisions.get(job_id)
-        if decision is not None and job_id not in self.floor.attempts:
+        if decision is not None and job_id not in self.occupancy.attempts:
             self.held_reasons[decision.reason.code] += 1
 
     def note_requeue(self, job_id: str) -> None:
@@ -71,4 +71,4 @@ class World:
         self.ended += 1
         beside_ms = self.accounts.job_ms - self.job_ms_at_submission.pop(job_id)
         stay_ms = self.now_ms - result.submitted_at_ms
-        result.jobs_beside_mean = beside_ms / stay_ms if stay_ms else 1.0
+        result.concurrent_jobs_mean = beside_ms / stay_ms if stay_ms else 1.0

@@ -9,7 +9,7 @@ from typing import Any
 
 from cotenant.job_settings import JobSettings
 from cotenant_agent.records import AttemptKey, AttemptObservation
-from predictor_service.profile_store.stretch import MeasuredJob, Stretch
+from predictor_service.profile_store.measurement_window import MeasuredJob, MeasurementWindow
 from tests.support.measured_dataset import dense_network
 
 CAMPAIGN = "collected_0123abcd"
@@ -22,9 +22,9 @@ def job(number: int = 0, **settings: Any) -> MeasuredJob:
     return MeasuredJob(graph_sha256=graph_sha256, settings=JobSettings(**{"global_batch_size": 16, **settings}))
 
 
-def stretch(number: int = 0, /, **changes: Any) -> Stretch:
+def window(number: int = 0, /, **changes: Any) -> MeasurementWindow:
     """A stretch of 4,000 steps of 5 ms alone, with an id of its own."""
-    plain = Stretch(
+    plain = MeasurementWindow(
         stretch_id=f"{number:032x}",
         campaign=CAMPAIGN,
         device="cpu-standin",

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from predictor_service.learning.problem import Problem
+from predictor_service.learning.learning_task import LearningTask
 from predictor_service.system_clock import monotonic_ms
 
 ROWS_MAX: Final = 20_000
@@ -21,7 +21,7 @@ _MS_PER_S: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class EvaluationLimits:
     """Limits of one evaluation.
 
     Attributes:
@@ -32,14 +32,14 @@ class Effort:
     rows_max: int = ROWS_MAX
     time_limit_s: int = TIME_LIMIT_S
 
-    def thin(self, problem: Problem, seed: int, excluded: Counter[str]) -> Problem:
+    def thin(self, learning_task: LearningTask, seed: int, excluded: Counter[str]) -> LearningTask:
         """Draws rows evenly where there are too many, in their order; every group loses about the same share."""
-        beyond = len(problem) - self.rows_max
+        beyond = len(learning_task) - self.rows_max
         if beyond <= 0:
-            return problem
+            return learning_task
         excluded[f"beyond --rows-max {self.rows_max}, drawn evenly by the seed"] += beyond
-        drawn = np.random.default_rng(seed).permutation(len(problem))[: self.rows_max]
-        return problem.subset(np.sort(drawn))
+        drawn = np.random.default_rng(seed).permutation(len(learning_task))[: self.rows_max]
+        return learning_task.subset(np.sort(drawn))
 
     def start(self) -> Callable[[], bool]:
         """Starts the clock; what is returned tells whether the time is over."""

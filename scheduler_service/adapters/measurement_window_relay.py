@@ -14,17 +14,17 @@ from cotenant.v1 import prediction_pb2, prediction_pb2_grpc, resources_pb2
 
 _log = logging.getLogger(__name__)
 
-STRETCHES_PER_HEARTBEAT_MAX = 20
-STRETCH_BYTES_MAX = 4_096
-STRETCHES_PER_CALL = 500
-STRETCHES_KEPT_MAX = 10_000
+WINDOWS_PER_HEARTBEAT_MAX = 20
+WINDOW_BYTES_MAX = 4_096
+WINDOWS_PER_CALL = 500
+WINDOWS_KEPT_MAX = 10_000
 """Some 5 MB; the oldest leave when the predictor is away for long."""
 INTERVAL_S = 1.0
 # The predictor may be able to take them later; everything else that it says is final.
 _LATER = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED})
 
 
-class StretchRelay:
+class MeasurementWindowRelay:
     """Measured stretches on their way.
 
     Args:
@@ -35,22 +35,22 @@ class StretchRelay:
     def __init__(self, channel: grpc.aio.Channel | None, *, deadline_s: float) -> None:
         self._stub = prediction_pb2_grpc.PredictionServiceStub(channel) if channel is not None else None
         self._deadline_s = deadline_s
-        self._waiting: deque[resources_pb2.MeasurementWindow] = deque(maxlen=STRETCHES_KEPT_MAX)
+        self._waiting: deque[resources_pb2.MeasurementWindow] = deque(maxlen=WINDOWS_KEPT_MAX)
 
-    def note(self, stretches: Iterable[resources_pb2.MeasurementWindow]) -> None:
+    def note(self, windows: Iterable[resources_pb2.MeasurementWindow]) -> None:
         """Take what a heartbeat carried; more or larger ones than the contract allows are dropped."""
         if self._stub is None:
             return
-        for _, stretch in zip(range(STRETCHES_PER_HEARTBEAT_MAX), stretches, strict=False):
-            if stretch.ByteSize() <= STRETCH_BYTES_MAX:
-                self._waiting.append(stretch)
+        for _, window in zip(range(WINDOWS_PER_HEARTBEAT_MAX), windows, strict=False):
+            if window.ByteSize() <= WINDOW_BYTES_MAX:
+                self._waiting.append(window)
 
     async def run(self) -> None:
         """Pass them on in batches until cancelled; what fails for now is kept for the next turn."""
         while self._stub is not None:
             await asyncio.sleep(INTERVAL_S)
             if self._waiting:
-                await self._send([self._waiting.popleft() for _ in range(min(len(self._waiting), STRETCHES_PER_CALL))])
+                await self._send([self._waiting.popleft() for _ in range(min(len(self._waiting), WINDOWS_PER_CALL))])
 
     async def _send(self, batch: list[resources_pb2.MeasurementWindow]) -> None:
         request = prediction_pb2.RecordMeasurementWindowsRequest(
@@ -63,7 +63,7 @@ class StretchRelay:
             found = {"stretches": len(batch), "status": error.code().name}
             _log.warning("stretches_delayed" if is_kept else "stretches_dropped", extra=found)
             if is_kept:
-                self._waiting.extendleft(reversed(batch[: STRETCHES_KEPT_MAX - len(self._waiting)]))
+                self._waiting.extendleft(reversed(batch[: WINDOWS_KEPT_MAX - len(self._waiting)]))
             return
         if answer.refused:
             reasons = sorted({refused.reason for refused in answer.refused})

@@ -22,7 +22,7 @@ _PAST_WEIGHT: Final = 0.95
 _logger = logging.getLogger(__name__)
 
 
-class PlacedCall:
+class QueuedCall:
     """A call in line. It tells when it has ended, which is all that gRPC asks of the future that an executor returns.
 
     A whole future costs every call a lock and a condition that nobody waits for: 6 microseconds beside half a one.
@@ -37,10 +37,10 @@ class PlacedCall:
     def __init__(self, call: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         self._call = call
         self._arguments = arguments
-        self._callbacks: list[Callable[[PlacedCall], object]] = []
+        self._callbacks: list[Callable[[QueuedCall], object]] = []
         self._has_ended = False
 
-    def add_done_callback(self, callback: Callable[[PlacedCall], object]) -> None:
+    def add_done_callback(self, callback: Callable[[QueuedCall], object]) -> None:
         """Has a function called once: when the call has ended, or now if it has."""
         self._callbacks.append(callback)
         if self._has_ended:
@@ -65,7 +65,7 @@ class PlacedCall:
             callback(self)
 
 
-class CallLine(ThreadPoolExecutor):
+class AdmissionQueue(ThreadPoolExecutor):
     """Runs calls in order of arrival; those that find the line full are refused at once.
 
     A refusal has a thread of its own: a caller learns in a millisecond when to come back, instead of standing in the
@@ -88,8 +88,8 @@ class CallLine(ThreadPoolExecutor):
         self.streams = StreamGuard(max(1, threads // 4))
         """Of its threads, those that may wait for what a caller still sends."""
         self._thread_role = threading.local()
-        self._admitted: SimpleQueue[PlacedCall | None] = SimpleQueue()
-        self._refused: SimpleQueue[PlacedCall | None] = SimpleQueue()
+        self._admitted: SimpleQueue[QueuedCall | None] = SimpleQueue()
+        self._refused: SimpleQueue[QueuedCall | None] = SimpleQueue()
         self._answering = [threading.Thread(target=self._answer, name=f"call-{n}", daemon=True) for n in range(threads)]
         self._refusing = threading.Thread(target=self._refuse, name="refusal", daemon=True)
         for thread in (*self._answering, self._refusing):
@@ -100,9 +100,9 @@ class CallLine(ThreadPoolExecutor):
         """Calls under way and in line at most."""
         return len(self._answering) + self._waiting_max
 
-    def submit(self, call: Callable[..., object], /, *arguments: Any) -> PlacedCall:  # type: ignore[override]  # noqa: ANN401 (whatever gRPC hands over)
+    def submit(self, call: Callable[..., object], /, *arguments: Any) -> QueuedCall:  # type: ignore[override]  # noqa: ANN401 (whatever gRPC hands over)
         """Puts a call in line, or hands it to the thread that refuses."""
-        placed = PlacedCall(call, arguments)
+        placed = QueuedCall(call, arguments)
         if len(self._waiting) >= self._waiting_max:
             self._refused.put(placed)
         else:

@@ -7,8 +7,8 @@ from typing import Final
 from cotenant.job_settings import JobSettings
 from predictor_service.features.devices import DeviceType
 from predictor_service.inference.job_estimator import JobEstimator
-from predictor_service.inference.kept_by_version import KeptByVersion
 from predictor_service.inference.measured_graph import MeasuredGraph
+from predictor_service.inference.version_cache import VersionCache
 from predictor_service.registry.served_version import ServedVersion
 
 ESTIMATORS_MAX: Final = 1_024
@@ -18,7 +18,7 @@ NODES_MAX: Final = 200_000
 _Key = tuple[MeasuredGraph, *tuple[object, ...]]
 
 
-class KeptEstimators:
+class EstimatorCache:
     """Makes each estimator once; safe for many threads.
 
     Args:
@@ -26,7 +26,7 @@ class KeptEstimators:
     """
 
     def __init__(self, estimators_max: int = ESTIMATORS_MAX) -> None:
-        self._kept = KeptByVersion[_Key, JobEstimator](estimators_max, NODES_MAX)
+        self._kept = VersionCache[_Key, JobEstimator](estimators_max, NODES_MAX)
 
     def find(
         self,

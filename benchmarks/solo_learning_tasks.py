@@ -19,8 +19,8 @@ from predictor_service.importers.miso import import_miso
 from predictor_service.importers.pollux import import_pollux
 from predictor_service.importers.timm_bench import import_timm_bench
 from predictor_service.importers.torchvision_bench import import_torchvision_bench
-from predictor_service.learning.problem import ALL_DEVICES, JobFacts, Problem
-from predictor_service.learning.problem_reader import read_problem
+from predictor_service.learning.learning_task import ALL_DEVICES, JobFacts, LearningTask
+from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles
 
 FAKE_TENSOR: Final = "faketensor"
@@ -45,7 +45,7 @@ class Task:
     """One target of one set by one rule.
 
     Attributes:
-        target: One of `problem.TARGETS`.
+        target: One of `learning_task.TARGETS`.
         data: Folder of the public set.
         campaign: Of the set; None = all.
         device: Device type, or all.
@@ -135,19 +135,21 @@ _IMPORTERS: Final[Mapping[str, Callable[[Path], ImportedSet]]] = {
 }
 
 
-def read_task(task: Task, root: Path) -> Problem:
+def read_task(task: Task, root: Path) -> LearningTask:
     """The rows of a task; of jobs on one device, with graph figures, and of timm with what its own table publishes."""
-    problem = read_problem(_read(task.data, root), task.target, task.device, task.campaign).problem
-    jobs = tuple(_without(job, task.without) for job in problem.jobs)
-    problem = dataclasses.replace(problem, jobs=jobs)
+    learning_task = read_learning_task(_read(task.data, root), task.target, task.device, task.campaign).learning_task
+    jobs = tuple(_without(job, task.without) for job in learning_task.jobs)
+    learning_task = dataclasses.replace(learning_task, jobs=jobs)
     if task.campaign == "timm":
-        problem = _join_timm_table(problem, root, also_trained=task.also_trained)
+        learning_task = _join_timm_table(learning_task, root, also_trained=task.also_trained)
     elif task.data != "gpumemnet":
-        problem = problem.subset([row for row, job in enumerate(problem.jobs) if job.graph and job.gpus == 1])
-    return problem
+        learning_task = learning_task.subset(
+            [row for row, job in enumerate(learning_task.jobs) if job.graph and job.gpus == 1]
+        )
+    return learning_task
 
 
-def ablate(problem: Problem, group: str) -> Problem:
+def ablate(learning_task: LearningTask, group: str) -> LearningTask:
     """The same rows without one of `ABLATIONS`."""
     belongs = ABLATIONS[group]
     jobs = tuple(
@@ -156,9 +158,9 @@ def ablate(problem: Problem, group: str) -> Problem:
             graph={name: value for name, value in job.graph.items() if not belongs(f"graph.{name}")},
             raw={name: value for name, value in job.raw.items() if not belongs(f"set.{name}")},
         )
-        for job in problem.jobs
+        for job in learning_task.jobs
     )
-    return dataclasses.replace(problem, jobs=jobs)
+    return dataclasses.replace(learning_task, jobs=jobs)
 
 
 @cache
@@ -173,7 +175,7 @@ def _without(job: JobFacts, prefix: str) -> JobFacts:
     return dataclasses.replace(job, raw={name: job.raw[name] for name in job.raw if not name.startswith(prefix)})
 
 
-def _join_timm_table(problem: Problem, root: Path, *, also_trained: bool) -> Problem:
+def _join_timm_table(learning_task: LearningTask, root: Path, *, also_trained: bool) -> LearningTask:
     """Gives both sides parameters, multiply-accumulates and activations as timm publishes them at the same image size.
 
     Rows whose model it does not publish, or whose graph we lack, are left out, so that both sides are judged on rows
@@ -182,12 +184,12 @@ def _join_timm_table(problem: Problem, root: Path, *, also_trained: bool) -> Pro
     published = _timm_table(root)
     trained = _timm_trained(root) if also_trained else None
     rows, jobs = [], []
-    for row, job in enumerate(problem.jobs):
+    for row, job in enumerate(learning_task.jobs):
         figures = published.get((job.architecture, _side(job)))
         if figures is not None and job.graph and (trained is None or job.architecture in trained):
             rows.append(row)
             jobs.append(dataclasses.replace(job, raw={**job.raw, **figures}))
-    return dataclasses.replace(problem.subset(rows), jobs=tuple(jobs))
+    return dataclasses.replace(learning_task.subset(rows), jobs=tuple(jobs))
 
 
 def _side(job: JobFacts) -> int:

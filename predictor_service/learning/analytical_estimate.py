@@ -23,8 +23,8 @@ from predictor_service.features.analytical_memory import PART_NAMES, described_p
 from predictor_service.features.devices import STANDIN_DEVICE, find_device_type
 from predictor_service.features.step_simulation import STEP_PART_NAMES, described_step_parts
 from predictor_service.learning.busy_share import fit_shares, read_shares, share_parts
+from predictor_service.learning.learning_task import FloatArray, JobFacts, LearningTask
 from predictor_service.learning.part_coefficients import fit_sums, fit_times
-from predictor_service.learning.problem import FloatArray, JobFacts, Problem
 
 LOG_TARGETS: Final = frozenset({"memory", "step_time"})
 """Targets that are learned as ln(measured / anchor); the others are shares, learned as differences of arcsines."""
@@ -33,11 +33,11 @@ _NO_PARTS: Final = np.zeros(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Physics:
+class AnalyticalModel:
     """A fitted anchor.
 
     Attributes:
-        target: One of `problem.TARGETS`.
+        target: One of `learning_task.TARGETS`.
         coefficients: Of the parts; empty where nothing was fitted.
         typical: Answer for rows whose facts are not known, in the target's unit.
     """
@@ -46,23 +46,23 @@ class Physics:
     coefficients: FloatArray
     typical: float
 
-    def anchor(self, problem: Problem) -> FloatArray:
+    def analytical_estimate(self, learning_task: LearningTask) -> FloatArray:
         """What physics says of every row, in the target's unit, above 0."""
         combine = _combine if self.target in LOG_TARGETS else _combine_shares
-        values = combine(_parts(problem), self.coefficients)
+        values = combine(_parts(learning_task), self.coefficients)
         return np.where(np.isfinite(values) & (values > 0), values, self.typical)
 
-    def encode(self, measured: FloatArray, anchor: FloatArray) -> FloatArray:
+    def encode(self, measured: FloatArray, analytical_estimate: FloatArray) -> FloatArray:
         """From the target's unit to the learned scale; same shapes."""
         if self.target in LOG_TARGETS:
-            return np.asarray(np.log(measured / anchor))
-        return _arcsine(measured) - _arcsine(anchor)
+            return np.asarray(np.log(measured / analytical_estimate))
+        return _arcsine(measured) - _arcsine(analytical_estimate)
 
-    def decode(self, value: FloatArray, anchor: FloatArray) -> FloatArray:
+    def decode(self, value: FloatArray, analytical_estimate: FloatArray) -> FloatArray:
         """From the learned scale to the target's unit, within its possible range; same shapes."""
         if self.target in LOG_TARGETS:
-            return np.asarray(np.exp(np.clip(value, -_LOG_MAX, _LOG_MAX)) * anchor)
-        return np.asarray(np.sin(np.clip(value + _arcsine(anchor), 0.0, np.pi / 2)) ** 2)
+            return np.asarray(np.exp(np.clip(value, -_LOG_MAX, _LOG_MAX)) * analytical_estimate)
+        return np.asarray(np.sin(np.clip(value + _arcsine(analytical_estimate), 0.0, np.pi / 2)) ** 2)
 
 
 def _arcsine(shares: FloatArray) -> FloatArray:
@@ -73,23 +73,23 @@ def _arcsine(shares: FloatArray) -> FloatArray:
 _LOG_MAX: Final = 12.0
 
 
-def fit_physics(problem: Problem) -> Physics:
+def fit_analytical_model(learning_task: LearningTask) -> AnalyticalModel:
     """Fits the anchor to training rows."""
-    positive = problem.measured[problem.measured > 0]
+    positive = learning_task.measured[learning_task.measured > 0]
     typical = float(np.exp(np.log(positive).mean())) if len(positive) else 1.0
-    coefficients = (_fit_parts if problem.target in LOG_TARGETS else _fit_shares)(problem)
-    return Physics(target=problem.target, coefficients=coefficients, typical=typical)
+    coefficients = (_fit_parts if learning_task.target in LOG_TARGETS else _fit_shares)(learning_task)
+    return AnalyticalModel(target=learning_task.target, coefficients=coefficients, typical=typical)
 
 
-def largest_possible(problem: Problem) -> FloatArray:
+def largest_possible(learning_task: LearningTask) -> FloatArray:
     """The most that can be measured of each row, in the target's unit, infinite where nothing ends it; shape (rows,).
 
     A run that needs more than its device has leaves no memory to measure, and libraries take workspace only of what
     is free. The stand-in has the memory of its host, which is not known.
     """
-    if problem.target != "memory":
-        return np.full(len(problem), np.inf)
-    devices = [None if job.device == STANDIN_DEVICE else find_device_type(job.device) for job in problem.jobs]
+    if learning_task.target != "memory":
+        return np.full(len(learning_task), np.inf)
+    devices = [None if job.device == STANDIN_DEVICE else find_device_type(job.device) for job in learning_task.jobs]
     return np.array([np.inf if device is None else float(device.memory_bytes) for device in devices])
 
 
@@ -108,10 +108,10 @@ def _combine(parts: FloatArray, coefficients: FloatArray) -> FloatArray:
     return np.asarray(parts @ coefficients)
 
 
-def _parts(problem: Problem) -> FloatArray:
+def _parts(learning_task: LearningTask) -> FloatArray:
     """Parts of every row, shape (rows, parts), in the target's unit; NaN where a row's graph is not known."""
-    read = _PARTS.get(problem.target, share_parts)
-    rows = [read(job) for job in problem.jobs]
+    read = _PARTS.get(learning_task.target, share_parts)
+    rows = [read(job) for job in learning_task.jobs]
     width = max((len(row) for row in rows if row is not None), default=1)
     return np.array([np.full(width, np.nan) if row is None else row for row in rows]).reshape(len(rows), width)
 
@@ -141,17 +141,17 @@ _PARTS: Final[Mapping[str, Callable[[JobFacts], FloatArray | None]]] = {
 }
 
 
-def _fit_parts(problem: Problem) -> FloatArray:
-    parts = _parts(problem)
+def _fit_parts(learning_task: LearningTask) -> FloatArray:
+    parts = _parts(learning_task)
     known = np.isfinite(parts).all(axis=1)
-    if problem.target == "memory":
-        return fit_sums(parts[known], problem.measured[known])
+    if learning_task.target == "memory":
+        return fit_sums(parts[known], learning_task.measured[known])
     known &= parts.any(axis=1)
-    return fit_times(parts[known], problem.measured[known])
+    return fit_times(parts[known], learning_task.measured[known])
 
 
-def _fit_shares(problem: Problem) -> FloatArray:
-    parts = _parts(problem)
+def _fit_shares(learning_task: LearningTask) -> FloatArray:
+    parts = _parts(learning_task)
     known = np.isfinite(parts).all(axis=1)
-    fitted = fit_shares(parts[known], problem.measured[known]) if known.any() else None
+    fitted = fit_shares(parts[known], learning_task.measured[known]) if known.any() else None
     return _NO_PARTS if fitted is None else fitted

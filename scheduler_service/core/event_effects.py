@@ -8,7 +8,7 @@ from scheduler_service.core.commands import Command
 
 
 @dataclass(slots=True)
-class Step:
+class EventEffects:
     """Collected while an event is applied; one per event.
 
     Attributes:

@@ -22,7 +22,7 @@ _WITH_PROCESS = (Phase.RUNNING, Phase.STOPPING)
 _JOBS_NAMED_MAX = 5
 
 
-class Standing(Enum):
+class AttemptStanding(Enum):
     """What an attempt is to the node that speaks of it.
 
     HELD: it runs there by order. GIVEN_UP: nobody wants it, but it takes the node's GPUs until its end is told.
@@ -35,18 +35,18 @@ class Standing(Enum):
     FOREIGN = auto()
 
 
-def standing_of(state: ClusterState, key: node_agent_pb2.AttemptKey, node_id: str) -> Standing:
+def standing_of(state: ClusterState, key: node_agent_pb2.AttemptKey, node_id: str) -> AttemptStanding:
     """Say what an attempt is to a node at present; who holds a given attempt never changes."""
     job = state.jobs.get(key.job_id)
     if job is not None and job.holds_gpus and (job.attempt, job.fence) == (key.attempt, key.fence):
-        return Standing.HELD if node_id in job.node_ids else Standing.FOREIGN
-    ghost = state.ghosts.get((key.job_id, key.attempt, key.fence))
-    if ghost is None:
-        return Standing.STALE
-    return Standing.GIVEN_UP if ghost.node_id == node_id else Standing.FOREIGN
+        return AttemptStanding.HELD if node_id in job.node_ids else AttemptStanding.FOREIGN
+    abandoned = state.abandoned_attempts.get((key.job_id, key.attempt, key.fence))
+    if abandoned is None:
+        return AttemptStanding.STALE
+    return AttemptStanding.GIVEN_UP if abandoned.node_id == node_id else AttemptStanding.FOREIGN
 
 
-class AgentDoor:
+class AgentAdmission:
     """The checks between what agents send and what the scheduler does with it.
 
     Args:
@@ -59,10 +59,10 @@ class AgentDoor:
         self._leases = leases
         self._lease_ms = lease_ms
 
-    def standing(self, node_id: str, key: node_agent_pb2.AttemptKey) -> Standing:
+    def standing(self, node_id: str, key: node_agent_pb2.AttemptKey) -> AttemptStanding:
         """Say what an attempt is to the node that speaks of it; another node's is counted and told in the log."""
         standing = standing_of(self._loop.engine.state, key, node_id)
-        if standing is Standing.FOREIGN:
+        if standing is AttemptStanding.FOREIGN:
             self._refuse(node_id, Refusal.FOREIGN_ATTEMPT, job_id=key.job_id, attempt=key.attempt)
         return standing
 
@@ -77,7 +77,11 @@ class AgentDoor:
         if silent_ms is not None and hello.instance_id:
             raise self._second_instance(hello.node_id, silent_ms)
         own_gpu_ids = {gpu.gpu_id for gpu in hello.gpus}
-        own = [status for status in hello.attempts if self.standing(hello.node_id, status.key) is not Standing.FOREIGN]
+        own = [
+            status
+            for status in hello.attempts
+            if self.standing(hello.node_id, status.key) is not AttemptStanding.FOREIGN
+        ]
         self._check_attempts(hello.node_id, own)
         if silent_ms is not None:
             # An older agent, which may be the one of the open stream: nobody can tell.
@@ -107,7 +111,7 @@ class AgentDoor:
         state = self._loop.engine.state
         held = [state.jobs[job_id] for job_id in state.jobs_on_node(node_id)]
         missing = [job.job_id for job in held if job.phase in _WITH_PROCESS and node_id in job.node_ids]
-        known = {one.key.job_id for one in listed if standing_of(state, one.key, node_id) is Standing.HELD}
+        known = {one.key.job_id for one in listed if standing_of(state, one.key, node_id) is AttemptStanding.HELD}
         if not missing or not known.isdisjoint(missing):
             return
         wait_ms = max(1_000, self._leases.remaining_ms(node_id, now_ms=self._loop.clock.now_ms()))

@@ -29,7 +29,7 @@ _JITTER: Final = 1e-5
 _CONSTANT: Final = 4.0
 
 
-class SmoothProcess:
+class GaussianProcess:
     """A squared exponential with one length per column, plus a line.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from predictor_service.learning.problem import FloatArray, JobFacts, Problem, SoloFigures
+from predictor_service.learning.learning_task import FloatArray, JobFacts, LearningTask, SoloFigures
 
 
 def turn_taking_job(number: int, step_ms: float, family: str) -> JobFacts:
@@ -25,7 +25,7 @@ def turn_taking_job(number: int, step_ms: float, family: str) -> JobFacts:
     )
 
 
-def turn_taking_problem(jobs: int = 12, families: int = 4, seed: int = 0, noise: float = 0.01) -> Problem:
+def turn_taking_problem(jobs: int = 12, families: int = 4, seed: int = 0, noise: float = 0.01) -> LearningTask:
     """All ordered pairs of some jobs; the longer the other's step, the larger its turns."""
     random = np.random.default_rng(seed)
     steps = np.exp(random.uniform(0.0, 5.0, jobs))
@@ -33,7 +33,7 @@ def turn_taking_problem(jobs: int = 12, families: int = 4, seed: int = 0, noise:
     pairs = [(victim, other) for victim in range(jobs) for other in range(jobs)]
     exact = np.array([turn_taking_slowdown(steps[victim], steps[other]) for victim, other in pairs])
     measured: FloatArray = (1.0 + exact) * np.exp(noise * random.standard_normal(len(pairs))) - 1.0
-    return Problem(
+    return LearningTask(
         target="slowdown",
         unit="ratio",
         device="invented",

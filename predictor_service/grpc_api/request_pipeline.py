@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from grpc_status import rpc_status
 
 from predictor_service.errors import DeadlineError, PredictorError, ServiceError
-from predictor_service.grpc_api.call_line import CallLine
+from predictor_service.grpc_api.admission_queue import AdmissionQueue
 from predictor_service.grpc_api.metrics import ServiceMetrics
 from predictor_service.grpc_api.repeated_requests import RepeatedRequests
 from predictor_service.grpc_api.status_codes import STATUS_CODES, status_of
@@ -28,17 +28,17 @@ Answer = TypeVar("Answer", bound=Message)
 _logger = logging.getLogger(__name__)
 
 
-class CallDesk:
+class RequestPipeline:
     """Answers calls one by one.
 
     Args:
         metrics: Where they are counted.
-        line: Knows which calls came when too many were waiting.
+        queue: Knows which calls came when too many were waiting.
     """
 
-    def __init__(self, metrics: ServiceMetrics, line: CallLine) -> None:
+    def __init__(self, metrics: ServiceMetrics, queue: AdmissionQueue) -> None:
         self._metrics = metrics
-        self._line = line
+        self._queue = queue
         self._repeated = RepeatedRequests()
 
     def answer(
@@ -58,7 +58,7 @@ class CallDesk:
         """
         if method in BRIEF_METHODS:
             return self._answer(context, method, request, produce)
-        with self._line.core.left():
+        with self._queue.core.left():
             return self._answer(context, method, request, produce)
 
     def _answer(
@@ -85,20 +85,20 @@ class CallDesk:
     def _admit(
         self, context: grpc.ServicerContext, method: str, request: Message | None, produce: Callable[[], Answer]
     ) -> Answer:
-        self._line.check_admitted()
+        self._queue.check_admitted()
         remaining_s = context.time_remaining()
         wait_s = DEFAULT_DEADLINE_S if remaining_s is None else min(remaining_s, DEFAULT_DEADLINE_S)
         if wait_s <= 0:
             raise DeadlineError("the deadline passed while the request waited", remedy="allow more time")
         if request is None:
-            with self._line.streams.admitted(context):
+            with self._queue.streams.admitted(context):
                 return produce()
         return self._repeated.answer(method, getattr(request, "request_id", ""), request, wait_s, produce)
 
     def _note(self, method: str, code: grpc.StatusCode, duration_ms: int) -> None:
         self._metrics.requests.end(method, code.name, duration_ms)
         if code is grpc.StatusCode.OK:
-            self._line.note_duration(duration_ms)
+            self._queue.note_duration(duration_ms)
         # A line for every answer would cost a tenth of it and hide what matters: metrics count the ordinary ones.
         level = logging.DEBUG if code is grpc.StatusCode.OK and duration_ms < SLOW_MS else logging.INFO
         if _logger.isEnabledFor(level):

@@ -13,16 +13,23 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
-from cotenant_agent.records import AttemptKey, AttemptObservation, GpuReading, MeasuredJob, MeasurementWindow, Tenant
+from cotenant_agent.records import (
+    AttemptKey,
+    AttemptObservation,
+    GpuReading,
+    LivingAttempt,
+    MeasuredJob,
+    MeasurementWindow,
+)
 
-STRETCH_MS_MIN = 1_000
-STRETCH_MS_MAX = 300_000
+WINDOW_MS_LEAST = 1_000
+WINDOW_MS_MOST = 300_000
 STEPS_MIN = 5
 NEIGHBOURS_MAX = 3
-STRETCHES_PER_HOUR_MAX = 30
+WINDOWS_PER_HOUR_MAX = 30
 """Of one attempt: neighbours that come and go all the time teach no more than that."""
-STRETCHES_KEPT_MAX = 500
-STRETCHES_PER_BEAT_MAX = 20
+WINDOWS_KEPT_MAX = 500
+WINDOWS_PER_BEAT_MAX = 20
 UNSTEADY_RATIO = 0.1
 """Median deviation of the windows' step times, as a share of their median."""
 FOREIGN_LOAD_RATIO = 0.1
@@ -40,7 +47,7 @@ class _Gathered:
 
 
 @dataclass(slots=True)
-class _Tenancy:
+class _ObservedAttempt:
     """One living attempt.
 
     Attributes:
@@ -49,15 +56,15 @@ class _Tenancy:
         ended_ms: When its last stretches ended.
     """
 
-    tenant: Tenant
+    living_attempt: LivingAttempt
     neighbours: frozenset[AttemptKey]
     others: tuple[MeasuredJob, ...] | None
     is_settled: bool = False
     gathered: _Gathered = field(default_factory=_Gathered)
-    ended_ms: deque[int] = field(default_factory=lambda: deque(maxlen=STRETCHES_PER_HOUR_MAX))
+    ended_ms: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOWS_PER_HOUR_MAX))
 
 
-class StretchRecorder:
+class MeasurementWindowRecorder:
     """Gathers stretches and keeps them until the scheduler has them; the oldest leave when it is away for long.
 
     Args:
@@ -74,68 +81,86 @@ class StretchRecorder:
         self._devices = devices
         self._make_id = make_id
         self.collects = collects
-        self._tenancies: dict[AttemptKey, _Tenancy] = {}
+        self._observed: dict[AttemptKey, _ObservedAttempt] = {}
         self._seen: list[AttemptKey] = []
-        self._finished: deque[MeasurementWindow] = deque(maxlen=STRETCHES_KEPT_MAX)
+        self._finished: deque[MeasurementWindow] = deque(maxlen=WINDOWS_KEPT_MAX)
 
-    def look(self, living: Sequence[Tenant], now_ms: int) -> None:
+    def look(self, living: Sequence[LivingAttempt], now_ms: int) -> None:
         """Notes who is where; called often, so that whoever comes and goes between two heartbeats is seen."""
-        keys = [tenant.key for tenant in living]
+        keys = [living_attempt.key for living_attempt in living]
         if not self.collects or keys == self._seen:
             return
         self._seen = keys
-        for key in sorted(self._tenancies.keys() - set(keys)):
-            self._finish(self._tenancies.pop(key), now_ms)
-        for tenant in living:
-            beside = [other for other in living if other is not tenant and set(other.gpu_ids) & set(tenant.gpu_ids)]
-            neighbours = frozenset(other.key for other in beside)
-            known = self._tenancies.get(tenant.key)
+        for key in sorted(self._observed.keys() - set(keys)):
+            self._finish(self._observed.pop(key), now_ms)
+        for living_attempt in living:
+            co_located = [
+                other
+                for other in living
+                if other is not living_attempt and set(other.gpu_ids) & set(living_attempt.gpu_ids)
+            ]
+            neighbours = frozenset(other.key for other in co_located)
+            known = self._observed.get(living_attempt.key)
             if known is None:
-                self._tenancies[tenant.key] = _Tenancy(tenant, neighbours, _describe(tenant, beside))
+                self._observed[living_attempt.key] = _ObservedAttempt(
+                    living_attempt, neighbours, _describe(living_attempt, co_located)
+                )
             elif known.neighbours != neighbours:
                 self._finish(known, now_ms)
-                known.neighbours, known.others, known.is_settled = neighbours, _describe(tenant, beside), False
+                known.neighbours, known.others, known.is_settled = (
+                    neighbours,
+                    _describe(living_attempt, co_located),
+                    False,
+                )
 
     def add(self, observations: Iterable[AttemptObservation], readings: Iterable[GpuReading], now_ms: int) -> None:
         """Takes the windows of one heartbeat in."""
-        windows = {item.key: item for item in observations if item.key in self._tenancies and item.window_steps > 0}
+        windows = {item.key: item for item in observations if item.key in self._observed and item.window_steps > 0}
         by_gpu = {reading.gpu_id: reading for reading in readings}
         for key, window in windows.items():
-            tenancy = self._tenancies[key]
+            observed = self._observed[key]
             # What a neighbour does before its first step is no training.
-            if tenancy.is_settled and all(self._tenancies[other].is_settled for other in tenancy.neighbours):
-                self._grow(tenancy, window, by_gpu.get(tenancy.tenant.gpu_ids[0] if tenancy.tenant.gpu_ids else ""))
+            if observed.is_settled and all(self._observed[other].is_settled for other in observed.neighbours):
+                self._grow(
+                    observed,
+                    window,
+                    by_gpu.get(observed.living_attempt.gpu_ids[0] if observed.living_attempt.gpu_ids else ""),
+                )
         for key in windows:
-            tenancy = self._tenancies[key]
-            tenancy.is_settled = True
-            if sum(item.window_ms for item in tenancy.gathered.windows) >= STRETCH_MS_MAX:
-                self._finish(tenancy, now_ms)
+            observed = self._observed[key]
+            observed.is_settled = True
+            if sum(item.window_ms for item in observed.gathered.windows) >= WINDOW_MS_MOST:
+                self._finish(observed, now_ms)
 
     def due(self) -> list[MeasurementWindow]:
         """What to send with the next heartbeat, oldest first."""
-        return list(self._finished)[:STRETCHES_PER_BEAT_MAX]
+        return list(self._finished)[:WINDOWS_PER_BEAT_MAX]
 
-    def mark_delivered(self, stretch_ids: Collection[str]) -> None:
+    def mark_delivered(self, window_ids: Collection[str]) -> None:
         """The scheduler has these."""
-        left = [stretch for stretch in self._finished if stretch.stretch_id not in stretch_ids]
-        self._finished = deque(left, maxlen=STRETCHES_KEPT_MAX)
+        left = [
+            measurement_window
+            for measurement_window in self._finished
+            if measurement_window.stretch_id not in window_ids
+        ]
+        self._finished = deque(left, maxlen=WINDOWS_KEPT_MAX)
 
-    def _grow(self, tenancy: _Tenancy, window: AttemptObservation, reading: GpuReading | None) -> None:
-        if tenancy.others is None:
+    def _grow(self, observed: _ObservedAttempt, window: AttemptObservation, reading: GpuReading | None) -> None:
+        if observed.others is None:
             return
-        tenancy.gathered.windows.append(window)
+        observed.gathered.windows.append(window)
         if reading is not None:
-            tenancy.gathered.readings.append(reading)
+            observed.gathered.readings.append(reading)
 
-    def _finish(self, tenancy: _Tenancy, now_ms: int) -> None:
+    def _finish(self, observed: _ObservedAttempt, now_ms: int) -> None:
         """Ends the present stretch; what is too short, or one too many within the hour, is dropped."""
-        gathered, tenancy.gathered = tenancy.gathered, _Gathered()
+        gathered, observed.gathered = observed.gathered, _Gathered()
         steps = sum(item.window_steps for item in gathered.windows)
         window_ms = sum(item.window_ms for item in gathered.windows)
-        job, others, ended_ms = tenancy.tenant.job, tenancy.others, tenancy.ended_ms
-        if job is None or others is None or steps < STEPS_MIN or window_ms < STRETCH_MS_MIN:
+        job, others, ended_ms = observed.living_attempt.job, observed.others, observed.ended_ms
+        if job is None or others is None or steps < STEPS_MIN or window_ms < WINDOW_MS_LEAST:
             return
-        if len(ended_ms) == STRETCHES_PER_HOUR_MAX and now_ms - ended_ms[0] < _HOUR_MS:
+        if len(ended_ms) == WINDOWS_PER_HOUR_MAX and now_ms - ended_ms[0] < _HOUR_MS:
             return
         ended_ms.append(now_ms)
         is_alone = not others
@@ -143,7 +168,7 @@ class StretchRecorder:
             MeasurementWindow(
                 stretch_id=self._make_id(),
                 campaign=self._campaign,
-                device=self._devices.get(tenancy.tenant.gpu_ids[0], ""),
+                device=self._devices.get(observed.living_attempt.gpu_ids[0], ""),
                 job=job,
                 others=others,
                 steps=steps,
@@ -157,10 +182,10 @@ class StretchRecorder:
         )
 
 
-def _describe(tenant: Tenant, beside: Sequence[Tenant]) -> tuple[MeasuredJob, ...] | None:
+def _describe(living_attempt: LivingAttempt, co_located: Sequence[LivingAttempt]) -> tuple[MeasuredJob, ...] | None:
     """What may be said of the neighbours; None when one of them, or the tenant itself, may not be spoken of."""
-    jobs = [other.job for other in beside if other.job is not None]
-    if tenant.job is None or len(jobs) < len(beside) or len(beside) > NEIGHBOURS_MAX:
+    jobs = [other.job for other in co_located if other.job is not None]
+    if living_attempt.job is None or len(jobs) < len(co_located) or len(co_located) > NEIGHBOURS_MAX:
         return None
     return tuple(jobs)
 

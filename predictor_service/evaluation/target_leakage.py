@@ -14,35 +14,35 @@ from typing import Final
 
 import numpy as np
 
-from predictor_service.learning.problem import FloatArray, JobFacts, Problem
+from predictor_service.learning.learning_task import FloatArray, JobFacts, LearningTask
 
 VALUES_MIN: Final = 10
 """Fewer different values may follow a line by chance."""
 RELATIVE_ERROR_MAX: Final = 1e-6
 
 
-def remove_leaks(problem: Problem) -> tuple[Problem, tuple[str, ...]]:
+def remove_leaks(learning_task: LearningTask) -> tuple[LearningTask, tuple[str, ...]]:
     """Takes out every number of the job (the victim) of which the measured value is an exact line.
 
     Returns:
         The problem without these numbers, and their names.
     """
-    columns = _columns(problem)
+    columns = _columns(learning_task)
     leaks = tuple(name for name in sorted(columns) if _is_line(*columns[name]))
     if not leaks:
-        return problem, ()
+        return learning_task, ()
     cleaned = dataclasses.replace(
-        problem,
-        jobs=tuple(_without(job, leaks) for job in problem.jobs),
-        others=tuple(tuple(_without(job, leaks) for job in others) for others in problem.others),
+        learning_task,
+        jobs=tuple(_without(job, leaks) for job in learning_task.jobs),
+        others=tuple(tuple(_without(job, leaks) for job in others) for others in learning_task.others),
     )
     return cleaned, leaks
 
 
-def _columns(problem: Problem) -> dict[str, tuple[FloatArray, FloatArray]]:
+def _columns(learning_task: LearningTask) -> dict[str, tuple[FloatArray, FloatArray]]:
     """By name the finite published values and what was measured beside them; costs as much as there are cells."""
     cells: dict[str, tuple[array[float], array[float]]] = defaultdict(lambda: (array("d"), array("d")))
-    for job, measured in zip(problem.jobs, problem.measured.tolist(), strict=True):
+    for job, measured in zip(learning_task.jobs, learning_task.measured.tolist(), strict=True):
         for name, value in {**job.graph, **job.raw}.items():
             if math.isfinite(value):
                 cells[name][0].append(value)
