@@ -109,7 +109,7 @@ def service_config() -> dict[str, object]:
 
 
 def is_serving(channel: grpc.Channel, *, timeout_s: float) -> bool:
-    """Asks the standard health service; False when nobody answers in time."""
+    """Asks the standard health service; False without an answer in time."""
     try:
         answer = health_pb2_grpc.HealthStub(channel).Check(  # type: ignore[attr-defined]  # the stubs lack it
             health_pb2.HealthCheckRequest(), timeout=timeout_s, wait_for_ready=True
@@ -225,7 +225,7 @@ class SchedulerClient:
         return self._ask(lambda timeout: self._stub.SetPolicy(request, timeout=timeout))
 
     def decide(self, request: scheduling_pb2.DecideRequest) -> scheduling_pb2.DecideResponse:
-        """Decides on a snapshot of somebody else's cluster; nothing is stored."""
+        """Decides on a snapshot of another cluster; nothing is stored."""
         return self._ask(lambda timeout: self._stub.Decide(request, timeout=timeout))
 
     def read_job_log(
@@ -309,7 +309,7 @@ class PredictorClient:
         return self._ask(lambda timeout: self._stub.FitSpeedModel(request, timeout=timeout))
 
     def list_measured_pairs(self, device: str = "") -> list[prediction_pb2.MeasuredPair]:
-        """Returns the pairs of jobs that were measured side by side, by device type and keys.
+        """Returns the pairs of jobs that were measured co-located, by device type and keys.
 
         Args:
             device: This device type only; empty = all.

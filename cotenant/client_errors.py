@@ -8,7 +8,7 @@ CotenantError                 every error that the client raises on purpose
 ├── NotFoundError         the named job, graph or policy does not exist: caller
 ├── NotFeasibleError      right request, but the cluster's state or size forbids it: caller
 ├── PermissionDeniedError not allowed, or not identified: caller
-├── UnavailableError      nobody answered in time: peer
+├── UnavailableError      no answer in time: peer
 └── BrokenServiceError    the service failed inside: peer
 """
 
@@ -69,11 +69,11 @@ class PermissionDeniedError(ServiceError):
 
 
 class UnavailableError(ServiceError):
-    """Nobody answered in time."""
+    """No answer in time."""
 
 
 class TlsMismatchError(UnavailableError):
-    """Somebody listens, but the two sides do not agree on TLS; trying again does not help."""
+    """A server listens, but the two sides do not agree on TLS; trying again does not help."""
 
 
 class BrokenServiceError(ServiceError):
@@ -97,7 +97,7 @@ _CLASSES: Mapping[grpc.StatusCode, type[ServiceError]] = {
 
 
 def service_error(error: Exception, *, peer: str, address: str) -> ServiceError:
-    """Turns what grpc raised into the class that says whose fault it is.
+    """Turns what grpc raised into the class that names the side at fault.
 
     Args:
         error: What the stub raised; grpc makes it a grpc.Call as well.
@@ -117,7 +117,7 @@ def service_error(error: Exception, *, peer: str, address: str) -> ServiceError:
 
 
 def explain_mismatch(error: ServiceError, peer: str, address: str, tls: TlsFiles | None) -> ServiceError:
-    """Looks at the port where nobody answered; a disagreement about TLS is said instead.
+    """Looks at the port that did not answer; a disagreement about TLS is reported instead.
 
     Args:
         error: What `service_error` made of it.
@@ -149,7 +149,7 @@ def _message_of(call: grpc.Call, code: grpc.StatusCode, peer: str, address: str)
 def _rich_status(call: grpc.Call) -> status_pb2.Status | None:
     try:
         return rpc_status.from_call(call)
-    except ValueError:  # code or message of the details differ from the plain status: do not believe them
+    except ValueError:  # code or message of the details differ from the plain status: do not trust them
         return None
 
 

@@ -48,7 +48,7 @@ def run_command(
         command: What to run.
         arguments: Words after the program's name; None = those of this process.
         prog_name: Name in usage lines unless SHOWN_AS has one; None = that of this process.
-        exit_codes: The program's own errors, told in one line with cause and remedy; the first class that fits counts.
+        exit_codes: The program's own errors, reported in one line with cause and remedy; the first class that fits.
     """
     prog_name = os.environ.pop(SHOWN_AS, "") or prog_name
     _make_stdout_trustworthy()
@@ -85,7 +85,7 @@ def _make_stdout_trustworthy() -> None:
     if not isinstance(sys.stdout, io.TextIOWrapper):
         return
     if sys.stdout is sys.__stdout__ and isinstance(sys.stdout.buffer, io.RawIOBase):
-        # PYTHONUNBUFFERED: without a buffer nobody looks at how much of a text was written.
+        # PYTHONUNBUFFERED: without a buffer a short write of a text goes unnoticed.
         encoding, is_terminal = sys.stdout.encoding, sys.stdout.isatty()
         buffer = io.BufferedWriter(sys.stdout.detach())
         sys.stdout = io.TextIOWrapper(buffer, encoding=encoding, errors="replace", line_buffering=is_terminal)
@@ -116,10 +116,10 @@ def _describe(error: OSError) -> str:
 
 
 def _in_one_shape(error: click.ClickException) -> str:
-    """What click says about wrong use, beginning as our own errors do."""
-    told = io.StringIO()
-    error.show(told)
-    return re.sub("^Error: ", "error: ", told.getvalue().rstrip("\n"), flags=re.MULTILINE)
+    """Message of click about wrong use, beginning as our own errors do."""
+    message = io.StringIO()
+    error.show(message)
+    return re.sub("^Error: ", "error: ", message.getvalue().rstrip("\n"), flags=re.MULTILINE)
 
 
 def _with_remedy(error: Exception) -> str:

@@ -1,10 +1,10 @@
-"""What every program tells its user in one line, with the remedy; errors of services stand in `client_errors`."""
+"""The one-line errors of every program, with the remedy; errors of services stand in `client_errors`."""
 
 from __future__ import annotations
 
 
 class CotenantError(Exception):
-    """Base of all; carries the remedy beside the message."""
+    """Base of all; carries the remedy next to the message."""
 
     def __init__(self, message: str, *, remedy: str = "", reason: str = "") -> None:
         super().__init__(message)

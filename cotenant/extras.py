@@ -59,7 +59,7 @@ def _is_installed(module: str) -> bool:
 
 
 def missing_programs_line(wanted_by: str, programs: Iterable[str], *, torch: bool = False) -> str:
-    """Says what brings the libraries without which programs cannot start here; empty when they can.
+    """Returns what installs the libraries without which programs cannot start here; empty when they can.
 
     Args:
         wanted_by: What needs them, as people call it, e.g. `cotenant up`.
@@ -72,7 +72,7 @@ def missing_programs_line(wanted_by: str, programs: Iterable[str], *, torch: boo
 
 
 def missing_extra_line(program: str, error: ModuleNotFoundError) -> str:
-    """Says which extra brings a module that an import did not find.
+    """Returns which extra installs a module that an import did not find.
 
     Raises:
         ModuleNotFoundError: The one that was handed in: a module of our own is missing, which no extra brings.
@@ -83,7 +83,7 @@ def missing_extra_line(program: str, error: ModuleNotFoundError) -> str:
     start = missing_modules(NEEDED_AT_START[program])
     if module in start:
         return f"error: {_missing_line(program, {program: start})}"
-    # A program may use a part of another one; what nobody lists came with a library that the program's extra names.
+    # A program may use a part of another one; an unlisted module came with a library that the program's extra names.
     users = [user for user in (program, *EXTRAS) if module in (*NEEDED_AT_START[user], *NEEDED_LATER.get(user, ()))]
     return f"error: {_missing_line(program, {(users or [program])[0]: [module]})}"
 

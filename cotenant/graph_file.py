@@ -107,7 +107,7 @@ class _Field(NamedTuple):
 
 @dataclass(slots=True)
 class _Walk:
-    """What the walk needs to know beside the bytes."""
+    """What the walk needs to know besides the bytes."""
 
     data: memoryview
     folder: Path | None
@@ -298,7 +298,7 @@ def _note_shaping_names(walk: _Walk, message: str, span: tuple[int, int]) -> Non
         nodes += node.number == node_number
         if nodes > walk.node_limit:
             raise GraphTooLargeError(f"more than {walk.node_limit} nodes in one graph")
-        # Names come before attributes in what protobuf writes: the beginning tells whether a closer look pays.
+        # Names come before attributes in what protobuf writes: the beginning shows whether a closer look pays.
         if node.number == node_number and _SHAPED_BY_FLOATS.search(walk.data[node.payload : node.end][:_NAMES_BYTES]):
             inside = _fields(walk, node.payload, node.end)
             walk.shaping_names.update(bytes(walk.data[item.payload : item.end]) for item in inside if item.number == 1)

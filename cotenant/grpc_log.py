@@ -8,6 +8,6 @@ import os
 def silence_grpc() -> None:
     """Keep them out unless GRPC_VERBOSITY asks for them; must be called before grpc is imported, which reads it then.
 
-    Whoever fails a handshake is told why by our own programs, see `cotenant.tls_probe`.
+    Our own programs report why a handshake failed, see `cotenant.tls_probe`.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

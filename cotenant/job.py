@@ -152,7 +152,7 @@ def inside_cluster() -> bool:
 
 
 def report(step: int, *, epoch: int = 0, loss: SupportsFloat | None = None, samples: int = 0) -> None:
-    """Say how far the training is. Costs microseconds, never blocks, may be called after every step.
+    """Report how far the training is. Costs microseconds, never blocks, may be called after every step.
 
     Args:
         step: optimizer steps done so far over all attempts, 0 or more (else ValueError, as for the other counters).
@@ -174,7 +174,7 @@ def should_stop() -> bool:
 
 
 def should_checkpoint() -> bool:
-    """Whether a checkpoint is due: somebody asked for one, or the interval of the cluster has passed."""
+    """Whether a checkpoint is due: one was requested, or the interval of the cluster has passed."""
     _flags.install()
     now_ns = _flags.asked_at_ns = _now_ns()
     interval_ms = _integer("COTENANT_CHECKPOINT_INTERVAL_MS") if inside_cluster() else 0
@@ -249,7 +249,7 @@ def finish() -> None:
 
 
 def out_of_memory() -> None:
-    """Say that the device's memory was not enough, for scripts that handle the framework's error themselves."""
+    """Report that the device's memory was not enough, for scripts that handle the framework's error themselves."""
     _mark("failure", "gpu_oom")
 
 
@@ -374,7 +374,7 @@ def _named_files(root: Path) -> list[str]:
 
 
 def _renew_manifest() -> None:
-    """Make the manifest newer than the stop when it already holds the last step: only a newer one is believed."""
+    """Make the manifest newer than the stop when it already holds the last step: only a newer one is accepted."""
     path = checkpoint_directory() / MANIFEST_NAME
     if (reporter := _reporter()) and path.exists():
         content = path.read_bytes()

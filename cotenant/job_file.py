@@ -34,7 +34,7 @@ FILE_LIMIT_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFile:
-    """What a job file says.
+    """The contents of a job file.
 
     Attributes:
         spec: The job without its graph's hash.
@@ -97,7 +97,7 @@ def parse_job(content: Mapping[str, Any], *, folder: Path) -> JobFile:
     if not spec.name:
         spec.name = name_of(spec.command)
     if "steps" not in content:
-        raise InputError("steps is missing", remedy="say how many optimizer steps the job has, e.g. steps: 2000")
+        raise InputError("steps is missing", remedy="state how many optimizer steps the job has, e.g. steps: 2000")
     spec.working_directory = str((folder / (spec.working_directory or ".")).resolve())
     graph = content.get("graph")
     return JobFile(spec=spec, graph=(folder / str(graph)).resolve() if graph else None)
@@ -125,7 +125,7 @@ def _whole(field: str, key: str) -> Reader:
 
 def _read_gpus(spec: scheduling_pb2.JobSpec, value: object) -> None:
     spec.gpus = _whole_number("gpus", value)
-    if spec.gpus < 1:  # in the message 0 would be read as "not said"
+    if spec.gpus < 1:  # in the message 0 would be read as "not given"
         raise InputError(f"gpus must be at least 1, not {value}", remedy="leave it out for one GPU")
 
 
@@ -184,7 +184,7 @@ _READERS: Mapping[str, Reader] = {
     "command": _read_command,
     "working_directory": _text("working_directory"),
     "environment": _read_environment,
-    "graph": lambda spec, value: None,  # read beside the spec: it is a file here and a hash there
+    "graph": lambda spec, value: None,  # read apart from the spec: it is a file here and a hash there
     "settings": _read_settings,
     "gpus": _read_gpus,
     "allowed_gpus": _read_allowed_gpus,

@@ -1,4 +1,4 @@
-"""What a job is called that nobody named: after the script that it runs, not after the program that runs the script."""
+"""The default name of a job: after the script that it runs, not after the program that runs the script."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _module(words: Sequence[str]) -> str:
 
 
 def _run_by_wrapper(program: str, words: Sequence[str]) -> str:
-    """Words of wrappers differ too much to be read: an interpreter, a module or a script among them tells."""
+    """Words of wrappers differ too much to be read: an interpreter, a module or a script among them decides."""
     for number, word in enumerate(words):
         base = PurePath(word).name
         if _INTERPRETER.fullmatch(base) or base in _WRAPPERS:

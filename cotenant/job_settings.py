@@ -52,7 +52,7 @@ class JobSettings:
         disk_read_bytes_per_s: Disk rate offered; None = unknown.
         network_bytes_per_s: Network rate offered; None = unknown.
 
-    A record that was read from a disk may hold what no edge accepts any more; `checked` says so.
+    A record that was read from a disk may hold what no edge accepts any more; `checked` reports it.
     """
 
     global_batch_size: int

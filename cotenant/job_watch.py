@@ -17,7 +17,7 @@ RETRY_LONGEST_MS = 2_000
 
 
 class WatchKind(Enum):
-    """What a watch event tells."""
+    """The kind of a watch event."""
 
     JOB = "job"
     SNAPSHOT_END = "snapshot_end"
@@ -46,9 +46,9 @@ def watch_jobs(
     """Yields the jobs, then every change, reconnecting as long as it takes less than `patience_ms`.
 
     Args:
-        client: Whom to ask.
+        client: Client of the scheduler that is watched.
         job_ids: Which jobs; none named = all.
-        patience_ms: How long the scheduler may be unreachable at a stretch.
+        patience_ms: How long the scheduler may be unreachable without interruption.
         stop: Ends the watch between two events.
 
     Raises:

@@ -81,7 +81,7 @@ class Program:
         return self.state_dir / f"{self.name}.ready.json"
 
     def start(self) -> None:
-        """Starts the process; `wait_ready` tells when it serves."""
+        """Starts the process; `wait_ready` returns when it serves."""
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
         self.ready_file.unlink(missing_ok=True)
         command = [*command_line(self.verb), *self.arguments, "--ready-file", str(self.ready_file)]
@@ -166,8 +166,8 @@ class LocalCluster:
         """Starts everything and waits until it serves.
 
         Args:
-            on_step: Told the name of each program before it is started.
-            stop: Set by whoever wants the start to end early, without an error.
+            on_step: Called with the name of each program before it is started.
+            stop: Set to end the start early, without an error.
 
         Raises:
             ProgramError: A library is not installed, or one of them did not come up; the others are stopped.
@@ -204,7 +204,7 @@ class LocalCluster:
         return self.programs["scheduler"].address
 
     def ended_program(self) -> Program | None:
-        """Returns a program that has ended although nobody stopped it."""
+        """Returns a program that has ended without being stopped."""
         return next((program for program in self.programs.values() if program.has_ended()), None)
 
     def stop(self) -> None:

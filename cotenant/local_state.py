@@ -1,4 +1,4 @@
-"""Where the programs of one machine keep their data unless told otherwise: the folder of `cotenant up`."""
+"""Where the programs of one machine keep their data by default: the folder of `cotenant up`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What values of flags may be, where click's own types say too little."""
+"""Types of flags' values, where click's own types are too wide."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ MAX_ROWS = 5_000_000
 
 
 class ParquetError(ValueError):
-    """The file cannot be read as Parquet, or pyarrow is not installed; the message says which."""
+    """The file cannot be read as Parquet, or pyarrow is not installed; the message states which."""
 
 
 def read_header(path: Path) -> list[str]:

@@ -1,10 +1,10 @@
 """Measured profiles: the columns, units and rules of version 1, and their CSV form.
 
-The single source for whoever writes measurements (profiler, agent) and whoever reads them (predictor, simulator).
+The single source for the writers of measurements (profiler, agent) and their readers (predictor, simulator).
 Standard library only, because a GPU node writes profiles without any numeric package.
 
     solo.csv            SoloRow          one run of one job alone on a device
-    pairs.csv           PairRow          one victim beside others, against its solo time of the same campaign
+    pairs.csv           PairRow          one victim with its co-located jobs, against its solo time of the same campaign
     memory_traces.csv   MemoryTraceRow   allocated and reserved memory over time
     loss_curves.csv     LossCurveRow     loss over steps
 
@@ -117,7 +117,7 @@ class SoloRow:
     input_wait_ratio: float = column("share of a step spent waiting for input", minimum=0, maximum=1)
     gpus: int = column("devices used", minimum=1)
     nodes: int = column("machines used", minimum=1)
-    workers: int | None = column("workers beside parameter servers", minimum=1)
+    workers: int | None = column("workers next to parameter servers", minimum=1)
     servers: int | None = column("parameter servers", minimum=0)
     sub_batch: int = column("samples per device and micro-step", unit="samples", minimum=1)
     sync_ms_mean: float | None = column("gradient exchange per step", unit="ms", minimum=0)
@@ -139,14 +139,14 @@ class SoloRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairRow:
-    """One victim job beside others on one device."""
+    """One victim job with its co-located jobs on one device."""
 
     run_id: str = column("unique per run; each victim of a run has its own row")
     campaign: str = column("campaign of this run and of the solo time")
     device: str = column("device type")
     share_mode: str = column("time_slicing, mps, mig, ...")
     victim_job_key: str = column("the job whose slowdown this row states")
-    other_job_keys: tuple[str, ...] = column("sorted keys of the jobs beside it, joined by |")
+    other_job_keys: tuple[str, ...] = column("sorted keys of the jobs co-located with it, joined by |")
     victim_step_ms_mean: float | None = column("step while shared", unit="ms", above=0, measured=True)
     victim_solo_step_ms_mean: float | None = column("step alone, same campaign", unit="ms", above=0, measured=True)
     slowdown_ratio: float | None = column("shared / alone - 1, keeps its sign", above=-1, measured=True)

@@ -45,7 +45,7 @@ def setting(
     """Declares one setting of a record.
 
     Args:
-        default: Its value unless told otherwise, or a function that finds it out.
+        default: Its default value, or a function that returns it.
         meaning: For the help of its flag, as a sentence.
         kind: What it may be; by the type of the default where it is left out.
         flags: Names on the command line; --name-of-the-field where they are left out.
@@ -70,7 +70,7 @@ class Resolved(Generic[Record]):
     origins: Mapping[str, str]
 
     def is_default(self, name: str) -> bool:
-        """Tells whether nobody has set this setting."""
+        """Returns whether this setting is unset."""
         return self.origins[name] == "default"
 
 
@@ -165,9 +165,9 @@ class ProgramSettings(Generic[Record]):
     def option(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Returns the flag of one setting; None = not given."""
         field = self._fields[name]
-        kind, told = self._kind(name), field.metadata
+        kind, metadata = self._kind(name), field.metadata
         flag = f"--{name.replace('_', '-')}"
-        declared = told["flags"] or ((f"{flag}/--no-{flag[2:]}",) if kind is click.BOOL else (flag,))
+        declared = metadata["flags"] or ((f"{flag}/--no-{flag[2:]}",) if kind is click.BOOL else (flag,))
         is_list = isinstance(kind, Texts)
         return click.option(
             *declared,
@@ -176,8 +176,8 @@ class ProgramSettings(Generic[Record]):
             default=None,
             multiple=is_list,
             callback=_joined if is_list else None,
-            metavar=told["metavar"],
-            help=f"{told['meaning']}{_shown_default(field)}",
+            metavar=metadata["metavar"],
+            help=f"{metadata['meaning']}{_shown_default(field)}",
         )
 
     def _config_option(self) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

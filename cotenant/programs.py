@@ -36,7 +36,7 @@ PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 
-# Started by other verbs, and named by nobody.
+# Started by other verbs, never by name.
 _VERBS_OF_PEOPLE = PROGRAM_COMMANDS.keys() - {"probe", "serve-predictor", "serve-scheduler", "run-agent"}
 
 

@@ -1,7 +1,7 @@
 """The log of every program: JSON lines on standard error, each with exactly ts, level, program, event and fields.
 
 Programs log as Python does: `_log.info("node_joined", extra={"node_id": ...})`; the message is the event's name, the
-extra is its fields. Lines are bounded, whatever they are told.
+extra is its fields. Lines are bounded, whatever they are given.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ class JsonFormatter(logging.Formatter):
         if record.name.partition(".")[0] not in _OWN:
             fields |= {"logger": record.name, "message": event}
             event = LIBRARY_EVENT
-        told = {str(name): bounded(value) for name, value in fields.items()}
+        logged = {str(name): bounded(value) for name, value in fields.items()}
         if record.exc_info:
-            # The end says what went wrong, the beginning only who called.
-            told["traceback"] = self.formatException(record.exc_info)[-TRACEBACK_CHARACTERS_MAX:]
+            # The end states what went wrong, the beginning only the callers.
+            logged["traceback"] = self.formatException(record.exc_info)[-TRACEBACK_CHARACTERS_MAX:]
         line = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": LEVELS[min(max(record.levelno // 10 - 1, 0), 3)],
             "program": self._program,
             "event": event[:VALUE_CHARACTERS_MAX],
-            "fields": told,
+            "fields": logged,
         }
         return json.dumps(line, default=str, allow_nan=False)
 
@@ -89,8 +89,8 @@ def start_logging(
         program: What every line names as its program.
         level: One of LEVELS.
         fields: Stand in every line's fields.
-        is_service: Whether nobody reads standard error but as a log: then warnings of Python and exceptions that
-            nobody caught are lines of it too.
+        is_service: Whether standard error is read only as a log: then warnings of Python and exceptions that
+            were not caught are lines of it too.
     """
     handler = LineHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(program, fields))

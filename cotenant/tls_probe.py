@@ -1,6 +1,6 @@
 """Why two programs cannot agree on TLS: one look at the port, because gRPC calls most of it "socket closed".
 
-The look sends a TLS greeting and nothing else, takes seconds at most, and believes nothing it hears.
+The look sends a TLS greeting and nothing else, takes seconds at most, and trusts no answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 # Of one wait, and of the whole conversation.
 _TIMEOUT_S, _LONGEST_S = 2.0, 4.0
-# OpenSSL's codes of a certificate that was not believed (X509_V_ERR_*).
+# OpenSSL's codes of a certificate that was not trusted (X509_V_ERR_*).
 _NOT_YET_VALID, _EXPIRED, _OTHER_NAME, _OTHER_IP = 9, 10, 62, 64
 
 
@@ -53,7 +53,7 @@ def find_tls_mismatch(address: str, files: TlsFiles, *, peer: str) -> TlsMismatc
         peer: Which program should be there, e.g. "scheduler".
 
     Returns:
-        None when nobody listens, or TLS is not the reason.
+        None when nothing listens, or TLS is not the reason.
     """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
@@ -73,13 +73,13 @@ def find_tls_mismatch(address: str, files: TlsFiles, *, peer: str) -> TlsMismatc
 
 @contextmanager
 def _bounded(connection: socket.socket) -> Iterator[None]:
-    """End a look at somebody who answers byte by byte."""
+    """End a look at a peer that answers byte by byte."""
     # Of its own: TLS takes the descriptor of the connection over.
-    twin = connection.dup()
+    duplicate = connection.dup()
 
     def hang_up() -> None:
         with suppress(OSError):
-            twin.shutdown(socket.SHUT_RDWR)
+            duplicate.shutdown(socket.SHUT_RDWR)
 
     timer = threading.Timer(_LONGEST_S, hang_up)
     timer.daemon = True
@@ -89,7 +89,7 @@ def _bounded(connection: socket.socket) -> Iterator[None]:
     finally:
         timer.cancel()
         timer.join()
-        twin.close()
+        duplicate.close()
 
 
 def _context(files: TlsFiles) -> ssl.SSLContext:
@@ -133,7 +133,7 @@ class _Look:
             )
 
     def greet(self, connection: socket.socket, context: ssl.SSLContext) -> TlsMismatch | None:
-        """TLS was spoken: is the port's answer believed, and is it content with ours?"""
+        """TLS was spoken: is the port's certificate trusted, and does it accept ours?"""
         try:
             with context.wrap_socket(connection, server_hostname=self.name) as greeted:
                 return None if _is_content(greeted) else self._not_accepted()
@@ -163,7 +163,7 @@ class _Look:
         else:
             finding = f"was not signed by {self.files.ca_file} ({error.verify_message})"
             remedy = "name the authority that signed it with --tls-ca-file"
-        return TlsMismatch(cause=f"the certificate of {self.where} is not believed: it {finding}", remedy=remedy)
+        return TlsMismatch(cause=f"the certificate of {self.where} is not trusted: it {finding}", remedy=remedy)
 
     def _not_accepted(self) -> TlsMismatch:
         own = "with --tls-certificate-file and --tls-key-file"

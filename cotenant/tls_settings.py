@@ -108,7 +108,7 @@ def check_server_tls(settings: ServerTls) -> None:
 
 
 def check_listening(settings: Listening) -> None:
-    """Looks whether a service may listen as it was told to, before it does anything.
+    """Checks whether a service may listen as configured, before it does anything.
 
     Raises:
         InputError: An address is none, or others could reach it without TLS and without the explicit wish.
@@ -135,7 +135,7 @@ def check_exposure(address: str, settings: ServerTls) -> None:
 
 
 def check_metrics_exposure(address: str, *, insecure: bool) -> None:
-    """Refuses to tell the network in plain text what goes on here.
+    """Refuses to serve the network in plain text.
 
     Raises:
         InputError: Another address than loopback without the explicit wish.

@@ -1,6 +1,6 @@
 """What this node runs for a scheduler: its own list, which nothing that the scheduler sends can widen.
 
-The node's file (TOML), named by `--allow-file`, owned by whoever owns the node:
+The node's file (TOML), named by `--allow-file`, owned by the node's owner:
 
     executables = ["/opt/venv/bin/python"]
     directories = ["/srv/training"]
@@ -51,7 +51,7 @@ class AllowList:
         """The path to execute: an allowed path, or the allowed executable of that bare name.
 
         Where any command is allowed, a bare name is looked for on the job's own PATH; a job without one gets the listed
-        executable of that name (the agent's own Python, say), else what the agent's PATH has.
+        executable of that name (e.g. the agent's own Python), else what the agent's PATH has.
 
         Args:
             name: first word of the command.
@@ -92,7 +92,7 @@ class AllowList:
         roots = [os.path.realpath(root) for root in self.directories]
         inside = any(Path(resolved).is_relative_to(root) for root in roots)
         if not Path(path).is_absolute() or not inside or not Path(resolved).is_dir():
-            # Who started the agent as `cotenant up` does has the first of the two flags only.
+            # An agent that was started by `cotenant up` has the first of the two flags only.
             flags = "--allow-directory" if self.any_command else "--allow-directory or --allow-file"
             raise CommandRefusedError(
                 _CODE, f"working directory {path!r} is not a directory inside an allowed root; allowed: "
@@ -148,7 +148,7 @@ def load_allow_list(
 def _read_file(file: Path) -> dict[str, tuple[str, ...]]:
     try:
         if file.stat().st_mode & 0o022:
-            raise SettingsError(f"{file} may be changed by its group or by everybody; chmod go-w it")
+            raise SettingsError(f"{file} may be changed by its group or by all users; chmod go-w it")
         content = tomllib.loads(file.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"cannot read the allow file {file}: {error}") from error
@@ -168,8 +168,8 @@ def _same_program(allowed: str, candidate: str) -> bool:
     """Equal paths, or two names of one program in one directory (python, python3, python3.11)."""
     if allowed == candidate:
         return True
-    beside = Path(allowed).parent == Path(candidate).parent
-    return beside and Path(candidate).exists() and Path(allowed).samefile(candidate)
+    is_adjacent = Path(allowed).parent == Path(candidate).parent
+    return is_adjacent and Path(candidate).exists() and Path(allowed).samefile(candidate)
 
 
 def known_names(allowed: str) -> Iterator[str]:

@@ -87,7 +87,7 @@ class Attempt:
 
     @property
     def checkpoint_step(self) -> int:
-        """Step of the newest believed checkpoint that this job could go on from; -1 = none."""
+        """Step of the newest accepted checkpoint that this job could go on from; -1 = none."""
         own = read_checkpoint(self.checkpoint_directory)
         return max(self._resume_step, own.step if own is not None else -1)
 
@@ -101,7 +101,7 @@ class Attempt:
         return self._shim, self._leader
 
     def read_progress(self) -> None:
-        """Take in everything that the job said since the last time."""
+        """Take in everything that the job reported since the last call."""
         now_ns = steady_ns()
         reports = self.socket.receive() if self.socket is not None else []
         if self._log_progress is not None:
@@ -109,7 +109,7 @@ class Attempt:
         self._accept(reports, now_ns)
 
     def _read_last_progress(self) -> None:
-        """Take in what the job said before it ended: also a last line without an end, as a bar leaves it."""
+        """Take in what the job reported before it ended: also a last line without an end, as a bar leaves it."""
         self.read_progress()
         self.read_progress_file()
         if self._log_progress is not None:
@@ -122,7 +122,7 @@ class Attempt:
                 self.track.accept(report)
 
     def read_progress_file(self) -> None:
-        """Take in the file that the helper leaves beside its socket: nothing is lost with a dropped datagram."""
+        """Take in the file that the helper leaves next to its socket: nothing is lost with a dropped datagram."""
         report = parse_report(read_file(self.run_directory / "progress.json", _PROGRESS_FILE_BYTES))
         if report is not None and is_plausible(report, steady_ns()):
             self.track.accept(report)
@@ -166,7 +166,7 @@ class Attempt:
         Args:
             peak_bytes: peak device memory as the kernel's record implies, 0 when it implies nothing.
             available_bytes: device memory that others left to this attempt at its end.
-            co_located: who else was on its devices, in words.
+            co_located: the other jobs on its devices, in words.
         """
         self._read_last_progress()
         record = read_json(self.directory.exit)
@@ -178,7 +178,7 @@ class Attempt:
         if exit_class == "gpu_oom":
             available_bytes = read_integer(stop, "available_bytes") or available_bytes
             limit = f"{self.memory_limit_bytes} bytes" if self.memory_limit_bytes else "none"
-            detail += f"; limit: {limit}, peak: {self.memory_peak_bytes} bytes, beside it: {co_located}"
+            detail += f"; limit: {limit}, peak: {self.memory_peak_bytes} bytes, co-located: {co_located}"
         self.end = AttemptEnd(
             key=self.key,
             exit_class=exit_class,
@@ -193,7 +193,7 @@ class Attempt:
         return self.end
 
     def max_resident_bytes(self) -> int:
-        """Peak resident set of the ended leader, as the kernel told the shim."""
+        """Peak resident set of the ended leader, as the kernel reported it to the shim."""
         return read_integer(read_json(self.directory.exit), "max_resident_bytes")
 
     def _exit_facts(self, record: dict[str, object] | None) -> ExitFacts:
@@ -216,16 +216,16 @@ class Attempt:
         except OSError:
             return True
 
-    def _identity(self, record: dict[str, object], who: str) -> ProcessIdentity:
+    def _identity(self, record: dict[str, object], role: str) -> ProcessIdentity:
         return ProcessIdentity(
             boot_id=read_text(record, "boot_id"),
-            pid=read_integer(record, f"{who}_pid"),
-            start_ticks=read_integer(record, f"{who}_start_ticks"),
+            pid=read_integer(record, f"{role}_pid"),
+            start_ticks=read_integer(record, f"{role}_start_ticks"),
         )
 
 
 def stored_job(job: MeasuredJob) -> dict[str, object]:
-    """Return what may be said of a job as the attempt's spec.json keeps it."""
+    """Return the recordable facts of a job as the attempt's spec.json keeps it."""
     return {**asdict(job), "settings": stored_settings(job.settings)}
 
 

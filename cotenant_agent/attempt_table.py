@@ -55,7 +55,7 @@ class AttemptTable:
         for directory in self.directory.attempts():
             spec = read_json(directory.spec)
             if spec is None:
-                # The agent died between making the directory and describing it: nothing can have started.
+                # The agent ended between making the directory and describing it: nothing can have started.
                 self.directory.forget(directory)
             elif not directory.stored.exists():
                 attempt = Attempt(directory, spec, self.directory.checkpoints, self.directory.run)
@@ -156,7 +156,7 @@ class AttemptTable:
         attempt = self._attempts.get((key.job_id, key.attempt))
         if attempt is None or attempt.key != key or attempt.end is None:
             return
-        # Where the disk does not take that, the end is told, stored and confirmed again.
+        # Where the disk does not take that, the end is reported, stored and confirmed again.
         with contextlib.suppress(OSError):
             write_json(attempt.directory.stored, {})
             del self._attempts[(key.job_id, key.attempt)]
@@ -186,7 +186,7 @@ class AttemptTable:
         return found
 
     def take_reading(self, reading: InventoryReading) -> None:
-        """Remember what the attempts used, and end whom the watchdog names."""
+        """Remember what the attempts used, and end those that the watchdog names."""
         live = [item for item in self._attempts.values() if item.state is not AttemptState.ENDED]
         for attempt in live:
             if attempt.key in reading.jobs:
@@ -225,13 +225,13 @@ class AttemptTable:
         return leader is not None and (pid == leader.pid or pid in self._processes.tree(leader.pid))
 
     def _is_lost(self, attempt: Attempt) -> bool:
-        """Whether nobody keeps the attempt any more; if so, its remains are ended and the fact is written down."""
+        """Whether no shim keeps the attempt any more; if so, its processes are ended and that is recorded."""
         shim, leader = attempt.processes()
         if shim is not None and self._processes.is_alive(shim):
             return False
         # Where the disk does not take the fact, it is looked at again.
         with contextlib.suppress(OSError), attempt.directory.taken() as is_free:
-            # The lock is what a shim needs to start the job: whoever holds it decides, once.
+            # The lock is what a shim needs to start the job: its holder decides, once.
             if not is_free or attempt.directory.exit.exists():
                 return False
             if shim is None and self._is_just_spawned(attempt):
@@ -264,7 +264,7 @@ class AttemptTable:
         end = attempt.conclude(
             peak_bytes=self._inventory.peak_bytes(attempt.max_resident_bytes()),
             available_bytes=max(0, min(capacities, default=0) - used_by_co_located),
-            co_located=", ".join(sorted(item.key.job_id for item in co_located)) or "nobody",
+            co_located=", ".join(sorted(item.key.job_id for item in co_located)) or "none",
         )
         if attempt.socket is not None:
             attempt.socket.close()

@@ -94,7 +94,7 @@ class ControlGroups:
 
     def _sweep(self) -> bool:
         """Remove the groups of ended attempts; whether none is left."""
-        # A dead process leaves its group a moment after its parent was told: until then the group is busy.
+        # An ended process leaves its group a moment after its parent was notified: until then the group is busy.
         self._left_over = {directory for directory in self._left_over if not _remove_group(directory)}
         return not self._left_over
 

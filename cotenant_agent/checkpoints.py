@@ -1,4 +1,4 @@
-"""Checkpoints as the agent believes them: only what a complete, matching manifest names, only under a granted fence."""
+"""Checkpoints as the agent accepts them: only what a complete, matching manifest names, only under a granted fence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FILES_MAX = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A believed manifest: its directory, step, and the file age of the manifest in nanoseconds since 1970."""
+    """An accepted manifest: its directory, step, and the file age of the manifest in nanoseconds since 1970."""
 
     directory: Path
     step: int

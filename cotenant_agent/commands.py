@@ -45,7 +45,7 @@ def run_agent(settings: AgentSettings) -> None:
 @click.option("--cores", type=Integers(), default=(), help="Stand-in cores to look at; all by default.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def look_at_machine(cores: tuple[int, ...], output: str) -> None:
-    """Say which devices are here and what could be enforced."""
+    """Print which devices are here and what could be enforced."""
     found = probe(cores)
     if output == "json":
         click.echo(json.dumps(found, indent=2))

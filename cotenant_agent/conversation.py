@@ -76,7 +76,7 @@ class Conversation:
         self._welcomed = asyncio.Event()
 
     async def hold(self, stub: NodeAgentServiceAsyncStub) -> None:
-        """Talk until the stream ends; raises AioRpcError when it breaks, TimeoutError when nobody welcomes us."""
+        """Talk until the stream ends; raises AioRpcError when it breaks, TimeoutError without a Welcome."""
         call = stub.Connect(self._outgoing())
         tasks = [
             asyncio.create_task(self._listen(call)),
@@ -97,15 +97,15 @@ class Conversation:
                 raise result
 
     def announce_start(self, key: AttemptKey) -> None:
-        """Say that a job has started."""
+        """Report that a job has started."""
         self._send(messages.ConnectRequest(attempt_started=messages.AttemptStarted(key=key_to_message(key))))
 
     def announce_end(self, end: AttemptEnd) -> None:
-        """Say how an attempt ended; said again with every heartbeat until it is stored."""
+        """Report how an attempt ended; repeated with every heartbeat until it is stored."""
         self._send(messages.ConnectRequest(attempt_exited=end_to_message(end)))
 
     def _send(self, message: messages.ConnectRequest) -> None:
-        # A full queue means a stream that does not move; whatever matters is said again.
+        # A full queue means a stream that does not move; what matters is sent again.
         with contextlib.suppress(asyncio.QueueFull):
             self._outbound.put_nowait(message)
 
@@ -208,7 +208,7 @@ class Conversation:
         request = launch_from_message(message)
         directory = self._table.directory.checkpoints / request.key.job_id
         resume = await asyncio.to_thread(newest_resumable, directory, request.granted_fences)
-        # Nobody knows how long the order was on its way: the Hello, or the newest confirmed heartbeat, left before it.
+        # The transit time of the order is unknown: the Hello, or the newest confirmed heartbeat, left before it.
         deadline_ms = self._confirmed_ms + self._rules.lease_ms
         attempt = self._table.launch(request, resume, deadline_ms, self._rules.grace_ms)
         if attempt.end is not None:

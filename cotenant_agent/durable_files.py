@@ -24,7 +24,7 @@ def write_json(path: Path, value: Mapping[str, object]) -> None:
 
 
 def refresh_json(path: Path, value: Mapping[str, object]) -> None:
-    """Replace a small file of facts that die with the boot, as leases do, as well as the disk allows."""
+    """Replace a small file of facts that a reboot invalidates, as leases, as well as the disk allows."""
     content = json.dumps(value).encode()
     try:
         _temporary(path).write_bytes(content)

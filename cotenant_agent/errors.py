@@ -1,7 +1,7 @@
-"""Everything that may go wrong in the agent, by whose fault it is.
+"""Everything that may go wrong in the agent, by the side at fault.
 
 AgentError
-├── OperatorError          whoever started the agent: settings, files, permissions
+├── OperatorError          the node's operator: settings, files, permissions
 │   ├── SettingsError
 │   └── StateDirectoryBusyError
 ├── CommandRefusedError    the scheduler (or the user behind it) asked for what this node does not do
@@ -17,7 +17,7 @@ class AgentError(Exception):
 
 
 class OperatorError(AgentError):
-    """The person who runs this node must change something."""
+    """The operator of this node must change something."""
 
 
 class SettingsError(OperatorError):

@@ -27,7 +27,7 @@ def classify(facts: ExitFacts) -> str:
     """One of done, fenced, host_oom, gpu_oom, checkpointed, stopped, gpu_fault, communication, signal, error, lost."""
     if facts.return_code is None:
         return "lost"
-    # Who was told to end may end politely; that is no success.
+    # A job that was asked to stop may exit with 0; that is no success.
     if facts.return_code == 0 and not facts.cause:
         return "done"
     if facts.cause == "fenced":
@@ -50,7 +50,7 @@ def classify(facts: ExitFacts) -> str:
 def describe(exit_class: str, facts: ExitFacts) -> str:
     """The same in words, without the numbers of memory that only the agent knows."""
     if facts.return_code is None:
-        return "the job's keeper is gone (killed, or the machine restarted); nobody saw the exit code"
+        return "the job's keeper is gone (killed, or the machine restarted); the exit code is unknown"
     ending = f"exit code {facts.return_code}"
     if facts.return_code < 0:
         ending = f"signal {_signal_name(-facts.return_code)}"

@@ -1,6 +1,6 @@
 """The processes of one attempt as its keeper finds and ends them; like the shim it needs the standard library only.
 
-Three things name a process: it descends from the keeper (who adopts every orphan), it stands in the attempt's control
+Three things name a process: it descends from the keeper (which adopts every orphan), it stands in the attempt's control
 group, or its environment carries the attempt's marker. The last reaches what others started on the job's behalf, such
 as a launcher that goes through ssh to its own machine.
 """
@@ -20,7 +20,7 @@ _SWEEPS_MAX = 5
 
 
 class SeenProcess(NamedTuple):
-    """A process at the instant of a look; pid and start time (clock ticks since boot) tell it from a later one."""
+    """A process at the instant of a look; identified by pid and start time (clock ticks since boot)."""
 
     pid: int
     start_ticks: int
@@ -39,7 +39,7 @@ class JobProcesses:
         group_files: Lists of members (`cgroup.procs`) of the attempt's control groups.
         environment: What the job was started with; the path of its progress socket is the marker, as no other attempt
             of this machine has it.
-        uid: User whom the job runs as; processes of others carry no marker.
+        uid: User that the job runs as; processes of others carry no marker.
     """
 
     def __init__(self, supervisor_pid: int, group_files: Iterable[str], environment: dict[str, str], uid: int) -> None:
@@ -52,7 +52,7 @@ class JobProcesses:
         self._told: dict[tuple[int, int], SeenProcess] = {}
 
     def ask_to_stop(self) -> bool:
-        """SIGTERM to every process, once, except to helpers of one that handles it; whether anybody could be told."""
+        """SIGTERM to every process, once, except to helpers of one that handles it; whether any was signalled."""
         # Again, because processes start others meanwhile.
         sweeps = 0
         while sweeps < _SWEEPS_MAX and self._tell(self._find(), with_deaf=True):
@@ -60,15 +60,15 @@ class JobProcesses:
         return sweeps > 0
 
     def ask_newcomers_to_stop(self) -> None:
-        """SIGTERM to whoever handles it since the last look: a process that was just starting can checkpoint too."""
+        """SIGTERM to processes that handle it since the last look: one that was just starting can checkpoint too."""
         self._tell(self._find(), with_deaf=False)
 
     def has_told_alive(self) -> bool:
-        """Whether somebody who was asked to stop still lives."""
+        """Whether a process that was asked to stop still runs."""
         return any(_look(process.pid, process.start_ticks) is not None for process in self._told.values())
 
     def kill_outsiders(self) -> None:
-        """SIGKILL to all who do not descend from the keeper, who hears of the end of those who do."""
+        """SIGKILL to all that do not descend from the keeper, which learns of the end of those that do."""
         parents = _parents()
         named = self._named(parents)
         outsiders = (named | _descendants(named, parents)) - _descendants({self._supervisor_pid}, parents)
@@ -86,7 +86,7 @@ class JobProcesses:
         found = {pid for path in self._group_files for pid in _read_numbers(path)}
         if self._marker:
             found.update(pid for pid in parents if self._bears_marker(pid))
-        # A number that means nobody here stands for members in another namespace.
+        # A number that names no process here stands for members in another namespace.
         return (found & set(parents)) - {self._supervisor_pid, os.getpid()}
 
     def _bears_marker(self, pid: int) -> bool:
@@ -100,7 +100,7 @@ class JobProcesses:
         return False
 
     def _tell(self, found: dict[int, SeenProcess], *, with_deaf: bool) -> bool:
-        """Send SIGTERM to whom it is due; whether there was anybody."""
+        """Send SIGTERM to the processes that are due; whether there were any."""
         is_told = False
         for process in found.values():
             identity = (process.pid, process.start_ticks)
@@ -114,7 +114,7 @@ class JobProcesses:
         """Whether a process works for one that handles SIGTERM, and must live until that has written its checkpoint.
 
         Data loaders are such: forks of the training process, with its arguments, its session and its handler, or
-        programs below it that handle nothing. A program of its own that handles SIGTERM is told itself.
+        programs below it that handle nothing. A program of its own that handles SIGTERM is signalled itself.
         """
         parent = found.get(process.parent_pid)
         if process.catches_stop:
@@ -122,8 +122,8 @@ class JobProcesses:
         return any(self._handles(ancestor) for ancestor in _ancestors(process, found))
 
     def _handles(self, process: SeenProcess) -> bool:
-        told = self._told.get((process.pid, process.start_ticks))
-        return process.catches_stop or (told is not None and told.catches_stop)
+        known = self._told.get((process.pid, process.start_ticks))
+        return process.catches_stop or (known is not None and known.catches_stop)
 
 
 def catches(pid: int, number: int) -> bool:
@@ -191,7 +191,7 @@ def _look(pid: int, expected_ticks: int | None = None) -> SeenProcess | None:
         parent_pid=int(fields[1]),
         session=int(fields[3]),
         catches_stop=catches(pid, signal.SIGTERM),
-        # Where its stack began: execve draws that anew, a fork keeps it; 0 to those who may not know.
+        # Where its stack began: execve draws that anew, a fork keeps it; 0 without the permission to read it.
         image=fields[25] if fields[25] != "0" else _command_line(pid),
     )
 
@@ -243,7 +243,7 @@ def _read_numbers(path: str) -> list[int]:
 
 
 def _mounted_files(pid: str) -> tuple[int, int]:
-    """The mount namespace of a process; zeros to those who may not know."""
+    """The mount namespace of a process; zeros without the permission to read it."""
     try:
         found = os.stat(f"/proc/{pid}/ns/mnt")  # noqa: PTH116
     except OSError:

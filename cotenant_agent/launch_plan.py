@@ -74,7 +74,7 @@ def plan_launch(
     names = (*_INHERITED, *_OWNERS) if is_owners else _INHERITED
     inherited = {name: os.environ[name] for name in names if name in os.environ}
     home = {"HOME": str(places.run_directory)}
-    # The later ones win: what ties the job to its devices and its attempt is nobody's to change.
+    # The later ones win: what ties the job to its devices and its attempt cannot be overridden.
     environment = {**home, **inherited, **request.environment, **binding.environment, **contract}
     overridden = tuple(sorted(name for name, value in request.environment.items() if environment[name] != value))
     return LaunchPlan(

@@ -24,7 +24,7 @@ from cotenant_agent.system_clock import wall_ms
 
 _SHIM = Path(__file__).with_name("shim.py")
 _STOP_GRACE_MS = 30_000
-"""For jobs that do not say how long a checkpoint takes."""
+"""For jobs that do not state how long a checkpoint takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Launcher:
         """Check the request and write down everything that the shim needs; nothing runs yet.
 
         Raises:
-            CommandRefusedError: not allowed, or more than the devices hold beside the `live` attempts.
+            CommandRefusedError: not allowed, or more than the devices hold next to the `live` attempts.
         """
         self._check_capacity(request, live)
         places = self._places(request, resume)
@@ -176,7 +176,7 @@ class Launcher:
 
 
 def _find_owner(user: str) -> tuple[int, int] | None:
-    """(uid, gid) of the user whom jobs run as; None = the agent's own."""
+    """(uid, gid) of the user that jobs run as; None = the agent's own."""
     if not user:
         return None
     if os.geteuid() != 0:

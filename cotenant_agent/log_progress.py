@@ -51,7 +51,7 @@ class LogProgress:
     """A position in the output of one attempt, and what was counted up to it.
 
     Args:
-        path: The log; what was written before it lies beside it, with the suffix `.1`.
+        path: The log; what was written before it lies next to it, with the suffix `.1`.
         pattern: Expression with a group `step`, and `loss` or `epoch` if it likes.
         record: What an agent's earlier life has left (`to_record`).
     """

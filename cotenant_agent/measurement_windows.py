@@ -1,9 +1,9 @@
-"""What running jobs teach others: stretches of steps alone or beside the same neighbours, told without any name.
+"""Measurement windows of running jobs: steps alone or with the same co-located jobs, recorded without any name.
 
-A stretch grows by the windows of the heartbeats. The first window of an attempt is its warm-up, and the first one after
-a change of neighbours mixes two situations: neither counts. A stretch ends when the neighbours change, when the job
-ends, or after five minutes. There is none of a job whose owner does not want it, of whoever runs beside such a job, and
-of a job that nobody could predict (no graph, several devices). Pure: clock and ids are handed in.
+A measurement window grows with every heartbeat. The first heartbeat of an attempt is its warm-up, and the first one
+after a change of co-located jobs mixes two situations: neither counts. A window ends when the co-located jobs change,
+the job ends, or after five minutes. There is none of a job whose owner does not want it, of a job co-located with such
+a job, and of a job without predictions (no graph, several devices). Pure: clock and ids are handed in.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WINDOW_MS_MOST = 300_000
 STEPS_MIN = 5
 NEIGHBOURS_MAX = 3
 WINDOWS_PER_HOUR_MAX = 30
-"""Of one attempt: neighbours that come and go all the time teach no more than that."""
+"""Of one attempt: co-located jobs that come and go all the time teach no more than that."""
 WINDOWS_KEPT_MAX = 500
 WINDOWS_PER_BEAT_MAX = 20
 UNSTEADY_RATIO = 0.1
@@ -40,7 +40,7 @@ _HOUR_MS = 3_600_000
 
 @dataclass(slots=True)
 class _Gathered:
-    """The windows of a stretch that is still growing."""
+    """The heartbeats of a measurement window that is still growing."""
 
     windows: list[AttemptObservation] = field(default_factory=list)
     readings: list[GpuReading] = field(default_factory=list)
@@ -51,9 +51,9 @@ class _ObservedAttempt:
     """One living attempt.
 
     Attributes:
-        others: What may be said of its neighbours; None = nothing may be recorded.
-        is_settled: A window has passed since the neighbours changed.
-        ended_ms: When its last stretches ended.
+        others: What may be recorded of its co-located jobs; None = nothing.
+        is_settled: A heartbeat has passed since the co-located jobs changed.
+        ended_ms: When its last measurement windows ended.
     """
 
     living_attempt: LivingAttempt
@@ -65,12 +65,12 @@ class _ObservedAttempt:
 
 
 class MeasurementWindowRecorder:
-    """Gathers stretches and keeps them until the scheduler has them; the oldest leave when it is away for long.
+    """Gathers measurement windows until the scheduler has them; the oldest are dropped when it is away for long.
 
     Args:
         campaign: By which this machine is known where profiles are kept.
         devices: Device type by GPU.
-        make_id: Makes an id that nobody has had.
+        make_id: Makes a new unique id.
         collects: False: nothing is ever recorded here.
     """
 
@@ -86,7 +86,7 @@ class MeasurementWindowRecorder:
         self._finished: deque[MeasurementWindow] = deque(maxlen=WINDOWS_KEPT_MAX)
 
     def look(self, living: Sequence[LivingAttempt], now_ms: int) -> None:
-        """Notes who is where; called often, so that whoever comes and goes between two heartbeats is seen."""
+        """Notes which jobs run where; called often, to see jobs that come and go between two heartbeats."""
         keys = [living_attempt.key for living_attempt in living]
         if not self.collects or keys == self._seen:
             return
@@ -119,7 +119,7 @@ class MeasurementWindowRecorder:
         by_gpu = {reading.gpu_id: reading for reading in readings}
         for key, window in windows.items():
             observed = self._observed[key]
-            # What a neighbour does before its first step is no training.
+            # What a co-located job does before its first step is no training.
             if observed.is_settled and all(self._observed[other].is_settled for other in observed.neighbours):
                 self._grow(
                     observed,
@@ -153,7 +153,7 @@ class MeasurementWindowRecorder:
             observed.gathered.readings.append(reading)
 
     def _finish(self, observed: _ObservedAttempt, now_ms: int) -> None:
-        """Ends the present stretch; what is too short, or one too many within the hour, is dropped."""
+        """Ends the present measurement window; what is too short, or one too many within the hour, is dropped."""
         gathered, observed.gathered = observed.gathered, _Gathered()
         steps = sum(item.window_steps for item in gathered.windows)
         window_ms = sum(item.window_ms for item in gathered.windows)
@@ -183,7 +183,7 @@ class MeasurementWindowRecorder:
 
 
 def _describe(living_attempt: LivingAttempt, co_located: Sequence[LivingAttempt]) -> tuple[MeasuredJob, ...] | None:
-    """What may be said of the neighbours; None when one of them, or the tenant itself, may not be spoken of."""
+    """What may be recorded of the co-located jobs; None when one of them, or the job itself, must not be recorded."""
     jobs = [other.job for other in co_located if other.job is not None]
     if living_attempt.job is None or len(jobs) < len(co_located) or len(co_located) > NEIGHBOURS_MAX:
         return None

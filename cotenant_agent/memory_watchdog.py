@@ -1,9 +1,9 @@
-"""Who must go when device memory runs short. Pure: samples in, verdicts out.
+"""Which attempt must end when device memory runs short. Pure: samples in, verdicts out.
 
-Three samples in a row over a bound make a verdict. Two bounds: the device's capacity, and an attempt's own limit. Who
-passes its limit is warned, and ends only when what it takes was reserved for others: a prediction that was a little
-short is no reason to end a training while memory lies idle. When the device is over its capacity, the attempt furthest
-over its own limit ends, else the youngest. Nobody else is judged on a device where one is ending.
+Three samples in a row over a bound make a verdict. Two bounds: the device's capacity, and an attempt's own limit. An
+attempt over its limit is warned, and ends only when what it takes was reserved for others: a prediction that was a
+little short is no reason to end a training while memory lies idle. When the device is over its capacity, the attempt
+furthest over its own limit ends, else the youngest. No other attempt is judged on a device where one is ending.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MemorySample:
 
     @property
     def claimed_bytes(self) -> int:
-        """Bytes that nobody else may have: what is reserved, or used where that is more."""
+        """Bytes that no other attempt may have: what is reserved, or used where that is more."""
         return max(self.used_bytes, self.limit_bytes)
 
 
@@ -60,7 +60,7 @@ class MemoryWatchdog:
 
         Args:
             samples: every attempt with known use, those that are ending included.
-            ending: attempts that were already told to stop.
+            ending: attempts that were already asked to stop.
         """
         verdicts: dict[AttemptKey, Verdict] = {}
         self._over_limit = {
@@ -98,10 +98,10 @@ def _verdict(
     sample: MemorySample, here: Sequence[MemorySample], capacity_bytes: int, *, end: bool, reason: str
 ) -> Verdict:
     others_bytes = sum(other.claimed_bytes for other in here if other.key != sample.key)
-    co_located = ", ".join(other.key.job_id for other in here if other.key != sample.key) or "nobody"
+    co_located = ", ".join(other.key.job_id for other in here if other.key != sample.key) or "none"
     return Verdict(
         key=sample.key,
         end=end,
-        reason=f"{reason}; beside it: {co_located}",
+        reason=f"{reason}; co-located: {co_located}",
         available_bytes=max(0, capacity_bytes - others_bytes),
     )

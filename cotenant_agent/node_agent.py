@@ -54,9 +54,9 @@ class AgentRules:
     """How this agent behaves.
 
     Attributes:
-        instance_id: Drawn for this process, so that a second agent with the same node id is told from this one.
+        instance_id: Drawn for this process, to distinguish a second agent with the same node id.
         enforcements: What Hello claims, all of it probed.
-        allow_list: What it runs; None = Hello does not say.
+        allow_list: What it runs; None = left out of the Hello.
     """
 
     node_id: str
@@ -94,7 +94,7 @@ class NodeAgent:
         self._pauses = Pauses(rules.seed or zlib.crc32(rules.node_id.encode()))
 
     async def run(self, leave: asyncio.Event) -> None:
-        """Adopt what is there and work until `leave` is set; the jobs run on unless the rules say otherwise.
+        """Adopt running jobs and work until `leave` is set; the jobs run on unless the settings end them.
 
         Raises:
             SettingsError: the scheduler may not be dialled as configured.

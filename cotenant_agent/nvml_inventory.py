@@ -72,7 +72,7 @@ class NvmlInventory:
         )
 
     def bind(self, gpu_ids: Sequence[str]) -> DeviceBinding:
-        """See `GpuInventory.bind`; by UUID, because indices depend on who enumerates."""
+        """See `GpuInventory.bind`; by UUID, because indices depend on the enumerating library."""
         unknown = set(gpu_ids) - {device.gpu_id for device in self._devices}
         if unknown:
             raise DeviceError(f"no such GPU on this node: {', '.join(sorted(unknown))}")
@@ -92,7 +92,7 @@ class NvmlInventory:
         return InventoryReading(gpus=tuple(gpus), jobs=usages)
 
     def peak_bytes(self, max_resident_bytes: int) -> int:
-        """See `GpuInventory.peak_bytes`; host memory says nothing about a GPU."""
+        """See `GpuInventory.peak_bytes`; host memory is no measure of a GPU's."""
         return 0
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ def _device_utilization(device: _Device, handle: Any) -> float | None:  # noqa: 
 
 
 def _memory_by_process(handle: Any) -> dict[int, int | None] | None:  # noqa: ANN401
-    """Bytes per pid, None where the driver does not tell; None altogether when it does not even list processes."""
+    """Bytes per pid, None where the driver reports none; None altogether when it does not even list processes."""
     processes = _ask(lambda: list(pynvml.nvmlDeviceGetComputeRunningProcesses(handle)))
     if processes is None:
         return None
@@ -178,7 +178,7 @@ def _sum_of(by_process: Mapping[int, int | None] | None, pids: Sequence[int]) ->
 
 
 def _read_process_utilization(device: _Device, handle: Any | None) -> None:  # noqa: ANN401
-    """Keep the mean share of each process since the last reading; no new sample means that nobody worked."""
+    """Keep the mean share of each process since the last reading; no new sample means that no process worked."""
     device.newest_processes = None
     if handle is None:
         return

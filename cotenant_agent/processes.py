@@ -1,7 +1,7 @@
 """Processes of this machine, seen through /proc and touched through pidfds.
 
-A pid alone names nobody: it is reused, and a zombie still answers to it. A process is identified by boot, pid and
-start time together, and counts as alive only while it is no zombie.
+A pid alone identifies no process: it is reused, and a zombie still answers to it. A process is identified by boot, pid
+and start time together, and counts as running only while it is no zombie.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessIdentity:
-    """A process that can be told from a later one with the same pid; start time in clock ticks since boot."""
+    """A process, distinguishable from a later one with the same pid; start time in clock ticks since boot."""
 
     boot_id: str
     pid: int

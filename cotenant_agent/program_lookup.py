@@ -1,4 +1,4 @@
-"""Finds the program that a command names, and says before the start what would keep it from starting."""
+"""Finds the program that a command names, and reports before the start what would keep it from starting."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_program(path: str, *, working_directory: str, search_path: str) -> Non
     """Make sure that Linux would start a program: a plain, executable file whose interpreter is there.
 
     Raises:
-        CommandRefusedError: it would not; the message says why and what helps.
+        CommandRefusedError: it would not; the message names cause and remedy.
     """
     try:
         is_file = stat.S_ISREG(Path(path).stat().st_mode)
@@ -71,7 +71,7 @@ def _check_interpreter(path: str, head: bytes, working_directory: str, search_pa
     if not _is_program(interpreter):
         raise _refusal(path, f"needs the interpreter {words[0]}, which is not there or not executable")
     wanted = [word for word in words[1:] if word != "-S"]
-    # What `env` is told besides a name is too much to follow here; Linux will say what is wrong with it.
+    # What `env` is given besides a name is too much to follow here; Linux will say what is wrong with it.
     if interpreter.name == "env" and wanted and not wanted[0].startswith("-") and "=" not in wanted[0]:
         try:
             find_program(wanted[0], working_directory=working_directory, search_path=search_path)

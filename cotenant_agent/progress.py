@@ -1,4 +1,4 @@
-"""What jobs tell of their progress: datagrams from the helper and a file beside them (log_progress: lines of the log).
+"""Progress that jobs report: datagrams from the helper and a file next to them (log_progress: lines of the log).
 
 All of it is untrusted input: bounded in size and rate, checked field by field, and a datagram counts only when the
 kernel says that it was sent by a process of that very attempt.
@@ -98,7 +98,7 @@ class ProgressSocket:
     def receive(self) -> list[ProgressReport]:
         """What has arrived, at most 200 datagrams at a time; anything malformed or foreign is dropped."""
         reports = []
-        # Finding out who belongs to a job takes a look at all its processes.
+        # Finding out which processes belong to a job takes a look at all its processes.
         is_from_job = functools.cache(self._is_from_job)
         for _ in range(_DATAGRAMS_PER_READ):
             try:

@@ -23,9 +23,9 @@ from cotenant_agent.records import (
     MeasurementWindow,
 )
 
-# Nobody keeps a stretch with more; heartbeats stay small.
+# No measurement window with more is kept; heartbeats stay small.
 _BINDINGS_MAX = 32
-# Paths of each kind that a Hello tells; a scheduler keeps no more.
+# Paths of each kind that a Hello lists; a scheduler keeps no more.
 _NAMES_MAX = 1_000
 _STATES = {
     AttemptState.PREPARING: messages.ATTEMPT_STATE_PREPARING,
@@ -81,7 +81,7 @@ def gpu_to_message(gpu: GpuDescription) -> messages.AgentGpu:
 
 
 def rules_to_message(allow_list: AllowList) -> messages.LaunchRules | None:
-    """What this node runs, for the Hello; None where that is too much to tell, and only the node itself refuses."""
+    """What this node runs, for the Hello; None where that is too much to list, and only the node itself refuses."""
     executables = [name for path in allow_list.executables for name in islice(known_names(path), _NAMES_MAX)]
     # Users name the folder or the link that leads to it.
     roots = [name for root in allow_list.directories for name in (str(Path(root).absolute()), os.path.realpath(root))]
@@ -141,7 +141,7 @@ def end_to_message(end: AttemptEnd) -> messages.AttemptExited:
 
 
 def status_to_message(attempt: Attempt) -> messages.AttemptStatus:
-    """An attempt of the Hello; one whose end was not read yet runs on, for an end without its story reads as lost."""
+    """An attempt of the Hello; one whose end was not read yet runs on, for an end without its details reads as lost."""
     is_unread = attempt.end is None and attempt.state is AttemptState.ENDED
     return messages.AttemptStatus(
         key=key_to_message(attempt.key),
@@ -173,14 +173,14 @@ def window_to_message(window: MeasurementWindow) -> resources_pb2.MeasurementWin
 
 def _job_to_message(job: MeasuredJob) -> resources_pb2.MeasuredJob:
     settings = resources_pb2.JobSettings()
-    # They were read from a file: what cannot be told must not end the conversation, on which leases depend.
+    # They were read from a file: what cannot be sent must not end the conversation, on which leases depend.
     with contextlib.suppress(ValueError, TypeError):
         settings = settings_message(job.settings)
     return resources_pb2.MeasuredJob(graph_sha256=job.graph_sha256, settings=settings)
 
 
 def _measured_job(message: messages.LaunchJob) -> MeasuredJob | None:
-    """What may be said of a job; nothing when its owner does not want it, or nobody could learn from it."""
+    """What may be recorded of a job; nothing when its owner does not want it, or nothing can be learned from it."""
     spec = message.spec
     is_wide = len(message.assignments) != 1 or spec.gpus > 1
     if spec.no_profiles or not spec.graph_sha256 or is_wide or len(spec.settings.dimension_bindings) > _BINDINGS_MAX:

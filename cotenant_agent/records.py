@@ -39,7 +39,7 @@ class LaunchRequest:
         checkpoint_ms: how long the job needs for a checkpoint; 0 = unknown.
         host_memory_bytes: limit on host memory; 0 = none.
         cpu_cores: limit on CPU cores; 0 = none.
-        measured_job: what may be said of it where its run is measured; None = nothing.
+        measured_job: what may be recorded of it where its run is measured; None = nothing.
     """
 
     key: AttemptKey
@@ -62,7 +62,7 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuDescription:
-    """One device as the scheduler sees it; `fault` says why it is not healthy."""
+    """One device as the scheduler sees it; `fault` states why it is not healthy."""
 
     gpu_id: str
     device: str
@@ -74,7 +74,7 @@ class GpuDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """What one device showed since the last reading; None = the driver cannot say.
+    """What one device showed since the last reading; None = not reported by the driver.
 
     Attributes:
         foreign_ratio: use of the device by processes of none of this node's jobs.
@@ -131,10 +131,10 @@ class ExitFacts:
     """What is known about an ended attempt before it is classified.
 
     Attributes:
-        return_code: as of a child process (negative = signal); None = nobody was there to see it.
+        return_code: as of a child process (negative = signal); None = not observed.
         cause: why the shim or the agent ended it; empty = it ended by itself.
         oom_kills: processes that the kernel killed in its control group for want of host memory.
-        checkpoint_is_new: a believed manifest is newer than the stop (or exists, without a stop).
+        checkpoint_is_new: an accepted manifest is newer than the stop (or exists, without a stop).
         reported_failure: what the training script itself declared, e.g. gpu_oom.
     """
 
@@ -184,7 +184,7 @@ class AttemptObservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredJob:
-    """What may be said of a job whose run is measured: no name, no user, no path, no command.
+    """What may be recorded of a job whose run is measured: no name, no user, no path, no command.
 
     Attributes:
         micro_batch_size: samples per micro-step; 0 = the batch.
@@ -197,7 +197,7 @@ class MeasuredJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivingAttempt:
-    """A living attempt as far as its neighbours care; `job` is None when nothing may be recorded of it."""
+    """What co-located attempts need to know of a running attempt; `job` is None when it must not be recorded."""
 
     key: AttemptKey
     gpu_ids: tuple[str, ...]
@@ -206,7 +206,7 @@ class LivingAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementWindow:
-    """Steps of one job, alone or beside the same others throughout; see the contract's message of that name."""
+    """Steps of one job, alone or with the same co-located jobs throughout; see the contract's message of that name."""
 
     stretch_id: str
     campaign: str

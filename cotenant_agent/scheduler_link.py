@@ -23,7 +23,7 @@ _LONGEST_PAUSE_S = 5.0
 # However long a scheduler wants to be left alone: a question in vain costs little, a node that sleeps costs much.
 _REQUESTED_PAUSE_S_MAX = 30.0
 JOIN_REFUSED = frozenset({grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.FAILED_PRECONDITION})
-"""The scheduler knows of another agent with this node id, or of jobs that this agent has lost; it says what to do."""
+"""The scheduler knows another agent with this node id, or jobs that this agent has lost; its reply has the remedy."""
 _OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
     ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
@@ -67,7 +67,7 @@ def open_channel(settings: LinkSettings) -> grpc.aio.Channel:
         raise InputError(
             f"the scheduler at {settings.scheduler} is not on this machine, and there is no TLS",
             remedy="give --tls-ca-file (and --tls-certificate-file, --tls-key-file), or --insecure on a network where "
-            "everybody is trusted",
+            "every user is trusted",
         )
     return grpc.aio.insecure_channel(settings.scheduler, options=options)
 
@@ -97,9 +97,9 @@ class Pauses:
 
 
 def requested_pause_s(error: grpc.aio.AioRpcError) -> float:
-    """Seconds after which the scheduler wants to be asked again, at most half a minute; 0 = it does not say."""
+    """Seconds after which the scheduler wants to be asked again, at most half a minute; 0 = not stated."""
     found = error_details_pb2.RetryInfo()
-    # What cannot be read says nothing.
+    # What cannot be read counts as not stated.
     with contextlib.suppress(ValueError, DecodeError):
         status = rpc_status.from_call(error)  # type: ignore[arg-type]
         for detail in status.details if status is not None else ():

@@ -50,7 +50,7 @@ class AgentSettings:
         60_000, "Jobs with the helper checkpoint this often; 0 = never.", kind=click.IntRange(0)
     )
     sample_ms: int = setting(1_000, "Time between two readings of the devices.", kind=click.IntRange(50))
-    collect_profiles: bool = setting(True, "Let others learn from how jobs run here; no names are told.")
+    collect_profiles: bool = setting(True, "Record how jobs run here, for predictions; no names are sent.")
     tls_ca_file: Path | None = tls_setting("tls_ca_file")
     tls_certificate_file: Path | None = tls_setting("tls_certificate_file")
     tls_key_file: Path | None = tls_setting("tls_key_file")
@@ -78,8 +78,8 @@ def _check(settings: AgentSettings) -> None:
         check_metrics_exposure(settings.metrics_address, insecure=settings.insecure)
     if settings.allow_any_command and not is_loopback(settings.scheduler):
         raise InputError(
-            f"--allow-any-command is for a scheduler on this machine, and {settings.scheduler} is not: whoever reaches "
-            "it could run anything here",
+            f"--allow-any-command is for a scheduler on this machine, and {settings.scheduler} is not: any user that "
+            "reaches it could run anything here",
             remedy="list what this node runs with --allow-executable and --allow-environment",
         )
     missing = sorted(set(settings.standin_cores) - os.sched_getaffinity(0))

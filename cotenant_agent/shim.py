@@ -1,8 +1,8 @@
-"""The keeper of one job attempt: started as `python -I -S -E shim.py DIRECTORY`, with one module of ours beside it.
+"""The keeper of one job attempt: started as `python -I -S -E shim.py DIRECTORY`, with one module of ours next to it.
 
 It outlives the agent. It starts the job at most once (a lock and a state file), copies its output into bounded logs,
-holds the lease, carries out stop requests and leaves an exit record. It never talks to anybody: files in, files out.
-If it dies itself, the job dies with it (parent-death signal), so that no job ever runs unwatched.
+holds the lease, carries out stop requests and leaves an exit record. It opens no connection: files in, files out.
+If it is killed itself, the job is killed with it (parent-death signal), so that no job ever runs unwatched.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class AttemptSupervisor:
 
     def _supervise(self) -> None:
         now_ms = boot_ms()
-        # A job that has ended was told nothing by a stop that came later: its success stays one.
+        # A job that has ended was not affected by a stop that came later: its success stays one.
         if self._kill_at_ms is None and not self._leader_gone:
             self._look_for_stop(now_ms)
         overdue = self._kill_at_ms is not None and now_ms >= self._kill_at_ms
@@ -272,7 +272,7 @@ class AttemptSupervisor:
                 file.write("1")
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._leader, signal.SIGKILL)
-        # What left the group becomes this process's child when its parent dies (subreaper): next tick finds it here.
+        # What left the group becomes this process's child when its parent ends (subreaper): next tick finds it here.
         with contextlib.suppress(OSError), open("/proc/thread-self/children", encoding="utf-8") as file:  # noqa: PTH123
             for pid in file.read().split():
                 with contextlib.suppress(ProcessLookupError):

@@ -79,7 +79,7 @@ class _Bar:
             self._follow(printed.step, printed.total)
 
     def _take_in_epoch(self, printed: PrintedStep) -> None:
-        """The log says itself which pass a number belongs to; a late line of an earlier one counts nothing."""
+        """The log itself states which pass a number belongs to; a late line of an earlier one counts nothing."""
         if printed.epoch > self.epoch:
             is_complete = printed.step == self.peak == printed.total
             # A number that runs through all epochs grows here as well.

@@ -94,7 +94,7 @@ def _build_inventory(settings: AgentSettings, state: Path, processes: Processes)
 
 
 def _campaign(root: Path) -> str:
-    """How this machine is called where profiles are kept: drawn once, so that it tells nothing about the machine."""
+    """The machine's id in the profile store: drawn once at random, so that it reveals nothing about the machine."""
     path = root / "profile_campaign.json"
     campaign = read_text(read_json(path), "campaign")
     if not campaign:

@@ -1,4 +1,4 @@
-"""Every error of the simulator; whose fault it is lies in the class.
+"""Every error of the simulator; the class names the side at fault.
 
 SimulatorError
 ├── InputError               a file, flag or value must change
@@ -44,4 +44,4 @@ class PredictionsError(InputError):
 
 
 class BrokenSimulationError(SimulatorError):
-    """An invariant does not hold; the message says which and by how much."""
+    """An invariant does not hold; the message states which and by how much."""

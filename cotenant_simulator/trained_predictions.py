@@ -42,7 +42,7 @@ class TrainedPredictor:
         self._predictor = predictor
 
     def job(self, question: RequestPrediction) -> JobPrediction | None:
-        """Return what the models say about a key, or None where they refuse."""
+        """Return the models' answer about a key, or None where they refuse."""
         settings = _settings(question.settings)
         try:
             answer = self._predictor.predict_job(
@@ -75,7 +75,7 @@ class TrainedPredictor:
         )
 
     def pairs(self, question: RequestPairPredictions) -> Sequence[PairPrediction]:
-        """Return what the models say about the pairs of a question; nothing where they refuse."""
+        """Return the models' answers about the pairs of a question; nothing where they refuse."""
         jobs = [
             PairJob(
                 job_id=member.key,

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Says what is missing before anything is installed, with the command that brings it.
+# Reports what is missing before anything is installed, with the command that brings it.
 set -u
 python="${1:-python3}"
 missing=()

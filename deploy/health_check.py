@@ -44,7 +44,7 @@ def complaint_over_grpc(address: str) -> str | None:
         except grpc.RpcError as error:
             return f"{address}: {error.code().name}: {error.details()}"
     name = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
-    return None if name == "SERVING" else f"{address} says {name}"
+    return None if name == "SERVING" else f"{address} reports {name}"
 
 
 def main(arguments: list[str]) -> int:

@@ -55,7 +55,7 @@ debian_mirror() {
     for file in "$apt/sources.list.d/debian.sources" "$apt/sources.list"; do
         [ ! -r "$file" ] || files+=("$file")
     done
-    # A repository without the section main is somebody else's, and a list of mirrors (mirror+file:) means something to apt only.
+    # A repository without the section main is not Debian's, and a list of mirrors (mirror+file:) means something to apt only.
     [ "${#files[@]}" -eq 0 ] || awk '/^URIs:/ || /^deb .* main( |$)/ {
         for (word = 2; word <= NF; word++) if ($word ~ /^(https?|file):\/\//) { print $word; exit }
     }' "${files[@]}"

@@ -1,4 +1,4 @@
-"""Every error of the scheduler service; whose fault it is lies in the class.
+"""Every error of the scheduler service; the class names the side at fault.
 
 SchedulerServiceError
 ├── CallerError                      the request must change
@@ -12,7 +12,7 @@ SchedulerServiceError
 │   ├── MissingPredictionsError
 │   └── SettingsError
 │       └── RestoreRefusedError
-├── PeerError                        a program beside this one did not answer
+├── PeerError                        another program did not answer
 │   ├── NodeUnreachableError
 │   ├── PredictorError
 │   ├── AgentProtocolError
@@ -117,7 +117,7 @@ class RestoreRefusedError(SettingsError):
 
 
 class PeerError(SchedulerServiceError):
-    """A program beside this one did not answer as it should."""
+    """Another program did not answer as it should."""
 
 
 class NodeUnreachableError(PeerError):

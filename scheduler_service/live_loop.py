@@ -78,7 +78,7 @@ class _Entry:
 
 
 class HandledObserver(Protocol):
-    """Hears of every handled event, e.g. to count and to tell watchers."""
+    """Receives every handled event, e.g. to count and to notify watchers."""
 
     def event_handled(self, event: Event, commands: Sequence[Command], *, duration_ns: int) -> None:
         """Called after the engine has handled a stored event."""
@@ -93,7 +93,7 @@ class LiveLoop:
 
     Attributes:
         perform: Does a command; must not block and must not raise.
-        observers: Told after every event and batch.
+        observers: Notified after every event and batch.
         sequence: Of the newest handled event.
         snapshot_every_events: Distance of snapshots; recovery replays at most about this many events.
         retained_events: Events kept behind a snapshot, for export.
@@ -142,7 +142,7 @@ class LiveLoop:
         return await self._enter(mutation)
 
     def has_answered(self, request_id: str) -> bool:
-        """Say whether this request was answered before: its answer stands, whatever has changed since."""
+        """Return whether this request was answered before: its answer stands, whatever has changed since."""
         return request_id in self._answered
 
     async def tell(self, event: Event) -> None:
@@ -208,7 +208,7 @@ class LiveLoop:
             if isinstance(entry.content, Event):
                 record = LogRecord(event=self._stamped(entry.content))
             elif entry.content.request_id in batch_requests:
-                # Its twin is in this batch: the next one will know the answer.
+                # The same request is in this batch: the next one will know the answer.
                 self._inbox.append(entry)
                 continue
             else:
@@ -332,7 +332,7 @@ class LiveLoop:
 
 
 def _retrieve_exception(done: asyncio.Future[str]) -> None:
-    """Mark the outcome as seen; a fact handed in while stopping is told again by its sender after the restart."""
+    """Mark the outcome as seen; a fact handed in while stopping is sent again by its sender after the restart."""
     if not done.cancelled():
         done.exception()
 
@@ -348,7 +348,7 @@ def _refuse(entry: _Entry, error: SchedulerServiceError) -> None:
 
 
 _IDENTITY_FIELDS = ("job_id", "attempt", "node_id", "gpu_id", "key", "device", "policy", "code", "exit_class", "cause")
-# Frequent and without consequence: only wanted when somebody looks closely.
+# Frequent and without consequence: only wanted for debugging.
 _FREQUENT = frozenset({"JobProgressed", "TimerFired"})
 
 
@@ -357,7 +357,7 @@ def _level_of(event: Event) -> int:
 
 
 def _identity(subject: Event | Command) -> Mapping[str, object]:
-    """Pick what tells whom it is about; never a command line, which may hold secrets."""
+    """Pick the ids of what it is about; never a command line, which may hold secrets."""
     found = {name: getattr(subject, name) for name in _IDENTITY_FIELDS if hasattr(subject, name)}
     for holder, name in (("request", "job_id"), ("node", "node_id"), ("prediction", "key")):
         if hasattr(subject, holder):

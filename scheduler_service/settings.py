@@ -20,7 +20,7 @@ _POSITIVE, _NOT_NEGATIVE = click.IntRange(1), click.IntRange(0)
 
 
 def _state_dir() -> str:
-    """Where state lies unless told otherwise: where `cotenant up` has it."""
+    """Where state lies by default: where `cotenant up` has it."""
     return str(local_state_dir(os.environ) / "scheduler")
 
 

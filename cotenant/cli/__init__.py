@@ -1,4 +1,4 @@
-"""The `cotenant` command: one module per group of verbs, tables and formats beside them."""
+"""The `cotenant` command: one module per group of verbs, plus tables and formats."""
 
 from cotenant.grpc_log import silence_grpc
 

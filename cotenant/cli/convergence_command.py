@@ -37,7 +37,7 @@ _FILE = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
     "  cotenant convergence speed runs.csv --synchrony all_reduce --ask 8"
 )
 def convergence() -> None:
-    """Foresee when training ends (loss) and how fast it is elsewhere (speed), from what was measured."""
+    """Predict when training ends (loss) and how fast it is elsewhere (speed), from what was measured."""
 
 
 @convergence.command()
@@ -71,12 +71,12 @@ def loss(
     prior: Path | None,
     confidence: float,
 ) -> None:
-    """Foresee when the training behind CURVE ends.
+    """Predict when the training behind CURVE ends.
 
     CURVE is a CSV file (- = standard input) with a column progress, step or epoch and a column value, loss or accuracy.
     """
     if (threshold is None) == (target is None):
-        raise InputError("when training ends is not said", remedy="give one of --threshold and --target")
+        raise InputError("no rule for the end of training is given", remedy="give one of --threshold and --target")
     points, column = _read_curve(curve)
     request = prediction_pb2.FitLossCurveRequest(
         points=points,
@@ -106,11 +106,11 @@ def loss(
 @convergence.command()
 @click.argument("runs", type=_FILE)
 @click.option("--synchrony", required=True, help="asynchronous, synchronous or all_reduce.")
-@click.option("--ask", "asked", multiple=True, metavar="WORKERS[xSERVERS][@BATCH]", help="Foresee its speed.")
-@click.option("--steps-remaining", type=float, default=0.0, help="Also foresee how long these steps take.")
+@click.option("--ask", "asked", multiple=True, metavar="WORKERS[xSERVERS][@BATCH]", help="Predict its speed.")
+@click.option("--steps-remaining", type=float, default=0.0, help="Also predict how long these steps take.")
 @with_session
 def speed(session: Session, /, *, runs: Path, synchrony: str, asked: tuple[str, ...], steps_remaining: float) -> None:
-    """Foresee speeds from the short runs in RUNS.
+    """Predict speeds from the short runs in RUNS.
 
     RUNS is a CSV file (- = standard input) with the columns workers, steps_per_s and, where they are not 1, servers and
     batch_size.
@@ -182,7 +182,7 @@ def fit_lines(answer: prediction_pb2.FitSpeedModelResponse, samples: int) -> lis
     """Returns how well the runs were fitted, as labelled lines."""
     lines = [("fitted", f"{samples} runs within {answer.error_ratio * 100:.1f} % on average")]
     if answer.HasField("left_out_error_ratio"):
-        lines.append(("left out", f"each run foreseen by the others within {answer.left_out_error_ratio * 100:.1f} %"))
+        lines.append(("left out", f"each run predicted by the others within {answer.left_out_error_ratio * 100:.1f} %"))
     return [*lines, ("coefficients", ", ".join(f"{value:.4g} s" for value in answer.coefficients))]
 
 

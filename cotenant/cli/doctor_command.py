@@ -142,7 +142,7 @@ def check_disk(session: Session) -> Iterator[Finding]:
 
 
 def check_services(session: Session) -> Iterator[Finding]:
-    """Asks the configured services for their health; tells a free port from one that something else holds."""
+    """Asks the configured services for their health; distinguishes a free port from one in use."""
     settings = session.settings
     for name, address in (("scheduler", settings.scheduler), ("predictor", settings.predictor)):
         options = settings.channel_options(address)
@@ -156,7 +156,7 @@ def check_services(session: Session) -> Iterator[Finding]:
                 check=name, state="fault", found=found, remedy=f"another port, or set COTENANT_{name.upper()}"
             )
         else:
-            found = f"nobody at {address}"
+            found = f"nothing listens at {address}"
             configured = not session.resolved.is_default(name)
             remedy = f"start it (`cotenant up`), or set COTENANT_{name.upper()}"
             yield Finding(check=name, state="fault" if configured else "warning", found=found, remedy=remedy)
@@ -166,7 +166,7 @@ def check_nodes(session: Session) -> Iterator[Finding]:
     """Counts the machines that the scheduler hears from."""
     try:
         nodes = session.scheduler().list_nodes()
-    except CotenantError:  # check_services has said it
+    except CotenantError:  # check_services has reported it
         return
     lost = [node.node_id for node in nodes if not node.connected]
     if lost:

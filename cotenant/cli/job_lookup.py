@@ -18,7 +18,7 @@ def find_job(client: SchedulerClient, wanted: str) -> scheduling_pb2.Job:
     """Returns the job that a user means.
 
     Args:
-        client: Whom to ask.
+        client: Client of the scheduler that is asked.
         wanted: Whole id, unique start of one, or a name.
 
     Raises:

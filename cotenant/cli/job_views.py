@@ -60,8 +60,8 @@ def coded_reason(reason: scheduling_pb2.Reason) -> str:
 
 
 def neighbour_names(job: scheduling_pb2.Job, names: Mapping[str, str]) -> str:
-    """Returns who shares GPUs with the job, by name where it is known."""
-    return ",".join(names.get(neighbour.job_id) or neighbour.job_id for neighbour in job.co_located_jobs)
+    """Returns the jobs co-located with a job, by name where it is known."""
+    return ",".join(names.get(other.job_id) or other.job_id for other in job.co_located_jobs)
 
 
 def job_columns(*, wide: bool) -> Sequence[Column]:
@@ -165,7 +165,7 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
         ("placed", ", ".join(f"{a.gpu_id} (rank {a.rank})" for a in job.assignments) + f" on {job.node_id}"),
         *_memory_lines(job, enforcements),
         *_speed_lines(job),
-        *[("beside", neighbour_text(neighbour)) for neighbour in job.co_located_jobs],
+        *[("beside", neighbour_text(other)) for other in job.co_located_jobs],
     ]
     if not job.assignments:
         lines = [line for line in lines if line[0] != "placed"]
@@ -220,12 +220,12 @@ def _speed_lines(job: scheduling_pb2.Job) -> list[tuple[str, str]]:
     return lines
 
 
-def pair_basis(neighbour: scheduling_pb2.CoLocatedJob) -> str:
-    """Returns what is known of a job beside another one, e.g. measured 3 times."""
-    times = neighbour.times_measured
+def pair_basis(other: scheduling_pb2.CoLocatedJob) -> str:
+    """Returns the basis of a prediction for two co-located jobs, e.g. measured 3 times."""
+    times = other.times_measured
     if times:
         return "measured once" if times == 1 else f"measured {times} times"
-    return _BASES.get(neighbour.level, level_name(neighbour.level))
+    return _BASES.get(other.level, level_name(other.level))
 
 
 _BASES = {
@@ -236,15 +236,15 @@ _BASES = {
 }
 
 
-def neighbour_text(neighbour: scheduling_pb2.CoLocatedJob) -> str:
-    """Returns what is expected and measured of a job beside another one."""
+def neighbour_text(other: scheduling_pb2.CoLocatedJob) -> str:
+    """Returns the predicted and measured slowdowns of two co-located jobs."""
     parts = []
-    if neighbour.HasField("predicted_slowdown_ratio"):
-        upper = quantities.format_slowdown(neighbour.predicted_slowdown_upper_ratio)
-        text = quantities.format_slowdown(neighbour.predicted_slowdown_ratio)
-        parts.append(f"predicted {text} (at most {upper}, {pair_basis(neighbour)})")
-    if neighbour.HasField("caused_slowdown_ratio"):
-        parts.append(f"slows it down by {quantities.format_slowdown(neighbour.caused_slowdown_ratio)}")
-    if neighbour.HasField("measured_slowdown_ratio"):
-        parts.append(f"measured {quantities.format_slowdown(neighbour.measured_slowdown_ratio)}")
-    return f"{neighbour.job_id}: slowdown " + (", ".join(parts) or "unknown")
+    if other.HasField("predicted_slowdown_ratio"):
+        upper = quantities.format_slowdown(other.predicted_slowdown_upper_ratio)
+        text = quantities.format_slowdown(other.predicted_slowdown_ratio)
+        parts.append(f"predicted {text} (at most {upper}, {pair_basis(other)})")
+    if other.HasField("caused_slowdown_ratio"):
+        parts.append(f"slows it down by {quantities.format_slowdown(other.caused_slowdown_ratio)}")
+    if other.HasField("measured_slowdown_ratio"):
+        parts.append(f"measured {quantities.format_slowdown(other.measured_slowdown_ratio)}")
+    return f"{other.job_id}: slowdown " + (", ".join(parts) or "unknown")

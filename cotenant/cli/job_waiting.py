@@ -17,7 +17,7 @@ from cotenant.v1 import scheduling_pb2
 
 
 def wait_for_job(session: Session, client: SchedulerClient, job_id: str) -> ExitCode:
-    """Waits until the job has ended and returns the status that tells how.
+    """Waits until the job has ended and returns the exit status of its end.
 
     Interrupting the wait leaves the job alone.
     """

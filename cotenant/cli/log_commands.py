@@ -41,7 +41,7 @@ def logs(session: Session, /, job: str, follow: bool, tail: int | None, attempt:
 
 
 def outcome_code(job: scheduling_pb2.Job) -> ExitCode:
-    """Returns the exit status that tells how a job ended; 0 while it has not."""
+    """Returns the exit status for the end of a job; 0 while it has not ended."""
     if job.phase == scheduling_pb2.JOB_PHASE_FAILED:
         return ExitCode.JOB_FAILED
     if job.phase == scheduling_pb2.JOB_PHASE_CANCELLED:

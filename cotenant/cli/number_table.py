@@ -47,7 +47,7 @@ class NumberTable:
 
 
 def read_numbers(path: Path, wanted: Sequence[str]) -> NumberTable:
-    """Reads a file; columns that nobody asked for may hold anything.
+    """Reads a file; columns that are not requested may hold anything.
 
     Args:
         path: A CSV file, `-` = standard input.

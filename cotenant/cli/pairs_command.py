@@ -13,10 +13,10 @@ from cotenant.v1 import prediction_pb2
 
 KEY_LENGTH = 8
 HARMFUL_RATIO = 0.2
-"""What jobs accept unless they say otherwise."""
+"""What jobs accept by default."""
 _NONE_YET = (
-    "no pair was measured yet; it takes a job that ran alone and then beside one other job, for some seconds each, "
-    "on a device that nobody else used meanwhile (`cotenant profiles status` counts what could not be used)"
+    "no pair was measured yet; it takes a job that ran alone and then with one co-located job, for some seconds each, "
+    "on a device without other users (`cotenant profiles status` counts what could not be used)"
 )
 _COLUMNS = (
     Column(title="VICTIM", shrinks=True),
@@ -34,9 +34,9 @@ _COLUMNS = (
 @click.option("--limit", type=click.IntRange(min=1), metavar="ROWS", help="The most harmful ones only.")
 @with_session
 def pairs(session: Session, /, device: str, limit: int | None) -> None:
-    """List pairs of jobs that were measured side by side, the most harmful first.
+    """List pairs of jobs that were measured co-located, the most harmful first.
 
-    SLOWED is the typical slowdown of VICTIM beside the other job; NEXT TIME is where nine of ten further measurements
+    SLOWED is the typical slowdown of VICTIM by the co-located job; NEXT TIME is where nine of ten further measurements
     are expected. Jobs are named by their keys (equal graph and settings = equal key), and by name where the scheduler
     still knows one.
     """

@@ -80,8 +80,8 @@ def _installed_policies() -> tuple[list[scheduling_pb2.Policy], str]:
         found = [ParseDict(row, scheduling_pb2.Policy(), ignore_unknown_fields=True) for row in rows]
         return found, next((str(row["name"]) for row in rows if row["default"]), "")
     except (ValueError, KeyError, TypeError, ParseError) as error:
-        said = done.stderr.strip() or str(error)
-        raise ProgramError(f"the policies installed here cannot be listed: {said}") from error
+        reported = done.stderr.strip() or str(error)
+        raise ProgramError(f"the policies installed here cannot be listed: {reported}") from error
 
 
 @policies.command(name="use")

@@ -28,7 +28,7 @@ from cotenant.programs import run_captured
 from cotenant.quantities import parse_bytes
 from cotenant.v1 import prediction_pb2, resources_pb2
 
-# A default address is only a guess: whoever did not set one is served offline soon.
+# A default address is only a guess: without a configured one, offline prediction starts soon.
 GUESS_TIMEOUT_S = 0.5
 OFFLINE_TIMEOUT_S = 600.0
 
@@ -73,7 +73,7 @@ def predict(
     micro_batch_sizes: tuple[int, ...],
     offline: bool,
 ) -> None:
-    """Predict what training GRAPH (an ONNX file) needs; exit 4 when it will not fit, or nobody can tell.
+    """Predict what training GRAPH (an ONNX file) needs; exit 4 when it will not fit, or that is unknown.
 
     Weights are stripped before anything leaves this process. Asks the predictor, or runs it here when none was
     configured and none is reachable.

@@ -105,7 +105,7 @@ def _verdict(answer: prediction_pb2.PredictJobResponse, device: str) -> str:
 
 
 def _uncalibrated_verdict(answer: prediction_pb2.PredictJobResponse, bound: str, size: str, device: str) -> str:
-    """Says how far off it may be, and what is expected where only the bound does not fit."""
+    """Returns how far off it may be, and the expected value where only the bound does not fit."""
     if answer.fits:
         return f"yes: up to {bound} ({NOT_CALIBRATED}) of {size} on {device}"
     text = f"NO: up to {bound} ({NOT_CALIBRATED}) but {device} has {size}"
@@ -115,7 +115,7 @@ def _uncalibrated_verdict(answer: prediction_pb2.PredictJobResponse, bound: str,
 
 
 def _promise(answer: prediction_pb2.PredictJobResponse) -> str:
-    """How often the intervals hold; of those that nobody checked only that."""
+    """Coverage of the intervals, or that it was not checked."""
     estimates = {"memory": answer.memory_bytes, "utilization": answer.utilization_ratio, "step time": answer.step_ms}
     unchecked = [name for name, estimate in estimates.items() if estimate.range_not_calibrated]
     checked = [estimate for estimate in estimates.values() if not estimate.range_not_calibrated]

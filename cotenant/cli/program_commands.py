@@ -22,7 +22,7 @@ def _pass_on(verb: str, summary: str) -> click.Command:
 
 
 profile = _pass_on(
-    "profile", "Measure jobs alone and side by side: plan, run, status, report (python -m cotenant_profiler)."
+    "profile", "Measure jobs alone and co-located: plan, run, status, report (python -m cotenant_profiler)."
 )
 backup = _pass_on("backup", "Back the scheduler's state up (python -m scheduler_service backup).")
 restore = _pass_on("restore", "Restore the scheduler's state (python -m scheduler_service restore).")

@@ -69,7 +69,7 @@ def state_folder(settings: Settings) -> Path:
 
 
 def point_at_state() -> None:
-    """Tells the programs that this process starts, or becomes, where `cotenant up` keeps its data.
+    """Sets where `cotenant up` keeps its data, for the programs that this process starts or becomes.
 
     Raises:
         InputError: The configuration file is wrong.

@@ -120,7 +120,7 @@ def read_request(arguments: tuple[str, ...], flags: Mapping[str, Any]) -> JobFil
 
     Args:
         arguments: A job file, or the words of a command, or the file and then the words.
-        flags: What the flags say; None or empty = not given.
+        flags: Values of the flags; None or empty = not given.
 
     Raises:
         InputError: Neither file nor command, or a value of the wrong kind.

@@ -56,7 +56,7 @@ def up(
     """Start predictor, scheduler and agent on this machine and keep them until interrupted.
 
     Serves on loopback only. Jobs may run any program with any environment, in the allowed directories and below. Every
-    user of this machine can submit some, and they run as whoever started `cotenant up`. Running jobs survive a stop:
+    user of this machine can submit some, and they run as the user of `cotenant up`. Running jobs survive a stop:
     they end themselves when their lease runs out, or go on when `cotenant up` comes back before that.
     """
     if not re.fullmatch("[A-Za-z0-9._-]{1,63}", node_id):
@@ -145,13 +145,13 @@ def _announce(cluster: LocalCluster) -> None:
 
 
 def reach_lines(cluster: LocalCluster, *, user_id: int) -> list[tuple[str, str]]:
-    """Returns who may run what as whom through this cluster, a line and its style each; as root it is a warning."""
+    """Returns who may run what, under which user, as lines with their styles; as root it is a warning."""
     directories = ", ".join(str(one.absolute()) for agent in cluster.agents for one in agent.allowed_directories)
-    everyone = f"every user of this machine can reach {cluster.scheduler_address} and run any program"
+    access = f"every user of this machine can reach {cluster.scheduler_address} and run any program"
     if user_id != 0:
-        return [(f"{everyone} as {_user_name(user_id)}, in {directories}", "")]
-    remedy = "end it (Ctrl-C) and start `cotenant up` as an ordinary user, unless you trust everybody here"
-    return [(f"warning: {everyone} AS ROOT, in {directories}", "bold red"), (f"  remedy: {remedy}", "")]
+        return [(f"{access} as {_user_name(user_id)}, in {directories}", "")]
+    remedy = "end it (Ctrl-C) and start `cotenant up` as an ordinary user, unless you trust all users of this machine"
+    return [(f"warning: {access} AS ROOT, in {directories}", "bold red"), (f"  remedy: {remedy}", "")]
 
 
 def _user_name(user_id: int) -> str:
@@ -172,7 +172,7 @@ def _active_policy(address: str) -> str:
 
 
 def export_lines(cluster: LocalCluster, known: Settings) -> list[str]:
-    """Returns what another terminal has to be told, because its settings do not say it."""
+    """Returns what another terminal has to set, because its settings differ."""
     here = [
         ("STATE_DIR", str(cluster.state_dir), str(state_folder(known).absolute())),
         ("SCHEDULER", cluster.scheduler_address, known.scheduler),

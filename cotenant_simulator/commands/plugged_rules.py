@@ -27,7 +27,7 @@ class PluggedRules(Protocol):
             The document `cotenant.simulate/1` with one policy and all its jobs.
 
         Raises:
-            InputError: Something cannot be used; the message says why.
+            InputError: Something cannot be used; the message states why.
         """
 
 

@@ -1,4 +1,4 @@
-"""A progress bar on stderr, only where somebody looks."""
+"""A progress bar on stderr, only on a terminal."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ from scheduler_service.core.records import DEFAULT_MAX_SLOWDOWN_RATIO
 _PATH = click.Path(path_type=Path)
 _EXIT_UNFINISHED = 1
 BASELINE = "fifo"
-"""What the programs' own policy is compared with unless told otherwise."""
+"""What the programs' own policy is compared with by default."""
 CLUSTER = "16x4"
-"""Where a trace that names no machines runs unless told otherwise."""
+"""Where a trace that names no machines runs by default."""
 
 
 def _world_options(command: Callable[..., None]) -> Callable[..., None]:
-    """What the trace does not say."""
+    """Settings that the trace does not contain."""
     for option in (
         click.option("--report-every-s", type=FiniteRange(0, 1e6), default=0.0, help="0 = after changes only."),
         click.option("--node-repair-s", type=FiniteRange(1, 1e7), default=1_800.0, show_default=True),
@@ -35,13 +35,13 @@ def _world_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--checkpoint-s", type=FiniteRange(0, 86_400), default=10.0, show_default=True),
         click.option("--restart-s", type=FiniteRange(0, 86_400), default=20.0, show_default=True),
         click.option("--launch-s", type=FiniteRange(0, 86_400), default=0.0, show_default=True),
-        click.option("--slowdown", type=FiniteRange(0, 900), help="True slowdown of pairs that nobody measured."),
+        click.option("--slowdown", type=FiniteRange(0, 900), help="True slowdown of unmeasured pairs."),
         click.option(
             "--max-slowdown",
             type=FiniteRange(0, 1e6),
             default=DEFAULT_MAX_SLOWDOWN_RATIO,
             show_default=True,
-            help="Accepted beside others, as by a live job that says nothing; 1 = twice as long.",
+            help="Accepted when co-located, default of live jobs; 1 = twice as long.",
         ),
         click.option("--share", type=click.Choice(["never", "safe", "any"]), default="safe", show_default=True),
     ):
@@ -71,7 +71,7 @@ def _world_options(command: Callable[..., None]) -> Callable[..., None]:
 @_world_options
 @click.pass_context
 def simulate(context: click.Context, /, **flags: Any) -> None:  # noqa: ANN401 (click hands over what was declared)
-    """Run the workload TRACE under policies and say what became of its jobs.
+    """Run the workload TRACE under policies and report what became of its jobs.
 
     Exits with 1 when jobs did not finish; they are counted on stderr.
     """

@@ -34,7 +34,7 @@ def split_batch(application: Application, batch: int, gpus: int, *, accumulates_
     """Split a batch over GPUs.
 
     Args:
-        application: Whose bounds hold.
+        application: Application that sets the bounds.
         batch: Wanted samples per step.
         gpus: At least 1.
         accumulates_alone: One GPU always accumulates, also at the initial batch size.

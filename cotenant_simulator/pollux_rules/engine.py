@@ -34,7 +34,7 @@ def run_rounds(jobs: Sequence[TrainingJob], policy: RoundPolicy) -> int:
 
     Args:
         jobs: In the order of arrival; they are moved on.
-        policy: Who decides.
+        policy: The policy that decides.
 
     Returns:
         The rounds with a decision.

@@ -32,7 +32,7 @@ def run_pollux_rules(workload: Path, profiles: Path | None, policy: str, cluster
         The document `cotenant.simulate/1` with one policy and all its jobs.
 
     Raises:
-        PolluxRulesError: A file, the policy or the cluster cannot be used; the message says why.
+        PolluxRulesError: A file, the policy or the cluster cannot be used; the message states why.
         TraceError: No folder has the profiles.
     """
     if policy not in POLICIES:
@@ -126,7 +126,7 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def _quantile(ordered: Sequence[float], part: float) -> float:
-    """Return a quantile, linear between neighbours."""
+    """Return a quantile, linear between adjacent values."""
     place = part * (len(ordered) - 1)
     low = int(place)
     high = min(low + 1, len(ordered) - 1)

@@ -6,7 +6,7 @@ from cotenant_simulator.errors import InputError
 
 
 class PolluxRulesError(InputError):
-    """A run under Pollux' rules cannot go on; the message says what is wrong and what to do."""
+    """A run under Pollux' rules cannot go on; the message names cause and remedy."""
 
 
 class ProfileError(PolluxRulesError):

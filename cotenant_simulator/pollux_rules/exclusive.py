@@ -1,4 +1,4 @@
-"""FIFO and SJF under the artifact's clock: one job per GPU, nobody is stopped. A check of the arithmetic, no peer."""
+"""FIFO and SJF under the artifact's clock: one job per GPU, no job is stopped. A check of the arithmetic, no peer."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def _exchange(gpus: Floats, seconds: Floats) -> tuple[float, float]:
     if (gpus <= 2).all():
         return max(float(seconds.mean()), _NOTHING_S), _NOTHING_S
     if (gpus == gpus[0]).all():
-        # One count tells nothing about growth: all of it counts as constant.
+        # One count does not show growth: all of it counts as constant.
         return max(float(seconds.mean()), _NOTHING_S), _NOTHING_S
     return _line(np.maximum(gpus - 2, 0.0), np.maximum(seconds, _NOTHING_S))
 
@@ -134,7 +134,7 @@ class Goodput:
     """The best goodput of a job at any GPU count, with the batch that reaches it.
 
     Args:
-        application: Whose bounds hold.
+        application: Application that sets the bounds.
         model: Step times.
         gradient: (|g|^2, tr(Var[g])) as last seen.
     """

@@ -33,7 +33,7 @@ class Optimus:
         self._allocations: Mapping[str, Allocation] = {}
 
     def allocate(self, active: Sequence[TrainingJob], now_s: int) -> Mapping[str, Allocation]:
-        """Return the allocations until the next round; they depend on who is there and on completed epochs only."""
+        """Return the allocations until the next round; they depend on the present jobs and completed epochs only."""
         del now_s
         state = tuple((job.job_id, job.epochs_done) for job in active)
         if state != self._state:

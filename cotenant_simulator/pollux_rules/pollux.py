@@ -1,4 +1,4 @@
-"""Pollux under the artifact's clock: the allocation that is fairest in goodput, found without luck.
+"""Pollux under the artifact's clock: the allocation that is fairest in goodput, found without randomness.
 
 Source:
     The Pollux artifact (petuum/adaptdl, branch osdi21-artifact), simulator/pollux.py and simulator.py: speedup over the

@@ -20,7 +20,7 @@ Rates = tuple[Floats, Floats]
 
 
 class Agent:
-    """What one job has learned so far; the engine tells it about every segment."""
+    """What one job has learned so far; the engine reports every segment to it."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, int, int], Observation] = {}

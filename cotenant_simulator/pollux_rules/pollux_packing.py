@@ -65,7 +65,7 @@ class Packing:
         self._claims = claims
 
     def place(self, counts: Sequence[int]) -> list[Allocation]:
-        """Return the cheapest places found, from the counts as chosen or from what everybody holds."""
+        """Return the cheapest places found, from the counts as chosen or from what every job holds."""
         starts = (self._kept(counts), [claim.allocation for claim in self._claims])
         return min((self._improved(places) for places in starts), key=self._total)
 
@@ -148,7 +148,7 @@ class _Room:
                 self._spanning[node] += sign
 
     def has(self, place: Allocation) -> bool:
-        """Say whether exactly this place is free."""
+        """Return whether exactly this place is free."""
         fits = all(self._free[node] >= gpus for node, gpus in place)
         return fits and (len(place) == 1 or not any(self._spanning[node] for node, _ in place))
 

@@ -1,4 +1,4 @@
-"""Tiresias as the artifact runs it: two queues, demotion by attained GPU time, nobody is promoted.
+"""Tiresias as the artifact runs it: two queues, demotion by attained GPU time, no job is promoted.
 
 Source:
     The Pollux artifact (petuum/adaptdl, branch osdi21-artifact), simulator/tiresias.py.

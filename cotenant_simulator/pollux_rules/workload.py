@@ -17,7 +17,7 @@ _ARTIFACT_COLUMNS = ("name", "time", "application", "num_replicas", "batch_size"
 
 @dataclass(frozen=True, slots=True)
 class SubmittedJob:
-    """One row: who wants what, when.
+    """One row: a job's request and its submission time.
 
     Attributes:
         job_id: Unique in the file.

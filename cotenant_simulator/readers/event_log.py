@@ -1,6 +1,6 @@
 """A scheduler's own event log, as `cotenant export-log` writes it: yesterday's jobs under another policy.
 
-What was measured becomes the truth. The log does not say beside whom a window was measured, so the fastest tenth of a
+Measured values become the ground truth. The log lacks the co-located jobs of a window, so the fastest tenth of a
 key's windows counts as measured alone; slowdowns are those that the predictor gave; memory is the highest peak.
 """
 
@@ -26,7 +26,7 @@ ALONE_SHARE = 10
 
 @dataclass(slots=True)
 class _Seen:
-    """What a log says, collected in one pass."""
+    """The contents of a log, collected in one pass."""
 
     submitted: dict[str, events.JobSubmitted] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class _Seen:
 
 
 def is_event_log(path: Path) -> bool:
-    """Say whether a file begins like an exported event log."""
+    """Return whether a file begins like an exported event log."""
     try:
         with path.open(encoding="utf-8") as file:
             first = file.readline(LINE_CHARACTERS_MAX)
@@ -165,7 +165,7 @@ def _add_kind(seen: _Seen, kinds: dict[tuple[str, str], Kind], job: TraceJob, de
     kinds[request.key, device] = Kind(
         step_ms_by_gpus={**(known.step_ms_by_gpus if known is not None else {}), request.gpus: max(step_ms, 1e-3)},
         batch=request.global_batch_size,
-        # What nobody measured is no more than a device has: the job was accepted there.
+        # Unmeasured memory is no more than a device has: the job was accepted there.
         memory_bytes=seen.memory_bytes.get(request.key) or min(JOB_MEMORY_BYTES, memory_bytes),
         utilization_ratio=min(sum(busy) / len(busy) if busy else predicted_busy, 1.0),
     )

@@ -1,7 +1,7 @@
-"""Gavel's job lists, with its measured step rates alone and beside each other.
+"""Gavel's job lists, with its measured step rates alone and co-located.
 
-The tables lie beside the list: throughput_isolated.csv and throughput_colocated.csv. A pair that was measured with no
-progress does not fit into memory; a pair that is not there was not measured, so nobody predicts it.
+The tables lie next to the list: throughput_isolated.csv and throughput_colocated.csv. A pair that was measured with no
+progress does not fit into memory; a pair that is not there was not measured, so it is not predicted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def read_gavel(path: Path, consent: Consent) -> Trace:
     """Read a job list of Gavel.
 
     Raises:
-        TraceError: A line is wrong, a table is not beside the list, or has no rate for a job.
+        TraceError: A line is wrong, a table is not next to the list, or has no rate for a job.
     """
     rates = _rates(path.parent / ISOLATED_FILE)
     kinds: dict[tuple[str, str], Kind] = {}
@@ -71,7 +71,7 @@ def _kind(steps_per_s: Mapping[bool, float], gpus: int, batch: int) -> Kind:
 def _rates(path: Path) -> dict[tuple[str, str, str, int], dict[bool, float]]:
     """Return steps per second by device, model, batch and GPUs; True = on as few servers as possible."""
     if not path.is_file():
-        raise TraceError(path, "is missing; Gavel's job lists need the table of step rates beside them")
+        raise TraceError(path, "is missing; Gavel's job lists need the table of step rates next to them")
     found: dict[tuple[str, str, str, int], dict[bool, float]] = {}
     for row in read_rows(path, ("gpu_type", "consolidated", "model", "batch_size", "num_gpus", "steps_per_s")):
         rate = row.number("steps_per_s")

@@ -1,4 +1,4 @@
-"""Workloads that are drawn: a TOML file says how jobs arrive, how long they are and what they are; a seed draws them.
+"""Workloads that are drawn: a TOML file sets how jobs arrive, how long they are and what they are; a seed draws them.
 
 Example:
     jobs = 1000
@@ -63,7 +63,7 @@ def read_generated(path: Path, consent: Consent, *, seed: int | None = None) -> 
         seed: Instead of the file's own.
 
     Raises:
-        TraceError: The file says something that has no meaning.
+        TraceError: The file has an entry without a meaning.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -75,10 +75,10 @@ def read_generated(path: Path, consent: Consent, *, seed: int | None = None) -> 
 
 
 def draw(path: Path, data: Mapping[str, Any], consent: Consent, *, seed: int) -> Trace:
-    """Draw a workload; every quantity of every job has luck of its own, so that changing one leaves the others.
+    """Draw a workload; every quantity has its own random generator, so that changing one leaves the others.
 
     Raises:
-        TraceError: The description says something that has no meaning.
+        TraceError: The description has an entry without a meaning.
     """
     classes = data.get("classes")
     if not isinstance(classes, list) or not classes:
@@ -95,18 +95,18 @@ def draw(path: Path, data: Mapping[str, Any], consent: Consent, *, seed: int) ->
     kinds: dict[tuple[str, str], Kind] = {}
     jobs: list[TraceJob] = []
     at_ms = 0.0
-    luck = {name: Random(f"{seed}/{name}") for name in ("arrival", "class", "gpus", "length")}
+    generators = {name: Random(f"{seed}/{name}") for name in ("arrival", "class", "gpus", "length")}
     for index in range(count):
-        at_ms += _gap_ms(path, arrival, luck["arrival"], is_first=index == 0)
-        place = luck["class"].choices(range(len(classes)), weights=weights)[0]
+        at_ms += _gap_ms(path, arrival, generators["arrival"], is_first=index == 0)
+        place = generators["class"].choices(range(len(classes)), weights=weights)[0]
         job_id = f"job-{index:06d}"
         if measured is not None:
-            chosen = luck["gpus"].choice(measured.jobs)
-            length_ms = _length_ms(path, classes[place], luck["length"])
+            chosen = generators["gpus"].choice(measured.jobs)
+            length_ms = _length_ms(path, classes[place], generators["length"])
             kinds[chosen.key, measured.device] = chosen.kind
             jobs.append(_measured_job(chosen, job_id, round(at_ms), length_ms, consent))
         else:
-            jobs.append(_job(path, classes[place], place, job_id, round(at_ms), kinds, luck, consent))
+            jobs.append(_job(path, classes[place], place, job_id, round(at_ms), kinds, generators, consent))
     ratio = _number(path, data, "slowdown_ratio", 0.5, most=1e3)
     if measured is not None:
         truth = GroundTruth(kinds=kinds, slowdowns=measured.slowdowns, slowdown_ratio=ratio, predicts_unmeasured=False)
@@ -115,10 +115,10 @@ def draw(path: Path, data: Mapping[str, Any], consent: Consent, *, seed: int) ->
     return Trace(format="generated", jobs=jobs, truth=truth)
 
 
-def _gap_ms(path: Path, arrival: Mapping[str, Any], luck: Random, *, is_first: bool) -> float:
+def _gap_ms(path: Path, arrival: Mapping[str, Any], generator: Random, *, is_first: bool) -> float:
     kind, mean_ms = arrival.get("kind", "poisson"), 1_000 * _number(path, arrival, "mean_s", 60.0)
     if kind == "poisson":
-        return luck.expovariate(1.0) * mean_ms
+        return generator.expovariate(1.0) * mean_ms
     if kind == "fixed":
         return 0.0 if is_first else mean_ms
     if kind == "at_once":
@@ -142,15 +142,15 @@ def _job(  # noqa: PLR0917 - one line of the loop above
     job_id: str,
     at_ms: int,
     kinds: dict[tuple[str, str], Kind],
-    luck: Mapping[str, Random],
+    generators: Mapping[str, Random],
     consent: Consent,
 ) -> TraceJob:
     widths = one.get("gpus", [1])
     if not isinstance(widths, list) or not widths or not all(type(width) is int and width > 0 for width in widths):
         raise TraceError(path, f"gpus of [[classes]] table {place + 1} must be a list of positive counts")
-    gpus = luck["gpus"].choice(widths)
+    gpus = generators["gpus"].choice(widths)
     step_ms = _number(path, one, "step_ms", 1_000.0, least=1e-3)
-    length_ms = _length_ms(path, one, luck["length"])
+    length_ms = _length_ms(path, one, generators["length"])
     batch = int(_number(path, one, "batch", 1, least=1)) * gpus
     key = f"{one.get('name', f'class {place}')}/{gpus} GPUs"
     if (key, EVERY_DEVICE) not in kinds:
@@ -166,14 +166,14 @@ def _job(  # noqa: PLR0917 - one line of the loop above
     return TraceJob(submitted_at_ms=at_ms, request=request)
 
 
-def _length_ms(path: Path, one: Mapping[str, Any], luck: Random) -> float:
+def _length_ms(path: Path, one: Mapping[str, Any], generator: Random) -> float:
     kind, mean_ms = one.get("length", "exponential"), 1_000 * _number(path, one, "mean_s", 600.0)
     if kind == "exponential":
-        return luck.expovariate(1.0) * mean_ms
+        return generator.expovariate(1.0) * mean_ms
     if kind == "fixed":
         return mean_ms
     if kind == "uniform":
-        return luck.uniform(0.0, 2.0) * mean_ms
+        return generator.uniform(0.0, 2.0) * mean_ms
     raise TraceError(path, f"length {kind!r} is not exponential, fixed or uniform")
 
 

@@ -14,7 +14,7 @@ from cotenant_simulator.truth.trace import GPU_MEMORY_BYTES, JOB_MEMORY_BYTES, T
 
 GPUS_MAX = 100_000
 MURI_SLOWDOWN_RATIO = 0.33
-"""Two jobs beside each other in the source's own simulator take 1.33 times as long."""
+"""Two co-located jobs in the source's own simulator take 1.33 times as long."""
 SECOND_MS = 1_000.0
 
 
@@ -116,7 +116,7 @@ def _timed(row: Row, job_id: str, consent: Consent, kinds: dict[tuple[str, str],
 def read_alibaba(path: Path, consent: Consent) -> Trace:
     """Read a pod list of Alibaba's GPU-sharing cluster.
 
-    A pod that asks for a part of a GPU may share it, takes that part of its time and memory, and slows nobody down; all
+    A pod that asks for a part of a GPU may share it, takes that part of its time and memory, and slows no job down; all
     others never share. The device types that a pod allows are not looked at.
 
     Raises:

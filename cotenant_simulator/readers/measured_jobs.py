@@ -1,7 +1,7 @@
 """Kinds of jobs from a folder of our own measurements: solo.csv and pairs.csv in the profile schema.
 
 Rows with status ok count; a job's step time, memory and utilization are the medians of its runs alone, the slowdown of
-a pair the median of its runs. A pair that nobody measured is unknown.
+a pair the median of its runs. An unmeasured pair is unknown.
 """
 
 from __future__ import annotations

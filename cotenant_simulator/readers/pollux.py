@@ -34,7 +34,7 @@ def read_pollux(path: Path, consent: Consent) -> Trace:
     profiles = find_profiles(path)
     for name in ("applications.csv", "work.csv", "placements.csv", "scalability.csv"):
         if not (profiles / name).is_file():
-            raise TraceError(profiles / name, "is missing; the workload's profiles tell how long its jobs run")
+            raise TraceError(profiles / name, "is missing; the workload's profiles contain how long its jobs run")
     steps, times = _steps(profiles / "work.csv"), _step_times(profiles)
     bounds = _bounds(profiles / "applications.csv")
     kinds: dict[tuple[str, str], Kind] = {}

@@ -1,4 +1,4 @@
-"""What the owners of a trace's jobs consent to; traces say nothing about it."""
+"""What the owners of a trace's jobs consent to; traces do not contain it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Consent:
     """How far jobs share.
 
     Attributes:
-        share: With whom.
-        max_slowdown_ratio: The slowdown that they accept beside others; 1 = twice as long.
+        share: Which jobs they consent to share with.
+        max_slowdown_ratio: The slowdown that they accept when co-located; 1 = twice as long.
     """
 
     share: Share = Share.SAFE

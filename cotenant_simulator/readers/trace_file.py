@@ -1,4 +1,4 @@
-"""Any trace file: its format is told by what it holds."""
+"""Any trace file: its format is recognised by its contents."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read_trace(path: Path, consent: Consent, *, seed: int | None = None) -> Trac
 
     Args:
         path: The file.
-        consent: What owners consent to, where the trace does not say it.
+        consent: What owners consent to, where the trace does not contain it.
         seed: Of workloads that are drawn; None = their file's own.
 
     Raises:

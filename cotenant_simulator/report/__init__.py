@@ -1,1 +1,1 @@
-"""What is told about runs: JSON, tables, a page for the browser."""
+"""Reports of runs: JSON, tables, a page for the browser."""

@@ -65,7 +65,7 @@ def chart(lines: Sequence[Line], *, across: str, up: str, least_top: float = 0.0
 
 
 def legend(names: Sequence[str]) -> str:
-    """Return the names beside their colours."""
+    """Return the names next to their colours."""
     items = (
         f'<span class="key"><i style="background:{colour(place)}"></i>{escape(name)}</span>'
         for place, name in enumerate(names)
@@ -100,7 +100,7 @@ def number(value: float) -> str:
 
 
 def thinned(points: Sequence[Point]) -> list[Point]:
-    """Return at most so many points as can be told apart, the last included."""
+    """Return at most so many points as can be distinguished, the last included."""
     step = -(-len(points) // POINTS_MAX)
     found = list(points[::step]) if step > 1 else list(points)
     return found if not points or found[-1] == points[-1] else [*found, points[-1]]

@@ -18,7 +18,7 @@ class Caveat:
 
     Attributes:
         code: What it is, for programs.
-        policies: Whom it concerns.
+        policies: The policies concerned.
         message: What it is and what would change it.
     """
 
@@ -28,12 +28,12 @@ class Caveat:
 
 
 def caveats_of_trace(trace: Trace, policies: Sequence[str], *, is_truth_predicted: bool = True) -> list[Caveat]:
-    """Return what can be said before any run.
+    """Return what is known before any run.
 
     Args:
         trace: The workload, with the consent of its jobs.
         policies: Those that are asked for.
-        is_truth_predicted: Predictions are without errors, so that nobody shares by mistake.
+        is_truth_predicted: Predictions are without errors, so that no job shares by mistake.
     """
     sharing = tuple(name for name in policies if POLICIES[name].shares_gpus)
     choosing = tuple(name for name in policies if POLICIES[name].chooses_counts)
@@ -55,7 +55,7 @@ def caveats_of_outcomes(results: Sequence[RunResult]) -> list[Caveat]:
             code="SAME_OUTCOME",
             policies=tuple(names),
             message=f"{_listed(names)} started and ended every job at the same instants: "
-            "this workload on this cluster cannot tell them apart",
+            "this workload on this cluster cannot distinguish them",
         )
         for names in alike.values()
         if len(names) > 1
@@ -71,7 +71,7 @@ def _no_job_shares(trace: Trace, sharing: tuple[str, ...]) -> Caveat | None:
     return Caveat(
         code="NOBODY_SHARES",
         policies=sharing,
-        message=f"every two jobs slow each other down by {min(slowdowns):g} or more, and nobody accepts more than "
+        message=f"every two jobs slow each other down by {min(slowdowns):g} or more, and no job accepts more than "
         f"{max(consents):g}: no job shares a GPU under {_listed(sharing)} (--max-slowdown and --slowdown change that)",
     )
 
@@ -86,7 +86,7 @@ def _alike(trace: Trace, sharing: tuple[str, ...]) -> Caveat | None:
         code="PAIRS_ALIKE",
         policies=sharing,
         message=f"every pair of jobs has the same slowdown, memory and utilization: {_listed(sharing)} differ by order "
-        "only, not by whom they let share; use a trace with measured pairs (gavel, an event log, a data set)",
+        "only, not by which jobs they let share; use a trace with measured pairs (gavel, an event log, a data set)",
     )
 
 

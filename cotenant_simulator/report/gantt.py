@@ -1,4 +1,4 @@
-"""Who held which GPU when, as SVG: one row per GPU, one bar per attempt; a shared GPU shows half-height bars."""
+"""Which job held which GPU when, as SVG: one row per GPU, one bar per attempt; a shared GPU shows half-height bars."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def gantt(spans: Sequence[AttemptInterval], gpu_ids: Sequence[str], *, from_ms: 
 
 
 def _bar(bar: AttemptInterval, top: int, row_height: int, scale: Scale, lane: list[AttemptInterval]) -> str:
-    """Draw one attempt in the upper half of its row, or in the lower half beside one that is there."""
+    """Draw one attempt in the upper half of its row, or in the lower half where the upper one is taken."""
     co_located = [other for other in lane if other.until_ms > bar.from_ms]
     lane[:] = [*co_located, bar]
     half = (row_height - 2) / 2

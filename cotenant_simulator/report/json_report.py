@@ -111,7 +111,7 @@ def queueing_s(job: JobResult) -> float:
 def fairness_rho(job: JobResult, gpus: int) -> float:
     """Return the finish time over that on an exclusive 1/N of the cluster, N the mean number of jobs meanwhile.
 
-    The fairness of Themis (NSDI 2020); a share below the job's width stretches its time alone in proportion.
+    The fairness of Themis (NSDI 2020); a share below the job's width prolongs its time alone in proportion.
     """
     share = gpus / max(job.concurrent_jobs_mean, 1.0)
     alone_ms = job.solo_ms * max(job.gpus / share, 1.0)

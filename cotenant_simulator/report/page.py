@@ -99,7 +99,7 @@ def _policies(policies: Sequence[Mapping[str, Any]]) -> str:
         (
             policy["policy"],
             *(str(policy[name]) for name in ("preemptions", "migrations", "reshapes", "out_of_memory")),
-            ", ".join(f"{code} {count}" for code, count in _most(policy["held_reasons"])) or "nobody waited",
+            ", ".join(f"{code} {count}" for code, count in _most(policy["held_reasons"])) or "no job waited",
         )
         for policy in policies
     ]
@@ -133,7 +133,7 @@ def _over_time(results: Sequence[RunResult], read: Any, unit: str, top: float) -
 
 
 def _difference(one: RunResult, two: RunResult) -> str:
-    """Compare two policies job by job: who gains, who loses, and how much."""
+    """Compare two policies job by job: which gain, which lose, and how much."""
     pairs = [
         (jct_s(second) - jct_s(first), first.job_id, jct_s(first), jct_s(second))
         for first, second in zip(one.jobs, two.jobs, strict=True)
@@ -157,7 +157,7 @@ def _difference(one: RunResult, two: RunResult) -> str:
 
 
 def _ends(pairs: Sequence[tuple[float, str, float, float]]) -> list[tuple[float, str, float, float]]:
-    """Return those who gain and those who lose most."""
+    """Return the jobs that gain and those that lose most."""
     if len(pairs) <= 2 * ROWS_PER_SIDE:
         return list(pairs)
     return [*pairs[:ROWS_PER_SIDE], *pairs[-ROWS_PER_SIDE:]]

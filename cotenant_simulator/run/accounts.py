@@ -14,7 +14,7 @@ MOMENTS_MAX = 1_000
 
 @dataclass(slots=True, kw_only=True)
 class Curve:
-    """Means over stretches of equal length; twice as long stretches whenever there are too many."""
+    """Means over intervals of equal length; twice as long intervals whenever there are too many."""
 
     stretch_ms: int = 1_000
     areas: list[list[float]] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Accounts:
     Attributes:
         jobs: Submitted and not yet ended.
         job_ms: Integral of `jobs`.
-        gpu_ms_held: Of the GPUs that hold somebody.
+        gpu_ms_held: Of the GPUs that hold a job.
         gpu_ms_utilized: Of their true utilization.
         job_gpu_ms: Of the GPUs of every attempt; a GPU with two jobs counts twice.
         curve: Kept for pictures; None = not wanted.

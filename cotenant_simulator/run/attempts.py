@@ -1,4 +1,4 @@
-"""The floor of the machines: which attempt trains on which GPU, and how fast beside whom.
+"""Occupancy of the machines: which attempt trains on which GPU, and how fast when co-located.
 
 Progress is counted in milliseconds of work alone on the job's GPUs. A gang goes at the pace of its slowest GPU; on a
 GPU the slowdowns by every other job that trains there add up.
@@ -15,7 +15,7 @@ from cotenant_simulator.truth.kinds import DOES_NOT_FIT, GroundTruth
 from scheduler_service.core.records import Gpu
 
 ROUNDING = 1e-6
-"""Work in ms that counts as none: sums of divisions end beside whole numbers."""
+"""Work in ms that counts as none: sums of divisions end close to whole numbers."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -29,7 +29,7 @@ class Attempt:
         memory_bytes: On each of its GPUs.
         utilization_ratio: Of each of its GPUs while it trains.
         work_left_ms: Alone; valid at `settled_at_ms`.
-        pace: 1 alone, 1.5 where the neighbours slow it down by half.
+        pace: 1 alone, 1.5 where the co-located jobs slow it down by half.
         turn: Raised with every change of pace; makes older appointments void.
         reported_at_ms: Start of the window that the next report measures.
         reported_steps: Steps done then.
@@ -84,7 +84,7 @@ class GpuOccupancy:
     """GPUs with the attempts on them.
 
     Attributes:
-        truth: What is true of the jobs.
+        truth: Ground truth of the jobs.
         gpus: Every GPU of the cluster by id.
         checkpoint_interval_ms: Work is safe up to so long ago; 0 = only what a stop stores.
     """
@@ -103,7 +103,7 @@ class GpuOccupancy:
         """Give an attempt its GPUs; it does not train yet.
 
         Raises:
-            BrokenSimulationError: It runs already, or a GPU is dead or overcommitted.
+            BrokenSimulationError: It runs already, or a GPU is lost or overcommitted.
         """
         if attempt.job_id in self.attempts:
             raise BrokenSimulationError(f"{attempt.job_id} was launched while it runs")
@@ -153,7 +153,7 @@ class GpuOccupancy:
         return None
 
     def _is_too_much(self, attempt: Attempt, other: Attempt) -> bool:
-        """Say whether two jobs were seen not to fit beside each other."""
+        """Return whether two jobs were seen not to fit on one GPU."""
         return self.truth.true_slowdown_ratio(attempt.key, other.key, attempt.device) >= DOES_NOT_FIT
 
     def settle(self, attempt: Attempt, now_ms: int) -> None:
@@ -203,7 +203,7 @@ class GpuOccupancy:
             self.utilization += sign * both
 
     def refresh_pace(self, attempt: Attempt) -> None:
-        """Compute the pace beside those who train now; the work until now must be settled."""
+        """Compute the pace among the jobs that train now; the work until now must be settled."""
         straggling = self.truth.straggling
         attempt.pace = max(
             ((1.0 + self._slowdown(attempt, gpu_id)) * straggling.get(gpu_id, 1.0) for gpu_id in attempt.gpu_ids),

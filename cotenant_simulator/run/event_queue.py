@@ -21,7 +21,7 @@ class EventPriority(IntEnum):
 
 
 class EventQueue:
-    """Who shall be called when."""
+    """Appointments: what is called when."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[int, int, int, Callable[[Any], None], Any]] = []
@@ -35,7 +35,7 @@ class EventQueue:
         heappush(self._entries, (at_ms, rank, self._serial, act, subject))
 
     def pop(self) -> tuple[int, Callable[[Any], None], Any]:
-        """Return the next appointment: instant, whom to call, with what."""
+        """Return the next appointment: instant, function to call, arguments."""
         at_ms, rank, _, act, subject = heappop(self._entries)
         self._waiting[rank] -= 1
         return at_ms, act, subject

@@ -1,4 +1,4 @@
-"""The agents of a run: attempts are launched, train beside each other, report, finish, stop, or run out of memory."""
+"""The agents of a run: attempts are launched, train co-located, report, finish, stop, or run out of memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Machines:
         nodes: The machines by id.
 
     Attributes:
-        spans: Who held which GPU when, if wanted.
+        spans: Which job held which GPU when, if wanted.
         spans_dropped: Beyond the bound.
     """
 
@@ -41,7 +41,7 @@ class Machines:
     # --- beginning --------------------------------------------------------------------------------------------------
 
     def launch(self, order: commands.LaunchJob) -> None:
-        """Take the GPUs; a gang on several nodes is one attempt, whose other orders say the same."""
+        """Take the GPUs; a gang on several nodes is one attempt, whose other orders are the same."""
         simulation = self._simulation
         if order.job_id in simulation.occupancy.attempts:
             return
@@ -63,7 +63,7 @@ class Machines:
         )
 
     def _attempt(self, record: JobRecord) -> Attempt | None:
-        """Return the attempt that the engine believes in, or None where nobody knows how long it would take."""
+        """Return the attempt as the engine expects it, or None where its duration is unknown."""
         simulation, gpu_ids, key = self._simulation, record.gpu_ids, record.request.key
         device = simulation.occupancy.gpus[gpu_ids[0]].device
         kind = simulation.truth.kind(key, device)
@@ -90,7 +90,7 @@ class Machines:
         )
 
     def _is_spread(self, gpu_ids: Sequence[str]) -> bool:
-        """Say whether GPUs lie on more nodes than needed."""
+        """Return whether GPUs lie on more nodes than needed."""
         nodes = len({self._node_of[gpu_id] for gpu_id in gpu_ids})
         return nodes > 1 and sum(self._widths[: nodes - 1]) >= len(gpu_ids)
 
@@ -119,9 +119,9 @@ class Machines:
             return
         simulation.occupancy.train(attempt, simulation.now_ms)
         self._set_pace(attempt)
-        neighbours = simulation.occupancy.neighbours(attempt)
-        self._tell_progress_of(neighbours)
-        self._disturb(neighbours)
+        co_located = simulation.occupancy.neighbours(attempt)
+        self._tell_progress_of(co_located)
+        self._disturb(co_located)
         simulation.tell(
             events.JobStarted(
                 at_ms=simulation.now_ms, job_id=attempt.job_id, attempt=attempt.attempt, fence=attempt.fence
@@ -198,19 +198,19 @@ class Machines:
                 )
             )
 
-    def _disturb(self, neighbours: Sequence[Attempt]) -> None:
-        """Somebody came to or left these jobs: they go on at another pace."""
-        for neighbour in neighbours:
-            if neighbour.is_training:
-                self._simulation.occupancy.settle(neighbour, self._simulation.now_ms)
-                self._set_pace(neighbour)
+    def _disturb(self, co_located: Sequence[Attempt]) -> None:
+        """A job came to or left these jobs: they go on at another pace."""
+        for other in co_located:
+            if other.is_training:
+                self._simulation.occupancy.settle(other, self._simulation.now_ms)
+                self._set_pace(other)
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
     def leave(self, attempt: Attempt) -> None:
-        """Take an attempt off its GPUs; those whom it leaves behind tell their progress and go on faster."""
+        """Take an attempt off its GPUs; the remaining ones report their progress and go on faster."""
         simulation = self._simulation
-        neighbours = simulation.occupancy.neighbours(attempt)
+        co_located = simulation.occupancy.neighbours(attempt)
         simulation.occupancy.pause(attempt, simulation.now_ms)
         simulation.occupancy.remove(attempt)
         attempt.turn += 1
@@ -222,8 +222,8 @@ class Machines:
         simulation.gpu_ms_by_jobs += held_ms * len(attempt.gpu_ids)
         if simulation.settings.keeps_history:
             self._keep_spans(attempt)
-        self._tell_progress_of(neighbours)
-        self._disturb(neighbours)
+        self._tell_progress_of(co_located)
+        self._disturb(co_located)
 
     def _keep_spans(self, attempt: Attempt) -> None:
         if len(self.spans) + len(attempt.gpu_ids) > SPANS_MAX:
@@ -264,7 +264,7 @@ class Machines:
             return
         attempt.is_stopping = True
         delay_ms = simulation.settings.charges.checkpoint_ms if attempt.is_training and order.checkpoint else 0
-        neighbours = simulation.occupancy.neighbours(attempt)
+        co_located = simulation.occupancy.neighbours(attempt)
         simulation.occupancy.pause(attempt, simulation.now_ms)
         if order.checkpoint:
             attempt.checkpoint_left_ms = attempt.work_left_ms
@@ -272,8 +272,8 @@ class Machines:
         simulation.event_queue.add(
             simulation.now_ms + delay_ms, EventPriority.END, self._release, (attempt, attempt.turn)
         )
-        self._tell_progress_of(neighbours)
-        self._disturb(neighbours)
+        self._tell_progress_of(co_located)
+        self._disturb(co_located)
 
     def _release(self, subject: tuple[Attempt, int]) -> None:
         attempt, turn = subject
@@ -283,7 +283,7 @@ class Machines:
             self._simulation.note_requeue(attempt.job_id)
 
     def tell_stopped(self, attempt: Attempt, *, exit_class: str) -> None:
-        """Say that an attempt has ended with its newest checkpoint."""
+        """Report that an attempt has ended with its newest checkpoint."""
         self._simulation.tell(
             events.JobStopped(
                 at_ms=self._simulation.now_ms,

@@ -1,4 +1,4 @@
-"""Machines that die and come back, drawn from the run's seed: what runs there is lost since its newest checkpoint."""
+"""Machines that fail and come back, drawn from the run's seed: what runs there is lost since its newest checkpoint."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Outages:
             simulation.event_queue.add(simulation.now_ms + delay_ms, EventPriority.FAILURE, self._fail, node)
 
     def _fail(self, node: Node) -> None:
-        """A machine dies; gangs with a part there end everywhere."""
+        """A machine fails; gangs with a part there end everywhere."""
         simulation = self._simulation
         gpu_ids = {gpu.gpu_id for gpu in node.gpus}
         lost: dict[str, Attempt] = {}

@@ -1,4 +1,4 @@
-"""What a run is told and what it leaves: settings, results per job, the sums of the whole."""
+"""Input and results of a run: settings, results per job, the sums of the whole."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OverheadCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFailures:
-    """Machines that die, drawn from a seed.
+    """Machines that fail, drawn from a seed.
 
     Attributes:
         mean_up_ms: Mean time between repair and failure of one node; 0 = they never fail.
@@ -45,11 +45,11 @@ class RunSettings:
         parameters: Its parameters.
         seed: Of everything that is drawn.
         charges: What changes cost.
-        failures: Machines that die.
+        failures: Machines that fail.
         report_interval_ms: Between two progress reports of a job; 0 = two after every change, which lets the engine
             know its speed from then on.
         nodes_per_job_max: Nodes that one job may span; 0 = no limit.
-        keeps_history: Keep what pictures need: the sums over time and who held which GPU when.
+        keeps_history: Keep what pictures need: the sums over time and which job held which GPU when.
     """
 
     policy: str
@@ -115,7 +115,7 @@ class AttemptInterval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageInterval:
-    """Means over one stretch of time, for a picture."""
+    """Means over one interval of time, for a picture."""
 
     from_ms: int
     until_ms: int
@@ -137,7 +137,7 @@ class RunResult:
         gpu_ms_utilized: GPU time times true utilization.
         held_reasons: Jobs by the code of the hold that they met on entering the queue.
         rejected_decisions: Decisions that the plan check dropped.
-        events: Facts that the engine was told.
+        events: Number of events handed to the engine.
         usage_intervals: Only with history.
         spans: Only with history; bounded.
         spans_dropped: Beyond the bound.

@@ -40,12 +40,12 @@ class Simulation:
     """Runs one trace under one policy.
 
     Args:
-        trace: Who wants what when, and what is true of it.
+        trace: The jobs with their arrival times, and their ground truth.
         cluster: The machines.
         predictor: Answers the engine's questions.
         settings: Policy, seed, costs of changes, failures.
-        observe: Told every fact with the commands that followed.
-        advance: Told the number of ended jobs, now and then, for a progress bar.
+        observe: Called with every event and the commands that followed.
+        advance: Called with the number of ended jobs, now and then, for a progress bar.
         make: Builds the policy, where it is none of the scheduler's own.
 
     Attributes:
@@ -118,7 +118,7 @@ class Simulation:
         return self._result()
 
     def _is_stuck(self) -> bool:
-        """Nothing runs, nobody comes, and what remains can change nothing."""
+        """Nothing runs, no job arrives, and what remains can change nothing."""
         event_queue = self._simulation.event_queue
         if (
             self._simulation.occupancy.attempts

@@ -18,7 +18,7 @@ from scheduler_service.core.records import ENDED_PHASES
 
 @dataclass(slots=True, kw_only=True)
 class SimulationState:
-    """One run's state beside the engine's own.
+    """One run's state next to the engine's own.
 
     Attributes:
         tell: Hands a fact to the engine and carries out what follows.

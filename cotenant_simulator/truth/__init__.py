@@ -1,1 +1,1 @@
-"""What is true of jobs and machines, and what is predicted of it: two separate inputs."""
+"""Ground truth of jobs and machines, and its predictions: two separate inputs."""

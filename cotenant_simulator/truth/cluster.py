@@ -93,7 +93,7 @@ def _nodes(table: Mapping[str, Any], *, first: int) -> list[Node]:
     if count * gpus > GPUS_MAX:
         raise ClusterError(f"{count} x {gpus} GPUs are more than {GPUS_MAX}; simulate a smaller cluster")
     memory_bytes = int(_positive(table, "gpu_memory_gib", GPU_MEMORY_BYTES / GIB) * GIB)
-    # Left out or 0 = as much as anybody asks for.
+    # Left out or 0 = as much as any job asks for.
     cpu_cores = _positive(table, "cpu_cores", 0.0) if table.get("cpu_cores") else 0.0
     host_memory_bytes = int(_positive(table, "host_memory_gib", 0.0) * GIB) if table.get("host_memory_gib") else 0
     return [

@@ -1,4 +1,4 @@
-"""What is true of jobs: step times, memory, utilization, and how much they slow each other down."""
+"""Ground truth of jobs: step times, memory, utilization, and how much they slow each other down."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Protocol
 from scheduler_service.core.ratio_sums import rounded_sum
 
 EVERY_DEVICE = ""
-"""Stands for a device type of its own in tables that do not tell device types apart."""
+"""Stands for a device type of its own in tables that do not distinguish device types."""
 
 DOES_NOT_FIT = 1_000.0
-"""Slowdown ratio of pairs that were seen to run out of memory beside each other."""
+"""Slowdown ratio of pairs that were seen to run out of memory when co-located."""
 
 OWN_KEY_MARK = "#"
 """Separates the kind from the job in a key that a single job has for itself."""
@@ -22,7 +22,7 @@ class ServerSteps(Protocol):
     """Step times of a training with parameter servers; a frozen value (`benchmarks.papers` has the Optimus paper's)."""
 
     def paired_step_ms(self, workers_by_node: Sequence[int]) -> float:
-        """Return the time of one step in ms with so many workers on each node and one server beside every worker."""
+        """Return the time of one step in ms with so many workers on each node and one server next to every worker."""
 
 
 class ColocationLaw(Protocol):
@@ -40,8 +40,8 @@ class Kind:
         step_ms_by_gpus: Time of one optimizer step alone, the whole batch at once, by number of GPUs; on as few nodes
             as possible.
         spread_step_ms_by_gpus: The same on more nodes than needed; absent = no difference.
-        servers: Its parameter servers, one beside every worker; then steps take what the workers' nodes make of them,
-            and the two tables say only what is predicted. None = it has none.
+        servers: Its parameter servers, one next to every worker; then steps take what the workers' nodes make of them,
+            and the two tables hold only what is predicted. None = it has none.
         batch: Samples per optimizer step over all GPUs.
         fixed_step_ratio: Share of a step's time that every further pass of gradient accumulation costs again (alpha of
             the SJF-BSBF paper's Eq. 3 over the whole step), 0 to 1.
@@ -109,7 +109,7 @@ class GroundTruth:
     straggling: Mapping[str, float] = field(default_factory=dict)
 
     def kind(self, key: str, device: str) -> Kind | None:
-        """Return what is true of a key on a device type, or None where it cannot run there."""
+        """Return the ground truth of a key on a device type, or None where it cannot run there."""
         name = kind_name(key)
         return self.kinds.get((name, device)) or self.kinds.get((name, EVERY_DEVICE))
 
@@ -118,7 +118,7 @@ class GroundTruth:
         return self.speeds.get(device, 1.0)
 
     def measured_slowdown_ratio(self, victim_key: str, other_key: str, device: str) -> float | None:
-        """Return how much the other key slows the victim down, or None where nobody measured it."""
+        """Return how much the other key slows the victim down, or None where it is unmeasured."""
         victim, other = kind_name(victim_key), kind_name(other_key)
         found = self.slowdowns.get((victim, other, device))
         return self.slowdowns.get((victim, other, EVERY_DEVICE)) if found is None else found
@@ -129,7 +129,7 @@ class GroundTruth:
         return self.slowdown_ratio if measured is None else measured
 
     def colocated_slowdown_ratio(self, victim_key: str, other_keys: Sequence[str], device: str) -> float:
-        """Return how much all others on its GPU slow the victim down together; nobody speeds it up."""
+        """Return how much all others on its GPU slow the victim down together; no job speeds it up."""
         if self.multiway_law is not None and len(other_keys) > 1:
             kinds = (self.kind(key, device) for key in (victim_key, *other_keys))
             return self.multiway_law.slowdown_ratio(

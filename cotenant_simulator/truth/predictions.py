@@ -1,4 +1,4 @@
-"""What a run's predictor answers: the truth, or the truth with errors drawn from a seed.
+"""What a run's predictor answers: the ground truth, or it with errors drawn from a seed.
 
 Errors belong to a job, never to a moment: every policy of a comparison meets the same ones, whatever it asks and when.
 """
@@ -36,14 +36,14 @@ class Predictor(Protocol):
 
 
 class Errors(Protocol):
-    """Factors between truth and prediction."""
+    """Factors between ground truth and prediction."""
 
     @property
     def memory_bound_ratio(self) -> float:
         """What a memory prediction is multiplied with to be exceeded by 1 % of the jobs at most."""
 
     def factor(self, quantity: str) -> float:
-        """Return what the truth is multiplied with; the same for the same quantity."""
+        """Return the factor of the ground truth; the same for the same quantity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +106,10 @@ class TwoPointErrors:
 
 
 class TruthPredictor:
-    """Predicts from the truth, with errors.
+    """Predicts from the ground truth, with errors.
 
     Args:
-        truth: What is true.
+        truth: The ground truth.
         errors: How predictions differ from it.
     """
 

@@ -1,4 +1,4 @@
-"""A trace: who wants what when, and what is true of it. Every reader ends here."""
+"""A trace: jobs with their arrival times, and their ground truth. Every reader ends here."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from scheduler_service.core.records import JobRequest, Node
 
 GIB = 2**30
 GPU_MEMORY_BYTES = 16 * GIB
-"""Memory of a GPU where neither trace nor cluster says anything."""
+"""Memory of a GPU where neither trace nor cluster states it."""
 JOB_MEMORY_BYTES = 6 * GIB
-"""Memory of a job where its trace says nothing: two fit on a GPU of unknown size, three do not."""
+"""Memory of a job where its trace states none: two fit on a GPU of unknown size, three do not."""
 REFERENCE_DEVICE = "gpu"
 """Device type of clusters that name none."""
 
@@ -24,9 +24,9 @@ class TraceJob:
 
     Attributes:
         submitted_at_ms: From the start of the trace.
-        request: What its owner asks for; `key` names what is true of it.
+        request: What its owner asks for; `key` names its ground truth.
         graph_sha256: The job's own ONNX graph, where the trace has one.
-        settings: How its steps are configured, where the trace says it.
+        settings: How its steps are configured, where the trace contains it.
     """
 
     submitted_at_ms: int
@@ -37,12 +37,12 @@ class TraceJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """A workload with its truth.
+    """A workload with its ground truth.
 
     Attributes:
         format: Name of the format it was read from.
         jobs: By submission; equal instants in the order of the file.
-        truth: What is true of them.
+        truth: Ground truth of the jobs.
         device: Device type that clusters without one get.
         nodes: The machines that the trace itself names; empty = it names none.
         skipped: Rows that are no jobs on GPUs, by reason.

@@ -44,7 +44,7 @@ class Cnn(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two 3 x 3 convolutions with BatchNorm beside a shortcut."""
+    """Two 3 x 3 convolutions with BatchNorm and a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

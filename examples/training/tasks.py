@@ -32,7 +32,7 @@ class Task:
         build: Makes the network with torch's current random state.
         generate: Makes the data from a seeded generator.
         loss: Mean loss over the samples of (output, targets).
-        batch_size: Samples per optimizer step unless the user says otherwise.
+        batch_size: Samples per optimizer step by default.
         optimizer: sgd, momentum, adam or adamw.
         learning_rate: Step size of that optimizer.
     """

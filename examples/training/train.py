@@ -96,7 +96,7 @@ def _place(tensor: Tensor, device: str, dtype: torch.dtype) -> Tensor:
 
 
 def save_checkpoint(training: Training, default_folder: str) -> None:
-    """Write a checkpoint, outside a cluster to `default_folder`, and tell the cluster about it."""
+    """Write a checkpoint, outside a cluster to `default_folder`, and report it to the cluster."""
     folder = job.checkpoint_directory(default_folder)
     written = checkpoint.save(folder, training.network, training.optimizer, training.step)
     job.checkpointed(written, training.step)
@@ -105,9 +105,9 @@ def save_checkpoint(training: Training, default_folder: str) -> None:
 
 
 def run(training: Training, options: argparse.Namespace) -> None:
-    """Train until `--steps` steps are done or somebody asks to stop."""
+    """Train until `--steps` steps are done or a stop is requested."""
     batch_size = job.global_batch(options.batch_size or training.task.batch_size)
-    digits = 17 if options.dtype == "float64" else 9  # as many as tell every two numbers of the type apart
+    digits = 17 if options.dtype == "float64" else 9  # as many as distinguish every two numbers of the type
     while training.step < options.steps:
         if options.data_wait_ms > 0:
             time.sleep(options.data_wait_ms / 1_000)

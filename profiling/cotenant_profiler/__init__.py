@@ -1,1 +1,1 @@
-"""Measures jobs alone and side by side; owns the zoo of architectures."""
+"""Measures jobs alone and co-located; owns the zoo of architectures."""

@@ -41,7 +41,7 @@ class Measurement:
     Attributes:
         figures: One mapping per job.
         references_ms: Mean step times of the references, (before, after) each.
-        foreign_ratio: Share of the device that others took, over all stretches.
+        foreign_ratio: Share of the device that other processes took, over all measurement windows.
         elsewhere_ratio: How busy the other cores were.
         flags: Reasons for doubt.
     """
@@ -73,7 +73,7 @@ class Bench:
     def measure(self, loads: Sequence[Load], references: Sequence[Load], method: Method) -> Measurement:
         """Run jobs together, or one alone, between two measurements of the references alone.
 
-        The speed of a machine changes within minutes, by half where its owner runs others beside us. What counts is
+        The speed of a machine changes within minutes, by half where other tenants run on it. What counts is
         therefore the ratio to references measured seconds before and after, in the same processes.
 
         Args:
@@ -82,7 +82,7 @@ class Bench:
             method: How to measure.
 
         Raises:
-            WorkerError: A worker died, was silent or could not carry out the job.
+            WorkerError: A worker ended, was silent or could not carry out the job.
         """
         workers = self._at_least(len(loads))
         steady = [self._prepare(worker, load, method) for worker, load in zip(workers, loads, strict=True)]
@@ -92,10 +92,10 @@ class Bench:
         main = self._together(workers, loads, (warm_in_ms, method.window_ms, tail_ms))
         after = [self._alone(worker, load, method) for worker, load in zip(workers, references, strict=True)]
         windows = [*before, main, *after]
-        # What a device says of itself is about all jobs on it: it describes a job only while the job is alone.
-        told = main.window.figures() if len(loads) == 1 else {}
+        # What a device reports is about all jobs on it: it describes a job only while the job is alone.
+        reported = main.window.figures() if len(loads) == 1 else {}
         return Measurement(
-            figures=tuple({**figures, **told} for figures in main.figures),
+            figures=tuple({**figures, **reported} for figures in main.figures),
             references_ms=tuple((_step_ms(old), _step_ms(new)) for old, new in zip(before, after, strict=True)),
             foreign_ratio=_over_time(
                 [measurement_window.window.foreign_ratio for measurement_window in windows], windows
@@ -181,7 +181,7 @@ class Bench:
         return _MeasurementWindow(figures, window_ms, window)
 
     def _watch(self, begin_ns: int, window_ms: int) -> DeviceWindow:
-        """Sleep through the window and return what the device says about it."""
+        """Sleep through the window and return what the device reports about it."""
         pids = [worker.pid for worker in self._workers]
         system_clock.sleep_until_ns(begin_ns)
         end: EndOfWatch = self._device.watch(pids)
@@ -194,7 +194,7 @@ def _step_ms(measurement_window: _MeasurementWindow) -> float:
 
 
 def _over_time(ratios: Sequence[float], windows: Sequence[_MeasurementWindow]) -> float:
-    """Mean of a ratio over stretches of different length."""
+    """Mean of a ratio over windows of different length."""
     weighted = sum(
         ratio * measurement_window.window_ms for ratio, measurement_window in zip(ratios, windows, strict=True)
     )

@@ -39,7 +39,7 @@ class Method:
         warm_up_ms_max: When a job is measured although its step times are not steady.
         warm_in_ms: Time for which the jobs of a group run together before the window.
         window_ms: Length of the measurement.
-        reference_ms: Length of the reference stretches right before and after it: of each job alone, or of the anchor
+        reference_ms: Length of the reference windows right before and after it: of each job alone, or of the anchor
             job when the run itself is of a job alone.
         tail_ms: Time for which the jobs of a group go on after the window, so that none sees another one's end.
         memory_steps: Steps before the peak of memory is read.
@@ -87,7 +87,7 @@ class Campaign:
         groups: Further groups of jobs measured together.
         triples: How many groups of three core jobs the seed chooses.
         traces: Whether the memory of every core job is sampled over time.
-        share_mode: How jobs beside each other share the device: time_slicing, or mps where a probe proves it.
+        share_mode: How co-located jobs share the device: time_slicing, or mps where a probe proves it.
     """
 
     name: str

@@ -85,7 +85,7 @@ def open_device(name: str) -> MeasuredDevice:
 
 @contextlib.contextmanager
 def shared_device(campaign: Campaign) -> Iterator[MeasuredDevice]:
-    """Open the device of a campaign, shared as the campaign says.
+    """Open the device of a campaign, shared as the campaign states.
 
     Raises:
         InvalidCampaignError: The device is unknown or cannot be shared so.
@@ -199,7 +199,7 @@ class CampaignDriver:
 
 
 def _is_needed_by_others(run: Run) -> bool:
-    """First measurements alone say how long jobs with a wait have to wait, so they are repeated at once."""
+    """First measurements alone determine how long jobs with a wait have to wait, so they are repeated at once."""
     return run.kind is Kind.SOLO and run.repeat == 0 and run.jobs[0].input_wait_ratio == 0
 
 

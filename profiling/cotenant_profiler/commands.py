@@ -35,7 +35,7 @@ FolderPath = click.Path(path_type=Path, file_okay=False)
 
 @click.group(context_settings=HELP)
 def main() -> None:
-    """Measure training jobs alone and side by side."""
+    """Measure training jobs alone and co-located."""
 
 
 @main.command()
@@ -79,7 +79,7 @@ def run(campaign: Path, out: Path, deadline_s: int | None, raise_weight: bool) -
     "--mps", "with_mps", is_flag=True, help="Prove by small kernels whether the multi-process service shares."
 )
 def probe(device: str, with_mps: bool) -> None:
-    """Say what can be measured on DEVICE (cpu-standin, nvidia:0, nvidia:GPU-<uuid>), as JSON."""
+    """Print what can be measured on DEVICE (cpu-standin, nvidia:0, nvidia:GPU-<uuid>), as JSON."""
     with open_device(device) as opened:
         facts = describe_device(opened)
         if with_mps:
@@ -91,7 +91,7 @@ def probe(device: str, with_mps: bool) -> None:
 @main.command()
 @click.argument("folder", type=FolderPath)
 def status(folder: Path) -> None:
-    """Show what the results in FOLDER say and how far they can be believed."""
+    """Show the results in FOLDER and how reliable they are."""
     _show(summarize(read_journal(folder).records))
 
 
@@ -177,7 +177,7 @@ def _show(summary: Summary) -> None:
     click.echo(
         f"accepted {summary.accepted} of {summary.attempts} attempts ({_percent(summary.accepted_ratio)}), "
         f"{summary.failed} failed\n"
-        f"{summary.victims} rows of jobs beside others, mean slowdown {_number(summary.slowdown_mean)}\n"
+        f"{summary.victims} rows of co-located jobs, mean slowdown {_number(summary.slowdown_mean)}\n"
         f"noise floor: standard deviation of a repeated slowdown {_number(summary.repeat_deviation_median)} (median), "
         f"{_number(summary.repeat_deviation_max)} (largest)\n"
         f"correlation of summed utilization and slowdown {_number(summary.load_correlation)}\n"

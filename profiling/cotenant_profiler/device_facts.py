@@ -15,7 +15,7 @@ from cotenant_profiler.nvidia_device import NvidiaDevice
 def describe_device(device: MeasuredDevice) -> dict[str, object]:
     """Return facts about a device and its machine as plain data.
 
-    `activity_counters` tells whether SM, tensor and memory activity will be measured (GPM, from Hopper on);
+    `activity_counters` states whether SM, tensor and memory activity will be measured (GPM, from Hopper on);
     `mps_control` is the path of the program that would start MPS, empty where there is none.
     """
     is_gpu = isinstance(device, NvidiaDevice)

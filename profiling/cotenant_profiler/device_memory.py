@@ -14,7 +14,7 @@ from cotenant_profiler.resident_memory import peak_above, resident_bytes
 
 @dataclass(slots=True)
 class DeviceMemory:
-    """Memory of a stretch of work, known once it has ended.
+    """Memory of a measurement window, known once it has ended.
 
     Attributes:
         peak_bytes: Most that was allocated at once.

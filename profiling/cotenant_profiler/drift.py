@@ -1,4 +1,4 @@
-"""Whether the machine stayed the same: the anchor job, measured beside every run of a job alone."""
+"""Whether the machine stayed the same: the anchor job, measured next to every run of a job alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from cotenant_profiler.journal import Record
 from cotenant_profiler.plan import Kind
 
-# With fewer anchors a median says little.
+# With fewer anchors a median is unreliable.
 ANCHORS_MIN = 5
 
 

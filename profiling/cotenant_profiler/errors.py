@@ -5,7 +5,7 @@ ProfilerError
 ├── UnknownArchitectureError  the caller's: no such architecture in the zoo
 ├── JournalError              the caller's: the results folder belongs to another campaign or is damaged
 ├── GraphExportError          the framework's: the exporter failed for this network
-└── WorkerError               ours or the machine's: a measuring process died, was silent or refused a command
+└── WorkerError               ours or the machine's: a measuring process ended, was silent or refused a command
     └── OutOfMemoryError      the job's: it does not fit on the device
 """
 
@@ -30,7 +30,7 @@ class UnknownArchitectureError(ProfilerError):
 
 
 class JournalError(ProfilerError):
-    """The results folder cannot be continued; the message says why and what to do."""
+    """The results folder cannot be continued; the message names cause and remedy."""
 
 
 class GraphExportError(ProfilerError):
@@ -38,7 +38,7 @@ class GraphExportError(ProfilerError):
 
 
 class WorkerError(ProfilerError):
-    """A measuring process died, stayed silent or refused a command."""
+    """A measuring process ended, stayed silent or refused a command."""
 
 
 class OutOfMemoryError(WorkerError):

@@ -1,9 +1,9 @@
-"""Which group of jobs to measure next: the one that tells most about all pairs, given those measured before.
+"""Which group of jobs to measure next: the most informative one about all pairs, given those measured before.
 
-The slowdown of a victim is thought of as the sum of its own sensitivity and of the effect of each neighbour, both
+The slowdown of a victim is thought of as the sum of its own sensitivity and of the effect of each co-located job, both
 unknown, with a normal prior. A measurement then narrows the joint distribution by a known amount, whatever its result,
-and the next group is the one with the largest information gain. An unfinished campaign so has told as much as it could
-(D-optimal design of a Bayesian linear model).
+and the next group is the one with the largest information gain. So an unfinished campaign has measured as much as it
+could (D-optimal design of a Bayesian linear model).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 Item = TypeVar("Item")
 
 NOISE_VARIANCE_RATIO = 0.25
-"""Variance of a measurement and of what the additive table cannot say, over the prior's variance of one effect."""
+"""Variance of a measurement and of what the additive table cannot express, over the prior's variance of one effect."""
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -45,13 +45,13 @@ def order_by_information(groups: Sequence[Sequence[Item]]) -> list[int]:
 
 
 def _rows(group: Sequence[Item], names: Sequence[Item]) -> FloatArray:
-    """One row per victim: its sensitivity and the effects of its neighbours, shape (jobs, 2 x names)."""
+    """One row per victim: its sensitivity and the effects of its co-located jobs, shape (jobs, 2 x names)."""
     rows = np.zeros((len(group), 2 * len(names)))
     for victim, job in enumerate(group):
         rows[victim, names.index(job)] = 1.0
-        for other, neighbour in enumerate(group):
+        for other, co_located in enumerate(group):
             if other != victim:
-                rows[victim, len(names) + names.index(neighbour)] += 1.0
+                rows[victim, len(names) + names.index(co_located)] += 1.0
     return rows
 
 

@@ -23,7 +23,7 @@ class WorkerPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceWindow:
-    """What the device says about one stretch of time; None = it does not tell.
+    """What the device reports about one measurement window; None = not reported.
 
     Attributes:
         foreign_ratio: Share of the device that others took, 0 to 1.
@@ -48,8 +48,8 @@ class DeviceWindow:
     flags: tuple[str, ...] = ()
 
     def figures(self) -> dict[str, float]:
-        """Return what was told about load, by name."""
-        told = {
+        """Return what was reported about load, by name."""
+        reported = {
             "utilization_ratio": self.utilization_ratio,
             "sm_activity_ratio": self.sm_activity_ratio,
             "dram_activity_ratio": self.dram_activity_ratio,
@@ -57,11 +57,11 @@ class DeviceWindow:
             "power_watts": self.power_watts,
             "clock_mhz": self.clock_mhz,
         }
-        return {name: value for name, value in told.items() if value is not None}
+        return {name: value for name, value in reported.items() if value is not None}
 
 
 EndOfWatch = Callable[[], DeviceWindow]
-"""Ends a stretch and tells what was seen in it."""
+"""Ends a measurement window and returns what was seen in it."""
 
 
 class MeasuredDevice(Protocol):
@@ -78,11 +78,11 @@ class MeasuredDevice(Protocol):
         ...
 
     def watch(self, pids: Sequence[int]) -> EndOfWatch:
-        """Begin a stretch in which the processes `pids` are ours."""
+        """Begin a measurement window in which the processes `pids` are ours."""
         ...
 
     def memory_bytes(self, pid: int) -> int | None:
-        """Return what the driver says that a process holds; None where it does not tell."""
+        """Return the memory of a process as the driver reports it; None where it does not."""
         ...
 
     def __enter__(self) -> Self: ...

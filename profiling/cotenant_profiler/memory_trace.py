@@ -66,7 +66,7 @@ def sample_memory(
 
 
 class _Sampler(threading.Thread):
-    """Reads memory at given instants, beside the thread that trains."""
+    """Reads memory at given instants, in parallel with the training thread."""
 
     def __init__(self, offsets_ms: Sequence[float], read: Callable[[], tuple[int, int]]) -> None:
         super().__init__(daemon=True)

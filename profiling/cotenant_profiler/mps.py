@@ -1,6 +1,6 @@
 """NVIDIA's multi-process service (MPS): a daemon of our own, in a folder of our own, for as long as it is needed.
 
-A client that finds no daemon silently runs without one, so that nothing here says that sharing works: mps_probe proves
+A client that finds no daemon silently runs without one, so that nothing here shows that sharing works: mps_probe proves
 it. Compute mode, clocks and limits of the card stay as they are.
 """
 

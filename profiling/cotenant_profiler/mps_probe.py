@@ -66,7 +66,7 @@ def prove_mps(gpu: ProbedGpu, daemon: MpsDaemon) -> MpsProof:
     """Measure whether the open `daemon` shares `gpu`.
 
     Raises:
-        WorkerError: A process died or was silent, e.g. because it could not reach the service.
+        WorkerError: A process ended or was silent, e.g. because it could not reach the service.
     """
     alone = max(1, gpu.count_kernels(1, {}))
     limit = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={LIMIT_BYTES >> 20}M"}

@@ -54,7 +54,7 @@ class NvidiaDevice:
 
     @property
     def place(self) -> WorkerPlace:
-        """See `MeasuredDevice.place`; by UUID, because indices depend on who enumerates."""
+        """See `MeasuredDevice.place`; by UUID, because indices depend on the enumerating library."""
         shared = {} if self._daemon is None else self._daemon.environment
         return WorkerPlace(arguments=("--cuda",), environment={"CUDA_VISIBLE_DEVICES": self._uuid, **shared})
 
@@ -111,7 +111,7 @@ class NvidiaDevice:
         return list(_ask(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle)) or [])
 
     def _foreign_ratio(self, pids: Sequence[int]) -> float:
-        """1 when somebody else has a context on the GPU: what it did there is not known well enough to subtract."""
+        """1 when a foreign process has a context on the GPU: what it did there is not known well enough to subtract."""
         servers = frozenset() if self._daemon is None else self._daemon.server_pids()
         present = {int(item.pid) for item in self._processes()} - servers
         hidden = present and not present & set(pids)
@@ -138,11 +138,11 @@ class NvidiaDevice:
         query.numMetrics = len(wanted)
         for index, metric in enumerate(wanted):
             query.metrics[index].metricId = metric
-        told = _ask(lambda: pynvml.nvmlGpmMetricsGet(query)) is not None
+        is_reported = _ask(lambda: pynvml.nvmlGpmMetricsGet(query)) is not None
         values = {
             metric: min(1.0, float(query.metrics[index].value) / 100)
             for index, metric in enumerate(wanted)
-            if told and query.metrics[index].nvmlReturn == pynvml.NVML_SUCCESS
+            if is_reported and query.metrics[index].nvmlReturn == pynvml.NVML_SUCCESS
         }
         for sample in (first, second):
             with contextlib.suppress(pynvml.NVMLError):

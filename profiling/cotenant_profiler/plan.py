@@ -73,8 +73,8 @@ def build_plan(campaign: Campaign) -> list[Run]:
     """Return all runs of the campaign in the order in which they are to be carried out.
 
     Each core job alone comes first, once, because waits depend on it; then everything else about the core jobs, then
-    the rest, or the other way round if the campaign says so. Groups come in the order of their information gain, so
-    that a campaign that ends early has told most; in blocks the order is shuffled, so that a drift of the machine looks
+    the rest, or the other way round if the campaign sets that. Groups come in the order of their information gain, so
+    that an early end leaves the most informative ones; in blocks the order is shuffled, so that machine drift looks
     like noise and not like an effect.
     """
     order = random.Random(campaign.seed)
@@ -113,7 +113,7 @@ def _in_blocks(groups: Sequence[Run], others: Sequence[Run], order: random.Rando
 
 
 def _with_bases(jobs: Iterable[JobSpec]) -> list[JobSpec]:
-    """The jobs, each with a wait preceded by the same job without it, which tells how long to wait."""
+    """The jobs, each with a wait preceded by the same job without it, which determines how long to wait."""
     ordered: dict[JobSpec, None] = {}
     for job in jobs:
         ordered[job.without_wait] = None

@@ -69,14 +69,14 @@ def _device_part(figures: DeviceFigures) -> str:
 
 
 def facts(figures: DeviceFigures) -> list[tuple[str, str]]:
-    """Return what the page says in words: name and value."""
+    """Return the facts of the page in words: name and value."""
     curve = figures.curve
     runs = figures.accepted + figures.rejected
     deviations = figures.repeat_deviation
     return [
         ("runs accepted", f"{figures.accepted} of {runs}" + (f" ({figures.accepted / runs:.0%})" if runs else "")),
         ("jobs alone", str(len(figures.utilization_ratio))),
-        ("rows of jobs beside others", str(len(figures.slowdown_ratio))),
+        ("rows of co-located jobs", str(len(figures.slowdown_ratio))),
         ("mean slowdown", _number(float(figures.slowdown_ratio.mean()) if len(figures.slowdown_ratio) else None)),
         (
             "noise floor (median deviation of repeats)",

@@ -17,7 +17,7 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceFigures:
-    """What the rows of one device and campaign say.
+    """The figures from the rows of one device and campaign.
 
     Attributes:
         device: Device type.
@@ -100,7 +100,7 @@ def _is_usable(row: PairRow, utilization: Mapping[str, float]) -> bool:
 def _repeat_deviations(rows: Sequence[PairRow]) -> list[float]:
     repeated: dict[tuple[str, tuple[str, ...]], list[float]] = {}
     for row in rows:
-        # Rows of a job beside a copy of itself come from one run: they are not repetitions.
+        # Rows of a job co-located with a copy of itself come from one run: they are not repetitions.
         if row.slowdown_ratio is not None and row.victim_job_key not in row.other_job_keys:
             repeated.setdefault((row.victim_job_key, row.other_job_keys), []).append(row.slowdown_ratio)
     return [statistics.stdev(values) for values in repeated.values() if len(values) > 1]

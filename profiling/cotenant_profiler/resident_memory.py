@@ -16,7 +16,7 @@ _RESET_PEAK = "5"
 
 @dataclass(slots=True)
 class PeakMemory:
-    """Resident memory of a stretch of work.
+    """Resident memory of a measurement window.
 
     Attributes:
         baseline_bytes: Held before it: interpreter and libraries.

@@ -1,4 +1,4 @@
-"""The figures that tell whether a campaign can be believed."""
+"""The figures that show whether a campaign is reliable."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _repeat_deviations(victims: Sequence[_Victim]) -> list[float]:
     """Standard deviation of the slowdown of every victim that was measured more than once in the same group."""
     repeated: dict[tuple[JobSpec, tuple[JobSpec, ...]], list[float]] = {}
     for victim in victims:
-        # Beside copies of itself a job has several rows per run; they are not repetitions of one another's run.
+        # Co-located with copies of itself a job has several rows per run; they are not repetitions of a run.
         if len(set(victim.group)) == len(victim.group):
             repeated.setdefault((victim.job, victim.group), []).append(victim.slowdown_ratio)
     return [statistics.stdev(values) for values in repeated.values() if len(values) > 1]

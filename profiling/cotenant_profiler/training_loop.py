@@ -12,7 +12,7 @@ SEED = 1
 
 
 class TrainingLoop:
-    """Trains one job on one batch that never changes: the work is real, the learning is beside the point."""
+    """Trains one job on one batch that never changes: the work is real, the learning does not matter."""
 
     def __init__(self, spec: JobSpec, device: str = "cpu") -> None:
         architecture = zoo.find(spec.architecture)

@@ -63,7 +63,7 @@ class WorkerClient:
 
         Raises:
             OutOfMemoryError: The job does not fit on the device.
-            WorkerError: The worker refused the command, died, or was silent for `timeout_ms`.
+            WorkerError: The worker refused the command, ended, or was silent for `timeout_ms`.
         """
         answer: dict[str, Any] = json.loads(self._read_line(timeout_ms))
         if answer.get("out_of_memory"):
@@ -95,7 +95,7 @@ class WorkerClient:
         assert self._process.stdout is not None
         received = os.read(self._process.stdout.fileno(), 4096)
         if not received:
-            raise WorkerError(f"worker {self.pid} died (exit code {self._process.wait(timeout=5)})")
+            raise WorkerError(f"worker {self.pid} ended (exit code {self._process.wait(timeout=5)})")
         self._received += received
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The stream to a node agent: what it says becomes events, what the engine orders becomes messages."""
+"""The stream to a node agent: what it reports becomes events, what the engine orders becomes messages."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from scheduler_service.core.events import (
 )
 from scheduler_service.core.records import FOREIGN_LOAD, Gpu, Node
 
-# Exit classes that mean "ended because it was told to".
+# Exit classes that mean "ended because it was asked to".
 _STOPPED_CLASSES = frozenset({"checkpointed", "stopped"})
 _DETAIL_CHARACTERS_MAX = 4_000
-# Of a window: what an agent says beyond these is not stored.
+# Of a window: what an agent reports beyond these is not stored.
 _KNOWN_FLAGS = frozenset({FOREIGN_LOAD})
-# How long a stop may take when the job says nothing about its checkpoints.
+# How long a stop may take when the job states nothing about its checkpoints.
 DEFAULT_STOP_GRACE_MS = 30_000
 
 
 def node_joined(hello: node_agent_pb2.Hello) -> NodeJoined:
-    """Read the first message of a stream; attempts that have ended are told by `ended_attempts`."""
+    """Read the first message of a stream; attempts that have ended are returned by `ended_attempts`."""
     node = Node(
         node_id=hello.node_id,
         rack_id=hello.rack_id,
@@ -63,7 +63,7 @@ def _gpu(gpu: node_agent_pb2.AgentGpu) -> Gpu:
 
 
 def ended_attempts(hello: node_agent_pb2.Hello) -> Iterator[node_agent_pb2.AttemptExited]:
-    """Yield the ends that the agent still keeps because nobody confirmed them."""
+    """Yield the ends that the agent still keeps because they are unconfirmed."""
     for status in hello.attempts:
         if status.state == node_agent_pb2.ATTEMPT_STATE_ENDED:
             exited = node_agent_pb2.AttemptExited()
@@ -122,7 +122,7 @@ def command_refused(refused: node_agent_pb2.CommandRefused, *, is_final: bool = 
     """Read a refusal; an attempt that the node does not know has been lost with its traces.
 
     Args:
-        refused: What the node said.
+        refused: The node's message.
         is_final: Asking again would not help, here or on another node.
     """
     key = refused.key
@@ -147,7 +147,7 @@ def command_refused(refused: node_agent_pb2.CommandRefused, *, is_final: bool = 
 
 
 def progress(observation: node_agent_pb2.AttemptObservation) -> JobProgressed:
-    """Read what a heartbeat says about one attempt."""
+    """Read what a heartbeat reports about one attempt."""
     key = observation.key
     return JobProgressed(
         at_ms=0,
@@ -167,7 +167,7 @@ def progress(observation: node_agent_pb2.AttemptObservation) -> JobProgressed:
 
 
 def health_changed(observation: node_agent_pb2.GpuObservation) -> GpuHealthChanged:
-    """Read what a heartbeat says about the health of a GPU."""
+    """Read what a heartbeat reports about the health of a GPU."""
     return GpuHealthChanged(
         at_ms=0, gpu_id=observation.gpu_id, healthy=observation.healthy, fault=observation.fault[:500]
     )

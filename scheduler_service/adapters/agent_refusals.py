@@ -1,4 +1,4 @@
-"""What agents ask or say and what does not count: every time is counted, the log hears of it now and then."""
+"""Requests and reports of agents that are ignored: every one is counted, the log gets one now and then."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _log = logging.getLogger(__name__)
 
 # Agents repeat themselves with every heartbeat; once a minute is loud enough.
 QUIET_MS = 60_000
-# Pairs of node and kind that are remembered; beyond it the oldest may be told again.
+# Pairs of node and kind that are remembered; beyond it the oldest may be logged again.
 REMEMBERED_MAX = 1_000
 
 
@@ -27,7 +27,7 @@ _TEXTS = {
     Refusal.FOREIGN_ATTEMPT: "an agent speaks of an attempt that another node holds; it does not count",
     Refusal.SECOND_INSTANCE: "two agents use one node id; the second is refused: give one of them another --node-id",
     Refusal.ATTEMPTS_MISSING: "an agent knows nothing of what its node runs; it may join when the leases are over",
-    Refusal.UNNAMED_INSTANCE: "an agent that does not say which process it is took over a living stream; upgrade it",
+    Refusal.UNNAMED_INSTANCE: "an agent that does not identify its process took over an open stream; upgrade it",
 }
 
 

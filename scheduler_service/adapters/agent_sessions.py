@@ -1,4 +1,4 @@
-"""The agents that are connected now: what is to be sent to them, what they last said, logs on their way."""
+"""The agents that are connected now: what is to be sent to them, what they last sent, logs on their way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduler_service.errors import NodeUnreachableError, OverloadedError
 
 _log = logging.getLogger(__name__)
 
-# An agent that does not take its orders any more is disconnected; it dials in again and is told what matters.
+# An agent that does not take its orders any more is disconnected; it dials in again and is sent what matters.
 OUTBOUND_MESSAGES_MAX = 1_000
 LOG_READS_MAX = 32
 # An agent sends a log as fast as it reads it; the reader behind us may be slower.
@@ -26,8 +26,8 @@ class AgentSession:
     """One connected agent; `closed` is set when its stream must end, `no_profiles` when it keeps what it measures.
 
     Attributes:
-        instance_id: Of the agent's process; empty = it does not say.
-        launch_rules: What its node runs; None = it does not say.
+        instance_id: Of the agent's process; empty = not stated.
+        launch_rules: What its node runs; None = not stated.
     """
 
     node_id: str
@@ -124,14 +124,14 @@ class AgentSessions:
             session.closed.set()
 
     def close_silent(self, *, heard_before_ms: int) -> None:
-        """Close the sessions that have said nothing since an instant."""
+        """Close the sessions that have been silent since an instant."""
         for session in self._sessions.values():
             if session.last_heard_at_ms < heard_before_ms and not session.closed.is_set():
                 _log.warning("agent_silent", extra={"node_id": session.node_id})
                 session.closed.set()
 
     def send(self, node_id: str, message: node_agent_pb2.ConnectResponse) -> bool:
-        """Queue a message for a node; False when it is not connected (it is told again when it joins)."""
+        """Queue a message for a node; False when it is not connected (the engine repeats it when the node joins)."""
         session = self._sessions.get(node_id)
         return session is not None and session.send(message)
 
@@ -164,7 +164,7 @@ class AgentSessions:
                 self.send(node_id, node_agent_pb2.ConnectResponse(read_log=order))
 
     def take_log_chunk(self, node_id: str, chunk: node_agent_pb2.LogChunk) -> None:
-        """Pass a piece of a log on to its reader; nobody may be waiting for it any more, or not for this node's."""
+        """Pass a piece of a log on to its reader; its reader may have gone, or wait for another node's."""
         read = self._reads.get(chunk.read_id)
         if read is None or read.node_id != node_id:
             return

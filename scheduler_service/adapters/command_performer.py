@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandPerformer:
-    """Knows who does what; a node that is not connected is told again by the engine when it joins.
+    """Dispatches commands; for a node that is not connected the engine repeats them when it joins.
 
     Attributes:
         launch_of: proto3 JSON of a job's spec.
@@ -53,14 +53,14 @@ class CommandPerformer:
                 if self._may_tell(command):
                     self.predictor.record(command)
             case _:
-                raise TypeError(f"nobody performs {type(command).__name__}")
+                raise TypeError(f"no performer for {type(command).__name__}")
 
     def _send(self, command: LaunchJob | StopJob, message: ConnectResponse) -> None:
         if not self.sessions.send(command.node_id, message):
             _log.info("node_away", extra={"node_id": command.node_id, "job_id": command.job_id})
 
     def _may_tell(self, command: RecordOutcome) -> bool:
-        """Neither the owner of a job nor a node that it runs on keeps measurements private; who is away may."""
+        """Neither the owner of a job nor a node that it runs on keeps measurements private; an unconnected node may."""
         sessions = [self.sessions.connected.get(node_id) for node_id in command.node_ids]
         is_open = all(session is not None and not session.no_profiles for session in sessions)
         return is_open and not self.launch_of(command.job_id).get("no_profiles", False)

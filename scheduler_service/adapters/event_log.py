@@ -1,4 +1,4 @@
-"""The port to durable storage: what was stored is the truth, whatever the process remembers."""
+"""The port to durable storage: what was stored is authoritative, whatever the process remembers."""
 
 from __future__ import annotations
 

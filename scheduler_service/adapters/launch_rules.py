@@ -1,4 +1,4 @@
-"""What connected nodes say they run, compared with what a job asks for: by name only, the node has the last word."""
+"""What connected nodes may run, compared with what a job asks for: by name only, the node has the last word."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATHS_MAX = 2_000
 PATH_CHARACTERS_MAX = 4_096
 PATTERNS_MAX = 200
 PATTERN_CHARACTERS_MAX = 128
-"""What is kept of one node; a node that tells more is taken as one that tells nothing."""
+"""What is kept of one node; a node that lists more is taken as one that lists nothing."""
 _SHOWN_MAX = 5
 _SHOWN_CHARACTERS_MAX = 200
 _AGENT = "python -m cotenant_agent run"
@@ -50,7 +50,7 @@ class LaunchRules:
     environment: re.Pattern[str]
 
     def obstacles(self, spec: scheduling_pb2.JobSpec) -> Iterator[Obstacle]:
-        """Say what of a job's command and environment this node does not run."""
+        """Return what of a job's command and environment this node does not run."""
         if self.any_command:
             return
         if not self._lists(spec):
@@ -68,13 +68,13 @@ class LaunchRules:
         return normpath(join(spec.working_directory or "/", name)) in self.executables
 
     def lists_directory(self, path: str) -> bool:
-        """Say whether a working directory lies in a listed one by its name; a link may lead in or out all the same."""
+        """Return whether a working directory lies in a listed one by name; a link may lead in or out all the same."""
         wanted = PurePosixPath(normpath(path))
         return not path or any(wanted.is_relative_to(normpath(root)) for root in self.directories)
 
 
 def launch_rules(hello: node_agent_pb2.Hello) -> LaunchRules | None:
-    """Read what a node runs; None = it does not say, or says too much."""
+    """Read what a node runs; None = not stated, or too much."""
     rules = hello.launch_rules
     paths = [*rules.executables, *rules.directories]
     if not hello.HasField("launch_rules") or _is_too_much(paths, PATHS_MAX, PATH_CHARACTERS_MAX):
@@ -101,7 +101,7 @@ def _is_too_much(names: Sequence[str], count_max: int, characters_max: int) -> b
 
 
 def node_obstacles(node: Node, rules: LaunchRules | None, spec: scheduling_pb2.JobSpec) -> Iterator[Obstacle]:
-    """Say why a node cannot run a job, whatever else happens there; nothing = it may."""
+    """Return why a node cannot run a job, whatever else happens there; nothing = it may."""
     wanted, most = gpus_at_least(spec), gpus_of_one_kind(node)
     if wanted > most:
         yield Obstacle(f"has {most} GPU(s) of one kind, not {wanted}", "ask for fewer --gpus")

@@ -20,12 +20,12 @@ WINDOWS_PER_CALL = 500
 WINDOWS_KEPT_MAX = 10_000
 """Some 5 MB; the oldest leave when the predictor is away for long."""
 INTERVAL_S = 1.0
-# The predictor may be able to take them later; everything else that it says is final.
+# The predictor may be able to take them later; every other answer is final.
 _LATER = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED})
 
 
 class MeasurementWindowRelay:
-    """Measured stretches on their way.
+    """Measurement windows on their way to the predictor.
 
     Args:
         channel: To the predictor; None: there is none, and nothing is kept.

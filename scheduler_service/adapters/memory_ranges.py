@@ -31,8 +31,8 @@ class MemoryRanges:
     """Questions about memory on their way, and their newest answers.
 
     Args:
-        predictor: Whom to ask.
-        deadline_s: Of one question; who asks may give up sooner, the answer is kept for who comes next.
+        predictor: Client of the predictor that is asked.
+        deadline_s: Of one question; a caller may give up sooner, the answer is kept for the next one.
     """
 
     def __init__(self, predictor: PredictorClient, *, deadline_s: float) -> None:
@@ -67,7 +67,7 @@ class MemoryRanges:
         task = asyncio.get_running_loop().create_task(
             self._predictor.predict_memory(question, deadline_s=self._deadline_s)
         )
-        # What nobody waits for any more may fail in silence.
+        # A question without a waiting caller may fail in silence.
         task.add_done_callback(_has_failed)
         self._answers.pop(name, None)
         self._answers[name] = _Answer(task=task, asked_at_ms=now_ms)

@@ -32,7 +32,7 @@ class NodeLeases:
         return 0 if renewed_at_ms is None else max(0, renewed_at_ms + self.lost_after_ms - now_ms)
 
     def lost(self, *, now_ms: int) -> Sequence[str]:
-        """Return the nodes whose time is over, and forget them."""
+        """Return the nodes whose lease is over, and forget them."""
         lost = sorted(
             node_id
             for node_id, renewed_at_ms in self._renewed_at_ms.items()

@@ -71,7 +71,7 @@ def _on_more_gpus(
 ) -> dict[tuple[int, int], float]:
     """Return the times of one optimizer step on several GPUs, each of which makes one pass of its share of the batch.
 
-    Nobody is asked about several GPUs: a pass takes as long there as on one GPU, and exchanging gradients counts as
+    Several GPUs are never asked about: a pass takes as long there as on one GPU, and exchanging gradients counts as
     free, since nothing is known of what connects the GPUs. A share that was not predicted gives no answer.
     """
     shares = {gpus: -(-batch // gpus) for gpus in counts if gpus > 1}
@@ -95,16 +95,16 @@ def memory_range(command: RequestPrediction, answer: prediction_pb2.PredictJobRe
     asked = min(command.micro_batch_sizes, default=0)
     found = [point.memory_bytes for point in answer.micro_batches if point.micro_batch_size == asked]
     if asked and not found:
-        raise ValueError(f"nothing is said about a micro-batch of {asked}")
+        raise ValueError(f"no answer is given about a micro-batch of {asked}")
     estimate = found[0] if found else answer.memory_bytes
     point = _memory_point(estimate)
-    # A lower end that is not told is 0, which refuses nobody.
+    # A lower end that is not given is 0, which refuses no job.
     lower_bytes = min(round(_possible(estimate.lower)), point.memory_bytes)
     return MemoryRange(lower_bytes=lower_bytes, upper_99_bytes=point.memory_bytes_upper_99)
 
 
 def _possible(value: float, *, least: float = 0.0) -> float:
-    """Return a number that a policy may reckon with; with NaN every comparison says no, which would let jobs share."""
+    """Return a number that a policy may reckon with; with NaN every comparison is false, which would let jobs share."""
     if not least <= value < inf:
         raise ValueError(f"{value} cannot be")
     return value
@@ -168,7 +168,7 @@ def pair_predictions(device: str, answer: prediction_pb2.PredictPairsResponse) -
 
 
 def outcomes_message(commands: Sequence[RecordOutcome]) -> prediction_pb2.RecordOutcomesRequest:
-    """Tell what jobs really did."""
+    """Report what jobs really did."""
     return prediction_pb2.RecordOutcomesRequest(
         request_id=str(uuid.uuid4()),
         outcomes=[

@@ -96,7 +96,7 @@ class PredictorClient:
     Args:
         channel: None: there is no predictor, and every question fails at once with that reason.
         deadline_s: Of one call, retries included.
-        look: Looks at the port where nobody answers for a disagreement about TLS; blocks for seconds at most.
+        look: Looks at the port that does not answer for a disagreement about TLS; blocks for seconds at most.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class PredictorClient:
                     prediction_messages.job_question(command), timeout=deadline_s or self._deadline_s
                 )
             if answer.device_is_generic:
-                # Peaks of a type that nobody knows are no ground to place anything on: jobs run alone there.
+                # Peaks of an unknown type are no ground to place anything on: jobs run alone there.
                 raise PredictorError(f"nothing is known of device type {command.device!r}", code=UNKNOWN_DEVICE)
             return read(command, answer)
         except grpc.aio.AioRpcError as error:
@@ -179,7 +179,7 @@ class PredictorClient:
     async def predict_pairs(
         self, command: RequestPairPredictions, *, deadline_s: float | None = None
     ) -> tuple[PairPrediction, ...]:
-        """Ask about the pairs that have a new key in them, each key beside a copy of itself included.
+        """Ask about the pairs that have a new key in them, each key with a copy of itself included.
 
         Raises:
             PredictorError: No usable answer within the deadline.
@@ -194,7 +194,7 @@ class PredictorClient:
         return tuple(found.values())
 
     async def _refreshed(self, command: RefreshPairs) -> Iterator[PairPrediction]:
-        """Ask once more; everything about which nothing new is said is left out."""
+        """Ask once more; everything without a new answer is left out."""
         answered = await self._predict_matrix(command, self._deadline_s) if command.members else ()
         return changed_pairs(command.known, {(pair.victim_key, pair.other_key): pair for pair in answered})
 

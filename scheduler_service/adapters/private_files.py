@@ -33,7 +33,7 @@ def create_private(path: Path, *, flags: int = os.O_CREAT | os.O_EXCL) -> int:
 
 
 def make_private(path: Path) -> None:
-    """Take what others may do from an old file, where there is one; a file system that refuses is told in the log."""
+    """Remove the permissions of other users from an old file, if there is one; a refusal is logged."""
     try:
         if path.is_file() and stat.S_IMODE(path.stat().st_mode) & ~PRIVATE_MODE:
             path.chmod(PRIVATE_MODE)

@@ -27,7 +27,7 @@ class ProgressReports:
         self._jobs: dict[str, _Gathered] = {}
 
     def add(self, report: JobProgressed, *, now_ms: int) -> None:
-        """Take a report; one that says nothing new is dropped."""
+        """Take a report; one without news is dropped."""
         gathered = self._jobs.get(report.job_id)
         if gathered is None or gathered.last.attempt != report.attempt or gathered.last.fence != report.fence:
             first = now_ms - self._interval_ms

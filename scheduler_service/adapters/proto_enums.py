@@ -1,4 +1,4 @@
-"""Enumerations of the contract beside those of the core."""
+"""Enumerations of the contract mapped to those of the core."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHARE_FROM_PROTO = {number: share for share, number in SHARE_TO_PROTO.items()} |
     resources_pb2.SHARE_MODE_UNSPECIFIED: Share.SAFE
 }
 LEVEL_TO_PROTO = {level: resources_pb2.EstimateLevel.Value(f"ESTIMATE_LEVEL_{level.name}") for level in Level}
-# What does not say on which ground it stands is not to be relied on.
+# What does not state its basis is not to be relied on.
 LEVEL_FROM_PROTO = {number: level for level, number in LEVEL_TO_PROTO.items()} | {
     resources_pb2.ESTIMATE_LEVEL_UNSPECIFIED: Level.FALLBACK
 }

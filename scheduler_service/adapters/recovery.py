@@ -38,7 +38,7 @@ class JobNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What the log says: the engine, the newest event's place and instant, job numbers given."""
+    """The contents of the log: the engine, the newest event's place and instant, job numbers given."""
 
     engine: SchedulerEngine
     sequence: int
@@ -49,7 +49,7 @@ class Recovered:
 def apply_event(engine: SchedulerEngine, event: Event) -> list[Command]:
     """Let the engine handle a stored event; one that it finds impossible is reported as our bug.
 
-    Whatever else breaks is reported too: the event is stored, and who ends at it once would end at it at every start.
+    What else breaks is reported too: the event is stored, and a process that fails at it once fails at every start.
     """
     try:
         return engine.handle(event)

@@ -48,7 +48,7 @@ from scheduler_service.errors import StateLockedError, StateUnwritableError
 LOCK_NAME = "scheduler.lock"
 _KEPT_SNAPSHOTS = 2
 _DELETED_EVENTS_AT_ONCE = 5_000
-# Beside the database; SQLite gives them the database's mode, older versions may have given more.
+# Next to the database; SQLite gives them the database's mode, older versions may have given more.
 _FILES_BESIDE = ("-wal", "-shm", "-journal", ".arriving", ".replaced", ".replaced-wal", ".replaced-shm")
 # Waited for a reader such as a backup; the writer itself is alone.
 _BUSY_TIMEOUT_S = 10.0
@@ -105,7 +105,7 @@ class SqliteEventLog:
     def append(self, records: Sequence[LogRecord]) -> int:
         """Store all records in one transaction; see `EventLog.append`."""
         if any(isinstance(record.event, JobSubmitted) for record in records):
-            # Before the job: whoever was told that it is stored can rely on its loss being noticed.
+            # Before the job: a client with its confirmation can rely on its loss being noticed.
             self.mark_used()
         first = self._last_sequence + 1
         last = self._last_sequence + len(records)
@@ -115,7 +115,7 @@ class SqliteEventLog:
                 [_row(sequence, record) for sequence, record in enumerate(records, start=first)],
             )
             self._connection.executemany(
-                # Whoever answers remembers fewer requests than are kept here until the next snapshot.
+                # The live loop remembers fewer requests than are kept here until the next snapshot.
                 "INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?)",
                 [
                     (record.request.request_id, sequence, record.request.body_sha256, record.request.answer)
@@ -248,7 +248,7 @@ def _open(path: Path, *, is_marked: bool) -> sqlite3.Connection:
 
 
 def _make_files_private(path: Path) -> None:
-    """Create the file where it is missing, so that nobody else could ever read it; SQLite copies its mode."""
+    """Create the file where it is missing, so that no other user could ever read it; SQLite copies its mode."""
     is_new = not path.exists()
     try:
         os.close(create_private(path, flags=os.O_CREAT))
@@ -281,7 +281,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, is_marked: bool) -> 
 
 
 def _identify(connection: sqlite3.Connection, path: Path, *, is_marked: bool) -> None:
-    """Give an older state its id; one that lacks it beside a marker is not the state that was marked."""
+    """Give an older state its id; one that lacks it next to a marker is not the state that was marked."""
     with reading(path):
         (known,) = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'identity'").fetchone()
     if not known and is_marked:
@@ -291,7 +291,7 @@ def _identify(connection: sqlite3.Connection, path: Path, *, is_marked: bool) ->
 
 
 def set_state_id(connection: sqlite3.Connection, path: Path, state_id: str) -> None:
-    """Say in the database which state it is.
+    """Record in the database which state it is.
 
     Raises:
         StateError: It cannot be written.

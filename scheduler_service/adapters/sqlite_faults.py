@@ -1,6 +1,6 @@
-"""What an error of SQLite means for who keeps a state: a full disk, a directory that refuses, or damage.
+"""What an error of SQLite means for a stored state: a full disk, a directory that refuses, or damage.
 
-Damage is told without what is damaged: records hold the environment variables of jobs.
+Damage is reported without what is damaged: records hold the environment variables of jobs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scheduler_service.errors import (
 )
 
 # The disk, its owner or what was to be written, not the file: what is there stays good.
-# A file whose header forbids writing says READONLY too.
+# A file whose header forbids writing causes READONLY too.
 _DISK_CODES = frozenset(
     {
         sqlite3.SQLITE_PERM,

@@ -1,4 +1,4 @@
-"""Copies of the state: made while the scheduler runs, checked before they are believed."""
+"""Copies of the state: made while the scheduler runs, checked before they are trusted."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _copy_state(source: Path, target: Path) -> Mapping[str, object]:
     ):
         reader.backup(writer, pages=1_000)
         last_sequence = check_recoverable(writer, source)
-        # One file, without a write-ahead log beside it.
+        # One file, without a write-ahead log next to it.
         writer.execute("PRAGMA journal_mode = DELETE")
     manifest = {
         "schema": MANIFEST_SCHEMA,
@@ -95,7 +95,7 @@ def restore(backup: Path, state_dir: Path, *, force: bool) -> Mapping[str, objec
     Args:
         backup: A folder made by `back_up`.
         state_dir: Receives the event log.
-        force: Replace a state that is there; it is kept beside with the ending ".replaced".
+        force: Replace a state that is there; it is kept next to it with the ending ".replaced".
 
     Returns:
         The manifest of the backup.
@@ -159,7 +159,7 @@ def _verified_manifest(backup: Path) -> Mapping[str, object]:
     if not isinstance(manifest, dict) or manifest.get("schema") != MANIFEST_SCHEMA:
         raise RestoreRefusedError(f"{backup / MANIFEST_NAME} is not a manifest of this program; choose another backup")
     if manifest.get("sha256") != found:
-        raise RestoreRefusedError(f"{copy} is not what its manifest says (sha256 differs); choose another backup")
+        raise RestoreRefusedError(f"{copy} does not match its manifest (sha256 differs); choose another backup")
     try:
         with closing(sqlite3.connect(f"file:{copy}?mode=ro", uri=True)) as connection:
             check_recoverable(connection, copy)

@@ -1,6 +1,6 @@
-"""The marker of a state: a small file beside the database that says that jobs were accepted in this directory.
+"""The marker of a state: a small file next to the database that records that jobs were accepted in this directory.
 
-A database that is lost looks like a first start. The marker tells one from the other: it is on the disk before the
+A database that is lost looks like a first start. The marker distinguishes them: it is on the disk before the
 first job is, and it names the one database that belongs here.
 """
 
@@ -82,7 +82,7 @@ def state_missing(state_dir: Path, finding: str) -> StateMissingError:
 
 
 def another_state(database: Path) -> StateMissingError:
-    """Return the error of a database that the marker beside it does not name."""
+    """Return the error of a database that the marker next to it does not name."""
     return state_missing(
         database.parent,
         f"{database.name} is not the database that {MARKER_NAME} names (if it is the right one, remove {MARKER_NAME})",

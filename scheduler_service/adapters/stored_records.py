@@ -19,7 +19,7 @@ from scheduler_service.errors import SettingsError
 
 # Raised with every change of the tables or of the encoding of events that an older program could not read.
 FORMAT_VERSION = 1
-# "CtnS" in ASCII: tells our files from other SQLite files.
+# "CtnS" in ASCII: distinguishes our files from other SQLite files.
 APPLICATION_ID = 0x43746E53
 DATABASE_NAME = "events.sqlite3"
 # Waited for the writer.

@@ -46,7 +46,7 @@ def decide(
         click.echo(json.dumps(json_format.MessageToDict(answer, preserving_proto_field_name=True), indent=2))
         return
     if not answer.decisions:
-        click.echo("nobody waits in this snapshot", err=True)
+        click.echo("no job waits in this snapshot", err=True)
     for decision in answer.decisions:
         gpu_ids = ",".join(assignment.gpu_id for assignment in decision.start.assignments)
         action = decision.WhichOneof("action") or ""

@@ -212,7 +212,7 @@ class RunningScheduler:
         self._tasks.append(asyncio.create_task(work))
 
     async def wait_for(self, ending: asyncio.Event) -> None:
-        """Return when told to end.
+        """Return when asked to end.
 
         Raises:
             Exception: A part of the scheduler has failed; going on would be worse than starting again.

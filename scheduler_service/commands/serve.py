@@ -32,7 +32,7 @@ def serve(settings: Settings) -> None:
 
 
 async def run_until_signalled(settings: Settings) -> None:
-    """Recover, serve, and drain when told to end.
+    """Recover, serve, and drain when asked to end.
 
     Raises:
         InputError: An address or file is unusable.

@@ -34,7 +34,7 @@ def backup(target: Path, settings: Settings) -> None:
 @click.command()
 @click.argument("source", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @_STATE_DIR
-@click.option("--force", is_flag=True, help="Replace a state that is there; it is kept beside.")
+@click.option("--force", is_flag=True, help="Replace a state that is there; it is kept next to it.")
 def restore(source: Path, settings: Settings, force: bool) -> None:
     """Put the backup SOURCE in the place of a state; the scheduler must be stopped."""
     click.echo(json.dumps(restore_state(source, Path(settings.state_dir), force=force)))

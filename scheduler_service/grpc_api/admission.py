@@ -27,7 +27,7 @@ PATIENCE_S = 3.0
 _PATIENCE_RATIO = 0.5
 _NAMED_NODES_MAX = 4
 FINAL_REFUSALS = frozenset({"COMMAND_NOT_ALLOWED", "COMMAND_NOT_RUNNABLE", "INVALID_PROGRESS_REGEX"})
-"""Codes of agents that the same node will say again."""
+"""Codes of agents that the same node will answer again."""
 _SET_BY_NODES = "CUDA_VISIBLE_DEVICES"
 _FORCE = "or submit it anyway with --force"
 
@@ -37,7 +37,7 @@ class Admission:
     """Looks at what is submitted.
 
     Attributes:
-        sessions: Who is connected, and what they run.
+        sessions: Which agents are connected, and what they run.
         ranges: Answers about memory.
     """
 
@@ -47,7 +47,7 @@ class Admission:
     async def review(
         self, state: ClusterState, request: scheduling_pb2.SubmitJobRequest, *, seconds_left: float | None
     ) -> Sequence[resources_pb2.Warning]:
-        """Return what should be said although the job is accepted; with no node connected nothing is known.
+        """Return the warnings about an accepted job; with no node connected nothing is known.
 
         Args:
             state: The cluster.
@@ -71,7 +71,7 @@ class Admission:
         return warnings
 
     def is_final(self, state: ClusterState, node_id: str, refused: node_agent_pb2.CommandRefused) -> bool:
-        """Say whether a refused launch is useless here and on every other connected node."""
+        """Return whether a refused launch is useless here and on every other connected node."""
         job = state.jobs.get(refused.key.job_id)
         if job is None or node_id not in job.node_ids or refused.code not in FINAL_REFUSALS:
             return False
@@ -127,7 +127,7 @@ class Admission:
         sizes = _device_sizes(nodes, gpus_at_least(spec))
         if sizes and spec.memory_bytes > max(sizes.values()):
             raise _stated_too_large(spec.memory_bytes, max(sizes.values()))
-        # Who states a number knows better than a prediction.
+        # A number stated by the user overrides a prediction.
         if not sizes or spec.memory_bytes or not spec.graph_sha256:
             return []
         questions = _questions(spec, sizes, most_gpus=max(map(gpus_of_one_kind, nodes)))
@@ -188,7 +188,7 @@ def _questions(
 
 
 def _is_known_to_fit(state: ClusterState, question: RequestPrediction) -> bool:
-    """Say whether the engine's own predictions answer already."""
+    """Return whether the engine's own predictions suffice already."""
     known = state.predictions.job(question.key, question.device)
     whole = question.settings.global_batch_size if question.settings is not None else 1
     samples = min(question.micro_batch_sizes, default=whole)
@@ -207,15 +207,15 @@ def _judge(ranges: Mapping[str, MemoryRange | PredictorError], sizes: Mapping[st
         return [] if is_unwanted else [_warning("MEMORY_NOT_CHECKED", message)]
     device = max(answered, key=lambda one: (sizes[one] - answered[one].lower_bytes, one))
     need = answered[device]
-    told = f"{_gib(need.lower_bytes)} to {_gib(need.upper_99_bytes)} on {device}, which has {_gib(sizes[device])}"
+    needed = f"{_gib(need.lower_bytes)} to {_gib(need.upper_99_bytes)} on {device}, which has {_gib(sizes[device])}"
     if need.lower_bytes > sizes[device]:
         raise FitsNoDeviceError(
-            f"the job fits on no connected device: predicted are {told}",
-            metadata={"remedy": "use a smaller --batch-size (`cotenant predict` tells the largest that fits), add a "
+            f"the job fits on no connected device: predicted are {needed}",
+            metadata={"remedy": "use a smaller --batch-size (`cotenant predict` prints the largest that fits), add a "
                       f"larger device, {_FORCE}"},
         )  # fmt: skip
     return [
-        _warning("MEMORY_MAY_NOT_FIT", f"the job may not fit: predicted are {told}; a smaller --batch-size is safer")
+        _warning("MEMORY_MAY_NOT_FIT", f"the job may not fit: predicted are {needed}; a smaller --batch-size is safer")
     ]
 
 

@@ -1,6 +1,6 @@
-"""Who may join, and what of an agent's words counts: decided before anything is forgotten, stored or renewed.
+"""Which agents may join, and which of their reports count: decided before anything is forgotten, stored or renewed.
 
-The engine itself believes every fact, so that an old log replays as it was lived.
+The engine itself accepts every event, so that an old log replays as it was recorded.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import AttemptsMissingError, SecondInstanceError
 from scheduler_service.live_loop import LiveLoop
 
-# A job that is still to start is ordered again; these two may have a process that nobody sees any more.
+# A job that is still to start is ordered again; these two may have a process that is not seen any more.
 _WITH_PROCESS = (Phase.RUNNING, Phase.STOPPING)
 _JOBS_NAMED_MAX = 5
 
 
 class AttemptStanding(Enum):
-    """What an attempt is to the node that speaks of it.
+    """What an attempt is to the node that reports it.
 
-    HELD: it runs there by order. GIVEN_UP: nobody wants it, but it takes the node's GPUs until its end is told.
-    STALE: nobody holds it, and nobody will. FOREIGN: another node holds it or has it still to end.
+    HELD: it runs there by order. GIVEN_UP: not wanted, but it takes the node's GPUs until its end is reported.
+    STALE: no node holds it, and none will. FOREIGN: another node holds it or has it still to end.
     """
 
     HELD = auto()
@@ -36,7 +36,7 @@ class AttemptStanding(Enum):
 
 
 def standing_of(state: ClusterState, key: node_agent_pb2.AttemptKey, node_id: str) -> AttemptStanding:
-    """Say what an attempt is to a node at present; who holds a given attempt never changes."""
+    """Return what an attempt is to a node at present; the holder of a given attempt never changes."""
     job = state.jobs.get(key.job_id)
     if job is not None and job.holds_gpus and (job.attempt, job.fence) == (key.attempt, key.fence):
         return AttemptStanding.HELD if node_id in job.node_ids else AttemptStanding.FOREIGN
@@ -60,14 +60,14 @@ class AgentAdmission:
         self._lease_ms = lease_ms
 
     def standing(self, node_id: str, key: node_agent_pb2.AttemptKey) -> AttemptStanding:
-        """Say what an attempt is to the node that speaks of it; another node's is counted and told in the log."""
+        """Return what an attempt is to the node that reports it; another node's is counted and logged."""
         standing = standing_of(self._loop.engine.state, key, node_id)
         if standing is AttemptStanding.FOREIGN:
             self._refuse(node_id, Refusal.FOREIGN_ATTEMPT, job_id=key.job_id, attempt=key.attempt)
         return standing
 
     def admit(self, hello: node_agent_pb2.Hello) -> None:
-        """Let an agent in, without what its Hello says of other nodes' attempts and GPUs.
+        """Let an agent in, without its Hello's entries about other nodes' attempts and GPUs.
 
         Raises:
             SecondInstanceError: Another living agent speaks for this node.
@@ -84,7 +84,7 @@ class AgentAdmission:
         ]
         self._check_attempts(hello.node_id, own)
         if silent_ms is not None:
-            # An older agent, which may be the one of the open stream: nobody can tell.
+            # An older agent, which may be the one of the open stream: that is unknown.
             self._refuse(hello.node_id, Refusal.UNNAMED_INSTANCE)
         for status in own:
             status.gpu_ids[:] = [gpu_id for gpu_id in status.gpu_ids if gpu_id in own_gpu_ids]

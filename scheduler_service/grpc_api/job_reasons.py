@@ -1,4 +1,4 @@
-"""The one reason of a job that every call tells: about this job, and the one that its owner can do something about."""
+"""The one reason of a job in every answer: about this job, and the one that its owner can do something about."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def present_reason(state: ClusterState, job: JobRecord) -> Reason:
 
 
 def reported_reason(state: ClusterState, job: JobRecord, reason: Reason) -> Reason:
-    """Return a reason as it is told of this job.
+    """Return a reason as it is returned for this job.
 
     Policies decide once for equal jobs, so a reason may name an equal one; and a full cluster is what they see first of
     a job that fits nowhere.

@@ -1,4 +1,4 @@
-"""Tells watchers which jobs have changed, without letting a slow one cost memory."""
+"""Sends watchers the jobs that have changed, without letting a slow one cost memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Watcher:
 
 @dataclass(slots=True, kw_only=True)
 class WatchHub:
-    """Compares the jobs with what was last told; records are frozen, so a changed job is another object."""
+    """Compares the jobs with what was last sent; records are frozen, so a changed job is another object."""
 
     state: Callable[[], ClusterState]
     _watchers: list[_Watcher] = field(default_factory=list)
@@ -56,16 +56,16 @@ class WatchHub:
             self.sweep()
 
     def sweep(self) -> None:
-        """Queue every changed job for those who watch it."""
+        """Queue every changed job for those watching it."""
         if not self._watchers:
             return
         self._swept_at_ns = read_monotonic_ns()
-        told, self._told = self._told, self._living()
+        previous, self._told = self._told, self._living()
         state = self.state()
         for job_id, present in self._told.items():
-            if told.pop(job_id, None) != present:
+            if previous.pop(job_id, None) != present:
                 self._tell(present[0])
-        for job_id in dict.fromkeys([*told, *sorted(self._touched - self._told.keys())]):
+        for job_id in dict.fromkeys([*previous, *sorted(self._touched - self._told.keys())]):
             ended = state.jobs.get(job_id)
             if ended is not None:
                 self._tell(ended)
@@ -92,7 +92,7 @@ class WatchHub:
                 watcher.changes.put_nowait(None)
 
     async def watch(self, job_ids: frozenset[str]) -> AsyncGenerator[scheduling_pb2.WatchJobsResponse, None]:
-        """Yield a snapshot, its end, then changes; `overflowed` last, for one who was too slow and must start again.
+        """Yield a snapshot, its end, then changes; `overflowed` last, for a watcher too slow, which must start again.
 
         Raises:
             OverloadedError: Too many watchers.

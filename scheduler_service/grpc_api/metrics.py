@@ -146,7 +146,7 @@ class Metrics:
 
     def _agent_refusals(self) -> Metric:
         family = CounterMetricFamily(
-            "cotenant_scheduler_agent_refusals", "What agents asked or said and what did not count.", labels=["kind"]
+            "cotenant_scheduler_agent_refusals", "Requests and reports of agents that were ignored.", labels=["kind"]
         )
         for refusal in Refusal:
             family.add_metric([refusal.value], self._sessions.refusals.counts[refusal])

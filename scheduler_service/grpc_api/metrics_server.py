@@ -92,6 +92,6 @@ class MetricsServer:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Say nothing: a scrape every few seconds is no news."""
+                """Log nothing: a scrape every few seconds is no news."""
 
         return Handler

@@ -51,11 +51,11 @@ class PredictorAnswers:
 async def ask_missing(
     snapshot: scheduling_pb2.Snapshot, store: PredictionStore, predictor: PredictorClient | None, deadline_s: float
 ) -> PredictorAnswers:
-    """Fill the store with what the predictor says about jobs and pairs of a snapshot.
+    """Fill the store with what the predictor answers about jobs and pairs of a snapshot.
 
     Args:
-        snapshot: Whose rows can all be.
-        store: What the snapshot itself says; what fails is noted there as well.
+        snapshot: Snapshot with valid rows only.
+        store: What the snapshot itself states; what fails is noted there as well.
         predictor: None = there is none.
         deadline_s: For all questions together.
 
@@ -81,7 +81,7 @@ async def ask_missing(
     for device in devices:
         error = await conversation.ask_about_pairs(jobs, device, answered)
         if error is not None:
-            message = f"how jobs slow each other down on {device}: {error.message}; nobody shares there on that ground"
+            message = f"how jobs slow each other down on {device}: {error.message}; no job shares there on that ground"
             asked.warnings.append(resources_pb2.Warning(code=PAIRS_UNKNOWN, message=message))
     return asked
 
@@ -236,14 +236,14 @@ def _missing(
 
 def _graphless_warnings(jobs: Iterable[scheduling_pb2.SnapshotJob]) -> list[resources_pb2.Warning]:
     named = _listed(job.job_id for job in jobs)
-    text = f"no prediction for {named}: without a graph nobody can be asked; what starts of it starts alone"
+    text = f"no prediction for {named}: without a graph there is none; what starts of it starts alone"
     return bounded_warnings(NO_GRAPH, [text] if named else [])
 
 
 def _failure_warnings(
     askable: _Missing, failures: Mapping[tuple[str, str], PredictorError]
 ) -> list[resources_pb2.Warning]:
-    """Say which device types and which jobs are answered with less, and why; each cause once."""
+    """Return which device types and which jobs are answered with less, and why; each cause once."""
     by_cause: dict[tuple[str, str], set[str]] = defaultdict(set)
     for (key, device), error in failures.items():
         if error.code == UNKNOWN_DEVICE:

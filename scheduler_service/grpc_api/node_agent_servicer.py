@@ -39,7 +39,7 @@ _ENDING = (AttemptStanding.HELD, AttemptStanding.GIVEN_UP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimes:
-    """What agents are told about heartbeats and leases."""
+    """Settings of heartbeats and leases that agents receive."""
 
     heartbeat_ms: int
     lease_ms: int
@@ -47,11 +47,11 @@ class LeaseTimes:
 
 
 class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
-    """Turns what agents say into facts and sends them what the engine orders.
+    """Turns what agents report into facts and sends them what the engine orders.
 
     Args:
         certificates_required: The node id must then be a name of the agent's certificate.
-        is_final: Says of a node's refusal whether asking again, or another node, is useless.
+        is_final: Returns for a node's refusal whether asking again, or another node, is useless.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
     def _told(self, task: asyncio.Future[None]) -> None:
         self._telling.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            # The agent keeps the end and tells it again in its next Hello.
+            # The agent keeps the end and repeats it in its next Hello.
             _log.warning("fact_not_stored", extra={"reason": str(task.exception())})
 
     async def _tell_end(self, session: AgentSession, exited: node_agent_pb2.AttemptExited) -> None:
@@ -208,7 +208,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
                 renewed.append(observation.key)
                 self._progress.add(agent_messages.progress(observation), now_ms=now_ms)
         session.observed_gpus = {observation.gpu_id: observation for observation in heartbeat.gpus}
-        # While nothing can be stored the state stays as it is, and every heartbeat would tell the same again.
+        # While nothing can be stored the state stays as it is, and every heartbeat would report the same again.
         for gpu in heartbeat.gpus if not self._loop.storage_failure else ():
             view = state.gpus.get(gpu.gpu_id)
             if view is not None and view.node_id == session.node_id and view.gpu.healthy != gpu.healthy:

@@ -40,7 +40,7 @@ def read_parameters(message: struct_pb2.Struct) -> Mapping[str, Any]:
         values = json_format.MessageToDict(message)
     except (json_format.Error, ValueError) as error:
         violation = FieldViolation(
-            field="parameters", description=f"must be what JSON can say, every number finite: {error}"
+            field="parameters", description=f"must be what JSON can hold, every number finite: {error}"
         )
         raise InvalidRequestError(violation) from error
     return {name: _whole(value) for name, value in values.items()}

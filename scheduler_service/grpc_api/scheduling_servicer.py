@@ -1,4 +1,4 @@
-"""What users and their programs can ask of the scheduler; each method says in a few lines who does it."""
+"""What users and their programs can ask of the scheduler; each method shows in a few lines what does it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WARNED_REQUESTS_MAX = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What the methods need: the loop, and those who talk to the world beside it."""
+    """What the methods need: the loop, and the adapters next to it."""
 
     loop: LiveLoop
     numbers: JobNumbers
@@ -136,7 +136,7 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
     async def ExplainJob(  # noqa: N802
         self, request: scheduling_pb2.ExplainJobRequest, context: Context
     ) -> scheduling_pb2.ExplainJobResponse:
-        """Say why a job is where it is, with the candidates that were looked at."""
+        """Explain why a job is where it is, with the candidates that were looked at."""
         validation.require(validation.job_id_violations(request.job_id))
         job = job_requests.known_job(self._cluster.engine, request.job_id)
         state = self._cluster.engine.state
@@ -223,7 +223,7 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
     async def Decide(  # noqa: N802
         self, request: scheduling_pb2.DecideRequest, context: Context
     ) -> scheduling_pb2.DecideResponse:
-        """Decide on a snapshot of somebody else's cluster; nothing is stored, nothing is started."""
+        """Decide on a snapshot of another cluster; nothing is stored, nothing is started."""
         validation.require(validation.request_id_violations(request.request_id))
         return await decide(request, predictor=self._cluster.predictor, seconds_left=context.time_remaining())
 

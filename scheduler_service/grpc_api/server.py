@@ -61,7 +61,7 @@ class GrpcServer:
         self.address = ""
 
     async def start(self, scheduling: SchedulingServicer, agents: NodeAgentServicer) -> None:
-        """Listen and answer; health says SERVING from now on.
+        """Listen and answer; health reports SERVING from now on.
 
         Raises:
             SettingsError: The address is taken.

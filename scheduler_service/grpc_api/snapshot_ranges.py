@@ -139,7 +139,7 @@ def pending_violations(pending: scheduling_pb2.SnapshotPending) -> Iterator[Fiel
 
 def pair_prediction_violations(pair: scheduling_pb2.SnapshotPairPrediction) -> Iterator[FieldViolation]:
     """Check what is predicted of a pair."""
-    named = f"{pair.victim_job_key} beside {pair.other_job_key}"
+    named = f"{pair.victim_job_key} co-located with {pair.other_job_key}"
     yield from _outside("snapshot.pair_predictions", named, pair, _PAIR_PREDICTION)
     yield from _level("snapshot.pair_predictions", named, pair.level)
 
@@ -159,7 +159,7 @@ def _job(job: scheduling_pb2.SnapshotJob) -> Iterator[FieldViolation]:
 
 
 def _settings(job: scheduling_pb2.SnapshotJob) -> Iterator[FieldViolation]:
-    """Check settings as those of a submitted job; a batch may be said beside them instead."""
+    """Check settings as those of a submitted job; a batch may be given next to them instead."""
     for one in validation.settings_violations(job.settings, field="snapshot.job.settings"):
         if job.settings.global_batch_size or not one.field.endswith("batch_size"):
             yield FieldViolation(field=one.field, description=f"of {job.job_id} {one.description}")

@@ -1,7 +1,7 @@
 """One bad row of a snapshot costs what it describes, never the whole answer.
 
-A pending job is held, a GPU or node takes nobody, what a running job holds stays occupied and takes nobody else, a
-prediction is left out. Everything that was done so is told in a warning. What makes the snapshot as a whole impossible
+A pending job is held, a GPU or node takes no job, what a running job holds stays occupied and takes no other job, a
+prediction is left out. All of that is reported in a warning. What makes the snapshot as a whole impossible
 is refused before, see `translate_snapshot`.
 """
 
@@ -26,7 +26,7 @@ _HOST_FIELDS: Final = ("cpu_cores", "host_memory_bytes")
 
 @dataclass(slots=True)
 class ValidSnapshot:
-    """A snapshot whose rows can all be, and what became of the others.
+    """A snapshot with valid rows only, and what became of the others.
 
     Attributes:
         snapshot: Without the rows that cannot be, or with what is impossible in them taken out.
@@ -90,12 +90,12 @@ class _RowFilter:
         return found
 
     def _node(self, node: scheduling_pb2.SnapshotNode) -> None:
-        violations = self._tell(snapshot_ranges.node_violations(node), "the node takes nobody")
+        violations = self._tell(snapshot_ranges.node_violations(node), "the node takes no job")
         if violations:
             node.schedulable = False
             _clear(node, violations)
         for gpu in node.gpus:
-            violations = self._tell(snapshot_ranges.gpu_violations(gpu), "the GPU takes nobody")
+            violations = self._tell(snapshot_ranges.gpu_violations(gpu), "the GPU takes no job")
             if violations:
                 gpu.healthy = False
                 _clear(gpu, violations)
@@ -106,7 +106,7 @@ class _RowFilter:
         """Close the GPUs of a running job that cannot be; False = nothing is left of it."""
         named = list(dict.fromkeys(one.gpu_id for one in row.assignments))
         violations = self._tell(
-            snapshot_ranges.running_violations(row, self._gpu_ids), "the job's GPUs take nobody else"
+            snapshot_ranges.running_violations(row, self._gpu_ids), "the job's GPUs take no other job"
         )
         if not violations:
             return True

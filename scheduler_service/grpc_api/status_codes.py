@@ -77,9 +77,9 @@ def status_of(error: errors.SchedulerServiceError) -> status_pb2.Status:
 
 
 def internal_status() -> status_pb2.Status:
-    """Return the status of a failure that nobody foresaw; what failed stays in our log."""
+    """Return the status of an unexpected failure; what failed stays in our log."""
     info = error_details_pb2.ErrorInfo(reason="INTERNAL", domain=DOMAIN)
-    message = "the scheduler failed to answer; its log says why"
+    message = "the scheduler failed to answer; its log states why"
     return status_pb2.Status(code=code_pb2.INTERNAL, message=message, details=[_packed(info)])
 
 

@@ -60,7 +60,7 @@ def reason_message(reason: Reason) -> scheduling_pb2.Reason:
 
 
 def _job_reason_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Reason:
-    """Return why a job is where it is; whom an agent has refused reads its very words, nobody else has them."""
+    """Return why a job is where it is; the owner of a refused job reads the agent's very words."""
     message = reason_message(reported_reason(state, job, present_reason(state, job)))
     if message.code in {"LAUNCH_REFUSED", "LAUNCH_REFUSED_FOR_GOOD"} and job.exit_detail:
         message.message += f" It said: {job.exit_detail}"
@@ -73,7 +73,7 @@ def assignment_messages(assignments: Iterable[Assignment]) -> list[scheduling_pb
 
 
 def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
-    """Return a job with its reason, predictions and neighbours."""
+    """Return a job with its reason, predictions and co-located jobs."""
     return scheduling_pb2.Job(
         job_id=job.job_id,
         spec=spec_message(job.launch, job.settings),
@@ -115,7 +115,7 @@ def _neighbour_messages(state: ClusterState, job: JobRecord) -> list[scheduling_
     messages = []
     for other_id in others:
         message = _neighbour_message(state, job, state.jobs[other_id], device)
-        # With several neighbours what was measured cannot be told apart.
+        # With several co-located jobs the measured effects cannot be separated.
         if len(others) == 1 and job.observed_slowdown_ratio is not None:
             message.measured_slowdown_ratio = job.observed_slowdown_ratio
         messages.append(message)
@@ -125,7 +125,7 @@ def _neighbour_messages(state: ClusterState, job: JobRecord) -> list[scheduling_
 def _neighbour_message(
     state: ClusterState, job: JobRecord, other: JobRecord, device: str
 ) -> scheduling_pb2.CoLocatedJob:
-    """Return what is expected of a job and another one side by side."""
+    """Return what is expected of a job co-located with another one."""
     message = scheduling_pb2.CoLocatedJob(job_id=other.job_id)
     pair = state.predictions.pair(job.request.key, other.request.key, device, job.micro_batch_size)
     if pair is not None:
@@ -140,7 +140,7 @@ def _neighbour_message(
 
 
 def name_neighbours(state: ClusterState, job: JobRecord, candidates: Iterable[scheduling_pb2.Candidate]) -> None:
-    """Add to every GPU that was looked at who is there, and what is expected of the job beside each."""
+    """Add to every GPU that was looked at which jobs are there, and what is expected of the job next to each."""
     for candidate in candidates:
         view = state.gpus.get(candidate.gpu_id)
         if view is None:

@@ -1,4 +1,4 @@
-"""Rules of requests. All violations of a request are found at once; each says what would be right."""
+"""Rules of requests. All violations of a request are found at once; each states what would be right."""
 
 from __future__ import annotations
 

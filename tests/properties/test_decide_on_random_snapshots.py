@@ -58,7 +58,11 @@ def test_broken_snapshots_get_an_answer_that_can_be_carried_out_or_are_refused(p
         ("job_predictions.level", 77, "snapshot.job_predictions.level: of k0 on V100 is no EstimateLevel"),
         ("job_predictions.step_times.workers", 2**31 - 1, "step_times.workers: of k0 on V100 must be from 0 to 1,024"),
         ("job_predictions.step_times.step_ms", 0.0, "step_times.step_ms: of k0 on V100 must be from 1e-06 to"),
-        ("pair_predictions.slowdown_ratio", float("inf"), "slowdown_ratio: of k0 beside k0 must be from -1 to"),
+        (
+            "pair_predictions.slowdown_ratio",
+            float("inf"),
+            "slowdown_ratio: of k0 co-located with k0 must be from -1 to",
+        ),
         ("pending.not_before_ms", -1, "snapshot.pending.not_before_ms: of j must be from 0 to"),
         ("pending.job.memory_floor_bytes", -1, "snapshot.job.memory_floor_bytes: of j must be from 0 to"),
     ],

@@ -42,11 +42,11 @@ from cotenant.v1 import scheduling_pb2
 JOBS_TIMEOUT_MS = 600_000
 END_TIMEOUT_MS = 20_000
 POLICY = "horus"
-"""Not the default on purpose: the demo shows who shares with whom, and horus lets jobs share wherever they consent."""
+"""Not the default on purpose: the demo shows which jobs share, and horus lets jobs share wherever they consent."""
 PREDICTION_LEGEND = (
     "[lower, upper] are nominal 90 % intervals; 99 % is the bound by which memory is placed, GiB. DOMAIN OUT = unlike "
-    "everything that the models were trained on: a job that says `share: any` shares on such a prediction, one that "
-    "says `share: safe` does not."
+    "everything that the models were trained on: a job with `share: any` shares on such a prediction, one with "
+    "`share: safe` does not."
 )
 
 
@@ -123,8 +123,8 @@ def _running(cluster: LocalCluster, narrator: Narrator, report: DemoReport) -> I
     narrator.section("Starting predictor, scheduler and agent as processes on loopback")
     stop = threading.Event()
     try:
-        with narrator.working("starting ...") as tell:
-            cluster.start(on_step=lambda name: tell(f"starting {name}" + _FIRST_START.get(name, "")))
+        with narrator.working("starting ...") as show_step:
+            cluster.start(on_step=lambda name: show_step(f"starting {name}" + _FIRST_START.get(name, "")))
         narrator.mark(f"predictor {cluster.predictor_address}, scheduler {cluster.scheduler_address}", style="dim")
         scheduler = SchedulerClient(
             open_channel(ChannelOptions(address=cluster.scheduler_address)), address=cluster.scheduler_address
@@ -158,7 +158,7 @@ def _play(stage: Stage, jobs: Sequence[scenario.DemoJob], options: DemoOptions) 
     narrator.section("Predicted from the graphs and settings alone, before anything runs")
     predictions = stages.predict_all(stage.predictor, jobs)
     narrator.say(job_table(predictions.jobs, narrator.width))
-    narrator.say("\nExpected slowdown in percent of each job beside each other one:")
+    narrator.say("\nExpected slowdown in percent of each job when co-located with each other one:")
     narrator.say(pair_table([job.name for job in jobs], predictions.pairs, narrator.width))
     narrator.say(PREDICTION_LEGEND)
 
@@ -208,7 +208,7 @@ def _measure_alone(
     ended: Mapping[str, scheduling_pb2.Job],
     predictions: stages.Predictions,
 ) -> dict[str, Window]:
-    """Returns by name what each job did with a device to itself; who never had one runs again for a few seconds."""
+    """Returns by name what each job did with a device to itself; a job that never had one reruns for seconds."""
     windows = stage.tracker.windows
     alone = {job.spec.name: windows.get((job_id, ALONE), Window()) for job_id, job in ended.items()}
     missing = [job for job in jobs if alone[job.name].steps < WINDOW_STEPS_LEAST]

@@ -51,7 +51,7 @@ def outcome_of(spans_ms: Sequence[tuple[float, float]]) -> Outcome:
 
 
 def run_exclusively(jobs: Sequence[ExclusiveJob], devices: int) -> Outcome:
-    """Runs the jobs first come first served on devices that nobody shares.
+    """Runs the jobs first come first served on devices without sharing.
 
     No scheduling delay is charged: a perfect first-in-first-out scheduler.
     """

@@ -21,7 +21,7 @@ ALONE = ""
 
 @dataclass(slots=True)
 class Window:
-    """Steps of one job while its neighbourhood stayed the same: one other job, or nobody.
+    """Steps of one job while its co-located jobs stayed the same: one other job, or none.
 
     Attributes:
         steps: Steps counted.
@@ -50,7 +50,7 @@ class JobTracker:
 
     Attributes:
         jobs: Newest state by job id.
-        windows: (job id, id of its one neighbour or ALONE) -> what was measured.
+        windows: (job id, id of its one co-located job or ALONE) -> what was measured.
         busy_ms: Job id -> sum of the times of all its steps.
         violations: What must not happen and did: steps that went back, attempts that went back.
         connected: Whether the watch stands.
@@ -116,8 +116,8 @@ def progress_ratio(jobs: Mapping[str, scheduling_pb2.Job]) -> float:
 def sharing_pairs(jobs: Mapping[str, scheduling_pb2.Job]) -> set[frozenset[str]]:
     """Returns the pairs of jobs that run on one device now."""
     return {
-        frozenset({job.job_id, neighbour.job_id})
+        frozenset({job.job_id, other.job_id})
         for job in jobs.values()
         if job.phase == scheduling_pb2.JOB_PHASE_RUNNING
-        for neighbour in job.co_located_jobs
+        for other in job.co_located_jobs
     }

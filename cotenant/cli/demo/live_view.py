@@ -1,4 +1,4 @@
-"""The live table of the demo: who shares with whom and why, predicted against measured, progress."""
+"""The live table of the demo: which jobs share a GPU and why, predicted against measured, progress."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def render_jobs(jobs: Mapping[str, scheduling_pb2.Job], *, title: str, width: in
 
 def _row(job: scheduling_pb2.Job, names: Mapping[str, str]) -> Row:
     phase = phase_name(job)
-    others = [neighbour for neighbour in job.co_located_jobs if job.phase not in ENDED]
+    others = [other for other in job.co_located_jobs if job.phase not in ENDED]
     cells = (
         job.spec.name,
         phase,
         _progress_text(job),
         quantities.format_ms(job.step_ms) if job.step_ms else "-",
         ",".join(assignment.gpu_id for assignment in job.assignments) or "-",
-        ",".join(names.get(neighbour.job_id, neighbour.job_id) for neighbour in others) or "-",
+        ",".join(names.get(other.job_id, other.job_id) for other in others) or "-",
         slowdown_pair(job),
     )
     wants_note = phase in ("pending", "failed") or bool(others)
@@ -69,16 +69,16 @@ def _progress_text(job: scheduling_pb2.Job) -> str:
 
 
 def summary_line(jobs: Mapping[str, scheduling_pb2.Job]) -> str:
-    """Returns one line for a log: counts and who runs beside whom; empty before the first job."""
+    """Returns one line for a log: counts and which jobs are co-located; empty before the first job."""
     if not jobs:
         return ""
     names = {job_id: job.spec.name for job_id, job in jobs.items()}
     running = [job for job in jobs.values() if phase_name(job) == "running"]
     parts = []
     for job in sorted(running, key=lambda job: (job.assignments[0].gpu_id if job.assignments else "", job.job_id)):
-        co_located = "+".join(names.get(neighbour.job_id, neighbour.job_id) for neighbour in job.co_located_jobs)
+        co_located = "+".join(names.get(other.job_id, other.job_id) for other in job.co_located_jobs)
         parts.append(
-            f"{job.spec.name} {job.steps_done}/{job.spec.steps_total}" + (f" beside {co_located}" * bool(co_located))
+            f"{job.spec.name} {job.steps_done}/{job.spec.steps_total}" + (f" with {co_located}" * bool(co_located))
         )
     ended = sum(job.phase in ENDED for job in jobs.values())
     return f"{ended} of {len(jobs)} ended; " + ("; ".join(parts) or "nothing runs")

@@ -46,7 +46,7 @@ def _with_interval(estimate: resources_pb2.Estimate, show: quantities.Format) ->
 
 
 def pair_table(names: Sequence[str], pairs: Mapping[tuple[str, str], tuple[float, float, float]], width: int) -> Text:
-    """Returns the matrix of expected slowdowns: the row's job beside the column's."""
+    """Returns the matrix of expected slowdowns: the row's job co-located with the column's."""
     numbers = [str(number) for number in range(1, len(names) + 1)]
     columns = [Column(title="SLOWDOWN OF", shrinks=True), *(Column(title=number, right=True) for number in numbers)]
     rows = [

@@ -35,10 +35,10 @@ ERROR_COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One prediction beside what was measured.
+    """One prediction and the measured value.
 
     Attributes:
-        job: Whom it is about; "victim + other" for a slowdown.
+        job: Its job; "victim + other" for a slowdown.
         quantity: memory_bytes, utilization_ratio, step_ms or slowdown_ratio.
         predicted: The prediction before anything ran.
         measured: None = could not be measured (no window long enough).
@@ -71,7 +71,7 @@ class DemoReport:
 
     Attributes:
         solo: Job name -> step time, utilization and steps measured alone.
-        start_up_ms: Shortest time that a job spent beside its steps (imports, data, end).
+        start_up_ms: Shortest time that a job spent outside its steps (imports, data, end).
         crash: What happened around the kill; empty = the jobs were over before.
         load_before: Load average of the last minute before anything was started.
         processes_left: Command lines that were still there after the end.
@@ -122,7 +122,7 @@ def compare_job(
 
     Args:
         name: The job.
-        predicted: What was said before anything ran.
+        predicted: The predictions made before anything ran.
         memory_peak_bytes: Peak of the whole job.
         alone: Its steps while it had a device to itself.
     """
@@ -151,7 +151,7 @@ def compare_pairs(
     predicted: Mapping[tuple[str, str], tuple[float, float, float]],
     solo_step_ms: Mapping[str, float],
 ) -> list[Comparison]:
-    """Compares predicted slowdowns with step times beside one other job.
+    """Compares predicted slowdowns with step times measured with one co-located job.
 
     Args:
         names: Job id -> name.

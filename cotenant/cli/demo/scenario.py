@@ -39,13 +39,13 @@ class DemoJob:
 
 
 def examples_folder() -> Path:
-    """Returns the examples beside the package in a checkout, else those installed with it.
+    """Returns the examples next to the package in a checkout, else those installed with it.
 
     Raises:
         InputError: cotenant was installed without its examples.
     """
-    beside = Path(cotenant.__file__).resolve().parent.parent / "examples"
-    folders = (beside, Path(sys.prefix) / "share" / "cotenant" / "examples")
+    adjacent = Path(cotenant.__file__).resolve().parent.parent / "examples"
+    folders = (adjacent, Path(sys.prefix) / "share" / "cotenant" / "examples")
     found = next((folder for folder in folders if (folder / "jobs").is_dir()), None)
     if found is None:
         remedy = "clone cotenant's repository and run `make demo` there, or try your own script: `cotenant up --help`"
@@ -85,7 +85,7 @@ def with_steps(spec: scheduling_pb2.JobSpec, steps: int) -> scheduling_pb2.JobSp
 
 
 def solo_spec(spec: scheduling_pb2.JobSpec, step_ms: float) -> scheduling_pb2.JobSpec:
-    """Returns a short run of the same job that shares with nobody.
+    """Returns a short run of the same job that does not share its GPU.
 
     Args:
         spec: The job.

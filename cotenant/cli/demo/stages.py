@@ -103,7 +103,7 @@ def follow_until_ended(tracker: JobTracker, *, timeout_ms: int, look: Callable[[
     """Waits until jobs have ended.
 
     Args:
-        tracker: Who follows the jobs.
+        tracker: Records the progress of the jobs.
         timeout_ms: How long that may take.
         look: Called a few times a second; returns the ids to wait for, empty = not known yet.
 

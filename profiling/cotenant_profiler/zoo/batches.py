@@ -40,7 +40,7 @@ def tokens(vocabulary: int, time: int) -> Callable[[int], Batch]:
 
 
 def translations(vocabulary: int, time: int) -> Callable[[int], Batch]:
-    """Return a maker of sources beside shifted targets, (batch, 2, time), with the next symbol of the target."""
+    """Return a maker of sources with shifted targets, (batch, 2, time), with the next symbol of the target."""
 
     def make(batch: int) -> Batch:
         text = torch.randint(0, vocabulary, (batch, 2, time + 1))

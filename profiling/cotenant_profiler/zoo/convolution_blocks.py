@@ -31,7 +31,7 @@ def classifier(inputs: int, classes: int = 1000) -> nn.Sequential:
 
 
 class Branches(nn.Module):
-    """Runs modules side by side on the same input and joins their channels."""
+    """Runs modules in parallel on the same input and joins their channels."""
 
     def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Shortcut(nn.Module):
 
 
 class ChannelGate(nn.Module):
-    """Squeeze and excitation: every channel is scaled by what the mean of all channels says."""
+    """Squeeze and excitation: every channel is scaled by a function of the means of all channels."""
 
     def __init__(self, channels: int, reduced: int) -> None:
         super().__init__()

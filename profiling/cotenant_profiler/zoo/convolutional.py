@@ -11,7 +11,7 @@ from cotenant_profiler.zoo.registry import Architecture, register
 
 
 class Residual(nn.Module):
-    """Two 3 x 3 convolutions with BatchNorm beside a shortcut."""
+    """Two 3 x 3 convolutions with BatchNorm and a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

@@ -84,7 +84,7 @@ def squeezenet(*, early_pooling: bool) -> nn.Module:
 
 
 def _fire(inputs: int, squeezed: int) -> nn.Module:
-    """A 1 x 1 convolution under a 1 x 1 and a 3 x 3 one side by side."""
+    """A 1 x 1 convolution under a 1 x 1 and a 3 x 3 one in parallel."""
     expanded = 4 * squeezed
     return nn.Sequential(
         nn.Conv2d(inputs, squeezed, 1),

@@ -26,7 +26,7 @@ def _averaged(inputs: int, outputs: int) -> nn.Sequential:
 
 
 def _split(inputs: int, outputs: int) -> Branches:
-    """A 1 x 3 and a 3 x 1 convolution side by side."""
+    """A 1 x 3 and a 3 x 1 convolution in parallel."""
     return Branches(convolution(inputs, outputs, (1, 3)), convolution(inputs, outputs, (3, 1)))
 
 

@@ -64,7 +64,7 @@ def _neck(inputs: int, kept: int) -> nn.Sequential:
 
 
 class CollaborativeFilter(nn.Module):
-    """Product of embeddings beside a tower (NeuMF): (batch, 2) of user and item -> (batch, 1)."""
+    """Product of embeddings in parallel with a tower (NeuMF): (batch, 2) of user and item -> (batch, 1)."""
 
     def __init__(self, users: int, items: int, factors: int, tower: tuple[int, ...]) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class GamePlayer(nn.Module):
 
 
 class GraphConvolution(nn.Module):
-    """Two layers of neighbourhood averages on one fixed graph: (batch, nodes, features) -> (batch, nodes, classes)."""
+    """Two layers of neighbor averages on one fixed graph: (batch, nodes, features) -> (batch, nodes, classes)."""
 
     adjacency: Tensor
 

@@ -70,4 +70,4 @@ def test_nobody_else_is_judged_while_one_is_ending() -> None:
 def test_a_verdict_says_what_was_free_and_who_was_beside() -> None:
     verdict = last(sample("a", 800, started_ms=2), sample("b", 300, started_ms=1))
     assert verdict.available_bytes == 700
-    assert verdict.reason.endswith("beside it: b")
+    assert verdict.reason.endswith("co-located: b")

@@ -55,4 +55,4 @@ def test_a_predictor_is_asked_over_tls_where_its_authority_is_named() -> None:
 
 def test_a_snapshot_in_which_nobody_waits_is_no_silence() -> None:
     done = CliRunner().invoke(decide, ["-"], input="{}", catch_exceptions=False)
-    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "nobody waits in this snapshot\n")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "no job waits in this snapshot\n")

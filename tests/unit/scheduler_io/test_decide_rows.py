@@ -276,7 +276,7 @@ def test_what_a_bad_running_row_holds_stays_occupied_and_takes_nobody_else() -> 
     answer = ask(given, policy="fifo")
     assert placed(answer) == {"a": "g1", "b": "NO_FREE_GPU"}
     assert len(answer.warnings) == 2
-    assert all("take nobody else" in warning.message for warning in answer.warnings)
+    assert all("take no other job" in warning.message for warning in answer.warnings)
 
 
 def test_a_running_job_with_impossible_host_needs_closes_its_node() -> None:

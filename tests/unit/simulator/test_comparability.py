@@ -76,7 +76,7 @@ def test_the_page_says_it_too(
 ) -> None:
     page = tmp_path / "page.html"
     told(durations, "--policies", "obp,horus", "--report", str(page), monkeypatch=monkeypatch, capsys=capsys)
-    assert "cannot tell them apart" in page.read_text()
+    assert "cannot distinguish them" in page.read_text()
 
 
 def test_measured_pairs_and_one_sharing_policy_need_no_warning() -> None:
