@@ -20,7 +20,7 @@ class Retention:
     Args:
         store: Keeps profiles for `days`.
         journal: Predictions and outcomes go as early; where no profile is kept, after the usual time.
-        days: As the store was told.
+        days: As given to the store.
     """
 
     def __init__(self, store: ProfileStore, journal: OutcomeJournal, days: int) -> None:
