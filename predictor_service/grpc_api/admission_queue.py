@@ -23,9 +23,9 @@ _logger = logging.getLogger(__name__)
 
 
 class QueuedCall:
-    """A call in line. It tells when it has ended, which is all that gRPC asks of the future that an executor returns.
+    """A call in line. It reports when it has ended, which is all that gRPC asks of the future that an executor returns.
 
-    A whole future costs every call a lock and a condition that nobody waits for: 6 microseconds beside half a one.
+    A whole future costs every call a lock and a condition that no thread waits for: 6 microseconds instead of 0.5.
 
     Args:
         call: What to run.
@@ -56,7 +56,7 @@ class QueuedCall:
         self._tell()
 
     def _tell(self) -> None:
-        """Two threads may come here at once: whoever takes a function out of the list calls it."""
+        """Two threads may come here at once: the one that takes a function out of the list calls it."""
         while self._callbacks:
             try:
                 callback = self._callbacks.pop()
@@ -114,7 +114,7 @@ class AdmissionQueue(ThreadPoolExecutor):
         """Asks, from the thread of a call, whether it may be answered.
 
         Raises:
-            OverloadedError: The line was full when the call arrived; says when a place is likely.
+            OverloadedError: The line was full when the call arrived; states when a place is likely.
         """
         if not getattr(self._thread_role, "refuses", False):
             return

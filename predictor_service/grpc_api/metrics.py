@@ -84,13 +84,13 @@ class ServiceMetrics:
 
 
 class _ThreadingServer(ThreadingMixIn, WSGIServer):
-    """Answers whoever speaks while another one is silent."""
+    """Answers clients that send while another one is silent."""
 
     daemon_threads = True
 
 
 class _QuietHandler(WSGIRequestHandler):
-    """Logs no line per scrape, and hangs up on who is silent."""
+    """Logs no line per scrape, and closes connections of silent clients."""
 
     timeout = 10.0
 
@@ -100,7 +100,7 @@ class _QuietHandler(WSGIRequestHandler):
             super().handle()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 class MetricsServer:
