@@ -20,14 +20,14 @@ _PATH: Final = click.Path(path_type=Path)
 
 
 def default_state_dir() -> Path:
-    """Where state lies unless told otherwise: where `cotenant up` has it."""
+    """Where state lies by default: where `cotenant up` has it."""
     return local_state_dir(os.environ) / "predictor"
 
 
 def default_datasets_dir() -> Path:
-    """The datasets beside the packages in a checkout, else those installed with them."""
-    co_located = Path(__file__).resolve().parent.parent / "datasets"
-    return co_located if co_located.is_dir() else Path(sys.prefix) / "share" / "cotenant" / "datasets"
+    """The datasets next to the packages in a checkout, else those installed with them."""
+    in_checkout = Path(__file__).resolve().parent.parent / "datasets"
+    return in_checkout if in_checkout.is_dir() else Path(sys.prefix) / "share" / "cotenant" / "datasets"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
