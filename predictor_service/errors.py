@@ -157,7 +157,7 @@ class OverloadedError(ServiceError):
 
     @property
     def retry_after_ms(self) -> int:
-        """Milliseconds after which a place in line is likely."""
+        """Milliseconds after which a place in the queue is likely."""
         return int(self.details.get("retry_after_ms", "200"))
 
 

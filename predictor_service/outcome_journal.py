@@ -88,7 +88,7 @@ class OutcomeJournal:
 
     Args:
         path: The file; made when absent.
-        predictions_max: Predictions kept; the oldest leave.
+        predictions_max: Predictions kept; the oldest are deleted.
 
     Raises:
         StoreFormatError: It is no journal.
@@ -225,7 +225,7 @@ class OutcomeJournal:
 
     def _write_buffered(self) -> None:
         with self._buffer_lock:
-            rows, self._buffered = self._buffered, []  # let go first: a full disk must not fill the memory too
+            rows, self._buffered = self._buffered, []  # emptied first: a full disk must not fill the memory too
         if not rows:
             return
         try:

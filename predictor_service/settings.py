@@ -41,7 +41,7 @@ class Settings:
     state_dir: Path = setting(default_state_dir, "Models, uploaded graphs, journal.", kind=_PATH)
     datasets: Path = setting(default_datasets_dir, "Folder of dataset folders to train on.", kind=_PATH)
     profiles_days: int = setting(90, "Days that profiles of running jobs are kept; 0 = none.", kind=click.IntRange(0))
-    profiles_rows_max: int = setting(100_000, "Profiles kept; the oldest leave.", kind=click.IntRange(1))
+    profiles_rows_max: int = setting(100_000, "Profiles kept; the oldest are deleted.", kind=click.IntRange(1))
     seed: int = setting(0, "Of training: same data and seed give the same version.")
     threads: int = setting(32, "Calls served at the same time.", kind=click.IntRange(5, 512))
     extraction_workers: int = setting(1, "Graphs described at the same time.", kind=click.IntRange(1, 64))

@@ -51,7 +51,7 @@ def repeat_until(stop: threading.Event, parts: Sequence[Callable[[], None]], eve
 
 
 class ModelUpkeep:
-    """Keeps an eye on the models of one service.
+    """Watches the models of one service.
 
     Args:
         settings: Of the service.

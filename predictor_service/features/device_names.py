@@ -3,7 +3,7 @@
 People leave out the maker, the memory and the form: "rtx 4090", "RTX-4090" and "nvidia geforce rtx4090" are one name.
 One rule decides about a name that the table lacks. A name with its memory, as schedulers and agents always send it,
 or with the maker in front, as NVML writes it, means a device that exists: the type is generic, and only what was stated
-is known of it. Any other word is taken for a misspelling and refused with the closest names.
+is known of it. Any other word is taken for a misspelling and refused with the closest known names.
 """
 
 from __future__ import annotations

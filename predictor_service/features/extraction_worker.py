@@ -74,7 +74,7 @@ def _answer(request: bytes, memory_limit_bytes: int) -> bytes:
             details={"limit": "memory_bytes", "maximum": str(memory_limit_bytes)},
         )
         return LAST_ERROR + encode_error(too_large)
-    except Exception as error:  # a bug of ours: the request fails, the service goes on
+    except Exception as error:  # a bug in this program: the request fails, the service goes on
         crash = ExtractionCrashedError(
             f"describing the graph failed with {type(error).__name__}: {error}", remedy="please report this graph"
         )

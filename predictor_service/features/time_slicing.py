@@ -1,4 +1,4 @@
-"""Slowdowns of three or more jobs that take turns on one device, from the slowdowns of its pairs.
+"""Slowdowns of three or more jobs that take turns on one device, from the slowdowns of their pairs.
 
 A job wants the device for its utilization's share of a step and does something else for the rest. While n jobs want it,
 each runs at 1/n of its speed: what one job costs another is in proportion to how long it wants the device. With a

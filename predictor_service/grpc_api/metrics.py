@@ -25,7 +25,7 @@ class RequestCounts(Collector):
     """Requests begun and answered, under one lock; safe for many threads.
 
     The library's own counters take a lock for each of five figures, which costs a call more than its deadline, its
-    repetition and its place in line together.
+    repetition and its place in the queue together.
     """
 
     def __init__(self) -> None:

@@ -43,7 +43,7 @@ class GraphLibrary:
     Args:
         describer: Does the work.
         folder: Where stripped graphs are kept so that their hashes survive a restart; None = in memory only.
-        disk_bytes_max: Bytes kept there; the least recently used graphs leave first.
+        disk_bytes_max: Bytes kept there; the least recently used graphs are deleted first.
     """
 
     def __init__(self, describer: GraphDescriber, folder: Path | None, disk_bytes_max: int = DISK_BYTES_MAX) -> None:

@@ -2,7 +2,7 @@
 
 Kept per ordered pair is a robust running mean of ln(1 + slowdown) with its count and scatter. The past fades: a new
 sample weighs at least one in `COUNT_MAX`. A sample far outside the scatter so far counts as if it were at its edge, so
-that one bad window moves little and a lasting change still wins. The oldest pairs leave when there are too many.
+that one bad window moves little and a lasting change still wins. The oldest pairs are dropped when there are too many.
 
 What is known without the doubtful windows is kept next to what is known with them: those move a value, and make no
 interval narrower.
@@ -66,7 +66,7 @@ class Observation:
 
     @property
     def variance(self) -> float:
-        """Of one window; few windows lean on `NOISE`."""
+        """Of one window; shrunk towards `NOISE` where windows are few."""
         return (_NOISE_COUNT * NOISE**2 + self.scatter) / (_NOISE_COUNT + self.count - 1.0)
 
     @property

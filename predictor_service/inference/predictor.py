@@ -246,7 +246,7 @@ class Predictor:
                 raise invalid_field("observed", f"slowdown_ratio {slowdown_ratio:g} must be above -1")
         memory_bytes = question.device_memory_bytes
         named = _device(question.device, memory_bytes)
-        # Memory distinguishes types of one name; slowdowns do not depend on it.
+        # Memory distinguishes types of one name; for slowdowns the catalogue's size is used.
         return named.device if named.is_generic else resolve_device(named.device.name).device
 
     def check_memory_risk(self, question: RiskQuestion) -> DeviceType:

@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 
 
 class VersionCache(Generic[Key, Value]):
-    """Values of one version by key; the least recently used leave. Safe for many threads.
+    """Values of one version by key; the least recently used are dropped. Safe for many threads.
 
     Args:
         values_max: How many are kept; 0 = none.

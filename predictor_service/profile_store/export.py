@@ -1,4 +1,4 @@
-"""The store as files in the profile schema: one table, or a data-set folder that every reader of profiles knows."""
+"""The store as files in the profile schema: one table, or a data-set folder that every reader of profiles accepts."""
 
 from __future__ import annotations
 

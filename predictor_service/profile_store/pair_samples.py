@@ -19,7 +19,7 @@ from predictor_service.profile_store.measurement_window import MeasuredJob, Meas
 from predictor_service.profile_store.rows import SLOWDOWN_MAX, SLOWDOWN_MIN
 
 PLACES_MAX: Final = 20_000
-"""Jobs on machines; those without a window for longest leave."""
+"""Jobs on machines; those without a window for longest are dropped."""
 ALONE_KEPT: Final = 9
 """Newest times alone, of which the median counts."""
 WAITING_MAX: Final = 8

@@ -90,7 +90,7 @@ class ProfileStore:
 
     Args:
         path: The file; made when absent.
-        rows_max: Windows kept; the oldest leave.
+        rows_max: Windows kept; the oldest are deleted.
         days: Days that they are kept; 0 = nothing is kept at all.
 
     Raises:
@@ -194,7 +194,7 @@ class ProfileStore:
         return deleted
 
     def prune(self, at_ms: int) -> None:
-        """Lets go of what is too old or too much.
+        """Deletes what is too old or too much.
 
         Raises:
             StoreFullError: The disk takes no more.
