@@ -4,7 +4,7 @@ PredictorError
 ├── CallerError                     the request cannot be answered as it is; the remedy is the caller's
 │   ├── GraphError                  something about the ONNX graph
 │   │   ├── MalformedGraphError     not ONNX, truncated, cyclic, dangling or duplicate names ...
-│   │   ├── UnsupportedGraphError   valid, but newer or stranger than what this version reads
+│   │   ├── UnsupportedGraphError   valid, but newer or less common than what this version reads
 │   │   ├── GraphLimitError         larger than the limits that keep extraction bounded
 │   │   └── UnboundDimensionError   a dimension without a value
 │   ├── InvalidRequestError         a field of the request is outside its range
@@ -20,7 +20,7 @@ PredictorError
 └── ServiceError                    the request may be fine; this service did not manage
     ├── ExtractionBusyError         the queue in front of the extraction workers is full; try again
     ├── ExtractionTimeoutError      a worker ran out of time on this graph and was replaced
-    ├── ExtractionCrashedError      a worker died on this graph (memory limit, signal) and was replaced
+    ├── ExtractionCrashedError      a worker crashed on this graph (memory limit, signal) and was replaced
     ├── ExtractionClosedError       the service is shutting down
     ├── OverloadedError             as many requests as this service accepts are waiting; try again
     ├── RetrainingBusyError         another retraining is under way; try again
@@ -64,7 +64,7 @@ class MalformedGraphError(GraphError):
 
 
 class UnsupportedGraphError(GraphError):
-    """The model is valid, but newer or stranger than what this version reads."""
+    """The model is valid, but newer or less common than what this version reads."""
 
 
 class GraphLimitError(GraphError):
@@ -145,7 +145,7 @@ class ExtractionTimeoutError(ServiceError):
 
 
 class ExtractionCrashedError(ServiceError):
-    """A worker died on this graph and was replaced."""
+    """A worker crashed on this graph and was replaced."""
 
 
 class ExtractionClosedError(ServiceError):
@@ -157,7 +157,7 @@ class OverloadedError(ServiceError):
 
     @property
     def retry_after_ms(self) -> int:
-        """Milliseconds after which a place in line is likely."""
+        """Milliseconds after which a place in the queue is likely."""
         return int(self.details.get("retry_after_ms", "200"))
 
 

@@ -88,7 +88,7 @@ class OutcomeJournal:
 
     Args:
         path: The file; made when absent.
-        predictions_max: Predictions kept; the oldest leave.
+        predictions_max: Predictions kept; the oldest are deleted.
 
     Raises:
         StoreFormatError: It is no journal.
@@ -113,7 +113,7 @@ class OutcomeJournal:
         with self._buffer_lock:
             self._buffered.append(row)
             waiting = len(self._buffered)
-        # Whoever writes already takes these along next time; nobody waits for a disk unless too many wait for it.
+        # The thread that already writes takes these along next time; no call waits for a disk unless too many rows do.
         if waiting >= BUFFERED_MAX and self._lock.acquire(blocking=waiting >= _WAITING_MAX):
             try:
                 self._write_buffered()
@@ -173,7 +173,7 @@ class OutcomeJournal:
         return found
 
     def joined(self, newest: int = OUTCOMES_MAX) -> list[tuple[PredictionEntry, Mapping[str, object]]]:
-        """The newest outcomes, each beside its prediction, oldest first.
+        """The newest outcomes, each with its prediction, oldest first.
 
         Args:
             newest: How many at most.
@@ -225,7 +225,7 @@ class OutcomeJournal:
 
     def _write_buffered(self) -> None:
         with self._buffer_lock:
-            rows, self._buffered = self._buffered, []  # let go first: a full disk must not fill the memory too
+            rows, self._buffered = self._buffered, []  # emptied first: a full disk must not fill the memory too
         if not rows:
             return
         try:

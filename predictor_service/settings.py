@@ -20,14 +20,14 @@ _PATH: Final = click.Path(path_type=Path)
 
 
 def default_state_dir() -> Path:
-    """Where state lies unless told otherwise: where `cotenant up` has it."""
+    """Where state lies by default: where `cotenant up` has it."""
     return local_state_dir(os.environ) / "predictor"
 
 
 def default_datasets_dir() -> Path:
-    """The datasets beside the packages in a checkout, else those installed with them."""
-    co_located = Path(__file__).resolve().parent.parent / "datasets"
-    return co_located if co_located.is_dir() else Path(sys.prefix) / "share" / "cotenant" / "datasets"
+    """The datasets next to the packages in a checkout, else those installed with them."""
+    in_checkout = Path(__file__).resolve().parent.parent / "datasets"
+    return in_checkout if in_checkout.is_dir() else Path(sys.prefix) / "share" / "cotenant" / "datasets"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Settings:
     state_dir: Path = setting(default_state_dir, "Models, uploaded graphs, journal.", kind=_PATH)
     datasets: Path = setting(default_datasets_dir, "Folder of dataset folders to train on.", kind=_PATH)
     profiles_days: int = setting(90, "Days that profiles of running jobs are kept; 0 = none.", kind=click.IntRange(0))
-    profiles_rows_max: int = setting(100_000, "Profiles kept; the oldest leave.", kind=click.IntRange(1))
+    profiles_rows_max: int = setting(100_000, "Profiles kept; the oldest are deleted.", kind=click.IntRange(1))
     seed: int = setting(0, "Of training: same data and seed give the same version.")
     threads: int = setting(32, "Calls served at the same time.", kind=click.IntRange(5, 512))
     extraction_workers: int = setting(1, "Graphs described at the same time.", kind=click.IntRange(1, 64))

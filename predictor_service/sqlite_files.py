@@ -1,4 +1,4 @@
-"""SQLite files of this program: opened in one way, and what goes wrong with them told in one."""
+"""SQLite files of this program: opened in one way, and their errors reported in one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def open_database(path: Path, *pragmas: str, schema: str = "") -> sqlite3.Connec
 
     Args:
         path: The file.
-        pragmas: Set beside a write-ahead log, e.g. "synchronous = FULL".
+        pragmas: Set in addition to a write-ahead log, e.g. "synchronous = FULL".
         schema: Statements that make what is missing.
 
     Raises:
@@ -53,7 +53,7 @@ def open_database(path: Path, *pragmas: str, schema: str = "") -> sqlite3.Connec
 
 def _make_private(path: Path) -> None:
     """Lets only the owner read what is asked and measured here; SQLite gives its other files the same mode."""
-    with suppress(OSError):  # of somebody else, or of a file system without modes: SQLite says what it cannot do
+    with suppress(OSError):  # of another user, or on a file system without modes: SQLite reports what it cannot do
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_MODE))
         for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
             file = path.with_name(name)
@@ -62,7 +62,7 @@ def _make_private(path: Path) -> None:
 
 
 def storage_error(error: sqlite3.Error, path: Path) -> StoreFullError | StoreFormatError:
-    """What an error of the library means for who keeps something in a file."""
+    """What an error of the library means for the owner of a file."""
     # Errors of this program, e.g. a closed connection, have no code.
     if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DISK_ERRORS:
         return StoreFullError(f"{path.name} takes nothing: {error}", remedy=f"check room and rights of {path.parent}")

@@ -1,4 +1,4 @@
-"""What a service does about its models while it serves: names stale ones, learns anew, watches drift."""
+"""What a service does about its models while it serves: reports stale ones, retrains, watches drift."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def repeat_until(stop: threading.Event, parts: Sequence[Callable[[], None]], eve
 
 
 class ModelUpkeep:
-    """Keeps an eye on the models of one service.
+    """Watches the models of one service.
 
     Args:
         settings: Of the service.
@@ -83,7 +83,7 @@ class ModelUpkeep:
         self._alarming: frozenset[tuple[str, str]] = frozenset()
 
     def check_served(self) -> None:
-        """Names why the served version is stale: older rules are learned anew, other data is told how to."""
+        """Logs why the served version is stale: older rules are retrained, for other data the log names the command."""
         served = self._versions.current()
         if served is None:
             return

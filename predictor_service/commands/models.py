@@ -91,7 +91,7 @@ def show_command(version: str | None, settings: Settings, output: str) -> None:
 @click.option("--why", required=True, help="For the history.")
 @_options
 def promote_command(version: str, why: str, settings: Settings, output: str) -> None:
-    """Serve VERSION, whatever the gate said of it, once it has reproduced its golden vectors."""
+    """Serve VERSION, whatever the gate decided, once it has reproduced its golden vectors."""
     with _registry(settings) as registry:
         name = registry.store.find(version)
         registry.promote(name, why)
@@ -117,7 +117,7 @@ def _say_served(name: str, output: str) -> None:
 @click.argument("after", required=False)
 @_options
 def diff_command(before: str, after: str | None, settings: Settings, output: str) -> None:
-    """Say what differs between two versions (AFTER: the served one by default)."""
+    """Show what differs between two versions (AFTER: the served one by default)."""
     with _registry(settings) as registry:
         names = [registry.store.find(before), registry.store.find(after or registry.store.current() or "")]
         differences = compare_versions(*(registry.store.manifest(name) for name in names))
@@ -134,7 +134,7 @@ def diff_command(before: str, after: str | None, settings: Settings, output: str
 @_options
 @click.pass_context
 def drift_command(context: click.Context, settings: Settings, output: str) -> None:
-    """Say how far recent predictions were from what then happened. Exit status 4: an alarm is on."""
+    """Show how far recent predictions were from the measured values. Exit status 4: an alarm is on."""
     # Imported here: only this verb reads the journal.
     from predictor_service.retraining.drift import describe_drift, read_drift
 

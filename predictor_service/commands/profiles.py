@@ -1,4 +1,4 @@
-"""profiles: what running jobs taught; listing it, writing it out, forgetting it."""
+"""profiles: what was measured of running jobs; listing it, exporting it, deleting it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from predictor_service.system_clock import now_ms
 _PATH: Final = click.Path(path_type=Path)
 _KEY: Final = re.compile(r"[0-9a-f]{12,64}")
 _FLAGS: Final = {
-    "foreign_load": "somebody else used the device: no training, no pair",
+    "foreign_load": "another process used the device: no training, no pair",
     "unsteady": "step times scattered: no training",
 }
 _OUTPUT: Final = click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
@@ -57,7 +57,7 @@ def _store(settings: Settings) -> Iterator[ProfileStore]:
 @_STATE
 @_OUTPUT
 def status_command(settings: Settings, output: str) -> None:
-    """Say how much is kept, for how long, and what was refused."""
+    """Show how much is kept, for how long, and what was refused."""
     with _store(settings) as store:
         status, stored = store.status(), store.read()
     rows = make_rows(_readable(stored))
@@ -82,7 +82,7 @@ def status_command(settings: Settings, output: str) -> None:
 
 def _as_lines(answer: dict[str, Any]) -> str:
     lines = [
-        f"stretches   {answer['stretches']:,} of {answer['jobs']:,} jobs, {answer['file_bytes']:,} bytes",
+        f"windows     {answer['stretches']:,} of {answer['jobs']:,} jobs, {answer['file_bytes']:,} bytes",
         f"rows        {answer['solo_rows']:,} alone, {answer['pair_rows']:,} of pairs",
         f"arrived     {_date(answer['oldest_ms'])} to {_date(answer['newest_ms'])}",
         f"kept        {answer['days_kept']} days, at most {answer['rows_max']:,}",
@@ -111,7 +111,7 @@ def list_command(settings: Settings, output: str) -> None:
         click.echo(json.dumps({"schema": "cotenant.profiles/1", "jobs": jobs}))
         return
     click.echo(
-        f"{'job':<14}{'device':<22}{'batch':>8}{'alone':>7}{'beside':>8}{'step ms':>11}{'busy':>7}{'peak MiB':>10}"
+        f"{'job':<14}{'device':<22}{'batch':>8}{'alone':>7}{'shared':>8}{'step ms':>11}{'busy':>7}{'peak MiB':>10}"
     )
     for job in jobs:
         figures = (
@@ -184,7 +184,9 @@ def forget_command(
 ) -> None:
     """Delete profiles, predictions and outcomes for good; several conditions must hold together."""
     if everything == (job_key is not None or device is not None or older_than_days is not None):
-        raise InvalidRequestError("nothing says what to forget", remedy="give conditions, or --all and none of them")
+        raise InvalidRequestError(
+            "no condition selects what to forget", remedy="give conditions, or --all and none of them"
+        )
     before_ms = None if older_than_days is None else now_ms() - older_than_days * DAY_MS
     with _store(settings) as store:
         key = None if job_key is None else _whole_key(store, job_key)
@@ -192,7 +194,7 @@ def forget_command(
         if (settings.state_dir / JOURNAL_FILE).is_file():
             with closing(OutcomeJournal(settings.state_dir / JOURNAL_FILE)) as journal:
                 predictions, outcomes = journal.forget(before_ms=before_ms, job_key=key, device=device)
-        # Last: a service that runs learns anew when this file was changed.
+        # Last: a running service reloads its measurements when this file was changed.
         windows = store.forget(before_ms=before_ms, job_key=key, device=device)
     click.echo(f"forgotten: {windows:,} profiles, {predictions:,} predictions, {outcomes:,} outcomes")
 

@@ -1,4 +1,4 @@
-"""retrain: learn anew from what is there now, and serve the result only if it is not worse."""
+"""retrain: train on the data that is there now, and serve the result only if it is not worse."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NICENESS: Final = 5
 
 @click.command("retrain")
 @SETTINGS.options("state_dir", "datasets", "seed")
-@click.option("--from-outcomes", is_flag=True, help="Learn from the profile store as well: what running jobs taught.")
+@click.option("--from-outcomes", is_flag=True, help="Train on the profile store as well: measurements of running jobs.")
 @click.option("--why", default="retrained by command", help="For the history.")
 @click.option("--who", help="For the history; the account that runs this by default.")
 @click.option("--end-with-stdin", is_flag=True, hidden=True, help="For a service: end when its pipe closes.")

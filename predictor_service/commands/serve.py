@@ -1,4 +1,4 @@
-"""serve: train if nothing was ever trained, then answer until told to stop."""
+"""serve: train if nothing was ever trained, then answer until a signal stops it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def serve(settings: Settings) -> None:
     """Runs the service until SIGTERM or SIGINT.
 
     Raises:
-        InputError, PredictorError: It cannot listen as it was told to.
+        InputError, PredictorError: It cannot listen as its settings demand.
     """
     check_listening(settings)
     start_logging("predictor", settings.log_level, is_service=True)
@@ -123,7 +123,7 @@ def _train_first(settings: Settings) -> None:
     try:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=_TRAINING_TIMEOUT_S, env=environment)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        # Without models the service still answers, from device peaks, and says so in every answer.
+        # Without models the service still answers, from device peaks, and every answer carries that notice.
         _logger.error("first_training_failed", extra={"reason": str(error)})
 
 

@@ -7,7 +7,7 @@
 
 The last three share one fit: for a given shape (s or c) the loss is linear in a and b, so the shape is searched on a
 grid and a, b >= 0 follow in closed form. They look at recent points most and start at the steepest epoch, because
-plateaus before it and drifts long past say little about the rest.
+plateaus before it and drifts long past reveal little about the rest.
 
 Source: Optimus, section 3.1, Eq. (1), for the first; the project's own measurements for the others.
 """

@@ -33,7 +33,7 @@ class LossSeries:
         restarted_at: Epoch of the last drop of the learning rate; what is fitted began there.
         measured_until: Epoch of the job's own last point; what lies beyond comes from an earlier job.
         largest: The loss that became 1.
-        outliers: Points that were replaced by the mean of their neighbours.
+        outliers: Points that were replaced by the mean of the adjacent ones.
     """
 
     epochs: FloatArray
@@ -103,7 +103,7 @@ def average_per_epoch(epochs: FloatArray, losses: FloatArray) -> tuple[FloatArra
 
 
 def replace_outliers(losses: FloatArray) -> tuple[FloatArray, int]:
-    """Replaces points outside [least of the next 5, largest of the previous 5] by the mean of their neighbours.
+    """Replaces points outside [least of the next 5, largest of the previous 5] by the mean of the adjacent ones.
 
     Returns:
         The losses, and how many were replaced.

@@ -2,7 +2,7 @@
 
 Converged: the drop of the loss from one epoch to the next has stayed below the owner's threshold for several epochs.
 The forms of `curve_forms` are asked each for itself, with all points and with the newest tenth and fifth left out; the
-median is the answer and their spread its uncertainty. A small threshold is hard to foresee, so that three times the
+median is the answer and their spread its uncertainty. A small threshold is hard to predict, so that three times the
 threshold is predicted first and planned with until it is reached.
 
 Source: Optimus, sections 2 (convergence), 3.1 and 4.1.
@@ -55,7 +55,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormPrediction:
-    """What one form says.
+    """What one form predicts.
 
     Attributes:
         form: The fitted form.
@@ -72,7 +72,7 @@ class TrainingEnd:
 
     Attributes:
         epochs_total: Epochs since the start of the job at which the goal is reached; None = not within the horizon, or
-            too few points to say.
+            too few points to predict.
         lower: Bound at the confidence asked for.
         upper: Bound at the confidence asked for.
         planned_remaining: Epochs to plan with: to the loose threshold while that is not reached, 5 % added.
@@ -115,7 +115,7 @@ def predict_end(series: LossSeries, goal: Goal, confidence: float = 0.9) -> Trai
     forms = [FormPrediction(form=form, epochs_total=_end_of(form, series, goal, now)) for form in fitted]
     ends = _ends(fitted, series, goal, now) + _ends_without_newest(series, goal, now)
     total, spread = _middle(ends, now)
-    # The curve of an earlier job that goes on to the goal says more than any extrapolation.
+    # The curve of an earlier job that goes on to the goal is more accurate than any extrapolation.
     total = find_end(series, goal, len(series.epochs)) or total
     loose_total = _loose_end(fitted, series, goal, now)
     if total is None:
@@ -141,7 +141,7 @@ def predict_end(series: LossSeries, goal: Goal, confidence: float = 0.9) -> Trai
 def find_end(series: LossSeries, goal: Goal, points: int | None = None) -> float | None:
     """The epoch at which the points themselves reach the goal; None = not yet.
 
-    Losses are smoothed over three epochs first: a single lucky epoch is not convergence.
+    Losses are smoothed over three epochs first: a single outlying epoch is not convergence.
 
     Args:
         series: Prepared losses.
@@ -162,7 +162,7 @@ def find_end(series: LossSeries, goal: Goal, points: int | None = None) -> float
 
 
 def smooth(losses: FloatArray) -> FloatArray:
-    """Mean of each point and the two before it: what later points bring changes nothing that was said before."""
+    """Mean of each point and the two before it: what later points bring changes no earlier value."""
     if len(losses) < 3:
         return losses
     mean = (losses[:-2] + losses[1:-1] + losses[2:]) / 3
@@ -191,7 +191,7 @@ def _end_of(form: FittedForm, series: LossSeries, goal: Goal, now: float) -> flo
 
 
 def _pace(form: FittedForm, series: LossSeries) -> float:
-    """How much faster the loss fell over the newest quarter of the points than the form says.
+    """How much faster the loss fell over the newest quarter of the points than the form predicts.
 
     A form that fits the whole curve is often off in its slope at the end, and the slope is what convergence is about.
     """
@@ -225,7 +225,7 @@ def _ends(forms: Sequence[FittedForm], series: LossSeries, goal: Goal, now: floa
 
 
 def _ends_without_newest(series: LossSeries, goal: Goal, now: float) -> list[float | None]:
-    """What the forms would have said a little earlier: a prediction that moves with every epoch is worth less."""
+    """What the forms would have predicted a little earlier: a prediction that moves with every epoch is worth less."""
     ends: list[float | None] = []
     for share in _LEFT_OUT[1:]:
         count = round(len(series.epochs) * (1 - share))

@@ -13,7 +13,7 @@ from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 
 # Activations of mixed precision are half as wide as those of the 32-bit export; weights stay 32 bits wide.
 ACTIVATION_SCALE: Final = {"fp64": 2.0, "fp32": 1.0, "tf32": 1.0, "bf16": 0.5, "fp16": 0.5}
-# The gradient of the widest tensor and the tensor that it is computed from are alive together.
+# The gradient of the widest tensor and the tensor that it is computed from are in memory together.
 _WIDEST_TENSORS_ALIVE: Final = 2
 _WEIGHT_BYTES: Final = 4
 

@@ -1,6 +1,6 @@
 """Figures of a graph at a batch, from tables that hold them per sample or at a few batches.
 
-Names say how a figure depends on the batch: `X_per_sample` and `X_constant` are the two parts of a line, and
+Names state how a figure depends on the batch: `X_per_sample` and `X_constant` are the two parts of a line, and
 `X_at_batch_8` is one point of a curve.
 """
 

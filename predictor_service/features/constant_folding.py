@@ -90,7 +90,7 @@ def _compute(node: NodeProto, known: Mapping[str, IntArray]) -> IntArray | None:
     try:
         result = compute([known[name] for name in node.input], node)
     except (ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError):
-        # A graph that contradicts itself: the checks behind say where.
+        # A graph that contradicts itself: later checks report where.
         return None
     return result if result is not None and result.size <= ELEMENTS_MAX else None
 

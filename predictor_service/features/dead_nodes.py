@@ -1,4 +1,4 @@
-"""Leaves out nodes that no output needs: an exporter that does not optimize writes results that nobody reads."""
+"""Leaves out nodes that no output needs: an exporter that does not optimize writes results that no node reads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def drop_dead_nodes(graph: GraphProto) -> int:
     """Remove, in place, the nodes of a graph that none of its outputs depends on.
 
     Args:
-        graph: Nodes in order of execution. One without outputs, or out of order, is left as it is: the checks behind
-            say what is wrong with it.
+        graph: Nodes in order of execution. One without outputs, or out of order, is left as it is: later checks
+            report what is wrong with it.
 
     Returns:
         Number of nodes removed.

@@ -1,9 +1,9 @@
 """Which device type a name means: the full name, a short one such as "a100", or a type that the table lacks.
 
 People leave out the maker, the memory and the form: "rtx 4090", "RTX-4090" and "nvidia geforce rtx4090" are one name.
-One rule decides about a name that the table lacks. Whoever states the memory, as schedulers and node agents always do,
-or writes the maker in front as NVML does, speaks of a device that exists: the type is generic, and nothing is known of
-it but what was said. Any other word is taken for a slip and asked back with the names that come near.
+One rule decides about a name that the table lacks. A name with its memory, as schedulers and agents always send it,
+or with the maker in front, as NVML writes it, means a device that exists: the type is generic, and only what was stated
+is known of it. Any other word is taken for a misspelling and refused with the closest known names.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class NamedDevice:
     Attributes:
         device: With the memory that was stated, else the usual one.
         is_generic: The table lacks the name; peaks are those of the middle of the table.
-        is_memory_known: False only for a generic type whose memory nobody stated; `device` then has that of the middle.
+        is_memory_known: False only for a generic type without a stated memory; `device` then has that of the middle.
         nearest: Known names that look like a generic one.
     """
 
@@ -57,11 +57,11 @@ def resolve_device(name: str, memory_bytes: int = 0) -> NamedDevice:
 
     Args:
         name: A full name whatever its case, a short one, or that of a type which the table lacks.
-        memory_bytes: What the caller says of its memory, at least 0; 0 = nothing. It decides between types that a short
+        memory_bytes: As the caller states it, at least 0; 0 = not stated. It decides between types that a short
             name fits alike, and makes an unknown name that of a generic type.
 
     Raises:
-        UnknownDeviceError: A slip, or a short name that fits several types; the candidates are named.
+        UnknownDeviceError: A misspelling, or a short name that fits several types; the candidates are named.
         InvalidRequestError: No name that a device can have.
     """
     return _resolve(_checked(name), memory_bytes)
@@ -117,7 +117,7 @@ def _has_memory(device: DeviceType, memory_bytes: int) -> bool:
 
 
 def _words(name: str) -> list[str]:
-    """The words that tell one type from another; 40G, 40GiB and 40GB are one."""
+    """The words that distinguish one type from another; 40G, 40GiB and 40GB are one."""
     split = re.findall(r"[a-z0-9]+", name.lower())
     return [re.sub(r"^(\d+)g(?:i?b)?$", r"\1gb", word) for word in split if word not in _INSIGNIFICANT]
 

@@ -16,8 +16,8 @@ Source: https://hothardware.com/news/nvidia-titan-rtx-turing-gpu-24gb-gddr6-11-g
 Source: https://hmc-tech.com/gpus/nvidia-geforce-rtx-4090-vs-nvidia-rtx-pro-5000-blackwell (RTX 4090).
 Source: https://www.spheron.network/blog/nvidia-rtx-5090-specs/ (RTX 5090; its half precision is given with sparsity and
 16-bit accumulation, a quarter of it is used here).
-Source: https://upb-pc2.atlassian.net/wiki/spaces/PC2DOK/pages/1900609 (A100: 64-bit matrix units 19.5 beside 9.7).
-Source: https://itkb.uw.cz/2026/06/nvidia-h200-vs-b300-precisions-cores.html (H200: 67 beside 34).
+Source: https://upb-pc2.atlassian.net/wiki/spaces/PC2DOK/pages/1900609 (A100: 64-bit matrix units 19.5, others 9.7).
+Source: https://itkb.uw.cz/2026/06/nvidia-h200-vs-b300-precisions-cores.html (H200: 67 and 34).
 Source: https://zdszero.github.io/Computer/Artificial_Intelligence/Hardware.html (HGX B200 as NVIDIA's table has it; its
 half precision and TF32 are given with sparsity), https://hmc-tech.com/gpus/nvidia-b200-vs-nvidia-gb200 (its
 multiprocessors).
@@ -97,7 +97,7 @@ class DeviceType:
 
 
 def sequence_ms(launch_ms: float, fuses_lstm: bool, recurrent_steps: float, lstm_steps: float) -> float:
-    """What `DeviceType.sequence_ms` says of a device with this launch time."""
+    """What `DeviceType.sequence_ms` returns for a device with this launch time."""
     return launch_ms * (recurrent_steps - (lstm_steps if fuses_lstm else 0.0))
 
 
@@ -182,7 +182,7 @@ def find_device_type(name: str) -> DeviceType | None:
 
 @lru_cache(maxsize=256)
 def _find_slice(lowered_name: str) -> DeviceType | None:
-    """The slice of a device that a name tells; None where it tells none, or more than the device has."""
+    """The slice of a device that a name states; None where it states none, or more than the device has."""
     found = _SLICE.fullmatch(lowered_name)
     whole = _BY_LOWER_NAME.get(found["whole"]) if found else None
     if found is None or whole is None:

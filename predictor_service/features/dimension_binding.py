@@ -13,7 +13,7 @@ from predictor_service.features.graph_limits import GraphLimits, subgraphs
 from predictor_service.features.graph_nodes import GraphNode
 
 BATCH_SYMBOLS = frozenset({"batch", "N", "batch_size"})
-"""Names of dimensions that mean the batch unless a binding says otherwise."""
+"""Names of dimensions that mean the batch unless a binding states otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ def _unbound_error(names: Sequence[str]) -> UnboundDimensionError:
 
 
 def _find_fixed_batch(data: Sequence[ValueInfoProto], asked_batch: int) -> tuple[int, set[tuple[str, int]]]:
-    """The batch of a graph without symbols: what the caller says, else the size that all inputs begin with."""
+    """The batch of a graph without symbols: what the caller states, else the size that all inputs begin with."""
     leading = {value.name: _dims(value)[0].dim_value for value in data if _dims(value)}
     if not leading:
         return asked_batch, set()

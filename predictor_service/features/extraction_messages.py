@@ -1,4 +1,4 @@
-"""What the pool and its workers say to each other: length-prefixed frames over a socket pair.
+"""Messages between the pool and its workers: length-prefixed frames over a socket pair.
 
 Answers cross the border as JSON, never as pickles: a worker reads foreign bytes all day and is not trusted.
 """

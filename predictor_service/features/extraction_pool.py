@@ -73,9 +73,9 @@ class ExtractionPool:
 
         Raises:
             CallerError: As `describe_graph`.
-            ExtractionBusyError: The queue is full; `retry_after_ms` says when to come back.
+            ExtractionBusyError: The queue is full; `retry_after_ms` states when to come back.
             ExtractionTimeoutError: The graph took too long.
-            ExtractionCrashedError: The worker died on the graph.
+            ExtractionCrashedError: The worker crashed on the graph.
             ExtractionClosedError: The pool is closed.
         """
         check_graph_bytes(data, DEFAULT_LIMITS)
@@ -126,7 +126,7 @@ class ExtractionPool:
 
     @contextmanager
     def _worker(self) -> Iterator[ExtractionProcess]:
-        """A living worker; one that is not healthy afterwards is replaced."""
+        """A running worker; one that is not healthy afterwards is replaced."""
         worker = self._take_living()
         try:
             yield worker

@@ -66,7 +66,7 @@ class ExtractionProcess:
         return self._process.pid
 
     def wait_until_ready(self) -> bool:
-        """Waits until the worker has loaded its libraries; false when it died or took too long."""
+        """Waits until the worker has loaded its libraries; false when it exited or took too long."""
         try:
             self._connection.settimeout(_START_TIMEOUT_S)
             return receive_frame(self._connection) == READY
@@ -83,7 +83,7 @@ class ExtractionProcess:
         Raises:
             PredictorError: What the worker reported.
             ExtractionTimeoutError: No answer in time; the worker is not healthy any more.
-            ExtractionCrashedError: The worker died; it is not healthy any more.
+            ExtractionCrashedError: The worker exited; it is not healthy any more.
         """
         deadline_s = monotonic_s() + self._timeout_s
         shorten_timeout = self._timeout_until(deadline_s)

@@ -1,7 +1,7 @@
 """A worker process: describes one graph after the other under limits that the kernel enforces.
 
 Started by the pool as `python -m predictor_service.features.extraction_worker SOCKET MEMORY_LIMIT_BYTES TIMEOUT_S`. It
-ends when the pool closes its side, so a pool that dies leaves no worker behind.
+ends when the pool closes its side, so a pool that crashes leaves no worker behind.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from predictor_service.features.graph_description import describe_graph
 
 
 def main(arguments: list[str]) -> int:
-    """Serves until the pool hangs up.
+    """Serves until the pool closes its side.
 
     Args:
         arguments: File descriptor of the socket, memory limit in bytes, seconds of CPU time per graph.
@@ -74,7 +74,7 @@ def _answer(request: bytes, memory_limit_bytes: int) -> bytes:
             details={"limit": "memory_bytes", "maximum": str(memory_limit_bytes)},
         )
         return LAST_ERROR + encode_error(too_large)
-    except Exception as error:  # a bug of ours: the request fails, the service goes on
+    except Exception as error:  # a bug in this program: the request fails, the service goes on
         crash = ExtractionCrashedError(
             f"describing the graph failed with {type(error).__name__}: {error}", remedy="please report this graph"
         )
@@ -82,7 +82,7 @@ def _answer(request: bytes, memory_limit_bytes: int) -> bytes:
 
 
 def _allow_cpu_time(timeout_s: float) -> None:
-    """Ends the process by signal should it compute on although nobody is left to kill it."""
+    """Ends the process by signal should it compute on after its pool has ended."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     allowed_s = math.ceil(usage.ru_utime + usage.ru_stime + timeout_s) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (allowed_s, resource.RLIM_INFINITY))

@@ -1,6 +1,6 @@
 """A graph, measured once for all batches.
 
-Counts of ordinary networks are affine in the batch: the graph is measured at two neighbouring batches, every count is
+Counts of ordinary networks are affine in the batch: the graph is measured at two adjacent batches, every count is
 stored as constant + per_sample * batch, and any batch is answered in microseconds. A third measurement checks the
 claim.
 """
@@ -156,7 +156,7 @@ def describe_graph(
     Args:
         data: Serialized model; weights are not needed and never read.
         dimension_bindings: Sizes of dimensions that were exported as names. `batch`, `N`, `batch_size` and an unnamed
-            first dimension are the batch unless bound here. For a graph without names, `batch` says which batch it
+            first dimension are the batch unless bound here. For a graph without names, `batch` states which batch it
             was exported with.
         limits: Largest accepted sizes.
 

@@ -42,7 +42,7 @@ SCALARS: Final = (
 )
 """Names of the totals that every extraction has."""
 
-# Neighbours, so that integer slopes are exact; above 1, so that no dimension looks like one to be broadcast.
+# Adjacent, so that integer slopes are exact; above 1, so that no dimension looks like one to be broadcast.
 _FIRST_BATCH, _SECOND_BATCH, _CHECK_BATCH = 2, 3, 7
 _CHECKED_NODES = 2_000
 

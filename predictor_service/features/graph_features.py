@@ -11,7 +11,7 @@ from predictor_service.features.operator_families import OperatorFamily
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GraphFeatures:
-    """What a training step of this graph has to do and to hold, forward pass only unless said otherwise.
+    """What a training step of this graph has to do and to hold, forward pass only unless stated otherwise.
 
     Types are those of the export (usually 32 bits): a job in another precision scales the bytes itself.
 

@@ -1,7 +1,7 @@
 """From graph, settings and device to one named vector: the only code that does so, for training and serving alike.
 
-Sizes enter as natural logarithms because they span ten orders of magnitude; shares of the roofline time say what kind
-of work fills a step. What is unknown enters as 0 beside a flag that says so.
+Sizes enter as natural logarithms because they span ten orders of magnitude; shares of the roofline time show what kind
+of work fills a step. What is unknown enters as 0 with a flag of its own.
 
 A question asks models at a dozen batches of one job, so that vectors are made for all of them at once. Rows do not
 depend on each other: a table of one batch has, bit for bit, the row that any larger one has.
@@ -116,7 +116,7 @@ class JobTable:
 
 
 class Rates(NamedTuple):
-    """All that the time of a graph's operators depends on beside the graph.
+    """All that the time of a graph's operators depends on apart from the graph.
 
     Attributes:
         flops_per_s: The device's peak at the precision.

@@ -9,7 +9,7 @@ from cotenant.job_settings import BATCH_SIZE_MAX, JobSettings, JobSettingsError
 from predictor_service.errors import InvalidBatchError, InvalidSettingError
 
 OPTIMIZER_SLOTS: Final[Mapping[str, int]] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
-"""Numbers kept per parameter beside weight and gradient."""
+"""Numbers kept per parameter in addition to weight and gradient."""
 
 
 def check_settings(settings: JobSettings) -> JobSettings:

@@ -61,7 +61,7 @@ def measure_operator(
 
     Args:
         node: The operator.
-        family: What `classify` said about it.
+        family: What `classify` returned for it.
         constants: Names of tensors that depend on no data.
         table: Shapes of its tensors.
 

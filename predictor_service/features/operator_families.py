@@ -55,7 +55,7 @@ _OPERATORS = {
 }
 
 FAMILY_OF: Final = {name: family for family, names in _OPERATORS.items() for name in names.split()}
-"""Operator name to family; embeddings and depthwise convolutions are told apart by their inputs."""
+"""Operator name to family; embeddings and depthwise convolutions are distinguished by their inputs."""
 
 MULTIPLYING_FAMILIES: Final = frozenset(
     {

@@ -1,4 +1,4 @@
-"""What is known of two jobs side by side, as one vector per ordered pair. The same function trains and serves."""
+"""What is known of two co-located jobs, as one vector per ordered pair. The same function trains and serves."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def fair_share_slowdowns(jobs: SoloFigures, victim: IndexArray, other: IndexArra
     Args:
         jobs: Figures of all jobs.
         victim: Index of the job whose slowdown is wanted, shape (pairs,).
-        other: Index of the job beside it, shape (pairs,).
+        other: Index of the co-located job, shape (pairs,).
 
     Returns:
         Ratios from 0 to 1, shape (pairs,).
@@ -69,7 +69,7 @@ def build_pair_features(
     Args:
         jobs: Figures of all jobs.
         victim: Index of the job whose slowdown is wanted, shape (pairs,).
-        other: Index of the job beside it, shape (pairs,).
+        other: Index of the co-located job, shape (pairs,).
         device_memory_bytes: Memory of the device that they share.
 
     Returns:

@@ -3,7 +3,7 @@
 The rule follows what automatic differentiation needs, operator by operator: convolutions, pooling, normalization keep
 their input; ReLU, softmax, tanh and sigmoid their output; products keep the other factor where a gradient flows
 through this one; additions and copies keep nothing. A view keeps the storage that it looks at, and a storage is
-counted once. Graph inputs and parameters are not counted: they live on the device anyway and have figures of their
+counted once. Graph inputs and parameters are not counted: they are on the device anyway and have figures of their
 own.
 """
 
@@ -29,7 +29,7 @@ _KEEPS_OUTPUT = frozenset(_OUTPUT_KEEPERS.split())
 _KEEPS_FACTORS = frozenset({"Mul", "MatMul", "Gemm", "Einsum", "Div", "Pow", "FusedMatMul"})
 _KEEPS_ALL_INPUTS = frozenset({"Attention", "LRN"})
 _KEEPS_CHOICE = {"Where": 0, "Gather": 1, "GatherElements": 1, "GatherND": 1, "TopK": 1}
-# Numbers per step, sample and hidden unit beside input and output: gates and cell state.
+# Numbers per step, sample and hidden unit in addition to input and output: gates and cell state.
 _RECURRENT_STATES = {"LSTM": 6, "GRU": 5, "RNN": 1}
 _INDEX_BYTES = 8
 

@@ -1,4 +1,4 @@
-"""Slowdowns beside several jobs from slowdowns beside each of them. The same function judges, trains and serves."""
+"""Slowdowns with several co-located jobs from those with each of them. The same function judges, trains and serves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COMPOSITIONS: Final[Mapping[str, Callable[[FloatArray, IndexArray, FloatArray], 
     "product": _multiply,
     "worst": _take_worst,
 }
-"""Ways to compose: sum of slowdowns, product of shared times, the worst neighbour alone."""
+"""Ways to compose: sum of slowdowns, product of shared times, the worst co-located job alone."""
 DEFAULT_COMPOSITION: Final = "sum"
 
 
@@ -44,12 +44,12 @@ def compose_slowdowns(
     """Composes pairwise slowdowns.
 
     Args:
-        slowdown_ratio: Of each victim beside one job, shape (pairs,).
+        slowdown_ratio: Of each victim with one co-located job, shape (pairs,).
         row_of_pair: Which victim each of them belongs to, shape (pairs,).
         rows: Number of victims.
         how: One of `COMPOSITIONS`.
 
     Returns:
-        Slowdown ratios, shape (rows,); 0 for a victim with nobody beside it.
+        Slowdown ratios, shape (rows,); 0 for a victim without co-located jobs.
     """
     return COMPOSITIONS[how](np.zeros(rows), row_of_pair, slowdown_ratio)

@@ -165,7 +165,7 @@ STEP_PART_NAMES: Final = ("fixed", "arithmetic", "traffic", "launches", "sequenc
 def described_step_parts(
     facts: Mapping[str, float], batch: int, device: DeviceType, precision: str, mode: str
 ) -> Mapping[str, float] | None:
-    """Splits the time of a step into what the device's peaks say of each kind of work.
+    """Splits the time of a step into what the device's peaks predict for each kind of work.
 
     Args:
         facts: `parameters` and `forward_macs_per_sample`; where known also what is allocated over a step and the number

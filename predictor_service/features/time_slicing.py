@@ -1,9 +1,9 @@
-"""Slowdowns of a crowd whose jobs take turns on one device, from the slowdowns of its pairs.
+"""Slowdowns of three or more jobs that take turns on one device, from the slowdowns of their pairs.
 
 A job wants the device for its utilization's share of a step and does something else for the rest. While n jobs want it,
-each runs at 1/n of its speed: what one job costs another is in proportion to how long it wants the device. Beside a
-third job it wants it longer, because it waits as well, so a crowd suffers more than the sum of its pairs, unless
-everybody wants the device all the time, when there is nothing to add.
+each runs at 1/n of its speed: what one job costs another is in proportion to how long it wants the device. With a
+third job it wants it longer, because it waits as well, so three jobs slow down more than the sum of their pairs, unless
+all of them want the device all the time, when there is nothing to add.
 
 The recursion is mean value analysis of a closed network of one shared queue: a job that comes to the device finds the
 others as they are without it. With slowdowns of pairs of u_victim * u_other it is exact for jobs of random turns.
@@ -25,11 +25,11 @@ _UTILIZATION_MIN: Final = 0.05
 
 
 def compose_time_slices(utilization_ratio: FloatArray, slowdown_ratio: FloatArray) -> FloatArray:
-    """Slowdown of every job of a crowd.
+    """Slowdown of every co-located job.
 
     Args:
         utilization_ratio: Of each job alone, 0 to 1, shape (jobs,), at most `COLOCATED_JOBS_MAX` of them.
-        slowdown_ratio: Of each job beside each other one alone, victim by other; the diagonal is not looked at. Shape
+        slowdown_ratio: Of each job with each other one alone, victim by other; the diagonal is not looked at. Shape
             (jobs, jobs).
 
     Returns:
@@ -58,7 +58,7 @@ def compose_time_slices(utilization_ratio: FloatArray, slowdown_ratio: FloatArra
 
 
 def slow_by_fair_time_slices(utilization_ratio: FloatArray) -> FloatArray:
-    """Slowdown of every job of a crowd whose jobs cost one another nothing but time.
+    """Slowdown of every co-located job when jobs cost one another nothing but time.
 
     Args:
         utilization_ratio: Of each job alone, 0 to 1, shape (jobs,), at most `COLOCATED_JOBS_MAX` of them.
@@ -75,16 +75,16 @@ def slow_by_fair_time_slices(utilization_ratio: FloatArray) -> FloatArray:
 
 
 def exceed_sum(utilization_ratio: FloatArray) -> FloatArray:
-    """By how much fair turns of a whole crowd slow each job down beyond the sum of its pairs.
+    """By how much fair turns of all co-located jobs slow each job down beyond the sum of its pairs.
 
-    What a neighbour costs beyond its turns (caches that it empties, memory that it reads) it costs once, whoever else
-    is there; measured pairs therefore add up, and only the turns get longer.
+    What a co-located job costs beyond its turns (caches that it empties, memory that it reads) it costs once, however
+    many others there are; measured pairs therefore add up, and only the turns get longer.
 
     Args:
         utilization_ratio: Of each job alone, 0 to 1, shape (jobs,), at most `COLOCATED_JOBS_MAX` of them.
 
     Returns:
-        What to add to the sum of slowdowns beside each other job alone, at least 0, shape (jobs,).
+        What to add to the sum of slowdowns with each other job alone, at least 0, shape (jobs,).
 
     Raises:
         ValueError: More jobs than `COLOCATED_JOBS_MAX`.

@@ -2,8 +2,8 @@
 
 Counted memory leaves out what libraries take: the context of the process, the handles and kernels of cuBLAS and cuDNN,
 the workspaces of convolutions and what the allocator keeps back. Here they are constants per architecture generation,
-learned from public rows, so that the sum is near to what a process holds and the bound above it. Nobody checked how
-often the bound holds on the device that is asked about: such answers say `range_not_calibrated`.
+learned from public rows, so that the sum is near to what a process holds and the bound above it. How often the
+bound holds on the device that is asked about was not checked: such answers carry `range_not_calibrated`.
 
     memory = context + convolution libraries, where the graph has any convolution
              + held x (weights, gradients, optimizer state, activations, input)
@@ -14,7 +14,7 @@ often the bound holds on the device that is asked about: such answers say `range
 Where they come from. Ampere: the A100 rows of GPUMemNet (generated CNNs and MLPs, timm's networks; fp32, Adam,
 training), the only public rows of memory with graphs. Every other generation has Ampere's, which is the nearest one
 with rows, its bound a quarter and its range by the same factor wider: contexts differ by generation and by the release
-of the libraries, and nothing at hand says by how much. Half precision counts activations at half their width, as
+of the libraries, by an amount that no public row shows. Half precision counts activations at half their width, as
 everywhere; the largest batches that fitted on an RTX 3090 in mixed precision agree (see the benchmark). Inference has
 no rows at all.
 """
@@ -41,7 +41,7 @@ class MemoryConstants:
 
     Attributes:
         context_bytes: Held by every process.
-        convolution_bytes: Held beside it by a process that computes convolutions.
+        convolution_bytes: Held in addition by a process that computes convolutions.
         held_ratio: Of the counted parts other than the workspace.
         workspace_ratio: Of the widest tensor, in a graph with convolutions.
     """
@@ -103,7 +103,7 @@ def memory_parts(counted: MemoryBreakdown, *, convolves: bool) -> tuple[float, f
 
 
 def estimate_uncalibrated(counted: MemoryBreakdown, device: DeviceType, *, convolves: bool) -> UncalibratedMemory:
-    """Estimates the memory of a job where no measurement of its device type taught anything.
+    """Estimates the memory of a job where its device type was not measured.
 
     Args:
         counted: What is counted of the job at the batch of interest.
@@ -111,7 +111,7 @@ def estimate_uncalibrated(counted: MemoryBreakdown, device: DeviceType, *, convo
         convolves: Whether its graph has a convolution.
     """
     known = GENERATION_MEMORY.get(device.generation)
-    if known is None:  # the stand-in's context was measured; libraries take nothing beside it
+    if known is None:  # the stand-in's context was measured; libraries take nothing in addition
         expected = counted.total_bytes
         bound, factor = RANGE_FACTOR * expected, RANGE_FACTOR
     else:

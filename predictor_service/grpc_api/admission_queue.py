@@ -1,4 +1,4 @@
-"""The threads that answer calls, and the line of bounded length before them."""
+"""The threads that answer calls, and the bounded queue before them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _logger = logging.getLogger(__name__)
 
 
 class QueuedCall:
-    """A call in line. It tells when it has ended, which is all that gRPC asks of the future that an executor returns.
+    """A queued call. It reports when it has ended, which is all that gRPC asks of the future that an executor returns.
 
-    A whole future costs every call a lock and a condition that nobody waits for: 6 microseconds beside half a one.
+    A whole future costs every call a lock and a condition that no thread waits for: 6 microseconds instead of 0.5.
 
     Args:
         call: What to run.
@@ -47,7 +47,7 @@ class QueuedCall:
             self._tell()
 
     def run(self) -> None:
-        """Runs the call; what it raises goes to the log, because a thread of the line outlives its calls."""
+        """Runs the call; what it raises goes to the log, because a thread of the queue outlives its calls."""
         try:
             self._call(*self._arguments)
         except Exception:
@@ -56,7 +56,7 @@ class QueuedCall:
         self._tell()
 
     def _tell(self) -> None:
-        """Two threads may come here at once: whoever takes a function out of the list calls it."""
+        """Two threads may come here at once: the one that takes a function out of the list calls it."""
         while self._callbacks:
             try:
                 callback = self._callbacks.pop()
@@ -66,10 +66,10 @@ class QueuedCall:
 
 
 class AdmissionQueue(ThreadPoolExecutor):
-    """Runs calls in order of arrival; those that find the line full are refused at once.
+    """Runs calls in order of arrival; those that find the queue full are refused at once.
 
-    A refusal has a thread of its own: a caller learns in a millisecond when to come back, instead of standing in the
-    very line that is too long. A call that stands in line costs no memory for its message, which gRPC reads only when
+    A refusal has a thread of its own: a caller learns in a millisecond when to retry, instead of waiting in the
+    very queue that is too long. A queued call costs no memory for its message, which gRPC reads only when
     the call begins.
 
     Args:
@@ -97,11 +97,11 @@ class AdmissionQueue(ThreadPoolExecutor):
 
     @property
     def calls_max(self) -> int:
-        """Calls under way and in line at most."""
+        """Calls under way and queued at most."""
         return len(self._answering) + self._waiting_max
 
     def submit(self, call: Callable[..., object], /, *arguments: Any) -> QueuedCall:  # type: ignore[override]  # noqa: ANN401 (whatever gRPC hands over)
-        """Puts a call in line, or hands it to the thread that refuses."""
+        """Puts a call into the queue, or hands it to the thread that refuses."""
         placed = QueuedCall(call, arguments)
         if len(self._waiting) >= self._waiting_max:
             self._refused.put(placed)
@@ -114,7 +114,7 @@ class AdmissionQueue(ThreadPoolExecutor):
         """Asks, from the thread of a call, whether it may be answered.
 
         Raises:
-            OverloadedError: The line was full when the call arrived; says when a place is likely.
+            OverloadedError: The queue was full when the call arrived; states when a place is likely.
         """
         if not getattr(self._thread_role, "refuses", False):
             return
@@ -127,11 +127,11 @@ class AdmissionQueue(ThreadPoolExecutor):
         )
 
     def note_duration(self, duration_ms: float) -> None:
-        """Learns how long calls take, for the time to come back."""
+        """Notes how long calls take, for the retry time."""
         self._recent_ms = _PAST_WEIGHT * self._recent_ms + (1 - _PAST_WEIGHT) * duration_ms
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Ends the threads, each when what stands before it in line is answered; gRPC has cancelled calls before."""
+        """Ends the threads, each when the calls queued before are answered; gRPC has cancelled calls before."""
         for _ in self._answering:
             self._admitted.put(None)
         self._refused.put(None)

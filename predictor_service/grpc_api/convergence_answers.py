@@ -67,7 +67,7 @@ def fit_speed_model(request: prediction_pb2.FitSpeedModelRequest) -> prediction_
         InvalidRequestError: A field is outside its range.
     """
     if request.synchrony not in _SYNCHRONIES:
-        raise invalid_field("synchrony", "it is not set", "say ASYNCHRONOUS, SYNCHRONOUS or ALL_REDUCE")
+        raise invalid_field("synchrony", "it is not set", "send ASYNCHRONOUS, SYNCHRONOUS or ALL_REDUCE")
     _check_count("asked", len(request.asked), SAMPLES_MAX)
     _check_count("samples", len(request.samples), SAMPLES_MAX)
     steps = request.steps_remaining

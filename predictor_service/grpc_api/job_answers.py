@@ -35,7 +35,7 @@ class _Known:
     """A question read before, and what its answers share.
 
     Attributes:
-        graph: What all its answers say of the graph; a message that is read is made faster than one that is written.
+        graph: What all its answers state of the graph; a message that is read is made faster than one that is written.
         text: What the journal keeps of all its answers, the end of a JSON object.
     """
 

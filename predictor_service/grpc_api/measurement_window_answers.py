@@ -1,4 +1,4 @@
-"""RecordMeasurementWindows: translate, keep what may be kept, say why the rest is not."""
+"""RecordMeasurementWindows: translate, keep what may be kept, return why the rest is not."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def record_windows(
     Args:
         request: What was measured.
         store: Keeps it.
-        learn: Told of what is new in the store.
+        learn: Called with what is new in the store.
 
     Raises:
-        InvalidRequestError: More than 1,000 stretches.
+        InvalidRequestError: More than 1,000 windows.
         StoreFullError: The disk takes no more; nothing of the request is kept, so it may be sent again.
     """
     if len(request.measurement_windows) > WINDOWS_MAX:

@@ -25,7 +25,7 @@ class RequestCounts(Collector):
     """Requests begun and answered, under one lock; safe for many threads.
 
     The library's own counters take a lock for each of five figures, which costs a call more than its deadline, its
-    repetition and its place in line together.
+    repetition and its place in the queue together.
     """
 
     def __init__(self) -> None:
@@ -84,13 +84,13 @@ class ServiceMetrics:
 
 
 class _ThreadingServer(ThreadingMixIn, WSGIServer):
-    """Answers whoever speaks while another one is silent."""
+    """Answers clients that send while another one is silent."""
 
     daemon_threads = True
 
 
 class _QuietHandler(WSGIRequestHandler):
-    """Logs no line per scrape, and hangs up on who is silent."""
+    """Logs no line per scrape, and closes connections of silent clients."""
 
     timeout = 10.0
 
@@ -100,7 +100,7 @@ class _QuietHandler(WSGIRequestHandler):
             super().handle()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 class MetricsServer:

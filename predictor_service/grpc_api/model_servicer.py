@@ -39,7 +39,7 @@ class ModelServicer(models_pb2_grpc.ModelServiceServicer):
     def GetRetraining(  # noqa: N802 (named by the contract)
         self, request: models_pb2.GetRetrainingRequest, context: grpc.ServicerContext
     ) -> models_pb2.GetRetrainingResponse:
-        """Says how far a retraining is, or how it ended."""
+        """Reports how far a retraining is, or how it ended."""
         return self._pipeline.answer(
             context,
             "GetRetraining",

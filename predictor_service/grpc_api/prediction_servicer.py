@@ -111,7 +111,7 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
     def ListMeasuredPairs(  # noqa: N802 (named by the contract)
         self, request: prediction_pb2.ListMeasuredPairsRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.ListMeasuredPairsResponse:
-        """Lists the pairs of jobs that were measured side by side."""
+        """Lists the pairs of jobs that were measured while co-located."""
         return self._pipeline.answer(
             context, "ListMeasuredPairs", request, lambda: list_measured_pairs(request, self._predictor)
         )
@@ -170,7 +170,7 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         return prediction_pb2.RecordOutcomesResponse(recorded=recorded, unknown_prediction_ids=unknown)
 
     def _learn(self, outcomes: Sequence[tuple[str, Mapping[str, object]]]) -> None:
-        """What was measured teaches at once, and is kept to be learned from."""
+        """Corrects predictions by what was measured at once, and keeps it for training."""
         entries = self._journal.find([prediction_id for prediction_id, _ in outcomes])
         joined = [(entries[name], outcome) for name, outcome in outcomes if name in entries]
         self._predictor.learn_outcomes(joined)

@@ -28,9 +28,9 @@ class ProfileMetrics(Collector):
         except (OSError, sqlite3.Error):
             return
         prefix = "cotenant_predictor_profiles"
-        yield GaugeMetricFamily(prefix, "Stretches of running jobs that are kept.", value=status.windows)
+        yield GaugeMetricFamily(prefix, "Measurement windows of running jobs that are kept.", value=status.windows)
         yield GaugeMetricFamily(f"{prefix}_bytes", "Size of the profile store.", value=status.file_bytes)
-        refused = CounterMetricFamily(f"{prefix}_refused", "Stretches that were not kept.", labels=["reason"])
+        refused = CounterMetricFamily(f"{prefix}_refused", "Measurement windows that were not kept.", labels=["reason"])
         for reason, windows in status.refused.items():
             refused.add_metric([reason], windows)
         yield refused

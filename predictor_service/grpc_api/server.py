@@ -23,9 +23,9 @@ from predictor_service.grpc_api.prediction_servicer import PredictionServicer
 
 SERVICE_NAME: Final = prediction_pb2.DESCRIPTOR.services_by_name["PredictionService"].full_name
 MODEL_SERVICE_NAME: Final = models_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name
-# Room for a graph of the largest accepted size beside the other fields.
+# Room for a graph of the largest accepted size in addition to the other fields.
 MESSAGE_BYTES_MAX: Final = DEFAULT_LIMITS.graph_bytes + (1 << 20)
-# Beyond calls under way and in line: those that are about to be refused politely, before gRPC refuses bluntly.
+# Beyond calls under way and queued: those that are about to be refused with a reason, before gRPC refuses without one.
 _REFUSALS_MAX: Final = 1_024
 # Calls that gRPC has accepted and not handed over yet; beyond, it cancels them at random and without a reason.
 _PENDING_MAX: Final = 8_192
@@ -51,7 +51,7 @@ class ServerOptions:
 
 
 class _GuardedReflection(reflection.ReflectionServicer):
-    """Describes the services to as many callers as the line allows streams."""
+    """Describes the services to as many callers as the queue allows streams."""
 
     def __init__(self, names: Iterable[str], queue: AdmissionQueue) -> None:
         super().__init__(names)
@@ -75,7 +75,7 @@ class PredictionServer:
 
     Args:
         servicer: Answers the calls about predictions.
-        queue: Threads to answer in, with the line before them.
+        queue: Threads to answer in, with the queue before them.
         options: How to listen.
         models: Answers the calls about model versions; None = they are not offered.
 
@@ -115,8 +115,8 @@ class PredictionServer:
         self.port = self._bind(options)
 
     def start(self) -> None:
-        """Begins to serve and says so to the health service."""
-        with self._queue.core.entered():  # gRPC starts the thread that hands calls to the line
+        """Begins to serve and reports it to the health service."""
+        with self._queue.core.entered():  # gRPC starts the thread that hands calls to the queue
             self._server.start()
         for name in ("", SERVICE_NAME):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)

@@ -1,9 +1,9 @@
 """One processor core for all threads that answer brief calls.
 
-Python runs one thread at a time. Where threads lie on several cores, whoever lets go of the interpreter's lock wakes
-another one elsewhere, which mostly finds it taken again and goes back to sleep: an idle machine spends more on that
-than on the answers. On one core the next thread goes on where the last one waits. What computes for long leaves it,
-because it calls libraries that let the lock go, or starts processes.
+Python runs one thread at a time. Where threads lie on several cores, a thread that releases the interpreter's lock
+wakes another one elsewhere, which mostly finds it taken again and goes back to sleep: an idle machine spends more on
+that than on the answers. On one core the next thread goes on where the last one waits. What computes for long leaves
+it, because it calls libraries that release the lock, or starts processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class SharedCore:
     def __init__(self) -> None:
         # Empty where the system cannot place threads: then they run anywhere.
         self._all: Set[int] = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-        # By process id, so that several services of a machine hardly meet.
+        # By process id, so that several services of a machine rarely share one.
         self._one: Set[int] = set(sorted(self._all)[os.getpid() % len(self._all) :][:1]) if self._all else set()
 
     @contextmanager

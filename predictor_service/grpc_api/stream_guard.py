@@ -1,4 +1,4 @@
-"""Calls whose callers send in parts: who sends nothing holds the thread that waits for the next part."""
+"""Calls whose clients send in parts: a silent client holds the thread that waits for the next part."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StreamGuard:
 
     Args:
         streams_max: At the same time, at least 1.
-        stream_s: Longest one, seconds; its caller is told that it was cancelled.
+        stream_s: Longest one, seconds; its caller gets the status CANCELLED.
     """
 
     def __init__(self, streams_max: int, stream_s: float = STREAM_S) -> None:

@@ -103,7 +103,7 @@ def _pair_job(job: prediction_pb2.JobRef) -> PairJob:
     has_settings = job.HasField("settings") or bool(job.graph_sha256)
     return PairJob(
         job_id=job.job_id,
-        # A job without a graph is known by its figures; settings then say nothing.
+        # A job without a graph is known by its figures; settings then have no meaning.
         settings=job_settings(job.settings) if has_settings else JobSettings(global_batch_size=1),
         graph_sha256=job.graph_sha256,
         known_step_ms=job.known_step_ms if job.HasField("known_step_ms") else None,

@@ -11,7 +11,7 @@ from predictor_service.registry.served_version import Bounded
 
 
 class CurvePoint(NamedTuple):
-    """What the curve says at one batch, in the target's unit."""
+    """The curve at one batch, in the target's unit."""
 
     value: float
     lower: float
@@ -37,7 +37,7 @@ class BoundedCurve:
         )
         upper = [max(end, middle) for end, middle in zip(bounded.upper.tolist(), value, strict=True)]
         self._points = list(zip(value, lower, upper, upper_99, strict=True))
-        # Slope of the line that ends at a point, once somebody read it.
+        # Slope of the line that ends at a point, once it was read.
         self._slopes: list[tuple[float, float, float, float] | None] = [None] * len(self._points)
 
     @property
@@ -84,7 +84,7 @@ class BoundedCurve:
 
 
 def read_between(low: CurvePoint, high: CurvePoint, start: int, batch: int) -> CurvePoint:
-    """Reads the straight line between two neighbouring powers of two.
+    """Reads the straight line between two adjacent powers of two.
 
     Args:
         low: What holds at `start`.

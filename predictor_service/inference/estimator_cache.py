@@ -22,7 +22,7 @@ class EstimatorCache:
     """Makes each estimator once; safe for many threads.
 
     Args:
-        estimators_max: How many are kept; 0 = none, every question is computed anew.
+        estimators_max: How many are kept; 0 = none, every question is computed again.
     """
 
     def __init__(self, estimators_max: int = ESTIMATORS_MAX) -> None:

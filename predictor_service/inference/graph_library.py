@@ -43,7 +43,7 @@ class GraphLibrary:
     Args:
         describer: Does the work.
         folder: Where stripped graphs are kept so that their hashes survive a restart; None = in memory only.
-        disk_bytes_max: Bytes kept there; the least recently used graphs leave first.
+        disk_bytes_max: Bytes kept there; the least recently used graphs are deleted first.
     """
 
     def __init__(self, describer: GraphDescriber, folder: Path | None, disk_bytes_max: int = DISK_BYTES_MAX) -> None:
@@ -79,7 +79,7 @@ class GraphLibrary:
         stripped = data if same else strip_weights(data, field_limit=DEFAULT_LIMITS.protobuf_fields)
         try:
             self._store(description.graph_sha256, stripped)
-        except OSError as error:  # it is in memory; whoever names it after a restart is asked to send it again
+        except OSError as error:  # it is in memory; a client that names it after a restart must send it again
             _logger.error("graph_not_stored", extra={"reason": str(error)})
         return measured
 

@@ -94,7 +94,7 @@ class JobEstimator:
         return estimate_oom_risk([memory_estimate], device_memory_bytes).union_bound if memory_estimate else None
 
     def estimate_memory(self, batch: int) -> MemoryEstimate | None:
-        """What is believed of the job's memory; None without a trained model."""
+        """The estimate of the job's memory; None without a trained model."""
         model = self._models.get(MEMORY.name)
         if model is None:
             return None
@@ -127,12 +127,12 @@ class JobEstimator:
         return estimate._replace(explanation=explanation)
 
     def _nearest_vector(self, batch: int) -> FloatArray:
-        """The vector at the grid point that an answer mostly rests on, shape (1, len(FEATURES))."""
+        """The vector at the grid point that an answer mostly depends on, shape (1, len(FEATURES))."""
         place = nearest_point(batch)
         return self._samples.table(place + 1).values[place : place + 1]
 
     def _bounded(self, target: Target, points: slice) -> Bounded:
-        """What is said of a target at consecutive points of `GRID`."""
+        """Predictions of a target at consecutive points of `GRID`."""
         table, model = self._samples.table(points.stop), self._models.get(target.name)
         if model is None and target is MEMORY:
             return self._uncalibrated_memory(table, points)
@@ -167,10 +167,10 @@ class JobEstimator:
         )
 
     def _curve(self, target: Target, points: int) -> BoundedCurve:
-        """The curve over at least so many grid points; a longer one says the same at shorter batches."""
+        """The curve over at least so many grid points; a longer one has the same values at shorter batches."""
         curve = self._curves.get(target.name)
         if curve is None or curve.points < points:
-            # Who asks for larger and larger batches would otherwise have the curve made anew at each power of two.
+            # Larger and larger batches would otherwise have the curve made again at each power of two.
             reach = points if curve is None else max(points, curve.points + _LENGTHENED_BY)
             curve = self._curves[target.name] = BoundedCurve(self._bounded(target, slice(0, min(reach, len(GRID)))))
         return curve
@@ -196,7 +196,7 @@ class JobEstimator:
         return Estimate(value, lower, upper, self._confidence, Level.GRAPH, in_domain)
 
     def _share_at(self, target: Target, place: int, last: int) -> CurvePoint:
-        """What is said of a share at a point of `GRID`; those up to the last one are asked with it."""
+        """The prediction of a share at a point of `GRID`; those up to the last one are asked with it."""
         known = self._shares.get((target.name, place))
         if known is None:
             bounded = self._bounded(target, slice(place, last + 1))
@@ -207,7 +207,7 @@ class JobEstimator:
         return known
 
     def _is_in_domain(self, model: ServedTarget, batch: int) -> bool:
-        """Whether the grid point that the answer mostly rests on resembles the training rows."""
+        """Whether the grid point that the answer mostly depends on resembles the training rows."""
         key = (model.target.name, nearest_point(batch))
         known = self._in_domain.get(key)
         if known is None:
@@ -228,7 +228,7 @@ class JobEstimator:
 
 
 def _analytical_estimate(target: Target, sample: JobFeatures) -> float:
-    """What physics says of a target at one batch."""
+    """The analytical estimate of a target at one batch."""
     if target is MEMORY:
         return sample.analytical_memory_bytes
     return sample.roofline_ms if target is STEP else sample.utilization_ceiling_ratio

@@ -1,4 +1,4 @@
-"""How likely jobs run out of one device's memory together: what is believed of each, handed to `oom_risk`."""
+"""How likely jobs run out of one device's memory together: the estimate of each, handed to `oom_risk`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def estimate_memory_risk(
         model_version: Name of what answers.
 
     Returns:
-        The answer; without a risk where the memory of a job is only counted, because nobody knows how far off that is.
+        The answer; without a risk where the memory of a job is only counted, because the error of that is unknown.
     """
     known = [_know(job, estimator_of, seen_of) for job in jobs]
     estimates = [estimate for estimate, _ in known]
@@ -51,7 +51,7 @@ def estimate_memory_risk(
 
 
 def _know(job: PairJob, estimator_of: EstimatorOf, seen_of: SeenOf) -> tuple[Estimate, MemoryEstimate | None]:
-    """What is known of one job's memory, and what is believed of it where that was learned."""
+    """What is known of one job's memory, and its distribution where a model predicts it."""
     if job.known_memory_bytes is not None:
         upper_bytes = job.known_memory_bytes * MEMORY_MARGIN
         return _stated(job.known_memory_bytes, upper_bytes), MemoryEstimate(value_bytes=upper_bytes, bounds=_CERTAIN)

@@ -5,7 +5,7 @@ answer part of the way, several settle it. Measured memory only ever raises what
 reached yet may still come.
 
 An outcome with a reason for doubt (others used the device, the windows scatter, the run was cancelled or failed) makes
-no interval narrower: its peak is the least that the job needs, and nothing else of it is believed.
+no interval narrower: its peak is the least that the job needs, and nothing else of it is used.
 
 The table is rebuilt from the outcome journal when the service starts.
 """
@@ -94,7 +94,7 @@ class ObservedJobs:
         """Folds in outcomes of single jobs; of what is flagged or too short nothing but its peak.
 
         Args:
-            joined: Outcomes beside their predictions, oldest first.
+            joined: Outcomes with their predictions, oldest first.
         """
         for entry, outcome in joined:
             key = entry.content.get("job_key")
@@ -118,7 +118,7 @@ class ObservedJobs:
         return self._jobs.get((_canonical(device), key)) if self._jobs else None
 
     def complete(self, device: str, job: PairJob) -> PairJob:
-        """Returns a job of a question with what was measured of it where the question does not say."""
+        """Returns a job of a question with what was measured of it where the question states nothing."""
         seen = self.find(device, job.key) if self._jobs and not job.is_known else None
         if seen is None:
             return job

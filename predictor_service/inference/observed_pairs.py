@@ -2,9 +2,9 @@
 
 Kept per ordered pair is a robust running mean of ln(1 + slowdown) with its count and scatter. The past fades: a new
 sample weighs at least one in `COUNT_MAX`. A sample far outside the scatter so far counts as if it were at its edge, so
-that one bad window moves little and a lasting change still wins. The oldest pairs leave when there are too many.
+that one bad window moves little and a lasting change still wins. The oldest pairs are dropped when there are too many.
 
-What is known without the doubtful windows is kept beside what is known with them: those move a value, and make no
+What is known without the doubtful windows is kept next to what is known with them: those move a value, and make no
 interval narrower.
 
 The table is rebuilt from the outcome journal and the profile store when the service starts, so it needs no file of
@@ -51,7 +51,7 @@ class Observation:
         mean: Of ln(1 + slowdown).
         scatter: Sum of squared deviations, faded.
         times: Windows seen, none forgotten.
-        newest_ms: When the newest was told; 0 = not known.
+        newest_ms: When the newest was reported; 0 = not known.
         is_doubtful: Some of the windows are.
         sound: What is known without those; None where all windows are doubtful, or none is.
     """
@@ -66,7 +66,7 @@ class Observation:
 
     @property
     def variance(self) -> float:
-        """Of one window; few windows lean on `NOISE`."""
+        """Of one window; shrunk towards `NOISE` where windows are few."""
         return (_NOISE_COUNT * NOISE**2 + self.scatter) / (_NOISE_COUNT + self.count - 1.0)
 
     @property
@@ -91,7 +91,7 @@ class Observation:
         return dataclasses.replace(folded, is_doubtful=True, sound=sound)
 
     def with_sample(self, value: float, at_ms: int = 0) -> Observation:
-        """Folds one window in that nobody doubts."""
+        """Folds one window in that is not doubtful."""
         edge = _EDGE * math.sqrt(self.variance)
         deviation = min(max(value - self.mean, -edge), edge)
         kept = min(self.count, COUNT_MAX - 1.0)
@@ -111,8 +111,8 @@ class _DeviceTable:
     """Pairs of one device type, the oldest first.
 
     Attributes:
-        times: How often each job was measured beside anybody.
-        met: Whom each job was measured with.
+        times: How often each job was measured with another one.
+        met: Jobs that each job was measured with.
     """
 
     pairs: OrderedDict[Pair, Observation] = field(default_factory=OrderedDict)
@@ -172,9 +172,9 @@ class ObservedPairs:
         Args:
             device: Device type.
             victim: Key of the job that was slowed down.
-            other: Key of the job beside it.
+            other: Key of the co-located job.
             slowdown_ratio: Shared over alone, less 1; above -1.
-            at_ms: When it was told.
+            at_ms: When it was reported.
             is_doubtful: It makes no interval narrower.
         """
         value = log_slowdown(slowdown_ratio)
@@ -189,7 +189,7 @@ class ObservedPairs:
         """Folds in those outcomes that are slowdowns of a predicted pair.
 
         Args:
-            joined: Outcomes beside their predictions, oldest first.
+            joined: Outcomes with their predictions, oldest first.
 
         Returns:
             How many were folded in; what is flagged, too short or names no pair of its prediction is not.
@@ -217,7 +217,7 @@ class ObservedPairs:
             return {(one, two): table[one, two] for one in named for two in named if (one, two) in table}
 
     def others(self, device: str, keys: Collection[str], count: int) -> list[str]:
-        """Jobs that were measured but are not named: those that met a named one before all others, then by times.
+        """Jobs that were measured but are not named: those measured with a named one first, then by times.
 
         Args:
             device: Device type.
@@ -257,7 +257,7 @@ def _canonical(device: str) -> str:
 
 
 def _pair_of(entry: PredictionEntry, outcome: Mapping[str, Any]) -> Pair | None:
-    """Keys of victim and other job, or None where the outcome says nothing reliable of a pair."""
+    """Keys of victim and other job, or None where the outcome measures no pair reliably."""
     slowdown_ratio = outcome.get("slowdown_ratio")
     if entry.kind != "pairs" or slowdown_ratio is None or outcome.get("quality_flags"):
         return None

@@ -36,7 +36,7 @@ def estimate_pairs(
     estimator_of: EstimatorOf,
     measured: Mapping[Pair, Observation] | None = None,
 ) -> PairsAnswer:
-    """Estimates every ordered pair; the diagonal is a job beside a copy of itself.
+    """Estimates every ordered pair; the diagonal is a job with a copy of itself.
 
     Args:
         question: Jobs and what was observed.
@@ -171,18 +171,18 @@ def _correct(
 ) -> PairsAnswer:
     """Corrects an answer by what was measured; what is doubtful of it moves values and makes no interval narrower."""
     known = {**_stated(question, is_doubtful=True), **measured, **_stated(question, is_doubtful=False)}
-    told = _copied(answer) if any(seen.is_doubtful for seen in known.values()) else None
+    corrected = _copied(answer) if any(seen.is_doubtful for seen in known.values()) else None
     sound = {pair: seen for pair, each in known.items() if (seen := each.without_doubts) is not None}
-    believed = _told_of(answer, question, error_variance, sound)
-    if told is None:
-        return believed
-    told = _told_of(told, question, error_variance, known)
+    certain = _told_of(answer, question, error_variance, sound)
+    if corrected is None:
+        return certain
+    corrected = _told_of(corrected, question, error_variance, known)
     return dataclasses.replace(
-        believed,
-        slowdown_ratio=told.slowdown_ratio,
-        lower=np.minimum(believed.lower, told.lower),
-        upper=np.maximum(believed.upper, told.upper),
-        times_measured=told.times_measured,
+        certain,
+        slowdown_ratio=corrected.slowdown_ratio,
+        lower=np.minimum(certain.lower, corrected.lower),
+        upper=np.maximum(certain.upper, corrected.upper),
+        times_measured=corrected.times_measured,
     )
 
 

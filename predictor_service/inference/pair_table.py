@@ -1,8 +1,8 @@
-"""The pair table: what was measured of pairs, and what else has to be asked about so that it tells of other pairs.
+"""The pair table: what was measured of pairs, and which other jobs a question needs so that it informs other pairs.
 
-A job that suffered beside one that is gone will suffer beside the next one too. So a question about pairs is answered
-together with jobs that are not in it but were measured here: first those that met a job of the question, then those
-that were measured most, since what is wrong about a whole device type shows in any pair.
+A job that a finished one slowed down will be slowed down by the next one too. So a question about pairs is answered
+together with jobs that are not in it but were measured here: first those measured with a job of the question, then
+those that were measured most, since what is wrong about a whole device type shows in any pair.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MeasuredPair:
         device: Device type, in lower case.
         pair: Keys of victim and other job.
         seen: What is known.
-        victim: What is known of the job; None where only outcomes told of it.
+        victim: What is known of the job; None where only outcomes reported it.
         other: The same of the other job.
     """
 
@@ -57,7 +57,7 @@ class PairTable:
         self._observed.learn(joined)
 
     def learn_windows(self, stored: Iterable[StoredMeasurementWindow]) -> int:
-        """Folds in stretches as they are kept, each once.
+        """Folds in windows as they are kept, each once.
 
         Args:
             stored: In the order of the store.

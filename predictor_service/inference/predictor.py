@@ -57,7 +57,7 @@ class Predictor:
     Args:
         graphs: Knows graphs by content.
         versions: Hands out the models.
-        estimators_max: Jobs whose curves are kept; 0 = compute every answer anew.
+        estimators_max: Jobs whose curves are kept; 0 = compute every answer again.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Predictor:
         return job.answer(batch, self._next_id(), self._observed_jobs)
 
     def predict_pairs(self, question: PairsQuestion) -> PairsAnswer:
-        """Predicts who slows down whom.
+        """Predicts how much each job slows down each other one.
 
         Raises:
             PredictorError: The question is refused, see `errors`.
@@ -147,7 +147,7 @@ class Predictor:
         """Learns what was measured of jobs and pairs at once; models wait for a retraining.
 
         Args:
-            joined: Outcomes beside their predictions, oldest first.
+            joined: Outcomes with their predictions, oldest first.
         """
         joined = list(joined)
         self._pairs.learn_outcomes(joined)
@@ -157,7 +157,7 @@ class Predictor:
         """Learns what agents measured of pairs at once.
 
         Args:
-            stored: Stretches as they were kept, each once, in the order of the store.
+            stored: Windows as they were kept, each once, in the order of the store.
         """
         self._pairs.learn_windows(stored)
 
@@ -189,7 +189,7 @@ class Predictor:
             rows = self._pairs.rows(device)
             if rows:
                 return rows
-            # Of lists nobody can state a memory.
+            # A question for the list states no memory.
             remedy = f"did you mean {error.details['candidates'] or 'one of: ' + ', '.join(sorted(DEVICE_TYPES))}?"
             raise UnknownDeviceError(error.message, remedy=remedy, details=error.details) from error
 
@@ -220,7 +220,7 @@ class Predictor:
             The device type with the memory asked for.
 
         Raises:
-            InvalidRequestError: A field is outside its range, or the device's name is a slip or fits several types.
+            InvalidRequestError: A field is outside its range, or the device's name is unknown or fits several types.
         """
         _check_confidence(question.confidence)
         if bool(question.onnx_graph) == bool(question.graph_sha256):
@@ -241,12 +241,12 @@ class Predictor:
                 raise invalid_field("jobs", f"job {job.job_id!r} has neither a graph nor all three known figures")
         for pair, slowdown_ratio in question.observed.items():
             if not set(pair) <= ids:
-                raise invalid_field("observed", f"{pair[0]!r} beside {pair[1]!r}: not both are among the jobs")
+                raise invalid_field("observed", f"{pair[0]!r} with {pair[1]!r}: not both are among the jobs")
             if not (math.isfinite(slowdown_ratio) and slowdown_ratio > -1):
                 raise invalid_field("observed", f"slowdown_ratio {slowdown_ratio:g} must be above -1")
         memory_bytes = question.device_memory_bytes
         named = _device(question.device, memory_bytes)
-        # Memory tells types of one name apart; how jobs slow each other down does not ask for it.
+        # Memory distinguishes types of one name; for slowdowns the catalogue's size is used.
         return named.device if named.is_generic else resolve_device(named.device.name).device
 
     def check_memory_risk(self, question: RiskQuestion) -> DeviceType:

@@ -148,10 +148,10 @@ def _generic_notices(device: NamedDevice) -> Iterator[Notice]:
     if not device.is_generic:
         return
     near = f"; known names that look like it: {', '.join(device.nearest)}" if device.nearest else ""
-    message = f"nothing is known of {device.device.name!r}: counted with the peaks of a middling GPU{near}"
+    message = f"nothing is known of {device.device.name!r}: counted with the peaks of a mid-range GPU{near}"
     yield Notice(code="GENERIC_DEVICE", message=message)
     if not device.is_memory_known:
-        message = "the memory of this device type is not known, so nobody can tell whether the job fits: state it"
+        message = "the memory of this device type is not known, so whether the job fits is unknown: state it"
         yield Notice(code="DEVICE_MEMORY_UNKNOWN", message=message)
 
 

@@ -143,7 +143,7 @@ class PairJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairsQuestion:
-    """Who slows down whom.
+    """How much each job slows down each other one.
 
     Attributes:
         device: Device type by name.
@@ -151,7 +151,7 @@ class PairsQuestion:
         observed: Measured slowdowns by (victim id, other id).
         doubted: Those of `observed` that make no interval narrower.
         confidence: Coverage of the intervals.
-        device_memory_bytes: Tells device types of one short name apart; 0 = not said.
+        device_memory_bytes: Distinguishes device types of one short name; 0 = not stated.
     """
 
     device: str

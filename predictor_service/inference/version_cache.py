@@ -14,11 +14,11 @@ Value = TypeVar("Value")
 
 
 class VersionCache(Generic[Key, Value]):
-    """Values of one version by key; the least recently used leave. Safe for many threads.
+    """Values of one version by key; the least recently used are dropped. Safe for many threads.
 
     Args:
         values_max: How many are kept; 0 = none.
-        nodes_max: Operators of the graphs behind them, so that what the graph library let go does not live on here.
+        nodes_max: Operators of the graphs behind them, so that what the graph library dropped is not kept on here.
     """
 
     def __init__(self, values_max: int, nodes_max: int) -> None:
@@ -48,7 +48,7 @@ class VersionCache(Generic[Key, Value]):
         Args:
             key: Under which it is found.
             value: Holds for `version` only.
-            nodes: Operators of the graph that it keeps alive.
+            nodes: Operators of the graph that it keeps in memory.
             version: Which it was made for.
         """
         with self._lock:

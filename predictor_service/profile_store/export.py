@@ -1,4 +1,4 @@
-"""The store as files in the profile schema: one table, or a data-set folder that every reader of profiles knows."""
+"""The store as files in the profile schema: one table, or a data-set folder that every reader of profiles accepts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOUND: Final = "its graph has dimensions that a data set cannot bind"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written, and how many stretches became no row, by reason."""
+    """What was written, and how many windows became no row, by reason."""
 
     solo: int
     pairs: int
@@ -74,13 +74,13 @@ def export_folder(windows: Sequence[MeasurementWindow], folder: Path, graphs_fol
 def _make(folder: Path) -> None:
     try:
         (folder / "graphs").mkdir(parents=True, exist_ok=True)
-        strangers = sorted({path.name for path in folder.iterdir()} - {"solo.csv", "pairs.csv", "graphs"})
+        unexpected = sorted({path.name for path in folder.iterdir()} - {"solo.csv", "pairs.csv", "graphs"})
     except OSError as error:
         raise InvalidRequestError(
             f"{folder} cannot be made ({error.strerror})", remedy="name another folder"
         ) from error
-    if strangers:
-        raise InvalidRequestError(f"{folder} holds {strangers[0]} as well", remedy="name a new or an empty folder")
+    if unexpected:
+        raise InvalidRequestError(f"{folder} holds {unexpected[0]} as well", remedy="name a new or an empty folder")
 
 
 def _write(path: Path, rows: Sequence[SoloRow] | Sequence[PairRow], row_type: type[SoloRow] | type[PairRow]) -> None:

@@ -1,4 +1,4 @@
-"""How measurements come into the profile store: from agents as stretches, from anybody as outcomes of predictions."""
+"""How measurements come into the profile store: from agents as windows, from any client as outcomes of predictions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def open_profiles(state_dir: Path, *, rows_max: int = ROWS_MAX, days: int = DAYS
 
     Args:
         state_dir: Of the service.
-        rows_max: Stretches kept, at least 1.
+        rows_max: Windows kept, at least 1.
         days: Days that they are kept; 0 = none is.
 
     Raises:
@@ -53,11 +53,11 @@ def open_profiles(state_dir: Path, *, rows_max: int = ROWS_MAX, days: int = DAYS
 
 
 def keep_outcomes(store: ProfileStore, joined: Iterable[tuple[PredictionEntry, Mapping[str, Any]]], at_ms: int) -> None:
-    """Keeps the outcomes from which something can be learned. A full disk is logged: the outcomes are told elsewhere.
+    """Keeps the outcomes from which something can be learned. A full disk is logged: the journal has the outcomes too.
 
     Args:
         store: Where they go.
-        joined: Outcomes beside their predictions.
+        joined: Outcomes with their predictions.
         at_ms: Now.
     """
     windows = []

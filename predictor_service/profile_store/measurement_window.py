@@ -1,4 +1,4 @@
-"""A stretch: steps of one job on one device, alone or beside the same others throughout, and whether it may be kept.
+"""A measurement window: steps of one job on one device with the same co-located jobs, and whether it may be kept.
 
 Every text in it is a hash, a name out of a list, or of a form that leaves no room for a user, a path or a command.
 """
@@ -39,7 +39,7 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 class Source(StrEnum):
-    """Who measured."""
+    """What measured it."""
 
     AGENT = "agent"
     OUTCOME = "outcome"
@@ -47,7 +47,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredJob:
-    """A job as far as it may be told."""
+    """A job as far as it may be disclosed."""
 
     graph_sha256: str
     settings: JobSettings
@@ -64,7 +64,7 @@ class MeasurementWindow:
 
     Attributes:
         stretch_id: 32 hexadecimal digits; equal for what is sent twice.
-        campaign: The machine that measured, by a name that tells nothing about it.
+        campaign: The machine that measured, by a name that reveals nothing about it.
         device: Device type.
         others: Jobs on the same device meanwhile; none = alone.
         micro_batch_size: Samples per micro-step.
@@ -94,7 +94,7 @@ class MeasurementWindow:
 
 
 def find_fault(window: MeasurementWindow) -> str:
-    """Says why a stretch is not kept; empty when it is. One of a few sentences, so that they can be counted."""
+    """Returns why a window is not kept; empty when it is. One of a few sentences, so that they can be counted."""
     names = (
         (_WINDOW_ID, window.stretch_id),
         (_CAMPAIGN, window.campaign),
@@ -141,12 +141,12 @@ def _has_odd_bindings(settings: JobSettings) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMeasurementWindow:
-    """A stretch as it was read back.
+    """A window as it was read back.
 
     Attributes:
-        window: None when this program cannot read it; `fault` says why.
+        window: None when this program cannot read it; `fault` states why.
         unknown: Names of fields that this program does not know; they stay in the store.
-        at_ms: When it was told.
+        at_ms: When it was reported.
     """
 
     window: MeasurementWindow | None
@@ -156,7 +156,7 @@ class StoredMeasurementWindow:
 
 
 def encode(window: MeasurementWindow) -> str:
-    """Writes a stretch without its id as JSON; what was not measured is left out."""
+    """Writes a window without its id as JSON; what was not measured is left out."""
     plain = {stored: getattr(window, name) for stored, name in _PLAIN.items()}
     content = {stored: value for stored, value in plain.items() if value not in (None, ())}
     others = {"others": [_encode_job(job) for job in window.others]} if window.others else {}

@@ -1,9 +1,9 @@
-"""What stretches say of pairs: how much one job was slowed down by one other, as soon as its time alone is known.
+"""What windows show of pairs: how much one job was slowed down by one other, as soon as its time alone is known.
 
-A stretch beside one other job waits until the same job has stepped alone on the same machine, at the same micro-batch;
-machines are never mixed inside a slowdown. A device that others used says nothing. Unsteady windows do, with doubt:
-the mean of a whole stretch moves a value, and whoever keeps the table promises no more for it. What comes out follows
-from the stretches and their order alone, so that reading the store again gives the same.
+A window with one co-located job waits until the same job has stepped alone on the same machine at the same
+micro-batch; machines are never mixed inside a slowdown. A device that others used yields no sample. Unsteady windows
+do, marked doubtful: the mean of a whole window moves a value, and makes no interval narrower. The samples follow from
+the windows and their order alone, so that reading the store again gives the same.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from predictor_service.profile_store.measurement_window import MeasuredJob, Meas
 from predictor_service.profile_store.rows import SLOWDOWN_MAX, SLOWDOWN_MIN
 
 PLACES_MAX: Final = 20_000
-"""Jobs on machines; those that nothing was heard of for longest leave."""
+"""Jobs on machines; those without a window for longest are dropped."""
 ALONE_KEPT: Final = 9
 """Newest times alone, of which the median counts."""
 WAITING_MAX: Final = 8
-"""Newest stretches beside somebody of a job that was not yet seen alone."""
+"""Newest windows with a co-located job, of a job that was not yet seen alone."""
 FOREIGN_LOAD: Final = "foreign_load"
 _Place = tuple[str, str, str, int]
 
@@ -35,10 +35,10 @@ class PairSample:
     Attributes:
         device: Device type.
         victim: The job that was slowed down.
-        other: The only job beside it.
+        other: The only co-located job.
         slowdown_ratio: Shared over alone, less 1.
-        at_ms: When the stretch was told.
-        is_doubtful: The stretch beside the other job has a reason for doubt, or all times alone have.
+        at_ms: When the window was reported.
+        is_doubtful: The window with the other job has a reason for doubt, or all times alone have.
     """
 
     device: str
@@ -51,7 +51,7 @@ class PairSample:
 
 @dataclass(slots=True)
 class _Seen:
-    """Of one job on one machine: its newest times alone, and stretches that wait for the first of them.
+    """Of one job on one machine: its newest times alone, and windows that wait for the first of them.
 
     Attributes:
         alone_ms: Steady times.
@@ -71,11 +71,11 @@ class PairSamples:
         self._places: OrderedDict[_Place, _Seen] = OrderedDict()
 
     def take(self, window: MeasurementWindow, at_ms: int) -> list[PairSample]:
-        """Takes one stretch in, each once and in the order of the store.
+        """Takes one window in, each once and in the order of the store.
 
         Args:
             window: What was measured.
-            at_ms: When it was told.
+            at_ms: When it was reported.
 
         Returns:
             What is known of pairs now and was not before.

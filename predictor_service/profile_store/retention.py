@@ -1,4 +1,4 @@
-"""Lets go of what is too old, also where nothing new arrives."""
+"""Deletes what is too old, also where nothing new arrives."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _logger = logging.getLogger(__name__)
 
 
 class Retention:
-    """Looks once an hour.
+    """Deletes once an hour.
 
     Args:
         store: Keeps profiles for `days`.
         journal: Predictions and outcomes go as early; where no profile is kept, after the usual time.
-        days: As the store was told.
+        days: As given to the store.
     """
 
     def __init__(self, store: ProfileStore, journal: OutcomeJournal, days: int) -> None:
@@ -30,7 +30,7 @@ class Retention:
         self._due_ms = 0
 
     def look(self, now_ms: int) -> None:
-        """Lets go, if an hour has passed; a disk that refuses is logged and asked again."""
+        """Deletes, if an hour has passed; a disk that refuses is logged and tried again."""
         if now_ms < self._due_ms:
             return
         self._due_ms = now_ms + EVERY_MS

@@ -1,10 +1,10 @@
-"""Stretches as rows of the profile schema: a stretch alone is a solo row, one beside others a row of pairs.
+"""Windows as rows of the profile schema: a window alone is a solo row, one with co-located jobs a row of pairs.
 
-What a job does alone is the median of its stretches alone on the same machine, at the same micro-batch and without a
+What a job does alone is the median of its windows alone on the same machine, at the same micro-batch and without a
 doubt; a slowdown is measured against nothing else, so machines are never mixed inside one. A job of a pair that never
 ran alone there has a solo row of status failed, so that a set of rows names all of its jobs.
 
-Where an agent measured a job alone, what others told of it has no row: it is the same job measured twice.
+Where an agent measured a job alone, what others reported of it has no row: it is the same job measured twice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Names = Mapping[str, tuple[str, str]]
 
 @dataclass(slots=True)
 class ProfileRows:
-    """Rows, and how many stretches became none, by reason."""
+    """Rows, and how many windows became none, by reason."""
 
     solo: list[SoloRow] = field(default_factory=list)
     pairs: list[PairRow] = field(default_factory=list)
@@ -43,11 +43,11 @@ _Place = tuple[str, str, str, int]
 
 
 def make_rows(windows: Iterable[MeasurementWindow], names: Names | None = None) -> ProfileRows:
-    """Makes rows, in the order of the stretches.
+    """Makes rows, in the order of the windows.
 
     Args:
         windows: What was measured.
-        names: Of graphs that somebody knows; any other one is named by its hash, as a family of its own.
+        names: Of known graphs; any other one is named by its hash, as a family of its own.
     """
     rows = ProfileRows()
     kept = drop_duplicate_reports(windows, rows.left_out)
@@ -69,13 +69,13 @@ def make_rows(windows: Iterable[MeasurementWindow], names: Names | None = None) 
 
 
 def drop_duplicate_reports(windows: Iterable[MeasurementWindow], left_out: Counter[str]) -> list[MeasurementWindow]:
-    """Returns the stretches without outcomes of jobs that an agent measured, and counts these."""
+    """Returns the windows without outcomes of jobs that an agent measured, and counts these."""
     kept = list(windows)
     by_agents = {_job_on_device(item) for item in kept if item.source is Source.AGENT and not item.others}
-    told = [item for item in kept if item.source is Source.AGENT or _job_on_device(item) not in by_agents]
-    if len(told) < len(kept):
-        left_out[DUPLICATE_REPORT] += len(kept) - len(told)
-    return told
+    reported = [item for item in kept if item.source is Source.AGENT or _job_on_device(item) not in by_agents]
+    if len(reported) < len(kept):
+        left_out[DUPLICATE_REPORT] += len(kept) - len(reported)
+    return reported
 
 
 def _job_on_device(window: MeasurementWindow) -> tuple[str, str]:
@@ -173,8 +173,8 @@ def _job_row(window: MeasurementWindow, job: MeasuredJob, run_id: str, names: Na
 
 def _pair_row(window: MeasurementWindow, solo_step_ms: float, repeats: Counter[tuple[str, ...]]) -> PairRow:
     others = tuple(sorted(job.key for job in window.others))
-    who = (window.campaign, window.device, window.job.key, *others)
-    repeats[who] += 1
+    measured = (window.campaign, window.device, window.job.key, *others)
+    repeats[measured] += 1
     return PairRow(
         run_id=window.stretch_id,
         campaign=window.campaign,
@@ -185,7 +185,7 @@ def _pair_row(window: MeasurementWindow, solo_step_ms: float, repeats: Counter[t
         victim_step_ms_mean=window.step_ms,
         victim_solo_step_ms_mean=solo_step_ms,
         slowdown_ratio=window.step_ms / solo_step_ms - 1,
-        repeat=repeats[who] - 1,
+        repeat=repeats[measured] - 1,
         status="ok",
         quality_flags=(f"from_{window.source.value}", *window.quality_flags),
     )

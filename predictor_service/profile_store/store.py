@@ -1,4 +1,4 @@
-"""The profile store: stretches in one SQLite file, bounded by rows, by days, and by rows of one job in an hour."""
+"""The profile store: windows in one SQLite file, bounded by rows, by days, and by rows of one job in an hour."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TOO_MANY: Final = f"more than {ROWS_PER_JOB_HOUR_MAX} of one job within an hour"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntakeResult:
-    """What became of stretches that were handed in.
+    """What became of windows that were handed in.
 
     Attributes:
         recorded: Now kept.
@@ -72,7 +72,7 @@ class StoreStatus:
         oldest_ms: When the oldest arrived; 0 = none.
         newest_ms: When the newest arrived; 0 = none.
         file_bytes: Size of the file.
-        refused: Stretches refused since the store was made, by reason.
+        refused: Windows refused since the store was made, by reason.
     """
 
     windows: int
@@ -84,13 +84,13 @@ class StoreStatus:
 
 
 class ProfileStore:
-    """Stretches on disk; safe for many threads and processes.
+    """Windows on disk; safe for many threads and processes.
 
     What is added is on disk, all or nothing, when the call returns. Deleted content is overwritten.
 
     Args:
         path: The file; made when absent.
-        rows_max: Stretches kept; the oldest leave.
+        rows_max: Windows kept; the oldest are deleted.
         days: Days that they are kept; 0 = nothing is kept at all.
 
     Raises:
@@ -119,7 +119,7 @@ class ProfileStore:
         return was_changed
 
     def add(self, windows: Sequence[MeasurementWindow], at_ms: int) -> IntakeResult:
-        """Keeps stretches, all of one call or none.
+        """Keeps windows, all of one call or none.
 
         Args:
             windows: What was measured.
@@ -150,7 +150,7 @@ class ProfileStore:
         return IntakeResult(recorded=len(new), repeated=repeated, refused=refused, new=new)
 
     def count_refused(self, reason: str, windows: int = 1) -> None:
-        """Counts what was refused before it became a stretch.
+        """Counts what was refused before it became a window.
 
         Raises:
             StoreFullError: The disk takes no more.
@@ -159,7 +159,7 @@ class ProfileStore:
             _count(connection, Counter({reason: windows}))
 
     def read(self, newest: int = -1) -> list[StoredMeasurementWindow]:
-        """The newest stretches, oldest first; what this program cannot read comes with its fault.
+        """The newest windows, oldest first; what this program cannot read comes with its fault.
 
         Args:
             newest: How many at most; -1 = all.
@@ -179,7 +179,7 @@ class ProfileStore:
             device: Measured on this device type.
 
         Returns:
-            How many stretches that were.
+            How many windows that were.
 
         Raises:
             StoreFullError: The disk takes no more.
@@ -194,7 +194,7 @@ class ProfileStore:
         return deleted
 
     def prune(self, at_ms: int) -> None:
-        """Lets go of what is too old or too much.
+        """Deletes what is too old or too much.
 
         Raises:
             StoreFullError: The disk takes no more.

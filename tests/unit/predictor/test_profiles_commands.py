@@ -44,7 +44,7 @@ def test_status_counts_rows_and_names_what_has_none(state: Path) -> None:
     table = run(state, "status").stdout
     assert "4 of 3 jobs" in table
     assert "36500 days" in table
-    assert "1: somebody else used the device" in table
+    assert "1: another process used the device" in table
 
 
 def test_list_shows_one_line_for_a_job(state: Path) -> None:
