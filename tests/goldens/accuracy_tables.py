@@ -1,0 +1,117 @@
+"""How far off what is served and what `cotenant evaluate` scores are, on the same rows and splits, before the rebuild.
+
+Our own set is small enough to be scored again. Of the public sets the small ones are; all of them take half an hour
+(`python -m tests.goldens.write_goldens FOLDER accuracy`, with the public data at hand).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from benchmarks.interference_rounds import SETS
+from benchmarks.solo_problems import TASKS, read_task
+from predictor_service.evaluation.report import evaluate_predictions
+from predictor_service.evaluation.scoring import plan_rounds, predict_rounds
+from predictor_service.evaluation.splits import FOLDS_MAX
+from predictor_service.learning.method_table import METHODS
+from predictor_service.learning.problem import Method, Problem
+from predictor_service.learning.problem_reader import read_problem
+from predictor_service.learning.profile_files import read_profiles
+from tests.goldens.served_method import ServedMethod
+
+OWN_SET: Final = Path(__file__).resolve().parents[2] / "datasets" / "cpu_standin"
+DEVICE: Final = "cpu-standin"
+OWN_TARGETS: Final = ("utilization", "memory", "step_time", "slowdown")
+JUDGED_BY: Final[Mapping[str, str]] = {"memory": "mape_ratio", "step_time": "mape_ratio"}
+"""The metric by target, where it is not the mean absolute error."""
+WORSE_MAX: Final = 1.02
+"""At most so many times the error of before."""
+OWN_RULE: Final = ("family", 10)
+"""What is held out together, and the number of splits."""
+SMALL_TARGETS: Final = ("memory", "slowdown")
+SMALL_ROWS: Final = 60
+SMALL_RULE: Final = ("family", 2)
+_SOLO_FOLDS: Final = 5
+_GROUPS_TOLD_MAX: Final = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicCase:
+    """One public table by one rule; solo tasks are those of `solo_problems`, the others of `interference_rounds`."""
+
+    data: str
+    level: str = ""
+
+    @property
+    def name(self) -> str:
+        """As the goldens name it."""
+        return f"slowdown, {self.data}, {self.level}" if self.level else self.data
+
+    def read(self, shared: Path) -> tuple[Problem, str, int]:
+        """Rows, what is held out together, and the number of splits."""
+        if self.level:
+            return SETS[self.data].read(shared), self.level, FOLDS_MAX[self.level]
+        task = TASKS[self.data]
+        return read_task(task, shared), task.level, task.folds or _SOLO_FOLDS
+
+
+SMALL_PUBLIC: Final = (
+    PublicCase(data="step_time, pollux on a T4, unseen architecture"),
+    PublicCase(data="utilization, miso, unseen architecture"),
+    PublicCase(data="gavel_2019_k80", level="family"),
+)
+PUBLIC: Final = (
+    *(
+        PublicCase(data=data, level=level)
+        for data in ("alnair", "gavel_2019_k80", "gavel_2019_v100")
+        for level in ("random_pair", "job", "family")
+    ),
+    *(PublicCase(data=name) for name in TASKS),
+)
+
+
+def own_problem(target: str, rows_max: int | None = None) -> Problem:
+    """Our own rows, of several jobs side by side the pairs; every n-th one where fewer are wanted."""
+    problem = read_problem(read_profiles(OWN_SET), target, DEVICE).problem.in_content_order()
+    problem = problem.subset([row for row, others in enumerate(problem.others) if len(others) <= 1])
+    return problem if rows_max is None else problem.subset(range(0, len(problem), -(-len(problem) // rows_max)))
+
+
+def evaluated_table(problem: Problem, level: str, folds: int) -> dict[str, Any]:
+    """What `cotenant evaluate` scores by default."""
+    return _table(problem, METHODS[problem.target](level), level, folds)
+
+
+def served_table(problem: Problem, level: str, folds: int) -> dict[str, Any]:
+    """The same rows and splits, answered by what a training on the other rows would serve."""
+    return _table(problem, ServedMethod(), level, folds)
+
+
+def judged(target: str, table: Mapping[str, Any]) -> float:
+    """The one figure of a table that must not get worse."""
+    return float(table["metrics"][JUDGED_BY.get(target, "mae")])
+
+
+def _table(problem: Problem, method: Method, level: str, folds: int) -> dict[str, Any]:
+    with threadpool_limits(1):
+        predictions = predict_rounds(plan_rounds(problem, level, folds, 0), method, level, 0, lambda line: None)
+    evaluation = evaluate_predictions(
+        problem, predictions, fold_rule=level, level=level, group_by=level, excluded={}, seed=0
+    )
+    groups = evaluation.per_group if len(evaluation.per_group) <= _GROUPS_TOLD_MAX else ()
+    return {
+        "rows": evaluation.rows,
+        "groups": evaluation.groups,
+        "metrics": {name: _rounded(value) for name, value in evaluation.metrics.items()},
+        "group_mae": {score.group: _rounded(score.metrics["mae"]) for score in groups},
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None or not np.isfinite(value) else float(f"{value:.6g}")
