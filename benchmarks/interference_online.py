@@ -35,6 +35,7 @@ from predictor_service.learning.profile_files import MeasuredProfiles, read_prof
 from predictor_service.learning.slowdown_pairs import name_job
 from predictor_service.profile_store.stretch import MeasuredJob, StoredStretch, Stretch
 from predictor_service.registry.served_version import ServedVersion
+from predictor_service.selection.targets import SLOWDOWN
 
 COUNTS: Final = (0, 10, 30, 100)
 DEVICE: Final = "NVIDIA L4"
@@ -136,7 +137,7 @@ def name_graph(name: str) -> str:
 def _read_truth(profiles: MeasuredProfiles) -> tuple[list[JobFacts], FloatArray]:
     """Distinct jobs of measured pairs, and the mean slowdown of each ordered pair."""
     device = sorted({row.device for row in profiles.pairs})[0]
-    problem = read_problem(profiles, "slowdown", device).problem
+    problem = read_problem(profiles, SLOWDOWN, device).problem
     pairs = [
         (job, others[0], float(measured))
         for job, others, measured in zip(problem.jobs, problem.others, problem.measured, strict=True)

@@ -28,7 +28,6 @@ from predictor_service.evaluation.baselines import BASELINES
 from predictor_service.evaluation.metrics import measure_forecast, measure_points
 from predictor_service.evaluation.resampling import bootstrap_ratios
 from predictor_service.evaluation.stored_model import StoredModel
-from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
 from predictor_service.learning.method_table import METHODS
 from predictor_service.learning.problem import FloatArray, Forecast, Problem
 from predictor_service.learning.problem_reader import read_problem
@@ -37,9 +36,11 @@ from predictor_service.registry.served_version import ServedVersion
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.retraining.datasets import Dataset, read_dataset
 from predictor_service.retraining.training import train_version
+from predictor_service.selection.targets import MEMORY, SLOWDOWN, Target
 
 BAR: Final = 0.8
 DEVICE: Final = "cpu-standin"
+_TARGETS: Final = (SLOWDOWN, MEMORY)
 METRICS: Final[Mapping[str, str]] = {"slowdown": "mae", "memory": "mape_ratio"}
 """What the bar is on, by target."""
 _LEVEL: Final = "family"
@@ -71,10 +72,10 @@ def main() -> dict[str, object]:
     """Halves, retrains and compares."""
     seeds = range(int(os.environ.get("COTENANT_BENCHMARK_SEEDS", "10")))
     dataset, profiles = read_dataset(_OWN_SET), read_profiles(_OWN_SET)
-    problems = {target: read_problem(profiles, target, DEVICE).problem for target in METRICS}
-    single = np.flatnonzero([len(others) == 1 for others in problems["slowdown"].others])
-    problems["slowdown"] = problems["slowdown"].subset(single)
-    judged: dict[str, list[Judged]] = defaultdict(list)
+    problems = {target: read_problem(profiles, target, DEVICE).problem for target in _TARGETS}
+    single = np.flatnonzero([len(others) == 1 for others in problems[SLOWDOWN].others])
+    problems[SLOWDOWN] = problems[SLOWDOWN].subset(single)
+    judged: dict[Target, list[Judged]] = defaultdict(list)
     for seed in seeds:
         seen = halve_families(dataset, seed)
         sys.stderr.write(f"  halving {seed}: trains on {', '.join(sorted(seen))}\n")
@@ -85,7 +86,7 @@ def main() -> dict[str, object]:
         "halvings": len(seeds),
         "families": len({row.family for row in dataset.solo}),
         "architectures": len({row.architecture for row in dataset.solo}),
-        **{target: _compare(target, parts) for target, parts in judged.items()},
+        **{target.quantity: _compare(target, parts) for target, parts in judged.items()},
     }
 
 
@@ -119,9 +120,9 @@ def _judge(version: ServedVersion, problem: Problem, seen: frozenset[str], seed:
     unseen = np.array([not members <= seen for members in groups])
     train, test = problem.subset(np.flatnonzero(~unseen)), problem.subset(np.flatnonzero(unseen))
     hidden = dataclasses.replace(test, measured=np.full(len(test), np.nan))
-    fresh = METHODS[problem.target](_LEVEL).fit(train, seed)
+    fresh = METHODS[problem.target.name](_LEVEL).fit(train, seed)
     mean = BASELINES["mean"](train, hidden, _LEVEL, seed)
-    additive = _ADDITIVE[problem.target](train, hidden, seed)
+    additive = _ADDITIVE[problem.target.name](train, hidden, seed)
     assert mean is not None
     tested = test.groups(_LEVEL)
     return Judged(
@@ -134,7 +135,7 @@ def _judge(version: ServedVersion, problem: Problem, seen: frozenset[str], seed:
 
 
 def _ask(version: ServedVersion, hidden: Problem, seed: int) -> Forecast:
-    if hidden.target != "slowdown" or "slowdown_ratio" in version.devices[DEVICE]:
+    if hidden.target is not SLOWDOWN or "slowdown_ratio" in version.devices[DEVICE]:
         return StoredModel(version, hidden.target, DEVICE).predict(hidden)
     fair = BASELINES["roofline"](hidden, hidden, _LEVEL, seed)
     assert fair is not None  # all jobs were measured alone
@@ -157,8 +158,8 @@ def _additive_memory(train: Problem, test: Problem, seed: int) -> FloatArray:
         settings = [[float(_settings(problem, row) == label) for label in labels] for row in range(len(problem))]
         return np.hstack([batch, np.array(settings)])
 
-    model = Ridge(alpha=_RIDGE).fit(table(train), to_learned_scale("memory", train.measured))
-    return from_learned_scale("memory", np.asarray(model.predict(table(test)), dtype=np.float64))
+    model = Ridge(alpha=_RIDGE).fit(table(train), MEMORY.compress(train.measured))
+    return MEMORY.expand(np.asarray(model.predict(table(test)), dtype=np.float64))
 
 
 def _settings(problem: Problem, row: int) -> tuple[str, str, str]:
@@ -167,12 +168,12 @@ def _settings(problem: Problem, row: int) -> tuple[str, str, str]:
 
 
 _ADDITIVE: Final[Mapping[str, Callable[[Problem, Problem, int], FloatArray]]] = {
-    "slowdown": _additive_slowdown,
-    "memory": _additive_memory,
+    SLOWDOWN.name: _additive_slowdown,
+    MEMORY.name: _additive_memory,
 }
 
 
-def _compare(target: str, parts: Sequence[Judged]) -> dict[str, object]:
+def _compare(target: Target, parts: Sequence[Judged]) -> dict[str, object]:
     """All halvings together: rows with any job of an unseen family, and those of unseen families only."""
     both = np.concatenate([part.all_unseen for part in parts])
     rows = {"any job unseen": np.ones(len(both), dtype=bool), "all jobs unseen": both}
@@ -180,9 +181,9 @@ def _compare(target: str, parts: Sequence[Judged]) -> dict[str, object]:
 
 
 def _compare_rows(
-    target: str, parts: Sequence[Judged], chosen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+    target: Target, parts: Sequence[Judged], chosen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 ) -> dict[str, object]:
-    metric = METRICS[target]
+    metric = METRICS[target.quantity]
     measured = np.concatenate([part.measured for part in parts])[chosen]
     groups = [
         group for group, kept in zip((each for part in parts for each in part.groups), chosen, strict=True) if kept

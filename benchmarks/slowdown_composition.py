@@ -26,9 +26,9 @@ from predictor_service.learning.problem import BoolArray, FloatArray, JobFacts, 
 from predictor_service.learning.problem_reader import list_devices, read_problem
 from predictor_service.learning.profile_files import read_profiles
 from predictor_service.learning.slowdown_pairs import name_job
+from predictor_service.selection.targets import SLOWDOWN
 
 _OWN_SETS: Final = Path(__file__).resolve().parents[1] / "datasets"
-_TARGET: Final = "slowdown"
 _DIGITS: Final = 4
 StringArray = npt.NDArray[np.str_]
 
@@ -93,9 +93,9 @@ def main() -> dict[str, object]:
     figures: dict[str, object] = {}
     for path in [*own, *extra]:
         profiles = read_profiles(path)
-        for device in list_devices(profiles, _TARGET):
+        for device in list_devices(profiles, SLOWDOWN):
             figures[f"{profiles.name}, {device}"] = compare_compositions(
-                read_problem(profiles, _TARGET, device).problem
+                read_problem(profiles, SLOWDOWN, device).problem
             )
     return {"default": DEFAULT, "sets": figures}
 
@@ -128,9 +128,9 @@ def compare_compositions(problem: Problem) -> Mapping[str, object]:
         values.update({name: _learn(table, measured, members, every) for name, table in tables.items()})
         values[CHOSEN] = chosen
     groups = [frozenset({crowd.members}) for crowd in crowds]
-    baseline = measure_points(_TARGET, values["sum"], measured)
+    baseline = measure_points(SLOWDOWN, values["sum"], measured)
     for name, predicted in values.items():
-        errors = measure_points(_TARGET, predicted, measured)
+        errors = measure_points(SLOWDOWN, predicted, measured)
         off = np.abs(predicted - measured)
         figures[name] = {
             "mae": round(float(off.mean()), _DIGITS),

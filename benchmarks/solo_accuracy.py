@@ -24,6 +24,7 @@ from predictor_service.evaluation.report import SIZE_DECILE, Evaluation, evaluat
 from predictor_service.evaluation.scoring import HeldOutPredictions, plan_rounds, predict_rounds
 from predictor_service.learning.problem import Problem
 from predictor_service.learning.solo_method import SoloMethod
+from predictor_service.selection.targets import UTILIZATION
 
 BASELINE: Final = "gradient_boosting"
 _FOLDS: Final = 5
@@ -101,7 +102,7 @@ def _ablate(task: Task, problem: Problem) -> dict[str, object]:
     """The error without a group of columns, beside the error with all, on the same rows and folds."""
     few = problem.subset([row for row, job in enumerate(problem.jobs) if _is_kept(job.architecture, task.ablated)])
     variants = {"nothing": few, **{name: ablate(few, name) for name in ABLATIONS}}
-    metric = "mae" if task.target == "utilization" else "mape_ratio"
+    metric = "mae" if task.target is UTILIZATION else "mape_ratio"
     table: dict[str, object] = {"rows": len(few), "metric": metric}
     for name, variant in variants.items():
         evaluation = _evaluate(task, variant, _predict(task, variant, 0), 0, SIZE_DECILE)

@@ -49,6 +49,7 @@ from predictor_service.importers.timm_bench import import_timm_bench
 from predictor_service.learning.failed_runs import find_failed_runs
 from predictor_service.learning.problem_reader import read_problem
 from predictor_service.learning.profile_files import MeasuredProfiles
+from predictor_service.selection.targets import MEMORY
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -142,7 +143,7 @@ def read_rows(root: Path) -> tuple[MemoryRows, dict[str, int]]:
 
 
 def _failed_ids(profiles: MeasuredProfiles) -> set[str]:
-    timm = read_problem(profiles, "memory", A100, "timm").problem
+    timm = read_problem(profiles, MEMORY, A100, "timm").problem
     return {run_id for run_id, failed in zip(timm.row_ids, find_failed_runs(timm), strict=True) if failed}
 
 

@@ -21,6 +21,7 @@ from benchmarks.papers.summed_utilization import SummedUtilization
 from predictor_service.learning.problem import FloatArray, JobFacts, Problem
 from predictor_service.learning.problem_reader import list_devices, read_problem
 from predictor_service.learning.profile_files import read_profiles
+from predictor_service.selection.targets import SLOWDOWN
 
 DEFAULT = Path(__file__).resolve().parents[2] / "datasets" / "cpu_standin"
 DIGITS = 4
@@ -66,8 +67,8 @@ def main(folders: Sequence[Path] = (DEFAULT,)) -> dict[str, object]:
     found: dict[str, object] = {}
     for folder in folders:
         profiles = read_profiles(folder)
-        for device in list_devices(profiles, "slowdown"):
-            found[f"{profiles.name}, {device}"] = judge_law(read_problem(profiles, "slowdown", device).problem)
+        for device in list_devices(profiles, SLOWDOWN):
+            found[f"{profiles.name}, {device}"] = judge_law(read_problem(profiles, SLOWDOWN, device).problem)
     return found
 
 

@@ -62,6 +62,7 @@ def evaluate_command(
     model: str,
     state_dir: Path | None,
     output: str,
+    target: str,
     fold: str,
     rows_max: int,
     time_limit_s: int,
@@ -75,13 +76,18 @@ def evaluate_command(
     from predictor_service.evaluation.effort import Effort
     from predictor_service.evaluation.evaluator import EvaluationQuestion, evaluate
     from predictor_service.evaluation.report import as_json, as_table
+    from predictor_service.selection.targets import TARGETS_BY_QUANTITY
 
     start_logging("error")
     settings = load_settings({"state_dir": state_dir}, os.environ, context.obj)
     version = _version(model, settings.state_dir)
     flags["group_by"] = flags["group_by"] or ""
     question = EvaluationQuestion(
-        fold_rule=fold, version=version, effort=Effort(rows_max=rows_max, time_limit_s=time_limit_s), **flags
+        target=TARGETS_BY_QUANTITY[target],
+        fold_rule=fold,
+        version=version,
+        effort=Effort(rows_max=rows_max, time_limit_s=time_limit_s),
+        **flags,
     )
     evaluation = evaluate(question, lambda line: click.echo(line, err=True))
     click.echo(as_json(evaluation) if output == "json" else as_table(evaluation))

@@ -24,6 +24,7 @@ from predictor_service.learning.problem_reader import ReadProblem, list_campaign
 from predictor_service.learning.profile_files import MeasuredProfiles, read_profiles
 from predictor_service.registry.manifest import hash_group
 from predictor_service.registry.served_version import ServedVersion
+from predictor_service.selection.targets import SLOWDOWN, Target
 
 ROWS_MIN: Final = 2
 _RESAMPLED_GROUPS_MIN: Final = 5
@@ -35,7 +36,7 @@ class EvaluationQuestion:
     """What is to be scored.
 
     Attributes:
-        target: One of `problem.TARGETS`.
+        target: What is predicted.
         fold_rule: One of `splits.RULES`.
         data: File or folder; None where `test` is given.
         train: Rows to learn from, with the rule none.
@@ -49,7 +50,7 @@ class EvaluationQuestion:
         effort: What it may cost.
     """
 
-    target: str
+    target: Target
     fold_rule: str
     data: Path | None = None
     train: Path | None = None
@@ -96,7 +97,7 @@ def _evaluate(question: EvaluationQuestion, tell: Tell) -> Evaluation:
     _check_rows(problem, excluded, ROWS_MIN, question.data)
     folds = question.folds or FOLDS_MAX[question.fold_rule]
     rounds = plan_rounds(problem, question.fold_rule, folds, question.seed)
-    method = stored or METHODS[question.target](question.fold_rule)
+    method = stored or METHODS[question.target.name](question.fold_rule)
     predictions = predict_rounds(rounds, method, question.fold_rule, question.seed, tell, is_over)
     question.effort.note_unpredicted(len(problem) - len(set(predictions.rows.tolist())), excluded)
     group_by = question.group_by or ("family" if question.fold_rule == "random_pair" else question.fold_rule)
@@ -139,7 +140,7 @@ def _evaluate_without_folds(question: EvaluationQuestion, tell: Tell) -> Evaluat
     unseen = "family" if train is None else _unseen_level(train, test)
     if stored is None:
         tell(f"rows to predict differ from those to learn from by {unseen}: the method chooses for that")
-    method = stored or METHODS[question.target](unseen)
+    method = stored or METHODS[question.target.name](unseen)
     rounds = [Round(train, test, np.arange(len(test)))]
     level = _coarsest_level(test)
     predictions = predict_rounds(rounds, method, level, question.seed, tell)
@@ -173,12 +174,12 @@ def _read(question: EvaluationQuestion, path: Path, tell: Tell) -> ReadProblem:
     return ReadProblem(problem=problem.in_content_order(), excluded=read.excluded)
 
 
-def _choose_device(profiles: MeasuredProfiles, target: str, asked: str) -> str:
+def _choose_device(profiles: MeasuredProfiles, target: Target, asked: str) -> str:
     known = list_devices(profiles, target)
     if not known:
-        rows = "pairs" if target == "slowdown" else "solo rows"
+        rows = "pairs" if target is SLOWDOWN else "solo rows"
         raise TrainingDataError(
-            f"{profiles.name} has no {rows} with a measured {target}",
+            f"{profiles.name} has no {rows} with a measured {target.quantity}",
             remedy="score another --target, or measure it",
         )
     if asked.lower() == ALL_DEVICES or (not asked and len(known) == 1):
@@ -190,7 +191,11 @@ def _choose_device(profiles: MeasuredProfiles, target: str, asked: str) -> str:
     exact = [name for name in known if name.lower() == asked.lower()]
     matches = exact or [name for name in known if asked.lower() in name.lower()]
     if len(matches) != 1:
-        found = f"{len(matches)} device types like {asked!r}" if matches else f"no {target} of device type {asked!r}"
+        found = (
+            f"{len(matches)} device types like {asked!r}"
+            if matches
+            else f"no {target.quantity} of device type {asked!r}"
+        )
         raise TrainingDataError(f"{profiles.name} has {found}", remedy=f"choose one of {', '.join(matches or known)}")
     return matches[0]
 
@@ -200,7 +205,8 @@ def _check_rows(problem: Problem, excluded: Mapping[str, int], least: int, path:
         return
     reasons = "; ".join(f"{count} rows: {reason}" for reason, count in excluded.items()) or "there are no others"
     raise TrainingDataError(
-        f"{path} has {len(problem)} usable rows of {problem.target} on {problem.device}, at least {least} are needed",
+        f"{path} has {len(problem)} usable rows of {problem.target.quantity} on {problem.device}, "
+        f"at least {least} are needed",
         remedy=f"left out: {reasons}",
     )
 

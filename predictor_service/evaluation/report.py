@@ -103,8 +103,8 @@ def evaluate_predictions(
             ratio_intervals=bootstrap_ratios(errors, theirs, groups, seed),
         )
     return Evaluation(
-        target=problem.target,
-        unit=problem.unit,
+        target=problem.target.quantity,
+        unit=problem.target.unit,
         device=problem.device,
         fold_rule=fold_rule,
         groups=len(frozenset[str]().union(*groups)),

@@ -14,19 +14,13 @@ from predictor_service.features.job_features import FEATURES
 from predictor_service.features.pair_features import SoloFigures, build_pair_features, fair_share_slowdowns
 from predictor_service.learning.problem import ALL_DEVICES, CandidateResult, FloatArray, Forecast, JobFacts, Problem
 from predictor_service.registry.served_version import ServedTarget, ServedVersion
+from predictor_service.selection.targets import MEMORY, SLOWDOWN, SM_ACTIVITY, STEP, UTILIZATION, Target
 
-_TARGET_NAMES: Final[Mapping[str, str]] = {
-    "utilization": "utilization_ratio",
-    "sm_activity": "sm_activity_ratio",
-    "memory": "memory_bytes",
-    "step_time": "step_ms",
-    "slowdown": "slowdown_ratio",
-}
 _ANCHORS: Final[Mapping[str, Callable[[JobFacts], float]]] = {
-    "utilization": lambda job: 1.0 - job.input_wait_ratio,
-    "sm_activity": lambda job: 1.0 - job.input_wait_ratio,
-    "memory": lambda job: job.graph["analytical_memory_bytes"],
-    "step_time": lambda job: job.graph["roofline_ms"],
+    UTILIZATION.name: lambda job: 1.0 - job.input_wait_ratio,
+    SM_ACTIVITY.name: lambda job: 1.0 - job.input_wait_ratio,
+    MEMORY.name: lambda job: job.graph["analytical_memory_bytes"],
+    STEP.name: lambda job: job.graph["roofline_ms"],
 }
 
 _Asked = tuple[np.ndarray[tuple[int, int], np.dtype[np.float32]], FloatArray, FloatArray | None]
@@ -39,7 +33,7 @@ class StoredModel:
 
     Args:
         version: Loaded.
-        target: One of `problem.TARGETS`.
+        target: What is predicted.
         device: Device type; its models answer.
 
     Raises:
@@ -47,7 +41,7 @@ class StoredModel:
     """
 
     version: ServedVersion
-    target: str
+    target: Target
     device: str
 
     def __post_init__(self) -> None:
@@ -56,7 +50,7 @@ class StoredModel:
                 f"{target} on {device}" for device, targets in self.version.devices.items() for target in targets
             )
             raise TrainingDataError(
-                f"version {self.version.version} has no model of {_TARGET_NAMES[self.target]} on {self.device}",
+                f"version {self.version.version} has no model of {self.target.name} on {self.device}",
                 remedy=f"it has: {', '.join(known)}; or judge a new one with --model fresh",
             )
 
@@ -82,7 +76,7 @@ class StoredModel:
 
     def predict(self, problem: Problem) -> Forecast:
         """Predicts rows for which `refuse` has no reason."""
-        columns, anchor, near = self._pairs(problem) if self.target == "slowdown" else self._solo(problem)
+        columns, anchor, near = self._pairs(problem) if self.target is SLOWDOWN else self._solo(problem)
         bounded = self._model.predict_bounded(columns, anchor, 0.9, strangeness=near)
         return Forecast(
             value=bounded.value,
@@ -94,7 +88,7 @@ class StoredModel:
 
     def refuse(self, job: JobFacts, others: Sequence[JobFacts]) -> str:
         """Why a row cannot be answered; empty when it can."""
-        if self.target != "slowdown":
+        if self.target is not SLOWDOWN:
             return "" if "roofline_ms" in job.graph else "without its graph, or of a device type without peaks"
         figures = [(each.solo.step_ms, each.solo.utilization_ratio, each.solo.memory_bytes) for each in (job, *others)]
         if any(None in known for known in figures):
@@ -103,16 +97,16 @@ class StoredModel:
 
     @property
     def _served(self) -> ServedTarget | None:
-        return self.version.devices.get(self.device, {}).get(_TARGET_NAMES[self.target])
+        return self.version.devices.get(self.device, {}).get(self.target.name)
 
     @property
     def _model(self) -> ServedTarget:
-        return self.version.devices[self.device][_TARGET_NAMES[self.target]]
+        return self.version.devices[self.device][self.target.name]
 
     def _solo(self, problem: Problem) -> _Asked:
         named = np.array([[job.graph[feature.name] for feature in FEATURES] for job in problem.jobs])
         vectors = named.reshape(len(problem), len(FEATURES))
-        anchor = np.array([_ANCHORS[self.target](job) for job in problem.jobs])
+        anchor = np.array([_ANCHORS[self.target.name](job) for job in problem.jobs])
         return self._model.select(vectors), anchor, self._model.strangeness(vectors)
 
     def _pairs(self, problem: Problem) -> _Asked:

@@ -17,6 +17,7 @@ import numpy as np
 
 from predictor_service.features.analytical_memory import described_parts
 from predictor_service.learning.problem import BoolArray, JobFacts, Problem
+from predictor_service.selection.targets import MEMORY
 
 _SHARE_MIN: Final = 0.8
 """Of what is counted: kernels that fuse keep up to an eighth less than the traced operators."""
@@ -36,7 +37,7 @@ def find_failed_runs(problem: Problem) -> BoolArray:
         Shape (rows,); True = the run failed.
     """
     too_small = np.array([_is_too_small(job, held) for job, held in zip(problem.jobs, problem.measured, strict=True)])
-    if problem.target != "memory" or not too_small.any():
+    if problem.target is not MEMORY or not too_small.any():
         return np.zeros(len(problem), dtype=np.bool_)
     ended_at: dict[str, list[float]] = defaultdict(list)
     for row in np.flatnonzero(too_small).tolist():

@@ -9,6 +9,7 @@ from predictor_service.learning.missing_graphs import WithAndWithoutGraphs
 from predictor_service.learning.problem import Method
 from predictor_service.learning.slowdown_method import SlowdownMethod
 from predictor_service.learning.solo_method import SoloMethod
+from predictor_service.selection.targets import SLOWDOWN, SOLO_TARGETS
 
 MethodBuilder = Callable[[str], Method]
 """From what will be unseen (one of `problem.LEVELS`) to a method."""
@@ -23,10 +24,7 @@ def _slowdown(level: str) -> Method:
 
 
 METHODS: Final[Mapping[str, MethodBuilder]] = {
-    "utilization": _solo,
-    "sm_activity": _solo,
-    "memory": _solo,
-    "step_time": _solo,
-    "slowdown": _slowdown,
+    **{target.name: _solo for target in SOLO_TARGETS},
+    SLOWDOWN.name: _slowdown,
 }
 """By target."""

@@ -18,10 +18,10 @@ from predictor_service.features.devices import find_device_type
 from predictor_service.features.graph_description import GraphDescription
 from predictor_service.features.job_features import FEATURES, build_features
 from predictor_service.features.job_settings import JobSettings
-from predictor_service.learning.problem import ALL_DEVICES, UNITS, JobFacts, Problem, SoloFigures
+from predictor_service.learning.problem import ALL_DEVICES, JobFacts, Problem, SoloFigures
 from predictor_service.learning.profile_files import MeasuredProfiles
+from predictor_service.selection.targets import MEMORY, SLOWDOWN, SM_ACTIVITY, STEP, UTILIZATION, Target
 
-SLOWDOWN: Final = "slowdown"
 _FEATURE_PREFIXES: Final = ("set.", "graph.")
 
 
@@ -38,25 +38,25 @@ class ReadProblem:
     excluded: Mapping[str, int]
 
 
-def list_devices(profiles: MeasuredProfiles, target: str) -> list[str]:
+def list_devices(profiles: MeasuredProfiles, target: Target) -> list[str]:
     """Device types that have a measurement of a target, by name."""
-    if target == SLOWDOWN:
+    if target is SLOWDOWN:
         return sorted({row.device for row in profiles.pairs if row.slowdown_ratio is not None})
-    return sorted({row.device for row in profiles.solo if _MEASURED[target](row) is not None})
+    return sorted({row.device for row in profiles.solo if _MEASURED[target.name](row) is not None})
 
 
-def list_campaigns(profiles: MeasuredProfiles, target: str, device: str) -> list[str]:
+def list_campaigns(profiles: MeasuredProfiles, target: Target, device: str) -> list[str]:
     """Campaigns that have rows of a device type, by name."""
-    rows: Sequence[SoloRow | PairRow] = profiles.pairs if target == SLOWDOWN else profiles.solo
+    rows: Sequence[SoloRow | PairRow] = profiles.pairs if target is SLOWDOWN else profiles.solo
     return sorted({row.campaign for row in rows if device in (row.device, ALL_DEVICES)})
 
 
-def read_problem(profiles: MeasuredProfiles, target: str, device: str, campaign: str | None = None) -> ReadProblem:
+def read_problem(profiles: MeasuredProfiles, target: Target, device: str, campaign: str | None = None) -> ReadProblem:
     """Builds one problem.
 
     Args:
         profiles: Measured rows.
-        target: One of `problem.TARGETS`.
+        target: What was measured.
         device: Device type by the name that the rows use, or `ALL_DEVICES`.
         campaign: None = all of them; every row then carries its own as a label, and a slowdown is still taken against
             the solo time of its own campaign.
@@ -66,11 +66,10 @@ def read_problem(profiles: MeasuredProfiles, target: str, device: str, campaign:
     """
     excluded: Counter[str] = Counter()
     selection = _Selection(profiles, device, campaign, excluded)
-    rows = list(_pair_rows(selection) if target == SLOWDOWN else _solo_rows(selection, target))
+    rows = list(_pair_rows(selection) if target is SLOWDOWN else _solo_rows(selection, target))
     campaigns = sorted({row.jobs[0].labels["campaign"] for row in rows})
     problem = Problem(
         target=target,
-        unit=UNITS[target],
         device=device,
         campaign=campaign or "+".join(campaigns),
         measured=np.array([row.measured for row in rows], dtype=np.float64),
@@ -110,15 +109,15 @@ class _Selection:
         return "" if row.status == "ok" else f"status {row.status}"
 
 
-def _solo_rows(selection: _Selection, target: str) -> Iterator[_Row]:
+def _solo_rows(selection: _Selection, target: Target) -> Iterator[_Row]:
     for row in selection.profiles.solo:
         if selection.refuses(row):
             continue
-        value = _MEASURED[target](row)
+        value = _MEASURED[target.name](row)
         if value is None:
-            selection.excluded[f"no {target} measured"] += 1
-        elif value <= 0 and target in ("memory", "step_time"):
-            selection.excluded[f"{target} is not above 0"] += 1
+            selection.excluded[f"no {target.quantity} measured"] += 1
+        elif value <= 0 and target.scale == "log_ratio":
+            selection.excluded[f"{target.quantity} is not above 0"] += 1
         else:
             yield _Row(row.run_id, value, (_facts(row, selection.profiles.graphs),))
 
@@ -263,8 +262,8 @@ def _memory_bytes(row: SoloRow) -> float | None:
 
 
 _MEASURED: Final[Mapping[str, Callable[[SoloRow], float | None]]] = {
-    "utilization": lambda row: row.utilization_ratio,
-    "sm_activity": lambda row: row.sm_activity_ratio,
-    "memory": _memory_bytes,
-    "step_time": lambda row: row.step_ms_mean,
+    UTILIZATION.name: lambda row: row.utilization_ratio,
+    SM_ACTIVITY.name: lambda row: row.sm_activity_ratio,
+    MEMORY.name: _memory_bytes,
+    STEP.name: lambda row: row.step_ms_mean,
 }

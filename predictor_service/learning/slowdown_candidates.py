@@ -15,7 +15,6 @@ from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
-from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
 from predictor_service.learning.problem import FloatArray, IndexArray, Problem
 from predictor_service.learning.raw_columns import RawColumns, learn_columns
 from predictor_service.learning.slowdown_kernel import ANY, FAMILY, JOB, SMOOTH
@@ -31,8 +30,7 @@ from predictor_service.learning.slowdown_pairs import (
 from predictor_service.learning.slowdown_process import FittedProcess, ProcessForm, draw_rows, fit_process
 from predictor_service.learning.untuned_trees import fit_untuned_trees
 from predictor_service.selection.folds import Fold
-
-TARGET: Final = "slowdown"
+from predictor_service.selection.targets import SLOWDOWN
 
 
 class PairModel(Protocol):
@@ -226,7 +224,7 @@ class _ColumnModel:
 
     def predict(self, problem: Problem) -> FloatArray:
         values = self.regressor.predict(self.columns.table(problem))
-        return from_learned_scale(TARGET, np.asarray(values, dtype=np.float64))
+        return SLOWDOWN.expand(np.asarray(values, dtype=np.float64))
 
 
 def column_candidate(build: Callable[[int], Any], *, with_raw: bool) -> Candidate:
@@ -239,13 +237,13 @@ def column_candidate(build: Callable[[int], Any], *, with_raw: bool) -> Candidat
 
     def learn(lesson: Lesson) -> Learned:
         columns = learn_pair_columns(lesson.problem, lesson.level, with_raw=with_raw)
-        table, encoded = columns.table(lesson.problem), to_learned_scale(TARGET, lesson.problem.measured)
+        table, encoded = columns.table(lesson.problem), SLOWDOWN.compress(lesson.problem.measured)
         held_out = [
             np.asarray(build(lesson.seed).fit(table[fold.train], encoded[fold.train]).predict(table[fold.test]))
             for fold in lesson.folds
         ]
         model = _ColumnModel(columns, build(lesson.seed).fit(table, encoded))
-        return Learned(held_out=from_learned_scale(TARGET, np.concatenate(held_out)), model=model)
+        return Learned(held_out=SLOWDOWN.expand(np.concatenate(held_out)), model=model)
 
     return learn
 

@@ -16,12 +16,10 @@ from typing import Final
 import numpy as np
 
 from predictor_service.errors import TrainingDataError
-from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
 from predictor_service.learning.problem import CandidateResult, FloatArray, Forecast, IndexArray, Problem
 from predictor_service.learning.slowdown_bounds import PairBounds, learn_pair_bounds
 from predictor_service.learning.slowdown_candidates import (
     FEW_ROWS_CANDIDATES,
-    TARGET,
     Candidate,
     Learned,
     Lesson,
@@ -35,6 +33,7 @@ from predictor_service.learning.slowdown_candidates import (
 from predictor_service.learning.slowdown_crowds import compose_crowds, pair_up
 from predictor_service.learning.slowdown_folds import inner_folds
 from predictor_service.selection.domain import TrainingDomain, learn_domain
+from predictor_service.selection.targets import SLOWDOWN
 
 ROWS_MAX: Final = 20_000
 """Rows that any candidate learns from; more are thinned out by seed. Processes bound themselves much lower."""
@@ -62,8 +61,8 @@ class _Blend:
 
 
 def _blend(predictions: Sequence[FloatArray], weights: FloatArray) -> FloatArray:
-    learned = np.array([to_learned_scale(TARGET, values) for values in predictions])
-    return from_learned_scale(TARGET, weights @ learned)
+    learned = np.array([SLOWDOWN.compress(values) for values in predictions])
+    return SLOWDOWN.expand(weights @ learned)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -90,14 +89,14 @@ class FittedSlowdown:
         """Predicts every row with an interval; see `problem.FittedMethod`."""
         pairs, row_of_pair = pair_up(problem)
         value = compose_crowds(problem, self.models[self.selected].predict(pairs), row_of_pair)
-        learned = to_learned_scale(TARGET, value)
+        learned = SLOWDOWN.compress(value)
         half_width = _widest(self.bounds.half_width(pairs, 0.9), row_of_pair, len(problem))
         upper = _widest(self.bounds.upper_offset(pairs, 0.99), row_of_pair, len(problem))
         return Forecast(
             value=value,
-            lower_90=from_learned_scale(TARGET, learned - half_width),
-            upper_90=from_learned_scale(TARGET, learned + half_width),
-            upper_99=from_learned_scale(TARGET, learned + np.maximum(upper, half_width)),
+            lower_90=SLOWDOWN.expand(learned - half_width),
+            upper_90=SLOWDOWN.expand(learned + half_width),
+            upper_99=SLOWDOWN.expand(learned + np.maximum(upper, half_width)),
             in_domain=_every(self._pairs_in_domain(pairs), row_of_pair, len(problem)),
         )
 
@@ -151,7 +150,7 @@ class SlowdownMethod:
         if len(learned) > 1:
             winner, learned[BLEND] = BLEND, _weigh(learned, ranks)
             results = (*_results({BLEND: learned[BLEND]}, measured, {BLEND: 0.0}), *results)
-        residuals = to_learned_scale(TARGET, measured) - to_learned_scale(TARGET, learned[winner].held_out)
+        residuals = SLOWDOWN.compress(measured) - SLOWDOWN.compress(learned[winner].held_out)
         groups = lesson.problem.groups(level)
         columns = learn_pair_columns(lesson.problem, level, with_raw=False)
         table = columns.table(lesson.problem).astype(np.float32)
@@ -231,7 +230,7 @@ def _bounds(lesson: Lesson, learned: Mapping[str, Learned], residuals: FloatArra
 
 
 def _spread_of(problem: Problem) -> FloatArray:
-    encoded = to_learned_scale(TARGET, problem.measured)
+    encoded = SLOWDOWN.compress(problem.measured)
     return np.asarray(encoded - encoded.mean()) if len(encoded) else np.zeros(1)
 
 

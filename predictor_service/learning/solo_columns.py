@@ -16,7 +16,6 @@ import numpy as np
 from predictor_service.features.batch_figures import figures_at
 from predictor_service.learning.problem import FloatArray, Problem
 from predictor_service.learning.raw_columns import RawColumns, learn_columns
-from predictor_service.learning.solo_physics import LOG_TARGETS
 
 _SIZE_RATIO_MIN: Final = 30.0
 _ANCHOR_CORRELATION_MIN: Final = 0.6
@@ -73,7 +72,7 @@ def learn_solo_columns(problem: Problem, level: str, anchor: FloatArray) -> Solo
     figures = raw.table(problem)
     middle = np.array([_median(column) for column in figures.T])
     filled = np.where(np.isfinite(figures), figures, middle)
-    shares = _sizes_like(filled, anchor) if problem.target in LOG_TARGETS else ()
+    shares = _sizes_like(filled, anchor) if problem.target.scale == "log_ratio" else ()
     return SoloColumns(raw=raw, shares=shares, middle=middle)
 
 

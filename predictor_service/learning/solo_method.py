@@ -22,6 +22,7 @@ from predictor_service.learning.solo_physics import fit_physics, largest_possibl
 from predictor_service.selection.domain import TrainingDomain, learn_domain
 from predictor_service.selection.folds import Fold, grouped_folds
 from predictor_service.selection.local_bounds import BRIEF, THOROUGH, LocalBounds, SpreadSearch, learn_bounds
+from predictor_service.selection.targets import STEP
 
 INNER_FOLDS_MAX: Final = 6
 BLEND: Final = "blend"
@@ -180,7 +181,7 @@ class SoloMethod:
 
 def _comparable(problem: Problem) -> Problem:
     """The rows whose step is that of the others; all where none is."""
-    if problem.target != "step_time":
+    if problem.target is not STEP:
         return problem
     kept = [row for row, job in enumerate(problem.jobs) if job.labels.get("step_ms") != "not_comparable"]
     return problem.subset(kept) if kept else problem

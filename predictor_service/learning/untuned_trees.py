@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 import xgboost
 
-from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
 from predictor_service.learning.problem import FloatArray, Problem
 from predictor_service.learning.raw_columns import RawColumns, learn_columns
+from predictor_service.selection.targets import Target
 
 TREES: Final = 150
 _LARGEST: Final = 3e38
@@ -25,13 +25,13 @@ class UntunedTrees:
     """Fitted.
 
     Attributes:
-        target: One of `problem.TARGETS`.
+        target: What is predicted.
         columns: That vary over the training rows.
         trees: None where no column does.
         mean: Of the training rows, the answer without columns.
     """
 
-    target: str
+    target: Target
     columns: RawColumns
     trees: Any  # an estimator of xgboost, which has no types, or None
     mean: float
@@ -41,7 +41,7 @@ class UntunedTrees:
         if self.trees is None:
             return np.full(len(problem), self.mean)
         answered = np.asarray(self.trees.predict(_in_range(self.columns.table(problem))), dtype=np.float64)
-        return from_learned_scale(self.target, answered)
+        return self.target.expand(answered)
 
 
 def fit_untuned_trees(problem: Problem, level: str, seed: int) -> UntunedTrees:
@@ -56,7 +56,7 @@ def fit_untuned_trees(problem: Problem, level: str, seed: int) -> UntunedTrees:
     trees = None
     if columns.names:
         trees = xgboost.XGBRegressor(n_estimators=TREES, random_state=seed, n_jobs=1)
-        trees.fit(_in_range(columns.table(problem)), to_learned_scale(problem.target, problem.measured))
+        trees.fit(_in_range(columns.table(problem)), problem.target.compress(problem.measured))
     return UntunedTrees(target=problem.target, columns=columns, trees=trees, mean=float(problem.measured.mean()))
 
 

@@ -14,13 +14,12 @@ from predictor_service.registry.manifest import Manifest, TargetRecord
 from predictor_service.registry.onnx_model import FeatureArray, FloatArray, OnnxModel
 from predictor_service.selection.conformal import ROW_CONFIDENCE_MAX, ConformalBounds
 from predictor_service.selection.group_stretch import stretch_for_groups
-from predictor_service.selection.targets import SLOWDOWN, SOLO_TARGETS, Target
+from predictor_service.selection.targets import TARGETS_BY_NAME, Target
 
 _OFFSETS_MAX: Final = 64
 _UNDISTURBED_RATIO: Final = 0.05
 """What others may take of a device while a measurement still counts (`docs/measuring.md`): no share of it is known
 better. A job that waits for nothing is measured at 100 % on a quiet device and a little below elsewhere."""
-TARGETS = {target.name: target for target in (*SOLO_TARGETS, SLOWDOWN)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,7 +43,7 @@ class ServedTarget:
 
     def __init__(self, record: TargetRecord, model: OnnxModel, spread: OnnxModel | None = None) -> None:
         self.record = record
-        self.target: Target = TARGETS[record.target]
+        self.target: Target = TARGETS_BY_NAME[record.target]
         self._model = model
         self._spread = spread
         self._offsets: dict[tuple[int, float], tuple[ConformalBounds, float, float]] = {}

@@ -238,7 +238,7 @@ def _record(
     residuals: FloatArray,
 ) -> TargetRecord:
     encoded = task.target.encode(task.measured, task.anchor)
-    measured = np.abs(_size_of_measured(task)[score.held_out.row])
+    measured = np.abs(task.target.relative_to(task.measured)[score.held_out.row])
     mape = float(np.mean(np.abs(_residuals_in_unit(task, score)) / np.maximum(measured, 1e-9)))
     return TargetRecord(
         target=task.target.name,
@@ -257,11 +257,6 @@ def _record(
         value_low=float(encoded.min()),
         value_high=float(encoded.max()),
     )
-
-
-def _size_of_measured(task: FittingTask) -> FloatArray:
-    """What an error is divided by; for a slowdown the shared time, not the slowdown, which may be zero."""
-    return task.measured + 1.0 if task.target.scale == "log_one_plus" else task.measured
 
 
 def _group_count(task: FittingTask) -> int:

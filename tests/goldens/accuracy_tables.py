@@ -23,6 +23,7 @@ from predictor_service.learning.method_table import METHODS
 from predictor_service.learning.problem import Method, Problem
 from predictor_service.learning.problem_reader import read_problem
 from predictor_service.learning.profile_files import read_profiles
+from predictor_service.selection.targets import TARGETS_BY_QUANTITY
 from tests.goldens.served_method import ServedMethod
 
 OWN_SET: Final = Path(__file__).resolve().parents[2] / "datasets" / "cpu_standin"
@@ -76,16 +77,16 @@ PUBLIC: Final = (
 )
 
 
-def own_problem(target: str, rows_max: int | None = None) -> Problem:
+def own_problem(quantity: str, rows_max: int | None = None) -> Problem:
     """Our own rows, of several jobs side by side the pairs; every n-th one where fewer are wanted."""
-    problem = read_problem(read_profiles(OWN_SET), target, DEVICE).problem.in_content_order()
+    problem = read_problem(read_profiles(OWN_SET), TARGETS_BY_QUANTITY[quantity], DEVICE).problem.in_content_order()
     problem = problem.subset([row for row, others in enumerate(problem.others) if len(others) <= 1])
     return problem if rows_max is None else problem.subset(range(0, len(problem), -(-len(problem) // rows_max)))
 
 
 def evaluated_table(problem: Problem, level: str, folds: int) -> dict[str, Any]:
     """What `cotenant evaluate` scores by default."""
-    return _table(problem, METHODS[problem.target](level), level, folds)
+    return _table(problem, METHODS[problem.target.name](level), level, folds)
 
 
 def served_table(problem: Problem, level: str, folds: int) -> dict[str, Any]:

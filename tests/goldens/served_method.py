@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from predictor_service.evaluation.stored_model import _ANCHORS, _TARGET_NAMES, StoredModel
+from predictor_service.evaluation.stored_model import _ANCHORS, StoredModel
 from predictor_service.features.devices import find_device_type
 from predictor_service.features.job_features import FEATURES
 from predictor_service.features.pair_features import SoloFigures, build_pair_features, fair_share_slowdowns
 from predictor_service.learning.problem import CandidateResult, Forecast, Problem
 from predictor_service.registry.manifest import Manifest
 from predictor_service.registry.onnx_model import OnnxModel
-from predictor_service.registry.served_version import TARGETS, ServedTarget, ServedVersion
+from predictor_service.registry.served_version import ServedTarget, ServedVersion
 from predictor_service.regressors.interface import FeatureArray, FloatArray
 from predictor_service.retraining.fitting import FittingTask, fit_target
+from predictor_service.selection.targets import SLOWDOWN, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +28,15 @@ class ServedMethod:
 
     def fit(self, problem: Problem, seed: int) -> FittedServed:
         """Learns from all rows of a problem; see `problem.Method`."""
-        target = TARGETS[_TARGET_NAMES[problem.target]]
+        target = problem.target
         features = None
-        if problem.target == "slowdown":
+        if target is SLOWDOWN:
             columns, anchor = _pairs(problem)
         else:
             features = np.array([[job.graph[feature.name] for feature in FEATURES] for job in problem.jobs])
             names = [feature.name for feature in FEATURES]
             columns = features[:, [names.index(name) for name in target.columns]].astype(np.float32)
-            anchor = np.array([_ANCHORS[problem.target](job) for job in problem.jobs])
+            anchor = np.array([_ANCHORS[target.name](job) for job in problem.jobs])
         fitted = fit_target(
             FittingTask(
                 target=target,
@@ -61,7 +62,7 @@ class FittedServed:
     """One target that was fitted."""
 
     served: ServedTarget
-    target: str
+    target: Target
     device: str
 
     @property
@@ -77,7 +78,7 @@ class FittedServed:
 
     def predict(self, problem: Problem) -> Forecast:
         """Answers as the stored version would."""
-        devices = {self.device: {_TARGET_NAMES[self.target]: self.served}}
+        devices = {self.device: {self.target.name: self.served}}
         return StoredModel(ServedVersion(manifest=_NO_MANIFEST, devices=devices), self.target, self.device).predict(
             problem
         )

@@ -39,4 +39,4 @@ def test_our_own_set_is_answered_as_well_as_what_was_served_before(target: str) 
 def test_public_sets_are_scored_as_well_as_before(case: PublicCase) -> None:
     problem, level, folds = case.read(shared_data())
     now = accuracy_tables.evaluated_table(problem, level, folds)
-    assert_not_worse(problem.target, BEFORE["evaluated_public"][case.name], now)
+    assert_not_worse(problem.target.quantity, BEFORE["evaluated_public"][case.name], now)

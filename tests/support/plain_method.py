@@ -18,7 +18,6 @@ from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
 from predictor_service.learning.problem import CandidateResult, FloatArray, Forecast, Problem
 from predictor_service.learning.raw_columns import RawColumns, learn_columns
 from predictor_service.selection.conformal import ConformalBounds, calibrate
@@ -90,10 +89,10 @@ class FittedPlainMethod:
         raw = np.asarray(self.models[self.selected].predict(table), dtype=np.float64)
         half_width = self.bounds.half_width(0.9)
         return Forecast(
-            value=from_learned_scale(problem.target, raw),
-            lower_90=from_learned_scale(problem.target, raw - half_width),
-            upper_90=from_learned_scale(problem.target, raw + half_width),
-            upper_99=from_learned_scale(problem.target, raw + self.bounds.upper_offset(0.99)),
+            value=problem.target.expand(raw),
+            lower_90=problem.target.expand(raw - half_width),
+            upper_90=problem.target.expand(raw + half_width),
+            upper_99=problem.target.expand(raw + self.bounds.upper_offset(0.99)),
             in_domain=self.domain.contains(table.astype(np.float32)),
         )
 
@@ -101,7 +100,7 @@ class FittedPlainMethod:
         """Predictions of every candidate by name, for the scored table of an evaluation."""
         table = _fill(self.columns.table(problem), self.middle)
         return {
-            name: from_learned_scale(problem.target, np.asarray(model.predict(table), dtype=np.float64))
+            name: problem.target.expand(np.asarray(model.predict(table), dtype=np.float64))
             for name, model in self.models.items()
         }
 
@@ -126,7 +125,7 @@ class PlainMethod:
         table = columns.table(problem)
         middle = _medians(table)
         table = _fill(table, middle)
-        encoded = to_learned_scale(problem.target, problem.measured)
+        encoded = problem.target.compress(problem.measured)
         groups, folds = _inner_folds(problem, self.level)
         names = self.candidate_names if folds and columns.names else ("mean",)
         held_out = {name: _held_out(name, table, encoded, folds, seed) for name in names}
@@ -173,7 +172,7 @@ def _held_out(name: str, table: FloatArray, encoded: FloatArray, folds: Sequence
 
 
 def _inner_mae(problem: Problem, encoded: FloatArray, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> float:
-    return float(np.mean(np.abs(from_learned_scale(problem.target, encoded) - problem.measured[rows])))
+    return float(np.mean(np.abs(problem.target.expand(encoded) - problem.measured[rows])))
 
 
 def _fill(table: FloatArray, middle: FloatArray) -> FloatArray:

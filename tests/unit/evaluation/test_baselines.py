@@ -12,10 +12,11 @@ from predictor_service.learning.problem import Problem
 from predictor_service.learning.problem_reader import read_problem
 from predictor_service.learning.profile_files import MeasuredProfiles
 from predictor_service.learning.raw_columns import learn_columns
+from predictor_service.selection.targets import MEMORY, SLOWDOWN, UTILIZATION, Target
 from tests.support.invented_profiles import DEVICE, pair_row, pair_rows, solo_row, solo_rows
 
 
-def problem_of(target: str = "memory", **changes: object) -> Problem:
+def problem_of(target: Target = MEMORY, **changes: object) -> Problem:
     profiles = MeasuredProfiles(name="invented", solo=tuple(solo_rows(**changes)), pairs=())  # type: ignore[arg-type]
     return read_problem(profiles, target, DEVICE).problem
 
@@ -28,7 +29,7 @@ def pairs_problem() -> Problem:
         for victim in range(8)
         for other in range(8)
     ]
-    return read_problem(MeasuredProfiles(name="x", solo=tuple(jobs), pairs=tuple(pairs)), "slowdown", DEVICE).problem
+    return read_problem(MeasuredProfiles(name="x", solo=tuple(jobs), pairs=tuple(pairs)), SLOWDOWN, DEVICE).problem
 
 
 def split(problem: Problem) -> tuple[Problem, Problem]:
@@ -58,8 +59,8 @@ def test_the_additive_table_recovers_slowdowns_that_are_additive() -> None:
 
 
 def test_the_roofline_answers_only_where_every_row_has_its_figures() -> None:
-    assert error("roofline", problem_of("utilization")) is not None
-    assert error("roofline", problem_of("memory")) is None
+    assert error("roofline", problem_of(UTILIZATION)) is not None
+    assert error("roofline", problem_of(MEMORY)) is None
     assert error("roofline", pairs_problem()) is not None
 
 
@@ -75,7 +76,7 @@ def test_gradient_boosting_learns_from_what_the_set_publishes_alone() -> None:
 def test_a_label_that_only_names_the_held_out_group_is_no_column() -> None:
     rows = solo_rows()
     named = [dataclasses.replace(row, features_json=json.dumps({"set.model": row.architecture})) for row in rows]
-    problem = read_problem(MeasuredProfiles(name="x", solo=tuple(named), pairs=()), "memory", DEVICE).problem
+    problem = read_problem(MeasuredProfiles(name="x", solo=tuple(named), pairs=()), MEMORY, DEVICE).problem
     unseen = learn_columns(problem, "architecture", with_graph=True).names
     seen = learn_columns(problem, "random_pair", with_graph=True).names
     assert not any(name.startswith("model=") for name in unseen)
@@ -91,7 +92,7 @@ def test_a_published_column_that_is_the_answer_in_another_unit_is_taken_out() ->
         for row in solo_rows()
         if row.memory_peak_bytes is not None
     ]
-    problem = read_problem(MeasuredProfiles(name="x", solo=tuple(rows), pairs=()), "memory", DEVICE).problem
+    problem = read_problem(MeasuredProfiles(name="x", solo=tuple(rows), pairs=()), MEMORY, DEVICE).problem
     cleaned, leaks = remove_leaks(problem)
     assert leaks == ("mib",)
     assert all(set(job.raw) == {"batch"} for job in cleaned.jobs)
@@ -107,7 +108,7 @@ def test_honest_columns_stay() -> None:
 def test_pairs_of_published_jobs_can_be_learned() -> None:
     solo = solo_rows()[3::5]
     profiles = MeasuredProfiles(name="x", solo=tuple(solo), pairs=tuple(pair_rows(solo)))
-    problem = read_problem(profiles, "slowdown", DEVICE).problem
+    problem = read_problem(profiles, SLOWDOWN, DEVICE).problem
     boosted, mean = error("gradient_boosting", problem), error("mean", problem)
     assert boosted is not None
     assert mean is not None
