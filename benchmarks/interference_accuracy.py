@@ -24,9 +24,9 @@ from typing import Final
 import numpy as np
 
 from benchmarks.interference_rounds import SETS, SHOTS, HeldOut, join_parts, predict_held_out
-from predictor_service.evaluation.metrics import measure_points
-from predictor_service.evaluation.resampling import bootstrap_ratios
+from predictor_service.learning.metrics import measure_points
 from predictor_service.learning.problem import FloatArray
+from predictor_service.learning.resampling import bootstrap_ratios
 from predictor_service.selection.targets import SLOWDOWN
 
 

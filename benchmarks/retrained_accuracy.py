@@ -5,7 +5,7 @@ are of the first half, and answers the rows with a job of the second half; nothi
 asked for with the jobs measured alone; a half that has too few families of pairs for a model is answered by fair turns,
 as the service does. Beside it: the mean of the training rows; an additive model (for slowdowns the
 effects of victim and other job, for memory those of optimizer, precision, mode and batch on its logarithm); and the
-method of `cotenant evaluate`, which is not what is served. The bar is on the better of mean and additive, all halvings
+method for tables without graphs. The bar is on the better of mean and additive, all halvings
 together; intervals resample families. COTENANT_BENCHMARK_SEEDS (default 10) halvings; half a CPU minute each.
 """
 
@@ -25,13 +25,13 @@ import numpy as np
 from sklearn.linear_model import Ridge
 
 from predictor_service.evaluation.baselines import BASELINES
-from predictor_service.evaluation.metrics import measure_forecast, measure_points
-from predictor_service.evaluation.resampling import bootstrap_ratios
 from predictor_service.evaluation.stored_model import StoredModel
-from predictor_service.learning.method_table import METHODS
+from predictor_service.fitting.methods import described_method
+from predictor_service.learning.metrics import measure_forecast, measure_points
 from predictor_service.learning.problem import FloatArray, Forecast, Problem
 from predictor_service.learning.problem_reader import read_problem
 from predictor_service.learning.profile_files import read_profiles
+from predictor_service.learning.resampling import bootstrap_ratios
 from predictor_service.registry.served_version import ServedVersion
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.retraining.datasets import Dataset, read_dataset
@@ -120,7 +120,7 @@ def _judge(version: ServedVersion, problem: Problem, seen: frozenset[str], seed:
     unseen = np.array([not members <= seen for members in groups])
     train, test = problem.subset(np.flatnonzero(~unseen)), problem.subset(np.flatnonzero(unseen))
     hidden = dataclasses.replace(test, measured=np.full(len(test), np.nan))
-    fresh = METHODS[problem.target.name](_LEVEL).fit(train, seed)
+    fresh = described_method(problem.target, _LEVEL).fit(train, seed)
     mean = BASELINES["mean"](train, hidden, _LEVEL, seed)
     additive = _ADDITIVE[problem.target.name](train, hidden, seed)
     assert mean is not None
@@ -128,7 +128,7 @@ def _judge(version: ServedVersion, problem: Problem, seen: frozenset[str], seed:
     return Judged(
         measured=test.measured,
         served=_ask(version, hidden, seed),
-        values={"mean": mean, "additive": additive, "method of evaluate": fresh.predict(hidden).value},
+        values={"mean": mean, "additive": additive, "without graphs": fresh.predict(hidden).value},
         groups=tested,
         all_unseen=np.array([members.isdisjoint(seen) for members in tested]),
     )
@@ -202,7 +202,7 @@ def _compare_rows(
         "against": against,
         "ratio": round(figures["served"] / figures[against], _DIGITS),
         "ratio_95": _rounded(bootstrap_ratios(errors["served"], errors[against], groups, seed=0)[metric]),
-        "ratio_of_method_of_evaluate": round(figures["method of evaluate"] / figures[against], _DIGITS),
+        "ratio_without_graphs": round(figures["without graphs"] / figures[against], _DIGITS),
         "limit": BAR,
         "met": figures["served"] <= BAR * figures[against],
         "coverage_90_ratio": round(intervals["coverage_90_ratio"] or 0.0, _DIGITS),

@@ -18,13 +18,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from predictor_service.evaluation.metrics import measure_points
-from predictor_service.evaluation.resampling import bootstrap, bootstrap_ratios
 from predictor_service.features.slowdown_composition import COMPOSITIONS, compose_slowdowns
 from predictor_service.features.turn_taking import compose_turns, exceed_sum, take_fair_turns
+from predictor_service.learning.metrics import measure_points
 from predictor_service.learning.problem import BoolArray, FloatArray, JobFacts, Problem
 from predictor_service.learning.problem_reader import list_devices, read_problem
 from predictor_service.learning.profile_files import read_profiles
+from predictor_service.learning.resampling import bootstrap, bootstrap_ratios
 from predictor_service.learning.slowdown_pairs import name_job
 from predictor_service.selection.targets import SLOWDOWN
 

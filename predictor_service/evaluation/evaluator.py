@@ -18,7 +18,7 @@ from predictor_service.evaluation.report import Evaluation, evaluate_predictions
 from predictor_service.evaluation.scoring import Round, Tell, plan_rounds, predict_rounds
 from predictor_service.evaluation.splits import FOLDS_MAX, NO_FOLDS
 from predictor_service.evaluation.stored_model import StoredModel, device_of
-from predictor_service.learning.method_table import METHODS
+from predictor_service.fitting.methods import FittingMethod
 from predictor_service.learning.problem import ALL_DEVICES, Problem
 from predictor_service.learning.problem_reader import ReadProblem, list_campaigns, list_devices, read_problem
 from predictor_service.learning.profile_files import MeasuredProfiles, read_profiles
@@ -97,7 +97,7 @@ def _evaluate(question: EvaluationQuestion, tell: Tell) -> Evaluation:
     _check_rows(problem, excluded, ROWS_MIN, question.data)
     folds = question.folds or FOLDS_MAX[question.fold_rule]
     rounds = plan_rounds(problem, question.fold_rule, folds, question.seed)
-    method = stored or METHODS[question.target.name](question.fold_rule)
+    method = stored or FittingMethod(question.fold_rule)
     predictions = predict_rounds(rounds, method, question.fold_rule, question.seed, tell, is_over)
     question.effort.note_unpredicted(len(problem) - len(set(predictions.rows.tolist())), excluded)
     group_by = question.group_by or ("family" if question.fold_rule == "random_pair" else question.fold_rule)
@@ -140,7 +140,7 @@ def _evaluate_without_folds(question: EvaluationQuestion, tell: Tell) -> Evaluat
     unseen = "family" if train is None else _unseen_level(train, test)
     if stored is None:
         tell(f"rows to predict differ from those to learn from by {unseen}: the method chooses for that")
-    method = stored or METHODS[question.target.name](unseen)
+    method = stored or FittingMethod(unseen)
     rounds = [Round(train, test, np.arange(len(test)))]
     level = _coarsest_level(test)
     predictions = predict_rounds(rounds, method, level, question.seed, tell)

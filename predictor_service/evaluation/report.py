@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from predictor_service.evaluation.metrics import RowErrors, measure_forecast, measure_points
-from predictor_service.evaluation.resampling import Interval, bootstrap, bootstrap_ratios, divide_metrics
 from predictor_service.evaluation.scoring import HeldOutPredictions, ScoredCandidate
+from predictor_service.learning.metrics import RowErrors, measure_forecast, measure_points
 from predictor_service.learning.problem import Problem
+from predictor_service.learning.resampling import Interval, bootstrap, bootstrap_ratios, divide_metrics
 
 SCHEMA: Final = "cotenant.evaluate/1"
 SIZE_DECILE: Final = "size_decile"

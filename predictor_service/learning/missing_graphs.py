@@ -89,10 +89,7 @@ class FittedWithAndWithout:
         apart = dataclasses.replace(apart, in_domain=np.zeros(len(missing), dtype=bool))
         if not len(known):
             return apart
-        places = np.argsort(np.concatenate([known, missing]))
-        parts = (self.fitted.predict(problem.subset(known)), apart)
-        names = [field.name for field in dataclasses.fields(Forecast)]
-        return Forecast(**{name: np.concatenate([getattr(part, name) for part in parts])[places] for name in names})
+        return join_forecasts(self.fitted.predict(problem.subset(known)), apart, ~find_missing_graphs(problem))
 
     def predict_each(self, problem: Problem) -> Mapping[str, FloatArray]:
         """What every candidate answers; of one that only learns from graphs what was chosen without them."""
@@ -135,6 +132,21 @@ def find_missing_graphs(problem: Problem) -> BoolArray:
     """Tells for every row whether one of its jobs has no figure of a graph, shape (rows,)."""
     rows = zip(problem.jobs, problem.others, strict=True)
     return np.array([not all(job.graph for job in (job, *others)) for job, others in rows], dtype=bool)
+
+
+def join_forecasts(first: Forecast, second: Forecast, is_first: BoolArray) -> Forecast:
+    """Puts forecasts of two parts of some rows in the order of the rows.
+
+    Args:
+        first: Of the rows for which `is_first` holds, in their order.
+        second: Of the others.
+        is_first: Shape (rows,).
+    """
+    places = np.argsort(np.concatenate([np.flatnonzero(is_first), np.flatnonzero(~is_first)]))
+    names = [field.name for field in dataclasses.fields(Forecast)]
+    return Forecast(
+        **{name: np.concatenate([getattr(part, name) for part in (first, second)])[places] for name in names}
+    )
 
 
 def strip_graphs(problem: Problem) -> Problem:

@@ -10,7 +10,7 @@ import numpy as np
 
 from predictor_service.features.slowdown_composition import compose_slowdowns
 from predictor_service.features.turn_taking import CROWD_MAX, exceed_sum
-from predictor_service.learning.problem import FloatArray, IndexArray, JobFacts, Problem
+from predictor_service.learning.problem import BoolArray, FloatArray, IndexArray, JobFacts, Problem
 
 _TAKES_TURNS: Final = "time_slicing"
 
@@ -41,6 +41,20 @@ def compose_crowds(problem: Problem, slowdown_ratio: FloatArray, row_of_pair: In
     rows = zip(problem.jobs, problem.others, strict=True)
     longer = np.array([_longer_turns(job, others) for job, others in rows], dtype=np.float64)
     return compose_slowdowns(slowdown_ratio, row_of_pair, len(problem)) + longer
+
+
+def widest_pair(widths: FloatArray, row_of_pair: IndexArray, rows: int) -> FloatArray:
+    """Widths of rows: a crowd is as uncertain as the most uncertain of its pairs; shape (rows,)."""
+    result = np.zeros(rows)
+    np.maximum.at(result, row_of_pair, widths)
+    return result
+
+
+def every_pair(flags: BoolArray, row_of_pair: IndexArray, rows: int) -> BoolArray:
+    """Whether a flag holds for every pair of each row, shape (rows,)."""
+    result = np.ones(rows, dtype=bool)
+    np.logical_and.at(result, row_of_pair, flags)
+    return result
 
 
 def _longer_turns(victim: JobFacts, others: Sequence[JobFacts]) -> float:

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from predictor_service.errors import TrainingDataError
-from predictor_service.learning.problem import CandidateResult, FloatArray, Forecast, IndexArray, Problem
+from predictor_service.learning.problem import CandidateResult, FloatArray, Forecast, Problem
 from predictor_service.learning.slowdown_bounds import PairBounds, learn_pair_bounds
 from predictor_service.learning.slowdown_candidates import (
     FEW_ROWS_CANDIDATES,
@@ -30,7 +30,7 @@ from predictor_service.learning.slowdown_candidates import (
     learn_pair_columns,
     list_candidates,
 )
-from predictor_service.learning.slowdown_crowds import compose_crowds, pair_up
+from predictor_service.learning.slowdown_crowds import compose_crowds, every_pair, pair_up, widest_pair
 from predictor_service.learning.slowdown_folds import inner_folds
 from predictor_service.selection.domain import TrainingDomain, learn_domain
 from predictor_service.selection.targets import SLOWDOWN
@@ -90,14 +90,14 @@ class FittedSlowdown:
         pairs, row_of_pair = pair_up(problem)
         value = compose_crowds(problem, self.models[self.selected].predict(pairs), row_of_pair)
         learned = SLOWDOWN.compress(value)
-        half_width = _widest(self.bounds.half_width(pairs, 0.9), row_of_pair, len(problem))
-        upper = _widest(self.bounds.upper_offset(pairs, 0.99), row_of_pair, len(problem))
+        half_width = widest_pair(self.bounds.half_width(pairs, 0.9), row_of_pair, len(problem))
+        upper = widest_pair(self.bounds.upper_offset(pairs, 0.99), row_of_pair, len(problem))
         return Forecast(
             value=value,
             lower_90=SLOWDOWN.expand(learned - half_width),
             upper_90=SLOWDOWN.expand(learned + half_width),
             upper_99=SLOWDOWN.expand(learned + np.maximum(upper, half_width)),
-            in_domain=_every(self._pairs_in_domain(pairs), row_of_pair, len(problem)),
+            in_domain=every_pair(self._pairs_in_domain(pairs), row_of_pair, len(problem)),
         )
 
     def predict_each(self, problem: Problem) -> Mapping[str, FloatArray]:
@@ -107,21 +107,6 @@ class FittedSlowdown:
 
     def _pairs_in_domain(self, pairs: Problem) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         return self.domain.contains(self.columns.table(pairs).astype(np.float32))
-
-
-def _widest(widths: FloatArray, row_of_pair: IndexArray, rows: int) -> FloatArray:
-    """A crowd is as uncertain as the most uncertain of its pairs."""
-    result = np.zeros(rows)
-    np.maximum.at(result, row_of_pair, widths)
-    return result
-
-
-def _every(
-    flags: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], row_of_pair: IndexArray, rows: int
-) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    result = np.ones(rows, dtype=bool)
-    np.logical_and.at(result, row_of_pair, flags)
-    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,6 +168,22 @@ class ServedTarget:
         return self.record.domain.contains(columns)
 
 
+def load_target(record: TargetRecord, files: Mapping[str, bytes]) -> ServedTarget:
+    """Loads one target from its files.
+
+    Args:
+        record: Its entry in the manifest.
+        files: Content by the names that the record has.
+
+    Raises:
+        ModelError: A file is no model.
+    """
+    spread = record.spread
+    return ServedTarget(
+        record, OnnxModel(files[record.file_name]), OnnxModel(files[spread.file_name]) if spread else None
+    )
+
+
 def _places(names: Sequence[str]) -> npt.NDArray[np.intp]:
     return np.array([FEATURE_INDEX.get(name, -1) for name in names], dtype=np.intp)
 

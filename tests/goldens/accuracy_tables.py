@@ -1,4 +1,4 @@
-"""How far off what is served and what `cotenant evaluate` scores are, on the same rows and splits, before the rebuild.
+"""How far off predictions are, on the rows and splits of the two methods that were once served and evaluated.
 
 Our own set is small enough to be scored again. Of the public sets the small ones are; all of them take half an hour
 (`python -m tests.goldens.write_goldens FOLDER accuracy`, with the public data at hand).
@@ -19,12 +19,11 @@ from benchmarks.solo_problems import TASKS, read_task
 from predictor_service.evaluation.report import evaluate_predictions
 from predictor_service.evaluation.scoring import plan_rounds, predict_rounds
 from predictor_service.evaluation.splits import FOLDS_MAX
-from predictor_service.learning.method_table import METHODS
-from predictor_service.learning.problem import Method, Problem
+from predictor_service.fitting.methods import FittingMethod
+from predictor_service.learning.problem import Problem
 from predictor_service.learning.problem_reader import read_problem
 from predictor_service.learning.profile_files import read_profiles
 from predictor_service.selection.targets import TARGETS_BY_QUANTITY
-from tests.goldens.served_method import ServedMethod
 
 OWN_SET: Final = Path(__file__).resolve().parents[2] / "datasets" / "cpu_standin"
 DEVICE: Final = "cpu-standin"
@@ -84,22 +83,14 @@ def own_problem(quantity: str, rows_max: int | None = None) -> Problem:
     return problem if rows_max is None else problem.subset(range(0, len(problem), -(-len(problem) // rows_max)))
 
 
-def evaluated_table(problem: Problem, level: str, folds: int) -> dict[str, Any]:
-    """What `cotenant evaluate` scores by default."""
-    return _table(problem, METHODS[problem.target.name](level), level, folds)
-
-
-def served_table(problem: Problem, level: str, folds: int) -> dict[str, Any]:
-    """The same rows and splits, answered by what a training on the other rows would serve."""
-    return _table(problem, ServedMethod(), level, folds)
-
-
 def judged(target: str, table: Mapping[str, Any]) -> float:
     """The one figure of a table that must not get worse."""
     return float(table["metrics"][JUDGED_BY.get(target, "mae")])
 
 
-def _table(problem: Problem, method: Method, level: str, folds: int) -> dict[str, Any]:
+def scored_table(problem: Problem, level: str, folds: int) -> dict[str, Any]:
+    """What `cotenant evaluate` scores by default: what a training on the other rows would serve, where it can."""
+    method = FittingMethod(level)
     with threadpool_limits(1):
         predictions = predict_rounds(plan_rounds(problem, level, folds, 0), method, level, 0, lambda line: None)
     evaluation = evaluate_predictions(

@@ -23,14 +23,14 @@ def assert_not_worse(target: str, before: dict[str, Any], now: dict[str, Any]) -
 @pytest.mark.parametrize("target", accuracy_tables.SMALL_TARGETS)
 def test_a_small_part_of_our_own_set_is_answered_as_well_as_before(target: str) -> None:
     small = accuracy_tables.own_problem(target, accuracy_tables.SMALL_ROWS)
-    now = accuracy_tables.served_table(small, *accuracy_tables.SMALL_RULE)
+    now = accuracy_tables.scored_table(small, *accuracy_tables.SMALL_RULE)
     assert_not_worse(target, BEFORE["served_small"][target], now)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", accuracy_tables.OWN_TARGETS)
 def test_our_own_set_is_answered_as_well_as_what_was_served_before(target: str) -> None:
-    now = accuracy_tables.served_table(accuracy_tables.own_problem(target), *accuracy_tables.OWN_RULE)
+    now = accuracy_tables.scored_table(accuracy_tables.own_problem(target), *accuracy_tables.OWN_RULE)
     assert_not_worse(target, BEFORE["served"][target], now)
 
 
@@ -38,5 +38,5 @@ def test_our_own_set_is_answered_as_well_as_what_was_served_before(target: str) 
 @pytest.mark.parametrize("case", SMALL_PUBLIC, ids=lambda case: case.name)
 def test_public_sets_are_scored_as_well_as_before(case: PublicCase) -> None:
     problem, level, folds = case.read(shared_data())
-    now = accuracy_tables.evaluated_table(problem, level, folds)
+    now = accuracy_tables.scored_table(problem, level, folds)
     assert_not_worse(problem.target.quantity, BEFORE["evaluated_public"][case.name], now)

@@ -87,17 +87,16 @@ def write_orders(folder: Path) -> None:
 
 def write_accuracy(folder: Path) -> None:
     """Errors of what is served and evaluated; public sets take half an hour and need COTENANT_SHARED_DATA."""
-    found: dict[str, Any] = {"served": {}, "evaluated": {}, "served_small": {}, "evaluated_public": {}}
+    found: dict[str, Any] = {"served": {}, "served_small": {}, "evaluated_public": {}}
     for target in accuracy_tables.OWN_TARGETS:
         own = accuracy_tables.own_problem(target)
-        found["served"][target] = accuracy_tables.served_table(own, *accuracy_tables.OWN_RULE)
-        found["evaluated"][target] = accuracy_tables.evaluated_table(own, *accuracy_tables.OWN_RULE)
+        found["served"][target] = accuracy_tables.scored_table(own, *accuracy_tables.OWN_RULE)
     for target in accuracy_tables.SMALL_TARGETS:
         small = accuracy_tables.own_problem(target, accuracy_tables.SMALL_ROWS)
-        found["served_small"][target] = accuracy_tables.served_table(small, *accuracy_tables.SMALL_RULE)
+        found["served_small"][target] = accuracy_tables.scored_table(small, *accuracy_tables.SMALL_RULE)
     shared = Path(os.environ["COTENANT_SHARED_DATA"])
     for case in accuracy_tables.PUBLIC:
-        found["evaluated_public"][case.name] = accuracy_tables.evaluated_table(*case.read(shared))
+        found["evaluated_public"][case.name] = accuracy_tables.scored_table(*case.read(shared))
     _write_json(folder / "accuracy.json", found)
 
 

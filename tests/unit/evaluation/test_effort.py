@@ -20,7 +20,7 @@ from predictor_service.evaluation.scoring import plan_rounds, predict_rounds
 from predictor_service.learning.problem import Problem
 from predictor_service.learning.problem_reader import read_problem
 from predictor_service.learning.profile_files import MeasuredProfiles
-from predictor_service.selection.targets import MEMORY, SLOWDOWN, TARGETS_BY_NAME
+from predictor_service.selection.targets import MEMORY, SLOWDOWN
 from tests.support.invented_profiles import DEVICE, pair_row, solo_row, solo_rows, write_profiles
 from tests.support.plain_method import FittedPlainMethod, PlainMethod
 
@@ -37,7 +37,7 @@ def ask(data: Path, told: list[str], **fields: Any) -> Evaluation:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The effort is tested here, not the methods."""
-    monkeypatch.setattr(evaluator, "METHODS", dict.fromkeys(TARGETS_BY_NAME, quick_method))
+    monkeypatch.setattr(evaluator, "FittingMethod", quick_method)
 
 
 @pytest.mark.usefixtures("quick")
@@ -64,7 +64,7 @@ def test_one_thread_computes_while_a_set_is_scored(
     def watched(level: str) -> PlainMethod:
         return Watched(level, candidate_names=("mean", "ridge"))
 
-    monkeypatch.setattr(evaluator, "METHODS", dict.fromkeys(TARGETS_BY_NAME, watched))
+    monkeypatch.setattr(evaluator, "FittingMethod", watched)
     train = write_profiles(tmp_path / "train", solo_rows(families=("ant", "bee", "cat")))
     test = write_profiles(tmp_path / "test", solo_rows(seed=1, families=("dog",)))
     split = EvaluationQuestion(target=MEMORY, fold_rule="family", data=train)

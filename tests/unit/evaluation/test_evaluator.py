@@ -17,7 +17,7 @@ from predictor_service.evaluation.scoring import plan_rounds, predict_rounds
 from predictor_service.learning.problem import Forecast, Problem
 from predictor_service.learning.problem_reader import read_problem
 from predictor_service.learning.profile_files import MeasuredProfiles
-from predictor_service.selection.targets import MEMORY, SLOWDOWN, SM_ACTIVITY, STEP, TARGETS_BY_NAME, Target
+from predictor_service.selection.targets import MEMORY, SLOWDOWN, SM_ACTIVITY, STEP, Target
 from tests.support.invented_profiles import DEVICE, FAMILIES, pair_rows, solo_row, solo_rows, write_profiles
 from tests.support.measured_dataset import write_dataset
 from tests.support.plain_method import FittedPlainMethod, PlainMethod
@@ -32,7 +32,7 @@ KEYS = (
 @pytest.fixture(autouse=True)
 def _plain_methods(monkeypatch: pytest.MonkeyPatch) -> None:
     """The evaluator is tested here, not the methods."""
-    monkeypatch.setattr(evaluator, "METHODS", dict.fromkeys(TARGETS_BY_NAME, quick_method))
+    monkeypatch.setattr(evaluator, "FittingMethod", quick_method)
 
 
 def quick_method(level: str) -> PlainMethod:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from predictor_service.evaluation.scoring import plan_rounds, predict_rounds
-from predictor_service.learning.method_table import METHODS
+from predictor_service.fitting.methods import described_method
 from predictor_service.learning.missing_graphs import WithAndWithoutGraphs, find_missing_graphs, strip_graphs
 from predictor_service.learning.problem import JobFacts, Problem
-from predictor_service.selection.targets import MEMORY, TARGETS_BY_NAME
+from predictor_service.selection.targets import MEMORY, TARGETS, Target
 from tests.support.plain_method import PlainMethod
 from tests.support.solo_problems import memory_problem, without_graphs
 from tests.support.turn_taking_world import turn_taking_problem
@@ -27,9 +27,9 @@ def holed() -> Problem:
     return without_graphs(memory_problem(architectures=12), every=5)
 
 
-@pytest.mark.parametrize("target", TARGETS_BY_NAME)
-def test_every_target_is_learned_with_and_without_graphs(target: str) -> None:
-    assert isinstance(METHODS[target]("family"), WithAndWithoutGraphs)
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.quantity)
+def test_every_target_is_learned_with_and_without_graphs(target: Target) -> None:
+    assert isinstance(described_method(target, "family"), WithAndWithoutGraphs)
 
 
 def test_a_row_without_a_graph_is_answered_as_if_nobody_had_one(holed: Problem) -> None:
@@ -90,6 +90,6 @@ def test_the_scored_table_has_every_candidate_on_every_row(holed: Problem) -> No
 def test_the_method_for_jobs_alone_never_calls_a_row_without_its_graph_familiar() -> None:
     problem = without_graphs(memory_problem(architectures=4), every=5)
     asked = problem.subset(np.flatnonzero(find_missing_graphs(problem)))
-    forecast = METHODS[MEMORY.name]("architecture").fit(problem, seed=0).predict(asked)
+    forecast = described_method(MEMORY, "architecture").fit(problem, seed=0).predict(asked)
     assert np.isfinite([getattr(forecast, name) for name in _BOUNDS]).all()
     assert not forecast.in_domain.any()

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from predictor_service.errors import ModelError
+from predictor_service.fitting import fit
+from predictor_service.fitting.fit import FittedTarget, FittingTask, fit_target
 from predictor_service.registry.manifest import SpreadRecord
 from predictor_service.registry.model_card import write_card
 from predictor_service.registry.onnx_model import OnnxModel
@@ -16,8 +18,6 @@ from predictor_service.registry.served_version import ServedTarget
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.regressors.candidates import CANDIDATES
 from predictor_service.regressors.interface import FeatureArray, FloatArray
-from predictor_service.retraining import fitting
-from predictor_service.retraining.fitting import FittedTarget, FittingTask, fit_target
 from predictor_service.selection.conformal import SAFETY_FACTOR
 from predictor_service.selection.local_bounds import learn_bounds
 from predictor_service.selection.targets import MEMORY, SLOWDOWN, UTILIZATION, Target
@@ -51,7 +51,7 @@ def task(target: Target = MEMORY, families: int = FAMILIES) -> FittingTask:
 
 @pytest.fixture(autouse=True)
 def one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "CANDIDATES", {name: CANDIDATES[name] for name in ("constant_correction", "ridge")})
+    monkeypatch.setattr(fit, "CANDIDATES", {name: CANDIDATES[name] for name in ("constant_correction", "ridge")})
 
 
 def spread_of(fitted: FittedTarget) -> SpreadRecord:
@@ -60,8 +60,8 @@ def spread_of(fitted: FittedTarget) -> SpreadRecord:
 
 
 def served(fitted: FittedTarget) -> ServedTarget:
-    model, spread = (fitted.files[name] for name in (fitted.record.file_name, spread_of(fitted).file_name))
-    return ServedTarget(fitted.record, OnnxModel(model), OnnxModel(spread))
+    assert spread_of(fitted)
+    return fitted.served
 
 
 def test_rows_never_seen_are_covered_where_errors_are_large_and_where_they_are_small() -> None:
@@ -77,7 +77,7 @@ def test_rows_never_seen_are_covered_where_errors_are_large_and_where_they_are_s
 
 
 def test_the_widths_are_those_of_the_library_that_learned_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "CANDIDATES", {"ridge": CANDIDATES["ridge"]})
+    monkeypatch.setattr(fit, "CANDIDATES", {"ridge": CANDIDATES["ridge"]})
     learned_from, columns = task(), rows(1)[0]
     fitted = fit_target(learned_from)
     held_out = fitted.score.held_out

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from predictor_service.evaluation.metrics import METRICS, measure_forecast, measure_points
-from predictor_service.evaluation.resampling import bootstrap, bootstrap_ratios, divide_metrics
+from predictor_service.learning.metrics import METRICS, measure_forecast, measure_points
 from predictor_service.learning.problem import Forecast
+from predictor_service.learning.resampling import bootstrap, bootstrap_ratios, divide_metrics
 from predictor_service.selection.targets import SLOWDOWN, STEP, UTILIZATION
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from predictor_service.evaluation.metrics import RowErrors
+from predictor_service.learning.metrics import RowErrors
 from predictor_service.learning.problem import FloatArray
 
 DRAWS: Final = 1_000

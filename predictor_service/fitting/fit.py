@@ -1,21 +1,28 @@
-"""From a table of rows to a model that may be served: score, choose, refit, convert, prove, calibrate."""
+"""From measured rows to a model that may be served: score, choose, refit, convert, prove, calibrate.
+
+`evaluate --model fresh` and `retrain` call `fit_rows`; what it returns answers as the service does once it is stored.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from predictor_service.errors import ModelError
+from predictor_service.fitting.answers import forecast_known, list_results
+from predictor_service.fitting.known_rows import read_known_rows
+from predictor_service.fitting.near_errors import CONFIDENCE, errors_at_settings, learn_near
+from predictor_service.learning.problem import CandidateResult, Forecast, Problem
 from predictor_service.registry.manifest import GoldenVectors, NearRecord, ScoredCandidate, SpreadRecord, TargetRecord
 from predictor_service.registry.onnx_model import OnnxModel, check_agreement
-from predictor_service.registry.served_version import ServedTarget
+from predictor_service.registry.served_version import ServedTarget, load_target
 from predictor_service.regressors.candidates import CANDIDATES
 from predictor_service.regressors.interface import FeatureArray, FloatArray
 from predictor_service.regressors.scikit import convert_scikit
-from predictor_service.retraining.near_errors import CONFIDENCE, errors_at_settings, learn_near
 from predictor_service.selection.conformal import ConformalBounds, calibrate, calibrate_groups
 from predictor_service.selection.domain import learn_domain
 from predictor_service.selection.folds import Fold, grouped_folds
@@ -52,25 +59,67 @@ class FittingTask:
     features: FloatArray | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+def task_of(problem: Problem, level: str, seed: int) -> FittingTask:
+    """What is to be learned from rows that `known_rows.why_unlearnable` has no reason against.
+
+    Args:
+        problem: Rows of one device type, in any order: what is learned follows from what they say.
+        level: What will be unseen, one of `problem.LEVELS`.
+        seed: Of every regressor.
+    """
+    rows = read_known_rows(problem)
+    return FittingTask(
+        target=problem.target,
+        device=problem.device,
+        columns=rows.columns,
+        measured=problem.measured,
+        anchor=rows.anchor,
+        groups=problem.groups(level),
+        seed=seed,
+        features=rows.features,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class FittedTarget:
     """A target that was learned.
 
     Attributes:
+        task: What was asked for.
         record: For the manifest.
         files: ONNX files by name, as the record names them.
         score: How the winner did on held-out groups, with the models of each fold.
         folds: The folds.
     """
 
+    task: FittingTask
     record: TargetRecord
     files: Mapping[str, bytes]
     score: CandidateScore
     folds: tuple[Fold, ...]
 
-    def held_out_values(self, task: FittingTask) -> FloatArray:
+    @cached_property
+    def served(self) -> ServedTarget:
+        """The same target as a service has it once it has loaded the files."""
+        return load_target(self.record, self.files)
+
+    @property
+    def selected(self) -> str:
+        """Name of the winner."""
+        return self.record.winner
+
+    @property
+    def candidates(self) -> Sequence[CandidateResult]:
+        """Scored table, best first."""
+        return list_results(self.record)
+
+    def predict(self, problem: Problem) -> Forecast:
+        """Answers as the service does; see `problem.FittedMethod`."""
+        return forecast_known(self.served, problem)
+
+    def held_out_values(self) -> FloatArray:
         """Predictions in the target's unit for every row by models that have not seen its groups, shape (rows,)."""
-        held_out = self.score.held_out
+        held_out, task = self.score.held_out, self.task
         count = np.bincount(held_out.row, minlength=len(task.measured))
         total = np.bincount(held_out.row, weights=held_out.value, minlength=len(task.measured))
         return task.target.decode(total / np.maximum(count, 1), task.anchor)
@@ -78,6 +127,11 @@ class FittedTarget:
 
 class NotLearnable(Exception):  # noqa: N818 (an outcome that is recorded, not a failure)
     """The rows do not suffice, or no candidate may be served."""
+
+
+def fit_rows(problem: Problem, level: str, seed: int) -> FittedTarget:
+    """Learns one target from measured rows; see `task_of` for the arguments and `fit_target` for what is raised."""
+    return fit_target(task_of(problem.in_content_order(), level, seed))
 
 
 def fit_target(task: FittingTask) -> FittedTarget:
@@ -113,7 +167,7 @@ def fit_target(task: FittingTask) -> FittedTarget:
             record = replace(record, spread=spread[0])
             files[spread[0].file_name] = spread[1]
         record = replace(record, near=_near(task, served, record, files))
-        return FittedTarget(record=record, files=files, score=score, folds=tuple(folds))
+        return FittedTarget(task=task, record=record, files=files, score=score, folds=tuple(folds))
     raise NotLearnable(f"no candidate can be served: {refusals}")
 
 
@@ -196,8 +250,7 @@ def _near(
     """Widths of jobs whose graph was measured at other settings, beside those of strangers as they will be served."""
     if task.features is None:
         return None
-    spread = OnnxModel(files[record.spread.file_name]) if record.spread else None
-    bounded = ServedTarget(record, OnnxModel(files[record.file_name]), spread)
+    bounded = load_target(record, files)
     encoded, held_out = task.target.encode(task.measured, task.anchor), scores[0].held_out
     chosen = np.empty(len(encoded), dtype=object)
     chosen[held_out.row] = [scores[best].name for best in np.array(choose_unseen(scores, encoded))[held_out.fold]]

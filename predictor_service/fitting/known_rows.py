@@ -1,0 +1,113 @@
+"""What a service knows of jobs, as the columns and anchors that it learns from and answers by.
+
+A row can be answered when the job's graph was described on a device type with known peaks; a row of two jobs when both
+were measured alone. It can be learned from when, besides, one device ran undivided batches: a step of several passes is
+not that of the features of its part.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from predictor_service.features.devices import find_device_type
+from predictor_service.features.job_features import FEATURE_INDEX, FEATURES
+from predictor_service.features.pair_features import SoloFigures, build_pair_features, fair_share_slowdowns
+from predictor_service.learning.problem import JobFacts, Problem
+from predictor_service.registry.held_out import name_row
+from predictor_service.regressors.interface import FeatureArray, FloatArray
+from predictor_service.selection.targets import MEMORY, SLOWDOWN, SM_ACTIVITY, STEP, UTILIZATION, Target
+
+_ANCHORS: Final[Mapping[str, Callable[[JobFacts], float]]] = {
+    UTILIZATION.name: lambda job: 1.0 - job.input_wait_ratio,
+    SM_ACTIVITY.name: lambda job: 1.0 - job.input_wait_ratio,
+    MEMORY.name: lambda job: job.graph["analytical_memory_bytes"],
+    STEP.name: lambda job: job.graph["roofline_ms"],
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KnownRows:
+    """Arrays of some rows; the first axis is the row.
+
+    Attributes:
+        columns: The target's columns, 32-bit as served.
+        anchor: What physics says, in the target's unit.
+        features: Whole vectors of jobs alone, shape (rows, len(FEATURES)); None for pairs.
+    """
+
+    columns: FeatureArray
+    anchor: FloatArray
+    features: FloatArray | None
+
+
+def why_unanswerable(target: Target, job: JobFacts, others: Sequence[JobFacts]) -> str:
+    """Why a service cannot answer a row; empty when it can."""
+    if target is not SLOWDOWN:
+        return "" if "roofline_ms" in job.graph else "without its graph, or of a device type without peaks"
+    figures = [(each.solo.step_ms, each.solo.utilization_ratio, each.solo.memory_bytes) for each in (job, *others)]
+    if any(None in known for known in figures):
+        return "a job's step time, utilization or memory alone is not known"
+    return "" if find_device_type(job.device) else "a device type whose memory is not known"
+
+
+def why_unlearnable(target: Target, job: JobFacts, others: Sequence[JobFacts]) -> str:
+    """Why a service cannot learn from a row; empty when it can."""
+    reason = why_unanswerable(target, job, others)
+    if reason or target is SLOWDOWN:
+        return reason or ("" if len(others) == 1 else "more than two jobs")
+    if job.gpus != 1:
+        return "more than one device"
+    return "" if job.sub_batch == job.batch else "its batch was divided"
+
+
+def split_learnable(problem: Problem) -> tuple[Problem, Counter[str]]:
+    """The rows that a service can learn from, and how many it cannot by reason."""
+    rows = zip(problem.jobs, problem.others, strict=True)
+    reasons = [why_unlearnable(problem.target, job, others) for job, others in rows]
+    return problem.subset([row for row, reason in enumerate(reasons) if not reason]), Counter(filter(None, reasons))
+
+
+def name_rows(problem: Problem) -> list[str]:
+    """Names of rows that are equal wherever the same was measured of the same jobs; see `held_out.name_row`."""
+    rows = zip(problem.jobs, problem.others, problem.measured.tolist(), strict=True)
+    return [
+        name_row(problem.device, problem.target.name, tuple(each.job_key for each in (job, *others)), measured)
+        for job, others, measured in rows
+    ]
+
+
+def read_known_rows(problem: Problem) -> KnownRows:
+    """Reads rows for which `why_unanswerable` has no reason, each of one device type, pairs of two jobs each."""
+    if problem.target is SLOWDOWN:
+        return _read_pairs(problem)
+    named = np.array([[job.graph[feature.name] for feature in FEATURES] for job in problem.jobs])
+    features = named.reshape(len(problem), len(FEATURES))
+    anchor = _ANCHORS[problem.target.name]
+    return KnownRows(
+        columns=features[:, [FEATURE_INDEX[name] for name in problem.target.columns]].astype(np.float32),
+        anchor=np.array([anchor(job) for job in problem.jobs], dtype=np.float64),
+        features=features,
+    )
+
+
+def _read_pairs(problem: Problem) -> KnownRows:
+    jobs = [*problem.jobs, *(others[0] for others in problem.others)]
+    figures = SoloFigures(
+        utilization_ratio=np.array([job.solo.utilization_ratio for job in jobs], dtype=np.float64),
+        step_ms=np.array([job.solo.step_ms for job in jobs], dtype=np.float64),
+        memory_bytes=np.array([job.solo.memory_bytes for job in jobs], dtype=np.float64),
+        input_wait_ratio=np.array([job.input_wait_ratio for job in jobs], dtype=np.float64),
+    )
+    device = find_device_type(problem.jobs[0].device) if len(problem) else None
+    victim = np.arange(len(problem))
+    other = victim + len(problem)
+    return KnownRows(
+        columns=build_pair_features(figures, victim, other, device.memory_bytes if device else 1),
+        anchor=fair_share_slowdowns(figures, victim, other),
+        features=None,
+    )

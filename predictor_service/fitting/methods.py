@@ -1,0 +1,106 @@
+"""Learns a target from whatever is known of the jobs: as a service would, wherever a service could.
+
+Rows that a service can learn from are learned by `fit.fit_rows`, and so answered with what would be stored. What it
+could not answer, jobs of public tables without their graphs, is learned from what the tables publish (`learning`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from predictor_service.fitting.fit import NotLearnable, fit_rows
+from predictor_service.fitting.known_rows import split_learnable, why_unanswerable
+from predictor_service.learning.missing_graphs import WithAndWithoutGraphs, join_forecasts
+from predictor_service.learning.problem import BoolArray, CandidateResult, FittedMethod, Forecast, Problem
+from predictor_service.learning.slowdown_method import SlowdownMethod
+from predictor_service.learning.solo_method import SoloMethod
+from predictor_service.selection.targets import SLOWDOWN, Target
+
+
+@dataclass(frozen=True, slots=True)
+class FittingMethod:
+    """See the module.
+
+    Attributes:
+        level: What will be unseen, one of `problem.LEVELS`; inner folds hold out the same.
+        name: For the report.
+    """
+
+    level: str
+    name: str = "cotenant"
+
+    def fit(self, problem: Problem, seed: int) -> FittedMethod:
+        """Learns from all rows of a problem; see `problem.Method`."""
+        known = learnable_rows(problem)
+        if known is None:
+            return described_method(problem.target, self.level).fit(problem, seed)
+        try:
+            served = fit_rows(known, self.level, seed)
+        except NotLearnable:
+            return described_method(problem.target, self.level).fit(problem, seed)
+        return FittedAsServed(problem=problem, level=self.level, seed=seed, served=served)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FittedAsServed:
+    """What a service would store, and another fit for rows that it could not answer; made when first needed.
+
+    Attributes:
+        problem: Rows that were learned from.
+        level: What will be unseen.
+        seed: Of both fits.
+        served: Learned from the rows that a service can learn from.
+    """
+
+    problem: Problem
+    level: str
+    seed: int
+    served: FittedMethod
+
+    @property
+    def selected(self) -> str:
+        """The candidate that a service would answer with."""
+        return self.served.selected
+
+    @property
+    def candidates(self) -> Sequence[CandidateResult]:
+        """Its scored table."""
+        return self.served.candidates
+
+    @cached_property
+    def described(self) -> FittedMethod:
+        """Learned from what is published of all rows."""
+        return described_method(self.problem.target, self.level).fit(self.problem, self.seed)
+
+    def predict(self, problem: Problem) -> Forecast:
+        """Predicts every row; one that a service could not answer is never in domain."""
+        is_known = answerable(problem)
+        if is_known.all():
+            return self.served.predict(problem)
+        apart = self.described.predict(problem.subset(np.flatnonzero(~is_known)))
+        apart = dataclasses.replace(apart, in_domain=np.zeros(len(apart.value), dtype=bool))
+        if not is_known.any():
+            return apart
+        return join_forecasts(self.served.predict(problem.subset(np.flatnonzero(is_known))), apart, is_known)
+
+
+def learnable_rows(problem: Problem) -> Problem | None:
+    """The rows that a service can learn from; None where there are none, or of several device types."""
+    known, _ = split_learnable(problem)
+    return known if len({job.device for job in known.jobs}) == 1 else None
+
+
+def answerable(problem: Problem) -> BoolArray:
+    """Whether a service can answer each row, shape (rows,)."""
+    rows = zip(problem.jobs, problem.others, strict=True)
+    return np.array([not why_unanswerable(problem.target, job, others) for job, others in rows], dtype=bool)
+
+
+def described_method(target: Target, level: str) -> WithAndWithoutGraphs:
+    """What learns from the columns that a table publishes and from whatever is known of graphs."""
+    return WithAndWithoutGraphs(SlowdownMethod(level) if target is SLOWDOWN else SoloMethod(level))
