@@ -8,12 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
-import xgboost
-from sklearn.ensemble import ExtraTreesRegressor
-from sklearn.linear_model import RidgeCV
-from sklearn.neighbors import KNeighborsRegressor
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 from predictor_service.learning.problem import FloatArray, IndexArray, Problem
 from predictor_service.learning.raw_columns import RawColumns, learn_columns
@@ -29,6 +23,7 @@ from predictor_service.learning.slowdown_pairs import (
 )
 from predictor_service.learning.slowdown_process import FittedProcess, ProcessForm, draw_rows, fit_process
 from predictor_service.learning.untuned_trees import fit_untuned_trees
+from predictor_service.regressors.candidates import PAIR_TABLE_CANDIDATES
 from predictor_service.selection.folds import Fold
 from predictor_service.selection.targets import SLOWDOWN
 
@@ -248,27 +243,6 @@ def column_candidate(build: Callable[[int], Any], *, with_raw: bool) -> Candidat
     return learn
 
 
-def _boosted(seed: int) -> Any:  # noqa: ANN401 (the library has no types)
-    return xgboost.XGBRegressor(
-        n_estimators=300, max_depth=4, learning_rate=0.06, subsample=0.8, colsample_bytree=0.7, min_child_weight=2,
-        random_state=seed, n_jobs=1,
-    )  # fmt: skip
-
-
-def _trees(seed: int) -> Any:  # noqa: ANN401 (as above)
-    return ExtraTreesRegressor(n_estimators=100, min_samples_leaf=2, random_state=seed, n_jobs=1)
-
-
-def _interactions(seed: int) -> Any:  # noqa: ANN401 (as above)
-    return make_pipeline(
-        StandardScaler(), PolynomialFeatures(2, include_bias=False), StandardScaler(), RidgeCV((1.0, 10.0, 100.0, 1e3))
-    )
-
-
-def _neighbours(seed: int) -> Any:  # noqa: ANN401 (as above)
-    return make_pipeline(StandardScaler(), KNeighborsRegressor(n_neighbors=4, weights="distance"))
-
-
 _OWN_EFFECTS: Final = ((JOB, ANY), (ANY, JOB))
 _SMOOTH_EFFECTS: Final = ((SMOOTH, ANY), (ANY, SMOOTH))
 _INTERACTIONS: Final = (
@@ -306,10 +280,7 @@ def _hiding_waits(forms: Mapping[str, ProcessForm]) -> dict[str, ProcessForm]:
 CANDIDATES: Final[Mapping[str, Candidate]] = {
     "mean": learn_mean,
     **{name: process_candidate(form) for name, form in _forms().items()},
-    "ridge_with_interactions": column_candidate(_interactions, with_raw=False),
-    "nearest_neighbours": column_candidate(_neighbours, with_raw=False),
-    "extra_trees": column_candidate(_trees, with_raw=True),
-    "boosted_trees": column_candidate(_boosted, with_raw=True),
+    **{name: column_candidate(build, with_raw="trees" in name) for name, build in PAIR_TABLE_CANDIDATES.items()},
     "untuned_trees": learn_untuned_trees,
 }
 """In order of preference among equals."""

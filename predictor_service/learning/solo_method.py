@@ -15,10 +15,11 @@ import numpy as np
 from predictor_service.learning.candidate_weights import mix_answers, weigh_candidates
 from predictor_service.learning.failed_runs import find_failed_runs
 from predictor_service.learning.problem import CandidateResult, FloatArray, Forecast, Problem
-from predictor_service.learning.solo_candidates import CANDIDATES, CONSTANT, UNTUNED
+from predictor_service.learning.solo_candidates import UNTUNED
 from predictor_service.learning.solo_columns import at_batches
 from predictor_service.learning.solo_models import SoloModels, fit_models, hold_out
 from predictor_service.learning.solo_physics import fit_physics, largest_possible
+from predictor_service.regressors.candidates import CONSTANT, TABLE_CANDIDATES
 from predictor_service.selection.domain import TrainingDomain, learn_domain
 from predictor_service.selection.folds import Fold, grouped_folds
 from predictor_service.selection.local_bounds import BRIEF, THOROUGH, LocalBounds, SpreadSearch, learn_bounds
@@ -189,7 +190,7 @@ def _comparable(problem: Problem) -> Problem:
 
 def _candidates(level: str, used: str) -> tuple[str, ...]:
     """Trees that know no physics cannot reach a device that they have not seen, and are not heard of one untested."""
-    return tuple(CANDIDATES) if level == "device" != used else (*CANDIDATES, UNTUNED)
+    return tuple(TABLE_CANDIDATES) if level == "device" != used else (*TABLE_CANDIDATES, UNTUNED)
 
 
 def _learn(problem: Problem, level: str, seed: int) -> LearnedRows:

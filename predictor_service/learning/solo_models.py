@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from predictor_service.learning.problem import FloatArray, Problem
-from predictor_service.learning.solo_candidates import CANDIDATES, UNTUNED, fit_candidates, predict_each
+from predictor_service.learning.solo_candidates import UNTUNED, fit_candidates, predict_each
 from predictor_service.learning.solo_columns import SoloColumns, learn_solo_columns
 from predictor_service.learning.solo_physics import Physics, fit_physics
 from predictor_service.learning.untuned_trees import UntunedTrees, fit_untuned_trees
+from predictor_service.regressors.candidates import TABLE_CANDIDATES
 from predictor_service.selection.folds import Fold
 
 
@@ -60,13 +61,13 @@ def fit_models(problem: Problem, level: str, seed: int, names: Iterable[str]) ->
         problem: Training rows, as `at_batches` returns them.
         level: What will be unseen, one of `problem.LEVELS`.
         seed: Of every candidate.
-        names: Those of `CANDIDATES`, and `UNTUNED`.
+        names: Those of `TABLE_CANDIDATES`, and `UNTUNED`.
     """
     physics = fit_physics(problem)
     anchor = physics.anchor(problem)
     seen = physics.encode(problem.measured, anchor)
     columns = learn_solo_columns(problem, level, anchor)
-    corrections = [name for name in names if name in CANDIDATES]
+    corrections = [name for name in names if name in TABLE_CANDIDATES]
     return SoloModels(
         physics=physics,
         columns=columns,

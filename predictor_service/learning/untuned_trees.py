@@ -7,16 +7,16 @@ never loses to it by much. Quantities that span orders of magnitude are learned 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import xgboost
 
 from predictor_service.learning.problem import FloatArray, Problem
 from predictor_service.learning.raw_columns import RawColumns, learn_columns
+from predictor_service.regressors.boosted_trees import BoostedTrees
+from predictor_service.regressors.candidates import untuned_trees
 from predictor_service.selection.targets import Target
 
-TREES: Final = 150
 _LARGEST: Final = 3e38
 
 
@@ -33,15 +33,14 @@ class UntunedTrees:
 
     target: Target
     columns: RawColumns
-    trees: Any  # an estimator of xgboost, which has no types, or None
+    trees: BoostedTrees | None
     mean: float
 
     def predict(self, problem: Problem) -> FloatArray:
         """Answers every row in the target's unit, shape (rows,)."""
         if self.trees is None:
             return np.full(len(problem), self.mean)
-        answered = np.asarray(self.trees.predict(_in_range(self.columns.table(problem))), dtype=np.float64)
-        return self.target.expand(answered)
+        return self.target.expand(self.trees.predict(_in_range(self.columns.table(problem))))
 
 
 def fit_untuned_trees(problem: Problem, level: str, seed: int) -> UntunedTrees:
@@ -55,8 +54,7 @@ def fit_untuned_trees(problem: Problem, level: str, seed: int) -> UntunedTrees:
     columns = learn_columns(problem, level, with_graph=False)
     trees = None
     if columns.names:
-        trees = xgboost.XGBRegressor(n_estimators=TREES, random_state=seed, n_jobs=1)
-        trees.fit(_in_range(columns.table(problem)), problem.target.compress(problem.measured))
+        trees = untuned_trees(seed).fit(_in_range(columns.table(problem)), problem.target.compress(problem.measured))
     return UntunedTrees(target=problem.target, columns=columns, trees=trees, mean=float(problem.measured.mean()))
 
 
