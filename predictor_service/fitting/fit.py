@@ -160,8 +160,10 @@ def fit_target(task: FittingTask) -> FittedTarget:
             refusals[score.name] = str(refusal)
             continue
         served = [each for each in scores if each.name not in refusals]
-        residuals = _residuals(task, served)
-        record = _record(task, score, content, golden, table=_table(task, scores, refusals), residuals=residuals)
+        unchosen = predict_unchosen(served, encoded)
+        residuals = _residuals(task, encoded, score, unchosen)
+        table, error_ratio = _table(task, scores, refusals), _nested_error_ratio(task, score, unchosen)
+        record = _record(task, score, content, golden, table=table, residuals=residuals, mape_ratio=error_ratio)
         files, spread = {record.file_name: content}, _spread(task, score, residuals)
         if spread is not None:
             record = replace(record, spread=spread[0])
@@ -171,14 +173,21 @@ def fit_target(task: FittingTask) -> FittedTarget:
     raise NotLearnable(f"no candidate can be served: {refusals}")
 
 
-def _residuals(task: FittingTask, scores: Sequence[CandidateScore]) -> FloatArray:
+def _residuals(task: FittingTask, encoded: FloatArray, score: CandidateScore, unchosen: FloatArray) -> FloatArray:
     """Errors on rows that neither the models nor, of jobs alone, the choice among them had seen.
 
     Slowdowns keep the winner's: its bounds have to be those of the models that `training` asks with predicted inputs.
     """
-    encoded, held_out = task.target.encode(task.measured, task.anchor), scores[0].held_out
-    value = held_out.value if task.target is SLOWDOWN else predict_unchosen(scores, encoded)
-    return np.asarray(encoded[held_out.row] - value)
+    value = score.held_out.value if task.target is SLOWDOWN else unchosen
+    return np.asarray(encoded[score.held_out.row] - value)
+
+
+def _nested_error_ratio(task: FittingTask, score: CandidateScore, unchosen: FloatArray) -> float:
+    """Mean relative error on rows that neither the models nor the choice among them had seen."""
+    rows = score.held_out.row
+    measured, target = task.measured[rows], task.target
+    error = np.abs(measured - target.decode(unchosen, task.anchor[rows]))
+    return round(float(np.mean(error / np.maximum(np.abs(target.relative_to(measured)), 1e-9))), 9)
 
 
 def _calibrate(task: FittingTask, score: CandidateScore, residuals: FloatArray) -> ConformalBounds:
@@ -289,10 +298,9 @@ def _record(
     *,
     table: tuple[ScoredCandidate, ...],
     residuals: FloatArray,
+    mape_ratio: float,
 ) -> TargetRecord:
     encoded = task.target.encode(task.measured, task.anchor)
-    measured = np.abs(task.target.relative_to(task.measured)[score.held_out.row])
-    mape = float(np.mean(np.abs(_residuals_in_unit(task, score)) / np.maximum(measured, 1e-9)))
     return TargetRecord(
         target=task.target.name,
         columns=task.target.columns,
@@ -302,7 +310,7 @@ def _record(
         file_sha256=hashlib.sha256(content).hexdigest(),
         rows=len(task.measured),
         groups=_group_count(task),
-        mape_ratio=round(mape, 9),
+        mape_ratio=mape_ratio,
         bounds=_calibrate(task, score, residuals),
         graph_bounds=None,
         domain=learn_domain(task.columns, task.groups),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from sklearn.dummy import DummyRegressor
-from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
+from sklearn.ensemble import ExtraTreesRegressor
 from sklearn.linear_model import LinearRegression, Ridge, RidgeCV
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
@@ -24,7 +24,6 @@ from sklearn.tree import DecisionTreeRegressor
 
 from predictor_service.regressors.boosted_trees import BoostedTrees
 from predictor_service.regressors.interface import Regressor
-from predictor_service.regressors.quadratic_ridge import QuadraticRidge
 from predictor_service.regressors.scikit import ScikitRegressor
 from predictor_service.regressors.smooth_process import SmoothProcess
 
@@ -57,18 +56,8 @@ def _ridge(seed: int) -> Regressor:
     return ScikitRegressor(Ridge(alpha=10.0))
 
 
-def _ridge_with_interactions(seed: int) -> Regressor:
-    return QuadraticRidge(alpha=30.0)
-
-
 def _smooth_process(seed: int) -> Regressor:
     return SmoothProcess(seed=seed)
-
-
-def _random_forest(seed: int) -> Regressor:
-    return ScikitRegressor(
-        RandomForestRegressor(n_estimators=60, max_depth=8, min_samples_leaf=2, random_state=seed, n_jobs=1)
-    )
 
 
 def _extra_trees(seed: int) -> Regressor:
@@ -91,9 +80,7 @@ CANDIDATES: Final[Mapping[str, CandidateBuilder]] = {
     "nearest_neighbours": _nearest_neighbours,
     "constant_correction": _constant,
     "ridge": _ridge,
-    "ridge_with_interactions": _ridge_with_interactions,
     "smooth_process": _smooth_process,
-    "random_forest": _random_forest,
     "extra_trees": _extra_trees,
     "boosted_trees": _boosted_trees,
 }

@@ -28,6 +28,7 @@ def test_a_small_part_of_our_own_set_is_answered_as_well_as_before(target: str) 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("target", accuracy_tables.OWN_TARGETS)
 def test_our_own_set_is_answered_as_well_as_what_was_served_before(target: str) -> None:
     now = accuracy_tables.scored_table(accuracy_tables.own_problem(target), *accuracy_tables.OWN_RULE)
@@ -35,6 +36,7 @@ def test_our_own_set_is_answered_as_well_as_what_was_served_before(target: str) 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", SMALL_PUBLIC, ids=lambda case: case.name)
 def test_public_sets_are_scored_as_well_as_before(case: PublicCase) -> None:
     problem, level, folds = case.read(shared_data())

@@ -150,3 +150,20 @@ def test_a_version_whose_spread_was_changed_is_refused(tmp_path: Path) -> None:
 def test_equal_rows_and_seed_give_equal_files() -> None:
     first, second = fit_target(task()), fit_target(task())
     assert first.files == second.files
+
+
+def test_the_error_of_a_version_is_never_the_one_that_its_candidate_was_chosen_by() -> None:
+    """Two candidates of equal skill: the better one's own error is flattered by having been chosen."""
+    random = np.random.default_rng(0)
+    columns = np.zeros((FAMILIES, len(MEMORY.columns)), dtype=np.float32)
+    columns[:, :2] = random.normal(size=(FAMILIES, 2))
+    learned_from = dataclasses.replace(
+        task(),
+        columns=columns,
+        measured=(1 << 30) * np.exp(0.05 * columns[:, 0] + random.normal(0.0, 0.1, FAMILIES)),
+        anchor=np.full(FAMILIES, float(1 << 30)),
+        groups=[frozenset({f"family-{row}"}) for row in range(FAMILIES)],
+    )
+    fitted = fit_target(learned_from)
+    chosen = np.abs(fitted.held_out_values() - learned_from.measured) / learned_from.measured
+    assert fitted.record.mape_ratio > 1.02 * float(chosen.mean())
