@@ -17,7 +17,6 @@ import numpy as np
 
 from predictor_service.errors import TrainingDataError
 from predictor_service.learning.problem import CandidateResult, FloatArray, Forecast, Problem
-from predictor_service.learning.slowdown_bounds import PairBounds, learn_pair_bounds
 from predictor_service.learning.slowdown_candidates import (
     FEW_ROWS_CANDIDATES,
     Candidate,
@@ -32,6 +31,7 @@ from predictor_service.learning.slowdown_candidates import (
 )
 from predictor_service.learning.slowdown_crowds import compose_crowds, every_pair, pair_up, widest_pair
 from predictor_service.learning.slowdown_folds import inner_folds
+from predictor_service.selection.conformal import PartBounds, calibrate_parts
 from predictor_service.selection.domain import TrainingDomain, learn_domain
 from predictor_service.selection.targets import SLOWDOWN
 
@@ -74,6 +74,7 @@ class FittedSlowdown:
         candidates: Scored table, best first.
         models: Every candidate, fitted on all rows.
         bounds: What the winner's errors on held-out rows were like.
+        uncertain: Tells how uncertain rows are beside each other; None = all alike.
         columns: How pairs become rows of the domain.
         domain: Region of the training rows.
     """
@@ -81,7 +82,8 @@ class FittedSlowdown:
     selected: str
     candidates: Sequence[CandidateResult]
     models: Mapping[str, PairModel]
-    bounds: PairBounds
+    bounds: PartBounds
+    uncertain: ProcessModel | None
     columns: PairColumns
     domain: TrainingDomain
 
@@ -90,8 +92,9 @@ class FittedSlowdown:
         pairs, row_of_pair = pair_up(problem)
         value = compose_crowds(problem, self.models[self.selected].predict(pairs), row_of_pair)
         learned = SLOWDOWN.compress(value)
-        half_width = widest_pair(self.bounds.half_width(pairs, 0.9), row_of_pair, len(problem))
-        upper = widest_pair(self.bounds.upper_offset(pairs, 0.99), row_of_pair, len(problem))
+        spread = np.ones(len(pairs)) if self.uncertain is None else self.uncertain.spread(pairs)
+        half_width = widest_pair(self.bounds.half_width(spread, 0.9), row_of_pair, len(problem))
+        upper = widest_pair(self.bounds.upper_offset(spread, 0.99), row_of_pair, len(problem))
         return Forecast(
             value=value,
             lower_90=SLOWDOWN.expand(learned - half_width),
@@ -144,6 +147,7 @@ class SlowdownMethod:
             candidates=results,
             models={name: each.model for name, each in learned.items()},
             bounds=_bounds(lesson, learned, residuals, _count(groups)),
+            uncertain=_uncertain(lesson, learned),
             columns=columns,
             domain=learn_domain(table, groups),
         )
@@ -203,15 +207,26 @@ def _results(
     )
 
 
-def _bounds(lesson: Lesson, learned: Mapping[str, Learned], residuals: FloatArray, groups: int) -> PairBounds:
-    """Without folds the rows' own spread about their mean stands in for the residuals."""
+def _bounds(lesson: Lesson, learned: Mapping[str, Learned], residuals: FloatArray, groups: int) -> PartBounds:
+    """Without folds the rows' own spread about their mean stands in for the residuals.
+
+    Residuals are measured in units of what a process says of its own uncertainty about each row, so that pairs of known
+    jobs are promised more than pairs of jobs that resemble nothing. Where there is no process, rows differ in nothing.
+    """
     if not len(residuals):
-        return learn_pair_bounds(_spread_of(lesson.problem), (), groups)
-    sizes = [len(fold.test) for fold in lesson.folds]
-    uncertain = learned.get(SPREAD_FORM)
-    if uncertain is None or not isinstance(uncertain.model, ProcessModel):
-        return learn_pair_bounds(residuals, sizes, groups)
-    return learn_pair_bounds(residuals, sizes, groups, uncertain.model, uncertain.spread)
+        return calibrate_parts(_spread_of(lesson.problem), (), groups)
+    sizes, spread = [len(fold.test) for fold in lesson.folds], _held_out_spread(learned)
+    return calibrate_parts(residuals if spread is None else residuals / spread, sizes, groups)
+
+
+def _held_out_spread(learned: Mapping[str, Learned]) -> FloatArray | None:
+    return learned[SPREAD_FORM].spread if SPREAD_FORM in learned else None
+
+
+def _uncertain(lesson: Lesson, learned: Mapping[str, Learned]) -> ProcessModel | None:
+    """The process whose uncertainty the residuals were divided by."""
+    model = learned[SPREAD_FORM].model if SPREAD_FORM in learned and lesson.folds else None
+    return model if isinstance(model, ProcessModel) else None
 
 
 def _spread_of(problem: Problem) -> FloatArray:

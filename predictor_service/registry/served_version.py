@@ -12,8 +12,7 @@ import numpy.typing as npt
 from predictor_service.features.job_features import FEATURE_INDEX
 from predictor_service.registry.manifest import Manifest, TargetRecord
 from predictor_service.registry.onnx_model import FeatureArray, FloatArray, OnnxModel
-from predictor_service.selection.conformal import ROW_CONFIDENCE_MAX, ConformalBounds
-from predictor_service.selection.group_stretch import stretch_for_groups
+from predictor_service.selection.conformal import ROW_CONFIDENCE_MAX, ConformalBounds, stretch_for_groups
 from predictor_service.selection.targets import TARGETS_BY_NAME, Target
 
 _OFFSETS_MAX: Final = 64

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from predictor_service.selection.conformal import SAFETY_FACTOR, calibrate, calibrate_groups
-from predictor_service.selection.group_stretch import stretch_for_groups
+from predictor_service.selection.conformal import SAFETY_FACTOR, calibrate, calibrate_groups, stretch_for_groups
 
 GROUPS = 19
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from predictor_service.selection.group_stretch import stretch_for_groups
+from predictor_service.selection.conformal import stretch_for_groups
 
 
 def test_the_stretch_falls_with_the_number_of_groups_to_one() -> None:
