@@ -20,7 +20,7 @@ from predictor_service.learning.problem import CandidateResult, Forecast, Proble
 from predictor_service.registry.manifest import GoldenVectors, NearRecord, ScoredCandidate, SpreadRecord, TargetRecord
 from predictor_service.registry.onnx_model import OnnxModel, check_agreement
 from predictor_service.registry.served_version import ServedTarget, load_target
-from predictor_service.regressors.candidates import CANDIDATES
+from predictor_service.regressors.candidates import CANDIDATES, FASTER_FOR_PAIRS, CandidateBuilder
 from predictor_service.regressors.interface import FeatureArray, FloatArray
 from predictor_service.regressors.scikit import convert_scikit
 from predictor_service.selection.conformal import ConformalBounds, calibrate, calibrate_groups
@@ -151,7 +151,7 @@ def fit_target(task: FittingTask) -> FittedTarget:
     if len(task.measured) < ROWS_MIN or not folds:
         raise NotLearnable(f"{len(task.measured)} rows of {families} families are too few")
     encoded = task.target.encode(task.measured, task.anchor)
-    scores = score_candidates(CANDIDATES, task.columns, encoded, folds, task.seed)
+    scores = score_candidates(_list_candidates(task.target), task.columns, encoded, folds, task.seed)
     refusals: dict[str, str] = {}
     for score in scores:
         try:
@@ -171,6 +171,12 @@ def fit_target(task: FittingTask) -> FittedTarget:
         record = replace(record, near=_near(task, served, record, files))
         return FittedTarget(task=task, record=record, files=files, score=score, folds=tuple(folds))
     raise NotLearnable(f"no candidate can be served: {refusals}")
+
+
+def _list_candidates(target: Target) -> Mapping[str, CandidateBuilder]:
+    if target is not SLOWDOWN:
+        return CANDIDATES
+    return {name: FASTER_FOR_PAIRS.get(name, builder) for name, builder in CANDIDATES.items()}
 
 
 def _residuals(task: FittingTask, encoded: FloatArray, score: CandidateScore, unchosen: FloatArray) -> FloatArray:
@@ -199,7 +205,7 @@ def _calibrate(task: FittingTask, score: CandidateScore, residuals: FloatArray) 
 
 def _convert(name: str, task: FittingTask, encoded: FloatArray) -> tuple[bytes, GoldenVectors]:
     """Refits on all rows and converts; the converted model must answer as the original does."""
-    model = CANDIDATES[name](task.seed).fit(task.columns, encoded)
+    model = _list_candidates(task.target)[name](task.seed).fit(task.columns, encoded)
     golden = _golden(task.columns, model.predict)
     return _proven(model.to_onnx, golden, name), golden
 

@@ -7,6 +7,7 @@ not that of the features of its part.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from predictor_service.features.devices import find_device_type
 from predictor_service.features.job_features import FEATURE_INDEX, FEATURES
 from predictor_service.features.pair_features import SoloFigures, build_pair_features, fair_share_slowdowns
 from predictor_service.learning.problem import JobFacts, Problem
+from predictor_service.learning.problem import SoloFigures as MeasuredAlone
 from predictor_service.registry.held_out import name_row
 from predictor_service.regressors.interface import FeatureArray, FloatArray
 from predictor_service.selection.targets import MEMORY, SLOWDOWN, SM_ACTIVITY, STEP, UTILIZATION, Target
@@ -28,6 +30,8 @@ _ANCHORS: Final[Mapping[str, Callable[[JobFacts], float]]] = {
     MEMORY.name: lambda job: job.graph["analytical_memory_bytes"],
     STEP.name: lambda job: job.graph["roofline_ms"],
 }
+
+_DESCRIBED: Final = frozenset({"roofline_ms", "analytical_memory_bytes", *(feature.name for feature in FEATURES)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,9 +52,8 @@ class KnownRows:
 def why_unanswerable(target: Target, job: JobFacts, others: Sequence[JobFacts]) -> str:
     """Why a service cannot answer a row; empty when it can."""
     if target is not SLOWDOWN:
-        return "" if "roofline_ms" in job.graph else "without its graph, or of a device type without peaks"
-    figures = [(each.solo.step_ms, each.solo.utilization_ratio, each.solo.memory_bytes) for each in (job, *others)]
-    if any(None in known for known in figures):
+        return "" if _is_described(job) else "without its graph, or of a device type without peaks"
+    if not all(_is_measured(each.solo) for each in (job, *others)):
         return "a job's step time, utilization or memory alone is not known"
     return "" if find_device_type(job.device) else "a device type whose memory is not known"
 
@@ -79,6 +82,19 @@ def name_rows(problem: Problem) -> list[str]:
         name_row(problem.device, problem.target.name, tuple(each.job_key for each in (job, *others)), measured)
         for job, others, measured in rows
     ]
+
+
+def _is_described(job: JobFacts) -> bool:
+    """Whether the whole vector is known: a table may publish some figures of a graph by the same names."""
+    if not job.graph.keys() >= _DESCRIBED or not all(math.isfinite(job.graph[name]) for name in _DESCRIBED):
+        return False
+    return min(job.graph["roofline_ms"], job.graph["analytical_memory_bytes"], 1.0 - job.input_wait_ratio) > 0
+
+
+def _is_measured(alone: MeasuredAlone) -> bool:
+    figures = (alone.step_ms, alone.utilization_ratio, alone.memory_bytes)
+    known = [value for value in figures if value is not None and math.isfinite(value)]
+    return len(known) == len(figures) and (alone.step_ms or 0.0) > 0
 
 
 def read_known_rows(problem: Problem) -> KnownRows:

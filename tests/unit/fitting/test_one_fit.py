@@ -10,6 +10,7 @@ import pytest
 
 from predictor_service.evaluation.stored_model import StoredModel
 from predictor_service.fitting import fit
+from predictor_service.fitting.known_rows import split_learnable
 from predictor_service.fitting.methods import FittingMethod
 from predictor_service.learning.problem import Problem
 from predictor_service.learning.problem_reader import read_problem
@@ -18,7 +19,7 @@ from predictor_service.registry.version_store import VersionStore
 from predictor_service.regressors.candidates import CANDIDATES
 from predictor_service.retraining.datasets import read_dataset
 from predictor_service.retraining.training import LEVEL, train_version
-from predictor_service.selection.targets import SLOWDOWN, TARGETS, Target
+from predictor_service.selection.targets import SLOWDOWN, STEP, TARGETS, Target
 from tests.support.measured_dataset import DEVICE, write_dataset
 
 
@@ -70,7 +71,7 @@ def test_what_is_learned_does_not_depend_on_the_order_of_the_rows(folder: Path) 
 
 
 def test_a_row_that_a_service_could_not_answer_is_answered_apart_and_never_familiar(folder: Path) -> None:
-    problem = rows_of(folder, TARGETS[2])
+    problem = rows_of(folder, STEP)
     blind = dataclasses.replace(problem.jobs[0], graph={})
     mixed = dataclasses.replace(problem, jobs=(blind, *problem.jobs[1:]))
     fitted = FittingMethod(LEVEL).fit(mixed, seed=0)
@@ -78,3 +79,54 @@ def test_a_row_that_a_service_could_not_answer_is_answered_apart_and_never_famil
     assert np.array_equal(all_rows.value[1:], known.value)
     assert np.isfinite(all_rows.value[0])
     assert not all_rows.in_domain[0]
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [{"roofline_ms": 3.0}, {"roofline_ms": float("nan")}, {"analytical_memory_bytes": 0.0}],
+    ids=["one figure of a graph", "no number", "no physics"],
+)
+def test_a_table_that_publishes_figures_of_a_graph_by_our_names_is_not_taken_for_one(
+    folder: Path, figures: dict[str, float]
+) -> None:
+    problem = rows_of(folder, STEP)
+    known = {} if figures == {"roofline_ms": 3.0} else problem.jobs[0].graph
+    odd = dataclasses.replace(problem.jobs[0], graph={**known, **figures})
+    mixed = dataclasses.replace(problem, jobs=(odd, *problem.jobs[1:]))
+    assert len(split_learnable(mixed)[0]) == len(problem) - 1
+    answered = FittingMethod(LEVEL).fit(mixed, seed=0).predict(mixed)
+    assert np.isfinite(answered.value).all()
+    assert not answered.in_domain[0]
+
+
+def test_a_job_that_waits_for_input_all_the_time_teaches_no_service(folder: Path) -> None:
+    problem = rows_of(folder, STEP)
+    waiting = dataclasses.replace(problem.jobs[0], input_wait_ratio=1.0)
+    left, reasons = split_learnable(dataclasses.replace(problem, jobs=(waiting, *problem.jobs[1:])))
+    assert len(left) == len(problem) - 1
+    assert sum(reasons.values()) == 1
+
+
+def test_a_victim_beside_two_jobs_is_answered_by_its_pairs(folder: Path) -> None:
+    problem = rows_of(folder, SLOWDOWN)
+    fitted = FittingMethod(LEVEL).fit(problem, seed=0)
+    pair = problem.subset([0])
+    crowd = dataclasses.replace(pair, others=((*pair.others[0], *pair.others[0]),))
+    alone, beside = fitted.predict(pair), fitted.predict(crowd)
+    assert beside.value[0] >= 2.0 * alone.value[0] - 1e-9
+    assert beside.lower_90[0] <= beside.value[0] <= beside.upper_90[0] <= beside.upper_99[0]
+
+
+def test_what_answers_thousands_of_pairs_at_once_is_a_small_forest(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit, "CANDIDATES", {"extra_trees": CANDIDATES["extra_trees"]})
+    sizes = {target: _bytes_of_model(rows_of(folder, target)) for target in (SLOWDOWN, STEP)}
+    monkeypatch.setattr(fit, "FASTER_FOR_PAIRS", {})
+    assert _bytes_of_model(rows_of(folder, SLOWDOWN)) > 2 * sizes[SLOWDOWN]
+    assert _bytes_of_model(rows_of(folder, STEP)) == sizes[STEP]
+
+
+def _bytes_of_model(problem: Problem) -> int:
+    fitted = fit.fit_rows(problem, LEVEL, seed=0)
+    return len(fitted.files[fitted.record.file_name])
