@@ -6,7 +6,6 @@ could not answer, jobs of public tables without their graphs, is learned from wh
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,7 @@ import numpy as np
 
 from predictor_service.fitting.fit import NotLearnable, fit_rows
 from predictor_service.fitting.known_rows import split_learnable, why_unanswerable
-from predictor_service.learning.missing_graphs import WithAndWithoutGraphs, join_forecasts
+from predictor_service.learning.missing_graphs import WithAndWithoutGraphs, predict_apart
 from predictor_service.learning.problem import BoolArray, CandidateResult, FittedMethod, Forecast, Problem
 from predictor_service.learning.slowdown_method import SlowdownMethod
 from predictor_service.learning.solo_method import SoloMethod
@@ -43,7 +42,8 @@ class FittingMethod:
             served = fit_rows(known, self.level, seed)
         except NotLearnable:
             return described_method(problem.target, self.level).fit(problem, seed)
-        return FittedAsServed(problem=problem, level=self.level, seed=seed, served=served)
+        device = known.jobs[0].device
+        return FittedAsServed(problem=problem, level=self.level, seed=seed, served=served, device=device)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,12 +55,14 @@ class FittedAsServed:
         level: What will be unseen.
         seed: Of both fits.
         served: Learned from the rows that a service can learn from.
+        device: The device type of those rows; a service answers no other by them.
     """
 
     problem: Problem
     level: str
     seed: int
     served: FittedMethod
+    device: str
 
     @property
     def selected(self) -> str:
@@ -79,14 +81,8 @@ class FittedAsServed:
 
     def predict(self, problem: Problem) -> Forecast:
         """Predicts every row; one that a service could not answer is never in domain."""
-        is_known = answerable(problem)
-        if is_known.all():
-            return self.served.predict(problem)
-        apart = self.described.predict(problem.subset(np.flatnonzero(~is_known)))
-        apart = dataclasses.replace(apart, in_domain=np.zeros(len(apart.value), dtype=bool))
-        if not is_known.any():
-            return apart
-        return join_forecasts(self.served.predict(problem.subset(np.flatnonzero(is_known))), apart, is_known)
+        is_known = answerable(problem, self.device)
+        return predict_apart(problem, is_known, self.served.predict, lambda rest: self.described.predict(rest))
 
 
 def learnable_rows(problem: Problem) -> Problem | None:
@@ -95,10 +91,11 @@ def learnable_rows(problem: Problem) -> Problem | None:
     return known if len({job.device for job in known.jobs}) == 1 else None
 
 
-def answerable(problem: Problem) -> BoolArray:
-    """Whether a service can answer each row, shape (rows,)."""
+def answerable(problem: Problem, device: str) -> BoolArray:
+    """Whether a service that learned from one device type can answer each row, shape (rows,)."""
     rows = zip(problem.jobs, problem.others, strict=True)
-    return np.array([not why_unanswerable(problem.target, job, others) for job, others in rows], dtype=bool)
+    known = [job.device == device and not why_unanswerable(problem.target, job, others) for job, others in rows]
+    return np.array(known, dtype=bool)
 
 
 def described_method(target: Target, level: str) -> WithAndWithoutGraphs:

@@ -9,7 +9,7 @@ needed, and takes as long as the first one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -82,14 +82,12 @@ class FittedWithAndWithout:
 
     def predict(self, problem: Problem) -> Forecast:
         """Predicts every row; one without a graph is never in domain."""
-        known, missing = _split(problem)
-        if not len(missing):
-            return self.fitted.predict(problem)
-        apart = self.without_graphs.predict(strip_graphs(problem.subset(missing)))
-        apart = dataclasses.replace(apart, in_domain=np.zeros(len(missing), dtype=bool))
-        if not len(known):
-            return apart
-        return join_forecasts(self.fitted.predict(problem.subset(known)), apart, ~find_missing_graphs(problem))
+        return predict_apart(
+            problem,
+            ~find_missing_graphs(problem),
+            self.fitted.predict,
+            lambda missing: self.without_graphs.predict(strip_graphs(missing)),
+        )
 
     def predict_each(self, problem: Problem) -> Mapping[str, FloatArray]:
         """What every candidate answers; of one that only learns from graphs what was chosen without them."""
@@ -134,19 +132,30 @@ def find_missing_graphs(problem: Problem) -> BoolArray:
     return np.array([not all(job.graph for job in (job, *others)) for job, others in rows], dtype=bool)
 
 
-def join_forecasts(first: Forecast, second: Forecast, is_first: BoolArray) -> Forecast:
-    """Puts forecasts of two parts of some rows in the order of the rows.
+def predict_apart(
+    problem: Problem,
+    is_known: BoolArray,
+    predict_known: Callable[[Problem], Forecast],
+    predict_others: Callable[[Problem], Forecast],
+) -> Forecast:
+    """Answers rows that a fit knows enough of by it, and others apart; those are never in domain.
 
     Args:
-        first: Of the rows for which `is_first` holds, in their order.
-        second: Of the others.
-        is_first: Shape (rows,).
+        problem: All rows.
+        is_known: Shape (rows,).
+        predict_known: Is asked only where some rows are known.
+        predict_others: Is asked only where some are not.
     """
-    places = np.argsort(np.concatenate([np.flatnonzero(is_first), np.flatnonzero(~is_first)]))
+    if is_known.all():
+        return predict_known(problem)
+    known, others = np.flatnonzero(is_known), np.flatnonzero(~is_known)
+    apart = dataclasses.replace(predict_others(problem.subset(others)), in_domain=np.zeros(len(others), dtype=bool))
+    if not len(known):
+        return apart
+    places = np.argsort(np.concatenate([known, others]))
+    parts = (predict_known(problem.subset(known)), apart)
     names = [field.name for field in dataclasses.fields(Forecast)]
-    return Forecast(
-        **{name: np.concatenate([getattr(part, name) for part in (first, second)])[places] for name in names}
-    )
+    return Forecast(**{name: np.concatenate([getattr(part, name) for part in parts])[places] for name in names})
 
 
 def strip_graphs(problem: Problem) -> Problem:

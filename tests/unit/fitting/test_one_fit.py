@@ -99,6 +99,16 @@ def test_a_table_that_publishes_figures_of_a_graph_by_our_names_is_not_taken_for
     assert not answered.in_domain[0]
 
 
+def test_a_row_of_a_device_type_that_nothing_was_learned_from_is_answered_apart(folder: Path) -> None:
+    """A service falls back there; what it learned of one device type answers no other."""
+    problem = rows_of(folder, STEP)
+    fitted = FittingMethod(LEVEL).fit(problem, seed=0)
+    elsewhere = dataclasses.replace(problem.jobs[0], device="NVIDIA A100-SXM4-40GB")
+    asked = dataclasses.replace(problem, jobs=(elsewhere, *problem.jobs[1:]))
+    assert fitted.predict(problem).in_domain[0]
+    assert not fitted.predict(asked).in_domain[0]
+
+
 def test_a_job_that_waits_for_input_all_the_time_teaches_no_service(folder: Path) -> None:
     problem = rows_of(folder, STEP)
     waiting = dataclasses.replace(problem.jobs[0], input_wait_ratio=1.0)
