@@ -23,10 +23,11 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.interference_rounds import SETS, SHOTS, TARGET, HeldOut, join_parts, predict_held_out
-from predictor_service.evaluation.metrics import measure_points
-from predictor_service.evaluation.resampling import bootstrap_ratios
+from benchmarks.interference_rounds import SETS, SHOTS, HeldOut, join_parts, predict_held_out
 from predictor_service.learning.learning_task import FloatArray
+from predictor_service.learning.metrics import measure_points
+from predictor_service.learning.resampling import bootstrap_ratios
+from predictor_service.selection.targets import SLOWDOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +133,8 @@ def _compare(bar: Bar, result: HeldOut) -> dict[str, object]:
     against = min(bar.against, key=lambda name: errors[name])
     ratio = errors["ours"] / errors[against]
     interval = bootstrap_ratios(
-        measure_points(TARGET, result.values["ours"], result.measured),
-        measure_points(TARGET, result.values[against], result.measured),
+        measure_points(SLOWDOWN, result.values["ours"], result.measured),
+        measure_points(SLOWDOWN, result.values[against], result.measured),
         result.groups,
         seed=0,
     )["mae"]

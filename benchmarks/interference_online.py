@@ -35,6 +35,7 @@ from predictor_service.learning.profile_files import MeasuredProfiles, read_prof
 from predictor_service.learning.slowdown_pairs import name_job
 from predictor_service.profile_store.measurement_window import MeasuredJob, MeasurementWindow, StoredMeasurementWindow
 from predictor_service.registry.served_version import ServedVersion
+from predictor_service.selection.targets import SLOWDOWN
 
 COUNTS: Final = (0, 10, 30, 100)
 DEVICE: Final = "NVIDIA L4"
@@ -136,7 +137,7 @@ def name_graph(name: str) -> str:
 def _read_truth(profiles: MeasuredProfiles) -> tuple[list[JobFacts], FloatArray]:
     """Distinct jobs of measured pairs, and the mean slowdown of each ordered pair."""
     device = sorted({row.device for row in profiles.pairs})[0]
-    learning_task = read_learning_task(profiles, "slowdown", device).learning_task
+    learning_task = read_learning_task(profiles, SLOWDOWN, device).learning_task
     pairs = [
         (job, others[0], float(measured))
         for job, others, measured in zip(learning_task.jobs, learning_task.others, learning_task.measured, strict=True)

@@ -22,15 +22,14 @@ from predictor_service.evaluation.baselines import BASELINES
 from predictor_service.evaluation.scoring import Round, plan_rounds
 from predictor_service.evaluation.splits import FOLDS_MAX
 from predictor_service.importers.catalogue import import_set
-from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
 from predictor_service.learning.learning_task import ALL_DEVICES, BoolArray, FloatArray, LearningTask
 from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles, read_profiles
 from predictor_service.learning.raw_columns import learn_columns
 from predictor_service.learning.slowdown_folds import observe_pairs
 from predictor_service.learning.slowdown_method import SlowdownMethod
+from predictor_service.selection.targets import SLOWDOWN
 
-TARGET: Final = "slowdown"
 SHOTS: Final = 3
 _OWN_SET: Final = Path(__file__).resolve().parents[1] / "datasets" / "cpu_standin"
 
@@ -58,7 +57,7 @@ class SetChoice:
         else:
             profiles = read_profiles(_OWN_SET)
         device = self.device or sorted({row.device for row in profiles.pairs})[0]
-        learning_task = read_learning_task(profiles, TARGET, device, self.campaign).learning_task
+        learning_task = read_learning_task(profiles, SLOWDOWN, device, self.campaign).learning_task
         return learning_task.subset(np.flatnonzero([len(others) == 1 for others in learning_task.others]))
 
 
@@ -171,8 +170,8 @@ def _regressor(build: Callable[[int], object]) -> Callable[[LearningTask, Learni
         columns = learn_columns(train, level, with_graph=False)
         tables = [np.log1p(np.abs(np.nan_to_num(columns.table(each)))) for each in (train, test)]
         model = build(seed)
-        model.fit(tables[0], to_learned_scale(TARGET, train.measured))  # type: ignore[attr-defined]
-        return from_learned_scale(TARGET, np.asarray(model.predict(tables[1]), dtype=np.float64))  # type: ignore[attr-defined]
+        model.fit(tables[0], SLOWDOWN.compress(train.measured))  # type: ignore[attr-defined]
+        return SLOWDOWN.expand(np.asarray(model.predict(tables[1]), dtype=np.float64))  # type: ignore[attr-defined]
 
     return predict
 

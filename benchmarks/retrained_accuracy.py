@@ -5,7 +5,7 @@ are of the first half, and answers the rows with a job of the second half; nothi
 asked for with the jobs measured alone; a half that has too few families of pairs for a model is answered by fair turns,
 as the service does. Beside it: the mean of the training rows; an additive model (for slowdowns the
 effects of victim and other job, for memory those of optimizer, precision, mode and batch on its logarithm); and the
-method of `cotenant evaluate`, which is not what is served. The bar is on the better of mean and additive, all halvings
+method that learns public tables. The bar is on the better of mean and additive, all halvings
 together; intervals resample families. COTENANT_BENCHMARK_SEEDS (default 10) halvings; half a CPU minute each.
 """
 
@@ -25,21 +25,22 @@ import numpy as np
 from sklearn.linear_model import Ridge
 
 from predictor_service.evaluation.baselines import BASELINES
-from predictor_service.evaluation.metrics import measure_forecast, measure_points
-from predictor_service.evaluation.resampling import bootstrap_ratios
 from predictor_service.evaluation.stored_model import StoredModel
-from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
+from predictor_service.fitting.methods import described_method
 from predictor_service.learning.learning_task import FloatArray, Forecast, LearningTask
 from predictor_service.learning.learning_task_reader import read_learning_task
-from predictor_service.learning.method_table import METHODS
+from predictor_service.learning.metrics import measure_forecast, measure_points
 from predictor_service.learning.profile_files import read_profiles
+from predictor_service.learning.resampling import bootstrap_ratios
 from predictor_service.registry.served_version import ServedVersion
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.retraining.datasets import Dataset, read_dataset
 from predictor_service.retraining.training import train_version
+from predictor_service.selection.targets import MEMORY, SLOWDOWN, Target
 
 BAR: Final = 0.8
 DEVICE: Final = "cpu-standin"
+_TARGETS: Final = (SLOWDOWN, MEMORY)
 METRICS: Final[Mapping[str, str]] = {"slowdown": "mae", "memory": "mape_ratio"}
 """What the bar is on, by target."""
 _LEVEL: Final = "family"
@@ -71,10 +72,10 @@ def main() -> dict[str, object]:
     """Halves, retrains and compares."""
     seeds = range(int(os.environ.get("COTENANT_BENCHMARK_SEEDS", "10")))
     dataset, profiles = read_dataset(_OWN_SET), read_profiles(_OWN_SET)
-    learning_tasks = {target: read_learning_task(profiles, target, DEVICE).learning_task for target in METRICS}
-    single = np.flatnonzero([len(others) == 1 for others in learning_tasks["slowdown"].others])
-    learning_tasks["slowdown"] = learning_tasks["slowdown"].subset(single)
-    judged: dict[str, list[Judged]] = defaultdict(list)
+    learning_tasks = {target: read_learning_task(profiles, target, DEVICE).learning_task for target in _TARGETS}
+    single = np.flatnonzero([len(others) == 1 for others in learning_tasks[SLOWDOWN].others])
+    learning_tasks[SLOWDOWN] = learning_tasks[SLOWDOWN].subset(single)
+    judged: dict[Target, list[Judged]] = defaultdict(list)
     for seed in seeds:
         seen = halve_families(dataset, seed)
         sys.stderr.write(f"  halving {seed}: trains on {', '.join(sorted(seen))}\n")
@@ -85,7 +86,7 @@ def main() -> dict[str, object]:
         "halvings": len(seeds),
         "families": len({row.family for row in dataset.solo}),
         "architectures": len({row.architecture for row in dataset.solo}),
-        **{target: _compare(target, parts) for target, parts in judged.items()},
+        **{target.quantity: _compare(target, parts) for target, parts in judged.items()},
     }
 
 
@@ -119,22 +120,22 @@ def _judge(version: ServedVersion, learning_task: LearningTask, seen: frozenset[
     unseen = np.array([not members <= seen for members in groups])
     train, test = learning_task.subset(np.flatnonzero(~unseen)), learning_task.subset(np.flatnonzero(unseen))
     hidden = dataclasses.replace(test, measured=np.full(len(test), np.nan))
-    fresh = METHODS[learning_task.target](_LEVEL).fit(train, seed)
+    fresh = described_method(learning_task.target, _LEVEL).fit(train, seed)
     mean = BASELINES["mean"](train, hidden, _LEVEL, seed)
-    additive = _ADDITIVE[learning_task.target](train, hidden, seed)
+    additive = _ADDITIVE[learning_task.target.name](train, hidden, seed)
     assert mean is not None
     tested = test.groups(_LEVEL)
     return Judged(
         measured=test.measured,
         served=_ask(version, hidden, seed),
-        values={"mean": mean, "additive": additive, "method of evaluate": fresh.predict(hidden).value},
+        values={"mean": mean, "additive": additive, "method of public tables": fresh.predict(hidden).value},
         groups=tested,
         all_unseen=np.array([members.isdisjoint(seen) for members in tested]),
     )
 
 
 def _ask(version: ServedVersion, hidden: LearningTask, seed: int) -> Forecast:
-    if hidden.target != "slowdown" or "slowdown_ratio" in version.devices[DEVICE]:
+    if hidden.target is not SLOWDOWN or "slowdown_ratio" in version.devices[DEVICE]:
         return StoredModel(version, hidden.target, DEVICE).predict(hidden)
     fair = BASELINES["roofline"](hidden, hidden, _LEVEL, seed)
     assert fair is not None  # all jobs were measured alone
@@ -159,8 +160,8 @@ def _additive_memory(train: LearningTask, test: LearningTask, seed: int) -> Floa
         ]
         return np.hstack([batch, np.array(settings)])
 
-    model = Ridge(alpha=_RIDGE).fit(table(train), to_learned_scale("memory", train.measured))
-    return from_learned_scale("memory", np.asarray(model.predict(table(test)), dtype=np.float64))
+    model = Ridge(alpha=_RIDGE).fit(table(train), MEMORY.compress(train.measured))
+    return MEMORY.expand(np.asarray(model.predict(table(test)), dtype=np.float64))
 
 
 def _settings(learning_task: LearningTask, row: int) -> tuple[str, str, str]:
@@ -169,12 +170,12 @@ def _settings(learning_task: LearningTask, row: int) -> tuple[str, str, str]:
 
 
 _ADDITIVE: Final[Mapping[str, Callable[[LearningTask, LearningTask, int], FloatArray]]] = {
-    "slowdown": _additive_slowdown,
-    "memory": _additive_memory,
+    SLOWDOWN.name: _additive_slowdown,
+    MEMORY.name: _additive_memory,
 }
 
 
-def _compare(target: str, parts: Sequence[Judged]) -> dict[str, object]:
+def _compare(target: Target, parts: Sequence[Judged]) -> dict[str, object]:
     """All halvings together: rows with any job of an unseen family, and those of unseen families only."""
     both = np.concatenate([part.all_unseen for part in parts])
     rows = {"any job unseen": np.ones(len(both), dtype=bool), "all jobs unseen": both}
@@ -182,9 +183,9 @@ def _compare(target: str, parts: Sequence[Judged]) -> dict[str, object]:
 
 
 def _compare_rows(
-    target: str, parts: Sequence[Judged], chosen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+    target: Target, parts: Sequence[Judged], chosen: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 ) -> dict[str, object]:
-    metric = METRICS[target]
+    metric = METRICS[target.quantity]
     measured = np.concatenate([part.measured for part in parts])[chosen]
     groups = [
         group for group, kept in zip((each for part in parts for each in part.groups), chosen, strict=True) if kept
@@ -203,7 +204,7 @@ def _compare_rows(
         "against": against,
         "ratio": round(figures["served"] / figures[against], _DIGITS),
         "ratio_95": _rounded(bootstrap_ratios(errors["served"], errors[against], groups, seed=0)[metric]),
-        "ratio_of_method_of_evaluate": round(figures["method of evaluate"] / figures[against], _DIGITS),
+        "ratio_of_method_of_public_tables": round(figures["method of public tables"] / figures[against], _DIGITS),
         "limit": BAR,
         "met": figures["served"] <= BAR * figures[against],
         "coverage_90_ratio": round(intervals["coverage_90_ratio"] or 0.0, _DIGITS),

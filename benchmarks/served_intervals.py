@@ -21,16 +21,16 @@ from typing import Any, Final
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from predictor_service.features.devices import DeviceType, find_device_type
-from predictor_service.features.job_features import FEATURE_INDEX
-from predictor_service.registry.onnx_model import OnnxModel
-from predictor_service.registry.served_version import Bounded, ServedTarget
+from predictor_service.features.devices import find_device_type
+from predictor_service.fitting.fit import FittingTask, fit_target, task_of
+from predictor_service.fitting.known_rows import split_learnable
+from predictor_service.learning.learning_task import LearningTask
+from predictor_service.learning.learning_task_reader import pool_problems
+from predictor_service.registry.served_version import Bounded
 from predictor_service.regressors.interface import FloatArray
 from predictor_service.retraining.datasets import read_datasets
-from predictor_service.retraining.fitting import FittingTask, fit_target
-from predictor_service.retraining.solo_table import SoloExample, build_table, collect_examples
 from predictor_service.selection.folds import Fold, IndexArray, setting_folds
-from predictor_service.selection.targets import SOLO_TARGETS, Target
+from predictor_service.selection.targets import SOLO_TARGETS
 
 DATASETS: Final = Path(__file__).parents[1] / "datasets"
 CONFIDENCE: Final = 0.9
@@ -47,36 +47,21 @@ def main() -> dict[str, Any]:
     figures: dict[str, Any] = {}
     with threadpool_limits(1):
         for name in sorted({row.device for dataset in datasets for row in dataset.solo}):
-            device = find_device_type(name)
-            if device is None:
+            if find_device_type(name) is None:
                 continue
-            examples, _ = collect_examples(datasets, device)
             for target in SOLO_TARGETS:
-                usable = [example for example in examples if example.measured(target) is not None]
-                if len(usable) >= ROWS_MIN:
-                    figures[f"{name}, {target.name}"] = judge(task_of(usable, target, device), name_parts(usable))
+                learning_task, _ = split_learnable(pool_problems(datasets, target, name).learning_task)
+                if len(learning_task) >= ROWS_MIN:
+                    figures[f"{name}, {target.name}"] = judge(
+                        task_of(learning_task, LEVELS[-1], 0), name_parts(learning_task)
+                    )
     return figures
 
 
-def task_of(examples: Sequence[SoloExample], target: Target, device: DeviceType) -> FittingTask:
-    """Returns everything that is known of one target."""
-    table = build_table(examples, target, [FEATURE_INDEX[name] for name in target.columns])
-    return FittingTask(
-        target=target,
-        device=device.name,
-        columns=table.columns,
-        measured=table.measured,
-        analytical_estimate=table.analytical_estimate,
-        groups=table.groups,
-        seed=0,
-        features=table.features,
-    )
-
-
-def name_parts(examples: Sequence[SoloExample]) -> Mapping[str, Sequence[str]]:
+def name_parts(learning_task: LearningTask) -> Mapping[str, Sequence[str]]:
     """Returns configuration, architecture and family of each row."""
-    rows = [example.row for example in examples]
-    names = ([row.job_key for row in rows], [row.architecture for row in rows], [row.family for row in rows])
+    jobs = learning_task.jobs
+    names = ([job.job_key for job in jobs], [job.architecture for job in jobs], [job.family for job in jobs])
     return dict(zip(LEVELS, names, strict=True))
 
 
@@ -97,9 +82,7 @@ def judge_level(task: FittingTask, folds: Iterator[Fold], left_out: Sequence[str
 def ask_part(known: FittingTask, asked: FittingTask) -> Mapping[str, Bounded]:
     """Returns what is said of some rows by what would be served after a training on others."""
     fitted = fit_target(known)
-    models = {name: OnnxModel(content) for name, content in fitted.files.items()}
-    spread = models.get(fitted.record.spread.file_name) if fitted.record.spread else None
-    served = ServedTarget(fitted.record, models[fitted.record.file_name], spread)
+    served = fitted.served
     near = None if asked.features is None else served.novelty(asked.features)
     return {
         way: served.predict_bounded(asked.columns, asked.analytical_estimate, CONFIDENCE, novelty=novelty)

@@ -20,12 +20,11 @@ from sklearn.neighbors import KNeighborsRegressor
 from sklearn.svm import SVR
 from sklearn.tree import DecisionTreeRegressor
 
-from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
 from predictor_service.learning.learning_task import CandidateResult, FloatArray, Forecast, LearningTask
 from predictor_service.learning.raw_columns import RawColumns, learn_columns
-from predictor_service.learning.slowdown_candidates import TARGET
 from predictor_service.learning.slowdown_folds import inner_folds
 from predictor_service.selection.conformal import ConformalBounds, calibrate
+from predictor_service.selection.targets import SLOWDOWN
 
 _NEIGHBOURS: Final = 5
 """The library's own number; fewer rows than that are all of them."""
@@ -62,12 +61,12 @@ class FittedAdaptivePrediction:
     def predict(self, learning_task: LearningTask) -> Forecast:
         """Predicts every row with an interval; AIP has no notion of a domain. See `learning_task.FittedMethod`."""
         value = self.predict_each(learning_task)[self.selected]
-        learned, half_width = to_learned_scale(TARGET, value), self.bounds.half_width(0.9)
+        learned, half_width = SLOWDOWN.compress(value), self.bounds.half_width(0.9)
         return Forecast(
             value=value,
-            lower_90=from_learned_scale(TARGET, learned - half_width),
-            upper_90=from_learned_scale(TARGET, learned + half_width),
-            upper_99=from_learned_scale(TARGET, learned + self.bounds.upper_offset(0.99)),
+            lower_90=SLOWDOWN.expand(learned - half_width),
+            upper_90=SLOWDOWN.expand(learned + half_width),
+            upper_99=SLOWDOWN.expand(learned + self.bounds.upper_offset(0.99)),
             in_domain=np.ones(len(learning_task), dtype=bool),
         )
 
@@ -111,7 +110,7 @@ class AdaptivePrediction:
         ]
         results.sort(key=lambda result: result.inner_mae)
         winner = held_out[results[0].name]
-        residuals = to_learned_scale(TARGET, tested) - to_learned_scale(TARGET, np.concatenate(winner or [tested]))
+        residuals = SLOWDOWN.compress(tested) - SLOWDOWN.compress(np.concatenate(winner or [tested]))
         return FittedAdaptivePrediction(
             selected=results[0].name,
             candidates=tuple(results),
@@ -119,7 +118,7 @@ class AdaptivePrediction:
             middle=middle,
             models={name: build(seed, len(measured)).fit(table, measured) for name, build in REGRESSORS.items()},
             bounds=calibrate(
-                residuals if len(residuals) else to_learned_scale(TARGET, measured),
+                residuals if len(residuals) else SLOWDOWN.compress(measured),
                 len(frozenset[str]().union(*learning_task.groups(level))),
             ),
         )

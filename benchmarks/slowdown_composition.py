@@ -18,17 +18,17 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from predictor_service.evaluation.metrics import measure_points
-from predictor_service.evaluation.resampling import bootstrap, bootstrap_ratios
 from predictor_service.features.slowdown_composition import COMPOSITIONS, compose_slowdowns
 from predictor_service.features.time_slicing import compose_time_slices, exceed_sum, slow_by_fair_time_slices
 from predictor_service.learning.learning_task import BoolArray, FloatArray, JobFacts, LearningTask
 from predictor_service.learning.learning_task_reader import list_devices, read_learning_task
+from predictor_service.learning.metrics import measure_points
 from predictor_service.learning.profile_files import read_profiles
+from predictor_service.learning.resampling import bootstrap, bootstrap_ratios
 from predictor_service.learning.slowdown_pairs import name_job
+from predictor_service.selection.targets import SLOWDOWN
 
 _OWN_SETS: Final = Path(__file__).resolve().parents[1] / "datasets"
-_TARGET: Final = "slowdown"
 _DIGITS: Final = 4
 StringArray = npt.NDArray[np.str_]
 
@@ -98,9 +98,9 @@ def main() -> dict[str, object]:
     figures: dict[str, object] = {}
     for path in [*own, *extra]:
         profiles = read_profiles(path)
-        for device in list_devices(profiles, _TARGET):
+        for device in list_devices(profiles, SLOWDOWN):
             figures[f"{profiles.name}, {device}"] = compare_compositions(
-                read_learning_task(profiles, _TARGET, device).learning_task
+                read_learning_task(profiles, SLOWDOWN, device).learning_task
             )
     return {"default": DEFAULT, "sets": figures}
 
@@ -136,9 +136,9 @@ def compare_compositions(learning_task: LearningTask) -> Mapping[str, object]:
         values.update({name: _learn(table, measured, members, every) for name, table in tables.items()})
         values[CHOSEN] = chosen
     groups = [frozenset({colocation.members}) for colocation in colocations]
-    baseline = measure_points(_TARGET, values["sum"], measured)
+    baseline = measure_points(SLOWDOWN, values["sum"], measured)
     for name, predicted in values.items():
-        errors = measure_points(_TARGET, predicted, measured)
+        errors = measure_points(SLOWDOWN, predicted, measured)
         off = np.abs(predicted - measured)
         figures[name] = {
             "mae": round(float(off.mean()), _DIGITS),

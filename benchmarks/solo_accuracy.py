@@ -24,6 +24,7 @@ from predictor_service.evaluation.report import SIZE_DECILE, Evaluation, evaluat
 from predictor_service.evaluation.scoring import HeldOutPredictions, plan_rounds, predict_rounds
 from predictor_service.learning.learning_task import LearningTask
 from predictor_service.learning.solo_method import SoloMethod
+from predictor_service.selection.targets import UTILIZATION
 
 BASELINE: Final = "gradient_boosting"
 _FOLDS: Final = 5
@@ -107,7 +108,7 @@ def _ablate(task: Task, learning_task: LearningTask) -> dict[str, object]:
         [row for row, job in enumerate(learning_task.jobs) if _is_kept(job.architecture, task.ablated)]
     )
     variants = {"nothing": few, **{name: ablate(few, name) for name in ABLATIONS}}
-    metric = "mae" if task.target == "utilization" else "mape_ratio"
+    metric = "mae" if task.target is UTILIZATION else "mape_ratio"
     table: dict[str, object] = {"rows": len(few), "metric": metric}
     for name, variant in variants.items():
         evaluation = _evaluate(task, variant, _predict(task, variant, 0), 0, SIZE_DECILE)

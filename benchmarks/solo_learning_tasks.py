@@ -22,6 +22,7 @@ from predictor_service.importers.torchvision_bench import import_torchvision_ben
 from predictor_service.learning.learning_task import ALL_DEVICES, JobFacts, LearningTask
 from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles
+from predictor_service.selection.targets import MEMORY, SM_ACTIVITY, STEP, UTILIZATION, Target
 
 FAKE_TENSOR: Final = "faketensor"
 _A100: Final = "NVIDIA A100-SXM4-40GB"
@@ -45,7 +46,7 @@ class Task:
     """One target of one set by one rule.
 
     Attributes:
-        target: One of `learning_task.TARGETS`.
+        target: What is predicted.
         data: Folder of the public set.
         campaign: Of the set; None = all.
         device: Device type, or all.
@@ -57,7 +58,7 @@ class Task:
         also_trained: Of timm, only models that its table of training speeds publishes too: the easier two thirds.
     """
 
-    target: str
+    target: Target
     data: str
     campaign: str | None = None
     device: str = _A100
@@ -72,46 +73,46 @@ class Task:
 _MEMORY_BOUND: Final = (Bar("coverage_99_ratio", 0.985, False), Bar("upper_99_over_actual_mean", 1.35, False))
 TASKS: Final[Mapping[str, Task]] = {
     "utilization, cnn, unseen architecture": Task(
-        target="utilization", data="gpumemnet", campaign="cnn", folds=7, ablated=1,
+        target=UTILIZATION, data="gpumemnet", campaign="cnn", folds=7, ablated=1,
         bars=(Bar("mae", 0.85), Bar("rmsle", 0.10, False)),
     ),
     "utilization, mlp, unseen architecture": Task(
-        target="utilization", data="gpumemnet", campaign="mlp", bars=(Bar("mae", 0.85),)
+        target=UTILIZATION, data="gpumemnet", campaign="mlp", bars=(Bar("mae", 0.85),)
     ),
-    "sm_activity, cnn, unseen architecture": Task(target="sm_activity", data="gpumemnet", campaign="cnn", folds=7),
+    "sm_activity, cnn, unseen architecture": Task(target=SM_ACTIVITY, data="gpumemnet", campaign="cnn", folds=7),
     "memory, timm, unseen model": Task(
-        target="memory", data="gpumemnet", campaign="timm", without=FAKE_TENSOR, ablated=4,
+        target=MEMORY, data="gpumemnet", campaign="timm", without=FAKE_TENSOR, ablated=4,
         bars=(Bar("mape_ratio", 0.60), *_MEMORY_BOUND),
     ),
     "memory, timm, unseen model, FakeTensor given to both": Task(
-        target="memory", data="gpumemnet", campaign="timm", bars=(Bar("mape_ratio", 0.90),)
+        target=MEMORY, data="gpumemnet", campaign="timm", bars=(Bar("mape_ratio", 0.90),)
     ),
     "memory, timm, unseen family": Task(
-        target="memory", data="gpumemnet", campaign="timm", level="family", without=FAKE_TENSOR,
+        target=MEMORY, data="gpumemnet", campaign="timm", level="family", without=FAKE_TENSOR,
         bars=(Bar("mape_ratio", 0.75),),
     ),
     "memory, timm, models in the table of training speeds": Task(
-        target="memory", data="gpumemnet", campaign="timm", without=FAKE_TENSOR, also_trained=True,
+        target=MEMORY, data="gpumemnet", campaign="timm", without=FAKE_TENSOR, also_trained=True,
         bars=(Bar("mape_ratio", 0.60), *_MEMORY_BOUND),
     ),
     "memory, timm, models in the table of training speeds, FakeTensor given to both": Task(
-        target="memory", data="gpumemnet", campaign="timm", also_trained=True, bars=(Bar("mape_ratio", 0.90),)
+        target=MEMORY, data="gpumemnet", campaign="timm", also_trained=True, bars=(Bar("mape_ratio", 0.90),)
     ),
-    "memory, cnn, unseen architecture": Task(target="memory", data="gpumemnet", campaign="cnn", folds=7),
+    "memory, cnn, unseen architecture": Task(target=MEMORY, data="gpumemnet", campaign="cnn", folds=7),
     "step_time, timm training, unseen family": Task(
-        target="step_time", data="timm_bench", campaign="train", device=_RTX_3090, level="family"
+        target=STEP, data="timm_bench", campaign="train", device=_RTX_3090, level="family"
     ),
     "step_time, torchvision, unseen device": Task(
-        target="step_time", data="torchvision_bench", device=ALL_DEVICES, level="device"
+        target=STEP, data="torchvision_bench", device=ALL_DEVICES, level="device"
     ),
-    "step_time, gavel on 3 GPU types, unseen architecture": Task(target="step_time", data="gavel", device=ALL_DEVICES),
-    "step_time, gavel, unseen device": Task(target="step_time", data="gavel", device=ALL_DEVICES, level="device"),
+    "step_time, gavel on 3 GPU types, unseen architecture": Task(target=STEP, data="gavel", device=ALL_DEVICES),
+    "step_time, gavel, unseen device": Task(target=STEP, data="gavel", device=ALL_DEVICES, level="device"),
     "step_time, miso, unseen slice of an A100": Task(
-        target="step_time", data="miso", campaign="mig", device=ALL_DEVICES, level="device"
+        target=STEP, data="miso", campaign="mig", device=ALL_DEVICES, level="device"
     ),
-    "step_time, pollux on a T4, unseen batch": Task(target="step_time", data="pollux", device=_T4, level="job"),
-    "step_time, pollux on a T4, unseen architecture": Task(target="step_time", data="pollux", device=_T4),
-    "utilization, miso, unseen architecture": Task(target="utilization", data="miso", campaign="util_collection"),
+    "step_time, pollux on a T4, unseen batch": Task(target=STEP, data="pollux", device=_T4, level="job"),
+    "step_time, pollux on a T4, unseen architecture": Task(target=STEP, data="pollux", device=_T4),
+    "utilization, miso, unseen architecture": Task(target=UTILIZATION, data="miso", campaign="util_collection"),
 }  # fmt: skip
 """By the name under which they are reported."""
 

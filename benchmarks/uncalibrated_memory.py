@@ -50,6 +50,7 @@ from predictor_service.importers.timm_bench import import_timm_bench
 from predictor_service.learning.failed_runs import find_failed_runs
 from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles
+from predictor_service.selection.targets import MEMORY
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -143,7 +144,7 @@ def read_rows(root: Path) -> tuple[MemoryRows, dict[str, int]]:
 
 
 def _failed_ids(profiles: MeasuredProfiles) -> set[str]:
-    timm = read_learning_task(profiles, "memory", A100, "timm").learning_task
+    timm = read_learning_task(profiles, MEMORY, A100, "timm").learning_task
     return {run_id for run_id, failed in zip(timm.row_ids, find_failed_runs(timm), strict=True) if failed}
 
 

@@ -21,6 +21,7 @@ from benchmarks.papers.summed_utilization import SummedUtilization
 from predictor_service.learning.learning_task import FloatArray, JobFacts, LearningTask
 from predictor_service.learning.learning_task_reader import list_devices, read_learning_task
 from predictor_service.learning.profile_files import read_profiles
+from predictor_service.selection.targets import SLOWDOWN
 
 DEFAULT = Path(__file__).resolve().parents[2] / "datasets" / "cpu_standin"
 DIGITS = 4
@@ -68,9 +69,9 @@ def main(folders: Sequence[Path] = (DEFAULT,)) -> dict[str, object]:
     found: dict[str, object] = {}
     for folder in folders:
         profiles = read_profiles(folder)
-        for device in list_devices(profiles, "slowdown"):
+        for device in list_devices(profiles, SLOWDOWN):
             found[f"{profiles.name}, {device}"] = judge_law(
-                read_learning_task(profiles, "slowdown", device).learning_task
+                read_learning_task(profiles, SLOWDOWN, device).learning_task
             )
     return found
 

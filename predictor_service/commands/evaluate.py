@@ -58,6 +58,7 @@ def evaluate_command(
     model: str,
     settings: Settings,
     output: str,
+    target: str,
     fold: str,
     rows_max: int,
     time_limit_s: int,
@@ -71,12 +72,17 @@ def evaluate_command(
     from predictor_service.evaluation.evaluation_limits import EvaluationLimits
     from predictor_service.evaluation.evaluator import EvaluationQuestion, evaluate
     from predictor_service.evaluation.report import as_json, as_table
+    from predictor_service.selection.targets import TARGETS_BY_QUANTITY
 
     start_logging("predictor", "error")
     version = _version(model, settings.state_dir)
     flags["group_by"] = flags["group_by"] or ""
     question = EvaluationQuestion(
-        fold_rule=fold, version=version, limits=EvaluationLimits(rows_max=rows_max, time_limit_s=time_limit_s), **flags
+        target=TARGETS_BY_QUANTITY[target],
+        fold_rule=fold,
+        version=version,
+        limits=EvaluationLimits(rows_max=rows_max, time_limit_s=time_limit_s),
+        **flags,
     )
     evaluation = evaluate(question, lambda line: click.echo(line, err=True))
     click.echo(as_json(evaluation) if output == "json" else as_table(evaluation))

@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 from sklearn.linear_model import Ridge
 
-from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
 from predictor_service.learning.learning_task import FloatArray, JobFacts, LearningTask
 from predictor_service.learning.untuned_trees import fit_untuned_trees
+from predictor_service.selection.targets import MEMORY, SLOWDOWN, SM_ACTIVITY, STEP, UTILIZATION
 
 _RIDGE: Final = 1.0
 
@@ -31,12 +31,12 @@ def _mean(train: LearningTask, test: LearningTask, level: str, seed: int) -> Flo
 
 
 def _additive(train: LearningTask, test: LearningTask, level: str, seed: int) -> FloatArray | None:
-    if train.target != "slowdown":
+    if train.target is not SLOWDOWN:
         return None
     keys = sorted({job.job_key for jobs in (train.jobs, *train.others) for job in jobs})
     place = {key: index for index, key in enumerate(keys)}
-    model = Ridge(alpha=_RIDGE).fit(_membership(train, place), to_learned_scale("slowdown", train.measured))
-    return from_learned_scale("slowdown", np.asarray(model.predict(_membership(test, place)), dtype=np.float64))
+    model = Ridge(alpha=_RIDGE).fit(_membership(train, place), SLOWDOWN.compress(train.measured))
+    return SLOWDOWN.expand(np.asarray(model.predict(_membership(test, place)), dtype=np.float64))
 
 
 def _membership(learning_task: LearningTask, place: Mapping[str, int]) -> FloatArray:
@@ -52,7 +52,7 @@ def _membership(learning_task: LearningTask, place: Mapping[str, int]) -> FloatA
 
 
 def _roofline(train: LearningTask, test: LearningTask, level: str, seed: int) -> FloatArray | None:
-    values = [_PHYSICS[test.target](job, others) for job, others in zip(test.jobs, test.others, strict=True)]
+    values = [_PHYSICS[test.target.name](job, others) for job, others in zip(test.jobs, test.others, strict=True)]
     known = [value for value in values if value is not None]
     return np.array(known, dtype=np.float64) if len(known) == len(values) else None
 
@@ -64,11 +64,11 @@ def _fair_turns(victim: JobFacts, others: tuple[JobFacts, ...]) -> float | None:
 
 
 _PHYSICS: Final[Mapping[str, Callable[[JobFacts, tuple[JobFacts, ...]], float | None]]] = {
-    "step_time": lambda job, _: job.graph.get("roofline_ms"),
-    "memory": lambda job, _: job.graph.get("analytical_memory_bytes"),
-    "utilization": lambda job, _: 1.0 - job.input_wait_ratio,
-    "sm_activity": lambda job, _: 1.0 - job.input_wait_ratio,
-    "slowdown": _fair_turns,
+    STEP.name: lambda job, _: job.graph.get("roofline_ms"),
+    MEMORY.name: lambda job, _: job.graph.get("analytical_memory_bytes"),
+    UTILIZATION.name: lambda job, _: 1.0 - job.input_wait_ratio,
+    SM_ACTIVITY.name: lambda job, _: 1.0 - job.input_wait_ratio,
+    SLOWDOWN.name: _fair_turns,
 }
 
 

@@ -18,6 +18,7 @@ from predictor_service.evaluation.scoring import Round, Tell, plan_rounds, predi
 from predictor_service.evaluation.splits import FOLDS_MAX, NO_FOLDS
 from predictor_service.evaluation.stored_model import StoredModel, device_of
 from predictor_service.evaluation.target_leakage import remove_leaks
+from predictor_service.fitting.methods import FittingMethod
 from predictor_service.learning.learning_task import ALL_DEVICES, LearningTask
 from predictor_service.learning.learning_task_reader import (
     ReadLearningTask,
@@ -25,10 +26,10 @@ from predictor_service.learning.learning_task_reader import (
     list_devices,
     read_learning_task,
 )
-from predictor_service.learning.method_table import METHODS
 from predictor_service.learning.profile_files import MeasuredProfiles, read_profiles
 from predictor_service.registry.manifest import hash_group
 from predictor_service.registry.served_version import ServedVersion
+from predictor_service.selection.targets import SLOWDOWN, Target
 
 ROWS_MIN: Final = 2
 _RESAMPLED_GROUPS_MIN: Final = 5
@@ -40,7 +41,7 @@ class EvaluationQuestion:
     """What is to be scored.
 
     Attributes:
-        target: One of `learning_task.TARGETS`.
+        target: What is predicted.
         fold_rule: One of `splits.RULES`.
         data: File or folder; None where `test` is given.
         train: Rows to learn from, with the rule none.
@@ -54,7 +55,7 @@ class EvaluationQuestion:
         limits: What it may cost.
     """
 
-    target: str
+    target: Target
     fold_rule: str
     data: Path | None = None
     train: Path | None = None
@@ -101,7 +102,7 @@ def _evaluate(question: EvaluationQuestion, tell: Tell) -> Evaluation:
     _check_rows(learning_task, excluded, ROWS_MIN, question.data)
     folds = question.folds or FOLDS_MAX[question.fold_rule]
     rounds = plan_rounds(learning_task, question.fold_rule, folds, question.seed)
-    method = stored or METHODS[question.target](question.fold_rule)
+    method = stored or FittingMethod(question.fold_rule)
     predictions = predict_rounds(rounds, method, question.fold_rule, question.seed, tell, is_over)
     question.limits.note_unpredicted(len(learning_task) - len(set(predictions.rows.tolist())), excluded)
     group_by = question.group_by or ("family" if question.fold_rule == "random_pair" else question.fold_rule)
@@ -144,7 +145,7 @@ def _evaluate_without_folds(question: EvaluationQuestion, tell: Tell) -> Evaluat
     unseen = "family" if train is None else _unseen_level(train, test)
     if stored is None:
         tell(f"rows to predict differ from those to learn from by {unseen}: the method chooses for that")
-    method = stored or METHODS[question.target](unseen)
+    method = stored or FittingMethod(unseen)
     rounds = [Round(train, test, np.arange(len(test)))]
     level = _coarsest_level(test)
     predictions = predict_rounds(rounds, method, level, question.seed, tell)
@@ -178,12 +179,12 @@ def _read(question: EvaluationQuestion, path: Path, tell: Tell) -> ReadLearningT
     return ReadLearningTask(learning_task=learning_task.in_content_order(), excluded=read.excluded)
 
 
-def _choose_device(profiles: MeasuredProfiles, target: str, asked: str) -> str:
+def _choose_device(profiles: MeasuredProfiles, target: Target, asked: str) -> str:
     known = list_devices(profiles, target)
     if not known:
-        rows = "pairs" if target == "slowdown" else "solo rows"
+        rows = "pairs" if target is SLOWDOWN else "solo rows"
         raise TrainingDataError(
-            f"{profiles.name} has no {rows} with a measured {target}",
+            f"{profiles.name} has no {rows} with a measured {target.quantity}",
             remedy="score another --target, or measure it",
         )
     if asked.lower() == ALL_DEVICES or (not asked and len(known) == 1):
@@ -195,7 +196,11 @@ def _choose_device(profiles: MeasuredProfiles, target: str, asked: str) -> str:
     exact = [name for name in known if name.lower() == asked.lower()]
     matches = exact or [name for name in known if asked.lower() in name.lower()]
     if len(matches) != 1:
-        found = f"{len(matches)} device types like {asked!r}" if matches else f"no {target} of device type {asked!r}"
+        found = (
+            f"{len(matches)} device types like {asked!r}"
+            if matches
+            else f"no {target.quantity} of device type {asked!r}"
+        )
         raise TrainingDataError(f"{profiles.name} has {found}", remedy=f"choose one of {', '.join(matches or known)}")
     return matches[0]
 
@@ -205,8 +210,8 @@ def _check_rows(learning_task: LearningTask, excluded: Mapping[str, int], least:
         return
     reasons = "; ".join(f"{count} rows: {reason}" for reason, count in excluded.items()) or "there are no others"
     raise TrainingDataError(
-        f"{path} has {len(learning_task)} usable rows of {learning_task.target} on {learning_task.device}, at least "
-        f"{least} are needed",
+        f"{path} has {len(learning_task)} usable rows of {learning_task.target.quantity} on {learning_task.device}, "
+        f"at least {least} are needed",
         remedy=f"left out: {reasons}",
     )
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from predictor_service.evaluation.metrics import RowErrors, measure_forecast, measure_points
-from predictor_service.evaluation.resampling import Interval, bootstrap, bootstrap_ratios, divide_metrics
 from predictor_service.evaluation.scoring import HeldOutPredictions, ScoredCandidate
 from predictor_service.learning.learning_task import LearningTask
+from predictor_service.learning.metrics import RowErrors, measure_forecast, measure_points
+from predictor_service.learning.resampling import Interval, bootstrap, bootstrap_ratios, divide_metrics
 
 SCHEMA: Final = "cotenant.evaluate/1"
 SIZE_DECILE: Final = "size_decile"
@@ -103,8 +103,8 @@ def evaluate_predictions(
             ratio_intervals=bootstrap_ratios(errors, theirs, groups, seed),
         )
     return Evaluation(
-        target=learning_task.target,
-        unit=learning_task.unit,
+        target=learning_task.target.quantity,
+        unit=learning_task.target.unit,
         device=learning_task.device,
         fold_rule=fold_rule,
         groups=len(frozenset[str]().union(*groups)),

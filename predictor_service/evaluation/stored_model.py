@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
-
-import numpy as np
 
 from predictor_service.errors import TrainingDataError
 from predictor_service.features.devices import find_device_type
-from predictor_service.features.job_features import FEATURES
-from predictor_service.features.pair_features import SoloFigures, build_pair_features, fair_share_slowdowns
-from predictor_service.learning.learning_task import (
-    ALL_DEVICES,
-    CandidateResult,
-    FloatArray,
-    Forecast,
-    JobFacts,
-    LearningTask,
-)
+from predictor_service.fitting.answers import forecast_known, list_results
+from predictor_service.fitting.known_rows import why_unanswerable
+from predictor_service.learning.learning_task import ALL_DEVICES, CandidateResult, Forecast, JobFacts, LearningTask
 from predictor_service.registry.served_version import ServedTarget, ServedVersion
-
-_TARGET_NAMES: Final[Mapping[str, str]] = {
-    "utilization": "utilization_ratio",
-    "sm_activity": "sm_activity_ratio",
-    "memory": "memory_bytes",
-    "step_time": "step_ms",
-    "slowdown": "slowdown_ratio",
-}
-_ANCHORS: Final[Mapping[str, Callable[[JobFacts], float]]] = {
-    "utilization": lambda job: 1.0 - job.input_wait_ratio,
-    "sm_activity": lambda job: 1.0 - job.input_wait_ratio,
-    "memory": lambda job: job.graph["analytical_memory_bytes"],
-    "step_time": lambda job: job.graph["roofline_ms"],
-}
-
-_Asked = tuple[np.ndarray[tuple[int, int], np.dtype[np.float32]], FloatArray, FloatArray | None]
-"""Columns, anchor, and how strange each row is where widths follow it."""
+from predictor_service.selection.targets import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +20,7 @@ class StoredModel:
 
     Args:
         version: Loaded.
-        target: One of `learning_task.TARGETS`.
+        target: What is predicted.
         device: Device type; its models answer.
 
     Raises:
@@ -54,7 +28,7 @@ class StoredModel:
     """
 
     version: ServedVersion
-    target: str
+    target: Target
     device: str
 
     def __post_init__(self) -> None:
@@ -63,7 +37,7 @@ class StoredModel:
                 f"{target} on {device}" for device, targets in self.version.devices.items() for target in targets
             )
             raise TrainingDataError(
-                f"version {self.version.version} has no model of {_TARGET_NAMES[self.target]} on {self.device}",
+                f"version {self.version.version} has no model of {self.target.name} on {self.device}",
                 remedy=f"it has: {', '.join(known)}; or judge a new one with --model fresh",
             )
 
@@ -80,8 +54,7 @@ class StoredModel:
     @property
     def candidates(self) -> Sequence[CandidateResult]:
         """The scored table of its training."""
-        table = self._model.record.candidates
-        return [CandidateResult(name=line.name, inner_mae=line.error_mean_unit) for line in table]
+        return list_results(self._model.record)
 
     def fit(self, learning_task: LearningTask, seed: int) -> StoredModel:
         """Returns itself."""
@@ -89,55 +62,19 @@ class StoredModel:
 
     def predict(self, learning_task: LearningTask) -> Forecast:
         """Predicts rows for which `refuse` has no reason."""
-        columns, analytical_estimate, near = (
-            self._pairs(learning_task) if self.target == "slowdown" else self._solo(learning_task)
-        )
-        bounded = self._model.predict_bounded(columns, analytical_estimate, 0.9, novelty=near)
-        return Forecast(
-            value=bounded.value,
-            lower_90=bounded.lower,
-            upper_90=bounded.upper,
-            upper_99=bounded.upper_99,
-            in_domain=self._model.contains(columns),
-        )
+        return forecast_known(self._model, learning_task)
 
     def refuse(self, job: JobFacts, others: Sequence[JobFacts]) -> str:
         """Why a row cannot be answered; empty when it can."""
-        if self.target != "slowdown":
-            return "" if "roofline_ms" in job.graph else "without its graph, or of a device type without peaks"
-        figures = [(each.solo.step_ms, each.solo.utilization_ratio, each.solo.memory_bytes) for each in (job, *others)]
-        if any(None in known for known in figures):
-            return "a job's step time, utilization or memory alone is not known"
-        return "" if len(others) == 1 else "more than two jobs"
+        return why_unanswerable(self.target, job, others)
 
     @property
     def _served(self) -> ServedTarget | None:
-        return self.version.devices.get(self.device, {}).get(_TARGET_NAMES[self.target])
+        return self.version.devices.get(self.device, {}).get(self.target.name)
 
     @property
     def _model(self) -> ServedTarget:
-        return self.version.devices[self.device][_TARGET_NAMES[self.target]]
-
-    def _solo(self, learning_task: LearningTask) -> _Asked:
-        named = np.array([[job.graph[feature.name] for feature in FEATURES] for job in learning_task.jobs])
-        vectors = named.reshape(len(learning_task), len(FEATURES))
-        analytical_estimate = np.array([_ANCHORS[self.target](job) for job in learning_task.jobs])
-        return self._model.select(vectors), analytical_estimate, self._model.novelty(vectors)
-
-    def _pairs(self, learning_task: LearningTask) -> _Asked:
-        jobs = [*learning_task.jobs, *(others[0] for others in learning_task.others)]
-        figures = SoloFigures(
-            utilization_ratio=np.array([job.solo.utilization_ratio for job in jobs], dtype=np.float64),
-            step_ms=np.array([job.solo.step_ms for job in jobs], dtype=np.float64),
-            memory_bytes=np.array([job.solo.memory_bytes for job in jobs], dtype=np.float64),
-            input_wait_ratio=np.array([job.input_wait_ratio for job in jobs]),
-        )
-        device = find_device_type(self.device)
-        victim = np.arange(len(learning_task))
-        other = victim + len(learning_task)
-        memory_bytes = device.memory_bytes if device else int(figures.memory_bytes.max())
-        columns = build_pair_features(figures, victim, other, memory_bytes)
-        return columns, fair_share_slowdowns(figures, victim, other), None
+        return self.version.devices[self.device][self.target.name]
 
 
 def device_of(version: ServedVersion, device: str) -> str:

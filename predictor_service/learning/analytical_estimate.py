@@ -3,7 +3,8 @@
 memory      a sum of parts: context, weights with optimizer state, what backward needs, the widest tensors, the input
 step_time   a sum of parts: arithmetic and traffic at the device's peaks, launches, weights; or the simulated step, or
             the roofline of a graph, where these are known
-shares      of a step in which the device is busy: kernels against host and input, see `busy_share`
+shares      of a step in which the device is busy: kernels against host and input, see `busy_share`; they are learned
+            as differences of arcsines, in which a correction of a small share is small
 
 Every part has a coefficient of at least 0, fitted to the training rows by relative error: libraries and allocators
 decide how much of each is really held or reached, and they differ between frameworks, not between jobs. Corrections
@@ -25,9 +26,8 @@ from predictor_service.features.step_simulation import STEP_PART_NAMES, describe
 from predictor_service.learning.busy_share import fit_shares, read_shares, share_parts
 from predictor_service.learning.learning_task import FloatArray, JobFacts, LearningTask
 from predictor_service.learning.part_coefficients import fit_sums, fit_times
+from predictor_service.selection.targets import MEMORY, STEP, Target
 
-LOG_TARGETS: Final = frozenset({"memory", "step_time"})
-"""Targets that are learned as ln(measured / anchor); the others are shares, learned as differences of arcsines."""
 _RECKONED_MS: Final = ("roofline_ms", "simulated_launched_ms")
 _NO_PARTS: Final = np.zeros(0)
 
@@ -37,32 +37,32 @@ class AnalyticalModel:
     """A fitted anchor.
 
     Attributes:
-        target: One of `learning_task.TARGETS`.
+        target: What is predicted.
         coefficients: Of the parts; empty where nothing was fitted.
         typical: Answer for rows whose facts are not known, in the target's unit.
     """
 
-    target: str
+    target: Target
     coefficients: FloatArray
     typical: float
 
     def analytical_estimate(self, learning_task: LearningTask) -> FloatArray:
         """What physics says of every row, in the target's unit, above 0."""
-        combine = _combine if self.target in LOG_TARGETS else _combine_shares
+        combine = _combine_shares if self.target.scale == "share" else _combine
         values = combine(_parts(learning_task), self.coefficients)
         return np.where(np.isfinite(values) & (values > 0), values, self.typical)
 
     def encode(self, measured: FloatArray, analytical_estimate: FloatArray) -> FloatArray:
         """From the target's unit to the learned scale; same shapes."""
-        if self.target in LOG_TARGETS:
-            return np.asarray(np.log(measured / analytical_estimate))
-        return _arcsine(measured) - _arcsine(analytical_estimate)
+        if self.target.scale == "share":
+            return _arcsine(measured) - _arcsine(analytical_estimate)
+        return self.target.encode(measured, analytical_estimate)
 
     def decode(self, value: FloatArray, analytical_estimate: FloatArray) -> FloatArray:
         """From the learned scale to the target's unit, within its possible range; same shapes."""
-        if self.target in LOG_TARGETS:
-            return np.asarray(np.exp(np.clip(value, -_LOG_MAX, _LOG_MAX)) * analytical_estimate)
-        return np.asarray(np.sin(np.clip(value + _arcsine(analytical_estimate), 0.0, np.pi / 2)) ** 2)
+        if self.target.scale == "share":
+            return np.asarray(np.sin(np.clip(value + _arcsine(analytical_estimate), 0.0, np.pi / 2)) ** 2)
+        return self.target.decode(value, analytical_estimate)
 
 
 def _arcsine(shares: FloatArray) -> FloatArray:
@@ -70,14 +70,11 @@ def _arcsine(shares: FloatArray) -> FloatArray:
     return np.asarray(np.arcsin(np.sqrt(np.clip(shares, 0.0, 1.0))))
 
 
-_LOG_MAX: Final = 12.0
-
-
 def fit_analytical_model(learning_task: LearningTask) -> AnalyticalModel:
     """Fits the anchor to training rows."""
     positive = learning_task.measured[learning_task.measured > 0]
     typical = float(np.exp(np.log(positive).mean())) if len(positive) else 1.0
-    coefficients = (_fit_parts if learning_task.target in LOG_TARGETS else _fit_shares)(learning_task)
+    coefficients = (_fit_shares if learning_task.target.scale == "share" else _fit_parts)(learning_task)
     return AnalyticalModel(target=learning_task.target, coefficients=coefficients, typical=typical)
 
 
@@ -87,7 +84,7 @@ def largest_possible(learning_task: LearningTask) -> FloatArray:
     A run that needs more than its device has leaves no memory to measure, and libraries take workspace only of what
     is free. The stand-in has the memory of its host, which is not known.
     """
-    if learning_task.target != "memory":
+    if learning_task.target is not MEMORY:
         return np.full(len(learning_task), np.inf)
     devices = [None if job.device == STANDIN_DEVICE else find_device_type(job.device) for job in learning_task.jobs]
     return np.array([np.inf if device is None else float(device.memory_bytes) for device in devices])
@@ -110,7 +107,7 @@ def _combine(parts: FloatArray, coefficients: FloatArray) -> FloatArray:
 
 def _parts(learning_task: LearningTask) -> FloatArray:
     """Parts of every row, shape (rows, parts), in the target's unit; NaN where a row's graph is not known."""
-    read = _PARTS.get(learning_task.target, share_parts)
+    read = _PARTS.get(learning_task.target.name, share_parts)
     rows = [read(job) for job in learning_task.jobs]
     width = max((len(row) for row in rows if row is not None), default=1)
     return np.array([np.full(width, np.nan) if row is None else row for row in rows]).reshape(len(rows), width)
@@ -136,15 +133,15 @@ def _step_parts(job: JobFacts) -> FloatArray | None:
 
 
 _PARTS: Final[Mapping[str, Callable[[JobFacts], FloatArray | None]]] = {
-    "memory": _memory_parts,
-    "step_time": _step_parts,
+    MEMORY.name: _memory_parts,
+    STEP.name: _step_parts,
 }
 
 
 def _fit_parts(learning_task: LearningTask) -> FloatArray:
     parts = _parts(learning_task)
     known = np.isfinite(parts).all(axis=1)
-    if learning_task.target == "memory":
+    if learning_task.target is MEMORY:
         return fit_sums(parts[known], learning_task.measured[known])
     known &= parts.any(axis=1)
     return fit_times(parts[known], learning_task.measured[known])

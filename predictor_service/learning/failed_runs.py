@@ -17,6 +17,7 @@ import numpy as np
 
 from predictor_service.features.analytical_memory import described_parts
 from predictor_service.learning.learning_task import BoolArray, JobFacts, LearningTask
+from predictor_service.selection.targets import MEMORY
 
 _SHARE_MIN: Final = 0.8
 """Of what is counted: kernels that fuse keep up to an eighth less than the traced operators."""
@@ -38,7 +39,7 @@ def find_failed_runs(learning_task: LearningTask) -> BoolArray:
     too_small = np.array(
         [_is_too_small(job, held) for job, held in zip(learning_task.jobs, learning_task.measured, strict=True)]
     )
-    if learning_task.target != "memory" or not too_small.any():
+    if learning_task.target is not MEMORY or not too_small.any():
         return np.zeros(len(learning_task), dtype=np.bool_)
     ended_at: dict[str, list[float]] = defaultdict(list)
     for row in np.flatnonzero(too_small).tolist():

@@ -15,19 +15,12 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from predictor_service.selection.targets import Target
+
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IndexArray = npt.NDArray[np.intp]
 
-UNITS: Final[Mapping[str, str]] = {
-    "utilization": "ratio",
-    "sm_activity": "ratio",
-    "memory": "bytes",
-    "step_time": "ms",
-    "slowdown": "ratio",
-}
-"""Unit of every target."""
-TARGETS: Final = tuple(UNITS)
 LEVELS: Final = ("random_pair", "job", "architecture", "family", "device")
 """What may be held out together, weakest first."""
 ALL_DEVICES: Final = "all"
@@ -93,8 +86,7 @@ class LearningTask:
     """Measured values of one target with the jobs behind them.
 
     Attributes:
-        target: One of `TARGETS`.
-        unit: Of the measured values.
+        target: What was measured.
         device: Device type, or `ALL_DEVICES`.
         campaign: Campaign of the rows; several are joined by +.
         measured: Shape (n,), finite.
@@ -103,8 +95,7 @@ class LearningTask:
         others: The jobs beside the victim; empty tuples for other targets.
     """
 
-    target: str
-    unit: str
+    target: Target
     device: str
     campaign: str
     measured: FloatArray

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,11 +19,12 @@ from predictor_service.features.devices import find_device_type
 from predictor_service.features.graph_description import GraphDescription
 from predictor_service.features.job_features import FEATURES, build_features
 from predictor_service.features.job_settings import check_settings
-from predictor_service.learning.learning_task import ALL_DEVICES, UNITS, JobFacts, LearningTask, SoloFigures
+from predictor_service.learning.learning_task import ALL_DEVICES, JobFacts, LearningTask, SoloFigures
 from predictor_service.learning.profile_files import MeasuredProfiles
+from predictor_service.selection.targets import MEMORY, SLOWDOWN, SM_ACTIVITY, STEP, UTILIZATION, Target
 
-SLOWDOWN: Final = "slowdown"
 _FEATURE_PREFIXES: Final = ("set.", "graph.")
+_ANOTHER_DEVICE: Final = "another device type"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,27 +40,27 @@ class ReadLearningTask:
     excluded: Mapping[str, int]
 
 
-def list_devices(profiles: MeasuredProfiles, target: str) -> list[str]:
+def list_devices(profiles: MeasuredProfiles, target: Target) -> list[str]:
     """Device types that have a measurement of a target, by name."""
-    if target == SLOWDOWN:
+    if target is SLOWDOWN:
         return sorted({row.device for row in profiles.pairs if row.slowdown_ratio is not None})
-    return sorted({row.device for row in profiles.solo if _MEASURED[target](row) is not None})
+    return sorted({row.device for row in profiles.solo if _MEASURED[target.name](row) is not None})
 
 
-def list_campaigns(profiles: MeasuredProfiles, target: str, device: str) -> list[str]:
+def list_campaigns(profiles: MeasuredProfiles, target: Target, device: str) -> list[str]:
     """Campaigns that have rows of a device type, by name."""
-    rows: Sequence[SoloRow | PairRow] = profiles.pairs if target == SLOWDOWN else profiles.solo
+    rows: Sequence[SoloRow | PairRow] = profiles.pairs if target is SLOWDOWN else profiles.solo
     return sorted({row.campaign for row in rows if device in (row.device, ALL_DEVICES)})
 
 
 def read_learning_task(
-    profiles: MeasuredProfiles, target: str, device: str, campaign: str | None = None
+    profiles: MeasuredProfiles, target: Target, device: str, campaign: str | None = None
 ) -> ReadLearningTask:
     """Builds one problem.
 
     Args:
         profiles: Measured rows.
-        target: One of `learning_task.TARGETS`.
+        target: What was measured.
         device: Device type by the name that the rows use, or `ALL_DEVICES`.
         campaign: None = all of them; every row then carries its own as a label, and a slowdown is still taken against
             the solo time of its own campaign.
@@ -69,19 +70,54 @@ def read_learning_task(
     """
     excluded: Counter[str] = Counter()
     selection = _Selection(profiles, device, campaign, excluded)
-    rows = list(_pair_rows(selection) if target == SLOWDOWN else _solo_rows(selection, target))
+    if target is SLOWDOWN:
+        alone = _facts_of_jobs(profiles)
+        rows = list(_pair_rows(selection, lambda row, key: alone.get((row.campaign, row.device, key))))
+    else:
+        rows = list(_solo_rows(selection, target))
     campaigns = sorted({row.jobs[0].labels["campaign"] for row in rows})
-    learning_task = LearningTask(
+    learning_task = _problem(rows, target, device, campaign or "+".join(campaigns))
+    return ReadLearningTask(learning_task=learning_task, excluded=dict(sorted(excluded.items())))
+
+
+def _not_measured(target: Target) -> str:
+    return f"no {target.quantity} measured"
+
+
+def _problem(rows: Sequence[_Row], target: Target, device: str, campaign: str) -> LearningTask:
+    return LearningTask(
         target=target,
-        unit=UNITS[target],
         device=device,
-        campaign=campaign or "+".join(campaigns),
+        campaign=campaign,
         measured=np.array([row.measured for row in rows], dtype=np.float64),
         row_ids=tuple(row.row_id for row in rows),
         jobs=tuple(row.jobs[0] for row in rows),
         others=tuple(row.jobs[1:] for row in rows),
     )
-    return ReadLearningTask(learning_task=learning_task, excluded=dict(sorted(excluded.items())))
+
+
+def pool_problems(sets: Sequence[MeasuredProfiles], target: Target, device: str) -> ReadLearningTask:
+    """Builds the problem of several data sets that know the same jobs: what a job does alone is the mean of them all.
+
+    Args:
+        sets: At least one.
+        target: What was measured.
+        device: Device type by the name that the rows use.
+
+    Returns:
+        The problem with the rows of one set after the other; rows of other device types are not counted.
+    """
+    excluded: Counter[str] = Counter()
+    selections = [_Selection(profiles, device, None, excluded) for profiles in sets]
+    if target is SLOWDOWN:
+        alone = _pooled_facts(sets, device)
+        rows = [row for each in selections for row in _pair_rows(each, lambda _, key: alone.get(key))]
+    else:
+        rows = [row for each in selections for row in _solo_rows(each, target)]
+    del excluded[_ANOTHER_DEVICE], excluded[_not_measured(target)]
+    return ReadLearningTask(
+        learning_task=_problem(rows, target, device, "+".join(each.name for each in sets)), excluded=excluded
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,35 +143,34 @@ class _Selection:
 
     def _reason(self, row: SoloRow | PairRow) -> str:
         if self.device not in (row.device, ALL_DEVICES):
-            return "another device type"
+            return _ANOTHER_DEVICE
         if self.campaign not in (row.campaign, None):
             return "another campaign"
         return "" if row.status == "ok" else f"status {row.status}"
 
 
-def _solo_rows(selection: _Selection, target: str) -> Iterator[_Row]:
+def _solo_rows(selection: _Selection, target: Target) -> Iterator[_Row]:
     for row in selection.profiles.solo:
         if selection.refuses(row):
             continue
-        value = _MEASURED[target](row)
+        value = _MEASURED[target.name](row)
         if value is None:
-            selection.excluded[f"no {target} measured"] += 1
-        elif value <= 0 and target in ("memory", "step_time"):
-            selection.excluded[f"{target} is not above 0"] += 1
+            selection.excluded[_not_measured(target)] += 1
+        elif value <= 0 and target.scale == "log_ratio":
+            selection.excluded[f"{target.quantity} is not above 0"] += 1
         else:
             yield _Row(row.run_id, value, (_facts(row, selection.profiles.graphs),))
 
 
-def _pair_rows(selection: _Selection) -> Iterator[_Row]:
-    alone = _facts_of_jobs(selection.profiles)
+def _pair_rows(selection: _Selection, find_job: Callable[[PairRow, str], JobFacts | None]) -> Iterator[_Row]:
     for row in selection.profiles.pairs:
         if selection.refuses(row):
             continue
         keys = (row.victim_job_key, *row.other_job_keys)
-        jobs = [alone.get((row.campaign, row.device, key)) for key in keys]
+        jobs = [find_job(row, key) for key in keys]
         known = tuple(job for job in jobs if job is not None)
         if row.slowdown_ratio is None:
-            selection.excluded["no slowdown measured"] += 1
+            selection.excluded[_not_measured(SLOWDOWN)] += 1
         elif len(known) < len(jobs):
             selection.excluded["a job has no solo row of the same campaign and device type"] += 1
         elif not row.other_job_keys:
@@ -157,6 +192,21 @@ def _facts_of_jobs(profiles: MeasuredProfiles) -> dict[tuple[str, str, str], Job
             rows[row.campaign, row.device, row.job_key].append(row)
     return {
         key: dataclasses.replace(_facts(members[0], profiles.graphs), solo=_solo_figures(members))
+        for key, members in rows.items()
+    }
+
+
+def _pooled_facts(sets: Iterable[MeasuredProfiles], device: str) -> dict[str, JobFacts]:
+    """What is known of every job of a device type by key, repetitions of all sets averaged."""
+    rows: dict[str, list[SoloRow]] = defaultdict(list)
+    graphs: dict[str, Mapping[str, GraphDescription]] = {}
+    for profiles in sets:
+        for row in profiles.solo:
+            if row.status == "ok" and row.device == device and row.gpus == 1 and row.sub_batch == row.batch:
+                rows[row.job_key].append(row)
+                graphs.setdefault(row.job_key, profiles.graphs)
+    return {
+        key: dataclasses.replace(_facts(members[0], graphs[key]), solo=_solo_figures(members))
         for key, members in rows.items()
     }
 
@@ -268,8 +318,8 @@ def _memory_bytes(row: SoloRow) -> float | None:
 
 
 _MEASURED: Final[Mapping[str, Callable[[SoloRow], float | None]]] = {
-    "utilization": lambda row: row.utilization_ratio,
-    "sm_activity": lambda row: row.sm_activity_ratio,
-    "memory": _memory_bytes,
-    "step_time": lambda row: row.step_ms_mean,
+    UTILIZATION.name: lambda row: row.utilization_ratio,
+    SM_ACTIVITY.name: lambda row: row.sm_activity_ratio,
+    MEMORY.name: _memory_bytes,
+    STEP.name: lambda row: row.step_ms_mean,
 }

@@ -9,7 +9,7 @@ needed, and takes as long as the first one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -82,17 +82,12 @@ class FittedWithAndWithout:
 
     def predict(self, learning_task: LearningTask) -> Forecast:
         """Predicts every row; one without a graph is never in domain."""
-        known, missing = _split(learning_task)
-        if not len(missing):
-            return self.fitted.predict(learning_task)
-        apart = self.without_graphs.predict(strip_graphs(learning_task.subset(missing)))
-        apart = dataclasses.replace(apart, in_domain=np.zeros(len(missing), dtype=bool))
-        if not len(known):
-            return apart
-        places = np.argsort(np.concatenate([known, missing]))
-        parts = (self.fitted.predict(learning_task.subset(known)), apart)
-        names = [field.name for field in dataclasses.fields(Forecast)]
-        return Forecast(**{name: np.concatenate([getattr(part, name) for part in parts])[places] for name in names})
+        return predict_apart(
+            learning_task,
+            ~find_missing_graphs(learning_task),
+            self.fitted.predict,
+            lambda missing: self.without_graphs.predict(strip_graphs(missing)),
+        )
 
     def predict_each(self, learning_task: LearningTask) -> Mapping[str, FloatArray]:
         """What every candidate answers; of one that only learns from graphs what was chosen without them."""
@@ -135,6 +130,34 @@ def find_missing_graphs(learning_task: LearningTask) -> BoolArray:
     """Tells for every row whether one of its jobs has no figure of a graph, shape (rows,)."""
     rows = zip(learning_task.jobs, learning_task.others, strict=True)
     return np.array([not all(job.graph for job in (job, *others)) for job, others in rows], dtype=bool)
+
+
+def predict_apart(
+    learning_task: LearningTask,
+    is_known: BoolArray,
+    predict_known: Callable[[LearningTask], Forecast],
+    predict_others: Callable[[LearningTask], Forecast],
+) -> Forecast:
+    """Answers rows that a fit knows enough of by it, and others apart; those are never in domain.
+
+    Args:
+        learning_task: All rows.
+        is_known: Shape (rows,).
+        predict_known: Is asked only where some rows are known.
+        predict_others: Is asked only where some are not.
+    """
+    if is_known.all():
+        return predict_known(learning_task)
+    known, others = np.flatnonzero(is_known), np.flatnonzero(~is_known)
+    apart = dataclasses.replace(
+        predict_others(learning_task.subset(others)), in_domain=np.zeros(len(others), dtype=bool)
+    )
+    if not len(known):
+        return apart
+    places = np.argsort(np.concatenate([known, others]))
+    parts = (predict_known(learning_task.subset(known)), apart)
+    names = [field.name for field in dataclasses.fields(Forecast)]
+    return Forecast(**{name: np.concatenate([getattr(part, name) for part in parts])[places] for name in names})
 
 
 def strip_graphs(learning_task: LearningTask) -> LearningTask:

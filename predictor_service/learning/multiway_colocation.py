@@ -10,7 +10,7 @@ import numpy as np
 
 from predictor_service.features.slowdown_composition import compose_slowdowns
 from predictor_service.features.time_slicing import COLOCATED_JOBS_MAX, exceed_sum
-from predictor_service.learning.learning_task import FloatArray, IndexArray, JobFacts, LearningTask
+from predictor_service.learning.learning_task import BoolArray, FloatArray, IndexArray, JobFacts, LearningTask
 
 _TAKES_TURNS: Final = "time_slicing"
 
@@ -43,6 +43,20 @@ def compose_multiway_slowdowns(
     rows = zip(learning_task.jobs, learning_task.others, strict=True)
     longer = np.array([_longer_turns(job, others) for job, others in rows], dtype=np.float64)
     return compose_slowdowns(slowdown_ratio, row_of_pair, len(learning_task)) + longer
+
+
+def widest_pair(widths: FloatArray, row_of_pair: IndexArray, rows: int) -> FloatArray:
+    """Widths of rows: a crowd is as uncertain as the most uncertain of its pairs; shape (rows,)."""
+    result = np.zeros(rows)
+    np.maximum.at(result, row_of_pair, widths)
+    return result
+
+
+def every_pair(flags: BoolArray, row_of_pair: IndexArray, rows: int) -> BoolArray:
+    """Whether a flag holds for every pair of each row, shape (rows,)."""
+    result = np.ones(rows, dtype=bool)
+    np.logical_and.at(result, row_of_pair, flags)
+    return result
 
 
 def _longer_turns(victim: JobFacts, others: Sequence[JobFacts]) -> float:

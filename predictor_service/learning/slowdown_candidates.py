@@ -8,14 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
-import xgboost
-from sklearn.ensemble import ExtraTreesRegressor
-from sklearn.linear_model import RidgeCV
-from sklearn.neighbors import KNeighborsRegressor
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
-from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
 from predictor_service.learning.learning_task import FloatArray, IndexArray, LearningTask
 from predictor_service.learning.raw_columns import RawColumns, learn_columns
 from predictor_service.learning.slowdown_kernel import ANY, FAMILY, JOB, SMOOTH
@@ -30,9 +23,9 @@ from predictor_service.learning.slowdown_pairs import (
 )
 from predictor_service.learning.slowdown_process import FittedProcess, ProcessForm, draw_rows, fit_process
 from predictor_service.learning.untuned_trees import fit_untuned_trees
+from predictor_service.regressors.candidates import PAIR_TABLE_CANDIDATES
 from predictor_service.selection.folds import Fold
-
-TARGET: Final = "slowdown"
+from predictor_service.selection.targets import SLOWDOWN
 
 
 class PairModel(Protocol):
@@ -228,7 +221,7 @@ class _ColumnModel:
 
     def predict(self, learning_task: LearningTask) -> FloatArray:
         values = self.regressor.predict(self.columns.table(learning_task))
-        return from_learned_scale(TARGET, np.asarray(values, dtype=np.float64))
+        return SLOWDOWN.expand(np.asarray(values, dtype=np.float64))
 
 
 def column_candidate(build: Callable[[int], Any], *, with_raw: bool) -> Candidate:
@@ -243,37 +236,16 @@ def column_candidate(build: Callable[[int], Any], *, with_raw: bool) -> Candidat
         columns = learn_pair_columns(training_split.learning_task, training_split.level, with_raw=with_raw)
         table, encoded = (
             columns.table(training_split.learning_task),
-            to_learned_scale(TARGET, training_split.learning_task.measured),
+            SLOWDOWN.compress(training_split.learning_task.measured),
         )
         held_out = [
             np.asarray(build(training_split.seed).fit(table[fold.train], encoded[fold.train]).predict(table[fold.test]))
             for fold in training_split.folds
         ]
         model = _ColumnModel(columns, build(training_split.seed).fit(table, encoded))
-        return FittedCandidate(held_out=from_learned_scale(TARGET, np.concatenate(held_out)), model=model)
+        return FittedCandidate(held_out=SLOWDOWN.expand(np.concatenate(held_out)), model=model)
 
     return learn
-
-
-def _boosted(seed: int) -> Any:  # noqa: ANN401 (the library has no types)
-    return xgboost.XGBRegressor(
-        n_estimators=300, max_depth=4, learning_rate=0.06, subsample=0.8, colsample_bytree=0.7, min_child_weight=2,
-        random_state=seed, n_jobs=1,
-    )  # fmt: skip
-
-
-def _trees(seed: int) -> Any:  # noqa: ANN401 (as above)
-    return ExtraTreesRegressor(n_estimators=100, min_samples_leaf=2, random_state=seed, n_jobs=1)
-
-
-def _interactions(seed: int) -> Any:  # noqa: ANN401 (as above)
-    return make_pipeline(
-        StandardScaler(), PolynomialFeatures(2, include_bias=False), StandardScaler(), RidgeCV((1.0, 10.0, 100.0, 1e3))
-    )
-
-
-def _neighbours(seed: int) -> Any:  # noqa: ANN401 (as above)
-    return make_pipeline(StandardScaler(), KNeighborsRegressor(n_neighbors=4, weights="distance"))
 
 
 _OWN_EFFECTS: Final = ((JOB, ANY), (ANY, JOB))
@@ -313,10 +285,7 @@ def _hiding_waits(forms: Mapping[str, ProcessForm]) -> dict[str, ProcessForm]:
 CANDIDATES: Final[Mapping[str, Candidate]] = {
     "mean": learn_mean,
     **{name: process_candidate(form) for name, form in _forms().items()},
-    "ridge_with_interactions": column_candidate(_interactions, with_raw=False),
-    "nearest_neighbours": column_candidate(_neighbours, with_raw=False),
-    "extra_trees": column_candidate(_trees, with_raw=True),
-    "boosted_trees": column_candidate(_boosted, with_raw=True),
+    **{name: column_candidate(build, with_raw="trees" in name) for name, build in PAIR_TABLE_CANDIDATES.items()},
     "untuned_trees": learn_untuned_trees,
 }
 """In order of preference among equals."""

@@ -16,13 +16,10 @@ from typing import Final
 import numpy as np
 
 from predictor_service.errors import TrainingDataError
-from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
-from predictor_service.learning.learning_task import CandidateResult, FloatArray, Forecast, IndexArray, LearningTask
-from predictor_service.learning.multiway_colocation import compose_multiway_slowdowns, pair_up
-from predictor_service.learning.slowdown_bounds import PairBounds, learn_pair_bounds
+from predictor_service.learning.learning_task import CandidateResult, FloatArray, Forecast, LearningTask
+from predictor_service.learning.multiway_colocation import compose_multiway_slowdowns, every_pair, pair_up, widest_pair
 from predictor_service.learning.slowdown_candidates import (
     FEW_ROWS_CANDIDATES,
-    TARGET,
     Candidate,
     FittedCandidate,
     PairColumns,
@@ -34,7 +31,9 @@ from predictor_service.learning.slowdown_candidates import (
     list_candidates,
 )
 from predictor_service.learning.slowdown_folds import inner_folds
+from predictor_service.selection.conformal import PartBounds, calibrate_parts
 from predictor_service.selection.domain import TrainingDomain, learn_domain
+from predictor_service.selection.targets import SLOWDOWN
 
 ROWS_MAX: Final = 20_000
 """Rows that any candidate learns from; more are thinned out by seed. Processes bound themselves much lower."""
@@ -62,8 +61,8 @@ class _Blend:
 
 
 def _blend(predictions: Sequence[FloatArray], weights: FloatArray) -> FloatArray:
-    learned = np.array([to_learned_scale(TARGET, values) for values in predictions])
-    return from_learned_scale(TARGET, weights @ learned)
+    learned = np.array([SLOWDOWN.compress(values) for values in predictions])
+    return SLOWDOWN.expand(weights @ learned)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,6 +74,7 @@ class FittedSlowdown:
         candidates: Scored table, best first.
         models: Every candidate, fitted on all rows.
         bounds: What the winner's errors on held-out rows were like.
+        uncertain: Tells how uncertain rows are beside each other; None = all alike.
         columns: How pairs become rows of the domain.
         domain: Region of the training rows.
     """
@@ -82,7 +82,8 @@ class FittedSlowdown:
     selected: str
     candidates: Sequence[CandidateResult]
     models: Mapping[str, PairModel]
-    bounds: PairBounds
+    bounds: PartBounds
+    uncertain: ProcessModel | None
     columns: PairColumns
     domain: TrainingDomain
 
@@ -90,15 +91,16 @@ class FittedSlowdown:
         """Predicts every row with an interval; see `learning_task.FittedMethod`."""
         pairs, row_of_pair = pair_up(learning_task)
         value = compose_multiway_slowdowns(learning_task, self.models[self.selected].predict(pairs), row_of_pair)
-        learned = to_learned_scale(TARGET, value)
-        half_width = _widest(self.bounds.half_width(pairs, 0.9), row_of_pair, len(learning_task))
-        upper = _widest(self.bounds.upper_offset(pairs, 0.99), row_of_pair, len(learning_task))
+        learned = SLOWDOWN.compress(value)
+        spread = np.ones(len(pairs)) if self.uncertain is None else self.uncertain.spread(pairs)
+        half_width = widest_pair(self.bounds.half_width(spread, 0.9), row_of_pair, len(learning_task))
+        upper = widest_pair(self.bounds.upper_offset(spread, 0.99), row_of_pair, len(learning_task))
         return Forecast(
             value=value,
-            lower_90=from_learned_scale(TARGET, learned - half_width),
-            upper_90=from_learned_scale(TARGET, learned + half_width),
-            upper_99=from_learned_scale(TARGET, learned + np.maximum(upper, half_width)),
-            in_domain=_every(self._pairs_in_domain(pairs), row_of_pair, len(learning_task)),
+            lower_90=SLOWDOWN.expand(learned - half_width),
+            upper_90=SLOWDOWN.expand(learned + half_width),
+            upper_99=SLOWDOWN.expand(learned + np.maximum(upper, half_width)),
+            in_domain=every_pair(self._pairs_in_domain(pairs), row_of_pair, len(learning_task)),
         )
 
     def predict_each(self, learning_task: LearningTask) -> Mapping[str, FloatArray]:
@@ -111,21 +113,6 @@ class FittedSlowdown:
 
     def _pairs_in_domain(self, pairs: LearningTask) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         return self.domain.contains(self.columns.table(pairs).astype(np.float32))
-
-
-def _widest(widths: FloatArray, row_of_pair: IndexArray, rows: int) -> FloatArray:
-    """A crowd is as uncertain as the most uncertain of its pairs."""
-    result = np.zeros(rows)
-    np.maximum.at(result, row_of_pair, widths)
-    return result
-
-
-def _every(
-    flags: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], row_of_pair: IndexArray, rows: int
-) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    result = np.ones(rows, dtype=bool)
-    np.logical_and.at(result, row_of_pair, flags)
-    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +141,7 @@ class SlowdownMethod:
         if len(learned) > 1:
             winner, learned[BLEND] = BLEND, _weigh(learned, ranks)
             results = (*_results({BLEND: learned[BLEND]}, measured, {BLEND: 0.0}), *results)
-        residuals = to_learned_scale(TARGET, measured) - to_learned_scale(TARGET, learned[winner].held_out)
+        residuals = SLOWDOWN.compress(measured) - SLOWDOWN.compress(learned[winner].held_out)
         groups = training_split.learning_task.groups(level)
         columns = learn_pair_columns(training_split.learning_task, level, with_raw=False)
         table = columns.table(training_split.learning_task).astype(np.float32)
@@ -163,6 +150,7 @@ class SlowdownMethod:
             candidates=results,
             models={name: each.model for name, each in learned.items()},
             bounds=_bounds(training_split, learned, residuals, _count(groups)),
+            uncertain=_uncertain(training_split, learned),
             columns=columns,
             domain=learn_domain(table, groups),
         )
@@ -227,19 +215,30 @@ def _results(
 
 def _bounds(
     training_split: TrainingSplit, learned: Mapping[str, FittedCandidate], residuals: FloatArray, groups: int
-) -> PairBounds:
-    """Without folds the rows' own spread about their mean stands in for the residuals."""
+) -> PartBounds:
+    """Without folds the rows' own spread about their mean stands in for the residuals.
+
+    Residuals are measured in units of what a process says of its own uncertainty about each row, so that pairs of known
+    jobs are promised more than pairs of jobs that resemble nothing. Where there is no process, rows differ in nothing.
+    """
     if not len(residuals):
-        return learn_pair_bounds(_spread_of(training_split.learning_task), (), groups)
-    sizes = [len(fold.test) for fold in training_split.folds]
-    uncertain = learned.get(SPREAD_FORM)
-    if uncertain is None or not isinstance(uncertain.model, ProcessModel):
-        return learn_pair_bounds(residuals, sizes, groups)
-    return learn_pair_bounds(residuals, sizes, groups, uncertain.model, uncertain.spread)
+        return calibrate_parts(_spread_of(training_split.learning_task), (), groups)
+    sizes, spread = [len(fold.test) for fold in training_split.folds], _held_out_spread(learned)
+    return calibrate_parts(residuals if spread is None else residuals / spread, sizes, groups)
+
+
+def _held_out_spread(learned: Mapping[str, FittedCandidate]) -> FloatArray | None:
+    return learned[SPREAD_FORM].spread if SPREAD_FORM in learned else None
+
+
+def _uncertain(training_split: TrainingSplit, learned: Mapping[str, FittedCandidate]) -> ProcessModel | None:
+    """The process whose uncertainty the residuals were divided by."""
+    model = learned[SPREAD_FORM].model if SPREAD_FORM in learned and training_split.folds else None
+    return model if isinstance(model, ProcessModel) else None
 
 
 def _spread_of(learning_task: LearningTask) -> FloatArray:
-    encoded = to_learned_scale(TARGET, learning_task.measured)
+    encoded = SLOWDOWN.compress(learning_task.measured)
     return np.asarray(encoded - encoded.mean()) if len(encoded) else np.zeros(1)
 
 

@@ -23,18 +23,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy.linalg import lapack
-from scipy.optimize import minimize
 
 from predictor_service.learning.learning_task import FloatArray, IndexArray
 from predictor_service.learning.slowdown_kernel import PairKernel, Part
 from predictor_service.learning.slowdown_pairs import PairRows
+from predictor_service.regressors.process_likelihood import ProcessLikelihood
 
 ROWS_MAX: Final = 800
 """Rows that a process learns from; see the module."""
-_STEPS_MAX: Final = 15
-"""With the prior more steps change no answer by more than a hundredth."""
-_PRIOR: Final = 0.3
 _GAP_MIN: Final = 0.01
 _EXPONENT_MAX: Final = 5.0
 _JITTER: Final = 1e-6
@@ -170,68 +166,41 @@ def fit_process(form: ProcessForm, rows: PairRows, slowdown_ratio: FloatArray) -
     noise_shape = form.relative_noise(slowdown_ratio, shift)
     encoded = form.encode(slowdown_ratio, shift)
     middle = float(np.average(encoded, weights=1.0 / noise_shape))
-    likelihood = _Likelihood(kernel=kernel, rows=rows, residual=encoded - middle, noise_shape=noise_shape)
-    point = likelihood.search()
+    residual = encoded - middle
+    likelihood = ProcessLikelihood(
+        kernel=_KernelOfRows(kernel, rows), residual=residual, noise_shape=noise_shape, jitter=_JITTER
+    )
+    point = likelihood.search(*_start(kernel, residual))
     return FittedProcess(
         form=form,
         kernel=kernel,
         parameters=point[:-1],
         rows=rows,
         middle=middle,
-        residual=likelihood.residual,
+        residual=residual,
         noise=float(np.exp(point[-1]) + _JITTER),
         inverse=np.asarray(np.linalg.inv(likelihood.covariance(point)), dtype=np.float64),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Likelihood:
-    """Of the kernel's parameters and, last, the logarithm of the median row's noise variance."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _KernelOfRows:
+    """The kernel between the training rows; see `process_likelihood.Kernel`."""
 
     kernel: PairKernel
     rows: PairRows
-    residual: FloatArray
-    noise_shape: FloatArray
 
-    def search(self) -> FloatArray:
-        """The most likely parameters under the prior."""
-        start, bounds = self.start()
-        found = minimize(
-            self.negative,
-            start,
-            args=(start,),
-            jac=True,
-            method="L-BFGS-B",
-            bounds=bounds,
-            options={"maxiter": _STEPS_MAX},
-        )
-        return np.asarray(found.x, dtype=np.float64)
+    def matrix(self, parameters: FloatArray) -> FloatArray:
+        return self.kernel.matrix(parameters, self.rows, self.rows)
 
-    def start(self) -> tuple[FloatArray, list[tuple[float, float]]]:
-        """Where the search starts, which is also where the prior pulls to, and its bounds."""
-        size = float(np.log(self.residual.var() + _JITTER))
-        lengths, parts = 2 * self.kernel.columns, len(self.kernel.parts)
-        line = int(self.kernel.has_line)
-        values = [np.full(lengths, 0.5), np.full(parts, size - 1.5), np.full(line, size - 3.0), np.array([size - 4.5])]
-        bounds = [(-2.5, 3.5)] * lengths + [(size - 9.0, size + 4.0)] * (parts + line) + [(size - 9.0, size + 1.0)]
-        return np.concatenate(values), bounds
+    def gradient(self, parameters: FloatArray, sensitivity: FloatArray) -> FloatArray:
+        return self.kernel.gradient(parameters, self.rows, sensitivity)
 
-    def covariance(self, point: FloatArray) -> FloatArray:
-        matrix = self.kernel.matrix(point[:-1], self.rows, self.rows)
-        matrix[np.diag_indices(len(matrix))] += (np.exp(point[-1]) + _JITTER) * self.noise_shape
-        return matrix
 
-    def negative(self, point: FloatArray, prior: FloatArray) -> tuple[float, FloatArray]:
-        """Negative logarithm of likelihood times prior, and its gradient."""
-        root, failed = lapack.dpotrf(self.covariance(point), lower=1, overwrite_a=1)
-        if failed:  # a corner of the search where the matrix has no positive root: turn back
-            return 1e9, np.zeros_like(point)
-        lower = np.tril(lapack.dpotri(root, lower=1)[0])
-        inverse = lower + np.tril(lower, -1).T
-        weights = inverse @ self.residual
-        value = 0.5 * self.residual @ weights + np.log(np.diag(root)).sum()
-        sensitivity = 0.5 * (inverse - np.outer(weights, weights))
-        by_noise = np.exp(point[-1]) * float(np.diag(sensitivity) @ self.noise_shape)
-        gradient = np.append(self.kernel.gradient(point[:-1], self.rows, sensitivity), by_noise)
-        away = point - prior
-        return float(value + _PRIOR * (away @ away)), gradient + 2.0 * _PRIOR * away
+def _start(kernel: PairKernel, residual: FloatArray) -> tuple[FloatArray, list[tuple[float, float]]]:
+    """Where the search starts, and the bounds of the parameters."""
+    size = float(np.log(residual.var() + _JITTER))
+    lengths, parts, line = 2 * kernel.columns, len(kernel.parts), int(kernel.has_line)
+    values = [np.full(lengths, 0.5), np.full(parts, size - 1.5), np.full(line, size - 3.0), np.array([size - 4.5])]
+    bounds = [(-2.5, 3.5)] * lengths + [(size - 9.0, size + 4.0)] * (parts + line) + [(size - 9.0, size + 1.0)]
+    return np.concatenate(values), bounds

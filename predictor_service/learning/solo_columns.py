@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 
 from predictor_service.features.batch_figures import figures_at
-from predictor_service.learning.analytical_estimate import LOG_TARGETS
 from predictor_service.learning.learning_task import FloatArray, LearningTask
 from predictor_service.learning.raw_columns import RawColumns, learn_columns
 
@@ -75,7 +74,7 @@ def learn_solo_columns(learning_task: LearningTask, level: str, analytical_estim
     figures = raw.table(learning_task)
     middle = np.array([_median(column) for column in figures.T])
     filled = np.where(np.isfinite(figures), figures, middle)
-    shares = _sizes_like(filled, analytical_estimate) if learning_task.target in LOG_TARGETS else ()
+    shares = _sizes_like(filled, analytical_estimate) if learning_task.target.scale == "log_ratio" else ()
     return SoloColumns(raw=raw, shares=shares, middle=middle)
 
 

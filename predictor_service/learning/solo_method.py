@@ -16,12 +16,14 @@ from predictor_service.learning.analytical_estimate import fit_analytical_model,
 from predictor_service.learning.candidate_weights import mix_answers, weigh_candidates
 from predictor_service.learning.failed_runs import find_failed_runs
 from predictor_service.learning.learning_task import CandidateResult, FloatArray, Forecast, LearningTask
-from predictor_service.learning.solo_candidates import CANDIDATES, CONSTANT, UNTUNED
+from predictor_service.learning.solo_candidates import UNTUNED
 from predictor_service.learning.solo_columns import at_batches
 from predictor_service.learning.solo_models import SoloModels, fit_models, hold_out
+from predictor_service.regressors.candidates import CONSTANT, TABLE_CANDIDATES
 from predictor_service.selection.domain import TrainingDomain, learn_domain
 from predictor_service.selection.folds import Fold, grouped_folds
 from predictor_service.selection.local_bounds import BRIEF, THOROUGH, LocalBounds, SpreadSearch, learn_bounds
+from predictor_service.selection.targets import STEP
 
 INNER_FOLDS_MAX: Final = 6
 BLEND: Final = "blend"
@@ -180,7 +182,7 @@ class SoloMethod:
 
 def _comparable(learning_task: LearningTask) -> LearningTask:
     """The rows whose step is that of the others; all where none is."""
-    if learning_task.target != "step_time":
+    if learning_task.target is not STEP:
         return learning_task
     kept = [row for row, job in enumerate(learning_task.jobs) if job.labels.get("step_ms") != "not_comparable"]
     return learning_task.subset(kept) if kept else learning_task
@@ -188,7 +190,7 @@ def _comparable(learning_task: LearningTask) -> LearningTask:
 
 def _candidates(level: str, used: str) -> tuple[str, ...]:
     """Trees that know no physics cannot reach a device that they have not seen, and are not heard of one untested."""
-    return tuple(CANDIDATES) if level == "device" != used else (*CANDIDATES, UNTUNED)
+    return tuple(TABLE_CANDIDATES) if level == "device" != used else (*TABLE_CANDIDATES, UNTUNED)
 
 
 def _learn(learning_task: LearningTask, level: str, seed: int) -> LearnedRows:

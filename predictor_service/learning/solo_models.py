@@ -10,9 +10,10 @@ import numpy as np
 
 from predictor_service.learning.analytical_estimate import AnalyticalModel, fit_analytical_model
 from predictor_service.learning.learning_task import FloatArray, LearningTask
-from predictor_service.learning.solo_candidates import CANDIDATES, UNTUNED, fit_candidates, predict_each
+from predictor_service.learning.solo_candidates import UNTUNED, fit_candidates, predict_each
 from predictor_service.learning.solo_columns import SoloColumns, learn_solo_columns
 from predictor_service.learning.untuned_trees import UntunedTrees, fit_untuned_trees
+from predictor_service.regressors.candidates import TABLE_CANDIDATES
 from predictor_service.selection.folds import Fold
 
 
@@ -63,13 +64,13 @@ def fit_models(learning_task: LearningTask, level: str, seed: int, names: Iterab
         learning_task: Training rows, as `at_batches` returns them.
         level: What will be unseen, one of `learning_task.LEVELS`.
         seed: Of every candidate.
-        names: Those of `CANDIDATES`, and `UNTUNED`.
+        names: Those of `TABLE_CANDIDATES`, and `UNTUNED`.
     """
     analytical_model = fit_analytical_model(learning_task)
     analytical_estimate = analytical_model.analytical_estimate(learning_task)
     seen = analytical_model.encode(learning_task.measured, analytical_estimate)
     columns = learn_solo_columns(learning_task, level, analytical_estimate)
-    corrections = [name for name in names if name in CANDIDATES]
+    corrections = [name for name in names if name in TABLE_CANDIDATES]
     return SoloModels(
         analytical_model=analytical_model,
         columns=columns,

@@ -7,16 +7,16 @@ never loses to it by much. Quantities that span orders of magnitude are learned 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import xgboost
 
-from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
 from predictor_service.learning.learning_task import FloatArray, LearningTask
 from predictor_service.learning.raw_columns import RawColumns, learn_columns
+from predictor_service.regressors.boosted_trees import BoostedTrees
+from predictor_service.regressors.candidates import untuned_trees
+from predictor_service.selection.targets import Target
 
-TREES: Final = 150
 _LARGEST: Final = 3e38
 
 
@@ -25,23 +25,22 @@ class UntunedTrees:
     """Fitted.
 
     Attributes:
-        target: One of `learning_task.TARGETS`.
+        target: What is predicted.
         columns: That vary over the training rows.
         trees: None where no column does.
         mean: Of the training rows, the answer without columns.
     """
 
-    target: str
+    target: Target
     columns: RawColumns
-    trees: Any  # an estimator of xgboost, which has no types, or None
+    trees: BoostedTrees | None
     mean: float
 
     def predict(self, learning_task: LearningTask) -> FloatArray:
         """Answers every row in the target's unit, shape (rows,)."""
         if self.trees is None:
             return np.full(len(learning_task), self.mean)
-        answered = np.asarray(self.trees.predict(_in_range(self.columns.table(learning_task))), dtype=np.float64)
-        return from_learned_scale(self.target, answered)
+        return self.target.expand(self.trees.predict(_in_range(self.columns.table(learning_task))))
 
 
 def fit_untuned_trees(learning_task: LearningTask, level: str, seed: int) -> UntunedTrees:
@@ -55,9 +54,8 @@ def fit_untuned_trees(learning_task: LearningTask, level: str, seed: int) -> Unt
     columns = learn_columns(learning_task, level, with_graph=False)
     trees = None
     if columns.names:
-        trees = xgboost.XGBRegressor(n_estimators=TREES, random_state=seed, n_jobs=1)
-        trees.fit(
-            _in_range(columns.table(learning_task)), to_learned_scale(learning_task.target, learning_task.measured)
+        trees = untuned_trees(seed).fit(
+            _in_range(columns.table(learning_task)), learning_task.target.compress(learning_task.measured)
         )
     return UntunedTrees(
         target=learning_task.target, columns=columns, trees=trees, mean=float(learning_task.measured.mean())

@@ -16,7 +16,7 @@ from predictor_service.selection.domain import TrainingDomain
 from predictor_service.selection.nearness import Nearness
 
 SCHEMA: Final = "cotenant.model_version/3"
-LEARNING_VERSION: Final = 7
+LEARNING_VERSION: Final = 8
 """Raise it with every change of anchors, folds, candidates' settings or intervals: models learned by older rules are
 named when the service starts, and learned anew."""
 
@@ -98,7 +98,8 @@ class TargetRecord:
         file_sha256: Its hash.
         rows: Training rows.
         groups: Families among them.
-        mape_ratio: Mean of |predicted - measured| / measured of the winner over held-out groups.
+        mape_ratio: Mean of |predicted - measured| / measured over held-out groups, each answered by the candidate that
+            the others would have chosen.
         bounds: Residuals that become intervals.
         graph_bounds: For slowdowns: residuals when the jobs alone are predicted too; None elsewhere.
         domain: Region that the training rows cover.

@@ -11,8 +11,9 @@ _CLEAR_LEAD = 0.05
 METHOD = """\
 Every candidate was fitted once per fold; a fold leaves out whole model families, never random rows. The candidate with
 the smallest mean absolute error in the target's own scale (logarithm of measured over counted for times and memory)
-was refitted on all rows. Its printed error is the one that it was selected by,
-hence slightly flattering: with few families no rows are left for a nested estimate.
+was refitted on all rows. The error named first is nested: every fold is answered by the candidate that the other folds
+would have chosen. The errors of the table are those that candidates were chosen by. `cotenant evaluate --model fresh`
+judges the same choice on rows that took no part in it.
 
 Intervals are grouped cross-conformal: residuals of held-out families. Bounds above 95 % count families instead of rows.
 """

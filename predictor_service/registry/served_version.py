@@ -12,15 +12,13 @@ import numpy.typing as npt
 from predictor_service.features.job_features import FEATURE_INDEX
 from predictor_service.registry.manifest import Manifest, TargetRecord
 from predictor_service.registry.onnx_model import FeatureArray, FloatArray, OnnxModel
-from predictor_service.selection.conformal import ROW_CONFIDENCE_MAX, ConformalBounds
-from predictor_service.selection.few_groups_factor import few_groups_factor
-from predictor_service.selection.targets import SLOWDOWN, SOLO_TARGETS, Target
+from predictor_service.selection.conformal import ROW_CONFIDENCE_MAX, ConformalBounds, few_groups_factor
+from predictor_service.selection.targets import TARGETS_BY_NAME, Target
 
 _OFFSETS_MAX: Final = 64
 _UNDISTURBED_RATIO: Final = 0.05
 """What others may take of a device while a measurement still counts (`docs/measuring.md`): no share of it is known
 better. A job that waits for nothing is measured at 100 % on a quiet device and a little below elsewhere."""
-TARGETS = {target.name: target for target in (*SOLO_TARGETS, SLOWDOWN)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,7 +60,7 @@ class ServedTarget:
 
     def __init__(self, record: TargetRecord, model: OnnxModel, spread: OnnxModel | None = None) -> None:
         self.record = record
-        self.target: Target = TARGETS[record.target]
+        self.target: Target = TARGETS_BY_NAME[record.target]
         self._model = model
         self._spread = spread
         self._offsets: dict[tuple[int, float], tuple[ConformalBounds, float, float]] = {}
@@ -219,6 +217,22 @@ class ServedTarget:
 def _within(values: FloatArray, low: float, high: float) -> FloatArray:
     """What numpy.clip returns, in a third of its time for the few rows of a question."""
     return np.minimum(np.maximum(values, low), high)
+
+
+def load_target(record: TargetRecord, files: Mapping[str, bytes]) -> ServedTarget:
+    """Loads one target from its files.
+
+    Args:
+        record: Its entry in the manifest.
+        files: Content by the names that the record has.
+
+    Raises:
+        ModelError: A file is no model.
+    """
+    spread = record.spread
+    return ServedTarget(
+        record, OnnxModel(files[record.file_name]), OnnxModel(files[spread.file_name]) if spread else None
+    )
 
 
 def _places(names: Sequence[str]) -> npt.NDArray[np.intp]:

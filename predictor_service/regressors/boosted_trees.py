@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import xgboost
@@ -17,36 +17,24 @@ ONNX_OPSET = 15
 
 
 class BoostedTrees:
-    """Boosted regression trees with shrinkage.
+    """Boosted regression trees; the one place that knows the library.
 
     Args:
         seed: Of row and column sampling.
-        trees: Rounds of boosting.
-        depth: Deepest split.
-        learning_rate: Shrinkage of each tree.
+        parameters: The library's own, see `xgboost.XGBRegressor`; its defaults stand for those that are not given.
     """
 
-    def __init__(self, *, seed: int, trees: int = 80, depth: int = 3, learning_rate: float = 0.1) -> None:
-        self._model = xgboost.XGBRegressor(
-            n_estimators=trees,
-            max_depth=depth,
-            learning_rate=learning_rate,
-            subsample=0.9,
-            colsample_bytree=0.8,
-            min_child_weight=2,
-            tree_method="exact",
-            random_state=seed,
-            n_jobs=1,
-        )
+    def __init__(self, *, seed: int, **parameters: Any) -> None:  # noqa: ANN401 (whatever the library takes)
+        self._model = xgboost.XGBRegressor(random_state=seed, n_jobs=1, **parameters)
         self._columns = 0
 
-    def fit(self, features: FeatureArray, target: FloatArray) -> Self:
+    def fit(self, features: FeatureArray | FloatArray, target: FloatArray) -> Self:
         """Learns from rows; see `Regressor`."""
         self._columns = features.shape[1]
         self._model.fit(features, target)
         return self
 
-    def predict(self, features: FeatureArray) -> FloatArray:
+    def predict(self, features: FeatureArray | FloatArray) -> FloatArray:
         """Returns one value per row; see `Regressor`."""
         return np.asarray(self._model.predict(features), dtype=np.float64)
 

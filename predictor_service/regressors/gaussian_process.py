@@ -3,28 +3,26 @@
 Far from every training row only the line is left. The mean of the process is a matrix product, so that it is served by
 ONNX as the others are.
 
-Source: Rasmussen and Williams, "Gaussian Processes for Machine Learning" (2006), equations 2.23, 5.8 and 5.9.
+Source: Rasmussen and Williams, "Gaussian Processes for Machine Learning" (2006), equation 2.23.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, Self
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
-from scipy.linalg import lapack
-from scipy.optimize import minimize
 from sklearn.preprocessing import StandardScaler
 
 from predictor_service.regressors.interface import FeatureArray, FloatArray
 from predictor_service.regressors.onnx_names import serialize_with_canonical_names
+from predictor_service.regressors.process_likelihood import ProcessLikelihood
 
 ONNX_OPSET: Final = 17
 ONNX_IR_VERSION: Final = 8
 ROWS_MAX: Final = 400
 """The work grows with the third power of the rows; more are thinned out by seed."""
-_STEPS_MAX: Final = 15
-_PRIOR: Final = 0.3
 _JITTER: Final = 1e-5
 _CONSTANT: Final = 4.0
 
@@ -53,8 +51,11 @@ class GaussianProcess:
             scaled, target = scaled[kept], target[kept]
         middle = float(target.mean())
         residual = target - middle
-        parameters = _learn_parameters(scaled, residual)
-        weights = np.linalg.solve(_covariance(parameters, scaled)[0], residual)
+        likelihood = ProcessLikelihood(
+            kernel=_BendAndLine(scaled), residual=residual, noise_shape=np.ones(len(scaled)), jitter=_JITTER
+        )
+        parameters = likelihood.search(*_start(scaled.shape[1], residual))
+        weights = np.linalg.solve(likelihood.covariance(parameters), residual)
         columns = scaled.shape[1]
         self._stretch = np.exp(-parameters[:columns])
         self._centres = scaled * self._stretch
@@ -115,60 +116,39 @@ class GaussianProcess:
         return serialize_with_canonical_names(helper.make_model(graph, opset_imports=opset, ir_version=ONNX_IR_VERSION))
 
 
-def _learn_parameters(scaled: FloatArray, residual: FloatArray) -> FloatArray:
-    """Logarithms of the length of each column and of the variances of bend, line and noise, by likelihood and prior."""
-    columns = scaled.shape[1]
+@dataclass(frozen=True, slots=True, eq=False)
+class _BendAndLine:
+    """The kernel of rows with themselves; see `process_likelihood.Kernel`.
+
+    Parameters are the length of each column, and the variances of bend and line.
+    """
+
+    scaled: FloatArray
+
+    def matrix(self, parameters: FloatArray) -> FloatArray:
+        line = np.exp(parameters[-1]) * (self.scaled @ self.scaled.T)
+        return np.asarray(_CONSTANT + self._bend(parameters) + line)
+
+    def gradient(self, parameters: FloatArray, sensitivity: FloatArray) -> FloatArray:
+        scaled, columns = self.scaled, self.scaled.shape[1]
+        bent = sensitivity * self._bend(parameters)
+        # The derivative by a length is the sum of cells times squared distances, opened as in `to_onnx`.
+        by_length = 2.0 * (bent.sum(axis=1) @ scaled**2 - np.einsum("ic,ij,jc->c", scaled, bent, scaled, optimize=True))
+        by_line = np.exp(parameters[-1]) * float(np.sum((sensitivity @ scaled) * scaled))
+        return np.concatenate([by_length * np.exp(-2.0 * parameters[:columns]), [bent.sum(), by_line]])
+
+    def _bend(self, parameters: FloatArray) -> FloatArray:
+        columns = self.scaled.shape[1]
+        place = self.scaled * np.exp(-parameters[:columns])
+        return np.asarray(np.exp(parameters[columns] - 0.5 * _squares(place, place)))
+
+
+def _start(columns: int, residual: FloatArray) -> tuple[FloatArray, list[tuple[float, float]]]:
+    """Where the search starts, and the bounds of the parameters."""
     size = float(np.log(residual.var() + _JITTER))
     # Distances grow with the number of columns; lengths that grow with them keep the start equally smooth.
     start = np.array([0.5 + 0.5 * np.log(columns)] * columns + [size - 1.0, size - 3.0, size - 3.0])
-    bounds = [(-2.0, 5.0)] * columns + [(size - 9.0, size + 3.0)] * 2 + [(size - 9.0, size + 1.0)]
-    found = minimize(
-        _negative_likelihood,
-        start,
-        args=(scaled, residual, start),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=bounds,
-        options={"maxiter": _STEPS_MAX},
-    )
-    return np.asarray(found.x, dtype=np.float64)
-
-
-def _covariance(parameters: FloatArray, scaled: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Covariance of the rows with noise, and its part that bends."""
-    columns = scaled.shape[1]
-    place = scaled * np.exp(-parameters[:columns])
-    bend = np.exp(parameters[columns] - 0.5 * _squares(place, place))
-    covariance = _CONSTANT + bend + np.exp(parameters[columns + 1]) * (scaled @ scaled.T)
-    covariance[np.diag_indices(len(scaled))] += np.exp(parameters[columns + 2]) + _JITTER
-    return covariance, bend
-
-
-def _negative_likelihood(
-    parameters: FloatArray, scaled: FloatArray, residual: FloatArray, prior: FloatArray
-) -> tuple[float, FloatArray]:
-    columns = scaled.shape[1]
-    covariance, bend = _covariance(parameters, scaled)
-    root, failed = lapack.dpotrf(covariance, lower=1)
-    if failed:  # a corner of the search where the matrix has no positive root: turn back
-        return 1e9, np.zeros_like(parameters)
-    lower = np.tril(lapack.dpotri(root, lower=1)[0])
-    inverse = lower + np.tril(lower, -1).T
-    weights = inverse @ residual
-    sensitivity = 0.5 * (inverse - np.outer(weights, weights))
-    bent = sensitivity * bend
-    # The derivative by a length is the sum of cells times squared distances, opened as in `to_onnx`.
-    rows = bent.sum(axis=1)
-    by_length = 2.0 * (rows @ scaled**2 - np.einsum("ic,ij,jc->c", scaled, bent, scaled, optimize=True))
-    gradient = np.concatenate([
-        by_length * np.exp(-2.0 * parameters[:columns]),
-        [bent.sum()],
-        [np.exp(parameters[columns + 1]) * float(np.sum((sensitivity @ scaled) * scaled))],
-        [np.exp(parameters[columns + 2]) * float(np.trace(sensitivity))],
-    ])  # fmt: skip
-    away = parameters - prior
-    value = 0.5 * residual @ weights + np.log(np.diag(root)).sum() + _PRIOR * (away @ away)
-    return float(value), gradient + 2.0 * _PRIOR * away
+    return start, [(-2.0, 5.0)] * columns + [(size - 9.0, size + 3.0)] * 2 + [(size - 9.0, size + 1.0)]
 
 
 def _squares(left: FloatArray, right: FloatArray) -> FloatArray:

@@ -22,15 +22,29 @@ class ScikitRegressor:
 
     Args:
         estimator: Unfitted; it carries its own parameters and seed.
+        rows_max: Of more rows so many are drawn by seed, for estimators whose work grows with a power of the rows.
+        seed: Of that draw.
     """
 
-    def __init__(self, estimator: Any) -> None:  # noqa: ANN401 (the library has no types)
+    def __init__(
+        self,
+        estimator: Any,  # noqa: ANN401 (the library has no types)
+        *,
+        rows_max: int | None = None,
+        seed: int = 0,
+    ) -> None:
         self._pipeline = make_pipeline(StandardScaler(), estimator)
+        self._rows_max = rows_max
+        self._seed = seed
         self._columns = 0
 
     def fit(self, features: FeatureArray, target: FloatArray) -> Self:
         """Learns from rows; see `Regressor`."""
         self._columns = features.shape[1]
+        if self._rows_max is not None and len(features) > self._rows_max:
+            drawn = np.random.default_rng(self._seed).choice(len(features), self._rows_max, replace=False)
+            kept = np.sort(drawn)
+            features, target = features[kept], target[kept]
         self._pipeline.fit(features, target)
         return self
 

@@ -18,14 +18,13 @@ from typing import Final
 import numpy as np
 
 from predictor_service.features.devices import DeviceType, find_device_type
-from predictor_service.features.job_features import FEATURE_INDEX
+from predictor_service.fitting.known_rows import name_rows, read_known_rows, split_learnable
 from predictor_service.learning.learning_task import FloatArray
-from predictor_service.registry.held_out import HeldOut, name_row
+from predictor_service.learning.learning_task_reader import pool_problems
+from predictor_service.registry.held_out import HeldOut, HeldOutRows
 from predictor_service.registry.served_version import ServedTarget, ServedVersion
 from predictor_service.retraining.datasets import Dataset
-from predictor_service.retraining.pair_table import build_pair_table, know_jobs, pair_analytical_estimate, pair_columns
-from predictor_service.retraining.solo_table import SoloExample, build_table, collect_examples
-from predictor_service.selection.targets import SLOWDOWN, SOLO_TARGETS, Target
+from predictor_service.selection.targets import TARGETS, Target
 
 CONTRADICTION_WIDTHS: Final = 1.5
 CONTRADICTION_LOG_MIN: Final = math.log(1.5)
@@ -88,8 +87,7 @@ def find_contradictions(datasets: Sequence[Dataset], champion: ServedVersion, kn
         device = find_device_type(name)
         if device is None:
             continue
-        examples, _ = collect_examples(datasets, device)
-        for rows in _new_rows(datasets, device, examples, models, known):
+        for rows in _new_rows(datasets, device, models, known.get(device.name, {})):
             objection = _judge(rows)
             if objection:
                 objections.append(f"{name}, {rows.target.name}: {objection}")
@@ -99,40 +97,21 @@ def find_contradictions(datasets: Sequence[Dataset], champion: ServedVersion, kn
 def _new_rows(
     datasets: Sequence[Dataset],
     device: DeviceType,
-    examples: Sequence[SoloExample],
     models: Mapping[str, ServedTarget],
-    known: HeldOut,
+    known: Mapping[str, HeldOutRows],
 ) -> Iterator[_NewRows]:
-    for target in SOLO_TARGETS:
+    for target in TARGETS:
         model = models.get(target.name)
         if model is None:
             continue
-        table = build_table(examples, target, [FEATURE_INDEX.get(name, -1) for name in model.record.columns])
-        keys = [(key,) for key in table.job_keys]
-        yield _pick(
-            _NewRows(target, model, table.columns, table.analytical_estimate, table.measured), device, keys, known
+        learning_task, _ = split_learnable(pool_problems(datasets, target, device.name).learning_task)
+        seen = frozenset(known[target.name].row_ids) if target.name in known else frozenset[str]()
+        learning_task = learning_task.subset(
+            [row for row, name in enumerate(name_rows(learning_task)) if name not in seen]
         )
-    model = models.get(SLOWDOWN.name)
-    if model is not None:
-        jobs = know_jobs(examples)
-        pairs, _ = build_pair_table(datasets, device, jobs)
-        names = [
-            (pairs.job_keys[victim], pairs.job_keys[other])
-            for victim, other in zip(pairs.victim, pairs.other, strict=True)
-        ]
-        columns, analytical_estimate = pair_columns(pairs, jobs, device), pair_analytical_estimate(pairs, jobs)
-        yield _pick(_NewRows(SLOWDOWN, model, columns, analytical_estimate, pairs.measured), device, names, known)
-
-
-def _pick(rows: _NewRows, device: DeviceType, job_keys: Sequence[tuple[str, ...]], known: HeldOut) -> _NewRows:
-    held_out = known.get(device.name, {}).get(rows.target.name)
-    seen = frozenset(held_out.row_ids) if held_out else frozenset[str]()
-    new = [
-        index
-        for index, (keys, value) in enumerate(zip(job_keys, rows.measured.tolist(), strict=True))
-        if name_row(device.name, rows.target.name, keys, value) not in seen
-    ]
-    return _NewRows(rows.target, rows.model, rows.columns[new], rows.analytical_estimate[new], rows.measured[new])
+        rows = read_known_rows(learning_task)
+        columns = rows.columns if rows.features is None else model.select(rows.features)
+        yield _NewRows(target, model, columns, rows.analytical_estimate, learning_task.measured)
 
 
 def _judge(rows: _NewRows) -> str:

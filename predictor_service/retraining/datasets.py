@@ -5,35 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from cotenant.profile_schema import PairRow, ProfileSchemaError, SoloRow, read_rows
 from predictor_service.errors import GraphError, TrainingDataError
-from predictor_service.features.graph_description import GraphDescription, describe_graph
+from predictor_service.features.graph_description import describe_graph
+from predictor_service.learning.profile_files import MeasuredProfiles
 from predictor_service.registry.manifest import hash_group
 
 _FILES: Final = ("solo.csv", "pairs.csv")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dataset:
-    """One folder, read and checked.
-
-    Attributes:
-        name: Name of the folder.
-        solo: Rows of jobs alone.
-        pairs: Rows of jobs side by side.
-        graphs: Descriptions by graph hash.
-        sha256: Hash over the names and contents of all files that were read.
-    """
-
-    name: str
-    solo: tuple[SoloRow, ...]
-    pairs: tuple[PairRow, ...]
-    graphs: Mapping[str, GraphDescription]
-    sha256: str
+Dataset = MeasuredProfiles
+"""One folder, read and checked; its hash is over the names and contents of all files that were read."""
 
 
 def find_datasets(root: Path) -> list[Path]:

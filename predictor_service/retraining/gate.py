@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from predictor_service.evaluation.metrics import RowErrors
-from predictor_service.evaluation.resampling import bootstrap_ratios
 from predictor_service.learning.learning_task import FloatArray
+from predictor_service.learning.metrics import RowErrors
+from predictor_service.learning.resampling import bootstrap_ratios
 from predictor_service.registry.held_out import HeldOut, HeldOutRows
 
 MARGIN_MIN: Final = 0.02

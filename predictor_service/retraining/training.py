@@ -5,35 +5,33 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from predictor_service.errors import TrainingDataError
 from predictor_service.features.devices import DeviceType, find_device_type
-from predictor_service.features.job_features import FEATURE_INDEX, FEATURE_VERSION
-from predictor_service.registry.held_out import HELD_OUT_FILE, HeldOut, HeldOutRows, held_out_to_json, name_row
+from predictor_service.features.job_features import FEATURE_VERSION
+from predictor_service.fitting.fit import FittedTarget, NotLearnable, fit_rows
+from predictor_service.fitting.known_rows import name_rows, read_known_rows, split_learnable
+from predictor_service.learning.learning_task import FloatArray, JobFacts, LearningTask
+from predictor_service.learning.learning_task_reader import pool_problems
+from predictor_service.registry.held_out import HELD_OUT_FILE, HeldOut, HeldOutRows, held_out_to_json
 from predictor_service.registry.manifest import LEARNING_VERSION, Manifest, TargetRecord, seal
 from predictor_service.registry.model_card import write_card
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.retraining.datasets import Dataset, fingerprint, list_seen_groups, read_datasets
-from predictor_service.retraining.fitting import FittedTarget, FittingTask, NotLearnable, fit_target
-from predictor_service.retraining.pair_table import (
-    PairTable,
-    SoloKnowledge,
-    build_pair_table,
-    know_jobs,
-    pair_analytical_estimate,
-    pair_columns,
-)
-from predictor_service.retraining.solo_table import SoloExample, build_table, collect_examples
 from predictor_service.selection.conformal import ConformalBounds, calibrate
 from predictor_service.selection.scoring import clip_to_seen
-from predictor_service.selection.targets import SLOWDOWN, SOLO_TARGETS, Target
+from predictor_service.selection.targets import MEMORY, SLOWDOWN, SOLO_TARGETS, STEP, UTILIZATION, Target
 
+LEVEL: Final = "family"
+"""What a service is asked about that it has not seen."""
 _logger = logging.getLogger(__name__)
 
 
@@ -46,19 +44,19 @@ class _Collected:
     held_out: dict[str, dict[str, HeldOutRows]] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
 
-    def add(self, task: FittingTask, fitted: FittedTarget, job_keys: Sequence[tuple[str, ...]]) -> None:
+    def add(self, learning_task: LearningTask, fitted: FittedTarget) -> None:
         name = fitted.record.target
-        self.targets.setdefault(task.device, {})[name] = fitted.record
+        self.targets.setdefault(learning_task.device, {})[name] = fitted.record
         self.files.update(fitted.files)
-        measured = task.measured.tolist()
-        self.held_out.setdefault(task.device, {})[name] = HeldOutRows(
-            row_ids=tuple(
-                name_row(task.device, name, keys, value) for keys, value in zip(job_keys, measured, strict=True)
-            ),
-            measured=tuple(measured),
-            predicted=tuple(fitted.held_out_values(task).tolist()),
-            groups=tuple(tuple(sorted(members)) for members in task.groups),
+        self.held_out.setdefault(learning_task.device, {})[name] = HeldOutRows(
+            row_ids=tuple(name_rows(learning_task)),
+            measured=tuple(learning_task.measured.tolist()),
+            predicted=tuple(fitted.held_out_values().tolist()),
+            groups=tuple(tuple(sorted(members)) for members in learning_task.groups(LEVEL)),
         )
+
+    def skip(self, device: DeviceType, what: str, left_out: Mapping[str, int]) -> None:
+        self.skipped += [f"{device.name}: {count} {what}, {reason}" for reason, count in sorted(left_out.items())]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -138,83 +136,71 @@ def train_version(datasets: Sequence[Dataset], seed: int) -> TrainedVersion:
 
 
 def _train_device(datasets: Sequence[Dataset], device: DeviceType, seed: int, collected: _Collected) -> None:
-    examples, left_out = collect_examples(datasets, device)
-    collected.skipped += [f"{device.name}: {count} solo rows, {reason}" for reason, count in sorted(left_out.items())]
-    predicted: dict[Target, dict[str, float]] = {}
+    left_out: Counter[str] = Counter()
+    predicted: dict[str, dict[str, float]] = {}
     for target in SOLO_TARGETS:
-        table = build_table(examples, target, [FEATURE_INDEX[name] for name in target.columns])
-        task = FittingTask(
-            target=target,
-            device=device.name,
-            columns=table.columns,
-            measured=table.measured,
-            analytical_estimate=table.analytical_estimate,
-            groups=table.groups,
-            seed=seed,
-            features=table.features,
-        )
-        try:
-            fitted = fit_target(task)
-        except NotLearnable as reason:
-            collected.skipped.append(f"{device.name}, {target.name}: {reason}")
-            continue
-        collected.add(task, fitted, [(key,) for key in table.job_keys])
-        predicted[target] = _mean_by_job(table.job_keys, fitted.held_out_values(task))
-    _train_slowdown(datasets, device, examples, predicted, seed=seed, collected=collected)
+        learning_task, reasons = _read(datasets, target, device)
+        left_out |= reasons
+        fitted = _fit(learning_task, device, seed, collected)
+        if fitted is not None:
+            collected.add(learning_task, fitted)
+            predicted[target.name] = _mean_by_job(learning_task, fitted.held_out_values())
+    collected.skip(device, "solo rows", left_out)
+    pairs, left_out = _read(datasets, SLOWDOWN, device)
+    collected.skip(device, "pairs", left_out)
+    fitted = _fit(pairs, device, seed, collected)
+    if fitted is not None:
+        record = dataclasses.replace(fitted.record, graph_bounds=_graph_bounds(pairs, fitted, predicted))
+        collected.add(pairs, dataclasses.replace(fitted, record=record))
 
 
-def _mean_by_job(job_keys: Sequence[str], values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> dict[str, float]:
-    keys = np.array(job_keys)
-    return {key: float(values[keys == key].mean()) for key in sorted(set(job_keys))}
+def _read(datasets: Sequence[Dataset], target: Target, device: DeviceType) -> tuple[LearningTask, Counter[str]]:
+    """Rows to learn from, in the order of what they say, and how many were left out by reason."""
+    read = pool_problems(datasets, target, device.name)
+    learning_task, left_out = split_learnable(read.learning_task)
+    return learning_task.in_content_order(), left_out + Counter(read.excluded)
 
 
-def _train_slowdown(
-    datasets: Sequence[Dataset],
-    device: DeviceType,
-    examples: Sequence[SoloExample],
-    predicted: dict[Target, dict[str, float]],
-    *,
-    seed: int,
-    collected: _Collected,
-) -> None:
-    known = know_jobs(examples)
-    table, left_out = build_pair_table(datasets, device, known)
-    if left_out:
-        collected.skipped.append(f"{device.name}: {left_out} pairs, a job's solo figures are not known")
-    task = FittingTask(
-        target=SLOWDOWN,
-        device=device.name,
-        columns=pair_columns(table, known, device),
-        measured=table.measured,
-        analytical_estimate=pair_analytical_estimate(table, known),
-        groups=table.groups,
-        seed=seed,
-    )
+def _fit(learning_task: LearningTask, device: DeviceType, seed: int, collected: _Collected) -> FittedTarget | None:
     try:
-        fitted = fit_target(task)
+        return fit_rows(learning_task, LEVEL, seed)
     except NotLearnable as reason:
-        collected.skipped.append(f"{device.name}, {SLOWDOWN.name}: {reason}")
-        return
-    guessed = know_jobs(examples, predicted)
-    record = dataclasses.replace(fitted.record, graph_bounds=_graph_bounds(task, fitted, table, guessed, device))
-    job_keys = [
-        (table.job_keys[victim], table.job_keys[other]) for victim, other in zip(table.victim, table.other, strict=True)
-    ]
-    collected.add(task, dataclasses.replace(fitted, record=record), job_keys)
+        collected.skipped.append(f"{device.name}, {learning_task.target.name}: {reason}")
+        return None
+
+
+def _mean_by_job(learning_task: LearningTask, values: FloatArray) -> dict[str, float]:
+    keys = np.array([job.job_key for job in learning_task.jobs])
+    return {key: float(values[keys == key].mean()) for key in sorted(set(keys.tolist()))}
 
 
 def _graph_bounds(
-    task: FittingTask,
-    fitted: FittedTarget,
-    table: PairTable,
-    guessed: dict[str, SoloKnowledge],
-    device: DeviceType,
+    learning_task: LearningTask, fitted: FittedTarget, predicted: Mapping[str, Mapping[str, float]]
 ) -> ConformalBounds:
     """Residuals on held-out families when not even the jobs alone were measured: the same models, predicted inputs."""
-    columns = pair_columns(table, guessed, device)
-    encoded = task.target.encode(task.measured, pair_analytical_estimate(table, guessed))
+    guessed = dataclasses.replace(
+        learning_task,
+        jobs=tuple(_guess(job, predicted) for job in learning_task.jobs),
+        others=tuple(tuple(_guess(other, predicted) for other in others) for others in learning_task.others),
+    )
+    rows = read_known_rows(guessed)
+    encoded = SLOWDOWN.encode(learning_task.measured, rows.analytical_estimate)
     residuals = [
-        encoded[fold.test] - clip_to_seen(model.predict(columns[fold.test]), encoded[fold.train])
+        encoded[fold.test] - clip_to_seen(model.predict(rows.columns[fold.test]), encoded[fold.train])
         for fold, model in zip(fitted.folds, fitted.score.held_out.models, strict=True)
     ]
     return calibrate(np.concatenate(residuals), fitted.record.groups)
+
+
+def _guess(job: JobFacts, predicted: Mapping[str, Mapping[str, float]]) -> JobFacts:
+    """The job as if nobody had measured it, where its figures could be predicted."""
+    figures = {
+        _FIGURES[target]: values[job.job_key]
+        for target, values in predicted.items()
+        if target in _FIGURES and job.job_key in values
+    }
+    return dataclasses.replace(job, solo=dataclasses.replace(job.solo, **figures))
+
+
+_FIGURES: Final = {UTILIZATION.name: "utilization_ratio", STEP.name: "step_ms", MEMORY.name: "memory_bytes"}
+"""Where a prediction stands among the figures of a job alone."""

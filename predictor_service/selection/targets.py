@@ -1,15 +1,18 @@
-"""What is predicted, and the scale in which it is learned.
+"""What is predicted, under which names, and the scale in which it is learned.
 
-Every target is learned relative to what physics says of it (the anchor), so that a model that knows nothing answers
-the physics instead of a mean:
+Where physics says something of a target (the anchor), it is learned relative to it, so that a model that knows nothing
+answers the physics instead of a mean:
 
     step_ms, memory_bytes                 ln(measured / anchor)
     utilization_ratio, sm_activity_ratio  measured / ceiling, the ceiling being the share of a step not spent waiting
     slowdown_ratio                        ln((1 + measured) / (1 + anchor)), the anchor being fair time slicing
+
+Elsewhere what spans orders of magnitude is learned as a logarithm.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,12 +30,16 @@ class Target:
     """A predicted quantity.
 
     Attributes:
-        name: Name with its unit.
+        name: Name with its unit: in stored versions, on the wire, in metrics.
+        quantity: The word of command lines and reports.
+        unit: Of measured values.
         scale: log_ratio | share | log_one_plus.
         columns: Features that its models see, by name.
     """
 
     name: str
+    quantity: str
+    unit: str
     scale: str
     columns: tuple[str, ...]
 
@@ -52,8 +59,29 @@ class Target:
             return np.asarray(np.minimum(np.maximum(value, 0.0), 1.0 / analytical_estimate) * analytical_estimate)
         return np.asarray(np.maximum(np.expm1(np.minimum(value, _LOG_BOUND) + np.log1p(analytical_estimate)), 0.0))
 
+    def compress(self, values: FloatArray) -> FloatArray:
+        """From measured values to the scale in which they are learned without an anchor; same shape."""
+        if self.scale == "log_ratio":
+            return np.asarray(np.log(np.maximum(values, _SIZE_MIN)))
+        return np.asarray(np.log1p(np.maximum(values, -_LOSS_MAX))) if self.scale == "log_one_plus" else values
+
+    def expand(self, values: FloatArray) -> FloatArray:
+        """Back to the target's unit, within its possible range; same shape."""
+        if self.scale == "share":
+            return np.asarray(np.clip(values, 0.0, 1.0))
+        bounded = np.clip(values, -_EXPONENT_MAX, _EXPONENT_MAX)
+        return np.asarray(np.exp(bounded) if self.scale == "log_ratio" else np.expm1(bounded))
+
+    def relative_to(self, measured: FloatArray) -> FloatArray:
+        """What an error is divided by; for a slowdown the shared time, not the slowdown, which may be zero."""
+        return measured + 1.0 if self.scale == "log_one_plus" else measured
+
 
 _LOG_BOUND: Final = 12.0
+_EXPONENT_MAX: Final = 50.0
+_SIZE_MIN: Final = 1e-9
+_LOSS_MAX: Final = 0.9
+"""Of a slowdown below 0 no more than this is believed."""
 
 _WORK_COLUMNS: Final = (
     "log_batch", "log_flops", "log_flops_per_node", "log_intensity", "log_nodes", "log_parameters",
@@ -68,9 +96,18 @@ _MEMORY_COLUMNS: Final = (
     "matrix_multiply_work_ratio", "recurrent_work_ratio", "normalization_work_ratio", "optimizer_slots", "is_training",
 )  # fmt: skip
 
-UTILIZATION: Final = Target(name="utilization_ratio", scale="share", columns=_WORK_COLUMNS)
-SM_ACTIVITY: Final = Target(name="sm_activity_ratio", scale="share", columns=_WORK_COLUMNS)
-MEMORY: Final = Target(name="memory_bytes", scale="log_ratio", columns=_MEMORY_COLUMNS)
-STEP: Final = Target(name="step_ms", scale="log_ratio", columns=_WORK_COLUMNS)
-SLOWDOWN: Final = Target(name="slowdown_ratio", scale="log_one_plus", columns=PAIR_COLUMNS)
+UTILIZATION: Final = Target(
+    name="utilization_ratio", quantity="utilization", unit="ratio", scale="share", columns=_WORK_COLUMNS
+)
+SM_ACTIVITY: Final = Target(
+    name="sm_activity_ratio", quantity="sm_activity", unit="ratio", scale="share", columns=_WORK_COLUMNS
+)
+MEMORY: Final = Target(name="memory_bytes", quantity="memory", unit="bytes", scale="log_ratio", columns=_MEMORY_COLUMNS)
+STEP: Final = Target(name="step_ms", quantity="step_time", unit="ms", scale="log_ratio", columns=_WORK_COLUMNS)
+SLOWDOWN: Final = Target(
+    name="slowdown_ratio", quantity="slowdown", unit="ratio", scale="log_one_plus", columns=PAIR_COLUMNS
+)
 SOLO_TARGETS: Final = (UTILIZATION, SM_ACTIVITY, MEMORY, STEP)
+TARGETS: Final = (*SOLO_TARGETS, SLOWDOWN)
+TARGETS_BY_NAME: Final[Mapping[str, Target]] = {target.name: target for target in TARGETS}
+TARGETS_BY_QUANTITY: Final[Mapping[str, Target]] = {target.quantity: target for target in TARGETS}

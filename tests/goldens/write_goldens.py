@@ -7,6 +7,7 @@ disks and wires. A part is written anew only for a deliberate change, whose comm
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from scheduler_service.adapters.stored_records import DATABASE_NAME
 from scheduler_service.core.codec import encode_event
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.policy_registry import POLICIES, make_policy
-from tests.goldens import agent_state, predictor_state
+from tests.goldens import accuracy_tables, agent_state, predictor_state
 from tests.goldens.filled_events import filled_events
 from tests.goldens.filled_messages import encoded, variants_by_name
 from tests.goldens.policy_orders import WORKLOADS, orders_digest
@@ -84,6 +85,21 @@ def write_orders(folder: Path) -> None:
     _write_json(folder / "policy_orders.json", found)
 
 
+def write_accuracy(folder: Path) -> None:
+    """Errors of what is served and evaluated; public sets take half an hour and need COTENANT_SHARED_DATA."""
+    found: dict[str, Any] = {"served": {}, "served_small": {}, "evaluated_public": {}}
+    for target in accuracy_tables.OWN_TARGETS:
+        own = accuracy_tables.own_problem(target)
+        found["served"][target] = accuracy_tables.scored_table(own, *accuracy_tables.OWN_RULE)
+    for target in accuracy_tables.SMALL_TARGETS:
+        small = accuracy_tables.own_problem(target, accuracy_tables.SMALL_ROWS)
+        found["served_small"][target] = accuracy_tables.scored_table(small, *accuracy_tables.SMALL_RULE)
+    shared = Path(os.environ["COTENANT_SHARED_DATA"])
+    for case in accuracy_tables.PUBLIC:
+        found["evaluated_public"][case.name] = accuracy_tables.scored_table(*case.read(shared))
+    _write_json(folder / "accuracy.json", found)
+
+
 PARTS = {
     "wire": write_wire,
     "events": write_events,
@@ -91,6 +107,7 @@ PARTS = {
     "agent": write_agent,
     "predictor": write_predictor,
     "orders": write_orders,
+    "accuracy": write_accuracy,
 }
 
 

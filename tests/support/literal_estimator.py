@@ -11,8 +11,7 @@ from predictor_service.features.job_features import FEATURES, FloatArray, tabula
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.measured_graph import GRID, MeasuredGraph
 from predictor_service.registry.served_version import Bounded, ServedTarget, ServedVersion
-from predictor_service.selection.conformal import ROW_CONFIDENCE_MAX, ConformalBounds
-from predictor_service.selection.few_groups_factor import few_groups_factor
+from predictor_service.selection.conformal import ROW_CONFIDENCE_MAX, ConformalBounds, few_groups_factor
 from predictor_service.selection.targets import MEMORY, STEP, Target
 from tests.support.literal_features import literal_step_ms, literal_values
 

@@ -18,7 +18,6 @@ from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from predictor_service.learning.learned_scale import from_learned_scale, to_learned_scale
 from predictor_service.learning.learning_task import CandidateResult, FloatArray, Forecast, LearningTask
 from predictor_service.learning.raw_columns import RawColumns, learn_columns
 from predictor_service.selection.conformal import ConformalBounds, calibrate
@@ -90,10 +89,10 @@ class FittedPlainMethod:
         raw = np.asarray(self.models[self.selected].predict(table), dtype=np.float64)
         half_width = self.bounds.half_width(0.9)
         return Forecast(
-            value=from_learned_scale(learning_task.target, raw),
-            lower_90=from_learned_scale(learning_task.target, raw - half_width),
-            upper_90=from_learned_scale(learning_task.target, raw + half_width),
-            upper_99=from_learned_scale(learning_task.target, raw + self.bounds.upper_offset(0.99)),
+            value=learning_task.target.expand(raw),
+            lower_90=learning_task.target.expand(raw - half_width),
+            upper_90=learning_task.target.expand(raw + half_width),
+            upper_99=learning_task.target.expand(raw + self.bounds.upper_offset(0.99)),
             in_domain=self.domain.contains(table.astype(np.float32)),
         )
 
@@ -101,7 +100,7 @@ class FittedPlainMethod:
         """Predictions of every candidate by name, for the scored table of an evaluation."""
         table = _fill(self.columns.table(learning_task), self.middle)
         return {
-            name: from_learned_scale(learning_task.target, np.asarray(model.predict(table), dtype=np.float64))
+            name: learning_task.target.expand(np.asarray(model.predict(table), dtype=np.float64))
             for name, model in self.models.items()
         }
 
@@ -126,7 +125,7 @@ class PlainMethod:
         table = columns.table(learning_task)
         middle = _medians(table)
         table = _fill(table, middle)
-        encoded = to_learned_scale(learning_task.target, learning_task.measured)
+        encoded = learning_task.target.compress(learning_task.measured)
         groups, folds = _inner_folds(learning_task, self.level)
         names = self.candidate_names if folds and columns.names else ("mean",)
         held_out = {name: _held_out(name, table, encoded, folds, seed) for name in names}
@@ -175,7 +174,7 @@ def _held_out(name: str, table: FloatArray, encoded: FloatArray, folds: Sequence
 def _inner_mae(
     learning_task: LearningTask, encoded: FloatArray, rows: np.ndarray[tuple[int], np.dtype[np.intp]]
 ) -> float:
-    return float(np.mean(np.abs(from_learned_scale(learning_task.target, encoded) - learning_task.measured[rows])))
+    return float(np.mean(np.abs(learning_task.target.expand(encoded) - learning_task.measured[rows])))
 
 
 def _fill(table: FloatArray, middle: FloatArray) -> FloatArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from predictor_service.learning.learning_task import FloatArray, JobFacts, LearningTask, SoloFigures
+from predictor_service.selection.targets import SLOWDOWN
 
 
 def turn_taking_job(number: int, step_ms: float, family: str) -> JobFacts:
@@ -34,8 +35,7 @@ def turn_taking_problem(jobs: int = 12, families: int = 4, seed: int = 0, noise:
     exact = np.array([turn_taking_slowdown(steps[victim], steps[other]) for victim, other in pairs])
     measured: FloatArray = (1.0 + exact) * np.exp(noise * random.standard_normal(len(pairs))) - 1.0
     return LearningTask(
-        target="slowdown",
-        unit="ratio",
+        target=SLOWDOWN,
         device="invented",
         campaign="invented",
         measured=measured,

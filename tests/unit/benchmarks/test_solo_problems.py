@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.solo_learning_tasks import ABLATIONS, FAKE_TENSOR, TASKS, ablate, read_task
-from predictor_service.learning.learning_task import LEVELS, TARGETS
+from predictor_service.learning.learning_task import LEVELS
+from predictor_service.selection.targets import TARGETS
 from tests.support.shared_data import shared_data
 from tests.support.solo_learning_tasks import memory_problem
 

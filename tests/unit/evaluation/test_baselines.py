@@ -12,10 +12,11 @@ from predictor_service.learning.learning_task import LearningTask
 from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles
 from predictor_service.learning.raw_columns import learn_columns
+from predictor_service.selection.targets import MEMORY, SLOWDOWN, UTILIZATION, Target
 from tests.support.invented_profiles import DEVICE, pair_row, pair_rows, solo_row, solo_rows
 
 
-def problem_of(target: str = "memory", **changes: object) -> LearningTask:
+def problem_of(target: Target = MEMORY, **changes: object) -> LearningTask:
     profiles = MeasuredProfiles(name="invented", solo=tuple(solo_rows(**changes)), pairs=())  # type: ignore[arg-type]
     return read_learning_task(profiles, target, DEVICE).learning_task
 
@@ -29,7 +30,7 @@ def pairs_problem() -> LearningTask:
         for other in range(8)
     ]
     return read_learning_task(
-        MeasuredProfiles(name="x", solo=tuple(jobs), pairs=tuple(pairs)), "slowdown", DEVICE
+        MeasuredProfiles(name="x", solo=tuple(jobs), pairs=tuple(pairs)), SLOWDOWN, DEVICE
     ).learning_task
 
 
@@ -60,8 +61,8 @@ def test_the_additive_table_recovers_slowdowns_that_are_additive() -> None:
 
 
 def test_the_roofline_answers_only_where_every_row_has_its_figures() -> None:
-    assert error("roofline", problem_of("utilization")) is not None
-    assert error("roofline", problem_of("memory")) is None
+    assert error("roofline", problem_of(UTILIZATION)) is not None
+    assert error("roofline", problem_of(MEMORY)) is None
     assert error("roofline", pairs_problem()) is not None
 
 
@@ -78,7 +79,7 @@ def test_a_label_that_only_names_the_held_out_group_is_no_column() -> None:
     rows = solo_rows()
     named = [dataclasses.replace(row, features_json=json.dumps({"set.model": row.architecture})) for row in rows]
     learning_task = read_learning_task(
-        MeasuredProfiles(name="x", solo=tuple(named), pairs=()), "memory", DEVICE
+        MeasuredProfiles(name="x", solo=tuple(named), pairs=()), MEMORY, DEVICE
     ).learning_task
     unseen = learn_columns(learning_task, "architecture", with_graph=True).names
     seen = learn_columns(learning_task, "random_pair", with_graph=True).names
@@ -96,7 +97,7 @@ def test_a_published_column_that_is_the_answer_in_another_unit_is_taken_out() ->
         if row.memory_peak_bytes is not None
     ]
     learning_task = read_learning_task(
-        MeasuredProfiles(name="x", solo=tuple(rows), pairs=()), "memory", DEVICE
+        MeasuredProfiles(name="x", solo=tuple(rows), pairs=()), MEMORY, DEVICE
     ).learning_task
     cleaned, leaks = remove_leaks(learning_task)
     assert leaks == ("mib",)
@@ -113,7 +114,7 @@ def test_honest_columns_stay() -> None:
 def test_pairs_of_published_jobs_can_be_learned() -> None:
     solo = solo_rows()[3::5]
     profiles = MeasuredProfiles(name="x", solo=tuple(solo), pairs=tuple(pair_rows(solo)))
-    learning_task = read_learning_task(profiles, "slowdown", DEVICE).learning_task
+    learning_task = read_learning_task(profiles, SLOWDOWN, DEVICE).learning_task
     boosted, mean = error("gradient_boosting", learning_task), error("mean", learning_task)
     assert boosted is not None
     assert mean is not None

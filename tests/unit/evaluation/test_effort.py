@@ -17,9 +17,10 @@ from predictor_service.evaluation.evaluation_limits import EvaluationLimits
 from predictor_service.evaluation.evaluator import EvaluationQuestion, evaluate
 from predictor_service.evaluation.report import Evaluation, as_json
 from predictor_service.evaluation.scoring import plan_rounds, predict_rounds
-from predictor_service.learning.learning_task import TARGETS, LearningTask
+from predictor_service.learning.learning_task import LearningTask
 from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles
+from predictor_service.selection.targets import MEMORY, SLOWDOWN
 from tests.support.invented_profiles import DEVICE, pair_row, solo_row, solo_rows, write_profiles
 from tests.support.plain_method import FittedPlainMethod, PlainMethod
 
@@ -29,14 +30,14 @@ def quick_method(level: str) -> PlainMethod:
 
 
 def ask(data: Path, told: list[str], **fields: Any) -> Evaluation:
-    known = {"target": "memory", "fold_rule": "family", **fields}
+    known = {"target": MEMORY, "fold_rule": "family", **fields}
     return evaluate(EvaluationQuestion(data=data, **known), told.append)
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The effort is tested here, not the methods."""
-    monkeypatch.setattr(evaluator, "METHODS", dict.fromkeys(TARGETS, quick_method))
+    monkeypatch.setattr(evaluator, "FittingMethod", quick_method)
 
 
 @pytest.mark.usefixtures("quick")
@@ -63,11 +64,11 @@ def test_one_thread_computes_while_a_set_is_scored(
     def watched(level: str) -> PlainMethod:
         return Watched(level, candidate_names=("mean", "ridge"))
 
-    monkeypatch.setattr(evaluator, "METHODS", dict.fromkeys(TARGETS, watched))
+    monkeypatch.setattr(evaluator, "FittingMethod", watched)
     train = write_profiles(tmp_path / "train", solo_rows(families=("ant", "bee", "cat")))
     test = write_profiles(tmp_path / "test", solo_rows(seed=1, families=("dog",)))
-    split = EvaluationQuestion(target="memory", fold_rule="family", data=train)
-    given = EvaluationQuestion(target="memory", fold_rule="none", train=train, test=test)
+    split = EvaluationQuestion(target=MEMORY, fold_rule="family", data=train)
+    given = EvaluationQuestion(target=MEMORY, fold_rule="none", train=train, test=test)
     with threadpool_limits(2):
         evaluate(given if fold_rule == "none" else split, lambda line: None)
     assert set(threads) == {1}
@@ -75,7 +76,7 @@ def test_one_thread_computes_while_a_set_is_scored(
 
 def test_few_rows_stay_as_they_are() -> None:
     profiles = MeasuredProfiles(name="x", solo=tuple(solo_rows(architectures=1)), pairs=())
-    learning_task = read_learning_task(profiles, "memory", DEVICE).learning_task
+    learning_task = read_learning_task(profiles, MEMORY, DEVICE).learning_task
     excluded = Counter[str]()
     assert EvaluationLimits().thin(learning_task, 0, excluded) is learning_task
     assert not excluded
@@ -87,7 +88,7 @@ def test_rows_to_learn_from_have_the_same_limit(tmp_path: Path) -> None:
     test = write_profiles(tmp_path / "test", solo_rows(seed=1, families=("dog",)))
     told: list[str] = []
     question = EvaluationQuestion(
-        target="memory", fold_rule="none", train=train, test=test, limits=EvaluationLimits(rows_max=20)
+        target=MEMORY, fold_rule="none", train=train, test=test, limits=EvaluationLimits(rows_max=20)
     )
     scored = evaluate(question, told.append)
     assert scored.rows == 12
@@ -96,7 +97,7 @@ def test_rows_to_learn_from_have_the_same_limit(tmp_path: Path) -> None:
 
 def test_what_is_out_of_time_is_counted_and_never_averaged_in() -> None:
     profiles = MeasuredProfiles(name="x", solo=tuple(solo_rows(architectures=1)), pairs=())
-    learning_task = read_learning_task(profiles, "memory", DEVICE).learning_task
+    learning_task = read_learning_task(profiles, MEMORY, DEVICE).learning_task
     rounds = plan_rounds(learning_task, "family", 6, 0)
     told: list[str] = []
     predictions = predict_rounds(rounds, quick_method("family"), "family", 0, told.append, lambda: True)
@@ -175,6 +176,6 @@ def test_rows_of_one_group_alone_are_refused_with_a_remedy(tmp_path: Path, rows:
 def test_odd_pairs_are_scored_too(tmp_path: Path) -> None:
     solo = solo_rows(architectures=1)[::4]
     pairs = [pair_row(victim, other, slowdown_ratio=0.0) for victim in solo for other in solo]
-    report = ask(write_profiles(tmp_path / "set", solo, pairs), [], target="slowdown", fold_rule="random_pair")
+    report = ask(write_profiles(tmp_path / "set", solo, pairs), [], target=SLOWDOWN, fold_rule="random_pair")
     assert report.metrics["mae"] is not None
     assert report.metrics["mae"] < 0.05

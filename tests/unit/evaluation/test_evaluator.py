@@ -14,9 +14,10 @@ from predictor_service.evaluation import evaluator
 from predictor_service.evaluation.evaluator import EvaluationQuestion, evaluate
 from predictor_service.evaluation.report import Evaluation, as_json, as_table
 from predictor_service.evaluation.scoring import plan_rounds, predict_rounds
-from predictor_service.learning.learning_task import TARGETS, Forecast, LearningTask
+from predictor_service.learning.learning_task import Forecast, LearningTask
 from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles
+from predictor_service.selection.targets import MEMORY, SLOWDOWN, SM_ACTIVITY, STEP, Target
 from tests.support.invented_profiles import DEVICE, FAMILIES, pair_rows, solo_row, solo_rows, write_profiles
 from tests.support.measured_dataset import write_dataset
 from tests.support.plain_method import FittedPlainMethod, PlainMethod
@@ -31,7 +32,7 @@ KEYS = (
 @pytest.fixture(autouse=True)
 def _plain_methods(monkeypatch: pytest.MonkeyPatch) -> None:
     """The evaluator is tested here, not the methods."""
-    monkeypatch.setattr(evaluator, "METHODS", dict.fromkeys(TARGETS, quick_method))
+    monkeypatch.setattr(evaluator, "FittingMethod", quick_method)
 
 
 def quick_method(level: str) -> PlainMethod:
@@ -42,7 +43,7 @@ def quiet(line: str) -> None:
     assert line
 
 
-def ask(data: Path | None, target: str = "memory", fold_rule: str = "family", **fields: Any) -> Evaluation:
+def ask(data: Path | None, target: Target = MEMORY, fold_rule: str = "family", **fields: Any) -> Evaluation:
     return evaluate(EvaluationQuestion(data=data, target=target, fold_rule=fold_rule, **fields), quiet)
 
 
@@ -72,7 +73,7 @@ def test_a_model_beats_the_mean_on_families_that_it_has_not_seen(folder: Path) -
 
 @pytest.mark.parametrize("fold_rule", ["random_pair", "job", "architecture", "family"])
 def test_every_rule_scores_slowdowns(folder: Path, fold_rule: str) -> None:
-    scored = ask(folder, "slowdown", fold_rule, folds=3)
+    scored = ask(folder, SLOWDOWN, fold_rule, folds=3)
     assert scored.rows == 36
     assert scored.baselines["additive"] is not None
     assert "slowdown" in as_table(scored)
@@ -80,7 +81,7 @@ def test_every_rule_scores_slowdowns(folder: Path, fold_rule: str) -> None:
 
 def test_device_types_can_be_left_out_one_by_one(tmp_path: Path) -> None:
     rows = [dataclasses.replace(row, device=device) for device in ("A", "B", "C") for row in solo_rows(architectures=1)]
-    scored = ask(write_profiles(tmp_path / "set", rows), "memory", "device")
+    scored = ask(write_profiles(tmp_path / "set", rows), MEMORY, "device")
     assert scored.groups == 3
     assert scored.device == "all"
 
@@ -103,13 +104,13 @@ def test_a_method_chooses_for_what_the_rows_to_predict_really_lack(tmp_path: Pat
     repeated = [dataclasses.replace(row, run_id=f"again-{row.run_id}") for row in rows[33::2]]
     told: list[str] = []
     question = EvaluationQuestion(
-        target="memory", fold_rule="none", train=train, test=write_profiles(tmp_path / "test", repeated)
+        target=MEMORY, fold_rule="none", train=train, test=write_profiles(tmp_path / "test", repeated)
     )
     evaluate(question, told.append)
     assert any(f"by {unseen}:" in line for line in told)
 
 
-def problem_of(rows: list[SoloRow], target: str = "memory") -> LearningTask:
+def problem_of(rows: list[SoloRow], target: Target = MEMORY) -> LearningTask:
     return read_learning_task(MeasuredProfiles(name="x", solo=tuple(rows), pairs=()), target, DEVICE).learning_task
 
 
@@ -222,8 +223,8 @@ REFUSALS: dict[str, tuple[list[SoloRow], dict[str, Any]]] = {
     "one group only": (solo_rows(families=("ant",)), {}),
     "one row": ([solo_row()], {}),
     "nothing usable": ([solo_row(status="failed", step_ms_mean=None)], {}),
-    "target not measured": ([solo_row()], {"target": "sm_activity"}),
-    "no pairs": (solo_rows(architectures=1), {"target": "slowdown"}),
+    "target not measured": ([solo_row()], {"target": SM_ACTIVITY}),
+    "no pairs": (solo_rows(architectures=1), {"target": SLOWDOWN}),
     "unknown device": (solo_rows(architectures=1), {"device": "Z9"}),
     "several devices": ([solo_row(device="A"), solo_row(device="B")], {}),
     "unknown campaign": (solo_rows(architectures=1), {"campaign": "two"}),
@@ -247,7 +248,7 @@ def test_what_cannot_be_scored_is_refused_with_a_remedy(tmp_path: Path, name: st
 def test_a_pair_without_its_solo_row_is_counted_not_guessed(tmp_path: Path) -> None:
     solo = solo_rows(architectures=2)[::4]
     folder = write_profiles(tmp_path / "set", solo[:-1], pair_rows(solo))
-    scored = ask(folder, "slowdown", "family")
+    scored = ask(folder, SLOWDOWN, "family")
     assert scored.excluded == {"a job has no solo row of the same campaign and device type": 23}
     assert scored.rows == 121
 
@@ -257,10 +258,10 @@ def test_a_stored_version_is_never_scored_on_groups_that_it_was_trained_on(tmp_p
     store = trained_store()
     version = store.load(store.names()[0])
     with pytest.raises(TrainingDataError, match="0 usable rows") as refusal:
-        ask(tmp_path / "same", "step_time", "family", version=version)
+        ask(tmp_path / "same", STEP, "family", version=version)
     assert "seen in the training" in refusal.value.remedy
     told: list[str] = []
-    question = EvaluationQuestion(data=tmp_path / "same", target="step_time", fold_rule="none", version=version)
+    question = EvaluationQuestion(data=tmp_path / "same", target=STEP, fold_rule="none", version=version)
     scored = evaluate(question, told.append)
     assert scored.metrics["mape_ratio"] is not None
     assert scored.metrics["mape_ratio"] < 0.1
@@ -270,15 +271,15 @@ def test_a_stored_version_is_never_scored_on_groups_that_it_was_trained_on(tmp_p
 def test_a_stored_version_scores_pairs_by_what_its_jobs_do_alone(tmp_path: Path) -> None:
     write_dataset(tmp_path / "same", seed=5)
     store = trained_store()
-    scored = ask(tmp_path / "same", "slowdown", "none", version=store.load(store.names()[0]))
+    scored = ask(tmp_path / "same", SLOWDOWN, "none", version=store.load(store.names()[0]))
     assert scored.rows == 36
     assert scored.metrics["mae"] is not None
     assert scored.metrics["mae"] < 0.1
 
 
-@pytest.mark.parametrize(("target", "rows"), [("memory", 14), ("slowdown", 37)])
+@pytest.mark.parametrize(("target", "rows"), [(MEMORY, 14), (SLOWDOWN, 37)])
 def test_the_order_of_rows_changes_nothing(
-    tmp_path: Path, target: str, rows: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, target: Target, rows: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the real methods: trees draw rows by their place."""
     monkeypatch.undo()

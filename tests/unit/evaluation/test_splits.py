@@ -14,6 +14,7 @@ from predictor_service.evaluation.splits import hold_out
 from predictor_service.learning.learning_task import LearningTask
 from predictor_service.learning.learning_task_reader import read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles
+from predictor_service.selection.targets import MEMORY
 from tests.support.invented_profiles import DEVICE, solo_row
 
 GROUPS = st.lists(st.frozensets(st.sampled_from("abcdefgh"), min_size=1, max_size=2), min_size=2, max_size=40)
@@ -63,7 +64,7 @@ def zoo(**graph_of: int) -> LearningTask:
         for name, number in graph_of.items()
         for batch in (8, 16)
     ]  # fmt: skip
-    return read_learning_task(MeasuredProfiles(name="x", solo=tuple(rows), pairs=()), "memory", DEVICE).learning_task
+    return read_learning_task(MeasuredProfiles(name="x", solo=tuple(rows), pairs=()), MEMORY, DEVICE).learning_task
 
 
 @pytest.mark.parametrize("level", ["architecture", "family"])

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from predictor_service.evaluation.scoring import plan_rounds, predict_rounds
-from predictor_service.learning.learning_task import TARGETS, JobFacts, LearningTask
-from predictor_service.learning.method_table import METHODS
+from predictor_service.fitting.methods import described_method
+from predictor_service.learning.learning_task import JobFacts, LearningTask
 from predictor_service.learning.missing_graphs import WithAndWithoutGraphs, find_missing_graphs, strip_graphs
+from predictor_service.selection.targets import MEMORY, TARGETS, Target
 from tests.support.plain_method import PlainMethod
 from tests.support.solo_learning_tasks import memory_problem, without_graphs
 from tests.support.time_slicing_jobs import turn_taking_problem
@@ -26,9 +27,9 @@ def holed() -> LearningTask:
     return without_graphs(memory_problem(architectures=12), every=5)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_every_target_is_learned_with_and_without_graphs(target: str) -> None:
-    assert isinstance(METHODS[target]("family"), WithAndWithoutGraphs)
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.quantity)
+def test_every_target_is_learned_with_and_without_graphs(target: Target) -> None:
+    assert isinstance(described_method(target, "family"), WithAndWithoutGraphs)
 
 
 def test_a_row_without_a_graph_is_answered_as_if_nobody_had_one(holed: LearningTask) -> None:
@@ -89,6 +90,6 @@ def test_the_scored_table_has_every_candidate_on_every_row(holed: LearningTask) 
 def test_the_method_for_jobs_alone_never_calls_a_row_without_its_graph_familiar() -> None:
     learning_task = without_graphs(memory_problem(architectures=4), every=5)
     asked = learning_task.subset(np.flatnonzero(find_missing_graphs(learning_task)))
-    forecast = METHODS["memory"]("architecture").fit(learning_task, seed=0).predict(asked)
+    forecast = described_method(MEMORY, "architecture").fit(learning_task, seed=0).predict(asked)
     assert np.isfinite([getattr(forecast, name) for name in _BOUNDS]).all()
     assert not forecast.in_domain.any()

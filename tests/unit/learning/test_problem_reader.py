@@ -10,9 +10,10 @@ import pytest
 
 from cotenant.profile_schema import PairRow, SoloRow
 from predictor_service.errors import TrainingDataError
-from predictor_service.learning.learning_task import ALL_DEVICES, TARGETS
+from predictor_service.learning.learning_task import ALL_DEVICES
 from predictor_service.learning.learning_task_reader import list_campaigns, list_devices, read_learning_task
 from predictor_service.learning.profile_files import MeasuredProfiles, read_profiles
+from predictor_service.selection.targets import MEMORY, SLOWDOWN, SM_ACTIVITY, TARGETS, UTILIZATION, Target
 from tests.support.invented_profiles import DEVICE, pair_row, pair_rows, solo_row, solo_rows, write_profiles
 
 STANDIN = Path(__file__).resolve().parents[3] / "datasets" / "cpu_standin"
@@ -29,7 +30,7 @@ def test_every_row_is_either_in_the_problem_or_counted_with_its_reason() -> None
         solo_row(utilization_ratio=None),
         solo_row(device="Other"),
     ]
-    read = read_learning_task(profiles(rows), "utilization", DEVICE)
+    read = read_learning_task(profiles(rows), UTILIZATION, DEVICE)
     assert read.learning_task.row_ids == ("kept",)
     assert read.excluded == {"another device type": 1, "no utilization measured": 1, "status out_of_memory": 1}
 
@@ -37,7 +38,7 @@ def test_every_row_is_either_in_the_problem_or_counted_with_its_reason() -> None
 def test_published_features_are_split_by_prefix_and_kind_and_nulls_are_left_out() -> None:
     features = {"set.layers": 3, "graph.flops": 2.5, "set.activation": "relu", "set.unknown": None}
     job = read_learning_task(
-        profiles([solo_row(features_json=json.dumps(features))]), "memory", DEVICE
+        profiles([solo_row(features_json=json.dumps(features))]), MEMORY, DEVICE
     ).learning_task.jobs[0]
     assert (job.raw, job.graph) == ({"layers": 3.0}, {"flops": 2.5})
     assert job.labels["activation"] == "relu"
@@ -45,7 +46,7 @@ def test_published_features_are_split_by_prefix_and_kind_and_nulls_are_left_out(
 
 
 def test_a_target_measured_alone_is_no_feature_of_the_problem_that_predicts_it() -> None:
-    learning_task = read_learning_task(profiles(solo_rows()), "utilization", DEVICE).learning_task
+    learning_task = read_learning_task(profiles(solo_rows()), UTILIZATION, DEVICE).learning_task
     assert all(dataclasses.astuple(job.solo) == (None, None, None, None) for job in learning_task.jobs)
 
 
@@ -54,7 +55,7 @@ def test_a_slowdown_row_carries_what_both_jobs_do_alone_averaged_over_repetition
     again = solo_row(job_key="a", step_ms_mean=12.0, utilization_ratio=None, step_ms_p95=20.0)
     other = solo_row(job_key="b", family="bee", architecture="bee_1", step_ms_mean=7.0)
     pair = pair_row(victim, other, slowdown_ratio=0.25)
-    learning_task = read_learning_task(profiles([victim, again, other], [pair]), "slowdown", DEVICE).learning_task
+    learning_task = read_learning_task(profiles([victim, again, other], [pair]), SLOWDOWN, DEVICE).learning_task
     assert learning_task.measured.tolist() == [0.25]
     assert learning_task.jobs[0].solo.step_ms == 11.0
     assert learning_task.jobs[0].solo.utilization_ratio == 0.5
@@ -66,7 +67,7 @@ def test_a_slowdown_row_carries_what_both_jobs_do_alone_averaged_over_repetition
 def test_a_pair_is_never_joined_to_a_solo_row_of_another_campaign() -> None:
     victim, other = solo_row(job_key="a"), solo_row(job_key="b")
     strangers = [dataclasses.replace(row, campaign="two") for row in (victim, other)]
-    read = read_learning_task(profiles(strangers, [pair_row(victim, other, slowdown_ratio=0.1)]), "slowdown", DEVICE)
+    read = read_learning_task(profiles(strangers, [pair_row(victim, other, slowdown_ratio=0.1)]), SLOWDOWN, DEVICE)
     assert len(read.learning_task) == 0
     assert read.excluded == {"a job has no solo row of the same campaign and device type": 1}
 
@@ -74,14 +75,14 @@ def test_a_pair_is_never_joined_to_a_solo_row_of_another_campaign() -> None:
 def test_both_directions_of_a_pair_and_its_repetitions_share_one_group() -> None:
     one, two = solo_row(job_key="a"), solo_row(job_key="b")
     pairs = [pair_row(one, two, slowdown_ratio=0.1), pair_row(two, one, slowdown_ratio=0.3)]
-    learning_task = read_learning_task(profiles([one, two], [*pairs, pairs[0]]), "slowdown", DEVICE).learning_task
+    learning_task = read_learning_task(profiles([one, two], [*pairs, pairs[0]]), SLOWDOWN, DEVICE).learning_task
     assert len(set(learning_task.groups("random_pair"))) == 1
     with pytest.raises(ValueError, match="none of"):
         learning_task.groups("rows")
 
 
 def test_a_subset_keeps_all_parts_of_its_rows_together() -> None:
-    learning_task = read_learning_task(profiles(solo_rows()[:6]), "memory", DEVICE).learning_task.subset([4, 1])
+    learning_task = read_learning_task(profiles(solo_rows()[:6]), MEMORY, DEVICE).learning_task.subset([4, 1])
     assert learning_task.row_ids == ("ant_1-8", "ant_0-16")
     assert [job.batch for job in learning_task.jobs] == [8, 16]
     assert len(learning_task.measured) == len(learning_task.others) == 2
@@ -89,18 +90,20 @@ def test_a_subset_keeps_all_parts_of_its_rows_together() -> None:
 
 def test_all_device_types_can_be_pooled() -> None:
     rows = profiles([solo_row(device="A"), solo_row(device="B"), solo_row(device="C", sm_activity_ratio=0.5)])
-    assert list_devices(rows, "memory") == ["A", "B", "C"]
-    assert list_devices(rows, "sm_activity") == ["C"]
-    assert [job.device for job in read_learning_task(rows, "memory", ALL_DEVICES).learning_task.jobs] == ["A", "B", "C"]
-    assert list_campaigns(rows, "memory", ALL_DEVICES) == ["one"]
+    assert list_devices(rows, MEMORY) == ["A", "B", "C"]
+    assert list_devices(rows, SM_ACTIVITY) == ["C"]
+    assert [job.device for job in read_learning_task(rows, MEMORY, ALL_DEVICES).learning_task.jobs] == ["A", "B", "C"]
+    assert list_campaigns(rows, MEMORY, ALL_DEVICES) == ["one"]
 
 
-@pytest.mark.parametrize("target", sorted(set(TARGETS) - {"sm_activity"}))
-def test_our_own_measured_set_becomes_problems_with_graph_features(target: str) -> None:
+@pytest.mark.parametrize(
+    "target", [target for target in TARGETS if target is not SM_ACTIVITY], ids=lambda target: target.quantity
+)
+def test_our_own_measured_set_becomes_problems_with_graph_features(target: Target) -> None:
     profiles = read_profiles(STANDIN)
     read = read_learning_task(profiles, target, "cpu-standin")
     rows = len(read.learning_task) + sum(read.excluded.values())
-    assert rows == len(profiles.pairs if target == "slowdown" else profiles.solo)
+    assert rows == len(profiles.pairs if target is SLOWDOWN else profiles.solo)
     assert len(read.learning_task) > rows / 2
     assert all(job.graph["forward_flops"] > 0 and "roofline_ms" in job.graph for job in read.learning_task.jobs)
 

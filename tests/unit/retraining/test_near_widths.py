@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from predictor_service.features.job_features import FEATURE_INDEX, FEATURES
+from predictor_service.fitting import fit
+from predictor_service.fitting.fit import FittedTarget, FittingTask, fit_target
+from predictor_service.fitting.near_errors import learn_near
 from predictor_service.registry.model_card import write_card
 from predictor_service.registry.onnx_model import OnnxModel
 from predictor_service.registry.served_version import ServedTarget
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.regressors.candidates import CANDIDATES
 from predictor_service.regressors.interface import FloatArray
-from predictor_service.retraining import fitting
-from predictor_service.retraining.fitting import FittedTarget, FittingTask, fit_target
-from predictor_service.retraining.near_errors import learn_near
 from predictor_service.selection.targets import MEMORY
 from tests.support.sealed_version import sealed
 
@@ -61,7 +61,7 @@ def task(families: range = range(FAMILIES)) -> FittingTask:
 
 @pytest.fixture(autouse=True)
 def one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "CANDIDATES", {"decision_tree": CANDIDATES["decision_tree"]})
+    monkeypatch.setattr(fit, "CANDIDATES", {"decision_tree": CANDIDATES["decision_tree"]})
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from predictor_service.selection.conformal import SAFETY_FACTOR, calibrate, calibrate_groups
-from predictor_service.selection.few_groups_factor import few_groups_factor
+from predictor_service.selection.conformal import SAFETY_FACTOR, calibrate, calibrate_groups, few_groups_factor
 
 GROUPS = 19
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from predictor_service.selection.few_groups_factor import few_groups_factor
+from predictor_service.selection.conformal import few_groups_factor
 
 
 def test_the_stretch_falls_with_the_number_of_groups_to_one() -> None:

@@ -1,21 +1,28 @@
-"""From a table of rows to a model that may be served: score, choose, refit, convert, prove, calibrate."""
+"""From measured rows to a model that may be served: score, choose, refit, convert, prove, calibrate.
+
+`evaluate --model fresh` and `retrain` call `fit_rows`; what it returns answers as the service does once it is stored.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from predictor_service.errors import ModelError
+from predictor_service.fitting.answers import forecast_known, list_results
+from predictor_service.fitting.known_rows import read_known_rows
+from predictor_service.fitting.near_errors import CONFIDENCE, errors_at_settings, learn_near
+from predictor_service.learning.learning_task import CandidateResult, Forecast, LearningTask
 from predictor_service.registry.manifest import GoldenVectors, NearRecord, ScoredCandidate, SpreadRecord, TargetRecord
 from predictor_service.registry.onnx_model import OnnxModel, check_agreement
-from predictor_service.registry.served_version import ServedTarget
-from predictor_service.regressors.candidates import CANDIDATES
+from predictor_service.registry.served_version import ServedTarget, load_target
+from predictor_service.regressors.candidates import CANDIDATES, FASTER_FOR_PAIRS, CandidateBuilder
 from predictor_service.regressors.interface import FeatureArray, FloatArray
 from predictor_service.regressors.scikit import convert_scikit
-from predictor_service.retraining.near_errors import CONFIDENCE, errors_at_settings, learn_near
 from predictor_service.selection.conformal import ConformalBounds, calibrate, calibrate_groups
 from predictor_service.selection.domain import learn_domain
 from predictor_service.selection.folds import Fold, grouped_folds
@@ -52,25 +59,67 @@ class FittingTask:
     features: FloatArray | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+def task_of(learning_task: LearningTask, level: str, seed: int) -> FittingTask:
+    """What is to be learned from rows that `known_rows.why_unlearnable` has no reason against.
+
+    Args:
+        learning_task: Rows of one device type, in any order: what is learned follows from what they say.
+        level: What will be unseen, one of `learning_task.LEVELS`.
+        seed: Of every regressor.
+    """
+    rows = read_known_rows(learning_task)
+    return FittingTask(
+        target=learning_task.target,
+        device=learning_task.device,
+        columns=rows.columns,
+        measured=learning_task.measured,
+        analytical_estimate=rows.analytical_estimate,
+        groups=learning_task.groups(level),
+        seed=seed,
+        features=rows.features,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class FittedTarget:
     """A target that was learned.
 
     Attributes:
+        task: What was asked for.
         record: For the manifest.
         files: ONNX files by name, as the record names them.
         score: How the winner did on held-out groups, with the models of each fold.
         folds: The folds.
     """
 
+    task: FittingTask
     record: TargetRecord
     files: Mapping[str, bytes]
     score: CandidateScore
     folds: tuple[Fold, ...]
 
-    def held_out_values(self, task: FittingTask) -> FloatArray:
+    @cached_property
+    def served(self) -> ServedTarget:
+        """The same target as a service has it once it has loaded the files."""
+        return load_target(self.record, self.files)
+
+    @property
+    def selected(self) -> str:
+        """Name of the winner."""
+        return self.record.winner
+
+    @property
+    def candidates(self) -> Sequence[CandidateResult]:
+        """Scored table, best first."""
+        return list_results(self.record)
+
+    def predict(self, learning_task: LearningTask) -> Forecast:
+        """Answers as the service does; see `learning_task.FittedMethod`."""
+        return forecast_known(self.served, learning_task)
+
+    def held_out_values(self) -> FloatArray:
         """Predictions in the target's unit for every row by models that have not seen its groups, shape (rows,)."""
-        held_out = self.score.held_out
+        held_out, task = self.score.held_out, self.task
         count = np.bincount(held_out.row, minlength=len(task.measured))
         total = np.bincount(held_out.row, weights=held_out.value, minlength=len(task.measured))
         return task.target.decode(total / np.maximum(count, 1), task.analytical_estimate)
@@ -78,6 +127,11 @@ class FittedTarget:
 
 class NotLearnable(Exception):  # noqa: N818 (an outcome that is recorded, not a failure)
     """The rows do not suffice, or no candidate may be served."""
+
+
+def fit_rows(learning_task: LearningTask, level: str, seed: int) -> FittedTarget:
+    """Learns one target from measured rows; see `task_of` for the arguments and `fit_target` for what is raised."""
+    return fit_target(task_of(learning_task.in_content_order(), level, seed))
 
 
 def fit_target(task: FittingTask) -> FittedTarget:
@@ -97,7 +151,7 @@ def fit_target(task: FittingTask) -> FittedTarget:
     if len(task.measured) < ROWS_MIN or not folds:
         raise NotLearnable(f"{len(task.measured)} rows of {families} families are too few")
     encoded = task.target.encode(task.measured, task.analytical_estimate)
-    scores = score_candidates(CANDIDATES, task.columns, encoded, folds, task.seed)
+    scores = score_candidates(_list_candidates(task.target), task.columns, encoded, folds, task.seed)
     refusals: dict[str, str] = {}
     for score in scores:
         try:
@@ -106,25 +160,40 @@ def fit_target(task: FittingTask) -> FittedTarget:
             refusals[score.name] = str(refusal)
             continue
         served = [each for each in scores if each.name not in refusals]
-        residuals = _residuals(task, served)
-        record = _record(task, score, content, golden, table=_table(task, scores, refusals), residuals=residuals)
+        unchosen = predict_unchosen(served, encoded)
+        residuals = _residuals(task, encoded, score, unchosen)
+        table, error_ratio = _table(task, scores, refusals), _nested_error_ratio(task, score, unchosen)
+        record = _record(task, score, content, golden, table=table, residuals=residuals, mape_ratio=error_ratio)
         files, spread = {record.file_name: content}, _spread(task, score, residuals)
         if spread is not None:
             record = replace(record, spread=spread[0])
             files[spread[0].file_name] = spread[1]
         record = replace(record, near=_near(task, served, record, files))
-        return FittedTarget(record=record, files=files, score=score, folds=tuple(folds))
+        return FittedTarget(task=task, record=record, files=files, score=score, folds=tuple(folds))
     raise NotLearnable(f"no candidate can be served: {refusals}")
 
 
-def _residuals(task: FittingTask, scores: Sequence[CandidateScore]) -> FloatArray:
+def _list_candidates(target: Target) -> Mapping[str, CandidateBuilder]:
+    if target is not SLOWDOWN:
+        return CANDIDATES
+    return {name: FASTER_FOR_PAIRS.get(name, builder) for name, builder in CANDIDATES.items()}
+
+
+def _residuals(task: FittingTask, encoded: FloatArray, score: CandidateScore, unchosen: FloatArray) -> FloatArray:
     """Errors on rows that neither the models nor, of jobs alone, the choice among them had seen.
 
     Slowdowns keep the winner's: its bounds have to be those of the models that `training` asks with predicted inputs.
     """
-    encoded, held_out = task.target.encode(task.measured, task.analytical_estimate), scores[0].held_out
-    value = held_out.value if task.target is SLOWDOWN else predict_unchosen(scores, encoded)
-    return np.asarray(encoded[held_out.row] - value)
+    value = score.held_out.value if task.target is SLOWDOWN else unchosen
+    return np.asarray(encoded[score.held_out.row] - value)
+
+
+def _nested_error_ratio(task: FittingTask, score: CandidateScore, unchosen: FloatArray) -> float:
+    """Mean relative error on rows that neither the models nor the choice among them had seen."""
+    rows = score.held_out.row
+    measured, target = task.measured[rows], task.target
+    error = np.abs(measured - target.decode(unchosen, task.analytical_estimate[rows]))
+    return round(float(np.mean(error / np.maximum(np.abs(target.relative_to(measured)), 1e-9))), 9)
 
 
 def _calibrate(task: FittingTask, score: CandidateScore, residuals: FloatArray) -> ConformalBounds:
@@ -136,7 +205,7 @@ def _calibrate(task: FittingTask, score: CandidateScore, residuals: FloatArray) 
 
 def _convert(name: str, task: FittingTask, encoded: FloatArray) -> tuple[bytes, GoldenVectors]:
     """Refits on all rows and converts; the converted model must answer as the original does."""
-    model = CANDIDATES[name](task.seed).fit(task.columns, encoded)
+    model = _list_candidates(task.target)[name](task.seed).fit(task.columns, encoded)
     golden = _golden(task.columns, model.predict)
     return _proven(model.to_onnx, golden, name), golden
 
@@ -196,8 +265,7 @@ def _near(
     """Widths of jobs whose graph was measured at other settings, beside those of strangers as they will be served."""
     if task.features is None:
         return None
-    spread = OnnxModel(files[record.spread.file_name]) if record.spread else None
-    bounded = ServedTarget(record, OnnxModel(files[record.file_name]), spread)
+    bounded = load_target(record, files)
     encoded, held_out = task.target.encode(task.measured, task.analytical_estimate), scores[0].held_out
     chosen = np.empty(len(encoded), dtype=object)
     chosen[held_out.row] = [scores[best].name for best in np.array(choose_unseen(scores, encoded))[held_out.fold]]
@@ -236,10 +304,9 @@ def _record(
     *,
     table: tuple[ScoredCandidate, ...],
     residuals: FloatArray,
+    mape_ratio: float,
 ) -> TargetRecord:
     encoded = task.target.encode(task.measured, task.analytical_estimate)
-    measured = np.abs(_size_of_measured(task)[score.held_out.row])
-    mape = float(np.mean(np.abs(_residuals_in_unit(task, score)) / np.maximum(measured, 1e-9)))
     return TargetRecord(
         target=task.target.name,
         columns=task.target.columns,
@@ -249,7 +316,7 @@ def _record(
         file_sha256=hashlib.sha256(content).hexdigest(),
         rows=len(task.measured),
         groups=_group_count(task),
-        mape_ratio=round(mape, 9),
+        mape_ratio=mape_ratio,
         bounds=_calibrate(task, score, residuals),
         graph_bounds=None,
         domain=learn_domain(task.columns, task.groups),
@@ -257,11 +324,6 @@ def _record(
         value_low=float(encoded.min()),
         value_high=float(encoded.max()),
     )
-
-
-def _size_of_measured(task: FittingTask) -> FloatArray:
-    """What an error is divided by; for a slowdown the shared time, not the slowdown, which may be zero."""
-    return task.measured + 1.0 if task.target.scale == "log_one_plus" else task.measured
 
 
 def _group_count(task: FittingTask) -> int:

@@ -23,6 +23,7 @@ from typing import Final
 import numpy as np
 
 from predictor_service.learning.learning_task import FloatArray, Forecast
+from predictor_service.selection.targets import SLOWDOWN, Target
 
 POINT_METRICS: Final = ("mae", "rmse", "mape_ratio", "rmsle", "bias", "under_prediction_ratio")
 INTERVAL_METRICS: Final = (
@@ -76,50 +77,44 @@ class RowErrors:
         }
 
 
-def measure_points(target: str, predicted: FloatArray, measured: FloatArray) -> RowErrors:
+def measure_points(target: Target, predicted: FloatArray, measured: FloatArray) -> RowErrors:
     """Errors of predictions without intervals.
 
     Args:
-        target: One of `learning_task.TARGETS`.
+        target: What is predicted.
         predicted: In the target's unit, shape (rows,).
         measured: Same.
     """
     return RowErrors(POINT_METRICS, np.stack(list(_points(target, predicted, measured).values()), axis=1))
 
 
-def measure_forecast(target: str, forecast: Forecast, measured: FloatArray) -> RowErrors:
+def measure_forecast(target: Target, forecast: Forecast, measured: FloatArray) -> RowErrors:
     """Errors of predictions with intervals; shapes as in `measure_points`."""
     columns = {
         **_points(target, forecast.value, measured),
         "coverage_90_ratio": ((forecast.lower_90 <= measured) & (measured <= forecast.upper_90)).astype(np.float64),
         "coverage_99_ratio": (measured <= forecast.upper_99).astype(np.float64),
         "interval_90_width_mean": forecast.upper_90 - forecast.lower_90,
-        "upper_99_over_actual_mean": _divide(_size(target, forecast.upper_99), _size(target, measured)),
+        "upper_99_over_actual_mean": _divide(target.relative_to(forecast.upper_99), target.relative_to(measured)),
     }
     return RowErrors(tuple(columns), np.stack(list(columns.values()), axis=1))
 
 
-def _points(target: str, predicted: FloatArray, measured: FloatArray) -> Mapping[str, FloatArray]:
+def _points(target: Target, predicted: FloatArray, measured: FloatArray) -> Mapping[str, FloatArray]:
     error = predicted - measured
-    scale = 100.0 if target in ("utilization", "sm_activity") else 1.0
+    scale = 100.0 if target.scale == "share" else 1.0
     # A slowdown may be below 0, never at or below -1.
     logs = [
-        np.log1p(scale * np.maximum(values, -0.999 if target == "slowdown" else 0.0))
-        for values in (predicted, measured)
+        np.log1p(scale * np.maximum(values, -0.999 if target is SLOWDOWN else 0.0)) for values in (predicted, measured)
     ]
     return {
         "mae": np.abs(error),
         "rmse": error**2,
-        "mape_ratio": _divide(np.abs(error), _size(target, measured)),
+        "mape_ratio": _divide(np.abs(error), target.relative_to(measured)),
         "rmsle": (logs[0] - logs[1]) ** 2,
         "bias": error,
         "under_prediction_ratio": (error < 0).astype(np.float64),
     }
-
-
-def _size(target: str, values: FloatArray) -> FloatArray:
-    """What an error is divided by: a slowdown may be zero, the shared time is not."""
-    return values + 1.0 if target == "slowdown" else values
 
 
 def _divide(part: FloatArray, whole: FloatArray) -> FloatArray:

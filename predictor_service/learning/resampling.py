@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from predictor_service.evaluation.metrics import RowErrors
 from predictor_service.learning.learning_task import FloatArray
+from predictor_service.learning.metrics import RowErrors
 
 DRAWS: Final = 1_000
 _CHUNK_CELLS: Final = 4_000_000

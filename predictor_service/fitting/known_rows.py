@@ -1,0 +1,133 @@
+"""What a service knows of jobs, as the columns and anchors that it learns from and answers by.
+
+A row can be answered when the job's graph was described on a device type with known peaks; a row of two jobs when both
+were measured alone. It can be learned from when, besides, one device ran undivided batches: a step of several passes is
+not that of the features of its part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from predictor_service.features.devices import find_device_type
+from predictor_service.features.job_features import FEATURE_INDEX, FEATURES
+from predictor_service.features.pair_features import SoloFigures, build_pair_features, fair_share_slowdowns
+from predictor_service.learning.learning_task import JobFacts, LearningTask
+from predictor_service.learning.learning_task import SoloFigures as MeasuredAlone
+from predictor_service.registry.held_out import name_row
+from predictor_service.regressors.interface import FeatureArray, FloatArray
+from predictor_service.selection.targets import MEMORY, SLOWDOWN, SM_ACTIVITY, STEP, UTILIZATION, Target
+
+_ANCHORS: Final[Mapping[str, Callable[[JobFacts], float]]] = {
+    UTILIZATION.name: lambda job: 1.0 - job.input_wait_ratio,
+    SM_ACTIVITY.name: lambda job: 1.0 - job.input_wait_ratio,
+    MEMORY.name: lambda job: job.graph["analytical_memory_bytes"],
+    STEP.name: lambda job: job.graph["roofline_ms"],
+}
+
+_DESCRIBED: Final = frozenset({"roofline_ms", "analytical_memory_bytes", *(feature.name for feature in FEATURES)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KnownRows:
+    """Arrays of some rows; the first axis is the row.
+
+    Attributes:
+        columns: The target's columns, 32-bit as served.
+        analytical_estimate: What physics says, in the target's unit.
+        features: Whole vectors of jobs alone, shape (rows, len(FEATURES)); None for pairs.
+    """
+
+    columns: FeatureArray
+    analytical_estimate: FloatArray
+    features: FloatArray | None
+
+
+def why_unanswerable(target: Target, job: JobFacts, others: Sequence[JobFacts]) -> str:
+    """Why a service cannot answer a row; empty when it can."""
+    if target is not SLOWDOWN:
+        return "" if _is_described(job) else "without its graph, or of a device type without peaks"
+    if not all(_is_measured(each.solo) for each in (job, *others)):
+        return "a job's step time, utilization or memory alone is not known"
+    return "" if find_device_type(job.device) else "a device type whose memory is not known"
+
+
+def why_unlearnable(target: Target, job: JobFacts, others: Sequence[JobFacts]) -> str:
+    """Why a service cannot learn from a row; empty when it can."""
+    reason = why_unanswerable(target, job, others)
+    if reason or target is SLOWDOWN:
+        return reason or ("" if len(others) == 1 else "more than two jobs")
+    if job.gpus != 1:
+        return "more than one device"
+    return "" if job.micro_batch_size == job.batch else "its batch was divided"
+
+
+def split_learnable(learning_task: LearningTask) -> tuple[LearningTask, Counter[str]]:
+    """The rows that a service can learn from, and how many it cannot by reason."""
+    rows = zip(learning_task.jobs, learning_task.others, strict=True)
+    reasons = [why_unlearnable(learning_task.target, job, others) for job, others in rows]
+    return learning_task.subset([row for row, reason in enumerate(reasons) if not reason]), Counter(
+        filter(None, reasons)
+    )
+
+
+def name_rows(learning_task: LearningTask) -> list[str]:
+    """Names of rows that are equal wherever the same was measured of the same jobs; see `held_out.name_row`."""
+    rows = zip(learning_task.jobs, learning_task.others, learning_task.measured.tolist(), strict=True)
+    return [
+        name_row(
+            learning_task.device, learning_task.target.name, tuple(each.job_key for each in (job, *others)), measured
+        )
+        for job, others, measured in rows
+    ]
+
+
+def _is_described(job: JobFacts) -> bool:
+    """Whether the whole vector is known: a table may publish some figures of a graph by the same names."""
+    if not job.graph.keys() >= _DESCRIBED or not all(math.isfinite(job.graph[name]) for name in _DESCRIBED):
+        return False
+    return min(job.graph["roofline_ms"], job.graph["analytical_memory_bytes"], 1.0 - job.input_wait_ratio) > 0
+
+
+def _is_measured(alone: MeasuredAlone) -> bool:
+    figures = (alone.step_ms, alone.utilization_ratio, alone.memory_bytes)
+    known = [value for value in figures if value is not None and math.isfinite(value)]
+    return len(known) == len(figures) and (alone.step_ms or 0.0) > 0
+
+
+def read_known_rows(learning_task: LearningTask) -> KnownRows:
+    """Reads rows for which `why_unanswerable` has no reason, each of one device type, pairs of two jobs each."""
+    if learning_task.target is SLOWDOWN:
+        return _read_pairs(learning_task)
+    named = np.array([[job.graph[feature.name] for feature in FEATURES] for job in learning_task.jobs])
+    features = named.reshape(len(learning_task), len(FEATURES))
+    analytical_estimate = _ANCHORS[learning_task.target.name]
+    return KnownRows(
+        columns=features[:, [FEATURE_INDEX[name] for name in learning_task.target.columns]].astype(np.float32),
+        analytical_estimate=np.array([analytical_estimate(job) for job in learning_task.jobs], dtype=np.float64),
+        features=features,
+    )
+
+
+def _read_pairs(learning_task: LearningTask) -> KnownRows:
+    jobs = [*learning_task.jobs, *(others[0] for others in learning_task.others)]
+    figures = SoloFigures(
+        utilization_ratio=np.array([job.solo.utilization_ratio for job in jobs], dtype=np.float64),
+        step_ms=np.array([job.solo.step_ms for job in jobs], dtype=np.float64),
+        memory_bytes=np.array([job.solo.memory_bytes for job in jobs], dtype=np.float64),
+        input_wait_ratio=np.array([job.input_wait_ratio for job in jobs], dtype=np.float64),
+    )
+    device = find_device_type(learning_task.jobs[0].device) if len(learning_task) else None
+    victim = np.arange(len(learning_task))
+    other = victim + len(learning_task)
+    return KnownRows(
+        columns=build_pair_features(figures, victim, other, device.memory_bytes if device else 1),
+        analytical_estimate=fair_share_slowdowns(figures, victim, other),
+        features=None,
+    )
