@@ -56,7 +56,7 @@ def test_a_draining_program_is_not_healthy_and_the_reason_is_said(
     address, servicer = health_server
     servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
     assert main([address]) == 1
-    assert capsys.readouterr().err == f"{address} says NOT_SERVING\n"
+    assert capsys.readouterr().err == f"{address} reports NOT_SERVING\n"
 
 
 def test_nobody_at_the_address_is_not_healthy(capsys: pytest.CaptureFixture[str]) -> None:
