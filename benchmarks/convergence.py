@@ -1,12 +1,12 @@
-"""How well the end of training and its speed are foreseen on public curves, beside naive answers, as JSON.
+"""How well the end of training and its speed are predicted on public curves, against naive answers, as JSON.
 
-Loss curves: nanogpt (validation loss) and Pollux (validation accuracy or loss; no drop of the learning rate is told).
-The truth is the epoch at which the whole curve converges by the owner's rule; the prediction sees 25, 50 and 75 % of
+Loss curves: nanogpt (validation loss) and Pollux (validation accuracy or loss; no drop of the learning rate is given).
+The true end is the epoch at which the whole curve converges by the owner's rule; the prediction sees 25, 50 and 75 % of
 the epochs up to it. Other answers: the paper's method alone (Optimus, Eq. 1), and drops that keep shrinking as over the
 last points. Errors are |predicted - true| / true of the total epochs.
 
 Speeds: Pollux (all-reduce, T4): ten random runs of an application are fitted, all others predicted. Naive answer: the
-speed of the nearest known run, by workers and batch. Beside them the paper's Fig. 8: ten of 400 pairs of the functions
+speed of the nearest known run, by workers and batch. With them the paper's Fig. 8: ten of 400 pairs of the functions
 of its Table 2, measured with 5 % noise, estimate all. CPU milliseconds are those of one prediction, best of five.
 
 Needs COTENANT_SHARED_DATA; about 20 seconds.
@@ -78,7 +78,7 @@ def main() -> dict[str, object]:
 
 
 def measure_convergence(curves: list[Curve]) -> dict[str, dict[str, float]]:
-    """Median error by source and share of training, beside the naive answers."""
+    """Median error by source and share of training, next to the naive answers."""
     errors: dict[tuple[str, float], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for curve in curves:
         whole = curve.until(math.inf)
@@ -140,7 +140,7 @@ def shrink_drops(seen: LossSeries, goal: Goal) -> float | None:
 
 
 def measure_speed(root: Path) -> dict[str, dict[str, float]]:
-    """Mean error of all other runs when ten were measured, by application, beside the nearest run."""
+    """Mean error of all other runs when ten were measured, by application, next to the nearest run."""
     figures = {}
     for application, samples in read_speeds(pd.read_csv(root / "pollux" / "throughput.csv.gz")).items():
         pairs = np.array([speed_errors(samples, seed) for seed in range(SPEED_SEEDS)])

@@ -1,7 +1,7 @@
 """How far counted memory is from measured memory of timm models on an A100: `python -m benchmarks.counted_memory`.
 
 The count is `graph.counted_memory_bytes`, found without a GPU (datasets/timm_features). A scale and an offset are
-fitted to half of the models and judged on the other half, in both directions, beside the same fit to the FakeTensor
+fitted to half of the models and judged on the other half, in both directions, next to the same fit to the FakeTensor
 estimate that the set publishes. The fit is by absolute relative error, because some runs that the set calls clean had
 crashed. Needs COTENANT_SHARED_DATA; without it the figures are absent and said so.
 """

@@ -37,9 +37,9 @@ SEED = 1
 
 def instance(jobs: int, nodes: int) -> tuple[Demands, RemainingTimeOf]:
     """Jobs of one cluster, those with the least time left first."""
-    luck = np.random.default_rng(SEED)
-    thetas = np.array(SYNC)[:, None] * luck.uniform(0.5, 2.0, (len(SYNC), jobs))
-    steps = luck.uniform(10, 1_000, jobs) * 0.05
+    generator = np.random.default_rng(SEED)
+    thetas = np.array(SYNC)[:, None] * generator.uniform(0.5, 2.0, (len(SYNC), jobs))
+    steps = generator.uniform(10, 1_000, jobs) * 0.05
 
     def remaining_time_of(rows: Integers, workers: Integers, servers: Integers) -> Floats:
         fixed, each, pull, by_worker, by_server = thetas[:, rows]

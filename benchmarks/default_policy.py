@@ -4,12 +4,12 @@
                                         [--seeds 1] [--consent 0.2]
 
 Prints JSON. Needs the public traces (COTENANT_SHARED_DATA). Jobs are rigid, restarts cost what the simulator charges by
-default, and everybody consents to what a live job consents to that says nothing. Of each workload: the mean time from
+default, and every job consents to what a live job without a setting consents to. Of each workload: the mean time from
 submission to end, over the best of the policies that never stop or move a running job; of each policy: the geometric
 mean of these ratios over the workloads. What does not finish counts until the end of the run and is reported. Every
 run is a process of its own with at most `CPU_S_MAX` CPU seconds; one that needs more leaves its policy without a mean.
 
-`tied` names the policies whose jobs all ended at the same instants: the workload cannot tell them apart.
+`tied` names the policies whose jobs all ended at the same instants: the workload cannot distinguish them.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def run_once(name: str, policy: str, *, predictions: str, seed: int, consent_rat
         policy: Its name.
         predictions: `oracle`, `noise:SIGMA` or `error:E`.
         seed: Of errors and of what is drawn.
-        consent_ratio: The slowdown that jobs accept beside others.
+        consent_ratio: The slowdown that jobs accept from co-located jobs.
     """
     workload = WORKLOADS[name]
     stays_s: list[float] = []
@@ -165,7 +165,7 @@ def never_touches(policy: str) -> bool:
 
 
 def geometric_means(compared: Sequence[Mapping[str, Any]], policies: Sequence[str]) -> dict[str, Any]:
-    """Return each policy's mean ratio to the best that touches nobody, and its worst; None = a run is missing."""
+    """Return each policy's mean ratio to the best that moves no job, and its worst; None = a run is missing."""
     means: dict[str, Any] = {}
     for policy in policies:
         runs = [one["policies"][policy] for one in compared]

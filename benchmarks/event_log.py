@@ -1,4 +1,4 @@
-"""What durable facts cost: appends of one and of many events per commit, beside a raw flush on the same disk.
+"""What durable facts cost: appends of one and of many events per commit, next to a raw flush on the same disk.
 
     python -m benchmarks.event_log [--directory DIRECTORY] [--seconds SECONDS]
 

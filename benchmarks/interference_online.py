@@ -1,13 +1,13 @@
-"""How soon slowdowns are predicted right on a device type that nobody measured, by the outcomes that agents report.
+"""How soon slowdowns are predicted right on an unmeasured device type, by the outcomes that agents report.
 
 The predictor has no model of the device, so that it starts from the graphs alone (our own jobs) or from what jobs do
 alone (alnair, where COTENANT_SHARED_DATA is set): fair turns. Every job is seen alone once. Then co-locations are drawn
-one after the other; each gives one stretch per job, its measured slowdown with the noise of a window, and takes the way
-that stretches of agents take once they are stored. Errors are those of all measured pairs, of the pairs that were not
+one after the other; each gives one window per job, its measured slowdown with the noise of a window, and takes the way
+that windows of agents take once they are stored. Errors are those of all measured pairs, of the pairs that were not
 observed yet, of pairs asked about by themselves as a small cluster does (what else was measured has to join the
 question), and of the same pairs if an observation taught nothing beyond itself, after some numbers of outcomes; means
-over COTENANT_BENCHMARK_SEEDS (default 10) orders. Minutes are computed: shared devices times what agents tell at least,
-two stretches every five minutes. Takes a minute.
+over COTENANT_BENCHMARK_SEEDS (default 10) orders. Minutes are computed: shared devices times the agents' least reports,
+two windows every five minutes. Takes a minute.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WINDOW_NOISE: Final = 0.05
 SHARED_DEVICES: Final = 8
 """For the minutes that are computed."""
 ASKED_IN_TWOS: Final = 40
-_STRETCH_MINUTES: Final = 5
+_WINDOW_MINUTES: Final = 5
 _STEPS: Final = 1_000
 _ALONE_MS: Final = 100_000
 _MEMORY_BYTES: Final = 1 << 30
@@ -169,7 +169,7 @@ def stream_outcomes(world: World, seeds: Sequence[int]) -> dict[str, object]:
     """Streams outcomes in several orders.
 
     Args:
-        world: Who slows down whom.
+        world: Measured slowdowns of all pairs.
         seeds: One order each.
 
     Returns:
@@ -185,7 +185,7 @@ def stream_outcomes(world: World, seeds: Sequence[int]) -> dict[str, object]:
         "pairs": int(np.isfinite(world.truth).sum()),
         "after_outcomes": {
             str(count): {
-                "minutes_computed": count * _STRETCH_MINUTES / (2 * SHARED_DEVICES),
+                "minutes_computed": count * _WINDOW_MINUTES / (2 * SHARED_DEVICES),
                 **{name: _mean([order[place][name] for order in orders]) for name in names},
             }
             for place, count in enumerate(COUNTS)
@@ -235,7 +235,7 @@ def _draw_outcomes(world: World, random: np.random.Generator) -> Iterator[Outcom
 
 
 def _window(world: World, pair: Outcome, slowdown_ratio: float | None, number: int) -> StoredMeasurementWindow:
-    """What an agent measured of one job beside another one; None = alone."""
+    """What an agent measured of one job co-located with another one; None = alone."""
     victim, other = (
         MeasuredJob(graph_sha256=world.jobs[place].graph_sha256, settings=world.jobs[place].settings) for place in pair
     )
@@ -256,7 +256,7 @@ def _window(world: World, pair: Outcome, slowdown_ratio: float | None, number: i
 def _score_in_twos(
     predictor: Predictor, world: World, prior: PairsAnswer, seen: Mapping[Outcome, Sequence[float]], asked: IndexArray
 ) -> dict[str, float]:
-    """Errors of pairs that are asked about by themselves: who was measured with them has gone."""
+    """Errors of pairs that are asked about by themselves: the jobs they were measured with have gone."""
     errors, overridden = [], []
     for victim, other in asked.tolist():
         answer = predictor.predict_pairs(PairsQuestion(device=DEVICE, jobs=[world.jobs[victim], world.jobs[other]]))

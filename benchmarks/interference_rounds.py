@@ -49,7 +49,7 @@ class SetChoice:
     campaign: str | None = None
 
     def read(self, shared: Path | None) -> LearningTask:
-        """Reads the measured pairs; rows with several jobs beside the victim are not among them."""
+        """Reads the measured pairs; rows with several jobs co-located with the victim are not among them."""
         if self.folder:
             assert shared is not None
             imported = import_set(self.folder, shared / self.folder)

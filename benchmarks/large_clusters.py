@@ -53,20 +53,20 @@ class LargeCluster:
 
     def view(self) -> SchedulingView:
         """Build it; the same seed gives the same view."""
-        luck = random.Random(self.seed)
+        generator = random.Random(self.seed)
         nodes = {f"n{index:05}": self._node(f"n{index:05}") for index in range(self.nodes)}
         all_gpus = [(gpu, node.node_id) for node in nodes.values() for gpu in node.gpus]
-        used = sorted(luck.sample(range(len(all_gpus)), k=int(self.running_ratio * len(all_gpus))))
-        running = {job.request.job_id: job for job in self._running(luck, [all_gpus[index][0] for index in used])}
+        used = sorted(generator.sample(range(len(all_gpus)), k=int(self.running_ratio * len(all_gpus))))
+        running = {job.request.job_id: job for job in self._running(generator, [all_gpus[index][0] for index in used])}
         holder = {job.assignments[0].gpu_id: job for job in running.values()}
         gpus = {gpu.gpu_id: _gpu_view(gpu, node_id, holder.get(gpu.gpu_id)) for gpu, node_id in all_gpus}
         return SchedulingView(
             now_ms=10_000_000,
             nodes=nodes,
             gpus=gpus,
-            pending=sorted(self._pending(luck), key=lambda job: (job.submitted_at_ms, job.request.job_id)),
+            pending=sorted(self._pending(generator), key=lambda job: (job.submitted_at_ms, job.request.job_id)),
             running=running,
-            predictions=self._predictions(luck),
+            predictions=self._predictions(generator),
             nodes_per_job_max=self.nodes_per_job_max,
             index=FreshIndex(),
         )
@@ -78,9 +78,9 @@ class LargeCluster:
         )
         return Node(node_id=node_id, gpus=gpus)
 
-    def _running(self, luck: random.Random, gpus: list[Gpu]) -> Iterator[RunningJob]:
+    def _running(self, generator: random.Random, gpus: list[Gpu]) -> Iterator[RunningJob]:
         for index, gpu in enumerate(gpus):
-            request = self._request(luck, f"r{index:06}", 1)
+            request = self._request(generator, f"r{index:06}", 1)
             yield RunningJob(
                 request=request,
                 attempt=1,
@@ -88,54 +88,56 @@ class LargeCluster:
                 micro_batch_size=BATCH_PER_GPU,
                 submitted_at_ms=index,
                 started_at_ms=index,
-                steps_done=luck.randrange(request.steps_total),
+                steps_done=generator.randrange(request.steps_total),
                 memory_reserved_bytes=_memory(request.key, BATCH_PER_GPU).memory_bytes_upper_99,
             )
 
-    def _pending(self, luck: random.Random) -> Iterator[PendingJob]:
+    def _pending(self, generator: random.Random) -> Iterator[PendingJob]:
         for index in range(self.pending):
             yield PendingJob(
-                request=self._request(luck, f"p{index:06}", luck.choice(self.gangs)),
-                submitted_at_ms=luck.randrange(10_000_000),
+                request=self._request(generator, f"p{index:06}", generator.choice(self.gangs)),
+                submitted_at_ms=generator.randrange(10_000_000),
             )
 
-    def _request(self, luck: random.Random, job_id: str, gpus: int) -> JobRequest:
+    def _request(self, generator: random.Random, job_id: str, gpus: int) -> JobRequest:
         return JobRequest(
             job_id=job_id,
-            key=f"family-{luck.randrange(self.families)}",
+            key=f"family-{generator.randrange(self.families)}",
             gpus=gpus,
             global_batch_size=BATCH_PER_GPU * gpus,
-            steps_total=luck.randrange(1_000, 100_000),
+            steps_total=generator.randrange(1_000, 100_000),
             share=Share.SAFE,
             max_slowdown_ratio=0.4,
         )
 
-    def _predictions(self, luck: random.Random) -> PredictionStore:
+    def _predictions(self, generator: random.Random) -> PredictionStore:
         store = PredictionStore(keys_max=10**9)
         keys = [f"family-{index}" for index in range(self.families)]
         for key in keys:
-            store.put_job(_prediction(luck, key))
+            store.put_job(_prediction(generator, key))
         # Where every job is a family of its own, pairs are known for some of them only, as the engine bounds them.
         for victim in keys[:200]:
             for other in keys[:200]:
-                store.put_pair(_pair(luck, victim, other))
+                store.put_pair(_pair(generator, victim, other))
         return store
 
 
-def _prediction(luck: random.Random, key: str) -> JobPrediction:
-    pass_ms = luck.uniform(20.0, 200.0)
+def _prediction(generator: random.Random, key: str) -> JobPrediction:
+    pass_ms = generator.uniform(20.0, 200.0)
     return JobPrediction(
         key=key,
         device=DEVICE,
-        utilization_ratio=luck.uniform(0.1, 0.9),
-        sm_activity_ratio=luck.uniform(0.05, 0.5),
+        utilization_ratio=generator.uniform(0.1, 0.9),
+        sm_activity_ratio=generator.uniform(0.05, 0.5),
         memory={micro_batch_size: _memory(key, micro_batch_size) for micro_batch_size in (32, 16, 8, 4, 2, 1)},
         step_ms={
             (gpus, micro_batch_size): pass_ms * (0.2 + 0.8 * micro_batch_size / BATCH_PER_GPU) + 5.0 * (gpus > 1)
             for gpus in range(1, 11)
             for micro_batch_size in (32, 16, 8, 4, 2, 1)
         },
-        memory_triple=MemoryTriple(gamma_ratio=0.1, delta_ratio=0.1, high_state_ratio=luck.choice((0.0, 0.2, 0.5))),
+        memory_triple=MemoryTriple(
+            gamma_ratio=0.1, delta_ratio=0.1, high_state_ratio=generator.choice((0.0, 0.2, 0.5))
+        ),
     )
 
 
@@ -144,8 +146,8 @@ def _memory(key: str, micro_batch_size: int) -> MemoryPoint:
     return MemoryPoint(memory_bytes=int(gib * GIB), memory_bytes_upper_99=int(1.1 * gib * GIB))
 
 
-def _pair(luck: random.Random, victim: str, other: str) -> PairPrediction:
-    ratio = luck.uniform(0.0, 0.5)
+def _pair(generator: random.Random, victim: str, other: str) -> PairPrediction:
+    ratio = generator.uniform(0.0, 0.5)
     return PairPrediction(
         victim_key=victim, other_key=other, device=DEVICE, slowdown_ratio=ratio, upper_ratio=ratio + 0.1
     )

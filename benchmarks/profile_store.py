@@ -1,8 +1,8 @@
-"""What collected profiles cost: keeping a stretch, reading all of them as rows, and an agent's looks at its tenants.
+"""What collected profiles cost: keeping a window, reading all of them as rows, and an agent's reading of its jobs.
 
     python -m benchmarks.profile_store [--stretches N]
 
-Prints JSON: CPU seconds, best of five. Beside the store stands the same text put into one SQLite table unchecked.
+Prints JSON: CPU seconds, best of five. Next to the store stands the same text put into one SQLite table unchecked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOW_MS = 1_790_000_000_000
 
 
 def _windows(count: int) -> Iterator[MeasurementWindow]:
-    """Every fourth one beside another job; a job comes back after 200 others, so that no hour is full."""
+    """Every fourth one co-located with another job; a job comes back after 200 others, so that no hour is full."""
     for number in range(count):
         jobs = [_job(number // 40 * 10 + part) for part in (number % 10, (number + 1) % 10)]
         yield MeasurementWindow(

@@ -1,7 +1,7 @@
 """Whether intervals as they are served hold on public rows, by how near the asked job is, as JSON.
 
 The rows of timm's memory have no ONNX graph, so that they are learned from the columns of `cotenant evaluate` with its
-physics, and kinds of jobs are told by the figures of the traced step; folds, candidates, widths and nearness are those
+physics, and kinds of jobs differ by the figures of the traced step; folds, candidates, widths and nearness are those
 that a training would serve. One model in COTENANT_BENCHMARK_EVERY (default 6) takes part; see `served_intervals` for
 levels and columns. Public sets are read from COTENANT_SHARED_DATA. Three CPU minutes.
 """
@@ -90,7 +90,7 @@ def task_of(learning_task: LearningTask, features: FloatArray, fold: Fold) -> Fi
 
 
 def vector_of(job: JobFacts) -> FloatArray:
-    """What tells kinds and settings of jobs apart, from figures of the traced step; all else is 0."""
+    """What distinguishes kinds and settings of jobs, from figures of the traced step; all else is 0."""
     figures = {
         "log_batch": float(np.log(job.micro_batch_size)),
         "input_wait_ratio": job.input_wait_ratio,

@@ -3,7 +3,7 @@
 The families are halved at random. A version is trained, as `cotenant retrain` trains it, on the rows all of whose jobs
 are of the first half, and answers the rows with a job of the second half; nothing is chosen on those. Slowdowns are
 asked for with the jobs measured alone; a half that has too few families of pairs for a model is answered by fair turns,
-as the service does. Beside it: the mean of the training rows; an additive model (for slowdowns the
+as the service does. Next to it: the mean of the training rows; an additive model (for slowdowns the
 effects of victim and other job, for memory those of optimizer, precision, mode and batch on its logarithm); and the
 method that learns public tables. The bar is on the better of mean and additive, all halvings
 together; intervals resample families. COTENANT_BENCHMARK_SEEDS (default 10) halvings; half a CPU minute each.

@@ -23,7 +23,7 @@ Benchmark = Callable[[], Mapping[str, object]]
 
 
 def find_benchmarks() -> dict[str, Benchmark]:
-    """Return the benchmarks of this folder by name; modules without `main() -> dict` are somebody's parts."""
+    """Return the benchmarks of this folder by name; modules without `main() -> dict` are parts of benchmarks."""
     names = sorted(module.name for module in pkgutil.iter_modules(benchmarks.__path__) if module.name != "run_all")
     modules = {name: importlib.import_module(f"benchmarks.{name}") for name in names}
     return {name: module.main for name, module in modules.items() if hasattr(module, "main")}

@@ -1,8 +1,8 @@
 """Whether served intervals hold, by how near to the measured jobs the asked one is, as JSON.
 
 Three levels of nearness, each by leaving out what it names: a configuration whose graph was measured at other settings,
-an architecture whose family was measured, and a family that nobody measured. What a training would serve is fitted to
-the rest and asked about what was left out. "strangers" are the widths of families that nobody measured, whatever is
+an architecture whose family was measured, and an unmeasured family. What a training would serve is fitted to
+the rest and asked about what was left out. "strangers" are the widths of unmeasured families, whatever is
 asked; "served" are narrower for jobs that are near. Widths are logarithms of upper over lower.
 `coverage_90_of_groups_ratio` is the mean over what was left out, which is what the intervals promise. Names of families
 and architectures say what is left out, never how wide an interval is.

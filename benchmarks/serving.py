@@ -1,4 +1,4 @@
-"""Server CPU of predictions beside a raw gRPC echo of the same run, as JSON.
+"""Server CPU of predictions next to a raw gRPC echo of the same run, as JSON.
 
 Each figure is the best of five, but `..._throughput_to_echo_cpu_ratio`, which is the median of five pairs. "warm" means
 that the graph is known. `predict_job_warm` varies batch, optimizer, precision and mode as a scheduler does that tries
@@ -207,7 +207,7 @@ def compare_in_flight(process: Process, stub: Stub, echo: Process, channel: grpc
 
 
 def median_ratio(echo_ms: Sequence[float], asked_ms: Sequence[float]) -> float:
-    """Middle one of the ratios of CPU to that of the echo beside it: others who use the machine burden both."""
+    """Middle one of the ratios of CPU to that of the echo next to it: other load on the machine burdens both."""
     return round(median(echo / asked for echo, asked in zip(echo_ms, asked_ms, strict=True)), 4)
 
 
@@ -328,7 +328,7 @@ def best(process: Process, ask: Callable[[int], object], requests: int) -> float
 def cpu_s(pid: int) -> float:
     """CPU seconds of the threads of a process and its children that live, from the scheduler's account.
 
-    The usual account counts ticks of 10 ms: two thousand requests are some thirty of them, of which five are luck.
+    The usual account counts ticks of 10 ms: two thousand requests are some thirty of them, of which five are chance.
     """
     tasks = (task for number in (pid, *child_ids(pid)) for task in Path(f"/proc/{number}/task").iterdir())
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9

@@ -3,7 +3,7 @@
     python -m benchmarks.simulator [--repeats 5] [--only NAME ...]
     python -m benchmarks.simulator --growth philly_sjf_bsbf [--repeats 5]      # over the first jobs of the trace
 
-Prints JSON. Needs the public traces (COTENANT_SHARED_DATA); the bars and the peer's own CPU seconds stand beside. Runs
+Prints JSON. Needs the public traces (COTENANT_SHARED_DATA); the bars and the peer's own CPU seconds are included. Runs
 of equal `orders` launched and stopped the same jobs at the same instants on the same GPUs.
 """
 
@@ -41,7 +41,7 @@ CASES: dict[str, tuple[str, str, str, float, float | None]] = {
     "philly_sjf_bsbf": ("philly/philly_jobs.csv", "64x8", "sjf_bsbf", 60.0, None),
 }
 CONSENT = Consent(max_slowdown_ratio=1.0)
-"""Of every case since the first: jobs accept to be twice as slow beside others."""
+"""Of every case since the first: jobs accept to be twice as slow when co-located."""
 GROWTH_JOBS = (1_000, 4_000, 16_000)
 CPU_S_MAX = 300
 """A run that takes longer is stopped, and said to be."""

@@ -26,14 +26,14 @@ from predictor_service.learning.slowdown_folds import inner_folds
 from predictor_service.selection.conformal import ConformalBounds, calibrate
 from predictor_service.selection.targets import SLOWDOWN
 
-_NEIGHBOURS: Final = 5
+_NEAREST: Final = 5
 """The library's own number; fewer rows than that are all of them."""
 
 REGRESSORS: Final[Mapping[str, Callable[[int, int], Any]]] = {
     "linear_regression": lambda seed, rows: LinearRegression(),
     "support_vector_regression": lambda seed, rows: SVR(),
     "decision_tree": lambda seed, rows: DecisionTreeRegressor(random_state=seed),
-    "nearest_neighbours": lambda seed, rows: KNeighborsRegressor(n_neighbors=min(_NEIGHBOURS, rows)),
+    "nearest_neighbours": lambda seed, rows: KNeighborsRegressor(n_neighbors=min(_NEAREST, rows)),
 }
 """From a seed and the number of training rows to an unfitted regressor, in the paper's order."""
 

@@ -1,8 +1,8 @@
-"""Which way to compose slowdowns fits measured crowds best: a victim beside two or more jobs.
+"""Which way to compose slowdowns fits measured multiway co-locations best: a victim and two or more jobs.
 
 Reads every data set of this repository and those in COTENANT_CROWD_DATA (folders or files in our schema, joined by the
-path separator). For each row with several jobs beside the victim, the measured slowdowns beside each of them alone are
-composed in every way known and compared with what was measured; ways that learn a number learn it from the crowds of
+path separator). For each row with several jobs next to the victim, the measured slowdowns with each of them alone are
+composed in every way known and compared with what was measured; ways that learn a number learn it from the groups of
 other jobs. Says so where no set has such rows.
 """
 
@@ -35,12 +35,12 @@ StringArray = npt.NDArray[np.str_]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MultiwayColocation:
-    """A victim beside several jobs, with what was measured of its pairs and of its jobs alone.
+    """A victim co-located with several jobs, with what was measured of its pairs and of its jobs alone.
 
     Attributes:
         members: What its rows have in common: all of its jobs.
-        measured: Slowdown of the victim beside all others.
-        pairs: Slowdown of each job beside each other one alone, the victim first; the diagonal is 0.
+        measured: Slowdown of the victim co-located with all others.
+        pairs: Slowdown of each job with each other one alone, the victim first; the diagonal is 0.
         shares: Utilization of each job alone.
     """
 
@@ -51,7 +51,7 @@ class MultiwayColocation:
 
     @property
     def co_located(self) -> FloatArray:
-        """Slowdowns of the victim beside each other job alone."""
+        """Slowdowns of the victim with each other job alone."""
         return self.pairs[0, 1:]
 
 
@@ -65,7 +65,7 @@ def _composed(how: str) -> Callable[[MultiwayColocation], float]:
 
 
 def _power(colocation: MultiwayColocation, exponent: float) -> float:
-    """Between the worst neighbour (a large exponent) and more than the sum (one below 1)."""
+    """Between the worst co-located job (a large exponent) and more than the sum (one below 1)."""
     return float(np.sum(np.maximum(colocation.co_located, 0.0) ** exponent) ** (1.0 / exponent))
 
 
@@ -88,7 +88,7 @@ LEARNED: Final[Mapping[str, tuple[Callable[[MultiwayColocation, float], float], 
 }
 """Ways with one number, and the numbers that are tried."""
 CHOSEN: Final = "chosen on other crowds"
-_LEARNING_CROWDS_MIN: Final = 3
+_LEARNING_GROUPS_MIN: Final = 3
 
 
 def main() -> dict[str, object]:
@@ -106,14 +106,14 @@ def main() -> dict[str, object]:
 
 
 def compare_compositions(learning_task: LearningTask) -> Mapping[str, object]:
-    """Compares the ways to compose on the crowds of one problem.
+    """Compares the ways to compose on the multiway co-locations of one learning task.
 
     Args:
-        learning_task: Rows of pairs and of crowds.
+        learning_task: Rows of pairs and of larger groups.
 
     Returns:
-        Number of rows with a crowd whose every pair was measured too, and of distinct crowds; by way the mean absolute
-        error of the slowdown with its 95 % interval over crowds, its ratio to the sum's, and the error of the shared
+        Number of rows with a group whose every pair was measured too, and of distinct groups; by way the mean absolute
+        error of the slowdown with its 95 % interval over groups, its ratio to the sum's, and the error of the shared
         time as a share of it.
     """
     colocations = list(_read_colocations(learning_task))
@@ -126,7 +126,7 @@ def compare_compositions(learning_task: LearningTask) -> Mapping[str, object]:
     measured = np.array([colocation.measured for colocation in colocations])
     members = np.array([colocation.members for colocation in colocations])
     values = {name: np.array([way(colocation) for colocation in colocations]) for name, way in WAYS.items()}
-    if len(np.unique(members)) >= _LEARNING_CROWDS_MIN:
+    if len(np.unique(members)) >= _LEARNING_GROUPS_MIN:
         tables = {
             name: np.array([[way(colocation, float(number)) for number in numbers] for colocation in colocations])
             for name, (way, numbers) in LEARNED.items()
@@ -155,7 +155,7 @@ def _rounded(ends: tuple[float, float] | None) -> list[float] | None:
 
 
 def _read_colocations(learning_task: LearningTask) -> Iterator[MultiwayColocation]:
-    """Rows with several jobs beside the victim, where every pair among them was measured and every job alone."""
+    """Rows with several jobs next to the victim, where every pair among them was measured and every job alone."""
     alone: dict[tuple[str, str], list[float]] = defaultdict(list)
     for job, others, measured in zip(learning_task.jobs, learning_task.others, learning_task.measured, strict=True):
         if len(others) == 1:
@@ -185,13 +185,13 @@ def _pairs_among(jobs: Sequence[JobFacts], alone: Mapping[tuple[str, str], Seque
 
 
 def _learn(table: FloatArray, measured: FloatArray, members: StringArray, rows: BoolArray) -> FloatArray:
-    """Answers of some rows, each by the number that fits the other crowds among them best; NaN for other rows.
+    """Answers of some rows, each by the number that fits the other groups among them best; NaN for other rows.
 
     Args:
         table: Answer of each row by each number that is tried, shape (rows, numbers).
         measured: Shape (rows,).
-        members: Crowd of each row.
-        rows: Which rows take part, of at least two crowds.
+        members: Co-located jobs of each row.
+        rows: Which rows take part, of at least two groups.
     """
     errors = np.abs(table - measured[:, None])
     answers = np.full(len(members), np.nan)
@@ -205,7 +205,7 @@ def _learn(table: FloatArray, measured: FloatArray, members: StringArray, rows: 
 def _choose(
     fixed: Mapping[str, FloatArray], tables: Mapping[str, FloatArray], measured: FloatArray, members: StringArray
 ) -> FloatArray:
-    """Every crowd's answer by the way that errs least on the other crowds; what learns is judged by folds of those."""
+    """Every group's answer by the way that errs least on the other groups; what learns is judged by folds of those."""
     every = np.ones(len(members), dtype=bool)
     learned = {name: _learn(table, measured, members, every) for name, table in tables.items()}
     answers = np.full(len(members), np.nan)

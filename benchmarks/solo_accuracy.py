@@ -1,6 +1,6 @@
 """How well utilization, memory and step time of jobs alone are predicted that were not trained on.
 
-Every figure stands beside untuned boosting on the columns as published, on the same rows and folds, with a 95 %
+Every figure stands next to untuned boosting on the columns as published, on the same rows and folds, with a 95 %
 interval of the ratio over groups. Public sets are read from COTENANT_SHARED_DATA and left out where it is not set.
 COTENANT_BENCHMARK_SEEDS (default 1) draws of the folds; COTENANT_BENCHMARK_TASKS names tasks, joined by ;, instead of
 all.
@@ -84,7 +84,7 @@ def _score(task: Task, learning_task: LearningTask, seed: int) -> dict[str, obje
 
 def _predict(task: Task, learning_task: LearningTask, seed: int) -> HeldOutPredictions:
     rounds = plan_rounds(learning_task, task.level, task.folds or _FOLDS, seed)
-    return predict_rounds(rounds, SoloMethod(task.level), task.level, seed, _tell)
+    return predict_rounds(rounds, SoloMethod(task.level), task.level, seed, _print_progress)
 
 
 def _evaluate(
@@ -103,7 +103,7 @@ def _bar(limit: float, of_baseline: bool, metric: str, evaluation: Evaluation) -
 
 
 def _ablate(task: Task, learning_task: LearningTask) -> dict[str, object]:
-    """The error without a group of columns, beside the error with all, on the same rows and folds."""
+    """The error without a group of columns, next to the error with all, on the same rows and folds."""
     few = learning_task.subset(
         [row for row, job in enumerate(learning_task.jobs) if _is_kept(job.architecture, task.ablated)]
     )
@@ -143,5 +143,5 @@ def _rounded(values: Mapping[str, float | None]) -> dict[str, float | None]:
     return {name: None if value is None else float(f"{value:.5g}") for name, value in values.items()}
 
 
-def _tell(line: str) -> None:
+def _print_progress(line: str) -> None:
     sys.stderr.write(f"  {line}\n")

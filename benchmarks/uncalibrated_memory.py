@@ -287,7 +287,7 @@ def judge_ended(rows: MemoryRows, bounds: FloatArray) -> dict[str, float]:
 
 
 def judge_expected(rows: MemoryRows, expected: FloatArray) -> dict[str, Any]:
-    """Expected over measured on the rows that taught it, beside what was expected before."""
+    """Expected over measured on the rows that taught it, next to what was expected before."""
     before = rows.counted_bytes + _COUNTED_CONTEXT_BYTES
     return {
         name: {

@@ -7,7 +7,7 @@ An error E multiplies a predicted quantity of a job by 1 + E or 1 - E (Optimus, 
 ("times"), or these and memory and utilization ("everything"; memory bounds are widened as a predictor that knows its
 errors would). Policies that choose numbers of GPUs may choose them here too: `with_counts`.
 
-Regret = mean completion time with errors over that of the same policy with none (the oracle), minus 1; beside it the
+Regret = mean completion time with errors over that of the same policy with none (the oracle), minus 1; next to it the
 time over fifo's, which looks at no step time. Intervals are those of means over the seeds (95 %, Student's t).
 """
 
@@ -52,7 +52,7 @@ CONSENT = Consent(max_slowdown_ratio=1.0)
 CLUSTER = "4x8"
 ERRORS = (0.1, 0.2, 0.4, 0.6)
 BLIND = ("fifo", "kubernetes_default", "tiresias", "drf")
-"""Policies that look at no predicted time; a wrong memory touches them as it does everybody."""
+"""Policies that look at no predicted time; a wrong memory affects them as it does all others."""
 CHOOSING = ("elastic", "termination_elastic", "optimus", "pollux")
 """Policies that choose numbers of GPUs by predicted step times."""
 COUNTS = (1, 2, 4, 8)

@@ -38,7 +38,7 @@ def edit(protos: Path, file: str, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def test_the_contract_as_it_is_breaks_nobody() -> None:
+def test_the_contract_as_it_is_breaks_no_client() -> None:
     assert refusal(REPOSITORY / "protos") == ""
 
 

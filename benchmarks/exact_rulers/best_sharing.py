@@ -1,4 +1,4 @@
-"""Who shares with whom so that all ends together come soonest: the ruler of sjf_bsbf.
+"""Which jobs share a GPU so that the sum of their ends is least: the ruler of sjf_bsbf.
 
 Every new job either waits or takes exactly the GPUs that it needs from running jobs, at most one new job per GPU. A
 choice of GPUs with a micro-batch is a pattern, and its price is what sharing gains against waiting for those partners.

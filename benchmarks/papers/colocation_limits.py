@@ -1,4 +1,4 @@
-"""How little GPU time a workload can take, whoever shares with whom: what choosing partners can be worth at all."""
+"""How little GPU time a workload can take, whichever jobs share: what choosing partners can be worth at all."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_least_memory(trace: Trace, gib: float) -> Trace:
 def least_gpu_h(trace: Trace, settings: Mapping[str, Any], jobs_per_gpu: int) -> float:
     """Return the GPU hours that the jobs take with the best partners, in parts of any size and at any time.
 
-    No policy takes less: the jobs need not come, wait or end, so that a linear program over all crowds that fit on a
+    No policy takes less: the jobs need not come, wait or end, so that a linear program over all groups that fit on a
     GPU finds the best shares of time.
 
     Args:
@@ -58,7 +58,7 @@ def least_gpu_h(trace: Trace, settings: Mapping[str, Any], jobs_per_gpu: int) ->
 
 
 def _colocations(kinds: list[Kind], memory_bytes: int, jobs_per_gpu: int) -> Iterator[tuple[int, ...]]:
-    """Yield who may be together on a GPU, by position."""
+    """Yield which jobs may be together on a GPU, by position."""
     for size in range(1, jobs_per_gpu + 1):
         for colocation in combinations_with_replacement(range(len(kinds)), size):
             if size == 1 or sum(kinds[one][1] for one in colocation) <= memory_bytes:

@@ -48,7 +48,7 @@ def cluster_of(settings: Mapping[str, Any]) -> Cluster:
 def with_summed_crowds(trace: Trace, settings: Mapping[str, Any]) -> Trace:
     """Return the same jobs where three and more on a GPU slow each other down by their summed utilization too.
 
-    Without it, each is slowed down by the sum of what it would be beside each other one alone.
+    Without it, each is slowed down by the sum of what it would be with each other one alone.
     """
     return replace(trace, truth=replace(trace.truth, multiway_law=SummedUtilization(**settings["slowdown"])))
 
@@ -89,12 +89,12 @@ def _philly_jobs(path: Path) -> Sequence[Job]:
 
 
 def _trace(settings: Mapping[str, Any], jobs: Sequence[Job], seed: int) -> Trace:
-    luck = {name: Random(f"{seed}/{name}") for name in ("utilization", "memory")}
+    generators = {name: Random(f"{seed}/{name}") for name in ("utilization", "memory")}
     kinds: dict[tuple[str, str], Kind] = {}
     found = []
     for number, (at_s, length_s, gpus) in enumerate(jobs):
-        utilization = luck["utilization"].choice(settings["utilizations"])
-        memory_gib = luck["memory"].choice(settings["memories_gib"])
+        utilization = generators["utilization"].choice(settings["utilizations"])
+        memory_gib = generators["memory"].choice(settings["memories_gib"])
         key = f"{utilization}/{memory_gib} GiB/{gpus} GPUs"
         kinds[key, EVERY_DEVICE] = Kind(
             step_ms_by_gpus={gpus: STEP_MS},
@@ -111,7 +111,7 @@ def _trace(settings: Mapping[str, Any], jobs: Sequence[Job], seed: int) -> Trace
 def _slowdowns(kinds: Mapping[tuple[str, str], Kind], settings: Mapping[str, Any]) -> dict[tuple[str, str, str], float]:
     law = SummedUtilization(**settings["slowdown"])
     return {
-        (victim, other, EVERY_DEVICE): law.slowdown_ratio(one.utilization_ratio + beside.utilization_ratio)
+        (victim, other, EVERY_DEVICE): law.slowdown_ratio(one.utilization_ratio + partner.utilization_ratio)
         for (victim, _), one in kinds.items()
-        for (other, _), beside in kinds.items()
+        for (other, _), partner in kinds.items()
     }

@@ -33,7 +33,7 @@ LENGTH_RATIO = 0.5
 LENGTH_RATIOS = (1.0, 0.7, 0.5, 0.25)
 COST_RATIOS = (1.0, 2.0, 4.0)
 GAINS = ("Fig. 6a", "Fig. 6b", "Table VIII")
-STRETCHES_S = (120, 300, 600)
+INTERVALS_S = (120, 300, 600)
 FIRST_JOBS = 2
 PICTURED_ORDER = ("kubernetes_default", "termination_elastic", "elastic")
 
@@ -55,7 +55,7 @@ def growth(curves: Curves, seeds: int) -> list[Row]:
 
 
 def beginning(curves: Curves, seeds: int) -> list[Row]:
-    """Fig. 10: GPUs in use while the first two jobs are alone, if nobody came for a longer while."""
+    """Fig. 10: GPUs in use while the first two jobs are alone, if no job came for a longer while."""
     rows: list[Row] = []
     for scaling in ("measured speedups", "speedups of section I"):
         traces = [_first_jobs(draw_workload(seed, curves)) for seed in range(seeds)]
@@ -64,9 +64,9 @@ def beginning(curves: Curves, seeds: int) -> list[Row]:
         results = {
             policy: [run_workload(trace, policy, seed=seed) for seed, trace in enumerate(traces)] for policy in POLICIES
         }
-        for stretch_s in STRETCHES_S:
-            held = {policy: [_held_at(one, stretch_s) for one in found] for policy, found in results.items()}
-            setting = f"{scaling}: GPUs in use {stretch_s} s after the second of two jobs came"
+        for interval_s in INTERVALS_S:
+            held = {policy: [_held_at(one, interval_s) for one in found] for policy, found in results.items()}
+            setting = f"{scaling}: GPUs in use {interval_s} s after the second of two jobs came"
             rows.append(as_order_row("Fig. 10", setting, PICTURED_ORDER, held))
     return rows
 
@@ -74,7 +74,7 @@ def beginning(curves: Curves, seeds: int) -> list[Row]:
 def costs(curves: Curves, seeds: int) -> list[Row]:
     """Fig. 6 and Table VIII where changes under termination cost more, and where it does not weigh what they cost.
 
-    Optimus' marginal gain, which section V-B names as its rule, knows no cost of a change.
+    Optimus' marginal gain, which section V-B names as its rule, ignores the cost of a change.
     """
     rows: list[Row] = []
     for length_ratio in LENGTH_RATIOS:
@@ -112,7 +112,7 @@ def limits(curves: Curves, seeds: int) -> list[Row]:
 def least_makespan_h(trace: Trace) -> float:
     """Return a lower bound of every scheduler's makespan, changes for nothing: first submission to last end.
 
-    Nobody ends before it would alone with its best number of GPUs, and whoever comes after a moment needs the GPU time
+    No job ends before it would alone with its best number of GPUs, and all that come after a moment needs the GPU time
     of its most efficient number.
     """
     gpus = sum(len(node.gpus) for node in read_cluster(plan_of("elastic")["cluster"], device=trace.device).nodes)
@@ -166,7 +166,7 @@ def _first_jobs(trace: Trace) -> Trace:
     return replace(trace, jobs=trace.jobs[:FIRST_JOBS])
 
 
-def _held_at(result: RunResult, stretch_s: int) -> float:
-    """Return the GPUs in use so long after the last submission; 0 = everybody has ended."""
-    at_ms = max(job.submitted_at_ms for job in result.jobs) + 1_000 * stretch_s
+def _held_at(result: RunResult, interval_s: int) -> float:
+    """Return the GPUs in use so long after the last submission; 0 = all jobs have ended."""
+    at_ms = max(job.submitted_at_ms for job in result.jobs) + 1_000 * interval_s
     return fmean([one.held_gpus for one in result.usage_intervals if one.from_ms <= at_ms < one.until_ms] or [0.0])

@@ -33,7 +33,7 @@ COST_PARAMETERS = {
     "elastic": ("reshape_cost_ms", "restart_cost_ms"),
     "termination_elastic": ("restart_cost_ms",),
 }
-"""What tells a policy the cost of a change."""
+"""Where a policy gets the cost of a change from."""
 PLACEMENTS = {1: "1", 2: "2", 4: "4", 8: "44"}
 """How Pollux wrote so many GPUs on as few of its nodes as possible."""
 HOUR_MS = 3_600_000
@@ -111,17 +111,17 @@ def draw_workload(seed: int, curves: Curves, *, length_ratio: float = 1.0) -> Tr
         length_ratio: How long the jobs are, over what the file says.
     """
     plan = plan_of("elastic")
-    luck = {name: Random(f"{seed}/{name}") for name in ("arrival", "type")}
+    generators = {name: Random(f"{seed}/{name}") for name in ("arrival", "type")}
     kinds = {
         (_key(one), EVERY_DEVICE): Kind(
             step_ms_by_gpus={gpus: _step_ms(curves, one, gpus) for gpus in one["gpus"]}, batch=one["batch"]
         )
         for one in plan["types"]
     }
-    gaps = [luck["arrival"].expovariate(1.0) for _ in range(plan["jobs"])]
+    gaps = [generators["arrival"].expovariate(1.0) for _ in range(plan["jobs"])]
     jobs, at_s = [], 0.0
     for number, gap in enumerate(gaps):
-        one = luck["type"].choice(plan["types"])
+        one = generators["type"].choice(plan["types"])
         at_s += gap / sum(gaps) * plan["submitted_within_s"]
         steps = round(length_ratio * one["hours"] * HOUR_MS / kinds[_key(one), EVERY_DEVICE].step_ms(gpus=1))
         request = elastic_request(f"job-{number:02d}", _key(one), one["gpus"], batch=one["batch"], steps_total=steps)
@@ -154,16 +154,16 @@ def simulate(
     predictions: str = "oracle",
     changes: Changes | None = None,
 ) -> RunResult:
-    """Run the jobs under a policy that is told what changes cost.
+    """Run the jobs under a policy that is given the cost of changes.
 
     Args:
         trace: The jobs.
         policy: One of POLICIES.
         seed: Of the default scheduler's draws, and of errors.
-        cost_s: What the policy is told.
+        cost_s: What the policy is given.
         charges: What is charged.
         cluster: As `read_cluster` takes it.
-        predictions: What the policy believes of step times, as `parse_errors` takes it.
+        predictions: The step times that the policy assumes, as `parse_errors` takes it.
         changes: Counts the changes.
 
     Raises:
@@ -259,7 +259,7 @@ def sweep(
 
 
 def rows_of(found: Mapping[str, Sequence[Outcome]], label: str, places: Sequence[str]) -> list[Row]:
-    """Return the figures of these places of the paper beside ours; reductions are taken seed by seed."""
+    """Return the figures of these places of the paper next to ours; reductions are taken seed by seed."""
     rows: list[Row] = []
     for target in targets_at(places):
         if target.order:

@@ -5,8 +5,8 @@
 
 Prints JSON; the simulation needs the public data of COTENANT_SHARED_DATA. Every policy of a seed meets the same jobs;
 ratios are taken per seed. Three and more jobs on a GPU slow each other down by the sum of what pairs do (pairwise), or
-by their summed utilization, as pairs do (summed), or pairs and crowds alike by the range that section 3.2 prints
-(printed, the testbed only). `partners` says what choosing who shares can be worth, `slowdowns` what less interference
+by their summed utilization, as pairs do (summed), or pairs and larger groups alike by the range that section 3.2 prints
+(printed, the testbed only). `partners` says what choosing partners can be worth, `slowdowns` what less interference
 is. docs/research/reproduction-horus.md says what replaces what.
 """
 
@@ -83,7 +83,7 @@ def testbed(seeds: int, crowds: str) -> list[Row]:
     """Table 6, Figs. 7 and 8: 100 jobs on 12 GPUs, two patterns."""
     settings, rows = _testbed_settings(crowds), []
     for pattern in PATTERNS:
-        traces = [_with_crowds(draw_testbed(settings, pattern, seed), settings, crowds) for seed in range(seeds)]
+        traces = [_with_multiway(draw_testbed(settings, pattern, seed), settings, crowds) for seed in range(seeds)]
         found = _sweep(traces, cluster_of(settings), TESTBED, pattern)
         makespans = {policy: [one.makespan_min for one in outcomes] for policy, outcomes in found.items()}
         for policy in TESTBED:
@@ -99,7 +99,7 @@ def simulation(seeds: int, crowds: str, part: str = "simulation") -> list[Row]:
     if crowds == "printed":
         return []
     settings, path = settings_of(part), _philly()
-    traces = [_with_crowds(draw_philly(settings, path, seed), settings, crowds) for seed in range(seeds)]
+    traces = [_with_multiway(draw_philly(settings, path, seed), settings, crowds) for seed in range(seeds)]
     found = _sweep(traces, cluster_of(settings), SIMULATED, "398 jobs")
     makespans = {policy: [one.makespan_min for one in outcomes] for policy, outcomes in found.items()}
     waits = {policy: [one.first_wait_median_min for one in outcomes] for policy, outcomes in found.items()}
@@ -128,12 +128,12 @@ def dense(seeds: int, crowds: str) -> list[Row]:
 
 
 def partners(seeds: int, crowds: str) -> list[Row]:
-    """Table 6: the GPU time that obp, pab and horus take, the least possible, and what five runs may show by luck."""
+    """Table 6: the GPU time that obp, pab and horus take, the least possible, and what five runs may show by chance."""
     if crowds == "pairwise":
         return []
     settings, rows = _testbed_settings(crowds), []
     for pattern in PATTERNS:
-        drawn = [_with_crowds(draw_testbed(settings, pattern, seed), settings, crowds) for seed in range(seeds)]
+        drawn = [_with_multiway(draw_testbed(settings, pattern, seed), settings, crowds) for seed in range(seeds)]
         for memory, least_gib in LEAST_MEMORY_GIB.items():
             traces, label = [with_least_memory(trace, least_gib) for trace in drawn], f"{pattern}, {memory}"
             found = _sweep(traces, cluster_of(settings), PARTNERS, label)
@@ -161,7 +161,7 @@ def slowdowns(seeds: int, crowds: str) -> list[Row]:
     for slowdown in SLOWDOWNS:
         settings = {**settings_of("testbed"), "slowdown": {"linear": slowdown, "quadratic": slowdown}}
         for pattern in PATTERNS:
-            traces = [_with_crowds(draw_testbed(settings, pattern, seed), settings, crowds) for seed in range(seeds)]
+            traces = [_with_multiway(draw_testbed(settings, pattern, seed), settings, crowds) for seed in range(seeds)]
             label = f"{pattern}, slowdown {slowdown}"
             found = _sweep(traces, cluster_of(settings), ("fifo", "obp", "horus"), label)
             makespans = {policy: [one.makespan_min for one in outcomes] for policy, outcomes in found.items()}
@@ -185,7 +185,7 @@ def main(seeds: int = 20, parts: Sequence[str] = tuple(PARTS), crowds: Sequence[
 
 
 def run(trace: Trace, cluster: Cluster, name: str, *, seed: int) -> Outcome:
-    """Run a workload under a policy that knows the truth.
+    """Run a workload under a policy that knows the true values.
 
     Raises:
         RuntimeError: A job did not finish; a mean over the others would say nothing.
@@ -219,7 +219,7 @@ def _testbed_settings(crowds: str) -> Mapping[str, Any]:
     return {**settings, "slowdown": settings["printed_slowdown"]} if crowds == "printed" else settings
 
 
-def _with_crowds(trace: Trace, settings: Mapping[str, Any], crowds: str) -> Trace:
+def _with_multiway(trace: Trace, settings: Mapping[str, Any], crowds: str) -> Trace:
     return trace if crowds == "pairwise" else with_summed_crowds(trace, settings)
 
 
@@ -279,7 +279,7 @@ def _one(place: str, quantity: str, *, has_values: bool = False) -> Target:
 
 
 def _ratios(values: Mapping[str, Sequence[float]], policy: str, other: str) -> list[float]:
-    return [value / beside for value, beside in zip(values[policy], values[other], strict=True)]
+    return [value / reference for value, reference in zip(values[policy], values[other], strict=True)]
 
 
 def _philly() -> Path:

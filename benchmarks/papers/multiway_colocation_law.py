@@ -1,10 +1,10 @@
-"""Whether measured crowds follow their summed utilization, as Fig. 4 of the Horus paper has it for pairs.
+"""Whether three or more co-located jobs follow their summed utilization, as Fig. 4 of the Horus paper has it for pairs.
 
     python -m benchmarks.papers.multiway_colocation_law [FOLDER ...]
 
 Prints JSON. The law (linear up to 100 %, quadratic above) is fitted to the pairs of a data set in our schema, by
-default `datasets/cpu_standin`, and judged on its crowds, which it has not seen; beside it the sum of pairwise
-slowdowns, which is what the simulator takes unless told otherwise.
+default `datasets/cpu_standin`, and judged on its larger groups, which it has not seen; next to it the sum of pairwise
+slowdowns, which is what the simulator takes unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def fit_law(utilizations: FloatArray, slowdowns: FloatArray) -> SummedUtilizatio
     is_over = utilizations > 1.0
     quadratic = _through_origin(utilizations[is_over] ** 2, slowdowns[is_over])
     linear = _through_origin(utilizations[~is_over], slowdowns[~is_over])
-    # A branch that nobody measured goes on where the other one ends, at 100 %.
+    # An unmeasured branch goes on where the other one ends, at 100 %.
     return SummedUtilization(linear=linear or quadratic, quadratic=quadratic or linear)
 
 
 def judge_law(learning_task: LearningTask) -> dict[str, object]:
-    """Fit the law to the pairs of a problem and compare it with the sum of pairs on its crowds."""
+    """Fit the law to the pairs of a problem and compare it with the sum of pairs on its larger groups."""
     totals = np.array(
         [_total(job, others) for job, others in zip(learning_task.jobs, learning_task.others, strict=True)]
     )
@@ -104,7 +104,7 @@ def _total(job: JobFacts, others: Sequence[JobFacts]) -> float:
 
 
 def _sums_of_pairs(learning_task: LearningTask) -> FloatArray:
-    """Return the sum of the measured slowdowns beside each other job alone; NaN where one was not measured."""
+    """Return the sum of the measured slowdowns with each other job alone; NaN where one was not measured."""
     alone: dict[tuple[str, str], list[float]] = defaultdict(list)
     for job, others, measured in zip(learning_task.jobs, learning_task.others, learning_task.measured, strict=True):
         if len(others) == 1:

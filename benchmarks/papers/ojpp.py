@@ -94,11 +94,11 @@ class Placed:
 
 
 class Outcome(Placed):
-    """What becomes of one workload under one policy, which may believe something else than is true."""
+    """What becomes of one workload under one policy, which may assume other slowdowns than the true ones."""
 
-    def __init__(self, workload: Workload, policy: Policy, *, believed: Workload | None = None) -> None:
+    def __init__(self, workload: Workload, policy: Policy, *, assumed: Workload | None = None) -> None:
         super().__init__(
-            workload, placement_of(workload.instance, policy.decide((believed or workload).instance.view()))
+            workload, placement_of(workload.instance, policy.decide((assumed or workload).instance.view()))
         )
 
 
@@ -115,7 +115,7 @@ def frontier(seeds: int) -> list[Row]:
 
 
 def _frontier_rows(label: str, setting: str, workloads: Sequence[Workload], policy: Ojpp) -> list[Row]:
-    """Return the paper's performance and saving beside ours, those of the paper's plan, and those of fewest GPUs."""
+    """Return the paper's performance and saving next to ours, those of the paper's plan, and those of fewest GPUs."""
     found: dict[str, list[Placed]] = {
         "ours": [Outcome(one, policy) for one in workloads],
         "as_printed": [Outcome(one, replace(policy, looks_max=0)) for one in workloads],
@@ -191,7 +191,7 @@ def types(seeds: int) -> list[Row]:
 def balance(seeds: int) -> list[Row]:
     """Fig. 9: OJPP with and without the limit on balance, by the largest number of workers.
 
-    Jobs of equal width are placed side by side as if each were one worker, so that widths have to differ.
+    Jobs of equal width are placed together as if each were one worker, so that widths have to differ.
     """
     rows = []
     for workers_max in range(1, 11):
@@ -207,13 +207,13 @@ def balance(seeds: int) -> list[Row]:
 
 
 def predicted(seeds: int) -> list[Row]:
-    """Fig. 11: placed by a matrix whose numbers are wrong by 7 % on average, suffered under the true one."""
+    """Fig. 11: placed by a matrix whose numbers are wrong by 7 % on average, run under the true one."""
     rows = []
     for name in ("best_fit", "i_greedy", "b_greedy", "c_greedy", "ojpp"):
         drops = []
         for seed in range(seeds):
             true = draw_workload("mixed", seed)
-            wrong = Outcome(true, POLICIES[name], believed=_misjudged(true, seed))
+            wrong = Outcome(true, POLICIES[name], assumed=_misjudged(true, seed))
             right = Outcome(true, POLICIES[name])
             drops.append(100 * (1 - wrong.performance_percent / right.performance_percent))
         paper = _printed("5.3.3", "predicted matrix, mean error 7 %", "performance_lost", "ojpp")
@@ -222,19 +222,19 @@ def predicted(seeds: int) -> list[Row]:
 
 
 def _misjudged(workload: Workload, seed: int) -> Workload:
-    """Return the workload of somebody whose slowed-down times are wrong by 7 % on average, of random sign."""
-    luck = random.Random(f"errors {seed}")
+    """Return the workload of an owner whose slowed-down times are wrong by 7 % on average, of random sign."""
+    generator = random.Random(f"errors {seed}")
     # The mean of |error| of a normal error is its deviation times sqrt(2 / pi).
     deviation = PREDICTION_ERROR_RATIO / 0.7979
     matrix = {
-        pair: max((1 + slowdown) * (1 + luck.gauss(0.0, deviation)) - 1, 0.0)
+        pair: max((1 + slowdown) * (1 + generator.gauss(0.0, deviation)) - 1, 0.0)
         for pair, slowdown in workload.matrix.items()
     }
-    return workload.believing(matrix)
+    return workload.predicting(matrix)
 
 
 def fluctuation(seeds: int) -> list[Row]:
-    """Fig. 10: a short violation moves nobody, a lasting rise does, and interference is low again."""
+    """Fig. 10: a short violation moves no job, a lasting rise does, and interference is low again."""
     workloads = [draw_fluctuation(seed) for seed in range(seeds)]
     seen = {name: [watch(one, name) for one in workloads] for name in ("ojpp", "ojpap")}
     moved = list(zip(workloads, seen["ojpap"], strict=True))

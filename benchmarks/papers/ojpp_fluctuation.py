@@ -1,7 +1,7 @@
 """Fig. 10 of the OJPP paper: interference that rises for a moment and for good, with and without moving workers.
 
-The run is the simulator's: the truth is not what is predicted of starters and latecomers, the engine measures it as it
-does on machines, and moves cost a checkpoint and a restart.
+The simulator runs: the true slowdown is not what is predicted of starters or latecomers, the engine measures it
+as it does on machines, and moves cost a checkpoint and a restart.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scheduler_service.core import commands, events
 from scheduler_service.core.records import JobRequest, Share
 
 MINUTE_MS = 60_000
-STRANGERS = ("starters", "latecomers")
+UNSEEN_JOBS = ("starters", "latecomers")
 """Jobs of which something else is predicted than is true."""
 
 
@@ -34,15 +34,15 @@ class Fluctuation:
     """One workload of Fig. 10.
 
     Attributes:
-        trace: Who comes when, with what is true.
-        believed: What is predicted.
+        trace: Which jobs come when, with their true slowdowns.
+        predicted: What is predicted.
         rise_at_ms: When the latecomers begin to come.
         report_interval_ms: Between two progress reports.
         judge_interval_ms: Between two looks at what is measured.
     """
 
     trace: Trace
-    believed: GroundTruth
+    predicted: GroundTruth
     cluster: str
     rise_at_ms: int
     report_interval_ms: int
@@ -56,7 +56,7 @@ class Watched:
     Attributes:
         worst_by_minute: The largest moving average of any GPU with several jobs, as the trigger sees it.
         moves_by_minute: Jobs of which a worker was sent elsewhere.
-        jobs: What became of everybody.
+        jobs: What became of every job.
     """
 
     worst_by_minute: dict[int, float] = field(default_factory=dict)
@@ -64,12 +64,12 @@ class Watched:
     jobs: Sequence[JobResult] = ()
 
     def moves(self, *, from_ms: int = 0, until_ms: int | None = None) -> int:
-        """Return the moves of a stretch of time."""
+        """Return the moves of an interval of time."""
         minutes = range(from_ms // MINUTE_MS, 10**6 if until_ms is None else until_ms // MINUTE_MS)
         return sum(count for minute, count in self.moves_by_minute.items() if minute in minutes)
 
     def minutes_above(self, limit_ratio: float, *, from_ms: int, until_ms: int | None = None) -> int:
-        """Return the minutes of a stretch of time at whose end some GPU was above a limit."""
+        """Return the minutes of an interval of time at whose end some GPU was above a limit."""
         minutes = range(from_ms // MINUTE_MS, 10**6 if until_ms is None else until_ms // MINUTE_MS)
         return sum(worst > limit_ratio for minute, worst in self.worst_by_minute.items() if minute in minutes)
 
@@ -88,7 +88,7 @@ class Watched:
 
     @property
     def cost_percent(self) -> float:
-        """Share of its time with GPUs that a moved job did not train; 0 where nobody was moved."""
+        """Share of its time with GPUs that a moved job did not train; 0 where no job was moved."""
         moved = [job for job in self.jobs if job.migrations]
         return 100 * fmean(1.0 - job.trained_ms / job.held_ms for job in moved) if moved else 0.0
 
@@ -97,23 +97,23 @@ def draw_fluctuation(seed: int) -> Fluctuation:
     """Draw one workload of Fig. 10."""
     data = tomllib.loads(FILE.read_text(encoding="utf-8"))
     plan, types = data["fluctuation"], data["workloads"]["average"]
-    luck = random.Random(f"fluctuation {seed}")
-    believed = _believed(draw_matrix(data, random.Random(f"matrix {seed}"), lonely=False), types, luck, data)
-    true = dict(believed)
-    for stranger, victim in product(STRANGERS, (*types, *STRANGERS)):
-        true[victim, stranger] = luck.uniform(*plan[stranger]["slowdown"])
+    generator = random.Random(f"fluctuation {seed}")
+    predicted = _predicted(draw_matrix(data, random.Random(f"matrix {seed}"), lonely=False), types, generator, data)
+    true = dict(predicted)
+    for unseen, victim in product(UNSEEN_JOBS, (*types, *UNSEEN_JOBS)):
+        true[victim, unseen] = generator.uniform(*plan[unseen]["slowdown"])
     average = {"at_min": plan["begin_min"], "jobs": plan["jobs"], "workers": data["workers"], **plan}
     jobs = [
         *_alone(plan, types, data["workers"]),
-        *_group("j", average, types, luck, plan),
-        *_group("s", plan["starters"], ["starters"], luck, plan),
-        *_group("l", plan["latecomers"], ["latecomers"], luck, plan),
+        *_group("j", average, types, generator, plan),
+        *_group("s", plan["starters"], ["starters"], generator, plan),
+        *_group("l", plan["latecomers"], ["latecomers"], generator, plan),
     ]
-    kinds = _kinds(plan, (*types, *STRANGERS), data["workers"])
+    kinds = _kinds(plan, (*types, *UNSEEN_JOBS), data["workers"])
     truth = GroundTruth(kinds=kinds, slowdowns=_on_every_device(true))
     return Fluctuation(
         trace=Trace(format="fig. 10", jobs=sorted(jobs, key=lambda one: one.submitted_at_ms), truth=truth),
-        believed=replace(truth, slowdowns=_on_every_device(believed)),
+        predicted=replace(truth, slowdowns=_on_every_device(predicted)),
         cluster=plan["gpus"],
         rise_at_ms=plan["latecomers"]["at_min"] * MINUTE_MS,
         report_interval_ms=plan["report_s"] * 1_000,
@@ -148,7 +148,7 @@ def watch(workload: Fluctuation, policy: str) -> Watched:
     simulation = Simulation(
         workload.trace,
         read_cluster(workload.cluster, device=workload.trace.device),
-        TruthPredictor(workload.believed, NoErrors()),
+        TruthPredictor(workload.predicted, NoErrors()),
         RunSettings(
             policy=policy,
             parameters=parameters,
@@ -163,15 +163,15 @@ def watch(workload: Fluctuation, policy: str) -> Watched:
     return seen
 
 
-def _believed(matrix: Matrix, types: Sequence[str], luck: random.Random, data: Mapping[str, Any]) -> Matrix:
-    """Return what is predicted of everybody: strangers are taken for jobs that disturb as the others do."""
+def _predicted(matrix: Matrix, types: Sequence[str], generator: random.Random, data: Mapping[str, Any]) -> Matrix:
+    """Return what is predicted of every job: unseen jobs are taken for jobs that disturb as the others do."""
     known = {(victim, other): matrix[victim, other] for victim, other in product(types, types)}
-    pairs = product((*types, *STRANGERS), (*types, *STRANGERS))
-    return {pair: known[pair] if pair in known else luck.uniform(*data["slowdowns"]["others"]) for pair in pairs}
+    pairs = product((*types, *UNSEEN_JOBS), (*types, *UNSEEN_JOBS))
+    return {pair: known[pair] if pair in known else generator.uniform(*data["slowdowns"]["others"]) for pair in pairs}
 
 
 def _alone(plan: Mapping[str, Any], types: Sequence[str], workers: Sequence[int]) -> list[TraceJob]:
-    """Return a short training of each type and width that nobody may join."""
+    """Return a short training of each type and width that no job may join."""
     shapes = product(types, range(workers[0], workers[1] + 1))
     return [
         _job(
@@ -188,16 +188,16 @@ def _alone(plan: Mapping[str, Any], types: Sequence[str], workers: Sequence[int]
 
 
 def _group(
-    letter: str, group: Mapping[str, Any], types: Sequence[str], luck: random.Random, plan: Mapping[str, Any]
+    letter: str, group: Mapping[str, Any], types: Sequence[str], generator: random.Random, plan: Mapping[str, Any]
 ) -> list[TraceJob]:
     """Draw jobs that come at one instant."""
     return [
         _job(
             f"{letter}{number:02}",
             at_ms=round(group["at_min"] * MINUTE_MS),
-            kind=luck.choice(list(types)),
-            gpus=luck.randint(*group["workers"]),
-            length_min=luck.uniform(*group["length_min"]),
+            kind=generator.choice(list(types)),
+            gpus=generator.randint(*group["workers"]),
+            length_min=generator.uniform(*group["length_min"]),
             step_ms=plan["step_ms"],
         )
         for number in range(group["jobs"])

@@ -20,7 +20,7 @@ from tests.support.ruler_instances import packed_jobs
 FILE = Path(__file__).parent / "workloads" / "ojpp.toml"
 MEASURED = Path(__file__).parents[2] / "datasets" / "cpu_standin"
 Matrix = Mapping[tuple[str, str], float]
-"""Slowdown of the first type beside the second."""
+"""Slowdown of the first type next to the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,27 +42,27 @@ class Workload:
         """Workers of all jobs, which is the number of GPUs that they have when each is alone."""
         return sum(one.workers for one in self.instance.jobs)
 
-    def believing(self, matrix: Matrix) -> Workload:
+    def predicting(self, matrix: Matrix) -> Workload:
         """Return the same jobs with another matrix."""
         return workload_of(self.instance.jobs, self.types, matrix)
 
 
 def draw_workload(kind: str, seed: int, *, lonely: bool = False, workers_max: int | None = None) -> Workload:
-    """Draw one workload; the matrix has luck of its own, so that all kinds of one seed meet the same.
+    """Draw one workload; the matrix has a random generator of its own, so that all kinds of one seed meet the same.
 
     Args:
         kind: One of [workloads] in the file.
         seed: Of types, numbers of workers and the numbers of the matrix that the text does not state.
-        lonely: With the matrix under which nobody can share with ResNet.
+        lonely: With the matrix under which no job can share with ResNet.
         workers_max: Of a job, where it is not the file's.
     """
     plan = tomllib.loads(FILE.read_text(encoding="utf-8"))
     matrix = draw_matrix(plan, random.Random(f"matrix {seed}"), lonely=lonely)
-    luck = random.Random(f"{kind} {seed}")
+    generator = random.Random(f"{kind} {seed}")
     least, most = plan["workers"]
-    types = {f"j{number:02d}": luck.choice(plan["workloads"][kind]) for number in range(plan["jobs"])}
+    types = {f"j{number:02d}": generator.choice(plan["workloads"][kind]) for number in range(plan["jobs"])}
     jobs = tuple(
-        _packed(plan, name, type_name, luck.randint(least, most if workers_max is None else workers_max))
+        _packed(plan, name, type_name, generator.randint(least, most if workers_max is None else workers_max))
         for name, type_name in types.items()
     )
     return workload_of(jobs, types, matrix)
@@ -81,13 +81,13 @@ def measured_workload(seed: int, folder: Path = MEASURED) -> Workload:
         (victim, other): ratios.get((victim, other), ratios.get((other, victim), max(ratios.values())))
         for victim, other in product(kinds, kinds)
     }
-    luck = random.Random(f"measured {seed}")
-    types = {f"j{number:02d}": luck.choice(kinds) for number in range(plan["jobs"])}
+    generator = random.Random(f"measured {seed}")
+    types = {f"j{number:02d}": generator.choice(kinds) for number in range(plan["jobs"])}
     memory = plan["memory"]
     jobs = [
         Packed(
             name=name,
-            workers=luck.randint(*plan["workers"]),
+            workers=generator.randint(*plan["workers"]),
             gamma=memory["gamma_ratio"],
             delta=memory["delta_ratio"],
             p=memory["p_low"],
@@ -163,11 +163,11 @@ def _packed(plan: Mapping[str, Any], name: str, type_name: str, workers: int) ->
     )
 
 
-def draw_matrix(plan: Mapping[str, Any], luck: random.Random, *, lonely: bool) -> Matrix:
-    """Draw the slowdowns of the types; with `lonely` nobody can share with ResNet."""
+def draw_matrix(plan: Mapping[str, Any], generator: random.Random, *, lonely: bool) -> Matrix:
+    """Draw the slowdowns of the types; with `lonely` no job can share with ResNet."""
     bounds = {**plan["slowdowns"], **(plan["lonely"] if lonely else {})}
     drawn = {
-        (victim, other): luck.uniform(*bounds.get(victim, bounds["others"]))
+        (victim, other): generator.uniform(*bounds.get(victim, bounds["others"]))
         for victim, other in product(plan["types"], plan["types"])
     }
     stated = {(victim, other): ratio for victim, row in bounds["stated"].items() for other, ratio in row.items()}

@@ -61,18 +61,18 @@ def draw_workload(seed: int, *, mode: str = "random", arrivals: str = "uniform")
     """Draw the nine jobs; mode and arrivals leave everything else as it was.
 
     Args:
-        seed: Of all luck.
+        seed: Of all random draws.
         mode: How jobs train: random, asynchronous or synchronous.
         arrivals: uniform within the stated time, or poisson.
     """
     plan = tomllib.loads(FILE.read_text(encoding="utf-8"))
-    luck = {name: Random(f"{seed}/{name}") for name in ("arrival", "mode", "speed", "length")}
-    times = _arrivals_ms(plan, luck["arrival"], arrivals)
+    generators = {name: Random(f"{seed}/{name}") for name in ("arrival", "mode", "speed", "length")}
+    times = _arrivals_ms(plan, generators["arrival"], arrivals)
     kinds: dict[tuple[str, str], Kind] = {}
     jobs = []
     for number, at_ms in enumerate(times):
-        drawn = luck["mode"].choice(MODES[1:])
-        seconds = _step_seconds(plan, drawn if mode == "random" else mode, luck["speed"])
+        drawn = generators["mode"].choice(MODES[1:])
+        seconds = _step_seconds(plan, drawn if mode == "random" else mode, generators["speed"])
         name = f"job-{number}"
         kinds[name, EVERY_DEVICE] = Kind(
             step_ms_by_gpus={workers: 1_000 * step_s for workers, step_s in seconds.items()},
@@ -80,14 +80,14 @@ def draw_workload(seed: int, *, mode: str = "random", arrivals: str = "uniform")
             fixed_memory_ratio=1.0,
         )
         low, high = plan["hours_on_one_worker"]
-        length_s = 3_600 * exp(luck["length"].uniform(log(low), log(high)))
+        length_s = 3_600 * exp(generators["length"].uniform(log(low), log(high)))
         request = _request(plan, name, steps=max(round(length_s / seconds[1]), 1))
         jobs.append(TraceJob(submitted_at_ms=at_ms, request=request))
     return Trace(format="optimus", jobs=jobs, truth=GroundTruth(kinds=kinds))
 
 
 def draw_networked(seed: int) -> Trace:
-    """Draw the jobs of optimus_servers.toml: one server beside every worker, and what nodes exchange takes time.
+    """Draw the jobs of optimus_servers.toml: one server per worker, and what nodes exchange takes time.
 
     Predicted is what steps take with every task on a node of its own.
     """
@@ -201,19 +201,19 @@ def main(seeds: int = 20, parts: Sequence[str] = tuple(PARTS)) -> dict[str, obje
     return {"paper": "optimus", "seeds": seeds, "rows": [row for part in parts for row in PARTS[part](seeds)]}
 
 
-def _arrivals_ms(plan: Mapping[str, Any], luck: Random, arrivals: str) -> list[int]:
+def _arrivals_ms(plan: Mapping[str, Any], generator: Random, arrivals: str) -> list[int]:
     jobs = int(plan["jobs"])
     if arrivals == "uniform":
-        return sorted(round(1_000 * luck.uniform(0.0, plan["submitted_within_s"])) for _ in range(jobs))
+        return sorted(round(1_000 * generator.uniform(0.0, plan["submitted_within_s"])) for _ in range(jobs))
     times_s = [0.0]
     while len(times_s) < jobs:
-        times_s.append(times_s[-1] + luck.expovariate(1.0 / plan["poisson_mean_s"]))
+        times_s.append(times_s[-1] + generator.expovariate(1.0 / plan["poisson_mean_s"]))
     return [round(1_000 * time_s) for time_s in times_s]
 
 
-def _step_seconds(plan: Mapping[str, Any], mode: str, luck: Random) -> dict[int, float]:
+def _step_seconds(plan: Mapping[str, Any], mode: str, generator: Random) -> dict[int, float]:
     """Return seconds per step by number of workers: Eq. 3 or 4 with as many servers as workers."""
-    theta = [one * plan["coefficient_spread"] ** luck.uniform(-1.0, 1.0) for one in plan[mode]]
+    theta = [one * plan["coefficient_spread"] ** generator.uniform(-1.0, 1.0) for one in plan[mode]]
     counts = range(1, plan["workers_max"] + 1)
     if mode == "asynchronous":
         return {w: (theta[0] + theta[1] + theta[2] * w + theta[3] * w) / w for w in counts}

@@ -89,7 +89,7 @@ def published(seeds: int) -> list[Row]:
 
 
 def repeats(seeds: int) -> list[Row]:
-    """What three repetitions may show by luck: the largest mean of three, and how many such means are the paper's."""
+    """What three repetitions may show by chance: the largest mean of three, and how many such means are the paper's."""
     committed = [draw_jobs(seed) for seed in range(seeds)]
     found = {label: _factors(label, committed, worlds) for label, worlds in worlds_of(seeds)}
     for most in (20, 40):
@@ -123,12 +123,12 @@ def draw_published(seed: int, *, keeps_lengths: bool = True) -> list[ServerJob]:
     """Draw the committed arrivals with trainings of the file.
 
     Args:
-        seed: Of all luck.
+        seed: Of all random draws.
         keeps_lengths: Jobs are as long on one pair as the committed ones; otherwise the mean is the committed one, and
             lengths differ as the file says.
     """
-    luck, models = Random(f"{seed}/published"), published_models()
-    drawn = [(job, *models[luck.choice(sorted(models))]) for job in draw_jobs(seed)]
+    generator, models = Random(f"{seed}/published"), published_models()
+    drawn = [(job, *models[generator.choice(sorted(models))]) for job in draw_jobs(seed)]
     if keeps_lengths:
         return [retrained(job, training) for job, training, _ in drawn]
     mean_ms = fmean(job.steps * job.training.paired_step_ms([1]) for job, _, _ in drawn)

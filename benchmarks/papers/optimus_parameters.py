@@ -3,7 +3,7 @@
     python -m benchmarks.papers.optimus_parameters [--seeds 20]
 
 Prints JSON. ResNet-50 by the coefficients of Table 2 and its own 157 blocks; every task on a node of its own. MXNet
-distributes blocks as section 5.3 describes; its luck is drawn by seed. The blocks of the other models of Fig. 20 are
+distributes blocks as section 5.3 describes; draws are by seed. The blocks of the other models of Fig. 20 are
 not printed.
 """
 
@@ -24,7 +24,7 @@ from scheduler_service.policies.elasticity.parameter_assignment import Parameter
 PAPER = "optimus"
 MODEL = "ResNet-50"
 SLICED_FROM = 1_000_000
-"""MXNet slices blocks of so many parameters over all servers; smaller ones go to one server by luck (section 5.3)."""
+"""MXNet slices blocks of so many parameters over all servers; smaller ones go to one server at random (section 5.3)."""
 WORKERS = 10
 SERVERS = (1, 2, 5, 10, 15, 20)
 
@@ -46,12 +46,12 @@ def resnet50_blocks() -> dict[str, int]:
     return blocks | {f"{name}.{part}": size for name, size in norms.items() for part in ("gamma", "beta")}
 
 
-def assign_as_mxnet(blocks: Mapping[str, int], servers: int, luck: Random) -> ParameterAssignment:
+def assign_as_mxnet(blocks: Mapping[str, int], servers: int, generator: Random) -> ParameterAssignment:
     """Distribute blocks as MXNet does by default."""
     slices = []
     for name, size in blocks.items():
         if size < SLICED_FROM:
-            slices.append(Slice(block=name, parameters=size, server=luck.randrange(servers)))
+            slices.append(Slice(block=name, parameters=size, server=generator.randrange(servers)))
             continue
         part, more = divmod(size, servers)
         slices += [Slice(block=name, parameters=part + (one < more), server=one) for one in range(servers)]

@@ -60,7 +60,7 @@ def comparison(seeds: int) -> list[Row]:
 
 
 def errors(seeds: int) -> list[Row]:
-    """Fig. 14: believed convergence and speeds wrong by E either way, one after the other and together."""
+    """Fig. 14: assumed convergence and speeds wrong by E either way, one after the other and together."""
     workloads, rows = [draw_jobs(seed) for seed in range(seeds)], []
     for label, worlds in worlds_of(seeds):
         kinds = {f"convergence {error}": Beliefs(steps_error_ratio=error) for error in ERRORS}
@@ -129,8 +129,8 @@ def stragglers(seeds: int) -> list[Row]:
     for label, worlds in worlds_of(seeds):
         found: dict[str, Sequence[Outcome]] = {}
         for how in ("", "ignored", "replaced"):
-            told = [replace(world, straggling=how) for world in worlds]
-            found |= sweep({how: (PAPER, PAPER)}, workloads, told, f"5.2 {label}")
+            reported = [replace(world, straggling=how) for world in worlds]
+            found |= sweep({how: (PAPER, PAPER)}, workloads, reported, f"5.2 {label}")
         for how in ("ignored", "replaced"):
             for quantity, field in QUANTITIES.items():
                 losses = [100 * (ratio - 1) for ratio in over(found, how, "", field)]
@@ -166,7 +166,7 @@ def sweep(
     worlds: Sequence[World],
     label: str,
 ) -> dict[str, Sequence[Outcome]]:
-    """Run every scheduler, a pair of whose numbers and whose places, on every workload."""
+    """Run every scheduler, a pair of one's numbers and another's places, on every workload."""
     found: dict[str, Sequence[Outcome]] = {}
     for name, (numbers, places) in schemes.items():
         pairs = zip(workloads, worlds, strict=True)
@@ -208,7 +208,7 @@ def _reductions(place: str, part: str, schemes: Mapping[str, tuple[str, str]], s
 def over(found: Found, name: str, other: str, field: str) -> list[float]:
     """Return one scheduler's figure over another's, by seed."""
     values = _values(found, field)
-    return [one / beside for one, beside in zip(values[name], values[other], strict=True)]
+    return [one / reference for one, reference in zip(values[name], values[other], strict=True)]
 
 
 def _values(found: Found, field: str) -> dict[str, list[float]]:

@@ -88,7 +88,7 @@ class ServerTraining:
         return self.step_ms(nodes)
 
     def paired_step_ms(self, workers_by_node: Sequence[int]) -> float:
-        """Return the time of one step with one server beside every worker."""
+        """Return the time of one step with one server per worker."""
         return self.step_ms([NodeTasks(workers=count, servers=count) for count in workers_by_node])
 
     def exchange_ms(self, nodes: Sequence[NodeTasks]) -> float:

@@ -1,4 +1,4 @@
-"""One figure from many seeds: its mean with a 95 % interval, and the row that stands beside the paper's."""
+"""One figure from many seeds: its mean with a 95 % interval, and the row that stands next to the paper's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def means_of(values: Sequence[float], runs: int) -> list[float]:
 
 
 def as_row(place: str, setting: str, paper: Value | None, values: Sequence[float]) -> Row:
-    """Return the paper's figure beside ours.
+    """Return the paper's figure next to ours.
 
     Args:
         place: Section, table or figure.
@@ -57,7 +57,7 @@ def as_row(place: str, setting: str, paper: Value | None, values: Sequence[float
 
 
 def as_order_row(place: str, setting: str, paper: Sequence[str], values: Mapping[str, Sequence[float]]) -> Row:
-    """Return the paper's order beside ours, least first; the ratio is the share of its pairs that we order alike.
+    """Return the paper's order next to ours, least first; the ratio is the share of its pairs that we order alike.
 
     Policies that were not run are left out of both orders.
     """

@@ -1,4 +1,4 @@
-"""What schedulers believe of jobs with parameter servers: how many steps are left, and how fast they are."""
+"""What schedulers assume of jobs with parameter servers: how many steps are left, and how fast they are."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ PRERUNS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beliefs:
-    """How belief differs from truth.
+    """How the scheduler's assumptions differ from the true values.
 
     Attributes:
         fits_speeds: Speeds are known from five short runs and whatever is measured later, fitted to Eq. 3 or 4;
             otherwise they are what they are with every task on a node of its own.
-        steps_error_ratio: Believed steps are the true ones times 1 + or - this, by job.
-        speed_error_ratio: Believed speeds are the true ones times 1 + or - this.
+        steps_error_ratio: Assumed steps are the true ones times 1 + or - this, by job.
+        speed_error_ratio: Assumed speeds are the true ones times 1 + or - this.
         errs_by_pair: Errors of speed are drawn for every pair of numbers anew; otherwise once for a job.
     """
 
@@ -38,17 +38,17 @@ class Beliefs:
     errs_by_pair: bool = False
 
     def steps_ratio(self, job: ServerJob, seed: int) -> float:
-        """Return the believed steps over the true ones."""
+        """Return the assumed steps over the true ones."""
         return 1.0 + Random(f"{seed}/steps/{job.name}").choice((-1.0, 1.0)) * self.steps_error_ratio
 
     def step_s(self, job: ServerJob, seed: int) -> Floats:
-        """Return the believed time of a step by workers and servers; infinite for none of either."""
+        """Return the assumed time of a step by workers and servers; infinite for none of either."""
         table = (
             fitted_step_s(job.training, self.preruns(job, seed)) if self.fits_speeds else remote_step_s(job.training)
         )
-        luck = Random(f"{seed}/speed/{job.name}")
+        generator = Random(f"{seed}/speed/{job.name}")
         shape = table.shape if self.errs_by_pair else (1, 1)
-        signs = np.array([luck.choice((-1.0, 1.0)) for _ in range(shape[0] * shape[1])]).reshape(shape)
+        signs = np.array([generator.choice((-1.0, 1.0)) for _ in range(shape[0] * shape[1])]).reshape(shape)
         return np.asarray(table / (1.0 + signs * self.speed_error_ratio))
 
     def preruns(self, job: ServerJob, seed: int) -> dict[Counts, float]:

@@ -67,18 +67,20 @@ def draw_jobs(seed: int, *, mode: str = "random", arrivals: str = "uniform") -> 
     """Draw the jobs, by submission; mode and arrivals leave everything else as it was.
 
     Args:
-        seed: Of all luck.
+        seed: Of all random draws.
         mode: How jobs train: random, asynchronous or synchronous.
         arrivals: uniform within the stated time, or poisson.
     """
-    luck = {name: Random(f"{seed}/{name}") for name in ("arrival", "model", "mode", "speed", "length")}
+    generators = {name: Random(f"{seed}/{name}") for name in ("arrival", "model", "mode", "speed", "length")}
     models = sorted(plan()["parameters"])
     low, high = plan()["hours_on_one_worker"]
     found = []
-    for number, submitted_s in enumerate(_arrivals_s(luck["arrival"], arrivals)):
-        drawn = luck["mode"].choice(MODES)
-        training = training_of(luck["model"].choice(models), drawn if mode == "random" else mode, luck["speed"])
-        alone_s = 3_600 * exp(luck["length"].uniform(log(low), log(high)))
+    for number, submitted_s in enumerate(_arrivals_s(generators["arrival"], arrivals)):
+        drawn = generators["mode"].choice(MODES)
+        training = training_of(
+            generators["model"].choice(models), drawn if mode == "random" else mode, generators["speed"]
+        )
+        alone_s = 3_600 * exp(generators["length"].uniform(log(low), log(high)))
         steps = alone_s * 1_000 / training.paired_step_ms([1])
         found.append(ServerJob(name=f"job-{number}", submitted_s=submitted_s, steps=steps, training=training))
     return found
@@ -117,10 +119,10 @@ def retrained(job: ServerJob, training: ServerTraining, *, length_ratio: float =
     return replace(job, steps=job.steps * same_length * length_ratio, training=training)
 
 
-def training_of(model: str, mode: str, luck: Random | None = None) -> ServerTraining:
-    """Return what the steps of a model take: Table 2's computing, by luck longer or shorter, and its own exchange."""
+def training_of(model: str, mode: str, generator: Random | None = None) -> ServerTraining:
+    """Return what the steps of a model take: Table 2's computing, at random longer or shorter, and its own exchange."""
     table = plan()[mode]
-    factors = [plan()["coefficient_spread"] ** luck.uniform(-1.0, 1.0) if luck else 1.0 for _ in range(2)]
+    factors = [plan()["coefficient_spread"] ** generator.uniform(-1.0, 1.0) if generator else 1.0 for _ in range(2)]
     size_ratio = plan()["parameters"][model] / plan()["parameters_of_table_2"]
     return ServerTraining(
         is_synchronous=mode == "synchronous",
@@ -136,11 +138,11 @@ def training_of(model: str, mode: str, luck: Random | None = None) -> ServerTrai
     )
 
 
-def _arrivals_s(luck: Random, arrivals: str) -> list[float]:
+def _arrivals_s(generator: Random, arrivals: str) -> list[float]:
     jobs = int(plan()["jobs"])
     if arrivals == "uniform":
-        return sorted(luck.uniform(0.0, plan()["submitted_within_s"]) for _ in range(jobs))
+        return sorted(generator.uniform(0.0, plan()["submitted_within_s"]) for _ in range(jobs))
     times = [0.0]
     while len(times) < jobs:
-        times.append(times[-1] + luck.expovariate(1.0 / plan()["poisson_mean_s"]))
+        times.append(times[-1] + generator.expovariate(1.0 / plan()["poisson_mean_s"]))
     return times

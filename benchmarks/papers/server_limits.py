@@ -1,4 +1,4 @@
-"""How short completion times with parameter servers can be at all, whoever chooses numbers and places."""
+"""How short completion times with parameter servers can be at all, however numbers and places are chosen."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Need:
 def least_jct_h(jobs: Sequence[ServerJob], *, shares_links: bool = False) -> float:
     """Return a lower bound of the mean completion time, if Theorem 1's equal parts are the best places.
 
-    The larger of two: nobody is faster than alone on the cluster; and one machine of all containers' power, on which
-    every job is as efficient as it can be, is best used by whoever needs least still.
+    The larger of two: no job is faster than alone on the cluster; and one machine of all containers' power, on which
+    every job is as efficient as it can be, is best used by the job with the least remaining work.
 
     Args:
         jobs: By any order; at least one.
@@ -82,16 +82,16 @@ def _shortest_rest_first(needs: Sequence[Need]) -> list[float]:
     """Return when the jobs end on one machine with the power of all containers, in s."""
     power = sum(plan()["nodes"]["containers"])
     coming = sorted(needs, key=lambda need: need.released_s)
-    now_s, rests_s, ends_s = 0.0, list[float](), list[float]()
-    while coming or rests_s:
-        if not rests_s:
+    now_s, remaining_s, ends_s = 0.0, list[float](), list[float]()
+    while coming or remaining_s:
+        if not remaining_s:
             now_s = max(now_s, coming[0].released_s)
         while coming and coming[0].released_s <= now_s:
-            rests_s.append(coming.pop(0).work_s / power)
-        shortest_s = min(rests_s)
-        rests_s.remove(shortest_s)
+            remaining_s.append(coming.pop(0).work_s / power)
+        shortest_s = min(remaining_s)
+        remaining_s.remove(shortest_s)
         if coming and coming[0].released_s < now_s + shortest_s:
-            rests_s.append(shortest_s - (coming[0].released_s - now_s))
+            remaining_s.append(shortest_s - (coming[0].released_s - now_s))
             now_s = coming[0].released_s
         else:
             now_s += shortest_s

@@ -28,13 +28,13 @@ DONE_RATIO = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What one run is like besides its jobs and its scheduler.
+    """What one run is like apart from its jobs and its scheduler.
 
     Attributes:
-        seed: Of all luck.
+        seed: Of all random draws.
         shares_links: The tasks on a node share its link; otherwise each has a part of its own.
-        beliefs: What the scheduler believes of the jobs.
-        straggling: "" = nobody, "ignored", or "replaced".
+        beliefs: What the scheduler assumes of the jobs.
+        straggling: "" = no straggler, "ignored", or "replaced".
     """
 
     seed: int
@@ -68,8 +68,8 @@ class ActiveJob:
 
     job: ServerJob
     steps_left: float
-    believed_steps_ratio: float
-    believed_step_s: Floats
+    assumed_steps_ratio: float
+    assumed_step_s: Floats
     measured_s: dict[Counts, float] = field(default_factory=dict)
     places: Places = field(default_factory=dict)
     counts: Counts = NONE
@@ -88,9 +88,9 @@ class ActiveJob:
         return self.job.submitted_s
 
     @property
-    def rests_s(self) -> Floats:
-        """How long it is believed to run still, by workers and servers."""
-        return self.believed_step_s * (self.steps_left * self.believed_steps_ratio)
+    def remaining_s(self) -> Floats:
+        """The remaining time that is assumed, by workers and servers."""
+        return self.assumed_step_s * (self.steps_left * self.assumed_steps_ratio)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,27 +140,27 @@ def _begin(job: ServerJob, world: World) -> ActiveJob:
     return ActiveJob(
         job=job,
         steps_left=job.steps,
-        believed_steps_ratio=world.beliefs.steps_ratio(job, world.seed),
-        believed_step_s=world.beliefs.step_s(job, world.seed),
+        assumed_steps_ratio=world.beliefs.steps_ratio(job, world.seed),
+        assumed_step_s=world.beliefs.step_s(job, world.seed),
         measured_s=world.beliefs.preruns(job, world.seed),
     )
 
 
 def _advance_round(active: Sequence[ActiveJob], scheme: Scheme, world: World, number: int, sums: Sums) -> None:
     changed = _place(active, scheme)
-    crowds = _colocations(active) if world.shares_links else {}
+    colocations = _colocations(active) if world.shares_links else {}
     for one in active:
         if not one.places:
             continue
-        nodes = [_node_tasks(counts, crowds.get(node, 0)) for node, counts in sorted(one.places.items())]
+        nodes = [_node_tasks(counts, colocations.get(node, 0)) for node, counts in sorted(one.places.items())]
         if one.name in changed or not one.ratios:
             one.ratios = [1.0] * one.counts[0]
-        stretches = [(float(plan()["change_s"]), 0.0)] if one.name in changed and one.has_run else []
+        intervals = [(float(plan()["change_s"]), 0.0)] if one.name in changed and one.has_run else []
         one.has_run = True
-        _train(one, [*stretches, *_stretches(one, nodes, world, number)], number, sums)
+        _train(one, [*intervals, *_intervals(one, nodes, world, number)], number, sums)
         if world.beliefs.fits_speeds:
             one.measured_s[one.counts] = one.job.training.step_ms(nodes) / 1_000
-            one.believed_step_s = fitted_step_s(one.job.training, one.measured_s)
+            one.assumed_step_s = fitted_step_s(one.job.training, one.measured_s)
 
 
 def _place(active: Sequence[ActiveJob], scheme: Scheme) -> set[str]:
@@ -202,20 +202,22 @@ def _colocations(active: Sequence[ActiveJob]) -> dict[int, int]:
     return found
 
 
-def _node_tasks(counts: Counts, crowd: int) -> NodeTasks:
-    """Return the tasks of a job on a node; of a crowd each has its part of the link, else Table 2's."""
-    ratio = plan()["containers_of_table_2"] / crowd if crowd else 1.0
+def _node_tasks(counts: Counts, colocated: int) -> NodeTasks:
+    """Return the tasks of a job on a node; of several each has its part of the link, else Table 2's."""
+    ratio = plan()["containers_of_table_2"] / colocated if colocated else 1.0
     return NodeTasks(workers=counts[0], servers=counts[1], bandwidth_ratio=ratio)
 
 
-def _stretches(one: ActiveJob, nodes: Sequence[NodeTasks], world: World, number: int) -> list[tuple[float, float]]:
+def _intervals(one: ActiveJob, nodes: Sequence[NodeTasks], world: World, number: int) -> list[tuple[float, float]]:
     """Return how long the job takes for a step for how many seconds; 0 = it does not train; the last one lasts."""
     normal_s = one.job.training.step_ms(nodes) / 1_000
     if not world.straggling:
         return [(inf, normal_s)]
     rules = plan()["straggling"]
-    luck = Random(f"{world.seed}/straggling/{one.name}/{number}")
-    one.ratios = [rules["computing_ratio"] if luck.random() < rules["chance_per_interval"] else r for r in one.ratios]
+    generator = Random(f"{world.seed}/straggling/{one.name}/{number}")
+    one.ratios = [
+        rules["computing_ratio"] if generator.random() < rules["chance_per_interval"] else r for r in one.ratios
+    ]
     slow_s = one.job.training.step_ms(nodes, computing_ratios=one.ratios) / 1_000
     slow = stragglers_of(one.job.training, nodes, one.ratios) if world.straggling == "replaced" else []
     if not slow:
@@ -233,11 +235,11 @@ def stragglers_of(training: ServerTraining, nodes: Sequence[NodeTasks], ratios: 
     return asynchronous_stragglers([1_000 / (usual_ms * ratio + exchange_ms) for ratio in ratios])
 
 
-def _train(one: ActiveJob, stretches: Sequence[tuple[float, float]], number: int, sums: Sums) -> None:
+def _train(one: ActiveJob, intervals: Sequence[tuple[float, float]], number: int, sums: Sums) -> None:
     interval_s, (workers, servers) = float(plan()["interval_s"]), one.counts
     computing_s = one.job.training.computing_ms(workers) / 1_000
     passed_s = 0.0
-    for length_s, step_s in stretches:
+    for length_s, step_s in intervals:
         left_s = min(length_s, interval_s - passed_s)
         if step_s:
             left_s = min(left_s, one.steps_left * step_s)

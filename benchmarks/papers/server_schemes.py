@@ -34,8 +34,8 @@ class Active(Protocol):
         """When it came."""
 
     @property
-    def rests_s(self) -> Floats:
-        """How long it is believed to run still, by workers and servers; infinite where there are none."""
+    def remaining_s(self) -> Floats:
+        """The remaining time that is assumed, by workers and servers; infinite where there are none."""
 
 
 Allocate = Callable[[Sequence[Active], int], dict[str, Counts]]
@@ -49,7 +49,7 @@ class Scheme:
     Attributes:
         allocate: Numbers of tasks, from the active jobs and the number of containers.
         place: Nodes for the tasks of one job, from what each node has and has left; empty = there are none.
-        order: Who is placed first, by job and its numbers.
+        order: Which job is placed first, by job and its numbers.
     """
 
     allocate: Allocate
@@ -58,12 +58,12 @@ class Scheme:
 
 
 def allocate_by_gain(jobs: Sequence[Active], containers: int) -> dict[str, Counts]:
-    """Algorithm 1: by marginal gain, after a worker and a server for everybody."""
+    """Algorithm 1: by marginal gain, after a worker and a server for every job."""
     return _by_gain(jobs, containers, is_paired=False)
 
 
 def allocate_pairs_by_gain(jobs: Sequence[Active], containers: int) -> dict[str, Counts]:
-    """Algorithm 1 with a server beside every worker, as under the live engine."""
+    """Algorithm 1 with a server per worker, as under the live engine."""
     return _by_gain(jobs, containers, is_paired=True)
 
 
@@ -72,7 +72,7 @@ def _by_gain(jobs: Sequence[Active], containers: int, *, is_paired: bool) -> dic
     most = plan()["tasks_max"]
     table = np.full((len(ordered), most + 2, most + 2), np.inf)
     for row, job in enumerate(ordered):
-        table[row, : most + 1, : most + 1] = job.rests_s
+        table[row, : most + 1, : most + 1] = job.remaining_s
 
     def remaining_time_of(rows: Integers, workers: Integers, servers: Integers) -> Floats:
         return np.asarray(table[rows, workers, workers if is_paired else servers])
@@ -95,7 +95,7 @@ def _by_gain(jobs: Sequence[Active], containers: int, *, is_paired: bool) -> dic
 
 
 def allocate_fairly(jobs: Sequence[Active], containers: int) -> dict[str, Counts]:
-    """DRF among equal demands: a pair for everybody in turn until nothing is left."""
+    """DRF among equal demands: a pair for every job in turn until nothing is left."""
     ordered = sorted(jobs, key=lambda job: (job.submitted_s, job.name))
     pairs = dict.fromkeys((job.name for job in ordered), 0)
     left = containers // 2
@@ -148,7 +148,7 @@ def _one_by_one(left: Sequence[int], counts: Counts, key: Callable[[int, int], t
         return {}
     found: dict[int, Counts] = {}
     workers, servers = counts
-    # A server beside every worker, then what is left of either: the order in which pairs are created.
+    # A server per worker, then what is left of either: the order in which pairs are created.
     tasks = [(1, 0), (0, 1)] * min(counts) + [(1, 0)] * (workers - min(counts)) + [(0, 1)] * (servers - min(counts))
     for worker, server in tasks:
         node = min((node for node in range(len(free)) if free[node]), key=lambda node: key(node, free[node]))
@@ -159,7 +159,7 @@ def _one_by_one(left: Sequence[int], counts: Counts, key: Callable[[int, int], t
 
 
 def _shortest_first(job: Active) -> tuple[float, float, str]:
-    return float(job.rests_s[1, 1]), job.submitted_s, job.name
+    return float(job.remaining_s[1, 1]), job.submitted_s, job.name
 
 
 def _smallest_first(job: Active, counts: Counts) -> tuple[object, ...]:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from statistics import median
 
 SLOW_RATIO = 0.5
-"""Of the median speed: who is not faster straggles."""
+"""Of the median speed: a worker that is not faster straggles."""
 LONG_RATIO = 2.0
-"""Of the others' time: who takes as long straggles."""
+"""Of the others' time: a worker that takes as long straggles."""
 
 
 def asynchronous_stragglers(steps_per_s: Sequence[float]) -> list[int]:

@@ -87,7 +87,7 @@ def equal_widths(seeds: int) -> list[Row]:
 
 
 def tiresias_variants(seeds: int) -> list[Row]:
-    """What sjf and sjf_bsbf are beside other readings of the baseline, and beside preemption that knows all lengths."""
+    """What sjf and sjf_bsbf are next to other readings of the baseline and to preemption that knows all lengths."""
     traces = [committed_mix(MIX, seed) for seed in range(seeds)]
     shared = [with_slowdown(trace, COMPARED_XI) for trace in traces]
     own = sweep(traces, ("sjf",), "alone") | sweep(shared, ("sjf_bsbf",), f"xi {COMPARED_XI}")

@@ -64,7 +64,7 @@ class Outcome:
         work_ratio: Time that the jobs' work takes alone on their GPUs, over the GPU time with at least one job.
         shared_ratio: GPU time with two jobs, over the GPU time with at least one.
         shared_yield_ratio: Work alone that came out of each unit of GPU time with two jobs, if the other GPU time gave
-            its full worth; 2 / xi where both jobs are equally wide, 1 = sharing gained nothing; 0 = nobody shared.
+            its full worth; 2 / xi where both jobs are equally wide, 1 = sharing gained nothing; 0 = no job shared.
     """
 
     jct_h: float
@@ -113,7 +113,7 @@ def measured_slowdowns(shared: Path) -> dict[tuple[str, str], float]:
     """Return the median slowdown ratio of every pair of applications, by victim and other.
 
     Gavel's pairs on one V100, over all batches; pairs that do not fit are left out, since memory is no obstacle in the
-    committed mix. A pair that nobody measured gets the median of its victim.
+    committed mix. An unmeasured pair gets the median of its victim.
     """
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     with (shared / "traces" / "gavel" / "throughput_colocated.csv").open(encoding="utf-8", newline="") as file:
@@ -126,13 +126,13 @@ def measured_slowdowns(shared: Path) -> dict[tuple[str, str], float]:
     ratios = {}
     for victim, model in STAND_INS.items():
         others = median(pairs[pair] for pair in pairs if pair[0] == model and pair[1] in STAND_INS.values())
-        for other, beside in STAND_INS.items():
-            ratios[victim, other] = pairs.get((model, beside), others)
+        for other, partner in STAND_INS.items():
+            ratios[victim, other] = pairs.get((model, partner), others)
     return ratios
 
 
 def on_one_gpu(trace: Trace) -> Trace:
-    """Return the workload with the same arrivals and lengths, every job on one GPU: nobody is wider than anybody."""
+    """Return the workload with the same arrivals and lengths, every job on one GPU: no job is wider than another."""
     kinds = {
         place: replace(kind, step_ms_by_gpus={1: kind.step_ms(gpus=min(kind.step_ms_by_gpus))}, batch=_share(kind))
         for place, kind in trace.truth.kinds.items()
@@ -162,7 +162,7 @@ def run(
     charges: OverheadCosts | None = None,
     make: MakePolicy = make_policy,
 ) -> Outcome:
-    """Run a workload under a policy that knows the truth.
+    """Run a workload under a policy that knows the true values.
 
     Raises:
         RuntimeError: A job did not finish; a mean over the others would say nothing.

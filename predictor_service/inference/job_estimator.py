@@ -58,7 +58,7 @@ class JobEstimator:
         self._curves: dict[str, BoundedCurve] = {}
         self._shares: dict[tuple[str, int], CurvePoint] = {}
         self._in_domain: dict[tuple[str, int], bool] = {}
-        self._last_strangeness: tuple[tuple[object, ...], FloatArray | None] | None = None
+        self._last_novelty: tuple[tuple[object, ...], FloatArray | None] | None = None
 
     def memory(self, batch: int) -> Estimate:
         """Peak memory at a batch, bytes; `upper_99` is set."""
@@ -143,15 +143,15 @@ class JobEstimator:
                 value=analytical_estimate, lower=analytical_estimate / STEP_FALLBACK_FACTOR, upper=upper, upper_99=upper
             )
         vectors = table.values[points]
-        near = self._strangeness_at(model, points, vectors)
+        near = self._novelty_at(model, points, vectors)
         return model.predict_bounded(model.select(vectors), analytical_estimate, self._confidence, novelty=near)
 
-    def _strangeness_at(self, model: ServedTarget, points: slice, vectors: FloatArray) -> FloatArray | None:
+    def _novelty_at(self, model: ServedTarget, points: slice, vectors: FloatArray) -> FloatArray | None:
         """How far the job is from all measured ones; asked again where the target before was measured elsewhere."""
         key = (model.nearness_sha256, points.start, points.stop)
-        last = self._last_strangeness
+        last = self._last_novelty
         if last is None or last[0] != key:
-            last = self._last_strangeness = (key, model.novelty(vectors))
+            last = self._last_novelty = (key, model.novelty(vectors))
         return last[1]
 
     def _uncalibrated_memory(self, table: JobTable, points: slice) -> Bounded:

@@ -122,7 +122,7 @@ def test_every_command_line_is_read_by_one_library() -> None:
         ("CONFIG", "/nowhere/x.toml", "cannot read /nowhere/x.toml"),
     ],
 )
-def test_a_variable_that_cannot_be_is_told_in_one_line_with_its_remedy(
+def test_a_variable_that_cannot_be_is_reported_in_one_line_with_its_remedy(
     program: str,
     verb: str,
     module: str,

@@ -15,13 +15,13 @@ from scheduler_service.core.records import Share
 from scheduler_service.core.view import PendingJob, Policy, SchedulingView
 from scheduler_service.policy_registry import POLICIES, describe, make_policy
 from tests.support.broken_policy import DEFECTS, BrokenPolicy
-from tests.support.crowds import crowded_view, full_view
+from tests.support.crowds import dense_view, full_view
 from tests.support.policy_contract import explained, faults_of_reasons, faults_of_tables
 from tests.support.scheduling import GIB, gpu, job, node, pending, running, view
 
 SEEDS = range(25)
-Crowd = Callable[[int], SchedulingView]
-CROWDS: Sequence[Crowd] = [crowded_view, full_view]
+MakeView = Callable[[int], SchedulingView]
+VIEWS: Sequence[MakeView] = [dense_view, full_view]
 """Half of the GPUs are free and jobs ask for anything; no GPU is free and some are about to be."""
 
 
@@ -40,7 +40,7 @@ def policy(name: str) -> Policy:
 
 
 def aging_policy(name: str) -> Policy:
-    """The same with its limit of waiting on, where it has one: aged jobs let nobody pass."""
+    """The same with its limit of waiting on, where it has one: aged jobs let no other job pass."""
     has_limit = any(parameter.name == "aging_ms" for parameter in describe(name).parameters)
     return make_policy(name, {"aging_ms": 8_000} if has_limit else {})
 
@@ -50,7 +50,7 @@ def aging_policy(name: str) -> Policy:
 def test_every_decision_passes_the_plan_check_and_every_pending_job_has_exactly_one(
     name: str, seed: int, nodes_max: int
 ) -> None:
-    seen = crowded_view(seed, nodes_max=nodes_max)
+    seen = dense_view(seed, nodes_max=nodes_max)
     decisions = make_policy(name, {}).decide(seen)
     assert check_plan(seen, pending_of(seen), decisions).rejections == ()
     counted = Counter(one.job_id for one in unfolded(decisions) if not isinstance(one, Stop | Migrate | Reshape))
@@ -59,7 +59,7 @@ def test_every_decision_passes_the_plan_check_and_every_pending_job_has_exactly_
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_same_view_gives_the_same_answer_and_is_not_changed(name: str, seed: int) -> None:
-    seen, policy = crowded_view(seed), make_policy(name, {})
+    seen, policy = dense_view(seed), make_policy(name, {})
     before = copy.deepcopy((dict(seen.gpus), tuple(seen.pending), dict(seen.running), dict(seen.nodes)))
     assert policy.decide(seen) == policy.decide(seen)
     assert (dict(seen.gpus), tuple(seen.pending), dict(seen.running), dict(seen.nodes)) == before
@@ -68,34 +68,34 @@ def test_the_same_view_gives_the_same_answer_and_is_not_changed(name: str, seed:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_storage_order_is_irrelevant(name: str, seed: int) -> None:
     policy = make_policy(name, {})
-    plain = list(unfolded(policy.decide(crowded_view(seed))))
-    assert list(unfolded(policy.decide(crowded_view(seed, shuffled=True)))) == plain
+    plain = list(unfolded(policy.decide(dense_view(seed))))
+    assert list(unfolded(policy.decide(dense_view(seed, shuffled=True)))) == plain
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_explaining_changes_no_start(policy: Policy, seed: int) -> None:
-    plain = [one for one in unfolded(policy.decide(crowded_view(seed))) if isinstance(one, Start)]
-    starts = [one for one in explained(policy, crowded_view(seed)) if isinstance(one, Start)]
+    plain = [one for one in unfolded(policy.decide(dense_view(seed))) if isinstance(one, Start)]
+    starts = [one for one in explained(policy, dense_view(seed)) if isinstance(one, Start)]
     assert [(one.job_id, one.assignments) for one in starts] == [(one.job_id, one.assignments) for one in plain]
 
 
-@pytest.mark.parametrize("crowd", CROWDS)
+@pytest.mark.parametrize("make_view", VIEWS)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_reason_is_registered_and_has_its_numbers(policy: Policy, seed: int, crowd: Crowd) -> None:
-    assert faults_of_reasons(policy.decide(crowd(seed))) == []
-    assert faults_of_reasons(explained(policy, crowd(seed))) == []
+def test_every_reason_is_registered_and_has_its_numbers(policy: Policy, seed: int, make_view: MakeView) -> None:
+    assert faults_of_reasons(policy.decide(make_view(seed))) == []
+    assert faults_of_reasons(explained(policy, make_view(seed))) == []
 
 
-@pytest.mark.parametrize("crowd", CROWDS)
+@pytest.mark.parametrize("make_view", VIEWS)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_waiting_job_has_a_row_for_every_gpu(policy: Policy, seed: int, crowd: Crowd) -> None:
-    seen = crowd(seed)
+def test_every_waiting_job_has_a_row_for_every_gpu(policy: Policy, seed: int, make_view: MakeView) -> None:
+    seen = make_view(seed)
     assert faults_of_tables(seen, explained(policy, seen)) == []
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_with_a_limit_of_waiting_reasons_and_tables_are_as_full(name: str, seed: int) -> None:
-    seen = crowded_view(seed, nodes_max=0)
+    seen = dense_view(seed, nodes_max=0)
     decisions = explained(aging_policy(name), seen)
     assert faults_of_reasons(decisions) == []
     assert faults_of_tables(seen, decisions) == []
@@ -103,7 +103,7 @@ def test_with_a_limit_of_waiting_reasons_and_tables_are_as_full(name: str, seed:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_the_registry_says_of_sharing_and_moving_is_kept(name: str, seed: int) -> None:
-    entry, seen = POLICIES[name], crowded_view(seed)
+    entry, seen = POLICIES[name], dense_view(seed)
     decisions = list(unfolded(make_policy(name, {}).decide(seen)))
     held = {gpu_id for gpu_id, entry in seen.gpus.items() if entry.job_ids}
     given = [part.gpu_id for one in decisions if isinstance(one, Start) for part in one.assignments]
@@ -179,15 +179,15 @@ def is_refused(policy: Policy) -> bool:
     """Say whether a test of this suite about reasons or tables fails for a policy on any of its cases."""
     for seed in SEEDS:
         try:
-            test_every_reason_is_registered_and_has_its_numbers(policy, seed, crowded_view)
-            test_every_waiting_job_has_a_row_for_every_gpu(policy, seed, crowded_view)
+            test_every_reason_is_registered_and_has_its_numbers(policy, seed, dense_view)
+            test_every_waiting_job_has_a_row_for_every_gpu(policy, seed, dense_view)
         except AssertionError:
             return True
     return False
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_a_policy_with_a_defect_in_what_it_tells_is_refused(defect: str) -> None:
+def test_a_policy_with_a_defect_in_its_answers_is_refused(defect: str) -> None:
     assert is_refused(BrokenPolicy(defect=defect))
 
 

@@ -39,14 +39,16 @@ def test_a_living_process_is_itself(processes: Processes, sleeper: ProcessIdenti
     wait_until(lambda: processes.usage([sleeper.pid]).resident_bytes > 0, "the sleeper has memory")
 
 
-def test_the_same_pid_with_another_start_time_is_somebody_else(processes: Processes, sleeper: ProcessIdentity) -> None:
+def test_the_same_pid_with_another_start_time_is_another_process(
+    processes: Processes, sleeper: ProcessIdentity
+) -> None:
     other = ProcessIdentity(boot_id=sleeper.boot_id, pid=sleeper.pid, start_ticks=sleeper.start_ticks + 1)
     assert not processes.is_alive(other)
     assert not processes.send_signal(other, signal.SIGKILL)
     assert processes.is_alive(sleeper)
 
 
-def test_the_same_pid_in_another_boot_is_somebody_else(processes: Processes, sleeper: ProcessIdentity) -> None:
+def test_the_same_pid_in_another_boot_is_another_process(processes: Processes, sleeper: ProcessIdentity) -> None:
     assert not processes.is_alive(
         ProcessIdentity(boot_id="yesterday", pid=sleeper.pid, start_ticks=sleeper.start_ticks)
     )
@@ -74,6 +76,6 @@ def test_whether_a_process_catches_a_signal_is_seen_from_outside(
     assert not processes.catches(catching.pid, signal.SIGTERM)
 
 
-def test_nobody_has_an_unused_pid(processes: Processes) -> None:
+def test_no_process_has_an_unused_pid(processes: Processes) -> None:
     assert processes.identify(4_194_305) is None
     assert processes.usage([4_194_305]).resident_bytes == 0

@@ -1,4 +1,4 @@
-"""Every program writes log lines of one schema, whatever it is told to log."""
+"""Every program writes log lines of one schema, whatever it logs."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_line_that_the_disk_does_not_take_is_lost_in_silence(capfd: pytest.Cap
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_nobody_caught_is_a_line_with_the_end_of_its_traceback() -> None:
+def test_an_uncaught_exception_is_a_line_with_the_end_of_its_traceback() -> None:
     script = """
 import threading, warnings
 from cotenant.structured_log import start_logging

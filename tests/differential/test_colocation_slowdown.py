@@ -20,34 +20,34 @@ from tests.support.scheduling import GIB, job, memory, node, pair, prediction, r
 KEYS = [f"key-{index}" for index in range(5)]
 
 
-def random_view(luck: random.Random) -> SchedulingView:
+def random_view(generator: random.Random) -> SchedulingView:
     """Six GPUs with up to three jobs each; some pairs and some jobs are not predicted."""
     known = store(
-        [prediction(key, memory=memory(1), utilization_ratio=luck.uniform(0, 1.2)) for key in KEYS[1:]],
-        [pair(one, two, luck.uniform(-0.1, 0.4)) for one in KEYS for two in KEYS if luck.random() < 0.8],
+        [prediction(key, memory=memory(1), utilization_ratio=generator.uniform(0, 1.2)) for key in KEYS[1:]],
+        [pair(one, two, generator.uniform(-0.1, 0.4)) for one in KEYS for two in KEYS if generator.random() < 0.8],
     )
     machine = node("n0", 6)
     holding = [
-        running(job(f"{gpu.gpu_id}-{index}", key=luck.choice(KEYS)), [gpu.gpu_id])
+        running(job(f"{gpu.gpu_id}-{index}", key=generator.choice(KEYS)), [gpu.gpu_id])
         for gpu in machine.gpus
-        for index in range(luck.randrange(4))
+        for index in range(generator.randrange(4))
     ]
     return view(nodes=[machine], holding=holding, predictions=known)
 
 
-def incoming_job(luck: random.Random, name: str) -> Resident:
-    return Resident(request=job(name, key=luck.choice(KEYS)), micro_batch_size=1, memory_reserved_bytes=GIB)
+def incoming_job(generator: random.Random, name: str) -> Resident:
+    return Resident(request=job(name, key=generator.choice(KEYS)), micro_batch_size=1, memory_reserved_bytes=GIB)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_arrays_say_of_every_set_of_jobs_what_the_formula_says(seed: int) -> None:
-    luck = random.Random(seed)
-    seen = random_view(luck)
+    generator = random.Random(seed)
+    seen = random_view(generator)
     ledger = Ledger(seen)
     some_gpu = next(iter(seen.gpus.values())).gpu
     arrays = PackingArrays(ledger, some_gpu, FREE_MEMORY_RULES, lambda _: Demand(compute_ratio=0.0, base_ratio=0.0))
     for round_number in range(3):
-        worker = incoming_job(luck, f"new-{round_number}")
+        worker = incoming_job(generator, f"new-{round_number}")
         found = arrays.colocation_slowdowns(worker)
         assert found is not None
         for position, (gpu_id, entry) in enumerate(seen.gpus.items()):
@@ -60,6 +60,6 @@ def test_arrays_say_of_every_set_of_jobs_what_the_formula_says(seed: int) -> Non
             ]
             in_arrays = [found[0][position], *found[1][: len(there), position]]
             assert np.allclose(in_arrays, [one.ratio for one in expected], rtol=1e-12, atol=1e-15)
-        gpu_id = luck.choice(list(seen.gpus))
+        gpu_id = generator.choice(list(seen.gpus))
         ledger.place(worker, [Assignment(gpu_id=gpu_id)])
         arrays.place(worker, [gpu_id])

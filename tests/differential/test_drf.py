@@ -12,9 +12,11 @@ from scheduler_service.policies.elasticity.task_demand import TaskRoom
 from tests.support.scheduling import GIB, job, node, pending, running, view
 
 
-def drawn(luck: random.Random, name: str) -> JobRequest:
-    demand = TaskDemand(cpu_cores=luck.choice((0, 1, 3)), host_memory_bytes=luck.choice((0, 1, 4)) * GIB, gpus=1)
-    counts = tuple(sorted(luck.sample(range(1, 7), k=luck.randint(1, 3))))
+def drawn(generator: random.Random, name: str) -> JobRequest:
+    demand = TaskDemand(
+        cpu_cores=generator.choice((0, 1, 3)), host_memory_bytes=generator.choice((0, 1, 4)) * GIB, gpus=1
+    )
+    counts = tuple(sorted(generator.sample(range(1, 7), k=generator.randint(1, 3))))
     return job(name, gpus=counts[0], allowed_gpus=counts, global_batch_size=60, worker_demand=demand)
 
 
@@ -24,11 +26,11 @@ def need(request: JobRequest) -> tuple[float, float, float]:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_the_smallest_dominant_share_is_served_next_until_nobody_can_be(seed: int) -> None:
-    luck = random.Random(seed)
-    capacity = (float(luck.randint(3, 12)), float(luck.randint(4, 20)), float(luck.randint(4, 20)))
+def test_the_smallest_dominant_share_is_served_next_until_no_job_can_be(seed: int) -> None:
+    generator = random.Random(seed)
+    capacity = (float(generator.randint(3, 12)), float(generator.randint(4, 20)), float(generator.randint(4, 20)))
     machine = node("n0", int(capacity[0]), cpu_cores=capacity[1], host_memory_bytes=int(capacity[2]) * GIB)
-    requests = {f"j{index}": drawn(luck, f"j{index}") for index in range(luck.randint(1, 6))}
+    requests = {f"j{index}": drawn(generator, f"j{index}") for index in range(generator.randint(1, 6))}
     waiting = [pending(request, index) for index, request in enumerate(requests.values())]
     seen = view(nodes=[machine], waiting=waiting)
     counts, left, done = dict.fromkeys(requests, 0), list(capacity), set[str]()
@@ -51,10 +53,10 @@ def test_the_smallest_dominant_share_is_served_next_until_nobody_can_be(seed: in
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_running_job_keeps_at_least_its_smallest_number(seed: int) -> None:
-    luck = random.Random(seed)
-    request = drawn(luck, "old")
+    generator = random.Random(seed)
+    request = drawn(generator, "old")
     held = running(request, [f"n0.{index}" for index in range(request.allowed_gpus[-1])])
-    waiting = [pending(drawn(luck, f"j{index}"), index) for index in range(4)]
+    waiting = [pending(drawn(generator, f"j{index}"), index) for index in range(4)]
     seen = view(nodes=[node("n0", 6)], waiting=waiting, holding=[held])
     counts = fair_counts(seen, TaskRoom(seen), waiting, {"old": request})
     assert counts["old"] >= request.allowed_gpus[0]

@@ -19,19 +19,19 @@ Plan = tuple[float, float, int, str, int, int]
 
 
 def drawn(seed: int) -> tuple[int, Held, RemainingTimes]:
-    luck = random.Random(seed)
+    generator = random.Random(seed)
     held: Held = {}
-    gpus, position = luck.randint(2, 7), 0
+    gpus, position = generator.randint(2, 7), 0
     for name in "abc":
-        count = luck.randint(1, 3)
+        count = generator.randint(1, 3)
         if position + count <= gpus:
-            counts = {count, *luck.sample(range(1, 6), k=2)}
+            counts = {count, *generator.sample(range(1, 6), k=2)}
             held[name] = (
-                {one: float(luck.randrange(50, 500)) for one in counts},
+                {one: float(generator.randrange(50, 500)) for one in counts},
                 tuple(range(position, position + count)),
             )
             position += count
-    return gpus, held, {one: float(luck.randrange(50, 500)) for one in luck.sample(range(1, 6), k=2)}
+    return gpus, held, {one: float(generator.randrange(50, 500)) for one in generator.sample(range(1, 6), k=2)}
 
 
 def plans(gpus: int, held: Held, new: RemainingTimes) -> Iterator[Plan]:

@@ -15,7 +15,7 @@ GPUS = 4
 
 
 def queue_of_a_few_lines(widths: Sequence[int], free: int, *, overtaking: bool) -> set[int]:
-    """Positions of the jobs that start; a job wider than the cluster waits for ever and blocks nobody."""
+    """Positions of the jobs that start; a job wider than the cluster waits for ever and blocks no other."""
     started = set()
     for position, width in enumerate(widths):
         if width <= free:

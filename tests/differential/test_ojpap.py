@@ -21,22 +21,22 @@ Placement = dict[str, list[str]]
 
 def drawn(seed: int) -> tuple[Instance, SchedulingView]:
     """Running jobs of one or two workers, each device within everything but the limits of slowdown."""
-    luck = random.Random(seed)
-    gpus = luck.randint(3, 5)
+    generator = random.Random(seed)
+    gpus = generator.randint(3, 5)
     jobs = tuple(
         Packed(
             name=f"j{index}",
-            workers=luck.choice((1, 1, 2)),
+            workers=generator.choice((1, 1, 2)),
             alpha=0.2,
-            gamma=luck.choice((0.1, 0.3)),
-            delta=luck.choice((0.0, 0.2)),
-            p=luck.choice((0.0, 0.1, 0.2)),
+            gamma=generator.choice((0.1, 0.3)),
+            delta=generator.choice((0.0, 0.2)),
+            p=generator.choice((0.0, 0.1, 0.2)),
         )
-        for index in range(luck.randint(3, 6))
+        for index in range(generator.randint(3, 6))
     )
     names = [one.name for one in jobs]
-    slowdowns = {(one, two): luck.choice((0.0, 0.0, 0.05, 0.4)) for one in names for two in names if one != two}
-    held = {one.name: luck.sample([f"g{index}" for index in range(gpus)], k=one.workers) for one in jobs}
+    slowdowns = {(one, two): generator.choice((0.0, 0.0, 0.05, 0.4)) for one in names for two in names if one != two}
+    held = {one.name: generator.sample([f"g{index}" for index in range(gpus)], k=one.workers) for one in jobs}
     instance = Instance(jobs=jobs, gpus=gpus, slowdowns=slowdowns, held=held)
     seen = instance.view()
     measured = {gpu_id: expected(instance, held, f"g{entry.gpu.index}") for gpu_id, entry in seen.gpus.items()}
@@ -55,7 +55,7 @@ def moves_of(seen: SchedulingView, cost_max_ms: int) -> list[tuple[str, list[str
 
 
 def broken_by(instance: Instance, before: Placement, after: Placement, mover: str) -> list[str]:
-    """Return what a move breaks on the mover's new devices, for the mover, or for whoever it makes slower there."""
+    """Return what a move breaks on the mover's new devices, for the mover, or for any job that it slows down there."""
     targets = set(after[mover]) - set(before[mover])
     there = {name for name, gpus in after.items() if targets & set(gpus)} | {mover}
     return [
@@ -142,7 +142,7 @@ def test_the_first_move_is_the_best_of_all_valid_ones_of_one_worker_or_one_of_se
     assert not moves
 
 
-def test_nobody_stays_on_the_device_that_suffers_most_if_somebody_could_leave_it() -> None:
+def test_no_job_stays_on_the_device_that_suffers_most_if_one_could_leave_it() -> None:
     """The ruler tries all devices for all workers of every job there."""
     possible = 0
     for seed in range(1_000, 1_400):

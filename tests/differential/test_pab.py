@@ -9,26 +9,26 @@ import pytest
 from scheduler_service.core.decisions import Stop
 from scheduler_service.policies.obp import OpportunisticBinPacking
 from scheduler_service.policies.pab import PerformanceAwareBinPacking
-from tests.support.crowds import crowded_view
+from tests.support.crowds import dense_view
 from tests.support.scheduling import job, node, running, view
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_without_measurements_pab_decides_as_obp(seed: int) -> None:
-    seen = crowded_view(seed)
+    seen = dense_view(seed)
     assert PerformanceAwareBinPacking().decide(seen) == list(OpportunisticBinPacking().decide(seen))
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whoever_is_stopped_is_the_newest_beside_somebody_who_lost_half(seed: int) -> None:
-    luck = random.Random(seed)
+def test_the_stopped_job_is_the_newest_next_to_one_that_lost_half(seed: int) -> None:
+    generator = random.Random(seed)
     holding = [
         running(
             job(f"r{index}", memory_request_bytes=2**30),
-            [f"n0.{gpu}" for gpu in luck.sample(range(3), k=luck.choice((1, 1, 2)))],
-            started_at_ms=luck.randrange(200_000),
-            step_ms=luck.choice((0.0, 100.0, 150.0, 250.0)),
-            solo_step_ms=luck.choice((0.0, 100.0)),
+            [f"n0.{gpu}" for gpu in generator.sample(range(3), k=generator.choice((1, 1, 2)))],
+            started_at_ms=generator.randrange(200_000),
+            step_ms=generator.choice((0.0, 100.0, 150.0, 250.0)),
+            solo_step_ms=generator.choice((0.0, 100.0)),
         )
         for index in range(5)
     ]

@@ -69,7 +69,7 @@ def sorted_in_every_round(instance: Instance) -> list[Packed]:
 def spread(
     one: Packed, placement: Mapping[str, list[str]], gpus: Sequence[str], is_fine: Callable[..., bool], key: Any
 ) -> list[str] | None:
-    """Give worker after worker the best device that keeps every limit; None = somebody finds none."""
+    """Give worker after worker the best device that keeps every limit; None = some worker finds none."""
     mine: list[str] = []
     while len(mine) < one.workers:
         options = [gpu for gpu in gpus if gpu not in mine and is_fine({**placement, one.name: [*mine, gpu]})]
@@ -91,8 +91,8 @@ def packed_in_a_few_lines(instance: Instance, name: str) -> dict[str, list[str]]
         def is_fine(tried: Mapping[str, list[str]]) -> bool:
             return not violations(instance, tried, limits)
 
-        def is_fine_beside_new(tried: Mapping[str, list[str]], job: str = one.name) -> bool:
-            """Line 11: one worker more, on a device of its own, is slowed down by nobody."""
+        def is_fine_with_new(tried: Mapping[str, list[str]], job: str = one.name) -> bool:
+            """Line 11: one worker more, on a device of its own, is slowed down by no other."""
             return not violations(instance, {**tried, job: [*tried[job], "elsewhere"]}, limits)
 
         def worth(tried: Mapping[str, list[str]], gpu: str, used: Sequence[str] = tuple(in_use)) -> tuple[float, ...]:
@@ -100,7 +100,7 @@ def packed_in_a_few_lines(instance: Instance, name: str) -> dict[str, list[str]]
             return gpu not in used, first, leftover(instance, tried, gpu, one_surge=limits.one_surge)
 
         found = spread(one, placement, in_use, is_fine, worth)
-        found = found or spread(one, placement, every, is_fine_beside_new, worth)
+        found = found or spread(one, placement, every, is_fine_with_new, worth)
         if found is not None:
             placement[one.name] = found
     return placement

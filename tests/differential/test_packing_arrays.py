@@ -1,4 +1,4 @@
-"""Packing with arrays against packing that looks at every GPU: the same starts, and the same words for who waits."""
+"""Packing with arrays against packing that looks at every GPU: the same starts, and the same words for waiting jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduler_service.core.decisions import Decision, unfolded
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.packing import ojpp_packing
 from scheduler_service.policy_registry import make_policy
-from tests.support.crowds import crowded_view, shared_view
+from tests.support.crowds import dense_view, shared_view
 from tests.support.packing import random_instance
 
 POLICIES = ("ojpp", "ojpp_greedy", "best_fit", "i_greedy", "b_greedy", "c_greedy")
@@ -27,8 +27,10 @@ def both(name: str, view: SchedulingView, monkeypatch: pytest.MonkeyPatch) -> li
 
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("seed", range(25))
-def test_on_crowded_clusters_columns_change_nothing(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_columns, without = both(name, crowded_view(seed, nodes_max=0), monkeypatch)
+def test_on_densely_shared_clusters_columns_change_nothing(
+    name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_columns, without = both(name, dense_view(seed, nodes_max=0), monkeypatch)
     assert with_columns == without
 
 

@@ -11,7 +11,7 @@ from scheduler_service.core.decisions import Decision, Start, unfolded
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.pairing import sjf_sharing
 from scheduler_service.policies.sjf_bsbf import SjfBsbf
-from tests.support.crowds import crowded_view
+from tests.support.crowds import dense_view
 from tests.support.ruler_instances import SharingInstance
 
 
@@ -33,10 +33,10 @@ def both(view: SchedulingView, monkeypatch: pytest.MonkeyPatch) -> list[list[obj
 
 @pytest.mark.parametrize("nodes_max", [0, 1])
 @pytest.mark.parametrize("seed", range(60))
-def test_on_crowded_clusters_columns_change_no_start(
+def test_on_densely_shared_clusters_columns_change_no_start(
     seed: int, nodes_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_columns, without = both(crowded_view(seed, nodes_max=nodes_max), monkeypatch)
+    with_columns, without = both(dense_view(seed, nodes_max=nodes_max), monkeypatch)
     assert with_columns == without
 
 

@@ -11,7 +11,7 @@ from scheduler_service.core.decisions import Start, unfolded
 from scheduler_service.core.sharing_consent import sharing_obstacle
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.horus import Horus
-from tests.support.crowds import crowded_view
+from tests.support.crowds import dense_view
 
 
 def cost_of(seen: SchedulingView, one: PendingJob, gpu_id: str) -> float | None:
@@ -67,9 +67,9 @@ def host_has_room(seen: SchedulingView, one: PendingJob, node_id: str, here: int
 @pytest.mark.parametrize("nodes_max", [0, 1])
 @pytest.mark.parametrize("seed", range(60))
 def test_horus_finds_the_cheapest_placement_of_one_job(seed: int, nodes_max: int) -> None:
-    crowd = crowded_view(seed, nodes_max=nodes_max)
-    for one in crowd.pending:
-        seen = crowded_view(seed, nodes_max=nodes_max)
+    cluster = dense_view(seed, nodes_max=nodes_max)
+    for one in cluster.pending:
+        seen = dense_view(seed, nodes_max=nodes_max)
         object.__setattr__(seen, "pending", (one,))
         (decision,) = unfolded(Horus().decide(seen))
         best = best_by_force(seen, one)

@@ -29,15 +29,19 @@ def is_allowed(places: tuple[Allocation, ...]) -> bool:
     return True
 
 
-def claims_of(luck: random.Random, places: list[Allocation]) -> list[Claim]:
+def claims_of(generator: random.Random, places: list[Allocation]) -> list[Claim]:
     """Jobs that scale more or less, some of them running; a restart costs a tenth to a half of the speed."""
     while True:
-        held = tuple(luck.choice([(), luck.choice(places)]) for _ in range(JOBS))
+        held = tuple(generator.choice([(), generator.choice(places)]) for _ in range(JOBS))
         if is_allowed(held):
             break
     claims = []
     for place in held:
-        power, kept_ratio, far_ratio = luck.uniform(0.3, 1.0), luck.uniform(0.5, 0.9), luck.uniform(0.6, 1.0)
+        power, kept_ratio, far_ratio = (
+            generator.uniform(0.3, 1.0),
+            generator.uniform(0.5, 0.9),
+            generator.uniform(0.6, 1.0),
+        )
         near = [gpus**power for gpus in range(CLUSTER.gpus + 1)]
         speed = near[sum(gpus for _, gpus in place)] * (far_ratio if len(place) > 1 else 1.0)
         claims.append(
@@ -56,11 +60,11 @@ def total(claims: list[Claim], places: tuple[Allocation, ...] | list[Allocation]
 
 
 def test_the_packing_is_near_the_best_of_all_allocations() -> None:
-    luck, places = random.Random(5), every_place()
+    generator, places = random.Random(5), every_place()
     allowed = [one for one in product(places, repeat=JOBS) if is_allowed(one)]
     gaps = []
     for _ in range(INSTANCES):
-        claims = claims_of(luck, places)
+        claims = claims_of(generator, places)
         counts = cheapest_counts([claim.costs(CLUSTER.gpus_per_node) for claim in claims], CLUSTER.gpus)
         found = Packing(CLUSTER, claims).place(counts)
         assert is_allowed(tuple(found))

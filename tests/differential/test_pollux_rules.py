@@ -1,4 +1,4 @@
-"""Our engine under Pollux' rules against the rules written down a second time, on workloads that nobody published."""
+"""Our engine under Pollux' rules against the rules written down a second time, on unpublished workloads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.pollux_family import applications, family_folder
 
 def new_workload(seed: int) -> list[SubmittedJob]:
     """Jobs of published workloads at other times: together, at ticks, and not in the order of the file."""
-    luck = random.Random(seed)
+    generator = random.Random(seed)
     folder = family_folder() / "workloads"
     known = [
         job
@@ -23,8 +23,8 @@ def new_workload(seed: int) -> list[SubmittedJob]:
         for job in read_workload(path, applications())
     ]
     jobs, at_s = [], 0
-    for number, job in enumerate(luck.sample(known, (1, 6, 20, 45)[seed % 4])):
-        at_s = luck.choice((at_s, at_s + luck.randrange(120), at_s + 60, luck.randrange(7_200)))
+    for number, job in enumerate(generator.sample(known, (1, 6, 20, 45)[seed % 4])):
+        at_s = generator.choice((at_s, at_s + generator.randrange(120), at_s + 60, generator.randrange(7_200)))
         jobs.append(SubmittedJob(f"j{number}", at_s, job.application, job.gpus, job.batch))
     return jobs
 

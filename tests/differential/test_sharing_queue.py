@@ -1,4 +1,4 @@
-"""Runs of SJF-BSBF that pass over whom they can, against runs that look at every job and every GPU: equal orders."""
+"""Runs of SJF-BSBF that skip the jobs they can, against runs that look at every job and every GPU: equal orders."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ from tests.support.simulated_runs import kind, simulation, trace_job, trace_of
 ALWAYS, NEVER = 0, 10**9
 
 Orders = list[tuple[int, str, tuple[str, ...], int]]
-"""When, who, on which GPUs, at which micro-batch."""
+"""When, which job, on which GPUs, at which micro-batch."""
 
 
-def crowd(seed: int, *, jobs: int = 120) -> Trace:
+def long_queue(seed: int, *, jobs: int = 120) -> Trace:
     """A queue that grows long: jobs of a few kinds and widths, some of equal length, some that share badly or never."""
-    luck = random.Random(seed)
+    generator = random.Random(seed)
     kinds = {
         f"kind-{name}": kind(
-            batch=luck.choice((1, 8)), step_ms_by_gpus=dict.fromkeys((1, 2, 4, 8), luck.choice((997.0, 1_000.0, 333.3)))
+            batch=generator.choice((1, 8)),
+            step_ms_by_gpus=dict.fromkeys((1, 2, 4, 8), generator.choice((997.0, 1_000.0, 333.3))),
         )
         for name in range(4)
     }
     slowdowns = {
-        (victim, other, EVERY_DEVICE): luck.choice((0.0, 0.2, 0.5, 0.5, luck.uniform(0, 1.2)))
+        (victim, other, EVERY_DEVICE): generator.choice((0.0, 0.2, 0.5, 0.5, generator.uniform(0, 1.2)))
         for victim in kinds
         for other in kinds
-        if luck.random() < 0.7
+        if generator.random() < 0.7
     }
     found = []
     for number in range(jobs):
-        key, gpus = luck.choice(list(kinds)), luck.choice((1, 1, 1, 2, 4, 8))
-        seconds = luck.choice((30, 30, 300, luck.randrange(1, 5_000)))
-        wishes = {"cpu_cores": 2.0} if luck.random() < 0.1 else {}
+        key, gpus = generator.choice(list(kinds)), generator.choice((1, 1, 1, 2, 4, 8))
+        seconds = generator.choice((30, 30, 300, generator.randrange(1, 5_000)))
+        wishes = {"cpu_cores": 2.0} if generator.random() < 0.1 else {}
         batch = gpus * (8 if kinds[key].batch == 8 else 1)
         found.append(
             trace_job(
                 f"j{number:03}",
-                at_s=luck.randrange(600),
+                at_s=generator.randrange(600),
                 seconds=seconds,
                 key=key,
                 gpus=gpus,
                 global_batch_size=batch,
-                max_slowdown_ratio=luck.choice((0.3, 1.0, 1.0)),
+                max_slowdown_ratio=generator.choice((0.3, 1.0, 1.0)),
                 **wishes,
             )
         )
@@ -91,7 +92,7 @@ def orders(
 def test_passing_over_changes_no_order(
     seed: int, weighed_max: int, nodes_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trace = crowd(seed)
+    trace = long_queue(seed)
     wishes = {"nodes_max": nodes_max, "weighed_max": weighed_max}
     plain = orders(trace, monkeypatch, long_min=NEVER, columns_min=NEVER, **wishes)
     assert len(plain) > len(trace.jobs) // 2

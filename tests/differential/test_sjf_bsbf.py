@@ -31,23 +31,23 @@ class Pair:
     slow_b: float
 
     @classmethod
-    def drawn(cls, luck: random.Random) -> Pair:
-        batch = luck.choice((1, 2, 3, 8))
+    def drawn(cls, generator: random.Random) -> Pair:
+        batch = generator.choice((1, 2, 3, 8))
         micro_batch_sizes = [batch]
         while micro_batch_sizes[-1] > 1:
             micro_batch_sizes.append(-(-batch // 2 ** len(micro_batch_sizes)))
-        remaining_ms, rest_a = luck.uniform(1, 1_000), {}
+        remaining_ms, rest_a = generator.uniform(1, 1_000), {}
         for micro_batch_size in micro_batch_sizes:
             rest_a[micro_batch_size] = remaining_ms
-            remaining_ms *= luck.uniform(1.0, 1.3)
+            remaining_ms *= generator.uniform(1.0, 1.3)
         return cls(
             rest_a=rest_a,
             slow_a={
-                micro_batch_size: luck.choice((0.0, luck.uniform(0, 1), luck.uniform(0, 5)))
+                micro_batch_size: generator.choice((0.0, generator.uniform(0, 1), generator.uniform(0, 5)))
                 for micro_batch_size in micro_batch_sizes
             },
-            rest_b=luck.choice((remaining_ms, luck.uniform(1, 1_000), luck.uniform(1, 50))),
-            slow_b=luck.choice((0.0, luck.uniform(0, 1), luck.uniform(0, 5))),
+            rest_b=generator.choice((remaining_ms, generator.uniform(1, 1_000), generator.uniform(1, 50))),
+            slow_b=generator.choice((0.0, generator.uniform(0, 1), generator.uniform(0, 5))),
         )
 
     def decide(self) -> Decision:
@@ -87,10 +87,10 @@ class Pair:
 
 
 def test_theorem_1_no_start_time_and_no_micro_batch_beats_the_decision() -> None:
-    luck = random.Random(0)
+    generator = random.Random(0)
     shared = 0
     for _ in range(PAIRS):
-        drawn = Pair.drawn(luck)
+        drawn = Pair.drawn(generator)
         full, now = max(drawn.rest_a), np.zeros(1)
         grid = np.linspace(0.0, drawn.rest_b, STARTS_PER_PAIR)
         decision = drawn.decide()
@@ -118,24 +118,24 @@ class Scene:
     gpus: int
 
     @classmethod
-    def drawn(cls, luck: random.Random) -> Scene:
-        machine = node("n0", luck.randrange(2, 6))
+    def drawn(cls, generator: random.Random) -> Scene:
+        machine = node("n0", generator.randrange(2, 6))
         gpu_ids = [one.gpu_id for one in machine.gpus]
-        held = luck.sample(gpu_ids, k=luck.randrange(1, len(gpu_ids) + 1))
+        held = generator.sample(gpu_ids, k=generator.randrange(1, len(gpu_ids) + 1))
         holding: list[RunningJob] = []
         while held:
-            width = luck.randrange(1, min(2, len(held)) + 1)
+            width = generator.randrange(1, min(2, len(held)) + 1)
             name = f"r{len(holding)}"
             request = job(name, key=name, gpus=width, global_batch_size=width, steps_total=1, max_slowdown_ratio=9.0)
             holding.append(running(request, [held.pop() for _ in range(width)]))
         names = [one.request.job_id for one in holding]
-        remaining_times = {name: luck.uniform(1, 1_000) for name in ("new", *names)}
+        remaining_times = {name: generator.uniform(1, 1_000) for name in ("new", *names)}
         slow = {
-            ends: luck.choice((0.0, luck.uniform(0, 1), luck.uniform(0, 3)))
+            ends: generator.choice((0.0, generator.uniform(0, 1), generator.uniform(0, 3)))
             for name in names
             for ends in ((name, "new"), ("new", name))
         }
-        gpus = luck.randrange(1, len(gpu_ids) + 1)
+        gpus = generator.randrange(1, len(gpu_ids) + 1)
         known = store(
             [
                 prediction(name, step_ms={(width, 1): remaining_times[name] for width in range(1, 6)})
@@ -151,7 +151,7 @@ class Scene:
         return next(iter(self.seen.gpus[gpu_id].job_ids), None)
 
     def shared_sum(self, names: Sequence[str]) -> float:
-        """Play the new job beside these in small exact steps: from one end to the next."""
+        """Play the incoming job with these in small exact steps: from one end to the next."""
         left = {name: self.remaining_times[name] for name in ("new", *names)}
         now, total = 0.0, 0.0
         while left:

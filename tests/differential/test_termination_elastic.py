@@ -15,12 +15,12 @@ POLICY = TerminationElastic(restart_cost_ms=20_000)
 
 @pytest.mark.parametrize("seed", range(200))
 def test_the_best_of_all_next_steps_is_taken_if_it_is_better_than_none(seed: int) -> None:
-    luck = random.Random(seed)
+    generator = random.Random(seed)
     held = {
-        name: ({one: float(luck.randrange(30, 300)) for one in {1, *luck.sample(range(2, 6), k=2)}}, (index,))
+        name: ({one: float(generator.randrange(30, 300)) for one in {1, *generator.sample(range(2, 6), k=2)}}, (index,))
         for index, name in enumerate("abc")
     }
-    idle = luck.randint(0, 5)
+    idle = generator.randint(0, 5)
     ends = {name: remaining_times[1] for name, (remaining_times, _) in held.items()}
     best: tuple[tuple[float, float], int, str] | None = None
     for name, (remaining_times, _) in held.items():
@@ -36,9 +36,9 @@ def test_the_best_of_all_next_steps_is_taken_if_it_is_better_than_none(seed: int
 
 @pytest.mark.parametrize("seed", range(50))
 def test_jobs_start_in_order_at_their_smallest_number_until_one_does_not_fit(seed: int) -> None:
-    luck = random.Random(seed)
-    waiting = {f"j{index}": dict.fromkeys(luck.sample(range(1, 5), k=2), 100.0) for index in range(6)}
-    free = gpus = luck.randint(4, 9)
+    generator = random.Random(seed)
+    waiting = {f"j{index}": dict.fromkeys(generator.sample(range(1, 5), k=2), 100.0) for index in range(6)}
+    free = gpus = generator.randint(4, 9)
     expected = {}
     for name, remaining_times in waiting.items():
         if min(remaining_times) > free:

@@ -13,9 +13,9 @@ from tests.support.scheduling import GIB, job, node, pending, prediction, store,
 
 @pytest.mark.parametrize("seed", range(150))
 def test_every_job_goes_to_the_node_that_would_be_fullest(seed: int) -> None:
-    luck = random.Random(seed)
+    generator = random.Random(seed)
     free = {
-        f"n{index}": [float(luck.randint(1, 4)), float(luck.randint(2, 9)), float(luck.randint(2, 9))]
+        f"n{index}": [float(generator.randint(1, 4)), float(generator.randint(2, 9)), float(generator.randint(2, 9))]
         for index in range(4)
     }
     capacity = {name: tuple(amounts) for name, amounts in free.items()}
@@ -27,11 +27,11 @@ def test_every_job_goes_to_the_node_that_would_be_fullest(seed: int) -> None:
         job(
             f"j{index}",
             key="key",
-            gpus=(gpus := luck.choice((1, 1, 2, 3))),
+            gpus=(gpus := generator.choice((1, 1, 2, 3))),
             global_batch_size=gpus,
-            steps_total=luck.randrange(1, 1_000),
-            cpu_cores=float(luck.randint(0, 3) * gpus),
-            host_memory_bytes=luck.randint(0, 3) * gpus * GIB,
+            steps_total=generator.randrange(1, 1_000),
+            cpu_cores=float(generator.randint(0, 3) * gpus),
+            host_memory_bytes=generator.randint(0, 3) * gpus * GIB,
         )
         for index in range(8)
     ]

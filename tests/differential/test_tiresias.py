@@ -79,7 +79,7 @@ def test_jobs_for_one_gpu_settle_so_that_the_first_in_order_run(served: list[int
 @settings(deadline=None)
 @given(shapes=st.lists(st.tuples(st.integers(0, 20_000), st.integers(1, GPUS)), max_size=8))
 def test_gangs_settle_as_the_walk_over_the_queues_says(shapes: list[Shape]) -> None:
-    """On one node: whoever fits beside those before it runs, and nobody later keeps it from that."""
+    """On one node: each job that fits with those before it runs, and no later one keeps it from that."""
     left, walk = GPUS, set()
     for place in ordered(shapes):
         if shapes[place][1] <= left:

@@ -1,4 +1,4 @@
-"""What an agent enforces on jobs: host memory, user, one neighbour's memory; and twenty jobs at once."""
+"""What an agent enforces on jobs: host memory, user, one co-located job's memory; and twenty jobs at once."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def shared_scheduler() -> Iterator[FakeScheduler]:
 
 @pytest.fixture(scope="module")
 def shared_agent(tmp_path_factory: pytest.TempPathFactory, shared_scheduler: FakeScheduler) -> Iterator[AgentProcess]:
-    """One agent for all tests that leave it alive: starting one takes a second."""
+    """One agent for all tests that leave it running: starting one takes a second."""
     flags = ("--allow-directory", str(tmp_path_factory.getbasetemp()))
     with running_agent(tmp_path_factory.mktemp("shared") / "state", shared_scheduler, *flags) as process:
         yield process
@@ -238,7 +238,9 @@ def test_a_full_disk_costs_neither_the_agent_nor_its_jobs(tmp_path: Path) -> Non
             obstacle.mkdir()
         assert scheduler.wait_for_exit("job-1").exit_class == "done"
         scheduler.forget()
-        assert scheduler.wait_for_exit("job-1").exit_class == "done", "told again while its storing is not written down"
+        assert scheduler.wait_for_exit("job-1").exit_class == "done", (
+            "reported again while its storing is not written down"
+        )
         assert agent.is_alive()
         for obstacle in obstacles:
             obstacle.rmdir()
@@ -357,7 +359,7 @@ def test_a_bar_that_begins_again_with_every_epoch_is_counted_to_its_last_step(
     assert scheduler.wait_for_exit(job).steps_done == 60
 
 
-def test_an_agent_that_leaves_lets_its_jobs_run_unless_told_to_end_them(
+def test_an_agent_that_leaves_lets_its_jobs_run_unless_asked_to_end_them(
     tmp_path: Path, own_scheduler: FakeScheduler
 ) -> None:
     command = train(tmp_path, 1000, 0.05)

@@ -36,7 +36,7 @@ def state_of(cluster: LearningCluster) -> Path:
     return cluster.programs.state_dir / "predictor"
 
 
-def stretches_in(state: Path) -> list[MeasurementWindow]:
+def windows_in(state: Path) -> list[MeasurementWindow]:
     with closing(ProfileStore(state / FILE_NAME)) as store:
         return [item.window for item in store.read() if item.window is not None]
 
@@ -66,19 +66,19 @@ def test_rows_appear_where_no_campaign_ever_ran_and_read_back(tmp_path: Path, mo
         cluster.end(private)
         cluster.wait_for(
             lambda: (
-                len({item.job.key for item in stretches_in(state) if not item.others}) == 2
-                and len({item.job.key for item in stretches_in(state) if item.others}) == 2
+                len({item.job.key for item in windows_in(state) if not item.others}) == 2
+                and len({item.job.key for item in windows_in(state) if item.others}) == 2
             ),
-            "stretches of both alone and beside each other",
+            "windows of both alone and together",
         )
-        windows, outcomes = stretches_in(state), outcomes_in(state)
+        windows, outcomes = windows_in(state), outcomes_in(state)
         private_key = cluster.scheduler.get_job(private).job_key
         check_that_no_name_is_kept(state)
     assert {item.job.graph_sha256 for item in windows} == set(hashes[:2])
     assert all(STEP_MS <= item.step_ms < 20 * STEP_MS for item in windows)
     assert {item.job.key for item in windows} >= outcomes
     assert private_key not in outcomes
-    assert outcomes, "outcomes of the other jobs are told"
+    assert outcomes, "outcomes of the other jobs are reported"
     export_and_read_back(tmp_path, state)
 
 
@@ -102,12 +102,12 @@ def export_and_read_back(tmp_path: Path, state: Path) -> None:
     assert read_profiles(tmp_path / "solo.parquet").solo == profiles.solo
 
 
-def test_a_node_that_collects_nothing_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_collects_nothing_sends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with learning_cluster(tmp_path, monkeypatch, folder=HOME, collect_profiles=False) as cluster:
         job_id = submit(cluster, cluster.predictor.upload_graph(dense_network([64, 48, 10])).graph_sha256)
         cluster.let_step(job_id, ENOUGH_STEPS)
         cluster.end(job_id)
         time.sleep(2.5)  # both ways to the predictor are walked once a second
         assert cluster.scheduler.get_job(job_id).solo_step_ms > 0
-        assert stretches_in(state_of(cluster)) == []
+        assert windows_in(state_of(cluster)) == []
         assert outcomes_in(state_of(cluster)) == set()

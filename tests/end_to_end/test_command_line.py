@@ -63,7 +63,7 @@ def test_a_running_job_is_listed_explained_and_cancelled(cluster: RealCluster) -
     assert cluster.cotenant("logs", "-f", "long").returncode == 8
 
 
-def test_every_line_that_the_programs_wrote_is_of_one_schema_and_tells_no_secret(cluster: RealCluster) -> None:
+def test_every_line_that_the_programs_wrote_is_of_one_schema_and_holds_no_secret(cluster: RealCluster) -> None:
     flags = ["--name", "secret", "--env", "TORCH_TOKEN=hunter2", "--steps", "1", "--wait"]
     done = cluster.cotenant("submit", *flags, "--", "python", "-c", "pass")
     assert done.returncode == 0, done.stderr
@@ -119,7 +119,9 @@ def test_policies_are_listed_and_one_is_in_use(cluster: RealCluster) -> None:
 
 def test_a_prediction_needs_no_service(tmp_path: Path) -> None:
     places = {"XDG_CONFIG_HOME": str(tmp_path), "COTENANT_STATE_DIR": str(tmp_path / "state")}
-    nobody = RealCluster(process=None, environment={**os.environ, **places})  # type: ignore[arg-type]
-    done = nobody.cotenant("predict", str(ROOT / GRAPH), "--batch-size", "64", "--offline", "-o", "json", timeout_s=300)
+    no_cluster = RealCluster(process=None, environment={**os.environ, **places})  # type: ignore[arg-type]
+    done = no_cluster.cotenant(
+        "predict", str(ROOT / GRAPH), "--batch-size", "64", "--offline", "-o", "json", timeout_s=300
+    )
     assert (done.returncode, json.loads(done.stdout)["fits"]) == (0, True), done.stderr
     assert "training once" in done.stderr

@@ -1,4 +1,4 @@
-"""The demo as a stranger runs it, shortened; and the graphs that it brings along."""
+"""The demo as a new user runs it, shortened; and the graphs that it brings along."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def kill_under_load(
     cluster: LocalCluster, directory: Path, *, seed: int, kills_per_program: int
 ) -> tuple[SchedulerClient, list[str]]:
     """Submits jobs in one thread while programs are killed in this one."""
-    luck = random.Random(seed)
+    generator = random.Random(seed)
     client = SchedulerClient(open_channel(ChannelOptions(address=cluster.scheduler_address)))
     job_ids: list[str] = []
     count = kills_per_program * len(VICTIMS) * JOBS_PER_KILL
@@ -117,9 +117,9 @@ def kill_under_load(
     submitter = threading.Thread(target=submit_all)
     submitter.start()
     victims = [name for name in VICTIMS for _ in range(kills_per_program)]
-    luck.shuffle(victims)
+    generator.shuffle(victims)
     for name in victims:
-        time.sleep(luck.uniform(0.05, 1.5))
+        time.sleep(generator.uniform(0.05, 1.5))
         kill_and_restart(cluster.programs[name])
     submitter.join()
     return client, job_ids

@@ -40,11 +40,11 @@ def test_a_lost_database_is_refused_until_its_backup_is_restored(tmp_path: Path)
         scheduler.kill()
         for path in state_dir.glob(f"{DATABASE_NAME}*"):
             path.unlink()
-        told = refusal(state_dir)
-        assert told.startswith(f"error: jobs were accepted in {state_dir}, but {DATABASE_NAME} is missing")
+        reported = refusal(state_dir)
+        assert reported.startswith(f"error: jobs were accepted in {state_dir}, but {DATABASE_NAME} is missing")
         assert not (state_dir / DATABASE_NAME).exists()
         restore = ["restore", str(tmp_path / "backup"), "--state-dir", str(state_dir), "--force"]
-        assert " ".join(restore[2:]) in told
+        assert " ".join(restore[2:]) in reported
         subprocess.run([sys.executable, "-m", "scheduler_service", *restore], check=True, capture_output=True)
         scheduler.start()
         assert [job.job_id for job in client.list_all()] == ["job-1"]
@@ -68,7 +68,7 @@ def test_an_older_state_is_marked_and_closed_at_its_start(tmp_path: Path) -> Non
     assert f"{DATABASE_NAME} is empty" in refusal(state_dir)
 
 
-def test_a_flipped_byte_is_told_in_one_line_without_the_record(tmp_path: Path) -> None:
+def test_a_flipped_byte_is_reported_in_one_line_without_the_record(tmp_path: Path) -> None:
     secret = "planted-secret"
     with SchedulerProcess(tmp_path, arguments=ARGUMENTS) as scheduler, SchedulerClient(scheduler.address) as client:
         client.submit(name="first", environment={"TOKEN": secret})
@@ -80,6 +80,6 @@ def test_a_flipped_byte_is_told_in_one_line_without_the_record(tmp_path: Path) -
     content = bytearray(database.read_bytes())
     content[content.index(secret.encode())] ^= 0x80
     database.write_bytes(content)
-    told = refusal(state_dir)
-    assert told.startswith(f"error: {database} is damaged: event 2 is unreadable; keep the file")
-    assert secret[1:] not in told
+    reported = refusal(state_dir)
+    assert reported.startswith(f"error: {database} is damaged: event 2 is unreadable; keep the file")
+    assert secret[1:] not in reported

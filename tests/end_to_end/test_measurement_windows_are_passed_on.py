@@ -24,7 +24,7 @@ def has_measured_a_second(client: SchedulerClient, job_id: str) -> bool:
     return client.get(job_id).steps_done > 120
 
 
-def test_stretches_of_open_nodes_arrive_and_of_private_ones_do_not(tmp_path: Path) -> None:
+def test_windows_of_open_nodes_arrive_and_of_private_ones_do_not(tmp_path: Path) -> None:
     with (
         FakePredictor() as predictor,
         SchedulerProcess(tmp_path, arguments=arguments(predictor)) as process,
@@ -32,19 +32,19 @@ def test_stretches_of_open_nodes_arrive_and_of_private_ones_do_not(tmp_path: Pat
         FakeAgent(process.address, node_id="open", windows=[window("open")]) as agent,
     ):
         wait_until(lambda: private.acks > 20 and agent.acks > 20, what="heartbeats of both nodes")
-        wait_until(lambda: predictor.windows, what="a stretch")
+        wait_until(lambda: predictor.windows, what="a window")
         assert {item.window_id for item in predictor.windows} == {"open"}
         assert agent.errors == private.errors == []
 
 
-def test_outcomes_are_told_of_open_jobs_and_not_of_private_ones(tmp_path: Path) -> None:
+def test_outcomes_are_sent_of_open_jobs_and_not_of_private_ones(tmp_path: Path) -> None:
     with (
         FakePredictor() as predictor,
         SchedulerProcess(tmp_path, arguments=arguments(predictor)) as process,
         SchedulerClient(process.address) as client,
         FakeAgent(process.address) as agent,
     ):
-        told: list[str] = []
+        reported: list[str] = []
         for number, is_private in enumerate((True, False), start=1):
             settings = {"global_batch_size": 8 * number}
             spec: dict[str, Any] = {
@@ -54,9 +54,9 @@ def test_outcomes_are_told_of_open_jobs_and_not_of_private_ones(tmp_path: Path) 
                 "no_profiles": is_private,
             }
             job_id = client.submit(**spec).job_id
-            told += [item.prediction_id for item in client.wait_for_phase(job_id, "RUNNING").predictions]
+            reported += [item.prediction_id for item in client.wait_for_phase(job_id, "RUNNING").predictions]
             wait_until(partial(has_measured_a_second, client, job_id), what="a second of clean windows")
             agent.finish(agent.running()[0])
             assert client.wait_for_phase(job_id, "FINISHED").phase == scheduling_pb2.JOB_PHASE_FINISHED
         wait_until(lambda: predictor.outcomes, what="an outcome")
-        assert [item.prediction_id for item in predictor.outcomes] == told[1:]
+        assert [item.prediction_id for item in predictor.outcomes] == reported[1:]

@@ -1,4 +1,4 @@
-"""The page's own commands, as they stand: from no authority to a cluster in which everybody shows a certificate."""
+"""The page's own commands, as they stand: from no authority to a cluster in which every program shows a certificate."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def program(command: str, folder: Path, log: Path) -> Iterator[subprocess.Popen[
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """No training at the first start, no metrics port that another program may hold, no settings of whoever tests."""
+    """No training at the first start, no metrics port that another program may hold, no settings of the tester."""
     (folder / "no-datasets").mkdir(exist_ok=True)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("COTENANT_")}
     own = {
@@ -111,7 +111,7 @@ def test_the_page_leads_from_nothing_to_mutual_tls(tmp_path: Path) -> None:
         assert "node-1" in nodes
         assert jobs
         assert pairs
-        # Nobody without a certificate.
+        # No client without a certificate.
         anonymous = [
             line.replace(" COTENANT_TLS_CERTIFICATE_FILE=alice.pem COTENANT_TLS_KEY_FILE=alice.key", "")
             for line in exports

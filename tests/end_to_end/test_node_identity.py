@@ -89,7 +89,7 @@ def test_the_second_agent_with_a_nodes_name_is_refused_loudly_until_the_first_is
     try:
         wait_for(lambda: bool(agent_lines(first, "welcomed")), "the first agent is in")
         second = AgentProcess(states[1], scheduler)
-        wait_for(lambda: len(agent_lines(second, "join_refused")) >= 3, "the second agent is told, and tries again")
+        wait_for(lambda: len(agent_lines(second, "join_refused")) >= 3, "the second agent is refused, and tries again")
         refused = agent_lines(second, "join_refused")[0]
         assert (refused["level"], refused["fields"]["code"]) == ("error", "ALREADY_EXISTS")
         assert "--node-id" in refused["fields"]["reason"]

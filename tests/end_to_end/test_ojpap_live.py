@@ -1,4 +1,4 @@
-"""OJPAP on a running cluster: a worker leaves a neighbour that disturbs it more than anybody had predicted."""
+"""OJPAP on a running cluster: a worker leaves a co-located job that disturbs it more than was predicted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.scheduler_process import wait_until
 pytestmark = pytest.mark.timeout(300)
 
 
-def test_ojpap_moves_a_worker_away_from_a_neighbour_that_disturbs_more_than_was_predicted(tmp_path: Path) -> None:
+def test_ojpap_moves_a_worker_away_from_a_colocated_job_that_disturbs_more_than_was_predicted(tmp_path: Path) -> None:
     """Both are predicted to lose 2 %; together the first one's steps take four times as long, until one is moved."""
     with (
         FakePredictor(utilization_ratio=0.9, memory_bytes=200 * MIB, slowdown_ratio=0.02) as predictor,

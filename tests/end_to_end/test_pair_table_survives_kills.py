@@ -1,4 +1,4 @@
-"""Agents repeat what they measured while scheduler and predictor are killed: the table has every stretch once."""
+"""Agents repeat what they measured while scheduler and predictor are killed: the table has every window once."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.support.scheduler_process import SchedulerProcess, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 PATIENCE_S = 90.0
-BESIDE = 6
-"""Stretches beside somebody, of each machine."""
+CO_LOCATED = 6
+"""Windows with co-located jobs, of each machine."""
 
 
 def measured(machine: int) -> list[resources_pb2.MeasurementWindow]:
-    """One job alone, and often beside another one that makes it take twice as long."""
+    """One job alone, and often co-located with another one that makes it take twice as long."""
     jobs = [
         resources_pb2.MeasuredJob(graph_sha256=digits * 32, settings=resources_pb2.JobSettings(global_batch_size=8))
         for digits in ("ab", "cd")
@@ -37,7 +37,7 @@ def measured(machine: int) -> list[resources_pb2.MeasurementWindow]:
             steps=100,
             window_ms=2_000 if number else 1_000,
         )
-        for number in range(1 + BESIDE)
+        for number in range(1 + CO_LOCATED)
     ]
 
 
@@ -63,7 +63,9 @@ def table(client: PredictorClient) -> list[prediction_pb2.MeasuredPair]:
         return []
 
 
-def test_every_stretch_is_counted_once_whoever_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_window_is_counted_once_whichever_process_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "no-datasets").mkdir()
     monkeypatch.setenv("COTENANT_PREDICTOR_DATASETS", str(tmp_path / "no-datasets"))
     with (
@@ -76,9 +78,9 @@ def test_every_stretch_is_counted_once_whoever_was_killed(tmp_path: Path, monkey
         client = PredictorClient(channel, timeout_s=5)
 
         def has_everything() -> bool:
-            return [pair.times_measured for pair in table(client)] == [2 * BESIDE]
+            return [pair.times_measured for pair in table(client)] == [2 * CO_LOCATED]
 
-        wait_until(has_everything, what="the stretches of both", timeout_s=PATIENCE_S)
+        wait_until(has_everything, what="the windows of both", timeout_s=PATIENCE_S)
         for _ in range(2):
             predictor.kill()
             scheduler.kill()

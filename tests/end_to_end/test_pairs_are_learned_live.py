@@ -1,8 +1,8 @@
-"""Jobs that hurt each other more than predicted are not put together again, nor with those of whom they tell.
+"""Jobs that hurt each other more than predicted are not put together again, nor with jobs that they inform about.
 
 Every job says that it waits for data most of the time, so that sharing looks harmless, and then keeps its core busy.
 What the first two do to each other has to reach the decision about a third one, which was asked about before and never
-ran beside anybody.
+was co-located.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def submit(cluster: LearningCluster, graph_sha256: str, *, helpers: int = 0) -> 
 
 
 def co_located(cluster: LearningCluster, waiting: str, running: str) -> scheduling_pb2.CoLocatedJob:
-    """Returns what is believed of a waiting job beside a running one; empty = nothing."""
+    """Returns what is predicted of a waiting job with a running one; empty = nothing."""
     for candidate in cluster.scheduler.explain_job(waiting).candidates:
-        for neighbour in candidate.co_located_jobs:
-            if neighbour.job_id == running:
-                return neighbour
+        for other in candidate.co_located_jobs:
+            if other.job_id == running:
+                return other
     return scheduling_pb2.CoLocatedJob()
 
 
@@ -46,7 +46,7 @@ def wait_until_running(cluster: LearningCluster, job_id: str) -> None:
     cluster.wait_for(lambda: cluster.phase(job_id) == scheduling_pb2.JOB_PHASE_RUNNING, f"{job_id} runs")
 
 
-def test_whoever_was_hurt_once_is_left_alone_and_every_program_may_die(
+def test_a_slowed_down_job_is_left_alone_and_every_program_may_be_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with learning_cluster(tmp_path, monkeypatch, folder="jobs", progress_interval=400, pair_refresh=500) as cluster:
@@ -60,7 +60,7 @@ def test_whoever_was_hurt_once_is_left_alone_and_every_program_may_die(
         wait_until_running(cluster, second)
         assert cluster.scheduler.get_job(second).reason.code.startswith("STARTS_SHARED")
 
-        # The third one never ran: it knows of the first one's suffering from the second.
+        # The third one never ran: it knows how much the second one slows the first down.
         wait_for_warning(cluster, third, first)
         assert co_located(cluster, third, first).times_measured == 0
         cluster.end(second)

@@ -95,7 +95,7 @@ def curve(text: str) -> dict[int, float]:
 
 
 def test_sjf_bsbf_shares_a_gpu_with_gradient_accumulation_and_the_loss_stays_the_same(tmp_path: Path) -> None:
-    """1,080 MiB are left beside the first job; the second one needs 1,200 MiB with 8 samples at once, 840 with 4."""
+    """1,080 MiB are left next to the first job; the second one needs 1,200 MiB with 8 samples at once, 840 with 4."""
     training = ["-m", "examples.training.train", "--model", "mlp", "--dtype", "float64", "--log-every", "1"]
     training += ["--steps", "12", "--batch-size", "8"]
     straight = subprocess.run(
@@ -119,7 +119,7 @@ def test_sjf_bsbf_shares_a_gpu_with_gradient_accumulation_and_the_loss_stays_the
     assert shared != alone, "sums in another order differ in their last digit: were the micro-batches used at all?"
 
 
-def test_a_switch_to_ojpp_lets_jobs_that_wait_for_data_share_and_disturbs_nobody(tmp_path: Path) -> None:
+def test_a_switch_to_ojpp_lets_jobs_that_wait_for_data_share_and_disturbs_no_job(tmp_path: Path) -> None:
     """Each is predicted to keep nine tenths of the GPU busy; compute_requirement zero looks at memory and slowdown."""
     with (
         FakePredictor(utilization_ratio=0.9, memory_bytes=200 * MIB, slowdown_ratio=0.02) as predictor,

@@ -60,7 +60,7 @@ def retry_delay_ms(error: Exception) -> int:
     raise AssertionError("no time to come back")
 
 
-def test_calls_in_line_are_answered_and_the_others_are_told_when_to_come_back(
+def test_calls_in_line_are_answered_and_the_others_learn_when_to_come_back(
     tmp_path: Path, describer: GatedDescriber
 ) -> None:
     line, predictor = AdmissionQueue(THREADS, WAITING), open_predictor(tmp_path / "graphs", describer)
@@ -80,7 +80,7 @@ def test_calls_in_line_are_answered_and_the_others_are_told_when_to_come_back(
         refused = wait_for_refusals(calls, refused_expected)
         health: Any = health_pb2_grpc.HealthStub(channels[0])
         assert health.Check(health_pb2.HealthCheckRequest(), timeout=DEADLINE_S).status == 1
-        assert len(describer.asked) == THREADS  # nobody jumped the line
+        assert len(describer.asked) == THREADS  # no call jumped the queue
         for error in refused:
             assert code_of(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert reason_of(error) == "OVERLOADED"
@@ -130,7 +130,7 @@ def test_calls_of_a_client_that_went_away_leave_their_places(tmp_path: Path, des
         leaving.close()
         describer.gate.set()
         assert under_way.result(DEADLINE_S).step_ms.value > 0
-        # Whoever is admitted stands behind those that went away, so when it is answered they are gone.
+        # A call that is admitted waits behind those that went away, so when it is answered they are gone.
         assert ask_until_admitted(stub, request).step_ms.value > 0
         again = [stub.PredictJob.future(request, timeout=DEADLINE_S) for _ in range(waiting)]
         assert all(call.result(DEADLINE_S).step_ms.value > 0 for call in again)

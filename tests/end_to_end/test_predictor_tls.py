@@ -1,4 +1,4 @@
-"""TLS of the predictor: who trusts its authority is served, everybody else stays out."""
+"""TLS of the predictor: clients of its authority are served, all others are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certifi
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certificates")
     make_authority(folder)
-    make_authority(folder, "stranger")
+    make_authority(folder, "untrusted")
     make_certificate(folder, "server", alternative_names="DNS:localhost,IP:127.0.0.1")
     make_certificate(folder, "elsewhere", alternative_names="DNS:elsewhere.example")
     return folder
@@ -56,14 +56,14 @@ def test_a_client_that_trusts_the_authority_is_served(address: str, certificates
 
 
 def test_plain_text_and_another_authority_stay_out(address: str, certificates: Path) -> None:
-    stranger = grpc.ssl_channel_credentials((certificates / "stranger.pem").read_bytes())
-    for channel in (grpc.insecure_channel(address), grpc.secure_channel(address, stranger)):
+    untrusted = grpc.ssl_channel_credentials((certificates / "untrusted.pem").read_bytes())
+    for channel in (grpc.insecure_channel(address), grpc.secure_channel(address, untrusted)):
         with channel, pytest.raises(grpc.RpcError) as caught:
             list_devices(channel)
         assert code_of(caught.value) is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_server_with_somebody_else_s_certificate_is_not_believed(
+def test_a_server_with_another_servers_certificate_is_not_trusted(
     certificates: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     trusted = grpc.ssl_channel_credentials((certificates / "ca.pem").read_bytes())

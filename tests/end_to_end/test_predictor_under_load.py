@@ -78,7 +78,7 @@ def wait_for_address(process: subprocess.Popen[bytes], ready: Path, log: Path) -
 
 
 class Callers:
-    """Ask without pause until told to stop, each about other jobs every time."""
+    """Ask without pause until stopped, each about other jobs every time."""
 
     def __init__(self, address: str, graph_sha256: str) -> None:
         self.versions: Counter[str] = Counter()

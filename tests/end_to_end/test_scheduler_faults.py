@@ -100,15 +100,17 @@ class Submitter(threading.Thread):
     def __init__(self, process: SchedulerProcess, seed: int) -> None:
         super().__init__(daemon=True)
         self.process = process
-        self.luck = random.Random(seed)
+        self.generator = random.Random(seed)
         self.accepted: list[str] = []
         self.repeated = 0
         self.ending = threading.Event()
 
     def run(self) -> None:
         with SchedulerClient(self.process.address) as client:
-            while not self.ending.wait(self.luck.uniform(0, 0.1)):
-                self.accepted.append(self.submit_until_answered(client, str(uuid.UUID(int=self.luck.getrandbits(128)))))
+            while not self.ending.wait(self.generator.uniform(0, 0.1)):
+                self.accepted.append(
+                    self.submit_until_answered(client, str(uuid.UUID(int=self.generator.getrandbits(128))))
+                )
 
     def submit_until_answered(self, client: SchedulerClient, request_id: str) -> str:
         while True:
@@ -125,7 +127,7 @@ def test_no_job_is_lost_and_none_runs_twice_when_the_scheduler_is_killed_again_a
     tmp_path: Path, kills: int
 ) -> None:
     seed = 7
-    luck = random.Random(seed)
+    generator = random.Random(seed)
     arguments = (*NO_PREDICTOR, "--progress-interval-ms", "50", "--snapshot-every-events", "25")
     with (
         SchedulerProcess(tmp_path, arguments=arguments) as process,
@@ -135,10 +137,10 @@ def test_no_job_is_lost_and_none_runs_twice_when_the_scheduler_is_killed_again_a
         submitter = Submitter(process, seed)
         submitter.start()
         for _ in range(kills):
-            time.sleep(luck.uniform(0, 0.5))
-            for key in agent.running()[: luck.randrange(4)]:
+            time.sleep(generator.uniform(0, 0.5))
+            for key in agent.running()[: generator.randrange(4)]:
                 agent.finish(key)
-            time.sleep(luck.uniform(0, 0.05))
+            time.sleep(generator.uniform(0, 0.05))
             process.restart()
         submitter.ending.set()
         submitter.join(timeout=60)

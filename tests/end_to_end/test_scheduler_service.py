@@ -170,7 +170,7 @@ def nodes(client: SchedulerClient) -> list[scheduling_pb2.Node]:
     return list(client.stub.ListNodes(scheduling_pb2.ListNodesRequest(), timeout=10).nodes)
 
 
-def test_predictions_are_asked_shown_and_their_outcomes_told(tmp_path: Path) -> None:
+def test_predictions_are_asked_shown_and_their_outcomes_reported(tmp_path: Path) -> None:
     with (
         FakePredictor() as predictor,
         SchedulerProcess(tmp_path, arguments=("--predictor", predictor.address, "--policy", "fifo", *QUICK)) as process,
@@ -200,7 +200,7 @@ class GenericPredictor(FakePredictor):
         return answer
 
 
-def test_jobs_run_alone_on_a_gpu_that_nobody_knows(tmp_path: Path) -> None:
+def test_jobs_run_alone_on_an_unknown_gpu_type(tmp_path: Path) -> None:
     with (
         GenericPredictor() as predictor,
         SchedulerProcess(tmp_path, arguments=("--predictor", predictor.address, *QUICK)) as process,
@@ -285,7 +285,7 @@ def test_a_second_scheduler_on_the_same_state_ends_with_the_reason(scheduler: Sc
     assert "Traceback" not in done.stderr
 
 
-def test_a_stranger_reachable_address_is_refused_without_tls(tmp_path: Path) -> None:
+def test_a_publicly_reachable_address_is_refused_without_tls(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",

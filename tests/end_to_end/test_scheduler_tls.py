@@ -1,4 +1,4 @@
-"""TLS and mutual TLS: strangers stay out, and an agent cannot claim to be another node."""
+"""TLS and mutual TLS: unknown clients are refused, and an agent cannot claim to be another node."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_an_agent_cannot_claim_to_be_another_node(scheduler: SchedulerProcess, c
     assert "does not name node 'node-2'" in details_of(caught.value)
 
 
-def test_strangers_stay_out(scheduler: SchedulerProcess, certificates: Path) -> None:
+def test_unknown_clients_stay_out(scheduler: SchedulerProcess, certificates: Path) -> None:
     with channel_to(scheduler, certificates) as channel, pytest.raises(grpc.RpcError) as caught:
         list_jobs(channel)
     assert code_of(caught.value) is grpc.StatusCode.UNAVAILABLE

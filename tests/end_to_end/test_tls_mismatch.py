@@ -81,7 +81,7 @@ VERBS = {"scheduler": ["ps"], "predictor": ["pairs"]}
 
 @contextmanager
 def serving(certificates: Path, case: Case) -> Iterator[str]:
-    """A gRPC server that knows no method: whoever gets through is told so."""
+    """A gRPC server that knows no method: a client that gets through gets that error."""
     with ThreadPoolExecutor(2) as threads:
         server = grpc.server(threads)
         if case.server:
@@ -124,7 +124,7 @@ def test_a_verb_names_the_mismatch_and_the_remedy(
         assert f"{peer} at {address}" in told
 
 
-def test_who_gets_through_and_who_finds_nobody_hears_of_no_mismatch(
+def test_a_reached_server_and_an_absent_one_are_no_mismatch(
     certificates: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = Case("good", "server", ("ca.pem", "user"), "", "", True)
@@ -224,7 +224,7 @@ def agent_log(scheduler: SchedulerProcess, folder: Path, *flags: str, failures: 
 
 
 def failures_in(log: str) -> list[dict[str, Any]]:
-    """What the failed conversations told; every line is a record: nothing of Python or gRPC about tasks left over."""
+    """What the failed conversations logged; every line is a record: nothing of Python or gRPC about tasks left over."""
     broken = [line for line in read_lines(log, "agent") if line["event"] == "conversation_broken"]
     assert {line["level"] for line in broken} == {"error"}
     return [line["fields"] for line in broken]
@@ -246,7 +246,7 @@ def test_the_agent_s_log_names_the_mismatch(
     assert all(told[0] in fields["reason"] and told[1] in fields["remedy"] for fields in broken)
 
 
-def test_the_agent_is_told_what_its_certificate_must_name(
+def test_the_agent_learns_what_its_certificate_must_name(
     scheduler: SchedulerProcess, certificates: Path, tmp_path: Path
 ) -> None:
     own = ["--tls-certificate-file", str(certificates / "user.pem"), "--tls-key-file", str(certificates / "user.key")]

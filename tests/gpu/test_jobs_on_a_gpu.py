@@ -1,4 +1,4 @@
-"""What cotenant promises of jobs on a GPU, on a real one: pytest -m gpu tests/gpu -s tells what was measured.
+"""What cotenant promises of jobs on a GPU, on a real one: pytest -m gpu tests/gpu -s prints what was measured.
 
 COTENANT_GPU_DRY_RUN=1 takes the same path on the stand-in device, so that it is known to work before a GPU is at hand.
 """
@@ -43,7 +43,7 @@ if sys.argv[1] == "cuda":
 held = b"x" * (3 << 30)
 time.sleep(600)
 """
-# Says who it is, holds memory on the device and counts.
+# Reports its process, holds memory on the device and counts.
 COUNTING = """
 import os, sys, time
 import torch
@@ -79,7 +79,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, scripts: Path) -> Iterator
 
 
 def submit(cluster: RealCluster, name: str, *words: str, steps: int, **flags: str) -> None:
-    """Submit a job that shares with anybody."""
+    """Submit a job that shares with any other."""
     options = [word for flag, value in flags.items() for word in (f"--{flag.replace('_', '-')}", value)]
     fixed = ["--name", name, "--steps", str(steps), "--share", "any", "--max-slowdown", "5"]
     done = cluster.cotenant("submit", *fixed, *options, "--", sys.executable, *words)
@@ -87,12 +87,12 @@ def submit(cluster: RealCluster, name: str, *words: str, steps: int, **flags: st
 
 
 def tell(figures: dict[str, Any]) -> None:
-    """Write what was measured, for whoever runs this with -s."""
+    """Write what was measured, for the user that runs this with -s."""
     sys.stdout.write(json.dumps(figures) + "\n")
 
 
 def find(cluster: RealCluster, name: str) -> dict[str, Any]:
-    """Return the newest job of a name, as the scheduler tells it."""
+    """Return the newest job of a name, as the scheduler reports it."""
     jobs = json.loads(cluster.cotenant("ps", "--all", "-o", "json").stdout)["jobs"]
     return next(job for job in jobs if job["spec"]["name"] == name)
 
@@ -120,10 +120,10 @@ def process_of(cluster: RealCluster, name: str) -> int:
     return int(found[-1])
 
 
-def test_two_trainings_share_the_device_and_what_happened_stands_beside_what_was_predicted(
+def test_two_trainings_share_the_device_and_what_happened_stands_next_to_what_was_predicted(
     cluster: RealCluster,
 ) -> None:
-    """The first one runs alone for a while: without that nobody knows what the second one costs it."""
+    """The first one runs alone for a while: without that the slowdown by the second one is unknown."""
     for name, graph, batch in (("shared-mlp", "mlp", "128"), ("shared-cnn", "cnn", "64")):
         training = ["-m", "examples.training.train", "--model", graph, "--batch-size", batch, "--device", DEVICE]
         training += ["--steps", "1200", "--data-wait-ms", "20"]
@@ -136,7 +136,7 @@ def test_two_trainings_share_the_device_and_what_happened_stands_beside_what_was
         figures |= {name: job.get(name) for name in ("memory_reserved_bytes", "memory_peak_bytes", "utilization_ratio")}
         tell({"job": job["spec"]["name"], **figures})
     assert [job["phase"] for job in ended] == ["JOB_PHASE_FINISHED"] * 2
-    assert any(job.get("measured_slowdown_ratio") is not None for job in ended), "they never ran side by side"
+    assert any(job.get("measured_slowdown_ratio") is not None for job in ended), "they never shared the GPU"
     assert all(int(job["memory_peak_bytes"]) > 0 for job in ended)
 
 
@@ -152,10 +152,10 @@ def test_a_job_that_wants_more_than_the_device_has_is_tried_once_more_and_then_f
 def test_the_death_of_one_of_two_jobs_leaves_the_other_alone_and_frees_its_memory(
     cluster: RealCluster, scripts: Path
 ) -> None:
-    for name in ("victim", "neighbour"):
+    for name in ("victim", "partner"):
         submit(cluster, name, str(scripts / "counting.py"), DEVICE, "1500", steps=1500, memory="600MiB")
         wait_for(cluster, name, {"JOB_PHASE_RUNNING"})
-    pids = {name: process_of(cluster, name) for name in ("victim", "neighbour")}
+    pids = {name: process_of(cluster, name) for name in ("victim", "partner")}
     os.kill(pids["victim"], signal.SIGKILL)
     killed_at = time.monotonic()
     wait_until(lambda: find(cluster, "victim")["restarts"] == 1, "the victim is started again", timeout_s=PATIENCE_S)
@@ -163,13 +163,13 @@ def test_the_death_of_one_of_two_jobs_leaves_the_other_alone_and_frees_its_memor
     assert not Path(f"/proc/{pids['victim']}").exists()
     ended = {name: wait_for(cluster, name, ENDED) for name in pids}
     assert {name: job["phase"] for name, job in ended.items()} == dict.fromkeys(pids, "JOB_PHASE_FINISHED")
-    assert {name: job["attempt"] for name, job in ended.items()} == {"victim": 2, "neighbour": 1}
+    assert {name: job["attempt"] for name, job in ended.items()} == {"victim": 2, "partner": 1}
     if not DRY_RUN:
         wait_until(lambda: free_ratio() > 0.9, "the memory of both is free again", timeout_s=60)
 
 
 def free_ratio() -> float:
-    """Return which share of the GPU's memory nobody holds."""
+    """Return which share of the GPU's memory is free."""
     free_bytes, total_bytes = torch.cuda.mem_get_info()
     return free_bytes / total_bytes
 

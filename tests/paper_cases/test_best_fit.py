@@ -14,7 +14,7 @@ def packed(*jobs: Packed, gpus: int = 4, **held: list[str]) -> dict[str, list[st
 
 
 def test_section_5_2_the_largest_job_comes_first_and_small_ones_fill_its_gpu() -> None:
-    """Compute decides the order: 0.7, 0.6, 0.4, 0.3; 0.4 fits beside 0.6 only, 0.3 beside 0.7 leaves nothing."""
+    """Compute decides the order: 0.7, 0.6, 0.4, 0.3; 0.4 fits with 0.6 only, 0.3 with 0.7 leaves nothing."""
     found = packed(
         Packed(name="a", alpha=0.3),
         Packed(name="b", alpha=0.4),
@@ -25,7 +25,7 @@ def test_section_5_2_the_largest_job_comes_first_and_small_ones_fill_its_gpu() -
 
 
 def test_section_5_2_the_leftover_counts_compute_and_memory() -> None:
-    """Beside u 0.5 + 0.3 is left, beside v 0.2 + 0.5: v is fuller, although u has less compute in use."""
+    """With u 0.5 + 0.3 is left, with v 0.2 + 0.5: v is fuller, although u has less compute in use."""
     found = packed(
         Packed(name="u", alpha=0.4, gamma=0.6),
         Packed(name="v", alpha=0.7, gamma=0.4),
@@ -60,7 +60,7 @@ def test_algorithm_2_a_worker_too_large_for_an_empty_gpu_waits_and_the_others_go
     assert placement_of(instance, decisions) == {"small": ["g0"]}
 
 
-def test_where_we_differ_reserved_bounds_have_to_fit_beside_each_other() -> None:
+def test_where_we_differ_reserved_bounds_have_to_fit_together() -> None:
     """Bounds of 5 GiB each on a device of 8 GiB."""
     known = store([prediction(name, memory=memory(2, upper_gib=5), utilization_ratio=0.1) for name in "ab"])
     waiting = [pending(job(name, key=name)) for name in "ab"]

@@ -24,7 +24,7 @@ def figures() -> dict[str, dict[str, float]]:
 
 
 @pytest.mark.parametrize("source", ["nanogpt", "pollux"])
-def test_the_end_is_foreseen_better_with_more_of_the_curve_and_better_than_naively(
+def test_the_end_is_predicted_better_with_more_of_the_curve_and_better_than_naively(
     source: str, figures: dict[str, dict[str, float]]
 ) -> None:
     early, half, late = (figures[f"{source} at {share}"] for share in ("25%", "50%", "75%"))
@@ -39,7 +39,7 @@ def test_the_paper_s_15_percent_hold_at_half_of_the_training_where_no_learning_r
     assert figures["nanogpt at 50%"]["ours_median_error"] <= 0.15
 
 
-def test_ten_runs_foresee_the_others_better_than_the_nearest_of_them() -> None:
+def test_ten_runs_predict_the_others_better_than_the_nearest_of_them() -> None:
     table = pd.read_csv(shared_data("pollux", "throughput.csv.gz"))
     ours, nearest = [], []
     for samples in read_speeds(table).values():

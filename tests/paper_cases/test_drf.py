@@ -46,7 +46,7 @@ def test_everything_is_given_away_whatever_it_brings() -> None:
     assert workers_of(view(nodes=[node("n0", 7)], waiting=waiting)) == {"a": 4, "b": 3}
 
 
-def test_a_running_job_gives_gpus_up_for_a_newcomer_but_only_once_per_interval() -> None:
+def test_a_running_job_gives_gpus_up_for_an_incoming_job_but_only_once_per_interval() -> None:
     old = tasks("old", cpu_cores=0, gib=0)
     facts: dict[str, Any] = {"nodes": [node("n0", 4)], "waiting": [pending(tasks("new", cpu_cores=0, gib=0), 1)]}
     held = running(old, [f"n0.{index}" for index in range(4)])

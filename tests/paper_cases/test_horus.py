@@ -163,7 +163,7 @@ def sharing(share: Share = Share.SAFE, *, slowdown: float = 0.1, **changes: obje
     return decision.reason.code
 
 
-def test_consent_decides_who_shares() -> None:
+def test_consent_decides_which_jobs_share() -> None:
     assert sharing() == "STARTS_SHARED"
     assert sharing(slowdown=0.21) == "SLOWDOWN_TOO_HIGH"
     assert sharing(in_domain=False) == "OUT_OF_DOMAIN"
@@ -172,7 +172,7 @@ def test_consent_decides_who_shares() -> None:
 
 
 @pytest.mark.parametrize("last", [0.1, 0.2, 0.9])
-def test_jobs_whose_utilizations_reach_the_limit_share_whoever_comes_last(last: float) -> None:
+def test_jobs_whose_utilizations_reach_the_limit_share_in_any_order_of_arrival(last: float) -> None:
     """0.2 + 0.1 + 0.9 is 1.2, though their binary fractions are not in every order."""
     ratios = {"a": 0.1, "b": 0.2, "c": 0.9}
     known = store(

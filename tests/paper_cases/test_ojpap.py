@@ -48,7 +48,7 @@ class Fluctuation:
         self.play.report(events.JobProgressed, job_id, after_ms=window_ms, **values)
 
     def moved(self) -> list[str]:
-        """Ask the policy and return who is being moved."""
+        """Ask the policy and return which job is being moved."""
         found = self.play.tell(events.TimerFired)
         return [one.job_id for one in found if isinstance(one, commands.StopJob) and one.cause == "moved"]
 
@@ -107,7 +107,7 @@ def moves_of(seen: SchedulingView, **parameters: Any) -> dict[str, list[str]]:
 
 
 def test_algorithm_4_the_cheapest_worker_of_the_worst_device_goes_where_interference_is_lowest() -> None:
-    """Nobody hurts anybody but its partner, so `b`, the cheaper one, goes to the other device in use."""
+    """No job slows down any but its partner, so `b`, the cheaper one, goes to the other device in use."""
     seen = suffering(FOUR, {"g0": 0.5}, {"a": 2_000, "b": 1_000})
     assert moves_of(seen) == {"b": ["g1"]}
 
@@ -132,11 +132,11 @@ def test_eq_19_bounds_the_sum_over_the_whole_plan(limit_ms: int, moved: int) -> 
 def test_below_the_limit_nothing_is_triggered_and_a_plan_that_lowers_nothing_is_empty() -> None:
     assert moves_of(suffering(FOUR, {"g0": 0.2}, {})) == {}
     everywhere = {(one, two): 0.5 for one in "abcd" for two in "abcd"}
-    crowded = replace(FOUR, slowdowns=everywhere, gpus=2)
-    assert moves_of(suffering(crowded, {"g0": 0.5, "g1": 0.5}, {})) == {}
+    shared = replace(FOUR, slowdowns=everywhere, gpus=2)
+    assert moves_of(suffering(shared, {"g0": 0.5, "g1": 0.5}, {})) == {}
 
 
-def test_without_a_stated_limit_it_is_a_share_of_the_remaining_time_and_unknown_time_moves_nobody() -> None:
+def test_without_a_stated_limit_it_is_a_share_of_the_remaining_time_and_unknown_time_moves_no_job() -> None:
     assert moves_of(suffering(FOUR, {"g0": 0.5}, {}), cost_max_ms=0) == {}
 
 
@@ -151,12 +151,12 @@ def test_a_device_within_its_limit_is_left_alone() -> None:
     jobs = tuple(Packed(name=name, alpha=0.1, gamma=0.1) for name in "abcdef")
     slow = {("a", "b"): 0.5, ("b", "a"): 0.5, ("c", "d"): 0.15, ("d", "c"): 0.15}
     held = {"a": ["g0"], "b": ["g0"], "c": ["g1"], "d": ["g1"], "e": ["g2"], "f": ["g3"]}
-    crowd = Instance(jobs=jobs, gpus=5, slowdowns=slow, held=held)
-    assert moves_of(suffering(crowd, {"g0": 0.5}, {})) == {"a": ["g2"]}
+    dense = Instance(jobs=jobs, gpus=5, slowdowns=slow, held=held)
+    assert moves_of(suffering(dense, {"g0": 0.5}, {})) == {"a": ["g2"]}
 
 
 def wide(workers: int, **parameters: Any) -> Instance:
-    """Two jobs side by side on every GPU that they have, which slow each other down by 0.5."""
+    """Two jobs co-located on every GPU that they have, which slow each other down by 0.5."""
     jobs = tuple(Packed(name=name, workers=workers) for name in "ab")
     held = {name: [f"g{index}" for index in range(workers)] for name in "ab"}
     return Instance(jobs=jobs, slowdowns={("a", "b"): 0.5, ("b", "a"): 0.5}, held=held, **parameters)
@@ -170,7 +170,7 @@ def test_eq_8_workers_that_suffer_together_move_together() -> None:
     assert moves_of(suffering(wide(2, gpus=6), measured, {}), theta_diff=9.0) == {"a": ["g2", "g1"]}
 
 
-def test_eq_8_nobody_moves_where_there_is_no_room_for_all_who_suffer() -> None:
+def test_eq_8_no_job_moves_where_there_is_no_room_for_all_who_suffer() -> None:
     assert moves_of(suffering(wide(2, gpus=3), {"g0": 0.5, "g1": 0.5}, {})) == {}
 
 
@@ -181,32 +181,32 @@ def test_eq_19_moving_several_workers_of_a_job_is_one_restart() -> None:
 
 
 def test_where_the_cheapest_job_cannot_go_the_next_one_does() -> None:
-    """The job `a` would slow everybody down on whatever device there is."""
+    """The job `a` would slow all others down on whatever device there is."""
     held = {"a": ["g0"], "b": ["g0"], "c": ["g1"]}
     jobs = tuple(Packed(name=name) for name in "abc")
     slow = {("a", "b"): 0.5, ("b", "a"): 0.5, ("c", "a"): 0.5}
-    crowd = Instance(jobs=jobs, gpus=2, slowdowns=slow, held=held)
-    assert moves_of(suffering(crowd, {"g0": 0.5}, {"a": 1_000, "b": 2_000})) == {"b": ["g1"]}
+    dense = Instance(jobs=jobs, gpus=2, slowdowns=slow, held=held)
+    assert moves_of(suffering(dense, {"g0": 0.5}, {"a": 1_000, "b": 2_000})) == {"b": ["g1"]}
 
 
-def test_what_nobody_predicted_is_fled_to_unused_devices() -> None:
-    """Nothing is predicted of anybody; by the paper's order the device with a job would come first."""
+def test_unpredicted_slowdown_is_fled_to_unused_devices() -> None:
+    """Nothing is predicted of any job; by the paper's order the device with a job would come first."""
     jobs = tuple(Packed(name=name) for name in "abc")
-    crowd = Instance(jobs=jobs, gpus=3, held={"a": ["g0"], "b": ["g0"], "c": ["g1"]})
-    assert moves_of(suffering(crowd, {"g0": 0.5}, {})) == {"a": ["g2"]}
-    assert moves_of(suffering(replace(crowd, gpus=2), {"g0": 0.5}, {})) == {"a": ["g1"]}
+    dense = Instance(jobs=jobs, gpus=3, held={"a": ["g0"], "b": ["g0"], "c": ["g1"]})
+    assert moves_of(suffering(dense, {"g0": 0.5}, {})) == {"a": ["g2"]}
+    assert moves_of(suffering(replace(dense, gpus=2), {"g0": 0.5}, {})) == {"a": ["g1"]}
 
 
 def test_workers_flee_from_every_device_on_which_more_is_measured_than_predicted() -> None:
-    """A moving average tells how slow the job is and not which of its workers is to blame."""
+    """A moving average shows how slow the job is and not which of its workers is to blame."""
     jobs = (Packed(name="a", workers=2), Packed(name="b"), Packed(name="c", workers=3))
-    crowd = Instance(jobs=jobs, gpus=6, held={"a": ["g0", "g1"], "b": ["g0"], "c": ["g1", "g2", "g3"]})
-    seen = suffering(crowd, {"g0": 0.5, "g1": 0.5}, {"b": 9_000})
+    dense = Instance(jobs=jobs, gpus=6, held={"a": ["g0", "g1"], "b": ["g0"], "c": ["g1", "g2", "g3"]})
+    seen = suffering(dense, {"g0": 0.5, "g1": 0.5}, {"b": 9_000})
     assert moves_of(seen) == {"a": ["g4", "g5"]}
 
 
-def test_what_was_measured_before_somebody_came_does_not_tell_of_him() -> None:
-    """Otherwise whoever has just fled to a device flees from it again, and two jobs take turns for ever."""
+def test_what_was_measured_before_a_job_came_does_not_count_against_it() -> None:
+    """Otherwise a job that has just left for a device leaves it again, and two jobs take turns for ever."""
     jobs = tuple(Packed(name=name) for name in "abcdef")
     held = {"a": ["g0"], "b": ["g0"], "c": ["g1"], "d": ["g1"], "e": ["g2"], "f": ["g3"]}
     seen = suffering(Instance(jobs=jobs, gpus=6, held=held), {"g0": 0.5, "g1": 0.5}, {})

@@ -138,7 +138,7 @@ def packed(policy: Policy, instance: Instance) -> dict[str, list[str]]:
 
 
 def test_algorithm_2_line_6_the_device_in_use_with_the_lowest_interference_is_taken() -> None:
-    """Beside x the worst slowdown is 0.15, beside y 0.05 although the newcomer itself would suffer more there."""
+    """With x the worst slowdown is 0.15, with y 0.05 although the incoming job itself would suffer more there."""
     jobs = (Packed(name="x"), Packed(name="y"), Packed(name="new"))
     slowdowns = {("new", "x"): 0.01, ("x", "new"): 0.15, ("new", "y"): 0.05, ("y", "new"): 0.02}
     instance = Instance(jobs=jobs, gpus=3, slowdowns=slowdowns, held={"x": ["g0"], "y": ["g1"]})
@@ -187,7 +187,7 @@ def test_algorithm_2_the_balance_of_the_jobs_that_are_touched_is_kept_too() -> N
 
 
 def test_section_4_3_the_calm_jobs_share_and_the_loud_ones_stay_apart() -> None:
-    """Two loud ones together would collide 0.25 of the time; alpha leaves no room beside the two calm ones."""
+    """Two loud ones together would collide 0.25 of the time; alpha leaves no room with the two calm ones."""
     jobs = (
         Packed(name="loud1", alpha=0.4, p=0.5),
         Packed(name="loud2", alpha=0.3, p=0.5),
@@ -208,7 +208,7 @@ def test_algorithm_2_a_worker_too_large_for_an_empty_device_waits_with_a_reason_
 
 @pytest.mark.parametrize(("slowdown", "gpus"), [(0.05, 2), (0.15, 2), (0.25, 4)])
 def test_what_would_unbalance_a_job_on_one_device_is_joined_on_all_of_them(slowdown: float, gpus: int) -> None:
-    """Beside one of its two workers 0.15 breaks Eq. 8 for `old`, beside both it does not; 0.25 breaks Eq. 7."""
+    """With one of its two workers 0.15 breaks Eq. 8 for `old`, with both it does not; 0.25 breaks Eq. 7."""
     jobs = (Packed(name="old", workers=2), Packed(name="new", workers=2))
     instance = Instance(jobs=jobs, gpus=4, slowdowns={("old", "new"): slowdown}, held={"old": ["g0", "g1"]})
     assert len({*packed(Ojpp(), instance)["new"], "g0", "g1"}) == gpus
@@ -222,7 +222,7 @@ def test_a_group_that_is_too_wide_for_a_job_is_not_joined_in_part() -> None:
     assert packed(Ojpp(), instance)["new"] == ["g3", "g4"]
 
 
-def test_a_group_pulls_in_whoever_else_would_be_out_of_balance() -> None:
+def test_a_group_pulls_in_every_other_job_that_would_be_out_of_balance() -> None:
     """Joining `a` on g0 needs g1; there is `b`, which then needs g2."""
     jobs = (Packed(name="a", workers=2), Packed(name="b", workers=2), Packed(name="new", workers=3))
     held = {"a": ["g0", "g1"], "b": ["g1", "g2"]}
@@ -233,7 +233,7 @@ def test_a_group_pulls_in_whoever_else_would_be_out_of_balance() -> None:
 
 
 def test_the_workers_of_a_job_may_all_be_slowed_down_where_one_alone_would_be_too_fast() -> None:
-    """The paper begins beside `calm`, where nobody suffers, and is then too slow for Eq. 8 beside `rough`."""
+    """The paper begins with `calm`, where no job suffers, and is then too slow for Eq. 8 with `rough`."""
     jobs = (Packed(name="calm"), Packed(name="rough", workers=2), Packed(name="new", workers=2))
     held = {"calm": ["g0"], "rough": ["g1", "g2"]}
     instance = Instance(jobs=jobs, gpus=4, slowdowns={("new", "rough"): 0.15}, held=held)

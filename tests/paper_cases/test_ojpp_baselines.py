@@ -13,20 +13,20 @@ from scheduler_service.policies.c_greedy import CGreedy
 from scheduler_service.policies.i_greedy import IGreedy
 from tests.support.packing import Instance, Packed, Placement, placement_of
 
-# Section 3.3: beside VGG19 ResNet is 122 % slower, VGG19 18.7 % beside ResNet.
+# Section 3.3: with VGG19 ResNet is 122 % slower, VGG19 18.7 % with ResNet.
 RESNET_AND_VGG = Instance(
     jobs=(Packed(name="resnet", alpha=0.4), Packed(name="vgg", alpha=0.3)),
     gpus=2,
     slowdowns={("resnet", "vgg"): 1.22, ("vgg", "resnet"): 0.187},
 )
-# One worker of `wide` would be 0.15 slower beside `old`, the other one alone not at all.
+# One worker of `wide` would be 0.15 slower with `old`, the other one alone not at all.
 LOPSIDED = Instance(
     jobs=(Packed(name="old", alpha=0.5), Packed(name="wide", workers=2, alpha=0.2)),
     gpus=3,
     slowdowns={("wide", "old"): 0.15, ("old", "wide"): 0.05},
     held={"old": ["g0"]},
 )
-# Section 3.2: the worker of Fig. 2, <0.3, 0.62, 0.2>; 0.3 + 0.62 beside a small one of <0.05, 0.1, 0.5>.
+# Section 3.2: the worker of Fig. 2, <0.3, 0.62, 0.2>; 0.3 + 0.62 next to a small one of <0.05, 0.1, 0.5>.
 FIGURE_2 = Packed(name="fig2", alpha=0.3, gamma=0.3, delta=0.62, p=0.2)
 SMALL = Packed(name="small", alpha=0.2, gamma=0.05, delta=0.1, p=0.5)
 PEAKS = Instance(jobs=(FIGURE_2, SMALL), gpus=2)

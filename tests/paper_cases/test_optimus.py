@@ -56,7 +56,7 @@ def test_one_job_alone_gets_the_best_split_of_twenty_containers() -> None:
     assert workers == int(splits[synchronous(theta, batch, splits, 20 - splits).argmin()])
 
 
-def test_tasks_go_to_the_larger_gain_and_stop_where_nobody_gains() -> None:
+def test_tasks_go_to_the_larger_gain_and_stop_where_no_job_gains() -> None:
     """Job 0 saves 6, 2, 1 s by further workers and job 1 saves 4, 3 s; a server saves neither anything."""
     remaining_times = np.array([[0, 10, 4, 2, 1, 1], [0, 9, 5, 2, 2, 2]], dtype=float)
 
@@ -167,7 +167,7 @@ def test_waiting_jobs_start_with_the_numbers_of_algorithm_1() -> None:
     assert starts == {"long": 4, "short": 2}
 
 
-def test_a_running_job_grows_into_free_gpus_once_per_interval_and_shrinks_for_newcomers() -> None:
+def test_a_running_job_grows_into_free_gpus_once_per_interval_and_shrinks_for_incoming_jobs() -> None:
     def now(since_ms: int, waiting: list[Any]) -> SchedulingView:
         one = running(elastic("old", 1_000), ["n0.0", "n0.1"], started_at_ms=HOUR_MS - since_ms)
         return view(
@@ -183,8 +183,8 @@ def test_a_running_job_grows_into_free_gpus_once_per_interval_and_shrinks_for_ne
     assert isinstance(grown, Reshape)
     assert [part.gpu_id for part in grown.assignments] == ["n0.0", "n0.1", "n0.2", "n0.3"]
     assert decided(now(1_199_999, [])) == []
-    newcomers = [pending(elastic(f"new{place}", 900, (1,)), place) for place in range(3)]
-    found = decided(now(1_200_000, newcomers))
+    incoming = [pending(elastic(f"new{place}", 900, (1,)), place) for place in range(3)]
+    found = decided(now(1_200_000, incoming))
     assert [(type(one), one.job_id) for one in found] == [
         (Reshape, "old"),
         (Start, "new0"),
@@ -193,7 +193,7 @@ def test_a_running_job_grows_into_free_gpus_once_per_interval_and_shrinks_for_ne
     ]
 
 
-def test_servers_are_chosen_told_and_get_room_on_the_hosts() -> None:
+def test_servers_are_chosen_reported_and_get_room_on_the_hosts() -> None:
     """(workers, servers): the second server saves more than the second worker; there is CPU for four tasks."""
     tasks = {(1, 1): 100.0, (2, 1): 80.0, (1, 2): 50.0, (2, 2): 30.0, (3, 2): 29.0, (2, 3): 29.0}
     known = store([prediction("ps", task_step_ms=tasks)])
@@ -218,8 +218,8 @@ def held_reason(request: Any, **facts: Any) -> Reason:
     return held.reason
 
 
-def test_a_gang_whose_gpus_are_free_but_lie_unevenly_is_told_so() -> None:
-    """Three and one are free, four are needed; two and two would do, and nobody asked for CPU or memory."""
+def test_a_gang_whose_gpus_are_free_but_lie_unevenly_gets_that_reason() -> None:
+    """Three and one are free, four are needed; two and two would do, and no owner asked for CPU or memory."""
     blocker = running(job("old", key="key"), ["n1.0"])
     gang = elastic("gang", 1_000, (4,))
     reason = held_reason(gang, nodes=[node("n0", 3), node("n1", 2, cpu_cores=8.0)], holding=[blocker])
@@ -228,14 +228,14 @@ def test_a_gang_whose_gpus_are_free_but_lie_unevenly_is_told_so() -> None:
     assert "CPU" not in describe_reason(reason)
 
 
-def test_a_gang_that_may_span_two_nodes_is_told_how_many_gpus_it_can_have() -> None:
+def test_a_gang_that_may_span_two_nodes_learns_how_many_gpus_it_can_have() -> None:
     nodes = [node("n0", 2), node("n1", 1), node("n2", 4)]
     blocker = running(job("old", key="key", gpus=3), ["n2.0", "n2.1", "n2.2"])
     reason = held_reason(elastic("gang", 1_000, (4,)), nodes=nodes, holding=[blocker], nodes_per_job_max=2)
     assert reason == Reason(code="NO_FREE_GPU", numbers={"gpus_needed": 4, "gpus_free": 3})
 
 
-def test_workers_that_find_no_cpu_are_told_what_one_of_them_needs() -> None:
+def test_workers_that_find_no_cpu_learn_what_one_of_them_needs() -> None:
     worker = TaskDemand(cpu_cores=3.0, gpus=1)
     gang = elastic("gang", 1_000, (2,), worker_demand=worker)
     old = running(elastic("old", 1_000, (2,), worker_demand=worker), ["n0.0", "n0.1"], started_at_ms=0)

@@ -45,7 +45,7 @@ def test_the_newest_leaves_also_when_it_is_the_one_that_suffers() -> None:
     assert only.reason.numbers["lost_ratio"] == pytest.approx(2 / 3)
 
 
-def test_nobody_is_accused_without_a_time_alone_and_nobody_while_somebody_leaves() -> None:
+def test_no_job_is_accused_without_a_time_alone_nor_while_another_leaves() -> None:
     assert decided(old_step_ms=900.0, old_solo_ms=0.0) == []
     assert decided(old_step_ms=900.0, is_stopping=True) == []
 

@@ -91,7 +91,7 @@ def test_a_job_doubles_at_most_and_starts_with_what_it_asked_for_at_most() -> No
     assert counts(Pollux(), nodes=[node("n0", 4)], waiting=waiting) == {"b": 2}
 
 
-def test_a_running_job_shrinks_for_newcomers_and_the_last_to_come_waits() -> None:
+def test_a_running_job_shrinks_for_incoming_jobs_and_the_last_to_come_waits() -> None:
     one = running(elastic("a", "good"), ["n0.0", "n0.1"], submitted_at_ms=0, started_at_ms=0)
     now = view(
         now_ms=HOUR_MS,
@@ -116,7 +116,7 @@ def test_a_job_without_a_profile_gets_what_it_asked_for_and_keeps_it() -> None:
     assert counts(Pollux(), now_ms=HOUR_MS, nodes=[node("n0", 4)], holding=[one]) == {}
 
 
-def test_where_jobs_cannot_be_moved_nobody_is_reshaped() -> None:
+def test_where_jobs_cannot_be_moved_no_job_is_reshaped() -> None:
     one = running(elastic("a", "good"), ["n0.0"], submitted_at_ms=0, started_at_ms=0)
     assert counts(Pollux(), now_ms=HOUR_MS, nodes=[node("n0", 4)], holding=[one], can_move=False) == {}
 

@@ -73,7 +73,7 @@ def test_algorithm_1_line_1_steps_that_are_done_count_no_more() -> None:
     assert started == ["c1"]
 
 
-def test_an_aged_job_goes_first_and_lets_nobody_pass() -> None:
+def test_an_aged_job_goes_first_and_lets_no_job_pass() -> None:
     assert starts(Sjf(aging_ms=10_000), "c1 b1", now_ms=9_999) == ["b1"]
     assert starts(Sjf(aging_ms=10_000), "c1 b1", now_ms=10_000) == ["c1"]
     assert starts(Sjf(), "c2 b1", now_ms=10_000) == ["b1"]

@@ -81,7 +81,7 @@ def new_prediction() -> JobPrediction:
     return prediction("new", step_ms=NEW_STEP_MS, memory=points)
 
 
-def beside_old(*, old_gib: float, pairs: list[PairPrediction], old_steps: int = 100) -> Decision:
+def with_old(*, old_gib: float, pairs: list[PairPrediction], old_steps: int = 100) -> Decision:
     """One GPU of 8 GiB; the old job needs a second per step."""
     return decide(
         SjfBsbf(),
@@ -98,7 +98,7 @@ def beside_old(*, old_gib: float, pairs: list[PairPrediction], old_steps: int = 
 def test_algorithm_2_takes_the_largest_micro_batch_that_fits_where_all_slow_down_alike(
     old_gib: float, expected_micro_batch_size: int, expected_passes: int
 ) -> None:
-    start = beside_old(old_gib=old_gib, pairs=all_pairs(["new", "old"], 0.1))
+    start = with_old(old_gib=old_gib, pairs=all_pairs(["new", "old"], 0.1))
     assert isinstance(start, Start)
     assert (start.micro_batch_size, start.accumulation_steps) == (expected_micro_batch_size, expected_passes)
     assert start.reason.code == ("STARTS_SHARED" if expected_passes == 1 else "STARTS_SHARED_IN_PASSES")
@@ -107,20 +107,20 @@ def test_algorithm_2_takes_the_largest_micro_batch_that_fits_where_all_slow_down
 def test_algorithm_2_takes_a_smaller_micro_batch_where_that_disturbs_less() -> None:
     """At 8: old ends at 110, new at 110 + (100 - 110/1.3) = 125.4; at 4: 110 and 120."""
     pairs = [*all_pairs(["new", "old"], 0.1), pair("new", "old", 0.3, micro_batch_size=8)]
-    start = beside_old(old_gib=2, pairs=pairs)
+    start = with_old(old_gib=2, pairs=pairs)
     assert isinstance(start, Start)
     assert start.micro_batch_size == 4
 
 
 def test_algorithm_2_without_room_for_a_single_sample_the_job_waits() -> None:
-    held = beside_old(old_gib=7, pairs=all_pairs(["new", "old"], 0.1))
+    held = with_old(old_gib=7, pairs=all_pairs(["new", "old"], 0.1))
     assert held.reason.code == "MEMORY_DOES_NOT_FIT"
     assert held.reason.numbers["free_bytes"] == GIB
 
 
 def test_theorem_1_sharing_that_is_not_worth_it_is_refused_with_both_sums() -> None:
     """Both at half speed: 200 + 200 against 100 + 200."""
-    held = beside_old(old_gib=2, pairs=all_pairs(["new", "old"], 1.0))
+    held = with_old(old_gib=2, pairs=all_pairs(["new", "old"], 1.0))
     assert isinstance(held, Hold)
     assert held.reason.code == "SHARING_NOT_WORTH_IT"
     assert held.reason.numbers == pytest.approx({"shared_sum_ms": 400_000.0, "waiting_sum_ms": 300_000.0})
@@ -143,7 +143,7 @@ def test_an_unknown_slowdown_counts_as_all_that_a_job_accepts() -> None:
     assert codes == ["STARTS_SHARED_BLINDLY", "SHARING_NOT_WORTH_IT"]
 
 
-def test_where_a_remaining_time_is_unknown_nobody_shares() -> None:
+def test_where_a_remaining_time_is_unknown_no_job_shares() -> None:
     held = decide(
         SjfBsbf(),
         pending(job("new", key="new")),
@@ -157,7 +157,7 @@ def test_where_a_remaining_time_is_unknown_nobody_shares() -> None:
 def gang(gpus: int, *, nodes_gpus: int = 4, slowdown: float = 0.1) -> Decision:
     """Job p runs on GPUs 0 and 1 for 100 s, q on GPU 2 for 50 s, GPU 3 is free; the new one needs 60 s.
 
-    Sums: beside p 66 + 106 = 172 < 260, beside q 65 + 55 = 120 < 160.
+    Sums: with p 66 + 106 = 172 < 260, with q 65 + 55 = 120 < 160.
     """
     step_ms = {(gpus, 1): SECOND_MS for gpus in (1, 2, 3, 4, 5)}
     keys = ["p", "q", "new"]
@@ -215,7 +215,7 @@ def test_a_gang_whose_pairs_are_worth_it_one_by_one_is_weighed_as_a_whole(rechec
 
 
 def test_all_workers_of_a_gang_use_the_smallest_micro_batch_that_one_of_them_needs() -> None:
-    """8 samples per GPU: beside 2 GiB they fit at once, beside 3.5 GiB only 4 of them."""
+    """8 samples per GPU: with 2 GiB they fit at once, with 3.5 GiB only 4 of them."""
     start = decide(
         SjfBsbf(),
         pending(job("new", key="new", gpus=2, global_batch_size=16, steps_total=100)),
@@ -236,8 +236,8 @@ def test_all_workers_of_a_gang_use_the_smallest_micro_batch_that_one_of_them_nee
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(1, ["w1"]), (2, ["w1", "w2"]), (3, ["w1", "w2"])])
-def test_a_round_weighs_a_limited_number_of_jobs_that_find_nobody(limit: int, expected: list[str]) -> None:
-    """Nothing pays here: the shortest are told that, the others that the round looked no further."""
+def test_a_round_weighs_a_limited_number_of_jobs_that_find_no_partner(limit: int, expected: list[str]) -> None:
+    """Nothing pays here: the shortest wait for that reason, the others that the round looked no further."""
     seen = view(
         nodes=[node()],
         waiting=[

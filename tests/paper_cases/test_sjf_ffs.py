@@ -62,5 +62,5 @@ def test_section_6_a4_jobs_join_the_first_gpus_with_one_job_where_free_ones_do_n
     assert starts_of(names, jobs_on_gpus=jobs_on_gpus) == expected
 
 
-def test_nobody_joins_a_job_that_never_shares() -> None:
+def test_no_job_joins_one_that_never_shares() -> None:
     assert starts_of("a1", jobs_on_gpus="11", share=Share.NEVER) == {}

@@ -26,7 +26,7 @@ def decided(policy: Srtf, **facts: Any) -> list[Decision]:
     return list(unfolded(policy.decide(view(predictions=KNOWN, **facts))))
 
 
-def told(decisions: list[Decision]) -> list[tuple[str, str, str]]:
+def reported(decisions: list[Decision]) -> list[tuple[str, str, str]]:
     kinds = {Start: "start", Stop: "stop", Hold: "hold"}
     return [(kinds[type(one)], one.job_id, one.reason.code) for one in decisions]
 
@@ -45,14 +45,14 @@ def test_a_job_is_stopped_for_one_that_ends_a_minute_sooner(
     """The new job needs 100 s."""
     old = running(sized("old", 1_000), ["n0.0"], steps_done=1_000 - rest_of_running_s)
     decisions = decided(Srtf(), nodes=[node()], holding=[old], waiting=[pending(sized("new", 100))])
-    assert told(decisions) == expected
+    assert reported(decisions) == expected
 
 
 def test_the_longest_are_stopped_and_as_few_as_possible() -> None:
     """Two GPUs are wanted: one is free, and of the jobs with 300, 500 and 400 s the longest makes room."""
     holding = [running(sized(f"r{seconds}", seconds), [f"n0.{index}"]) for index, seconds in enumerate((300, 500, 400))]
     decisions = decided(Srtf(), nodes=[node("n0", 4)], holding=holding, waiting=[pending(sized("new", 10, gpus=2))])
-    assert told(decisions) == [("stop", "r500", "STOPPED_FOR_SHORTER"), ("hold", "new", "STOPS_LONGER")]
+    assert reported(decisions) == [("stop", "r500", "STOPPED_FOR_SHORTER"), ("hold", "new", "STOPS_LONGER")]
     assert decisions[1].reason.gpu_ids == ("n0.3", "n0.1")
 
 
@@ -60,14 +60,14 @@ def test_a_wide_job_makes_room_for_two_short_ones_at_once() -> None:
     holding = [running(sized("wide", 900, gpus=2), ["n0.0", "n0.1"])]
     short = [pending(sized("s1", 10)), pending(sized("s2", 20))]
     decisions = decided(Srtf(), nodes=[node("n0", 2)], holding=holding, waiting=short)
-    assert told(decisions) == [
+    assert reported(decisions) == [
         ("stop", "wide", "STOPPED_FOR_SHORTER"),
         ("hold", "s1", "STOPS_LONGER"),
         ("hold", "s2", "GPU_RELEASING"),
     ]
 
 
-def test_gpus_that_are_being_released_are_kept_for_the_shorter_job_and_nobody_else_is_stopped() -> None:
+def test_gpus_that_are_being_released_are_kept_for_the_shorter_job_and_no_other_is_stopped() -> None:
     holding = [
         running(sized("leaving", 900), ["n0.0"], is_stopping=True),
         running(sized("staying", 30), ["n0.1"]),
@@ -78,16 +78,16 @@ def test_gpus_that_are_being_released_are_kept_for_the_shorter_job_and_nobody_el
         holding=holding,
         waiting=[pending(sized("short", 10)), pending(sized("long", 500))],
     )
-    assert told(decisions) == [("hold", "short", "GPU_RELEASING"), ("hold", "long", "NO_FREE_GPU")]
+    assert reported(decisions) == [("hold", "short", "GPU_RELEASING"), ("hold", "long", "NO_FREE_GPU")]
 
 
-def test_where_a_time_is_unknown_nobody_is_stopped() -> None:
+def test_where_a_time_is_unknown_no_job_is_stopped() -> None:
     facts = {"nodes": [node()], "waiting": [pending(sized("new", 1))]}
-    assert told(decided(Srtf(), holding=[running(job("old", steps_total=10**6), ["n0.0"])], **facts)) == [
+    assert reported(decided(Srtf(), holding=[running(job("old", steps_total=10**6), ["n0.0"])], **facts)) == [
         ("hold", "new", "NO_FREE_GPU")
     ]
     old = running(sized("old", 10**6), ["n0.0"])
-    assert told(decided(Srtf(), nodes=[node()], holding=[old], waiting=[pending(job("new"))])) == [
+    assert reported(decided(Srtf(), nodes=[node()], holding=[old], waiting=[pending(job("new"))])) == [
         ("hold", "new", "NO_FREE_GPU")
     ]
 
@@ -95,8 +95,8 @@ def test_where_a_time_is_unknown_nobody_is_stopped() -> None:
 def test_an_aged_job_is_never_stopped() -> None:
     old = running(sized("old", 10**4), ["n0.0"])
     facts = {"nodes": [node()], "holding": [old], "now_ms": 5_000, "waiting": [pending(sized("new", 1), 4_000)]}
-    assert told(decided(Srtf(aging_ms=5_001), **facts))[0] == ("stop", "old", "STOPPED_FOR_SHORTER")
-    assert told(decided(Srtf(aging_ms=5_000), **facts)) == [("hold", "new", "NO_FREE_GPU")]
+    assert reported(decided(Srtf(aging_ms=5_001), **facts))[0] == ("stop", "old", "STOPPED_FOR_SHORTER")
+    assert reported(decided(Srtf(aging_ms=5_000), **facts)) == [("hold", "new", "NO_FREE_GPU")]
 
 
 def test_the_host_that_a_victim_leaves_counts_as_room() -> None:
@@ -104,7 +104,7 @@ def test_the_host_that_a_victim_leaves_counts_as_room() -> None:
     old = running(sized("old", 10**4, cpu_cores=3.0), ["n0.0"])
     for cores, first in ((4.0, ("stop", "old", "STOPPED_FOR_SHORTER")), (5.0, ("hold", "new", "NO_FREE_GPU"))):
         waiting = [pending(sized("new", 1, cpu_cores=cores))]
-        assert told(decided(Srtf(), nodes=[machine], holding=[old], waiting=waiting))[0] == first
+        assert reported(decided(Srtf(), nodes=[machine], holding=[old], waiting=waiting))[0] == first
 
 
 def test_the_engine_stops_the_longer_job_starts_the_shorter_and_goes_on_with_the_longer() -> None:

@@ -34,7 +34,7 @@ def test_section_6_1_a_job_goes_where_least_is_left_over() -> None:
     assert places(nodes=nodes, holding=holding, waiting=waiting) == {"new": ["n1.1"]}
 
 
-def test_section_6_1_a_server_beside_every_worker_needs_room_too() -> None:
+def test_section_6_1_one_server_per_worker_needs_room_too() -> None:
     nodes = [node(name, 1, cpu_cores=cores) for name, cores in (("n0", 4.0), ("n1", 6.0))]
     demand: dict[str, Any] = {
         "worker_demand": TaskDemand(cpu_cores=3, gpus=1),

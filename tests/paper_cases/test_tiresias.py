@@ -25,7 +25,7 @@ def decided(policy: Tiresias, **facts: Any) -> list[tuple[str, str, str]]:
 
 
 def old(name: str, gpu_ids: list[str], run_ms: int, **changes: Any) -> Any:
-    """A job that has run since its start, after everybody else was submitted."""
+    """A job that has run since its start, after all others were submitted."""
     request = job(name, gpus=len(gpu_ids), **changes)
     begun_ms, served_ms = NOW_MS - run_ms, run_ms * len(gpu_ids)
     return running(request, gpu_ids, started_at_ms=begun_ms, submitted_at_ms=begun_ms, attained_gpu_ms=served_ms)
@@ -67,7 +67,7 @@ def test_a_job_that_does_not_fit_lets_others_pass() -> None:
     assert found == [("start", "narrow", "STARTS_ALONE_UNPREDICTED"), ("hold", "wide", "GANG_NEEDS_MORE_NODES")]
 
 
-def test_the_last_in_the_order_is_stopped_and_nobody_who_just_started() -> None:
+def test_the_last_in_the_order_is_stopped_and_no_job_that_just_started() -> None:
     holding = [
         old("much", ["n0.0"], 20 * HOUR_MS),
         old("more", ["n0.1"], 30 * HOUR_MS),

@@ -1,4 +1,4 @@
-"""Decide on snapshots that nobody has seen: always an answer that can be carried out, faults named, or a refusal."""
+"""Decide on random snapshots: always an answer that can be carried out, faults named, or a refusal."""
 
 from __future__ import annotations
 

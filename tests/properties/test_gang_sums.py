@@ -24,7 +24,7 @@ WIDTHS = (2, 4, 9)
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """Running jobs, of which some admit nobody, and gangs of three widths that would meet them."""
+    """Running jobs, of which some admit no other, and gangs of three widths that would meet them."""
 
     remaining_times_ms: list[float]
     gpus: list[int]
@@ -36,21 +36,21 @@ class Moment:
     @classmethod
     def drawn(cls, seed: int, *, is_gang_slowed_alike: bool) -> Moment:
         """Draw one; a few remaining times and slowdowns are equal."""
-        luck = random.Random(seed)
-        jobs = luck.randrange(0, 15)
-        alike = luck.choice((0.0, 0.25, 0.5))
+        generator = random.Random(seed)
+        jobs = generator.randrange(0, 15)
+        alike = generator.choice((0.0, 0.25, 0.5))
 
         def pair() -> tuple[float, float]:
-            own = alike if is_gang_slowed_alike else luck.choice((0.0, 0.5, luck.uniform(0, 2)))
-            return own, luck.choice((0.0, 0.5, luck.uniform(0, 1.5)))
+            own = alike if is_gang_slowed_alike else generator.choice((0.0, 0.5, generator.uniform(0, 2)))
+            return own, generator.choice((0.0, 0.5, generator.uniform(0, 1.5)))
 
         return cls(
-            remaining_times_ms=[luck.choice((0.0, 50_000.0, luck.uniform(0, 300_000))) for _ in range(jobs)],
-            gpus=[luck.choice((1, 1, 2, 8)) for _ in range(jobs)],
+            remaining_times_ms=[generator.choice((0.0, 50_000.0, generator.uniform(0, 300_000))) for _ in range(jobs)],
+            gpus=[generator.choice((1, 1, 2, 8)) for _ in range(jobs)],
             slowdowns=[[pair() for _ in range(jobs)] for _ in WIDTHS],
-            is_closed=[luck.random() < 0.1 for _ in range(jobs)],
-            step_ms=luck.choice((1_000.0, 333.3)),
-            free_count=luck.choice((0, 0, 1, 3)),
+            is_closed=[generator.random() < 0.1 for _ in range(jobs)],
+            step_ms=generator.choice((1_000.0, 333.3)),
+            free_count=generator.choice((0, 0, 1, 3)),
         )
 
     def answers(self) -> list[bool]:
@@ -77,7 +77,7 @@ class Moment:
         return [bool(one) for one in may_pay_as_gangs(gangs, running, self.free_count)]
 
     def plain(self, shape: int, left: int) -> tuple[bool, bool]:
-        """Return whether a gang would start, and whether equal sums leave open whom it meets."""
+        """Return whether a gang would start, and whether equal sums leave open which jobs it meets."""
         remaining_ms, width, places = left * self.step_ms, WIDTHS[shape], list[tuple[float, int]]()
         for number, (own, other) in enumerate(self.slowdowns[shape]):
             sum_ms = shared_pair_sum_ms(remaining_ms, self.remaining_times_ms[number], own, other)

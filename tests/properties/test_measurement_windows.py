@@ -1,4 +1,4 @@
-"""Whatever comes and goes: a stretch tells of steps that were done beside exactly its neighbours, of none twice."""
+"""Whatever comes and goes: a window reports steps done with exactly its co-located jobs, none twice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def window(name: str, steps: int) -> AttemptObservation:
     return observed_window(TENANTS[name].key, window_steps=steps, window_ms=BEAT_MS if steps else 0)
 
 
-def neighbours(name: str, living: list[str]) -> tuple[str, ...]:
+def co_located(name: str, living: list[str]) -> tuple[str, ...]:
     here = TENANTS[name].gpu_ids
     return tuple(other for other in living if other != name and TENANTS[other].gpu_ids == here)
 
@@ -52,7 +52,7 @@ def take_all(recorder: MeasurementWindowRecorder) -> Iterator[MeasurementWindow]
 
 @given(events=EVENTS)
 @settings(max_examples=150, deadline=None)
-def test_every_step_is_told_at_most_once_and_with_its_own_neighbours(
+def test_every_step_is_reported_at_most_once_and_with_its_own_colocated_jobs(
     events: list[list[str] | dict[str, int]],
 ) -> None:
     ids = count()
@@ -67,15 +67,15 @@ def test_every_step_is_told_at_most_once_and_with_its_own_neighbours(
             recorder.look([TENANTS[name] for name in living], number)
             continue
         windows = [window(name, steps) for name, steps in event.items() if name in living]
-        done.update({(name, neighbours(name, living)): steps for name, steps in event.items() if name in living})
+        done.update({(name, co_located(name, living)): steps for name, steps in event.items() if name in living})
         recorder.add(windows, [], number)
-    told = Counter[tuple[str, tuple[str, ...]]]()
+    reported = Counter[tuple[str, tuple[str, ...]]]()
     for measurement_window in take_all(recorder):
         others = tuple(sorted(job.graph_sha256[0] for job in measurement_window.others))
-        told[measurement_window.job.graph_sha256[0], others] += measurement_window.steps
+        reported[measurement_window.job.graph_sha256[0], others] += measurement_window.steps
         assert measurement_window.device == ("two" if measurement_window.job.graph_sha256[0] in "de" else "one")
         assert measurement_window.steps >= STEPS_MIN
         assert measurement_window.window_ms >= WINDOW_MS_LEAST
         assert len(others) <= NEIGHBOURS_MAX
-    assert all(steps <= done[who] for who, steps in told.items())
-    assert not [who for who in told if PRIVATE in (who[0], *who[1])]
+    assert all(steps <= done[job_and_others] for job_and_others, steps in reported.items())
+    assert not [job_and_others for job_and_others in reported if PRIVATE in (job_and_others[0], *job_and_others[1])]

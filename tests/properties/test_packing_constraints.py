@@ -29,14 +29,14 @@ packed_jobs = st.lists(
 )
 
 
-def crowd(jobs: list[Packed], gpus: int, seed: int) -> Instance:
-    """Some of the jobs run already, wherever luck has put them, be it against the constraints."""
-    luck = random.Random(seed)
+def instance_of(jobs: list[Packed], gpus: int, seed: int) -> Instance:
+    """Some of the jobs run already, at random places, be it against the constraints."""
+    generator = random.Random(seed)
     every = [f"g{index}" for index in range(gpus)]
     narrow = [replace(one, workers=min(one.workers, gpus)) for one in jobs]
-    held = {one.name: luck.sample(every, one.workers) for one in narrow if luck.random() < 0.4}
+    held = {one.name: generator.sample(every, one.workers) for one in narrow if generator.random() < 0.4}
     names = [one.name for one in narrow]
-    slowdowns = {(one, two): luck.choice((0.0, 0.02, 0.06, 0.15, 0.4)) for one in names for two in names}
+    slowdowns = {(one, two): generator.choice((0.0, 0.02, 0.06, 0.15, 0.4)) for one in names for two in names}
     return Instance(jobs=tuple(narrow), gpus=gpus, slowdowns=slowdowns, held=held)
 
 
@@ -56,7 +56,7 @@ def crowd(jobs: list[Packed], gpus: int, seed: int) -> Instance:
 def test_ojpp_keeps_every_constraint_on_every_gpu_and_job_it_touches(
     jobs: list[Packed], gpus: int, seed: int, policy: Ojpp
 ) -> None:
-    instance = crowd(jobs, gpus, seed)
+    instance = instance_of(jobs, gpus, seed)
     decisions = list(unfolded(policy.decide(instance.view())))
     placement = placement_of(instance, decisions)
     started = [one.job_id for one in decisions if isinstance(one, Start)]

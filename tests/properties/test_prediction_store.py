@@ -1,4 +1,4 @@
-"""What a store answers about a pair follows from what it was told, however often it was asked in between."""
+"""What a store answers about a pair follows from what was reported to it, however often it was asked in between."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY, SUB_BATCH, RATIO = st.sampled_from(KEYS), st.sampled_from((0, 4)), st.sampl
 Change = Callable[[PredictionStore], object]
 
 
-def told(victim: str, other: str, micro_batch_size: int, ratio: float) -> Change:
+def reported(victim: str, other: str, micro_batch_size: int, ratio: float) -> Change:
     pair = PairPrediction(
         victim_key=victim,
         other_key=other,
@@ -42,7 +42,7 @@ def used_up(key: str) -> Change:
 
 
 CHANGES = st.lists(
-    st.builds(told, KEY, KEY, SUB_BATCH, RATIO) | st.builds(measured, KEY, KEY, RATIO) | st.builds(used_up, KEY),
+    st.builds(reported, KEY, KEY, SUB_BATCH, RATIO) | st.builds(measured, KEY, KEY, RATIO) | st.builds(used_up, KEY),
     max_size=12,
 )
 
@@ -64,7 +64,7 @@ def test_asking_changes_no_later_answer(changes: list[Change]) -> None:
 
 def test_a_measured_pair_is_answered_as_measured_with_the_newest_average() -> None:
     store = PredictionStore()
-    told("a", "b", 0, 0.1)(store)
+    reported("a", "b", 0, 0.1)(store)
     for ratio in (0.5, 1.0):
         measured("a", "b", ratio)(store)
         store.pair("a", "b", "d")

@@ -106,7 +106,7 @@ def test_no_name_user_path_or_command_is_ever_stored_or_exported(secrets: list[s
 
 @given(secrets=SECRETS)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_an_agent_that_tells_names_is_not_believed(secrets: list[str]) -> None:
+def test_an_agent_that_sends_names_is_refused(secrets: list[str]) -> None:
     honest = measured_by_an_agent(secrets)[0]
     liars: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"window_id": secrets[0]}, {}),

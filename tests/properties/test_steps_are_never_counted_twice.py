@@ -9,9 +9,9 @@ from cotenant_agent.step_counting import PrintedStep, StepCounter
 
 
 def lines(draws: st.DataObject, processes: int, epochs: int, total: int) -> list[tuple[int, int]]:
-    """(epoch, step) in the order of printing: nobody begins a step before all have ended the last but one."""
+    """(epoch, step) in the order of printing: no process begins a step before all have ended the last but one."""
     script = [(epoch, step) for epoch in range(epochs) for step in range(total + 1)]
-    # Steps that need the others, counted over all epochs; a bar's first line needs nobody.
+    # Steps that need the others, counted over all epochs; a bar's first line needs no other.
     needs = [epoch * total + step for epoch, step in script]
     places = [0] * processes
     printed = []

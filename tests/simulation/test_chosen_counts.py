@@ -1,4 +1,4 @@
-"""Policies that stop or reshape running jobs over a whole run: nobody is forgotten, nobody takes turns for ever."""
+"""Policies that stop or reshape running jobs over a whole run: no job is forgotten, no two take turns for ever."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from scheduler_service.policies.placement.free_gpus import free_by_kind_and_node
 from tests.support.simulated_cluster import SimulatedCluster
 
 
-def told(columns: GpuArrays) -> list[tuple[str, str, int, int, bool, list[tuple[str, int]]]]:
+def reported(columns: GpuArrays) -> list[tuple[str, str, int, int, bool, list[tuple[str, int]]]]:
     """Return what the arrays say of every GPU."""
     found = []
     for position, gpu_id in enumerate(columns.gpu_ids):
@@ -35,7 +35,7 @@ def test_kept_arrays_say_what_the_records_say_after_whatever_happened(seed: int,
         world.run(until_ms)
         view = world.engine._view(explain=False)
         fresh, own = build_arrays(view), view.index.arrays
-        assert told(own) == told(fresh)
+        assert reported(own) == reported(fresh)
         assert np.array_equal(own.cpu_free, fresh.cpu_free)
         assert np.array_equal(own.host_memory_free, fresh.host_memory_free)
         assert np.array_equal(own.slots, fresh.slots)
@@ -54,7 +54,7 @@ def in_turn(queue: RemainingTimeQueue) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("policy", ["sjf_bsbf", "restless"])
-def test_kept_places_rests_and_turns_say_what_the_records_say(seed: int, policy: str) -> None:
+def test_kept_places_remaining_times_and_turns_say_what_the_records_say(seed: int, policy: str) -> None:
     world = SimulatedCluster(seed, policy=policy)
     lone_seen = waiting_seen = 0
     for until_ms in range(1_000, 90_000, 3_000):

@@ -1,4 +1,4 @@
-"""A swarm of faults between agents and the pair table: lost, repeated, late and reordered; each stretch counts once."""
+"""A swarm of faults between agents and the pair table: lost, repeated, late and reordered; each window counts once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from predictor_service.profile_store.measurement_window import StoredMeasurement
 from predictor_service.profile_store.store import ProfileStore
 
 AGENTS = 3
-STRETCHES = 24
+WINDOWS = 24
 PER_BEAT = 5
 CALM_AFTER = 200
 """Turns with faults; then everything that is still somewhere arrives."""
@@ -34,9 +34,9 @@ def job(number: int) -> resources_pb2.MeasuredJob:
 
 @dataclass
 class World:
-    """Agents that keep what was not acknowledged, a relay that forgets when it dies, a predictor that rebuilds."""
+    """Agents that keep what was not acknowledged, a relay that forgets when it ends, a predictor that rebuilds."""
 
-    luck: random.Random
+    generator: random.Random
     store: ProfileStore
     untold: list[dict[str, resources_pb2.MeasurementWindow]] = field(default_factory=list)
     on_the_way: list[tuple[int, list[resources_pb2.MeasurementWindow]]] = field(default_factory=list)
@@ -45,15 +45,15 @@ class World:
     faults: dict[str, float] = field(default_factory=dict)
 
     def strikes(self, fault: str) -> bool:
-        return self.luck.random() < self.faults.get(fault, 0.0)
+        return self.generator.random() < self.faults.get(fault, 0.0)
 
     def send_heartbeat(self, agent: int) -> None:
-        """The newest unacknowledged stretches; an acknowledgement may be lost, and so may all of it."""
+        """The newest unacknowledged windows; an acknowledgement may be lost, and so may all of it."""
         sent = list(self.untold[agent].values())[:PER_BEAT]
-        self.luck.shuffle(sent)
+        self.generator.shuffle(sent)
         if not self.strikes("lost"):
             for _ in range(2 if self.strikes("repeated") else 1):
-                self.on_the_way.append((self.luck.randrange(1 + 5 * self.strikes("late")), sent))
+                self.on_the_way.append((self.generator.randrange(1 + 5 * self.strikes("late")), sent))
             if not self.strikes("unacknowledged"):
                 for window in sent:
                     del self.untold[agent][window.window_id]
@@ -65,7 +65,7 @@ class World:
             self.relayed.extend(beat)
         if self.relayed and not self.strikes("predictor_away"):
             batch = [self.relayed.popleft() for _ in range(min(len(self.relayed), 7))]
-            # It may die after the disk has it and before the table has; whoever sent it sends it again.
+            # It may end after the disk has it and before the table has; the sender sends it again.
             dies = self.strikes("predictor_dies")
 
             def learn(new: Iterable[StoredMeasurementWindow], dies: bool = dies) -> None:
@@ -87,12 +87,12 @@ def rebuilt(store: ProfileStore) -> PairTable:
     return table
 
 
-def measured_by(agent: int, luck: random.Random, ids: count[int]) -> dict[str, resources_pb2.MeasurementWindow]:
-    """What one machine saw: every job alone first, then beside each other."""
+def measured_by(agent: int, generator: random.Random, ids: count[int]) -> dict[str, resources_pb2.MeasurementWindow]:
+    """What one machine saw: every job alone first, then together."""
     found = []
-    for number in range(STRETCHES):
+    for number in range(WINDOWS):
         victim = number % len(GRAPHS)
-        others = [] if number < len(GRAPHS) else [job(luck.randrange(len(GRAPHS)))]
+        others = [] if number < len(GRAPHS) else [job(generator.randrange(len(GRAPHS)))]
         found.append(
             resources_pb2.MeasurementWindow(
                 window_id=f"{next(ids):032x}",
@@ -101,7 +101,7 @@ def measured_by(agent: int, luck: random.Random, ids: count[int]) -> dict[str, r
                 job=job(victim),
                 co_located_jobs=others,
                 steps=100,
-                window_ms=luck.randrange(1_500, 4_000) if others else 1_000,
+                window_ms=generator.randrange(1_500, 4_000) if others else 1_000,
             )
         )
     return {window.window_id: window for window in found}
@@ -120,19 +120,19 @@ def run_to_the_end(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_table_counts_every_kept_stretch_once(seed: int, tmp_path: Path) -> None:
-    luck, ids = random.Random(seed), count(1)
+def test_the_table_counts_every_kept_window_once(seed: int, tmp_path: Path) -> None:
+    generator, ids = random.Random(seed), count(1)
     with closing(ProfileStore(tmp_path / "profiles.sqlite")) as store:
-        sent = [measured_by(agent, luck, ids) for agent in range(AGENTS)]
+        sent = [measured_by(agent, generator, ids) for agent in range(AGENTS)]
         names = ("lost", "repeated", "late", "unacknowledged", "predictor_away", "predictor_dies")
-        faults = {name: luck.choice((0.0, 0.2, 0.6)) for name in names}
-        world = World(luck, store, untold=[dict(each) for each in sent], faults=faults)
-        world.faults["scheduler_dies"] = luck.choice((0.0, 0.0, 0.05))
+        faults = {name: generator.choice((0.0, 0.2, 0.6)) for name in names}
+        world = World(generator, store, untold=[dict(each) for each in sent], faults=faults)
+        world.faults["scheduler_dies"] = generator.choice((0.0, 0.0, 0.05))
         may_lose = world.faults["scheduler_dies"] > 0
         run_to_the_end(world)
         kept = [item.window for item in store.read() if item.window is not None]
         assert len(kept) == len({window.stretch_id for window in kept})
-        assert may_lose or len(kept) == AGENTS * STRETCHES
+        assert may_lose or len(kept) == AGENTS * WINDOWS
         alone = {(item.campaign, item.job.key) for item in kept if not item.others}
         expected = Counter(
             (item.job.key, item.others[0].key)
@@ -140,6 +140,6 @@ def test_the_table_counts_every_kept_stretch_once(seed: int, tmp_path: Path) -> 
             if item.others and (item.campaign, item.job.key) in alone
         )
         assert {row.pair: row.seen.times for row in world.table.rows()} == expected
-        # What a restart reads is what was there, but for the instants at which it was told.
+        # What a restart reads is what was there, but for the instants at which it was reported.
         again = {row.pair: (row.seen.times, row.seen.mean) for row in rebuilt(store).rows()}
         assert again == {row.pair: (row.seen.times, row.seen.mean) for row in world.table.rows()}

@@ -1,4 +1,4 @@
-"""A cluster of a device type that nobody measured: what agents report makes predictions of pairs right."""
+"""A cluster of an unmeasured device type: what agents report makes predictions of pairs right."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _JOBS = 8
 
 
 def _world(seed: int) -> World:
-    """Jobs that are known alone; each has a sensitivity and an effect of its own that nothing known of it tells."""
+    """Jobs that are known alone; each has a sensitivity and an effect of its own that nothing known of it shows."""
     random = np.random.default_rng(seed)
     sensitivity, effect = random.uniform(0.0, 0.7, (2, _JOBS))
     jobs = [

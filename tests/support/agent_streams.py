@@ -135,7 +135,7 @@ class Cluster:
         )
 
     async def dial(self, greeting: messages.Hello) -> AgentStream:
-        """Let an agent in; returns once the engine knows it or the door has refused it."""
+        """Let an agent in; returns once the engine knows it or admission has refused it."""
         stream = AgentStream(self.servicer)
         stream.say(hello=greeting)
         await until(lambda: stream.heard or stream.has_ended, "an answer to the Hello")
@@ -148,7 +148,7 @@ class Cluster:
         await self.loop.tell(JobSubmitted(at_ms=0, request=JobRequest(job_id=job_id)))
 
     async def settle(self) -> None:
-        """Wait until the facts that were told so far are handled."""
+        """Wait until the facts that were reported so far are handled."""
         for _ in range(3):
             await asyncio.sleep(0)
             await self.loop.tell(TimerFired(at_ms=0))

@@ -1,4 +1,4 @@
-"""A policy with one defect at a time in what it tells, which the contract suite has to find."""
+"""A policy with one defect at a time in its answers, which the contract suite has to find."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduler_service.policies.fifo import Fifo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenPolicy:
-    """First in, first out, as it is but for what it tells.
+    """First in, first out, as it is but for its answers.
 
     Attributes:
         defect: A key of `DEFECTS`; empty = none.
@@ -44,7 +44,7 @@ def _with_row(hold: Hold, *, feasible: bool, code: str) -> Hold:
 
 
 DEFECTS: Mapping[str, Callable[[Hold], Hold]] = {
-    "unregistered code": lambda hold: replace(hold, reason=Reason(code="BAD_LUCK")),
+    "unregistered code": lambda hold: replace(hold, reason=Reason(code="NO_SUCH_CODE")),
     "missing number": lambda hold: _with_numbers(hold, {}),
     "number that is none": _with_nan,
     "number without a unit": lambda hold: _with_numbers(hold, {**hold.reason.numbers, "mood": 1.0}),

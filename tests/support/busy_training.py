@@ -13,7 +13,7 @@ from cotenant import job
 
 
 def main(steps_total: int, step_cpu_ms: int, helpers: int) -> None:
-    """Computes for so much time of the processor at every step, so that whoever shares the core waits."""
+    """Computes for so much time of the processor at every step, so that all that share the core wait."""
     for _ in range(helpers):
         if os.fork() == 0:
             help_until_orphaned(os.getppid())

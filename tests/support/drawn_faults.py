@@ -23,10 +23,10 @@ class Faults:
     delay_max_ms: int = 50
 
     @classmethod
-    def drawn(cls, luck: random.Random) -> Faults:
+    def drawn(cls, generator: random.Random) -> Faults:
         """Every kind of fault is absent, rare or frequent, independently."""
-        rates = {name: luck.choice((0.0, 0.01, 0.05)) for name in ("crash_node", "cut_node", "crash_scheduler")}
-        rates |= {name: luck.choice((0.0, 0.02, 0.1)) for name in ("cancel", "choose_policy", "sick_gpu")}
-        rates |= {name: luck.choice((0.0, 0.05, 0.3)) for name in ("fail_attempt", "refuse_launch")}
-        rates |= {name: luck.choice((0.0, 0.3, 1.0)) for name in ("repeat_report", "predictor_down")}
-        return cls(**rates, delay_max_ms=luck.choice((1, 50, 3_000)))
+        rates = {name: generator.choice((0.0, 0.01, 0.05)) for name in ("crash_node", "cut_node", "crash_scheduler")}
+        rates |= {name: generator.choice((0.0, 0.02, 0.1)) for name in ("cancel", "choose_policy", "sick_gpu")}
+        rates |= {name: generator.choice((0.0, 0.05, 0.3)) for name in ("fail_attempt", "refuse_launch")}
+        rates |= {name: generator.choice((0.0, 0.3, 1.0)) for name in ("repeat_report", "predictor_down")}
+        return cls(**rates, delay_max_ms=generator.choice((1, 50, 3_000)))

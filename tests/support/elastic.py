@@ -37,7 +37,7 @@ def elastic_view(
         waiting: Pending jobs by name, in order of arrival.
         now_ms: All running jobs started at 0.
     """
-    everybody = {**{name: remaining_times for name, (remaining_times, _) in held.items()}, **waiting}
+    all_jobs = {**{name: remaining_times for name, (remaining_times, _) in held.items()}, **waiting}
     known = store(
         [
             prediction(
@@ -46,7 +46,7 @@ def elastic_view(
                     (count, BATCH // count): seconds * 1_000 / STEPS for count, seconds in remaining_times.items()
                 },
             )
-            for name, remaining_times in everybody.items()
+            for name, remaining_times in all_jobs.items()
         ]
     )
     return view(

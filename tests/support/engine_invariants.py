@@ -63,11 +63,11 @@ def _gpu_violations(state: ClusterState) -> Iterator[str]:
     for gpu_id, view in state.gpus.items():
         holders = tuple(sorted(job.job_id for job in state.jobs.values() if gpu_id in job.occupied_bytes))
         if tuple(sorted(view.job_ids)) != holders:
-            yield f"{gpu_id} is believed to hold {view.job_ids}, but {holders} hold it"
+            yield f"{gpu_id} is recorded as holding {view.job_ids}, but {holders} hold it"
         jobs = [state.jobs[job_id] for job_id in holders]
         reserved = sum(job.occupied_bytes[gpu_id] for job in jobs)
         if reserved != view.memory_reserved_bytes or reserved > view.gpu.memory_bytes:
-            yield f"{gpu_id}: {reserved} of {view.gpu.memory_bytes} bytes held, {view.memory_reserved_bytes} believed"
+            yield f"{gpu_id}: {reserved} of {view.gpu.memory_bytes} bytes held, {view.memory_reserved_bytes} recorded"
         if len(jobs) > 1 and any(job.request.share is Share.NEVER for job in jobs):
             yield f"{gpu_id} is shared by {holders} against a job's will"
         is_releasing = any(job.phase is Phase.STOPPING for job in jobs) or _is_haunted(state, gpu_id)
@@ -93,7 +93,7 @@ def _index_violations(state: ClusterState) -> Iterator[str]:
         yield f"pending {sorted(pending)} are not {ready} and {sorted(state.holds)}"
     undecided = sorted(pending - set(state.decisions))
     if undecided and state.usable_gpus and state.decided_at_ms == state.now_ms:
-        yield f"nobody says why {undecided} wait"
+        yield f"no reason is given why {undecided} wait"
     running = {job.job_id for job in state.jobs.values() if job.holds_gpus}
     if set(state.running) != running:
         yield f"running {sorted(state.running)} is not {sorted(running)}"

@@ -1,4 +1,4 @@
-"""An engine that is told one fact after another."""
+"""An engine that gets one fact after another."""
 
 from __future__ import annotations
 

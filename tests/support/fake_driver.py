@@ -20,7 +20,7 @@ def build_library(directory: Path) -> Path:
 
 
 def load_library(library: Path) -> None:
-    """Make this process's loader answer with the fake whenever somebody opens the driver by its name."""
+    """Make this process's loader answer with the fake whenever a program opens the driver by its name."""
     ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 

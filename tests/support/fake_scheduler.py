@@ -1,4 +1,4 @@
-"""A scheduler that does nothing of its own: it welcomes agents, keeps what they say and sends what a test tells it."""
+"""A scheduler that does nothing of its own: it welcomes agents, keeps what they send and sends what a test asks for."""
 
 from __future__ import annotations
 

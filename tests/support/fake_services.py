@@ -183,7 +183,7 @@ class FakePredictor(prediction_pb2_grpc.PredictionServiceServicer):
     def PredictPairs(
         self, request: prediction_pb2.PredictPairsRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.PredictPairsResponse:
-        """Expects every job to be 10 % slower beside every other one."""
+        """Expects every job to be 10 % slower with every other one."""
         ids = [job.job_id for job in request.jobs]
         cells = len(ids) ** 2
         return prediction_pb2.PredictPairsResponse(

@@ -1,4 +1,4 @@
-"""Graphs that nobody would train: each breaks one rule, or costs far more to understand than to send."""
+"""Graphs that no user would train: each breaks one rule, or costs far more to understand than to send."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def solo_row(**changes: Any) -> SoloRow:
 
 
 def pair_row(victim: SoloRow, *others: SoloRow, slowdown_ratio: float, **changes: Any) -> PairRow:
-    """Returns a row of a victim beside others, but for the changes."""
+    """Returns a row of a victim with co-located jobs, but for the changes."""
     alone_ms = victim.step_ms_mean or 1.0
     row = PairRow(
         run_id="run",

@@ -1,9 +1,9 @@
 """A training without torch that writes down every step it does: the witness of the kill -9 tests.
 
 Run as a job: `python journalled_training.py JOURNAL_DIRECTORY STEPS STEP_MS`. A test that writes another number into
-`<job>.step_ms` changes its pace, as a neighbour would. Each attempt appends lines to
+`<job>.step_ms` changes its pace, as a co-located job would. Each attempt appends lines to
 `<job>.journal`: `start FENCE FIRST_STEP`, `step FENCE STEP`, `end FENCE STEP`, and `twice FENCE` when another attempt
-of the same job is alive (told by a lock that the kernel frees with the process).
+of the same job is running (shown by a lock that the kernel frees with the process).
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class LearningCluster:
     folder: Path
 
     def submit(self, graph_sha256: str, script: str, *arguments: float, **fields: Any) -> str:
-        """Submits an endless job that shares with anybody; returns its id.
+        """Submits an endless job that shares with any other; returns its id.
 
         Args:
             graph_sha256: An uploaded graph.
@@ -104,7 +104,7 @@ def learning_cluster(
 
     Args:
         tmp_path: Of the test.
-        monkeypatch: Tells the programs their settings.
+        monkeypatch: Sets the programs' settings.
         folder: Name of the folder in which jobs run.
         collect_profiles: Whether the node lets others learn.
         delays_ms: Settings of the scheduler without their unit, e.g. pair_refresh=500.

@@ -1,4 +1,4 @@
-"""A live loop whose log forgets everything with its process, and whose policy lets everybody wait."""
+"""A live loop whose log forgets everything with its process, and whose policy lets every job wait."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def make_loop(log: MemoryEventLog, engine: SchedulerEngine | None = None) -> Liv
 def run(
     work: Callable[[LiveLoop], Awaitable[None]], log: MemoryEventLog, engine: SchedulerEngine | None = None
 ) -> LiveLoop:
-    """Work beside a running loop; returns the loop once both have ended."""
+    """Work next to a running loop; returns the loop once both have ended."""
 
     async def main() -> LiveLoop:
         loop = make_loop(log, engine)

@@ -1,4 +1,4 @@
-"""Stretches and windows as agents measure them, and a folder of graphs as a service keeps them."""
+"""Measurement windows as agents record them, and a folder of graphs as a service keeps them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def job(number: int = 0, **settings: Any) -> MeasuredJob:
 
 
 def window(number: int = 0, /, **changes: Any) -> MeasurementWindow:
-    """A stretch of 4,000 steps of 5 ms alone, with an id of its own."""
+    """A window of 4,000 steps of 5 ms alone, with an id of its own."""
     plain = MeasurementWindow(
         stretch_id=f"{number:032x}",
         campaign=CAMPAIGN,

@@ -94,7 +94,7 @@ class GraphBuilder:
 
 
 def absent_tensor(name: str, dims: Sequence[int], element_type: int = TensorProto.FLOAT) -> TensorProto:
-    """An initializer whose data lies in a file that nobody has."""
+    """An initializer whose data lies in a file that does not exist."""
     tensor = TensorProto(name=name, dims=dims, data_type=element_type, data_location=TensorProto.EXTERNAL)
     tensor.external_data.add(key="location", value="stripped")
     return tensor

@@ -55,11 +55,11 @@ class Instance:
         return next(one for one in self.jobs if one.name == name)
 
     def slowdown(self, victim: str, others: Sequence[str]) -> float:
-        """Return the summed slowdown of a job beside others."""
+        """Return the summed slowdown of a job with co-located jobs."""
         return sum(self.slowdowns.get((victim, other), 0.0) for other in others)
 
     def view(self) -> SchedulingView:
-        """Return the instance as a policy sees it: everybody consents, and only `request_bytes` are reserved."""
+        """Return the instance as a policy sees it: every job consents, and only `request_bytes` are reserved."""
         machine = node("n0", self.gpus)
         names = [one.name for one in self.jobs]
         predictions = store(
@@ -96,7 +96,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Which constraints count beside Eq. 1 and 2, or Eq. 3 with `one_surge`; None = this one does not."""
+    """Which constraints count in addition to Eq. 1 and 2, or Eq. 3 with `one_surge`; None = this one does not."""
 
     one_surge: bool = True
     tau_max: float | None = None
@@ -105,7 +105,7 @@ class Limits:
 
 
 def placement_of(instance: Instance, decisions: Sequence[Decision]) -> dict[str, list[str]]:
-    """Return where everybody is after the decisions, running jobs included."""
+    """Return where every job is after the decisions, running jobs included."""
     started = {
         one.job_id: [part.gpu_id.replace("n0.", "g") for part in one.assignments]
         for one in unfolded(decisions)
@@ -153,18 +153,18 @@ def violations(instance: Instance, placement: Placement, limits: Limits) -> list
 
 def random_instance(seed: int, *, jobs_max: int = 5, workers_max: int = 3, gpus: int = 5) -> Instance:
     """A random instance on an empty cluster; every job is narrow enough for it."""
-    luck = random.Random(seed)
+    generator = random.Random(seed)
     jobs = tuple(
         Packed(
             name=f"j{index}",
-            workers=luck.randint(1, min(workers_max, gpus)),
-            alpha=luck.choice((0.1, 0.2, 0.35, 0.6)),
-            gamma=luck.choice((0.1, 0.2, 0.3)),
-            delta=luck.choice((0.0, 0.2, 0.5)),
-            p=luck.choice((0.0, 0.1, 0.3, 0.5)),
+            workers=generator.randint(1, min(workers_max, gpus)),
+            alpha=generator.choice((0.1, 0.2, 0.35, 0.6)),
+            gamma=generator.choice((0.1, 0.2, 0.3)),
+            delta=generator.choice((0.0, 0.2, 0.5)),
+            p=generator.choice((0.0, 0.1, 0.3, 0.5)),
         )
-        for index in range(luck.randint(1, jobs_max))
+        for index in range(generator.randint(1, jobs_max))
     )
     names = [one.name for one in jobs]
-    pairs = {(one, two): luck.choice((0.0, 0.05, 0.12, 0.3)) for one in names for two in names if one != two}
+    pairs = {(one, two): generator.choice((0.0, 0.05, 0.12, 0.3)) for one in names for two in names if one != two}
     return Instance(jobs=jobs, gpus=gpus, slowdowns=pairs)

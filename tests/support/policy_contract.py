@@ -22,7 +22,7 @@ WITHOUT_UNIT = frozenset({"cost", "micro_batch_size", "restart_limit", "exit_cod
 
 
 def has_unit(name: str) -> bool:
-    """Say whether the name of a number tells its unit."""
+    """Say whether the name of a number states its unit."""
     return name.endswith(UNITS) or not COUNTED.isdisjoint(name.split("_")) or name in WITHOUT_UNIT
 
 
@@ -34,7 +34,7 @@ def faults_of_reason(reason: Reason) -> list[str]:
     return [
         *(f"{reason.code} lacks {name}" for name in sorted(required_of(reason.code) - given)),
         *(f"{reason.code}: {name} is {value}" for name, value in reason.numbers.items() if not math.isfinite(value)),
-        *(f"{reason.code}: {name} tells no unit" for name in reason.numbers if not has_unit(name)),
+        *(f"{reason.code}: {name} states no unit" for name in reason.numbers if not has_unit(name)),
     ]
 
 
@@ -82,7 +82,7 @@ def _faults_of_row(view: SchedulingView, request: JobRequest, candidate: Candida
 
 
 def _might_start_on(view: SchedulingView, request: JobRequest, gpu_id: str) -> bool:
-    """Say whether one worker could be on this GPU at all: nobody leaves it, and the job has the memory alone.
+    """Say whether one worker could be on this GPU at all: no job leaves it, and this job has the memory alone.
 
     Judged at the smallest micro-batch that any policy may choose for the job.
     """

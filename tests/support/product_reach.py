@@ -51,7 +51,7 @@ def _named_in(name: str, module: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _DOTTED.fullmatch(node.value):
             strings.add(node.value)
-    # `import_module(f"package.{entry}")` takes its entries, modules or names in them, from a table beside it.
+    # `import_module(f"package.{entry}")` takes its entries, modules or names in them, from a table next to it.
     packages = {f"{name.rpartition('.')[0]}.", *(text for text in strings if text.endswith("."))}
     yield from strings
     for text in strings:

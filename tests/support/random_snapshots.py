@@ -1,4 +1,4 @@
-"""Random snapshots for Decide: clusters that can exist, in every mixture that a stranger may send, and broken ones."""
+"""Random snapshots for Decide: clusters that can exist, in every mixture that a client may send, and broken ones."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class SnapshotMaker:
     """
 
     def __init__(self, seed: int) -> None:
-        self.luck = random.Random(seed)
-        self.snapshot = scheduling_pb2.Snapshot(now_ms=self.luck.choice((0, 1_000, 10**13)), seed=seed)
-        self._keys = [f"k{number}" for number in range(self.luck.choice((1, 3, 6)))]
-        self._has_servers = self.luck.random() < 0.3
+        self.generator = random.Random(seed)
+        self.snapshot = scheduling_pb2.Snapshot(now_ms=self.generator.choice((0, 1_000, 10**13)), seed=seed)
+        self._keys = [f"k{number}" for number in range(self.generator.choice((1, 3, 6)))]
+        self._has_servers = self.generator.random() < 0.3
         self._jobs = 0
 
     def make(self) -> scheduling_pb2.Snapshot:
         """Return the snapshot."""
         self._add_nodes()
         self._add_running()
-        for _ in range(self.luck.choice((1, 3, 10, 25))):
+        for _ in range(self.generator.choice((1, 3, 10, 25))):
             self._add_pending()
         for device in sorted({gpu.device for node in self.snapshot.nodes for gpu in node.gpus}):
             for key in self._keys:
@@ -48,46 +48,46 @@ class SnapshotMaker:
         return self.snapshot
 
     def _add_nodes(self) -> None:
-        luck = self.luck
-        devices = luck.choice((["V100"], ["T4"], ["V100", "A100"]))
-        for number in range(luck.choice((0, 1, 2, 3, 6))):
+        generator = self.generator
+        devices = generator.choice((["V100"], ["T4"], ["V100", "A100"]))
+        for number in range(generator.choice((0, 1, 2, 3, 6))):
             node = self.snapshot.nodes.add(
                 node_id=f"n{number}",
-                rack_id=luck.choice(("", "r0", "r1")),
-                cpu_cores=luck.choice((0, 4, 64)),
-                host_memory_bytes=luck.choice((0, 8 * GIB, 256 * GIB)),
-                schedulable=luck.random() < 0.9,
+                rack_id=generator.choice(("", "r0", "r1")),
+                cpu_cores=generator.choice((0, 4, 64)),
+                host_memory_bytes=generator.choice((0, 8 * GIB, 256 * GIB)),
+                schedulable=generator.random() < 0.9,
             )
-            for index in range(luck.choice((0, 1, 2, 4, 8))):
-                device = luck.choice(devices)
+            for index in range(generator.choice((0, 1, 2, 4, 8))):
+                device = generator.choice(devices)
                 node.gpus.add(
                     gpu_id=f"g{number}.{index}",
                     device=device,
                     memory_bytes=_MEMORY_BYTES[device],
-                    healthy=luck.random() < 0.9,
-                    slowdown_ewma_ratio=luck.choice((0, 0, 0.1, 0.5, 3)),
+                    healthy=generator.random() < 0.9,
+                    slowdown_ewma_ratio=generator.choice((0, 0, 0.1, 0.5, 3)),
                 )
 
     def _job(self) -> scheduling_pb2.SnapshotJob:
-        luck = self.luck
+        generator = self.generator
         self._jobs += 1
         job = scheduling_pb2.SnapshotJob(
             job_id=f"j{self._jobs:03d}",
-            job_key=luck.choice(self._keys) if luck.random() < 0.9 else "",
-            gpus=luck.choice((0, 1, 1, 1, 2, 3, 4, 8, 16)),
-            global_batch_size=luck.choice((0, 1, 2, 7, 32, 33, 1_000)),
-            steps_total=luck.choice((0, 1, 100, 10**5, 10**9)),
-            share=luck.choice(resources_pb2.ShareMode.values()),
-            max_slowdown_ratio=luck.choice((0, 0.05, 0.2, 1, 10)),
-            cpu_cores=luck.choice((0, 0, 1, 8)),
-            host_memory_bytes=luck.choice((0, 0, GIB, 16 * GIB)),
-            memory_floor_bytes=luck.choice((0, 0, 0, 10 * GIB, 50 * GIB)),
-            migration_cost_ms=luck.choice((0, 100, 10**7)),
-            allowed_gpus=sorted(luck.sample((1, 2, 3, 4, 8), 2)) if luck.random() < 0.4 else [],
+            job_key=generator.choice(self._keys) if generator.random() < 0.9 else "",
+            gpus=generator.choice((0, 1, 1, 1, 2, 3, 4, 8, 16)),
+            global_batch_size=generator.choice((0, 1, 2, 7, 32, 33, 1_000)),
+            steps_total=generator.choice((0, 1, 100, 10**5, 10**9)),
+            share=generator.choice(resources_pb2.ShareMode.values()),
+            max_slowdown_ratio=generator.choice((0, 0.05, 0.2, 1, 10)),
+            cpu_cores=generator.choice((0, 0, 1, 8)),
+            host_memory_bytes=generator.choice((0, 0, GIB, 16 * GIB)),
+            memory_floor_bytes=generator.choice((0, 0, 0, 10 * GIB, 50 * GIB)),
+            migration_cost_ms=generator.choice((0, 100, 10**7)),
+            allowed_gpus=sorted(generator.sample((1, 2, 3, 4, 8), 2)) if generator.random() < 0.4 else [],
         )
-        if self._has_servers and luck.random() < 0.6:
-            job.worker_demand.CopyFrom(scheduling_pb2.TaskDemand(cpu_cores=luck.choice((0, 1, 2)), gpus=1))
-            job.server_demand.CopyFrom(scheduling_pb2.TaskDemand(cpu_cores=luck.choice((0, 1, 4))))
+        if self._has_servers and generator.random() < 0.6:
+            job.worker_demand.CopyFrom(scheduling_pb2.TaskDemand(cpu_cores=generator.choice((0, 1, 2)), gpus=1))
+            job.server_demand.CopyFrom(scheduling_pb2.TaskDemand(cpu_cores=generator.choice((0, 1, 4))))
         return job
 
     def _add_running(self) -> None:
@@ -95,19 +95,21 @@ class SnapshotMaker:
         by_device: dict[str, list[str]] = defaultdict(list)
         for gpu in (gpu for node in self.snapshot.nodes for gpu in node.gpus):
             by_device[gpu.device].append(gpu.gpu_id)
-        for _ in range(self.luck.choice((0, 1, 3, 8)) if by_device else 0):
+        for _ in range(self.generator.choice((0, 1, 3, 8)) if by_device else 0):
             job = self._job()
-            gpu_ids = [one for one in by_device[self.luck.choice(sorted(by_device))] if _admits(held[one], job.share)]
+            gpu_ids = [
+                one for one in by_device[self.generator.choice(sorted(by_device))] if _admits(held[one], job.share)
+            ]
             if len(gpu_ids) < max(job.gpus, 1):
                 continue
             entry = self.snapshot.running.add(
                 job=job,
-                micro_batch_size=self.luck.choice((0, 1, 8)),
-                steps_done=self.luck.choice((0, 50, 10**10)),
-                attained_gpu_ms=self.luck.choice((0, 10**6, 10**9)),
-                started_at_ms=self.luck.choice((0, self.snapshot.now_ms)),
+                micro_batch_size=self.generator.choice((0, 1, 8)),
+                steps_done=self.generator.choice((0, 50, 10**10)),
+                attained_gpu_ms=self.generator.choice((0, 10**6, 10**9)),
+                started_at_ms=self.generator.choice((0, self.snapshot.now_ms)),
             )
-            for rank, gpu_id in enumerate(self.luck.sample(gpu_ids, max(job.gpus, 1))):
+            for rank, gpu_id in enumerate(self.generator.sample(gpu_ids, max(job.gpus, 1))):
                 held[gpu_id].append(job.share)
                 entry.assignments.add(gpu_id=gpu_id, rank=rank)
 
@@ -115,48 +117,48 @@ class SnapshotMaker:
         now_ms = self.snapshot.now_ms
         self.snapshot.pending.add(
             job=self._job(),
-            submitted_at_ms=self.luck.choice((0, now_ms, now_ms + 1_000, now_ms // 2)),
-            not_before_ms=self.luck.choice((0, 0, 0, now_ms + 5)),
-            steps_done=self.luck.choice((0, 0, 60, 10**10)),
-            attained_gpu_ms=self.luck.choice((0, 10**8)),
+            submitted_at_ms=self.generator.choice((0, now_ms, now_ms + 1_000, now_ms // 2)),
+            not_before_ms=self.generator.choice((0, 0, 0, now_ms + 5)),
+            steps_done=self.generator.choice((0, 0, 60, 10**10)),
+            attained_gpu_ms=self.generator.choice((0, 10**8)),
         )
 
     def _add_prediction(self, key: str, device: str) -> None:
-        luck = self.luck
+        generator = self.generator
         found = self.snapshot.job_predictions.add(
             job_key=key,
             device=device,
-            utilization_ratio=luck.choice((0, 0.1, 0.5, 1)),
-            level=luck.choice((0, 1, 2, 3, 4)),
-            in_domain=luck.random() < 0.8,
+            utilization_ratio=generator.choice((0, 0.1, 0.5, 1)),
+            level=generator.choice((0, 1, 2, 3, 4)),
+            in_domain=generator.random() < 0.8,
         )
-        if luck.random() < 0.5:
-            found.sm_activity_ratio = luck.choice((0, 0.2, 0.9, 1))
-        if luck.random() < 0.5:
-            found.memory_triple.gamma_ratio = luck.choice((0, 0.2, 0.6))
-            found.memory_triple.delta_ratio = luck.choice((0, 0.1, 0.4))
-            found.memory_triple.high_state_ratio = luck.choice((0, 0.3, 1))
-        base_bytes = luck.choice((GIB // 2, 3 * GIB, 14 * GIB, 60 * GIB))
-        for samples in sorted(luck.sample((1, 2, 4, 8, 16, 32, 33, 500, 1_000), luck.choice((0, 2, 5)))):
+        if generator.random() < 0.5:
+            found.sm_activity_ratio = generator.choice((0, 0.2, 0.9, 1))
+        if generator.random() < 0.5:
+            found.memory_triple.gamma_ratio = generator.choice((0, 0.2, 0.6))
+            found.memory_triple.delta_ratio = generator.choice((0, 0.1, 0.4))
+            found.memory_triple.high_state_ratio = generator.choice((0, 0.3, 1))
+        base_bytes = generator.choice((GIB // 2, 3 * GIB, 14 * GIB, 60 * GIB))
+        for samples in sorted(generator.sample((1, 2, 4, 8, 16, 32, 33, 500, 1_000), generator.choice((0, 2, 5)))):
             found.micro_batches.add(micro_batch_size=samples, memory_bytes=base_bytes + samples * 2**20)
-        for gpus in luck.sample((1, 2, 3, 4, 8), luck.choice((0, 2, 5))):
-            for samples in luck.sample((1, 4, 8, 16, 32, 1_000), 3):
+        for gpus in generator.sample((1, 2, 3, 4, 8), generator.choice((0, 2, 5))):
+            for samples in generator.sample((1, 4, 8, 16, 32, 1_000), 3):
                 found.step_times.add(
-                    gpus=gpus, micro_batch_size=samples, step_ms=luck.choice((0.001, 1, 100, 1e6)) / gpus
+                    gpus=gpus, micro_batch_size=samples, step_ms=generator.choice((0.001, 1, 100, 1e6)) / gpus
                 )
         if self._has_servers:
             found.step_times.add(workers=1, servers=1, step_ms=100)
             found.step_times.add(workers=2, servers=1, step_ms=60)
         for other in self._keys:
-            if luck.random() < 0.7:
+            if generator.random() < 0.7:
                 self.snapshot.pair_predictions.add(
                     victim_job_key=key,
                     other_job_key=other,
                     device=device,
-                    micro_batch_size=luck.choice((0, 1, 8, 32)),
-                    slowdown_ratio=luck.choice((0, 0.1, 0.4, 2, -0.1)),
-                    level=luck.choice((0, 1, 2, 3, 4)),
-                    in_domain=luck.random() < 0.8,
+                    micro_batch_size=generator.choice((0, 1, 8, 32)),
+                    slowdown_ratio=generator.choice((0, 0.1, 0.4, 2, -0.1)),
+                    level=generator.choice((0, 1, 2, 3, 4)),
+                    in_domain=generator.random() < 0.8,
                 )
 
 
@@ -166,17 +168,17 @@ def _admits(shares: list[int], share: int) -> bool:
 
 def break_somewhere(snapshot: scheduling_pb2.Snapshot, seed: int) -> None:
     """Put values that no cluster has into some fields, whichever."""
-    luck = random.Random(seed)
+    generator = random.Random(seed)
     messages: list[Message] = []
     _collect(snapshot, messages)
-    for _ in range(luck.choice((1, 2, 4))):
-        message = luck.choice(messages)
+    for _ in range(generator.choice((1, 2, 4))):
+        message = generator.choice(messages)
         fields = [one for one in message.DESCRIPTOR.fields if one.message_type is None]
-        field = luck.choice(fields)
+        field = generator.choice(fields)
         if field.is_repeated:
-            getattr(message, field.name).append(luck.choice((0, -1, 2**31 - 1)))
+            getattr(message, field.name).append(generator.choice((0, -1, 2**31 - 1)))
         else:
-            setattr(message, field.name, luck.choice(_ODD_VALUES[field.type]))
+            setattr(message, field.name, generator.choice(_ODD_VALUES[field.type]))
 
 
 def _collect(message: Message, found: list[Message]) -> None:

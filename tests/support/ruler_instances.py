@@ -65,25 +65,25 @@ class HorusInstance:
     @classmethod
     def drawn(cls, seed: int) -> HorusInstance:
         """Draw one."""
-        luck = random.Random(seed)
+        generator = random.Random(seed)
         gpus = tuple(
             LoadedGpu(
                 gpu_id=f"n0.{index}",
                 memory_bytes=8 * GIB,
-                memory_used_bytes=(used := luck.choice((0, 0, 2, 4))) * GIB,
-                utilization_ratio=luck.choice((0.2, 0.5, 0.8)) if used else 0.0,
+                memory_used_bytes=(used := generator.choice((0, 0, 2, 4))) * GIB,
+                utilization_ratio=generator.choice((0.2, 0.5, 0.8)) if used else 0.0,
                 jobs=int(used > 0),
             )
-            for index in range(luck.randint(2, 4))
+            for index in range(generator.randint(2, 4))
         )
         jobs = tuple(
             PricedJob(
                 name=f"j{index}",
-                gpus=luck.choice((1, 1, 1, 2)),
-                memory_bytes=luck.choice((1, 2, 3, 5)) * GIB,
-                utilization_ratio=luck.choice((0.1, 0.3, 0.6, 0.9)),
+                gpus=generator.choice((1, 1, 1, 2)),
+                memory_bytes=generator.choice((1, 2, 3, 5)) * GIB,
+                utilization_ratio=generator.choice((0.1, 0.3, 0.6, 0.9)),
             )
-            for index in range(luck.randint(2, 5))
+            for index in range(generator.randint(2, 5))
         )
         return cls(gpus=gpus, jobs=jobs)
 
@@ -138,11 +138,13 @@ class SharingInstance:
     @classmethod
     def drawn(cls, seed: int) -> SharingInstance:
         """Draw one."""
-        luck = random.Random(seed)
-        remaining_times = tuple(luck.randrange(10, 500) for _ in range(luck.randint(2, 5)))
-        jobs = tuple((luck.randrange(10, 500), luck.choice((1, 1, 2))) for _ in range(luck.randint(1, 4)))
+        generator = random.Random(seed)
+        remaining_times = tuple(generator.randrange(10, 500) for _ in range(generator.randint(2, 5)))
+        jobs = tuple(
+            (generator.randrange(10, 500), generator.choice((1, 1, 2))) for _ in range(generator.randint(1, 4))
+        )
         names = [*(f"r{index}" for index in range(len(remaining_times))), *(f"j{index}" for index in range(len(jobs)))]
-        drawn = {(one, two): luck.choice((0.0, 0.2, 0.6, 1.5)) for one in names for two in names if one != two}
+        drawn = {(one, two): generator.choice((0.0, 0.2, 0.6, 1.5)) for one in names for two in names if one != two}
         return cls(remaining_times=remaining_times, jobs=jobs, slowdowns=drawn)
 
     def view(self) -> SchedulingView:
@@ -205,6 +207,6 @@ class SharingInstance:
         return total
 
     def heuristic(self) -> dict[str, list[str]]:
-        """Return who shares under sjf_bsbf."""
+        """Return which jobs share under sjf_bsbf."""
         decisions = unfolded(SjfBsbf().decide(self.view()))
         return {one.job_id: [part.gpu_id for part in one.assignments] for one in decisions if isinstance(one, Start)}

@@ -71,8 +71,8 @@ class SimulatedCluster:
         faults: Faults | None = None,
         is_checked: bool = True,
     ) -> None:
-        self.luck = random.Random(seed)
-        self.faults = faults if faults is not None else Faults.drawn(self.luck)
+        self.generator = random.Random(seed)
+        self.faults = faults if faults is not None else Faults.drawn(self.generator)
         self.is_checked = is_checked
         self.now_ms = 0
         self.log: list[str] = []
@@ -87,24 +87,24 @@ class SimulatedCluster:
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._turn = 0
         for index, request in enumerate(self.requests):
-            self.at(index * self.luck.randrange(1, 2_000), partial(self._submit, request))
+            self.at(index * self.generator.randrange(1, 2_000), partial(self._submit, request))
         for name in self.machines:
-            self.at(self.luck.randrange(500), partial(self._join, name))
+            self.at(self.generator.randrange(500), partial(self._join, name))
         self.at(1_000, self._misfortune)
         self.faults_until_ms = 60_000
 
     def _request(self, index: int) -> JobRequest:
-        luck = self.luck
+        generator = self.generator
         return job(
             f"j{index}",
-            key=f"key-{luck.randrange(5)}",
-            gpus=luck.choice((1, 1, 1, 2)),
+            key=f"key-{generator.randrange(5)}",
+            gpus=generator.choice((1, 1, 1, 2)),
             allowed_gpus=(1, 2) if index % 3 == 0 else (),
             global_batch_size=1 + index % 2,
-            steps_total=luck.randrange(1, 30),
-            share=luck.choice(tuple(Share)),
+            steps_total=generator.randrange(1, 30),
+            share=generator.choice(tuple(Share)),
             restart_limit=1_000,
-            host_memory_bytes=luck.choice((0, GIB)),
+            host_memory_bytes=generator.choice((0, GIB)),
         )
 
     # --- time ---------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class SimulatedCluster:
             self._carry_out(command)
 
     def _carry_out(self, command: commands.Command) -> None:
-        delay = self.luck.randrange(1, 1 + self.faults.delay_max_ms)
+        delay = self.generator.randrange(1, 1 + self.faults.delay_max_ms)
         if isinstance(command, commands.WakeAt):
             self.at(command.at_ms - self.now_ms, lambda: self.tell(events.TimerFired))
         elif isinstance(command, commands.LaunchJob):
@@ -205,7 +205,7 @@ class SimulatedCluster:
         for name, machine in self.machines.items():
             if machine.is_connected:
                 self._break_stream(name)
-                self.at(self.luck.randrange(1, 2_000), partial(self._join, name))
+                self.at(self.generator.randrange(1, 2_000), partial(self._join, name))
         for command in engine.reissue():
             self._carry_out(command)
 
@@ -237,7 +237,7 @@ class SimulatedCluster:
         identity = {"job_id": key[0], "attempt": key[1], "fence": key[2], "steps_done": attempt.steps_done}
         total = self._steps_total[key[0]]
         if self._strikes(self.faults.fail_attempt / 20):
-            kind = self.luck.choice(("gpu_oom", "signal", "communication", "host_oom", "lost"))
+            kind = self.generator.choice(("gpu_oom", "signal", "communication", "host_oom", "lost"))
             self._end(machine, key, events.JobFailed, exit_class=kind, memory_available_bytes=GIB, **identity)
         elif attempt.steps_done >= total:
             self._end(machine, key, events.JobFinished, **identity)
@@ -260,7 +260,7 @@ class SimulatedCluster:
             return
         attempt.is_stopping = True
         self.at(
-            self.luck.randrange(1, 1_000),
+            self.generator.randrange(1, 1_000),
             lambda: self._end(
                 machine,
                 key,
@@ -283,11 +283,11 @@ class SimulatedCluster:
         self._report(machine, kind, **values)
 
     def _report(self, machine: Machine, kind: type[events.Event], **values: Any) -> None:
-        """Send a report: late, perhaps twice; lost with the stream. Ends are told again at every joining."""
+        """Send a report: late, perhaps twice; lost with the stream. Ends are reported again at every joining."""
         for _ in range(2 if self._strikes(self.faults.repeat_report) else 1):
             stream = machine.lease_run
             self.at(
-                self.luck.randrange(1, 1 + self.faults.delay_max_ms),
+                self.generator.randrange(1, 1 + self.faults.delay_max_ms),
                 partial(self._arrive, machine, stream, kind, values),
             )
 
@@ -340,7 +340,7 @@ class SimulatedCluster:
     # --- misfortune ---------------------------------------------------------------------------------------------
 
     def _strikes(self, probability: float) -> bool:
-        return not self.is_calm and self.luck.random() < probability
+        return not self.is_calm and self.generator.random() < probability
 
     def _misfortune(self) -> None:
         if self.is_calm:
@@ -352,22 +352,22 @@ class SimulatedCluster:
                 machine.attempts.clear()
                 machine.untold.clear()
                 self._break_stream(name)
-                self.at(self.luck.randrange(500, 40_000), partial(self._join, name))
+                self.at(self.generator.randrange(500, 40_000), partial(self._join, name))
             elif machine.is_connected and self._strikes(self.faults.cut_node):
                 self._break_stream(name)
-                self.at(self.luck.randrange(500, 40_000), partial(self._join, name))
+                self.at(self.generator.randrange(500, 40_000), partial(self._join, name))
         self._misfortune_of_the_cluster()
 
     def _misfortune_of_the_cluster(self) -> None:
         if self._strikes(self.faults.cancel):
-            chosen = self.luck.choice(self.requests).job_id
+            chosen = self.generator.choice(self.requests).job_id
             self.cancelled.add(chosen)
             self.tell(events.JobCancelled, job_id=chosen)
         if self._strikes(self.faults.choose_policy):
-            self.tell(events.PolicyChosen, policy=self.luck.choice(("fifo", "horus", "horus_f", "restless")))
+            self.tell(events.PolicyChosen, policy=self.generator.choice(("fifo", "horus", "horus_f", "restless")))
         if self._strikes(self.faults.sick_gpu):
-            gpu_id = f"n{self.luck.randrange(len(self.machines))}.0"
-            self.tell(events.GpuHealthChanged, gpu_id=gpu_id, healthy=self.luck.random() < 0.5)
+            gpu_id = f"n{self.generator.randrange(len(self.machines))}.0"
+            self.tell(events.GpuHealthChanged, gpu_id=gpu_id, healthy=self.generator.random() < 0.5)
         if self._strikes(0.1):
             self.saved = len(self.log), json.dumps(self.engine.snapshot())
         if self._strikes(self.faults.crash_scheduler):

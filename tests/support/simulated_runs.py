@@ -54,9 +54,9 @@ def simulation(
 ) -> Simulation:
     """A run that has not begun; changes are free unless stated."""
     machines = read_cluster(cluster, device=trace.device) if isinstance(cluster, str) else cluster
-    told = RunSettings(**{"policy": "fifo", "charges": FREE_CHANGES, **settings})
-    predictor = TruthPredictor(trace.truth, parse_errors(predictions, seed=told.seed))
-    return Simulation(trace, machines, predictor, told, observe=observe)
+    reported = RunSettings(**{"policy": "fifo", "charges": FREE_CHANGES, **settings})
+    predictor = TruthPredictor(trace.truth, parse_errors(predictions, seed=reported.seed))
+    return Simulation(trace, machines, predictor, reported, observe=observe)
 
 
 def run(trace: Trace, **settings: Any) -> RunResult:

@@ -1,4 +1,4 @@
-"""Learning problems of jobs alone whose truth is known, so that tests can ask for more than a small error."""
+"""Learning tasks of jobs alone whose true values are known, so that tests can ask for more than a small error."""
 
 from __future__ import annotations
 

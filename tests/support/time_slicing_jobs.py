@@ -9,7 +9,7 @@ from predictor_service.selection.targets import SLOWDOWN
 
 
 def turn_taking_job(number: int, step_ms: float, family: str) -> JobFacts:
-    """A job that is told from others by its step time and family only."""
+    """A job that is distinguished from others by its step time and family only."""
     return JobFacts(
         job_key=f"job{number:03d}",
         architecture=f"architecture{number}",

@@ -80,10 +80,10 @@ def test_every_job_ends_where_all_of_it_comes_together(policy: str, two_kinds: C
     assert _run(policy, two_kinds, straggles=True, failures=FAILURES).unfinished == 0
 
 
-def test_a_straggling_gpu_holds_up_its_whole_gang_and_nobody_else() -> None:
-    jobs = (trace_job("gang", gpus=2, seconds=100), trace_job("lucky", at_s=1, seconds=100))
+def test_a_straggling_gpu_holds_up_its_whole_gang_and_no_other_job() -> None:
+    jobs = (trace_job("gang", gpus=2, seconds=100), trace_job("single", at_s=1, seconds=100))
     result = run(trace_of(*jobs, straggling={"n00000.1": 3.0}), cluster="1x3")
-    assert ends_s(result) == {"gang": 300.0, "lucky": 101.0}
+    assert ends_s(result) == {"gang": 300.0, "single": 101.0}
 
 
 def test_a_straggling_gpu_shows_in_the_slowdown_of_its_job() -> None:

@@ -24,7 +24,7 @@ from tests.support.simulated_runs import drawn, ends_s, kind, run, simulation, t
 
 
 def test_two_jobs_on_one_gpu_slow_each_other_down_while_they_are_together() -> None:
-    # Alone 100 s and 60 s; beside each other both take 1.5 times as long: the short one ends after 90 s, and the long
+    # Alone 100 s and 60 s; together both take 1.5 times as long: the short one ends after 90 s, and the long
     # one, of which 60 s are done by then, 40 s later.
     trace = trace_of(trace_job("long", seconds=100), trace_job("short", seconds=60), slowdown_ratio=0.5)
     result = run(trace, policy="obp")
@@ -50,7 +50,7 @@ def test_smaller_passes_cost_time_and_save_memory() -> None:
     ]
     trace = trace_of(*jobs, slowdown_ratio=0.2, kinds={"small": kind(), "big": big})
     result = run(trace, policy="sjf_bsbf")
-    # Half the batch fits beside the first job: two passes cost a tenth more, both jobs a fifth.
+    # Half the batch fits with the first job: two passes cost a tenth more, both jobs a fifth.
     assert ends_s(result)["big"] == pytest.approx(50 * 1.1 * 1.2, abs=0.001)
 
 
@@ -64,7 +64,7 @@ def test_a_stopped_job_pays_for_its_checkpoint_and_its_restart() -> None:
     assert [job.preemptions for job in result.jobs] == [1, 0]
 
 
-def test_a_job_that_runs_out_of_memory_is_told_to_need_more_and_tries_again() -> None:
+def test_a_job_that_runs_out_of_memory_is_found_to_need_more_and_tries_again() -> None:
     jobs = [trace_job("one", seconds=100), trace_job("two", seconds=100)]
     trace = trace_of(*jobs, kinds={"kind": kind(memory_bytes=10 * GIB)}, slowdown_ratio=0.0)
     liar = simulation(trace, policy="obp")
@@ -109,7 +109,7 @@ def test_a_lost_machine_costs_the_work_since_the_newest_checkpoint() -> None:
     assert 0 < lost_s < 60.0 * (job.attempts - 1)
 
 
-def test_failures_spare_nobody_and_every_job_still_ends() -> None:
+def test_failures_spare_no_job_and_every_job_still_ends() -> None:
     failures = NodeFailures(mean_up_ms=900_000, repair_ms=60_000)
     trace = drawn(jobs=60, classes=[{"step_ms": 100.0, "gpus": [1, 2, 6], "mean_s": 300.0}])
     result = run(trace, cluster="3x4", failures=failures, charges=OverheadCosts(), policy="sjf", seed=1)

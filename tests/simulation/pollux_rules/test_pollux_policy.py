@@ -1,4 +1,4 @@
-"""Our Pollux under the artifact's clock: near the published averages, by rules that can be told."""
+"""Our Pollux under the artifact's clock: near the published averages, by rules that can be explained."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
  * the machine by writing a file. One word per kind of line:
  *
  *   gpu UUID NAME TOTAL_BYTES USED_BYTES UTILIZATION_PERCENT MILLIWATTS
- *   process UUID PID USED_BYTES SM_PERCENT       (USED_BYTES -1: the driver does not tell)
+ *   process UUID PID USED_BYTES SM_PERCENT       (USED_BYTES -1: the driver does not report it)
  *   lost UUID                                    (the device has fallen off the bus)
  *   unsupported FUNCTION                         (that call answers "not supported")
  *   broken DRIVER                                (initialisation fails)

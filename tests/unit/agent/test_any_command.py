@@ -120,7 +120,7 @@ def test_a_script_that_cannot_start_is_refused_with_what_is_wrong(
         OWNERS.resolve_executable("./run.sh", working_directory=str(tmp_path))
 
 
-def test_what_is_no_file_is_refused_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_what_is_no_file_is_refused_and_keeps_no_client_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o755)
     for name, finding in (("pipe", "not a file"), (".", "not a file"), ("absent", "cannot be found")):
         with pytest.raises(CommandRefusedError, match=finding):

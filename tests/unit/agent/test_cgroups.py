@@ -86,7 +86,7 @@ def test_groups_that_stay_busy_are_left_behind_without_an_error(tmp_path: Path) 
     parent = tmp_path / "v2"
     groups = ControlGroups(unified=parent)
     groups.create("job.1")
-    (parent / "job.1" / "a process of somebody else").mkdir()
+    (parent / "job.1" / "a process of another user").mkdir()
     groups.remove("job.1")
     groups.remove_parents()
     assert (parent / "job.1").exists()

@@ -22,7 +22,7 @@ def write_checkpoint(job: Path, number: int, changes: Mapping[str, object] | Non
     return directory
 
 
-def test_a_whole_checkpoint_is_believed(tmp_path: Path) -> None:
+def test_a_whole_checkpoint_is_accepted(tmp_path: Path) -> None:
     checkpoint = read_checkpoint(write_checkpoint(tmp_path, 3))
     assert checkpoint is not None
     assert checkpoint.step == 7
@@ -35,7 +35,7 @@ def test_a_whole_checkpoint_is_believed(tmp_path: Path) -> None:
         {"bytes": 1}, {"step": -1}, {"step": "7"}, {"step": 2**63}, {"files": [3]},
     ],
 )  # fmt: skip
-def test_a_manifest_that_does_not_fit_is_not_believed(tmp_path: Path, change: dict[str, object]) -> None:
+def test_a_manifest_that_does_not_fit_is_not_accepted(tmp_path: Path, change: dict[str, object]) -> None:
     assert read_checkpoint(write_checkpoint(tmp_path, 3, change)) is None
 
 
@@ -63,7 +63,7 @@ def test_a_checkpoint_with_other_contents_is_passed_over(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("manifest", ["[" * 100_000, "9" * 5_000, '{"step": '])
-def test_a_manifest_that_nobody_can_read_is_none(manifest: str, tmp_path: Path) -> None:
+def test_an_unreadable_manifest_is_none(manifest: str, tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path, 1)
     (directory / "cotenant_checkpoint.json").write_text(manifest)
     assert read_checkpoint(directory) is None

@@ -24,7 +24,7 @@ LEASE_MS = 20_000
 
 
 class Table:
-    """Launches nothing; remembers until when it was told that a launch may run."""
+    """Launches nothing; remembers until when it may launch."""
 
     def __init__(self, state: Path, *attempts: object) -> None:
         self.directory = SimpleNamespace(checkpoints=state)
@@ -154,5 +154,5 @@ def test_a_window_in_which_others_used_a_device_of_the_attempt_says_so(
     spec: dict[str, object] = {"job_id": "job", "attempt": 1, "fence": 1, "gpu_ids": ["gpu-0"]}
     attempt = Attempt(directory, spec, tmp_path, tmp_path)
     readings = tuple(GpuReading(gpu_id=gpu_id, foreign_ratio=ratio) for gpu_id, ratio in foreign_ratios.items())
-    (told,) = conversation_about(Table(tmp_path, attempt), readings)._heartbeat(1).attempts
-    assert list(told.quality_flags) == flags
+    (reported,) = conversation_about(Table(tmp_path, attempt), readings)._heartbeat(1).attempts
+    assert list(reported.quality_flags) == flags

@@ -1,4 +1,4 @@
-"""What a Hello says of attempts whose files change while it is written."""
+"""What a Hello reports of attempts whose files change while it is written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cotenant_agent.protocol import status_to_message
 from cotenant_agent.state_directory import AttemptDirectory
 
 
-def test_an_end_that_was_not_read_yet_is_not_told_as_a_loss(tmp_path: Path) -> None:
+def test_an_end_that_was_not_read_yet_is_not_reported_as_a_loss(tmp_path: Path) -> None:
     """Its exit record came between the agent's look at the attempts and the Hello: a finished job ran once more."""
     directory = AttemptDirectory(tmp_path / "job-1.1")
     directory.path.mkdir()
@@ -21,5 +21,5 @@ def test_an_end_that_was_not_read_yet_is_not_told_as_a_loss(tmp_path: Path) -> N
     write_json(directory.exit, {"return_code": 0, "cause": ""})
     assert status_to_message(attempt).state == messages.ATTEMPT_STATE_RUNNING
     attempt.conclude(peak_bytes=0, available_bytes=0, co_located="nobody")
-    told = status_to_message(attempt)
-    assert (told.state, told.exited.exit_class) == (messages.ATTEMPT_STATE_ENDED, "done")
+    reported = status_to_message(attempt)
+    assert (reported.state, reported.exited.exit_class) == (messages.ATTEMPT_STATE_ENDED, "done")

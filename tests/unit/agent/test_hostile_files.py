@@ -21,7 +21,7 @@ def make_folder(path: Path) -> None:
 
 def make_pipe_with_a_silent_writer(path: Path) -> None:
     os.mkfifo(path)
-    # Open for both, so that a reader finds a writer who says nothing; the descriptor ends with the test's process.
+    # Open for both, so that a reader finds a writer that writes nothing; the descriptor ends with the test's process.
     os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
 
@@ -41,7 +41,7 @@ def test_what_is_no_file_is_read_as_nothing(tmp_path: Path, obstruct: Callable[[
 
 
 @pytest.mark.parametrize("obstruct", [make_folder, os.mkfifo, make_link_to_itself])
-def test_a_manifest_that_names_no_plain_file_is_not_believed(tmp_path: Path, obstruct: Callable[[Path], None]) -> None:
+def test_a_manifest_that_names_no_plain_file_is_not_accepted(tmp_path: Path, obstruct: Callable[[Path], None]) -> None:
     directory = write_manifest(tmp_path, ["part"])
     obstruct(directory / "part")
     assert read_checkpoint(directory) is None
@@ -49,7 +49,7 @@ def test_a_manifest_that_names_no_plain_file_is_not_believed(tmp_path: Path, obs
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800", "x" * 5_000, ".", ""])
-def test_a_manifest_with_a_name_that_no_file_has_is_not_believed(tmp_path: Path, name: str) -> None:
+def test_a_manifest_with_a_name_that_no_file_has_is_not_accepted(tmp_path: Path, name: str) -> None:
     assert read_checkpoint(write_manifest(tmp_path, [name])) is None
 
 

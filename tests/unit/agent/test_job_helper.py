@@ -18,7 +18,7 @@ from cotenant import job
 
 
 def run_script(tmp_path: Path, source: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a script that imports the helper as a single file copied beside it."""
+    """Run a script that imports the helper as a single file copied next to it."""
     shutil.copy(job.__file__, tmp_path / "job.py")
     (tmp_path / "script.py").write_text("import job\nfrom pathlib import Path\n" + source)
     variables = {"PATH": os.environ["PATH"], **environment}

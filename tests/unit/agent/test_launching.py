@@ -1,4 +1,4 @@
-"""What fits on a device beside whom: the agent's last look before a start."""
+"""What fits on a device with which jobs: the agent's last look before a start."""
 
 from __future__ import annotations
 
@@ -58,6 +58,6 @@ def test_reservations_may_fill_a_device_and_not_pass_it(launcher: Launcher) -> N
     launch(launcher, "elsewhere", DEVICE_BYTES, live, gpu_id="gpu-1")
 
 
-def test_a_device_that_is_not_there_takes_nobody(launcher: Launcher) -> None:
+def test_a_device_that_is_not_there_takes_no_job(launcher: Launcher) -> None:
     with pytest.raises(CommandRefusedError, match="unknown on this node"):
         launch(launcher, "lost", 1, gpu_id="gpu-7")

@@ -40,7 +40,7 @@ def launched(assigned: int = 1, bindings: int = 0, **changes: Any) -> MeasuredJo
     return launch_from_message(launch).measured_job
 
 
-def test_graph_settings_and_micro_batch_are_all_that_is_told() -> None:
+def test_graph_settings_and_micro_batch_are_all_that_is_sent() -> None:
     assert launched() == MeasuredJob(graph_sha256="ab" * 32, settings=SETTINGS, micro_batch_size=8)
 
 
@@ -48,7 +48,7 @@ def test_graph_settings_and_micro_batch_are_all_that_is_told() -> None:
     ("assigned", "changes"),
     [(1, {"no_profiles": True}), (1, {"graph_sha256": ""}), (2, {}), (1, {"gpus": 2}), (0, {}), (1, {"bindings": 33})],
 )
-def test_nothing_is_told_of_private_unpredicted_or_wide_jobs(assigned: int, changes: dict[str, Any]) -> None:
+def test_nothing_is_sent_of_private_unpredicted_or_wide_jobs(assigned: int, changes: dict[str, Any]) -> None:
     assert launched(assigned, **changes) is None
 
 
@@ -101,6 +101,6 @@ def test_settings_that_a_file_holds_wrongly_end_no_conversation() -> None:
 
 
 @pytest.mark.parametrize(("flags", "expected"), [({}, True), ({"collect_profiles": False}, False)])
-def test_a_node_collects_unless_it_is_told_not_to(flags: dict[str, object], expected: bool) -> None:
+def test_a_node_collects_unless_that_is_switched_off(flags: dict[str, object], expected: bool) -> None:
     settings = AGENT.load({"state_dir": "s", "nvml": True, **flags}, {})
     assert settings.collect_profiles is expected

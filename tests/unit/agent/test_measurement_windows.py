@@ -1,4 +1,4 @@
-"""Which steps of running jobs become stretches, and which never do."""
+"""Which steps of running jobs become windows, and which never do."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def observation(key: AttemptKey, steps: int) -> AttemptObservation:
     return observed_window(key, window_steps=steps, window_ms=BEAT_MS if steps else 0)
 
 
-def test_a_job_alone_becomes_a_stretch_without_its_warm_up() -> None:
+def test_a_job_alone_becomes_a_window_without_its_warm_up() -> None:
     node = Node()
     node.look(tenant("a"))
     node.beat(4)
@@ -71,7 +71,7 @@ def test_a_job_alone_becomes_a_stretch_without_its_warm_up() -> None:
     assert found.quality_flags == ()
 
 
-def test_a_change_of_neighbours_ends_a_stretch_and_spoils_the_window_in_which_it_falls() -> None:
+def test_a_change_of_colocated_jobs_ends_a_window_and_spoils_the_heartbeat_in_which_it_falls() -> None:
     node = Node()
     node.look(tenant("a"))
     node.beat(3)
@@ -87,7 +87,7 @@ def test_a_change_of_neighbours_ends_a_stretch_and_spoils_the_window_in_which_it
         assert shared.power_watts is None
 
 
-def test_whoever_comes_and_goes_between_two_heartbeats_spoils_that_window() -> None:
+def test_a_job_that_comes_and_goes_between_two_heartbeats_spoils_that_window() -> None:
     node = Node()
     node.look(tenant("a"))
     node.beat(2)
@@ -99,7 +99,7 @@ def test_whoever_comes_and_goes_between_two_heartbeats_spoils_that_window() -> N
     assert [(item.steps, item.window_ms) for item in node.recorder.due()] == [(20, 2_000), (20, 2_000)]
 
 
-def test_a_neighbour_that_has_not_stepped_yet_is_no_neighbour_to_measure_beside() -> None:
+def test_a_colocated_job_without_a_step_yet_is_not_measured_with() -> None:
     node = Node()
     node.look(tenant("a"), tenant("b"))
     for _ in range(4):
@@ -117,7 +117,7 @@ def test_jobs_on_different_devices_are_alone() -> None:
     assert [item.others for item in node.recorder.due()] == [(), ()]
 
 
-def test_nothing_is_recorded_of_a_private_job_nor_of_who_runs_beside_it() -> None:
+def test_nothing_is_recorded_of_a_private_job_nor_of_its_colocated_jobs() -> None:
     node = Node()
     node.look(tenant("a"), tenant("b", is_private=True))
     node.beat(5)
@@ -144,14 +144,14 @@ def test_what_is_too_short_is_dropped(beats: int, steps: int) -> None:
     assert node.recorder.due() == []
 
 
-def test_a_long_run_becomes_several_stretches() -> None:
+def test_a_long_run_becomes_several_windows() -> None:
     node = Node()
     node.look(tenant("a"))
     node.beat(1 + 2 * WINDOW_MS_MOST // BEAT_MS)
     assert [item.window_ms for item in node.recorder.due()] == [WINDOW_MS_MOST] * 2
 
 
-def test_an_attempt_gives_a_bounded_number_of_stretches_an_hour() -> None:
+def test_an_attempt_gives_a_bounded_number_of_windows_an_hour() -> None:
     node = Node()
     for _ in range(2 * WINDOWS_PER_HOUR_MAX):
         node.look(tenant("a"))

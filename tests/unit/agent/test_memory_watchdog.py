@@ -13,8 +13,8 @@ def sample(job_id: str, used: int, *, limit: int = 0, started_ms: int = 0) -> Me
 
 def judge(times: int, *samples: MemorySample, ending: tuple[str, ...] = ()) -> list[list[tuple[str, bool]]]:
     watchdog = MemoryWatchdog(CAPACITY)
-    told = [item.key for item in samples if item.key.job_id in ending]
-    return [[(verdict.key.job_id, verdict.end) for verdict in watchdog.judge(samples, told)] for _ in range(times)]
+    reported = [item.key for item in samples if item.key.job_id in ending]
+    return [[(verdict.key.job_id, verdict.end) for verdict in watchdog.judge(samples, reported)] for _ in range(times)]
 
 
 def last(*samples: MemorySample) -> Verdict:
@@ -37,11 +37,11 @@ def test_an_attempt_over_its_own_limit_ends_when_it_takes_what_was_reserved_for_
 
 
 def test_an_attempt_over_its_own_limit_is_only_warned_while_every_reservation_still_fits() -> None:
-    told = judge(5, sample("a", 300, limit=200), sample("b", 300, limit=700))
-    assert told == [[], [], [("a", False)], [], []]
+    reported = judge(5, sample("a", 300, limit=200), sample("b", 300, limit=700))
+    assert reported == [[], [], [("a", False)], [], []]
 
 
-def test_whoever_was_warned_ends_as_soon_as_a_newcomer_needs_the_memory() -> None:
+def test_a_warned_job_ends_as_soon_as_an_incoming_job_needs_the_memory() -> None:
     watchdog = MemoryWatchdog(CAPACITY)
     over = sample("a", 300, limit=200)
     for _ in range(4):
@@ -54,7 +54,7 @@ def test_an_attempt_over_its_own_limit_but_alone_is_warned_once() -> None:
     assert judge(5, sample("a", 300, limit=200)) == [[], [], [("a", False)], [], []]
 
 
-def test_over_capacity_the_youngest_goes_when_nobody_broke_a_limit() -> None:
+def test_over_capacity_the_youngest_goes_when_no_job_broke_a_limit() -> None:
     assert judge(3, sample("old", 600, started_ms=1), sample("young", 600, started_ms=2))[-1] == [("young", True)]
 
 
@@ -63,11 +63,11 @@ def test_over_capacity_the_worst_offender_goes_before_the_youngest() -> None:
     assert judge(3, offender, sample("young", 300, limit=300, started_ms=2))[-1] == [("old", True)]
 
 
-def test_nobody_else_is_judged_while_one_is_ending() -> None:
+def test_no_other_job_is_judged_while_one_is_ending() -> None:
     assert judge(6, sample("a", 700), sample("b", 700), ending=("a",)) == [[]] * 6
 
 
-def test_a_verdict_says_what_was_free_and_who_was_beside() -> None:
+def test_a_verdict_says_what_was_free_and_which_jobs_shared() -> None:
     verdict = last(sample("a", 800, started_ms=2), sample("b", 300, started_ms=1))
     assert verdict.available_bytes == 700
     assert verdict.reason.endswith("co-located: b")

@@ -1,4 +1,4 @@
-"""The real binding over the fake driver library: what an old, silent or dying driver makes of the readings."""
+"""The real binding over the fake driver library: what an old, silent or failing driver makes of the readings."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_no_new_sample_means_idle(driver: FakeDriver, inventory: NvmlInventory) 
     assert usage(inventory).utilization_ratio == pytest.approx(0.4)
 
 
-def test_memory_that_the_driver_does_not_tell_is_unknown_and_never_zero(
+def test_memory_that_the_driver_does_not_report_is_unknown_and_never_zero(
     driver: FakeDriver, inventory: NvmlInventory
 ) -> None:
     driver.add_process("GPU-a", 10, used_bytes=-1, percent=40)

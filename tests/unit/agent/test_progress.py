@@ -126,8 +126,8 @@ def test_a_link_put_in_the_sockets_place_is_not_followed(tmp_path: Path, monkeyp
         path.symlink_to(secret)
 
     monkeypatch.setattr("cotenant_agent.progress.bind_anywhere", bind_and_put_a_link_there)
-    stranger = 65_534 if os.geteuid() == 0 else os.getuid()
-    ProgressSocket(tmp_path / "s", lambda _: True, (stranger, os.getgid())).close()
+    other_user = 65_534 if os.geteuid() == 0 else os.getuid()
+    ProgressSocket(tmp_path / "s", lambda _: True, (other_user, os.getgid())).close()
     found = secret.stat()
     assert (found.st_uid, stat.S_IMODE(found.st_mode), modes) == (os.getuid(), 0o640, [0o600])
 

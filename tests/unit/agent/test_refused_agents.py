@@ -1,4 +1,4 @@
-"""An agent that may not join says so aloud, counts it, and waits as long as it was told."""
+"""An agent that may not join says so aloud, counts it, and waits as long as it was asked to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cotenant_agent.scheduler_link import LinkSettings
         (grpc.StatusCode.UNAVAILABLE, "conversation_broken", "WARNING", None),
     ],
 )
-def test_a_refusal_is_told_apart_from_a_scheduler_that_is_away(
+def test_a_refusal_is_distinguished_from_a_scheduler_that_is_away(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     *,

@@ -1,4 +1,4 @@
-"""How long an agent waits before it dials again, as it likes and as it is told."""
+"""How long an agent waits before it dials again, by its own choice and as the scheduler asks."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def status(retry_s: int, *, message: str = "join again") -> bytes:
     return encoded
 
 
-@pytest.mark.parametrize(("told_s", "pause_s"), [(0, 0.0), (7, 7.0), (3_600, 30.0), (-5, 0.0)])
-def test_an_agent_waits_as_long_as_it_is_told_but_never_sleeps_for_long(told_s: int, pause_s: float) -> None:
-    assert requested_pause_s(refusal(status(told_s))) == pause_s
+@pytest.mark.parametrize(("requested_s", "pause_s"), [(0, 0.0), (7, 7.0), (3_600, 30.0), (-5, 0.0)])
+def test_an_agent_waits_as_long_as_it_is_asked_but_never_sleeps_for_long(requested_s: int, pause_s: float) -> None:
+    assert requested_pause_s(refusal(status(requested_s))) == pause_s
 
 
 @pytest.mark.parametrize("details", [None, b"", b"\xff\xff\xff", status(7, message="something else")])

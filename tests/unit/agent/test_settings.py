@@ -108,7 +108,7 @@ def test_the_command_line_names_what_is_wrong_and_what_to_do(capsys: pytest.Capt
     assert capsys.readouterr().err.startswith("error: no devices are offered; give --nvml, or --standin-cores 0 ")
 
 
-def test_a_machine_without_a_gpu_is_told_what_can_stand_in(
+def test_a_machine_without_a_gpu_names_what_can_stand_in(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def find_no_driver(settings: AgentSettings) -> None:

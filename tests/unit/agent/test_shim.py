@@ -102,7 +102,7 @@ def test_the_end_of_a_log_may_span_both_files(tmp_path: Path) -> None:
     assert read_tail(directory, 100) == b"0123456789abc"
 
 
-def test_what_a_job_leaves_behind_dies_with_it(bench: Bench) -> None:
+def test_what_a_job_leaves_behind_ends_with_it(bench: Bench) -> None:
     marker = str(bench.root / "jobs" / "left_behind")
     record = bench.run(
         "import os, sys\n"

@@ -1,4 +1,4 @@
-"""Whom a stop tells: launchers, their children wherever they live, helpers, and nobody else."""
+"""What a stop signals: launchers, their children in any group, helpers, and no other process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.support.agent import wait_until
 from tests.support.shim_bench import Bench, running_shims
 
-# Leaves a file when it is told to end, as a training script its checkpoint; arguments: folder, name.
+# Leaves a file when it is asked to end, as a training script its checkpoint; arguments: folder, name.
 TRAINER = """
 import os, pathlib, signal, sys, time
 folder, name = pathlib.Path(sys.argv[1]), sys.argv[2]
@@ -138,7 +138,7 @@ def test_helpers_of_a_program_that_handles_the_stop_live_until_it_has_ended(benc
     assert len(checkpoints(bench)) == 1
 
 
-def test_a_program_that_begins_to_handle_the_stop_later_is_told_then(bench: Bench) -> None:
+def test_a_program_that_begins_to_handle_the_stop_later_is_signalled_then(bench: Bench) -> None:
     slow = TRAINER.replace("signal.signal(", "(folder / f'{name}.up').write_text('')\ntime.sleep(2)\nsignal.signal(", 1)
     source = source_of(
         bench, "signal.signal(signal.SIGTERM, lambda *_: None)", starts("slow", own_session=True) + ".wait()"
@@ -158,14 +158,14 @@ def start_elsewhere(bench: Bench, name: str, environment: dict[str, str]) -> sub
     return process
 
 
-def test_a_bearer_of_the_marker_is_told_waited_for_and_nobody_else_is(bench: Bench) -> None:
+def test_a_bearer_of_the_marker_is_signalled_and_waited_for_and_no_other_process_is(bench: Bench) -> None:
     mark, other = ({"COTENANT_PROGRESS": str(bench.root / "run" / name)} for name in ("job.1", "job.2"))
     directory = bench.prepare("import time\ntime.sleep(600)", changes={"environment": mark})
-    neighbour = bench.prepare(source_of(bench, TRAINER_HERE), name="job.2", changes={"environment": other})
+    other_job = bench.prepare(source_of(bench, TRAINER_HERE), name="job.2", changes={"environment": other})
     bench.start(directory)
-    bench.start(neighbour)
+    bench.start(other_job)
     own, foreign = start_elsewhere(bench, "own", mark), start_elsewhere(bench, "foreign", other)
-    wait_for(bench, "neighbour")
+    wait_for(bench, "other_job")
     try:
         assert bench.stop(directory)["return_code"] == -signal.SIGTERM
         assert own.wait(30) == 85
@@ -177,7 +177,7 @@ def test_a_bearer_of_the_marker_is_told_waited_for_and_nobody_else_is(bench: Ben
         foreign.wait()
 
 
-TRAINER_HERE = "os.execv(sys.executable, [sys.executable, '-S', '-c', TRAINER, FOLDER, 'neighbour'])"
+TRAINER_HERE = "os.execv(sys.executable, [sys.executable, '-S', '-c', TRAINER, FOLDER, 'other_job'])"
 
 
 def test_a_bearer_of_the_marker_that_ignores_the_stop_is_killed_after_the_grace(bench: Bench) -> None:
@@ -196,7 +196,9 @@ def test_a_bearer_of_the_marker_that_ignores_the_stop_is_killed_after_the_grace(
         deaf.stdout.close()
 
 
-def test_members_of_the_control_group_are_told_and_a_number_that_is_nobody_here_is_skipped(bench: Bench) -> None:
+def test_members_of_the_control_group_are_signalled_and_a_number_without_a_process_here_is_skipped(
+    bench: Bench,
+) -> None:
     members = bench.root / "cgroup.procs"
     up = bench.root / "jobs" / "job.up"
     source = f"import pathlib, time\npathlib.Path({str(up)!r}).write_text('')\ntime.sleep(600)"
@@ -213,7 +215,7 @@ def test_members_of_the_control_group_are_told_and_a_number_that_is_nobody_here_
         member.kill()
 
 
-def test_processes_that_are_started_while_the_stop_is_told_do_not_keep_it_from_ending(bench: Bench) -> None:
+def test_processes_that_are_started_while_the_stop_is_signalled_do_not_keep_it_from_ending(bench: Bench) -> None:
     source = source_of(
         bench,
         "def more(*_):",

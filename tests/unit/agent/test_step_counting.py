@@ -32,7 +32,7 @@ def numbers(*steps: int, epoch: int = -1) -> list[PrintedStep]:
 def test_a_bar_that_begins_again_goes_on_counting(total: int, first: int) -> None:
     epoch = bars(*range(min(first, total), total + 1), total=total)
     if (total, first) == (1, 1):
-        # Nothing tells 1/1 after 1/1 from the same line printed twice.
+        # Nothing distinguishes 1/1 after 1/1 from the same line printed twice.
         assert count(epoch * 5) == 1
     else:
         assert count(epoch * 5) == 5 * total

@@ -1,4 +1,4 @@
-"""The interference benchmark tests nobody on what was trained on, and gives every method the same rows."""
+"""The interference benchmark tests no job on what was trained on, and gives every method the same rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def test_observed_pairs_are_trained_on_and_not_tested() -> None:
     learning_task = turn_taking_problem(jobs=8, families=4)
     plain = predict_held_out(learning_task, "family", 0)
     observed = predict_held_out(learning_task, "family", 0, shots=1)
-    # Every job is new once; it runs beside one known job, and both directions are measured.
+    # Every job is new once; it runs with one known job, and both directions are measured.
     assert len(plain.measured) - len(observed.measured) == 2 * 8
     assert set(REFERENCES) <= set(plain.values)
     assert {f"{name} without" for name in REFERENCES} <= set(observed.values)

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.papers.command import SEEDS, print_parts
 
 
-def told(seeds: int, parts: Sequence[str]) -> dict[str, object]:
+def reported(seeds: int, parts: Sequence[str]) -> dict[str, object]:
     return {"seeds": seeds, "parts": list(parts)}
 
 
@@ -26,11 +26,11 @@ def told(seeds: int, parts: Sequence[str]) -> dict[str, object]:
 def test_a_benchmark_prints_the_parts_that_were_asked_for(
     capsys: pytest.CaptureFixture[str], arguments: list[str], seeds: int, parts: list[str]
 ) -> None:
-    print_parts("What it prints.", ("b", "a"), told, arguments)
+    print_parts("What it prints.", ("b", "a"), reported, arguments)
     assert json.loads(capsys.readouterr().out) == {"seeds": seeds, "parts": parts}
 
 
 def test_a_part_that_does_not_exist_is_refused_with_those_that_do(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        print_parts("What it prints.", ("b", "a"), told, ["--parts", "c"])
+        print_parts("What it prints.", ("b", "a"), reported, ["--parts", "c"])
     assert "choose from 'a', 'b'" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The law of summed utilization is found where it holds, and judged on crowds only."""
+"""The law of summed utilization is found where it holds, and judged on multiway co-locations only."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def _world() -> LearningTask:
     return dataclasses.replace(
         pairs,
         measured=np.append(np.full(len(jobs), 1.2**2 / 3), 1.8**2 / 3),
-        row_ids=(*pairs.row_ids, "crowd"),
+        row_ids=(*pairs.row_ids, "group"),
         jobs=(*jobs, jobs[0]),
         others=(*others, (others[1][0], others[2][0])),
     )
 
 
-def test_a_crowd_of_the_world_of_the_law_is_foretold_by_pairs_and_not_by_their_sum() -> None:
+def test_a_multiway_colocation_under_the_law_is_predicted_by_pairs_and_not_by_their_sum() -> None:
     figures = judge_law(_world())
     assert figures["crowds"] == 1
     assert figures["quadratic"] == pytest.approx(1 / 3, abs=1e-4)
@@ -44,6 +44,6 @@ def test_a_crowd_of_the_world_of_the_law_is_foretold_by_pairs_and_not_by_their_s
     assert figures["sum_of_pairs"] == {"slowdown_mean": 0.96, "mae": 0.12, "bias": -0.12, "busy_ratio_mean": 0.9184}
 
 
-def test_without_crowds_only_the_fit_to_pairs_is_told() -> None:
+def test_without_multiway_colocations_only_the_fit_to_pairs_is_reported() -> None:
     figures = judge_law(turn_taking_problem(jobs=3))
     assert "law" not in figures

@@ -1,4 +1,4 @@
-"""SideCar's workload on measured step times, and the rows beside the paper's."""
+"""SideCar's workload on measured step times, and the rows next to the paper's."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_the_least_makespan_is_the_last_job_s_or_that_of_all_work_together() -> 
     assert elastic_causes.least_makespan_h(one_job_trace(*[0.0] * 32)) == pytest.approx(20 / 60)
 
 
-def test_nobody_beats_the_least_makespan_and_dearer_changes_cost_termination_more(
+def test_no_schedule_beats_the_least_makespan_and_dearer_changes_cost_termination_more(
     curves: elastic_runs.Curves,
 ) -> None:
     trace = elastic_runs.draw_workload(2, curves, length_ratio=0.7)

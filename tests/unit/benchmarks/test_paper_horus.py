@@ -1,4 +1,4 @@
-"""Horus' tables: crowds by two truths, and the minute that its pab spends on every job."""
+"""Horus' tables: multiway co-locations by two rules, and the minute that its pab spends on every job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.papers.summed_utilization import SummedUtilization
 FEW = {**settings_of("testbed"), "jobs": 3}
 
 
-def test_summed_crowds_leave_jobs_and_pairs_as_they_were() -> None:
+def test_summed_multiway_slowdowns_leave_jobs_and_pairs_as_they_were() -> None:
     pairwise = draw_testbed(FEW, "W-Small", 0)
     summed = with_summed_crowds(pairwise, FEW)
     assert summed.jobs == pairwise.jobs
@@ -58,7 +58,7 @@ def test_no_policy_takes_less_than_the_least_gpu_time(policy: str) -> None:
     assert outcome.held_gpu_h > least_gpu_h(trace, settings, 2)
 
 
-def test_partners_print_their_gpu_time_beside_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partners_print_their_gpu_time_next_to_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(horus, "PATTERNS", ("W-Small",))
     monkeypatch.setattr(horus, "LEAST_MEMORY_GIB", {"two fit on a GPU": 2.7})
     rows = main(1, ["partners"], ["summed"])["rows"]

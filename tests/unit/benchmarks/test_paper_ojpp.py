@@ -1,4 +1,4 @@
-"""OJPP's workloads and figures: what is drawn, what a placement is worth, and the bound beside it."""
+"""OJPP's workloads and figures: what is drawn, what a placement is worth, and the bound next to it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_all_kinds_of_one_seed_meet_the_same_matrix_and_seeds_do_not() -> None:
     assert draw_workload("mixed", 1) == draw_workload("mixed", 1)
 
 
-def test_nobody_can_share_with_resnet_where_it_is_lonely() -> None:
+def test_no_job_can_share_with_resnet_where_it_is_lonely() -> None:
     matrix = draw_workload("mixed", 1, lonely=True).matrix
     assert min(ratio for (victim, _), ratio in matrix.items() if victim == "resnet") > 0.2
 
@@ -98,9 +98,9 @@ def test_rows_say_whether_the_bar_is_held() -> None:
     assert len(rows) == 24
 
 
-def test_who_believes_a_wrong_matrix_still_suffers_the_true_one() -> None:
+def test_a_policy_with_a_wrong_matrix_still_suffers_the_true_one() -> None:
     workload = workload_of(two_jobs(), {"one": "a", "two": "b"}, MATRIX)
-    believed = workload.believing(dict.fromkeys(MATRIX, 0.0))
-    placed = ojpp.Outcome(workload, Ojpp(compute_requirement="zero"), believed=believed)
+    predicted = workload.predicting(dict.fromkeys(MATRIX, 0.0))
+    placed = ojpp.Outcome(workload, Ojpp(compute_requirement="zero"), assumed=predicted)
     assert placed.saved_percent == pytest.approx(100 / 3)
     assert placed.slowdowns == {"one": 0.5, "two": 0.25}

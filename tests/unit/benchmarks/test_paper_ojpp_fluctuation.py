@@ -9,7 +9,7 @@ from cotenant_simulator.run.records import JobResult
 from scheduler_service.core.records import Share
 
 
-def test_every_type_and_width_trains_alone_before_anybody_shares() -> None:
+def test_every_type_and_width_trains_alone_before_any_job_shares() -> None:
     jobs = draw_fluctuation(0).trace.jobs
     alone = [one for one in jobs if one.request.share is Share.NEVER]
     assert {(one.request.key, one.request.gpus) for one in alone} == {
@@ -21,13 +21,13 @@ def test_every_type_and_width_trains_alone_before_anybody_shares() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_strangers_are_predicted_like_the_others_and_disturb_more(seed: int) -> None:
+def test_unseen_jobs_are_predicted_like_the_others_and_disturb_more(seed: int) -> None:
     workload = draw_fluctuation(seed)
     for (_, other, _), ratio in workload.trace.truth.slowdowns.items():
         assert (ratio >= 0.2) == (other in {"starters", "latecomers"})
-    assert max(workload.believed.slowdowns.values()) <= 0.187
+    assert max(workload.predicted.slowdowns.values()) <= 0.187
     kept = {
-        pair: ratio for pair, ratio in workload.believed.slowdowns.items() if pair[1] in {"vgg19", "alexnet", "cnn"}
+        pair: ratio for pair, ratio in workload.predicted.slowdowns.items() if pair[1] in {"vgg19", "alexnet", "cnn"}
     }
     assert kept == {pair: workload.trace.truth.slowdowns[pair] for pair in kept}
 

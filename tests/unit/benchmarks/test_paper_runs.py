@@ -91,7 +91,7 @@ def test_every_pair_of_applications_has_a_measured_slowdown() -> None:
     assert trace.truth.true_slowdown_ratio(ncf, bert, "gpu") == ratios["ncf", "bert"]
 
 
-def test_a_run_tells_what_became_of_large_and_small_jobs() -> None:
+def test_a_run_reports_what_became_of_large_and_small_jobs() -> None:
     outcome = run(committed_mix("sjf_bsbf_physical", 0), "sjf_bsbf", seed=0, cluster="4x4")
     assert min(outcome.large_jct_h, outcome.small_jct_h) <= outcome.jct_h
     assert outcome.jct_h <= max(outcome.large_jct_h, outcome.small_jct_h)

@@ -169,7 +169,7 @@ def test_what_the_paper_prints_is_found_and_what_it_does_not_print_is_an_error()
         find_values("optimus", "Fig. 18", "joy")
 
 
-def test_every_part_prints_rows_beside_the_paper() -> None:
+def test_every_part_prints_rows_next_to_the_papers() -> None:
     rows = optimus_servers.main(1, ["placement"])["rows"]
     assert isinstance(rows, list)
     assert [row["paper"] for row in rows if row["place"] == "Fig. 18"] == [15.0, 10.0] * 4
@@ -223,13 +223,13 @@ _LENGTHS = (("long", 4.0), ("short", 2.0))
 
 
 @pytest.mark.parametrize("scheduler", ["optimus", "drf", "tetris"])
-def test_nobody_beats_the_least_completion_time(scheduler: str) -> None:
+def test_no_schedule_beats_the_least_completion_time(scheduler: str) -> None:
     for jobs, shares_links in ((draw_jobs(5), False), (draw_jobs(5), True), (draw_published(5), False)):
         outcome = run(jobs, scheme(scheduler, scheduler), World(seed=5, shares_links=shares_links))
         assert outcome.jct_h > least_jct_h(jobs, shares_links=shares_links)
 
 
-def test_causes_print_the_paper_beside_one_changed_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_causes_print_the_paper_next_to_one_changed_factor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimus_causes, "COMPUTING", (5,))
     rows = optimus_causes.main(1, ["computing"])["rows"]
     assert isinstance(rows, list)

@@ -78,7 +78,7 @@ def test_on_one_node_nothing_is_exchanged_and_every_further_node_costs() -> None
     assert all(fewer < more for fewer, more in pairwise(times))
 
 
-def test_a_crowded_link_and_a_full_server_lengthen_the_exchange_in_proportion() -> None:
+def test_a_shared_link_and_a_full_server_lengthen_the_exchange_in_proportion() -> None:
     nodes = [NodeTasks(workers=2, servers=1), NodeTasks(workers=2, servers=1)]
     usual_ms = EXCHANGE_ONLY.exchange_ms(nodes)
     crowded = [replace(node, bandwidth_ratio=0.5) for node in nodes]

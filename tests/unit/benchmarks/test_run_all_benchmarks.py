@@ -18,7 +18,7 @@ def measure_nothing() -> Mapping[str, object]:
     raise RuntimeError("no figures today")
 
 
-def test_figures_are_kept_beside_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_are_kept_next_to_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     figures, failed = run_all.run_benchmarks({"broken": measure_nothing, "two": measure_two})
     assert (figures, failed) == ({"two": {"answer_ms": 2}}, ["broken"])
     assert "no figures today" in capsys.readouterr().err

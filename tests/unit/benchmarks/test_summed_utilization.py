@@ -20,7 +20,7 @@ def test_the_law_is_linear_up_to_all_of_a_gpu_and_quadratic_above() -> None:
     assert SummedUtilization(linear=0.5).slowdown_ratio(3.0) == 1.5
 
 
-def test_a_pair_keeps_its_own_slowdown_and_a_crowd_follows_the_law() -> None:
+def test_a_pair_keeps_its_own_slowdown_and_a_larger_group_follows_the_law() -> None:
     kinds = {("a", EVERY_DEVICE): kind(utilization_ratio=0.7)}
     truth = GroundTruth(kinds=kinds, slowdown_ratio=0.49, multiway_law=LAW)
     assert truth.colocated_slowdown_ratio("a", ["a"], "gpu") == 0.49
@@ -30,7 +30,7 @@ def test_a_pair_keeps_its_own_slowdown_and_a_crowd_follows_the_law() -> None:
 
 
 @pytest.mark.parametrize("utilization", [0.3, 0.5, 0.7, 0.95, 1.0])
-def test_by_the_law_of_the_tables_no_crowd_computes_more_than_a_gpu_can(utilization: float) -> None:
+def test_by_the_law_of_the_tables_no_group_of_jobs_computes_more_than_a_gpu_can(utilization: float) -> None:
     """The sum of pairs lets four jobs of 70 % compute 113 % of the time."""
     for jobs in range(2, 9):
         total = jobs * utilization
@@ -46,7 +46,7 @@ def test_four_jobs_on_a_gpu_end_later_by_the_law_than_by_the_sum_of_pairs() -> N
     assert max(ends_s(by_law).values()) == pytest.approx(296.0)
 
 
-def test_a_crowd_that_fills_the_gpu_exactly_lies_on_the_line_in_every_order() -> None:
+def test_colocated_jobs_that_fill_the_gpu_exactly_lie_on_the_line_in_every_order() -> None:
     """0.56 + 0.34 + 0.1 is 1, though their binary fractions are not in every order."""
     ratios = {"a": 0.56, "b": 0.34, "c": 0.1}
     kinds = {(key, EVERY_DEVICE): kind(utilization_ratio=ratio) for key, ratio in ratios.items()}

@@ -32,7 +32,7 @@ def test_exclusive_execution_is_first_in_first_out() -> None:
     assert outcome.mean_jct_ms == pytest.approx((1100 + 600 + 900) / 3)
 
 
-def test_a_late_job_waits_for_nobody() -> None:
+def test_a_late_job_waits_for_no_other() -> None:
     outcome = run_exclusively([exclusive_job(0, 10), exclusive_job(5_000, 10)], devices=1)
     assert (outcome.makespan_ms, outcome.mean_jct_ms) == (5_200, 200)
 
@@ -146,7 +146,7 @@ def test_the_committed_job_files_are_complete() -> None:
         assert command[command.index("--batch-size") + 1] == str(job.spec.settings.global_batch_size)
 
 
-def test_a_run_alone_is_short_and_shares_with_nobody() -> None:
+def test_a_run_alone_is_short_and_shares_with_no_job() -> None:
     job = scenario.load_scenario(scenario.examples_folder() / "jobs")[0]
     alone = scenario.solo_spec(job.spec, step_ms=40.0)
     assert alone.steps_total == 175
@@ -175,6 +175,6 @@ def test_a_process_without_children_has_no_descendants() -> None:
     assert process_tree.descendants(2**22 + os.getpid()) == []
 
 
-def test_the_examples_are_found_beside_the_package() -> None:
+def test_the_examples_are_found_next_to_the_package() -> None:
     assert (scenario.examples_folder() / "training" / "train.py").is_file()
     assert Path(scenario.examples_folder()).name == "examples"

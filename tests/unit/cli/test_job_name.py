@@ -1,4 +1,4 @@
-"""Jobs that nobody named are called after their script."""
+"""Jobs without a name are called after their script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How `predict` and a dry run speak of device types: as they were understood, and never of a fit that nobody knows."""
+"""How `predict` and a dry run speak of device types: as they were understood, and never of a fit that is unknown."""
 
 from __future__ import annotations
 

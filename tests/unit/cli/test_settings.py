@@ -63,7 +63,7 @@ def test_what_is_no_address_is_refused_before_it_is_dialled(address: str, cotena
     assert "write HOST:PORT" in outcome.err
 
 
-def test_the_view_tells_where_a_value_came_from(
+def test_the_view_shows_where_a_value_came_from(
     cotenant: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("COTENANT_PREDICTOR", "host:7")

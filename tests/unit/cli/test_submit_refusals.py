@@ -43,7 +43,7 @@ def test_a_warning_goes_to_stderr_and_into_the_data(cotenant: CommandLine, sched
     assert cotenant(*COMMAND[:1], "-o", "name", *COMMAND[1:]).out == f"{list(scheduler.jobs)[-1]}\n"
 
 
-def test_a_dry_run_tells_the_warnings_as_well(
+def test_a_dry_run_prints_the_warnings_as_well(
     cotenant: CommandLine, scheduler: FakeScheduler, predictor: FakePredictor
 ) -> None:
     scheduler.warnings = [WARNING]

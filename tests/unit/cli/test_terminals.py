@@ -130,7 +130,7 @@ def test_cores_that_cannot_stand_in_are_refused(text: str, complaint: str) -> No
         (Settings(scheduler="127.0.0.1:1", predictor="127.0.0.1:2"), ["export COTENANT_STATE_DIR='/kept here'"]),
     ],
 )
-def test_other_terminals_are_told_what_their_settings_do_not_say(known: Settings, lines: list[str]) -> None:
+def test_other_terminals_are_shown_what_their_settings_do_not_say(known: Settings, lines: list[str]) -> None:
     folder = Path("/kept here")
     cluster = LocalCluster(state_dir=folder, policy="horus", agents=())
     for name, address in (("scheduler", "127.0.0.1:1"), ("predictor", "127.0.0.1:2")):

@@ -30,7 +30,7 @@ def uncalibrated_prediction(*, fits: bool) -> prediction_pb2.PredictJobResponse:
 
 @pytest.mark.parametrize("words", [("predict", GRAPH, "--batch-size", "64"), ("submit", JOB_FILE, "--dry-run")])
 @pytest.mark.parametrize("fits", [True, False])
-def test_what_nobody_calibrated_is_called_an_estimate_and_promises_no_share(
+def test_what_is_uncalibrated_is_called_an_estimate_and_promises_no_share(
     words: tuple[str, ...], fits: bool, cotenant: CommandLine, scheduler: FakeScheduler, predictor: FakePredictor
 ) -> None:
     predictor.answer = uncalibrated_prediction(fits=fits)
@@ -43,7 +43,7 @@ def test_what_nobody_calibrated_is_called_an_estimate_and_promises_no_share(
     assert not re.search(r"9[09] ?%", text)
 
 
-def test_a_bound_that_does_not_fit_is_told_apart_from_what_is_expected(
+def test_a_bound_that_does_not_fit_is_distinguished_from_what_is_expected(
     cotenant: CommandLine, scheduler: FakeScheduler, predictor: FakePredictor
 ) -> None:
     predictor.answer = uncalibrated_prediction(fits=False)

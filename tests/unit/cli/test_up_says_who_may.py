@@ -1,4 +1,4 @@
-"""`up` runs any command of whoever reaches its port, and says so."""
+"""`up` runs any command of every user that reaches its port, and says so."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def cluster_of(folder: Path, options: AgentOptions) -> LocalCluster:
     return cluster
 
 
-def test_it_says_who_reaches_the_port_and_warns_as_root(tmp_path: Path) -> None:
+def test_it_states_which_users_reach_the_port_and_warns_as_root(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, AgentOptions(allowed_directories=(tmp_path / "work",)))
     [(line, style)] = reach_lines(cluster, user_id=12_345_678)
     said = "every user of this machine can reach 127.0.0.1:4711 and run any program as user 12345678, in "

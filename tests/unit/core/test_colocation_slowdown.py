@@ -55,9 +55,9 @@ def test_three_jobs_suffer_more_than_the_sum_of_pairs_by_what_the_predictor_says
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_of_four_jobs_every_two_neighbours_count_by_themselves(seed: int) -> None:
-    luck = random.Random(seed)
-    shares = [luck.uniform(0.05, 1.0) for _ in range(4)]
+def test_of_four_jobs_every_two_colocated_jobs_count_by_themselves(seed: int) -> None:
+    generator = random.Random(seed)
+    shares = [generator.uniform(0.05, 1.0) for _ in range(4)]
     victim, *others = residents(4)
     beyond = beyond_pairs(victim, others, known(shares, 0.1))
     assert -0.03 < beyond - exceed_sum(np.array(shares))[0] < 0.12
@@ -76,10 +76,10 @@ def test_the_sum_of_pairs_alone_does_not_let_a_third_job_in() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_job_that_is_refused_by_the_sum_of_pairs_stays_refused(seed: int) -> None:
-    luck = random.Random(seed)
-    count = luck.randrange(2, 6)
-    jobs = residents(count, limit_ratio=luck.uniform(0.0, 0.5))
-    predictions = known([luck.random() for _ in jobs], luck.uniform(0.0, 0.2))
+    generator = random.Random(seed)
+    count = generator.randrange(2, 6)
+    jobs = residents(count, limit_ratio=generator.uniform(0.0, 0.5))
+    predictions = known([generator.random() for _ in jobs], generator.uniform(0.0, 0.2))
     for victim, other_count in itertools.product(jobs, range(1, count)):
         others = [one for one in jobs if one is not victim][:other_count]
         slowdown = expected_slowdown(victim, others, gpu(), predictions)
@@ -104,10 +104,10 @@ def test_the_pairs_add_up_and_the_waits_of_the_others_come_on_top() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_of_one_set_of_jobs_every_question_has_the_same_answer(seed: int) -> None:
-    luck = random.Random(seed)
-    shares = [luck.random() for _ in range(1 + seed % 4)]
+    generator = random.Random(seed)
+    shares = [generator.random() for _ in range(1 + seed % 4)]
     incoming, *others = residents(len(shares), limit_ratio=0.0)
-    pairs = luck.uniform(0.01, 0.3)
+    pairs = generator.uniform(0.01, 0.3)
     predictions, count = known(shares, pairs), len(others)
     ratios = [
         colocation_slowdown_ratio(shares[at], shares[:at] + shares[at + 1 :], [pairs] * count)

@@ -237,7 +237,7 @@ def test_a_rejoining_node_without_the_gpu_of_an_order_has_lost_the_job() -> None
     assert (play.phase(), play.engine.state.jobs["j0"].restarts) == (Phase.PENDING, 1)
 
 
-def test_an_attempt_that_nobody_wants_is_stopped_and_its_gpu_waits_for_that() -> None:
+def test_an_unwanted_attempt_is_stopped_and_its_gpu_waits_for_that() -> None:
     play = Play()
     (stop,) = joined(play, held(attempt=3, fence=9))
     assert isinstance(stop, commands.StopJob)
@@ -353,7 +353,7 @@ class Silent:
     """A policy that forgets jobs."""
 
     def decide(self, view: SchedulingView) -> list[Decision]:
-        return [HoldMany(job_ids=("somebody else",), reason=Reason(code="CLUSTER_FULL"))]
+        return [HoldMany(job_ids=("another job",), reason=Reason(code="CLUSTER_FULL"))]
 
 
 @pytest.mark.parametrize(

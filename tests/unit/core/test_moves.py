@@ -43,7 +43,7 @@ class OnDemand:
 
 
 class Moving:
-    """Two nodes with two GPUs, one running job, and a policy that does what it is told."""
+    """Two nodes with two GPUs, one running job, and a policy that does what it is asked to."""
 
     def __init__(self, *, can_move: bool = True, **changes: Any) -> None:
         self.policy = OnDemand()
@@ -95,7 +95,7 @@ def test_a_migration_checkpoints_stops_and_starts_a_new_attempt_with_the_same_pr
 
 
 @pytest.mark.parametrize(("missing_steps", "phase"), [(0, Phase.FINISHED), (1, Phase.STARTING)])
-def test_success_of_a_program_that_was_told_to_stop_needs_its_steps(missing_steps: int, phase: Phase) -> None:
+def test_success_of_a_program_that_was_asked_to_stop_needs_its_steps(missing_steps: int, phase: Phase) -> None:
     moving = Moving()
     moving.wish(migrate("n1.1"))
     steps_done = moving.job.request.steps_total - missing_steps
@@ -204,12 +204,12 @@ def test_a_job_is_not_moved_twice_nor_onto_what_is_kept_for_another_one() -> Non
     assert moving.rejected == ["JOB_NOT_RUNNING", "JOB_UNKNOWN"]
 
 
-def test_where_nobody_can_move_jobs_that_is_said() -> None:
+def test_where_no_launcher_can_move_jobs_that_is_said() -> None:
     moving = Moving(can_move=False)
     assert moving.wish(migrate("n1.1")) == []
     assert moving.rejected == ["MOVES_NOT_SUPPORTED"]
-    told = moving.job.history[-1]
-    assert (told.kind, "nobody can carry out here" in told.message) == ("refused", True)
+    reported = moving.job.history[-1]
+    assert (reported.kind, "nobody can carry out here" in reported.message) == ("refused", True)
     moving.wish(migrate("n1.1"))
     assert [line.kind for line in moving.job.history].count("refused") == 1
     assert moving.job.phase is Phase.RUNNING

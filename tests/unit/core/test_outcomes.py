@@ -1,4 +1,4 @@
-"""What the predictor is told of an attempt, and how doubtful windows are kept apart from sound ones."""
+"""What is reported to the predictor of an attempt, and how doubtful windows are kept apart from sound ones."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def _outcomes(found: list[commands.Command]) -> list[commands.RecordOutcome]:
     return [command for command in found if isinstance(command, commands.RecordOutcome)]
 
 
-def _told(found: list[commands.RecordOutcome]) -> list[tuple[object, ...]]:
+def _reported(found: list[commands.RecordOutcome]) -> list[tuple[object, ...]]:
     return [(one.step_ms_mean, one.memory_peak_bytes, one.quality_flags) for one in found]
 
 
-def test_steps_alone_are_told_once_and_the_peak_of_a_run_that_goes_on_as_the_least() -> None:
+def test_steps_alone_are_reported_once_and_the_peak_of_a_run_that_goes_on_as_the_least() -> None:
     found = _step(_running(Play()), "a", *[500] * 6, memory_peak_bytes=700, utilization_ratio=0.5)
-    assert _told(found) == [(500.0, None, ()), (None, 700, ("incomplete_run",))]
+    assert _reported(found) == [(500.0, None, ()), (None, 700, ("incomplete_run",))]
     assert found[0].utilization_ratio == 0.5
 
 
@@ -53,7 +53,7 @@ def test_a_cancelled_job_teaches_its_peak_as_the_least_that_it_needs() -> None:
     assert not _step(play, "a", 500, memory_peak_bytes=700)
     play.tell(events.JobCancelled, job_id="a")
     found = _outcomes(play.report(events.JobStopped, "a", exit_class="stopped", memory_peak_bytes=900))
-    assert _told(found) == [(None, 900, ("incomplete_run",))]
+    assert _reported(found) == [(None, 900, ("incomplete_run",))]
     assert found[0].prediction_id == "p-a"
 
 
@@ -61,14 +61,14 @@ def test_a_job_that_finishes_while_it_is_cancelled_teaches_the_least_too() -> No
     play = _running(Play())
     play.tell(events.JobCancelled, job_id="a")
     found = _outcomes(play.report(events.JobFinished, "a", steps_done=3, memory_peak_bytes=900))
-    assert _told(found) == [(None, 900, ("incomplete_run",))]
+    assert _reported(found) == [(None, 900, ("incomplete_run",))]
 
 
 @pytest.mark.parametrize("exit_class", ["gpu_oom", "error", "signal", "lost"])
 def test_a_failed_attempt_teaches_its_peak_as_the_least_that_the_job_needs(exit_class: str) -> None:
     play = _running(Play())
     found = _outcomes(play.report(events.JobFailed, "a", exit_class=exit_class, memory_peak_bytes=900))
-    assert _told(found) == [(None, 900, ("incomplete_run",))]
+    assert _reported(found) == [(None, 900, ("incomplete_run",))]
 
 
 def test_a_finished_job_teaches_what_it_needs_also_where_it_was_never_alone() -> None:
@@ -76,40 +76,40 @@ def test_a_finished_job_teaches_what_it_needs_also_where_it_was_never_alone() ->
     _running(play, "b")
     _step(play, "a", 500, 500, memory_peak_bytes=700)
     found = _outcomes(play.report(events.JobFinished, "a", steps_done=10_000, memory_peak_bytes=900))
-    assert _told(found) == [(None, 900, ())]
+    assert _reported(found) == [(None, 900, ())]
     assert found[0].window_ms >= 20_000
 
 
-def test_a_peak_that_was_told_is_not_told_again() -> None:
+def test_a_reported_peak_is_not_reported_again() -> None:
     play = _running(Play())
     _step(play, "a", *[500] * 6, memory_peak_bytes=900)
     play.tell(events.JobCancelled, job_id="a")
     assert not _outcomes(play.report(events.JobStopped, "a", exit_class="stopped", memory_peak_bytes=900))
 
 
-def test_the_peak_of_an_earlier_attempt_is_not_told_of_the_next_one() -> None:
+def test_the_peak_of_an_earlier_attempt_is_not_reported_of_the_next_one() -> None:
     play = _running(Play())
     play.report(events.JobFailed, "a", exit_class="signal", memory_peak_bytes=900)
     play.tell(events.TimerFired, after_ms=60_000)
     play.report(events.JobStarted, "a")
     found = _outcomes(play.report(events.JobFinished, "a", steps_done=10_000, memory_peak_bytes=400))
-    assert _told(found) == [(None, 400, ())]
+    assert _reported(found) == [(None, 400, ())]
 
 
 def test_a_job_over_two_gpus_has_a_part_of_its_batch_on_each_and_teaches_the_least() -> None:
     play = _running(Play(gpus=2), gpus=2, share=Share.NEVER)
     found = _outcomes(play.report(events.JobFinished, "a", steps_done=10_000, memory_peak_bytes=900))
-    assert _told(found) == [(None, 900, ("incomplete_run",))]
+    assert _reported(found) == [(None, 900, ("incomplete_run",))]
 
 
-def test_steps_that_scatter_are_told_at_the_end_with_that_doubt() -> None:
+def test_steps_that_scatter_are_reported_at_the_end_with_that_doubt() -> None:
     play = _running(Play())
     assert not _step(play, "a", 300, 500, 800, 1_300, 2_000, 3_000)
     found = _outcomes(play.report(events.JobFinished, "a", steps_done=10_000))
     assert [(one.quality_flags, one.step_ms_mean is None) for one in found] == [(("unsteady",), False)]
 
 
-def test_steps_that_settle_are_told_without_doubt() -> None:
+def test_steps_that_settle_are_reported_without_doubt() -> None:
     found = _step(_running(Play()), "a", 400, 400, 900, *[500] * 9)
     assert [one.quality_flags for one in found] == [()]
 
@@ -118,7 +118,7 @@ def test_windows_in_which_others_used_the_gpu_teach_the_predictor_nothing_of_ste
     play = _running(Play())
     assert not _step(play, "a", *[900] * 8, quality_flags=_FOREIGN)
     found = _outcomes(play.report(events.JobFinished, "a", steps_done=10_000, memory_peak_bytes=900))
-    assert _told(found) == [(None, 900, ())]
+    assert _reported(found) == [(None, 900, ())]
 
 
 def test_sound_windows_take_the_place_of_doubtful_ones() -> None:

@@ -47,7 +47,7 @@ def progress(play: Play, name: str, step_ms: int) -> list[commands.Command]:
 
 @pytest.fixture(name="play")
 def _play() -> Play:
-    """Jobs a and b run side by side, c waits; a is known alone."""
+    """Jobs a and b share a GPU, c waits; a is known alone."""
     play = Play("horus", pair_refresh_ms=REFRESH_MS)
     submit(play, "a")
     play.report(events.JobStarted, "a")
@@ -84,7 +84,7 @@ def test_what_moves_by_nothing_asks_nothing(play: Play) -> None:
     assert not any(refreshes(progress(play, "a", 200)) for _ in range(20))
 
 
-def test_without_a_waiting_job_nobody_is_asked_until_one_comes() -> None:
+def test_without_a_waiting_job_no_pair_is_asked_until_one_comes() -> None:
     play = Play("horus", pair_refresh_ms=REFRESH_MS)
     for name in ("a", "b"):
         submit(play, name)

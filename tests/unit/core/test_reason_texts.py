@@ -28,7 +28,7 @@ def test_every_code_in_the_code_has_a_text() -> None:
     assert len(wanted) > 30
 
 
-def test_every_number_that_a_text_names_tells_its_unit() -> None:
+def test_every_number_that_a_text_names_states_its_unit() -> None:
     names = {name for code in REASON_TEXTS for name in required_of(code)} - {"jobs", "gpus"}
     assert [name for name in sorted(names) if not has_unit(name)] == []
     assert not has_unit("remaining")
@@ -38,11 +38,11 @@ def test_a_text_asks_for_the_numbers_and_ids_that_it_names() -> None:
     assert required_of("SLOWDOWN_TOO_HIGH") == {"slowdown_ratio", "max_slowdown_ratio", "jobs"}
     assert required_of("FINISHED") == frozenset()
     with pytest.raises(KeyError):
-        required_of("BAD_LUCK")
-    assert faults_of_reason(Reason(code="NO_FREE_GPU", numbers={"gpus_needed": float("inf"), "luck": 1.0})) == [
+        required_of("NO_SUCH_CODE")
+    assert faults_of_reason(Reason(code="NO_FREE_GPU", numbers={"gpus_needed": float("inf"), "score": 1.0})) == [
         "NO_FREE_GPU lacks gpus_free",
         "NO_FREE_GPU: gpus_needed is inf",
-        "NO_FREE_GPU: luck tells no unit",
+        "NO_FREE_GPU: score states no unit",
     ]
 
 

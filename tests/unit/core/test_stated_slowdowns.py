@@ -69,7 +69,7 @@ def test_a_number_of_which_nothing_is_known_is_taken_back() -> None:
 
 
 class OneMove:
-    """A policy that starts jobs on n0.0 and n0.1 and, when told so, moves the first beside the second."""
+    """A policy that starts jobs on n0.0 and n0.1 and, when asked to, moves the first to the second."""
 
     is_moving = False
 

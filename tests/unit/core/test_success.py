@@ -1,4 +1,4 @@
-"""Exit code 0: the author's word, unless somebody asked for the end."""
+"""Exit code 0: the author's word, unless a user asked for the end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scheduler_service.core.records import Phase
 from tests.support.engine_play import Play
 
 
-def test_success_of_a_program_that_reports_no_steps_is_believed() -> None:
+def test_success_of_a_program_that_reports_no_steps_is_accepted() -> None:
     play = Play()
     play.submit()
     play.report(events.JobFinished, steps_done=0)
@@ -18,7 +18,7 @@ def test_success_of_a_program_that_reports_no_steps_is_believed() -> None:
     assert play.engine.state.jobs["j0"].reason.code == "FINISHED_UNCOUNTED"
 
 
-def test_success_after_a_part_of_the_steps_is_believed_and_says_so() -> None:
+def test_success_after_a_part_of_the_steps_is_accepted_and_says_so() -> None:
     play = Play()
     play.submit()
     play.report(events.JobFinished, steps_done=9)

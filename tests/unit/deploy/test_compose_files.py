@@ -104,9 +104,9 @@ def test_the_health_checks_ask_where_the_programs_serve() -> None:
     for name, service in SERVICES.items():
         kind, *words = service["healthcheck"]["test"]
         command = service["command"]
-        told = command[command.index("--ready-file" if name == "agent" else "--address") + 1]
+        reported = command[command.index("--ready-file" if name == "agent" else "--address") + 1]
         assert kind == "CMD"
-        assert words[-1] == told.replace("0.0.0.0", "127.0.0.1")
+        assert words[-1] == reported.replace("0.0.0.0", "127.0.0.1")
 
 
 def test_the_gpu_file_changes_the_agent_only_and_asks_for_devices() -> None:

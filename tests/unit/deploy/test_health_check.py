@@ -1,4 +1,4 @@
-"""The health check tells a program that serves from one that does not."""
+"""The health check distinguishes a program that serves from one that does not."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_draining_program_is_not_healthy_and_the_reason_is_said(
     assert capsys.readouterr().err == f"{address} reports NOT_SERVING\n"
 
 
-def test_nobody_at_the_address_is_not_healthy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_server_at_the_address_is_not_healthy(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["127.0.0.1:1"]) == 1
     assert "127.0.0.1:1: UNAVAILABLE" in capsys.readouterr().err
 

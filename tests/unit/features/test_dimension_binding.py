@@ -90,11 +90,11 @@ def test_the_caller_can_say_which_batch_a_fixed_graph_was_exported_with() -> Non
     weights = [net.weight([1, 256, 64]), net.weight([1, 256, 64]), net.weight([1, 512])]
     data = net.model(net.node("LSTM", [tokens, *weights, "", state, state], hidden_size=64)).SerializeToString()
 
-    told = describe_graph(data, {"batch": 20})
+    reported = describe_graph(data, {"batch": 20})
 
-    assert told.at_batch(20).forward_macs == 20 * 35 * 2 * 256 * 64
-    assert told.at_batch(40).forward_macs == 40 * 35 * 2 * 256 * 64
-    assert told.at_batch(40).recurrent_steps == 35
+    assert reported.at_batch(20).forward_macs == 20 * 35 * 2 * 256 * 64
+    assert reported.at_batch(40).forward_macs == 40 * 35 * 2 * 256 * 64
+    assert reported.at_batch(40).recurrent_steps == 35
 
 
 def test_a_graph_without_any_batch_is_the_same_at_every_batch() -> None:

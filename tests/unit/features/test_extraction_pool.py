@@ -114,7 +114,7 @@ def test_other_requests_go_on_while_one_is_ended() -> None:
         assert answered >= 1
 
 
-def test_a_worker_that_dies_is_replaced(pool: ExtractionPool) -> None:
+def test_a_worker_that_crashes_is_replaced(pool: ExtractionPool) -> None:
     pool.describe(GOOD)
     kill_workers(pool)
     time.sleep(0.2)  # until the kernel has ended them
@@ -122,7 +122,7 @@ def test_a_worker_that_dies_is_replaced(pool: ExtractionPool) -> None:
     assert pool.describe(GOOD).nodes == 3
 
 
-def test_a_worker_that_dies_at_work_fails_only_its_request() -> None:
+def test_a_worker_that_crashes_at_work_fails_only_its_request() -> None:
     with ExtractionPool(workers=1, timeout_s=30.0) as pool, ThreadPoolExecutor(1) as threads:
         pool.describe(GOOD)
         slow = threads.submit(pool.describe, SLOW)

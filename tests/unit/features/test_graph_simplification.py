@@ -1,4 +1,4 @@
-"""What is rewritten before shapes are inferred: constant arithmetic, sequences of pieces, nodes that nobody needs."""
+"""What is rewritten before shapes are inferred: constant arithmetic, sequences of pieces, nodes with unused outputs."""
 
 from __future__ import annotations
 

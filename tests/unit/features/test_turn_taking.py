@@ -1,4 +1,4 @@
-"""Crowds that take turns on one device: limits that are known, and a queue that is simulated."""
+"""Three or more jobs that take turns on one device: limits that are known, and a queue that is simulated."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_measured_pairs_of_jobs_that_compute_all_the_time_add_up() -> None:
     assert compose_time_slices(np.ones(3), slowdowns) == pytest.approx(slowdowns.sum(axis=1))
 
 
-def test_a_crowd_of_jobs_that_wait_suffers_more_than_the_sum_of_its_pairs_and_less_than_full_shares() -> None:
+def test_three_or_more_jobs_that_wait_suffer_more_than_the_sum_of_their_pairs_and_less_than_full_shares() -> None:
     shares = np.array([0.5, 0.5, 0.5])
     slowdown = slow_by_fair_time_slices(shares)[0]
     assert 2 * 0.25 < slowdown < 2 * 0.5
@@ -65,10 +65,10 @@ def test_more_jobs_than_can_be_computed_are_refused() -> None:
 
 def _simulate(shares: tuple[float, ...], cycles: int, seed: int) -> list[float]:
     """Slowdowns of jobs that alternate between random thinking and random work on a device shared evenly."""
-    luck = random.Random(seed)
+    generator = random.Random(seed)
     now, done = 0.0, [0] * len(shares)
     left: dict[int, float] = {}
-    thinking = [(luck.expovariate(1.0) * (1.0 - share), job) for job, share in enumerate(shares)]
+    thinking = [(generator.expovariate(1.0) * (1.0 - share), job) for job, share in enumerate(shares)]
     heapq.heapify(thinking)
     for _ in itertools.count():
         first = min(left, key=lambda job: left[job]) if left else -1
@@ -81,10 +81,10 @@ def _simulate(shares: tuple[float, ...], cycles: int, seed: int) -> list[float]:
         if ends <= arrives:
             del left[first]
             done[first] += 1
-            heapq.heappush(thinking, (now + luck.expovariate(1.0) * (1.0 - shares[first]), first))
+            heapq.heappush(thinking, (now + generator.expovariate(1.0) * (1.0 - shares[first]), first))
             if sum(done) >= cycles:
                 break
         else:
             _, job = heapq.heappop(thinking)
-            left[job] = luck.expovariate(1.0) * shares[job]
+            left[job] = generator.expovariate(1.0) * shares[job]
     return [now / count - 1.0 for count in done]

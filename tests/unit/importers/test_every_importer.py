@@ -207,7 +207,7 @@ def test_every_training_row_of_timm_arrives(tmp_path: Path) -> None:
         check_row(row)
 
 
-def test_keys_depend_on_everything_that_tells_jobs_apart() -> None:
+def test_keys_depend_on_everything_that_distinguishes_jobs() -> None:
     keys = {
         job_key("a", "m", 8), job_key("b", "m", 8), job_key("a", "n", 8), job_key("a", "m", 9),
         job_key("a", "m", 8, gpus=2), job_key("a", "m", 8, gpus="2"),

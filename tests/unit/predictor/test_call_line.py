@@ -1,4 +1,4 @@
-"""The line before the threads: its length is kept, and who comes when it is full learns when to come back."""
+"""The line before the threads: its length is kept, and a caller that comes when it is full learns when to come back."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def fill(line: AdmissionQueue, gate: threading.Event) -> list[Future[int]]:
     return [*under_way, *waiting]
 
 
-def test_who_finds_the_line_full_is_refused_at_once_and_the_others_are_answered(line: AdmissionQueue) -> None:
+def test_a_caller_that_finds_the_line_full_is_refused_at_once_and_the_others_are_answered(line: AdmissionQueue) -> None:
     gate = threading.Event()
     admitted = fill(line, gate)
     refusals = [put(line, answer(line, number, gate)) for number in range(100)]
@@ -94,18 +94,18 @@ def test_the_time_to_come_back_grows_with_what_calls_take(line: AdmissionQueue) 
     assert before < 1_000 < retry_ms() <= 5_000
 
 
-def test_who_asks_before_or_after_a_call_has_ended_is_told_once(line: AdmissionQueue) -> None:
-    gate, told = threading.Event(), threading.Semaphore(0)
+def test_a_callback_added_before_or_after_a_call_has_ended_runs_once(line: AdmissionQueue) -> None:
+    gate, reported = threading.Event(), threading.Semaphore(0)
     placed = line.submit(gate.wait, WAIT_S)
-    placed.add_done_callback(lambda call: told.release())
+    placed.add_done_callback(lambda call: reported.release())
     gate.set()
-    assert told.acquire(timeout=WAIT_S)
-    placed.add_done_callback(lambda call: told.release())
-    assert told.acquire(timeout=WAIT_S)
-    assert not told.acquire(blocking=False)
+    assert reported.acquire(timeout=WAIT_S)
+    placed.add_done_callback(lambda call: reported.release())
+    assert reported.acquire(timeout=WAIT_S)
+    assert not reported.acquire(blocking=False)
 
 
-def test_two_threads_that_tell_at_once_tell_once() -> None:
+def test_two_threads_that_report_at_once_report_once() -> None:
     for _ in range(300):
         count: list[QueuedCall] = []
         placed = QueuedCall(lambda: None, ())

@@ -40,7 +40,7 @@ def test_a_loss_curve_is_answered_with_every_form_and_an_interval(
     assert answer.HasField("loose_epochs_total")
 
 
-def test_an_accuracy_is_foreseen_as_the_loss_that_it_leaves(stub: prediction_pb2_grpc.PredictionServiceStub) -> None:
+def test_an_accuracy_is_predicted_as_the_loss_that_it_leaves(stub: prediction_pb2_grpc.PredictionServiceStub) -> None:
     accuracy: Any = [{"progress": k, "value": 0.9 - 0.8 / (0.2 * k + 1)} for k in range(20)]
     request = messages.FitLossCurveRequest(points=accuracy, metric=messages.CURVE_METRIC_ACCURACY, target_value=0.85)
     answer = stub.FitLossCurve(request)

@@ -1,4 +1,4 @@
-"""Device types that nobody knows: answered, flagged, and never said to fit without a memory."""
+"""Unknown device types: answered, flagged, and never said to fit without a memory."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_measured_pairs_are_listed_by_short_names_and_a_slip_is_asked_back(predi
         predictor.measured_pairs("h20o")
 
 
-def test_a_refusal_tells_programs_the_candidates(predictor: Predictor) -> None:
+def test_a_refusal_lists_the_candidates_for_programs(predictor: Predictor) -> None:
     with pytest.raises(UnknownDeviceError) as caught:
         ask(predictor, "V100")
     assert json.loads(json.dumps(caught.value.details))["candidates"].startswith("Tesla V100-SXM2-16GB")

@@ -43,7 +43,7 @@ def test_an_outcome_finds_the_prediction_that_still_waits_in_memory(tmp_path: Pa
     journal.close()
 
 
-def test_predictions_are_written_when_there_are_many_when_told_and_at_the_end(tmp_path: Path) -> None:
+def test_predictions_are_written_when_there_are_many_on_request_and_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     journal = OutcomeJournal(path)
     for number in range(BUFFERED_MAX + 1):

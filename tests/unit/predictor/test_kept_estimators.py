@@ -70,7 +70,7 @@ def test_pairs_of_graphs_are_the_same_with_and_without_kept_estimators() -> None
             assert (getattr(kept, name) == getattr(new, name)).all()
 
 
-def test_settings_that_matter_are_told_apart_and_the_batch_is_not() -> None:
+def test_settings_that_matter_are_distinguished_and_the_batch_is_not() -> None:
     kept, version = EstimatorCache(), holder().current()
     graph = MeasuredGraph(InProcessDescriber().describe(GRAPHS["wide"]))
     device = Predictor(GraphLibrary(InProcessDescriber(), None), holder()).devices()[0][0]

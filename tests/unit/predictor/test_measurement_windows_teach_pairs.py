@@ -1,4 +1,4 @@
-"""Stretches teach pairs at once: each once, also after a restart, and beyond the jobs that were measured."""
+"""Windows teach pairs at once: each once, also after a restart, and beyond the jobs that were measured."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def listed(stub: Stub, **request: Any) -> messages.ListMeasuredPairsResponse:
     return answer
 
 
-def test_a_stretch_beside_somebody_changes_the_next_answer_and_a_restart_does_not(tmp_path: Path) -> None:
+def test_a_colocated_window_changes_the_next_answer_and_a_restart_does_not(tmp_path: Path) -> None:
     with running_server(tmp_path, open_predictor(tmp_path / "graphs")) as channel:
         stub = stub_of(channel)
         one, two, _ = upload(stub)
@@ -84,7 +84,7 @@ def test_a_stretch_beside_somebody_changes_the_next_answer_and_a_restart_does_no
     assert list(again.slowdown_ratio) == pytest.approx(list(after.slowdown_ratio))
 
 
-def test_a_stretch_that_is_sent_twice_counts_once(tmp_path: Path) -> None:
+def test_a_window_that_is_sent_twice_counts_once(tmp_path: Path) -> None:
     with running_server(tmp_path) as channel:
         stub = stub_of(channel)
         one, two, _ = upload(stub)
@@ -113,14 +113,14 @@ def test_a_used_device_or_two_others_say_nothing_of_a_pair_and_unsteady_windows_
     with running_server(tmp_path) as channel:
         stub = stub_of(channel)
         one, two, three = upload(stub)
-        crowd = window(2, one, co_located_jobs=[job(two), job(three)])
-        record(stub, window(1, one), crowd, window(3, one, two, step_ms=30, quality_flags=["foreign_load"]))
+        multiway = window(2, one, co_located_jobs=[job(two), job(three)])
+        record(stub, window(1, one), multiway, window(3, one, two, step_ms=30, quality_flags=["foreign_load"]))
         assert not listed(stub).pairs
         record(stub, window(4, one, two, step_ms=30, quality_flags=["unsteady"]))
         assert listed(stub).pairs
 
 
-def test_a_pair_whose_other_job_has_gone_still_tells_of_the_next_one(tmp_path: Path) -> None:
+def test_a_pair_whose_other_job_has_gone_still_informs_the_next_one(tmp_path: Path) -> None:
     with running_server(tmp_path) as channel:
         stub = stub_of(channel)
         one, two, three = upload(stub)
@@ -149,7 +149,7 @@ def test_the_table_is_listed_in_pages_of_one_device_type(tmp_path: Path) -> None
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_what_another_program_deletes_is_forgotten_by_whoever_learns_anew(tmp_path: Path) -> None:
+def test_what_another_program_deletes_is_forgotten_by_the_next_learner(tmp_path: Path) -> None:
     predictor = open_predictor(tmp_path / "graphs")
     with closing(ProfileStore(tmp_path / FILE_NAME)) as store:
         measured = [

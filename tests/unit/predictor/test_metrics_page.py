@@ -1,4 +1,4 @@
-"""The page for Prometheus answers everybody, whoever else is connected."""
+"""The page for Prometheus answers every client, whatever else is connected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def page() -> Iterator[MetricsServer]:
     page.close()
 
 
-def test_who_connects_and_says_nothing_keeps_nobody_waiting(page: MetricsServer) -> None:
+def test_a_silent_connection_keeps_no_client_waiting(page: MetricsServer) -> None:
     with socket.create_connection(("127.0.0.1", page.port)) as silent:
         silent.sendall(b"GET /met")
         with urlopen(f"http://127.0.0.1:{page.port}/healthz", timeout=20) as answer:

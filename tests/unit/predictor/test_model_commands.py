@@ -65,7 +65,7 @@ def test_a_folder_without_models_is_named_and_not_made(
     assert not (tmp_path / "none").exists()
 
 
-def test_a_version_that_nobody_knows_is_not_found(
+def test_an_unknown_version_is_not_found(
     state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["predictor_service", "models", "show", "zzz", "--state-dir", str(state)])

@@ -1,4 +1,4 @@
-"""A job whose graph was measured is answered with a narrower interval, and whoever asks why is told."""
+"""A job whose graph was measured is answered with a narrower interval, and the answer explains why on request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.measured_dataset import DEVICE, graphs, job_settings
 from tests.support.predictor_service import InProcessDescriber, trained_store
 
 GRAPHS = graphs()
-MEASURED, STRANGER, BATCH = "wide", "deep", 32
+MEASURED, UNSEEN, BATCH = "wide", "deep", 32
 
 
 class Versions:
@@ -69,7 +69,7 @@ def width_notes(answer: JobAnswer) -> list[str]:
     return [notice.message for notice in answer.warnings if notice.code == "INTERVAL_WIDTH"]
 
 
-def test_a_measured_graph_is_answered_closely_and_its_neighbours_in_batch_nearly_so() -> None:
+def test_a_measured_graph_is_answered_closely_and_similar_batches_nearly_so() -> None:
     for batch in (BATCH, 2 * BATCH):
         near, before = ask(MEASURED, batch).step_ms, ask(MEASURED, batch, has_near=False).step_ms
         assert near.value == before.value
@@ -79,14 +79,14 @@ def test_a_measured_graph_is_answered_closely_and_its_neighbours_in_batch_nearly
     assert note.endswith("step_ms at 0%")
 
 
-@pytest.mark.parametrize(("family", "batch"), [(STRANGER, BATCH), (MEASURED, 1024)])
-def test_a_stranger_and_a_batch_far_from_all_measured_ones_keep_their_width(family: str, batch: int) -> None:
+@pytest.mark.parametrize(("family", "batch"), [(UNSEEN, BATCH), (MEASURED, 1024)])
+def test_an_unseen_job_and_a_batch_far_from_all_measured_ones_keep_their_width(family: str, batch: int) -> None:
     near, before = ask(family, batch), ask(family, batch, has_near=False)
     assert near.step_ms.upper == before.step_ms.upper
     (note,) = width_notes(near)
     assert note.endswith("step_ms at 100%")
 
 
-def test_nobody_is_told_who_did_not_ask_and_where_nothing_is_near_there_is_nothing_to_tell() -> None:
+def test_near_jobs_are_named_only_on_request_and_only_where_there_are_any() -> None:
     assert not width_notes(ask(MEASURED, BATCH, explain=False))
     assert not width_notes(ask(MEASURED, BATCH, has_near=False))

@@ -54,7 +54,7 @@ def test_a_measured_job_is_answered_between_its_prediction_and_what_was_measured
 
 
 def test_one_outcome_is_weighed_by_variances_and_its_bounds_are_those_of_the_next_window() -> None:
-    """Promised within 0.1 / 1.645 of 0.6, or off by more: the larger one beside the noise of 0.08 of one window."""
+    """Promised within 0.1 / 1.645 of 0.6, or off by more: the larger one against the noise of 0.08 of one window."""
     near, far = (
         weigh_observed(seen, utilization=_estimate(0.6, 0.5, 0.7), memory=_MEMORY, step=_STEP)[0]
         for share in (0.62, 1.0)

@@ -101,7 +101,7 @@ def test_the_table_is_bounded_and_forgets_the_oldest_pairs(monkeypatch: pytest.M
     assert sorted(other for _, other in known) == ["other1", "other3", "other4"]
 
 
-def test_who_met_a_job_of_the_question_helps_before_who_was_measured_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partners_of_a_job_in_question_help_before_the_most_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observed_pairs, "PAIRS_MAX", 4)
     table = ObservedPairs()
     table.observe("d", "forgotten", "a", 0.5)

@@ -73,7 +73,7 @@ def test_a_measured_job_is_answered_at_the_level_observed(tmp_path: Path) -> Non
     assert after.memory_bytes == before.memory_bytes
 
 
-def test_a_pair_that_the_caller_measured_tells_of_pairs_that_share_a_job(tmp_path: Path) -> None:
+def test_a_pair_that_the_caller_measured_informs_pairs_that_share_a_job(tmp_path: Path) -> None:
     predictor = open_predictor(tmp_path / "graphs")
     hashes = [predictor.keep_graph(content)[0] for content in _GRAPHS]
     question = _pairs(hashes)

@@ -1,4 +1,4 @@
-"""Stretches over a real port: what is kept, what is refused, what a repetition does, what a full disk answers."""
+"""Measurement windows over a real port: what is kept, what is refused, what a repeat does, what a full disk answers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def record(stub: Stub, *windows: resources_pb2.MeasurementWindow) -> messages.Re
     return answer
 
 
-def test_stretches_are_kept_once_and_refusals_are_named(stub: Stub, tmp_path: Path) -> None:
+def test_windows_are_kept_once_and_refusals_are_named(stub: Stub, tmp_path: Path) -> None:
     wrong_settings = resources_pb2.MeasuredJob(graph_sha256="ab" * 32)
     answer = record(stub, message(1), message(2), message(1), message(3, steps=0), message(4, job=wrong_settings))
     assert (answer.recorded, answer.already_recorded) == (2, 1)
@@ -88,7 +88,7 @@ def test_a_full_disk_is_answered_with_a_remedy_and_predictions_go_on(
     assert stub.PredictJob(question).step_ms.value > 0
 
 
-def test_an_outcome_of_a_job_alone_is_kept_as_a_stretch(stub: Stub, tmp_path: Path) -> None:
+def test_an_outcome_of_a_job_alone_is_kept_as_a_window(stub: Stub, tmp_path: Path) -> None:
     question = messages.PredictJobRequest(
         onnx_graph=next(iter(graphs().values())),
         device="cpu-standin",

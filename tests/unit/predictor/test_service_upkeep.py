@@ -10,7 +10,7 @@ import pytest
 from predictor_service.commands.model_upkeep import repeat_until
 
 
-def test_a_part_that_fails_costs_no_other_part_and_is_tried_and_told_again_when_it_fails_otherwise(
+def test_a_part_that_fails_costs_no_other_part_and_is_tried_and_reported_again_when_it_fails_otherwise(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stop, rounds = threading.Event(), list[int]()

@@ -71,7 +71,7 @@ def test_a_process_that_a_call_starts_has_all_cores(line: AdmissionQueue) -> Non
     assert cores_in(line, "Retrain", child_cores) == str(sorted(ALL))
 
 
-def test_whoever_made_the_line_keeps_its_cores(line: AdmissionQueue) -> None:
+def test_the_maker_of_the_line_keeps_its_cores(line: AdmissionQueue) -> None:
     with line.core.entered():
         assert len(os.sched_getaffinity(0)) == 1
     assert os.sched_getaffinity(0) == ALL

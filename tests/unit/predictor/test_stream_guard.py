@@ -35,7 +35,7 @@ def go_silent(first: Any, over: threading.Event) -> Iterator[Any]:
     over.wait(10 * PATIENCE_S)
 
 
-def test_silent_uploads_and_reflections_leave_threads_for_everybody_else(
+def test_silent_uploads_and_reflections_leave_threads_for_all_other_clients(
     tmp_path: Path, silence: threading.Event
 ) -> None:
     ended: SimpleQueue[Any] = SimpleQueue()

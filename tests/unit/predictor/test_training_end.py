@@ -1,4 +1,4 @@
-"""Loss curves: what is cleaned, what is foreseen, and when we say that we do not know."""
+"""Loss curves: what is cleaned, what is predicted, and when the end is unknown."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def predict(losses: "np.ndarray[tuple[int], np.dtype[np.float64]]", seen: int, g
 
 
 @pytest.mark.parametrize("shape", sorted(SHAPES))
-def test_the_form_that_made_a_curve_foresees_its_end_exactly(shape: str) -> None:
+def test_the_form_that_made_a_curve_predicts_its_end_exactly(shape: str) -> None:
     goal = Goal(threshold=0.001)
     truth = find_end(prepare_losses(EPOCHS, SHAPES[shape]), goal)
     assert truth is not None
@@ -30,7 +30,7 @@ def test_the_form_that_made_a_curve_foresees_its_end_exactly(shape: str) -> None
 
 
 @pytest.mark.parametrize("shape", sorted(SHAPES))
-def test_the_median_of_the_forms_is_near_and_its_interval_holds_the_truth(shape: str) -> None:
+def test_the_median_of_the_forms_is_near_and_its_interval_holds_the_true_value(shape: str) -> None:
     goal = Goal(threshold=0.002)
     losses = SHAPES[shape] * np.exp(np.random.default_rng(3).normal(0, 0.002, len(EPOCHS)))
     truth = find_end(prepare_losses(EPOCHS, SHAPES[shape]), goal)
@@ -43,7 +43,7 @@ def test_the_median_of_the_forms_is_near_and_its_interval_holds_the_truth(shape:
     assert end.lower <= truth <= end.upper
 
 
-def test_a_spike_and_a_lucky_point_are_replaced_and_a_falling_curve_is_left_alone() -> None:
+def test_a_spike_and_an_outlier_below_are_replaced_and_a_falling_curve_is_left_alone() -> None:
     losses = SHAPES["power"][:20].copy()
     assert replace_outliers(losses)[1] == 0
     losses[8], losses[14] = 9.0, 0.0

@@ -19,7 +19,7 @@ def sample(workers: int, batch: int) -> SpeedSample:
     )
 
 
-def test_an_all_reduce_job_is_foreseen_on_more_workers_than_were_tried() -> None:
+def test_an_all_reduce_job_is_predicted_on_more_workers_than_were_tried() -> None:
     tried = [sample(workers, batch) for workers in (1, 2, 4, 8) for batch in (64, 256)]
     model = fit_speed(tried, Synchrony.ALL_REDUCE)
     for workers in (3, 16, 32):

@@ -28,7 +28,7 @@ class Work:
         self._done: Counter[str] = Counter()
         for owner, name in (
             (OnnxModel, "_run"),
-            (Nearness, "strangeness"),
+            (Nearness, "novelty"),
             (batch_curve, "tabulate_job"),
             (measured_graph, "time_operators"),
             (measured_graph, "tabulate_graph"),
@@ -58,7 +58,7 @@ def models_of(predictor: Predictor) -> int:
     return sum(2 if record.spread else 1 for record in records if record.target != SLOWDOWN.name)
 
 
-def strangeness_of(predictor: Predictor) -> int:
+def novelty_of(predictor: Predictor) -> int:
     """Questions for nearness: one at all batches of a curve, one at the two around a share."""
     assert predictor.version is not None
     return 2 if any(target.record.near for target in predictor.version.devices[DEVICE].values()) else 0
@@ -68,13 +68,13 @@ def test_a_new_job_asks_every_model_once_and_computes_its_features_once(monkeypa
     predictor, work = open_predictor(), Work(monkeypatch)
     predictor.keep_graph(GRAPH)
     once = {"tabulate_graph": 1, "time_operators": 1, "tabulate_job": 1, "_run": models_of(predictor)}
-    assert positive({**once, "strangeness": strangeness_of(predictor)}) == work.of(predictor, 300)
+    assert positive({**once, "novelty": novelty_of(predictor)}) == work.of(predictor, 300)
 
 
 def test_another_job_of_a_known_graph_shares_the_times_of_its_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     predictor, work = open_predictor(), Work(monkeypatch)
     work.of(predictor, 300)
-    expected = positive({"tabulate_job": 1, "_run": models_of(predictor), "strangeness": strangeness_of(predictor)})
+    expected = positive({"tabulate_job": 1, "_run": models_of(predictor), "novelty": novelty_of(predictor)})
     assert work.of(predictor, 299, input_wait_ratio=0.125) == expected
     assert work.of(predictor, 299, optimizer="adam") == expected
     assert work.of(predictor, 299, precision="bf16") == {**expected, "time_operators": 1}

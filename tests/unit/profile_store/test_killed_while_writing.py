@@ -32,13 +32,13 @@ def test_a_killed_writer_leaves_whole_calls(tmp_path: Path, calls: int) -> None:
     path = tmp_path / "profiles.sqlite"
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
-    told = 0
+    reported = 0
     for _ in range(calls):
-        told = int(writer.stdout.readline())
+        reported = int(writer.stdout.readline())
     writer.kill()
     writer.communicate()
     with closing(ProfileStore(path)) as store:
         stored = store.read()
-    assert len(stored) >= told
+    assert len(stored) >= reported
     assert len(stored) % CALL == 0
     assert all(item.window is not None and not item.fault for item in stored)

@@ -1,4 +1,4 @@
-"""Several threads and processes write at once: every stretch is kept once, and no bound is passed."""
+"""Several threads and processes write at once: every window is kept once, and no bound is passed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EACH = 25
 
 
 def write(path: Path, writer: int) -> int:
-    """Writes stretches of which every second one is written by the next writer as well."""
+    """Writes windows of which every second one is written by the next writer as well."""
     recorded = 0
     with closing(ProfileStore(path, rows_max=1_000)) as store:
         for number in range(EACH):

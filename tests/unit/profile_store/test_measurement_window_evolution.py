@@ -1,4 +1,4 @@
-"""A stretch that another version wrote is read as far as it goes; nothing of it is lost."""
+"""A window that another version wrote is read as far as it goes; nothing of it is lost."""
 
 from __future__ import annotations
 

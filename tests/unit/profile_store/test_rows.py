@@ -1,4 +1,4 @@
-"""Stretches become rows that the profile schema accepts; what has no row is named."""
+"""Windows become rows that the profile schema accepts; what has no row is named."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def co_located(number: int, window_ms: int = 25_000) -> MeasurementWindow:
     return window(number, job=VICTIM, others=(OTHER,), window_ms=window_ms)
 
 
-def test_a_stretch_alone_is_a_solo_row() -> None:
+def test_a_window_alone_is_a_solo_row() -> None:
     rows = make_rows([window(1, sm_activity_ratio=0.4, power_watts=50.0)], {job().graph_sha256: ("vgg11", "vgg")})
     (row,) = rows.solo
     check_row(row)
@@ -36,7 +36,7 @@ def test_a_stretch_alone_is_a_solo_row() -> None:
     assert (row.memory_peak_bytes, row.memory_context_bytes, row.power_watts) == (50_000_000, 0, 50.0)
 
 
-def test_a_stretch_beside_others_is_a_row_of_pairs_against_the_same_machine_alone() -> None:
+def test_a_colocated_window_is_a_row_of_pairs_against_the_same_machine_alone() -> None:
     alone = [window(number, job=VICTIM, window_ms=time_ms) for number, time_ms in enumerate((16_000, 20_000, 90_000))]
     elsewhere = window(7, job=VICTIM, window_ms=1_000_000, campaign="collected_ffffffff")
     rows = make_rows([*alone, elsewhere, co_located(10), co_located(11)])
@@ -56,10 +56,10 @@ def test_a_job_that_never_ran_alone_still_has_a_row_that_says_so() -> None:
     assert (missing.job_key, missing.status, missing.quality_flags) == (OTHER.key, "failed", (NEVER_ALONE_FLAG,))
 
 
-def test_a_job_that_an_agent_measured_is_not_told_twice() -> None:
-    told = window(1, source=Source.OUTCOME, campaign="outcomes")
-    assert [row.run_id for row in make_rows([told]).solo] == [told.stretch_id]
-    rows = make_rows([told, window(2)])
+def test_a_job_that_an_agent_measured_is_not_stored_twice() -> None:
+    reported = window(1, source=Source.OUTCOME, campaign="outcomes")
+    assert [row.run_id for row in make_rows([reported]).solo] == [reported.stretch_id]
+    rows = make_rows([reported, window(2)])
     assert [row.run_id for row in rows.solo] == [window(2).stretch_id]
     assert rows.left_out == {DUPLICATE_REPORT: 1}
 
@@ -76,7 +76,7 @@ def test_another_micro_batch_is_no_measure_of_a_slowdown() -> None:
 
 
 @pytest.mark.parametrize("window_ms", [2_000, 20_000_000])
-def test_a_slowdown_that_no_neighbour_explains_has_no_row(window_ms: int) -> None:
+def test_a_slowdown_that_no_colocated_job_explains_has_no_row(window_ms: int) -> None:
     rows = make_rows([window(1, job=VICTIM), co_located(2, window_ms)])
     assert (rows.pairs, rows.left_out) == ([], {ODD_SLOWDOWN: 1})
 

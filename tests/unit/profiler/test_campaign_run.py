@@ -99,7 +99,7 @@ def test_a_run_is_given_up_after_the_attempts_allowed(tmp_path: Path) -> None:
     assert {item.status for item in rejected} == {"rejected"}
 
 
-def test_a_dead_worker_is_a_failed_row_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_a_crashed_worker_is_a_failed_row_and_the_rest_goes_on(tmp_path: Path) -> None:
     bench = FakeBench(failing=[RECOMMENDER])
     journal = carry_out(tmp_path, bench)
     failed = [item for item in journal.records if item.status == "failed"]

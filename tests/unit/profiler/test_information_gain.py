@@ -26,19 +26,19 @@ def test_every_group_comes_exactly_once() -> None:
     assert sorted(order_by_information(groups)) == list(range(len(groups)))
 
 
-def test_a_repetition_waits_until_the_others_have_told_what_they_know() -> None:
+def test_a_repetition_waits_until_the_others_have_contributed_their_measurements() -> None:
     groups = [("a", "b"), ("a", "b"), ("a", "b"), ("c", "d"), ("a", "c"), ("b", "d")]
     assert order_by_information(groups)[-2:] == [1, 2]
 
 
-def test_the_first_tenth_of_all_pairs_tells_more_than_the_same_number_in_alphabetical_order() -> None:
+def test_the_first_tenth_of_all_pairs_informs_more_than_the_same_number_in_alphabetical_order() -> None:
     names = "abcdefghijklmnop"
     groups = list(itertools.combinations(names, 2))
     chosen = [groups[index] for index in order_by_information(groups)[:12]]
     assert posterior_variance(chosen, names) < 0.9 * posterior_variance(groups[:12], names)
 
 
-def test_it_tells_at_least_as_much_as_a_random_order() -> None:
+def test_it_informs_at_least_as_much_as_a_random_order() -> None:
     names = "abcdefghij"
     groups = list(itertools.combinations(names, 2))
     chosen = posterior_variance([groups[index] for index in order_by_information(groups)[:15]], names)

@@ -37,7 +37,7 @@ def test_a_core_that_worked_for_us_only_has_no_foreign_load() -> None:
     assert foreign_ratio(reading(0, 0, 0), reading(1000, 990, 990)) == 0
 
 
-def test_a_neighbour_in_the_idle_gaps_of_a_waiting_job_is_seen() -> None:
+def test_a_colocated_process_in_the_idle_gaps_of_a_waiting_job_is_seen() -> None:
     assert foreign_ratio(reading(0, 0, 0), reading(1000, 900, 400)) == pytest.approx(0.5)
 
 
@@ -53,9 +53,9 @@ def test_a_busy_loop_on_the_device_core_is_measured_as_foreign_load() -> None:
     device = StandinDevice()
     method = Method(warm_up_steps=3, warm_up_ms=50, warm_up_ms_max=300, window_ms=1000)
     loop = f"import os\nos.sched_setaffinity(0, {{{device.core}}})\nwhile True: pass"
-    with Bench(device, UNWEIGHTED) as bench, subprocess.Popen([sys.executable, "-c", loop]) as neighbour:
+    with Bench(device, UNWEIGHTED) as bench, subprocess.Popen([sys.executable, "-c", loop]) as other_process:
         try:
             measured = bench.measure([Load(job=LENET)], [Load(job=LENET)], method)
         finally:
-            neighbour.kill()
+            other_process.kill()
     assert measured.foreign_ratio > method.foreign_ratio_max

@@ -87,7 +87,7 @@ def test_a_killed_campaign_ends_with_every_run_and_none_twice(journal: Journal, 
 
 
 def undisturbed(journal: Journal, kind: Kind, *jobs: JobSpec) -> Record:
-    """The run of these jobs, if the device core was ours during it; what a neighbour disturbed proves nothing."""
+    """The run of these jobs, if the device core was ours during it; what another process disturbed proves nothing."""
     run = next(item for item in journal.records if item.kind is kind and item.jobs == jobs and item.status == "ok")
     if run.foreign_ratio > Method().foreign_ratio_max:
         pytest.skip(f"other programs took {run.foreign_ratio:.0%} of the device core during this run")

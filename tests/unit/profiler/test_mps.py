@@ -28,7 +28,7 @@ _HEADER = {"campaign": "c", "device": "FakeGPU", "framework": "torch-2"}
 
 @pytest.fixture
 def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A control program that writes down its orders beside itself."""
+    """A control program that writes down its orders next to itself."""
     program = tmp_path / CONTROL_PROGRAM
     program.write_text(_CONTROL)
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -51,7 +51,7 @@ class _Gpu:
         return self._limited and memory_bytes > limit_mib << 20
 
 
-def test_the_daemon_starts_tells_its_servers_and_quits_and_its_folder_goes(control: Path) -> None:
+def test_the_daemon_starts_lists_its_servers_and_quits_and_its_folder_goes(control: Path) -> None:
     with MpsDaemon() as daemon:
         folders = [Path(folder) for folder in daemon.environment.values()]
         assert all(folder.is_dir() for folder in folders)
@@ -95,7 +95,7 @@ def test_only_turns_without_it_and_company_with_it_are_a_proof(
     }
 
 
-def test_a_memory_limit_that_does_not_hold_is_told(control: Path) -> None:
+def test_a_memory_limit_that_does_not_hold_is_reported(control: Path) -> None:
     with MpsDaemon() as daemon:
         assert prove_mps(_Gpu(1.0, 2.0, limited=False), daemon).memory_limit_holds is False
 

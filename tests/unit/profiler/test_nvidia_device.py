@@ -40,7 +40,7 @@ def test_workers_see_this_gpu_only_and_by_its_uuid(device: NvidiaDevice) -> None
     assert device.place.environment == {"CUDA_VISIBLE_DEVICES": "GPU-a"}
 
 
-def test_a_window_has_the_drivers_samples_and_power_and_nothing_that_it_does_not_tell(
+def test_a_window_has_the_drivers_samples_and_power_and_nothing_that_it_does_not_report(
     driver: FakeDriver, device: NvidiaDevice
 ) -> None:
     end = device.watch([10])
@@ -60,7 +60,7 @@ def test_samples_from_before_the_window_do_not_count(driver: FakeDriver, device:
 @pytest.mark.parametrize(
     ("present", "ours", "foreign_ratio"),
     [((), (10,), 0.0), ((10,), (10,), 0.0), ((10, 77), (10,), 1.0), ((501,), (10,), 0.0), ((501, 502), (10,), 1.0)],
-    ids=["nobody", "only we", "somebody else", "one whose id is hidden", "two whose ids are hidden"],
+    ids=["no process", "only we", "another process", "one whose id is hidden", "two whose ids are hidden"],
 )
 def test_another_process_on_the_gpu_is_foreign_load(
     driver: FakeDriver, device: NvidiaDevice, present: tuple[int, ...], ours: tuple[int, ...], foreign_ratio: float

@@ -142,7 +142,7 @@ def test_a_pointer_without_its_line_gets_one(root: Path) -> None:
     _, other = names(root)
     ModelRegistry(root, "a test").close()
     VersionStore(root).activate(other)
-    registry = ModelRegistry(root, "whoever comes next")
+    registry = ModelRegistry(root, "the next writer")
     assert registry.history.events()[-1].version == other
     registry.close()
 

@@ -37,7 +37,7 @@ def predictor() -> Iterator[FakePredictor]:
 
 
 class Door:
-    """A cluster of nodes with one GPU of 8 GiB each, whose agents said what they run."""
+    """A cluster of nodes with one GPU of 8 GiB each, whose agents reported what they run."""
 
     def __init__(self, *rules: Rules, gpus: int = 1, address: str = "") -> None:
         self.play = Play(nodes=0)
@@ -198,8 +198,8 @@ def final(door: Door, spec: scheduling_pb2.JobSpec, *, code: str = "COMMAND_NOT_
     event = submitted("job-1", spec)
     door.play.tell(events.JobSubmitted, request=event.request, launch=event.launch)
     refused = node_agent_pb2.CommandRefused(key=node_agent_pb2.AttemptKey(job_id="job-1"), code=code)
-    nobody: Any = None
-    return Admission(sessions=door.sessions, ranges=nobody).is_final(door.play.engine.state, node_id, refused)
+    no_ranges: Any = None
+    return Admission(sessions=door.sessions, ranges=no_ranges).is_final(door.play.engine.state, node_id, refused)
 
 
 def test_the_first_refusal_is_final_unless_another_connected_node_may_run_it() -> None:

@@ -89,7 +89,7 @@ def test_progress_waits_in_one_piece_while_the_disk_refuses() -> None:
     assert [one.window_steps for one in reports] == [1, 49]
 
 
-def test_a_fault_is_told_once_while_the_disk_refuses_and_every_heartbeat_is_answered() -> None:
+def test_a_fault_is_reported_once_while_the_disk_refuses_and_every_heartbeat_is_answered() -> None:
     log = FillingLog()
     answered: list[int] = []
 

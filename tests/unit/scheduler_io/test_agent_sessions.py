@@ -86,7 +86,7 @@ def test_a_log_is_read_to_its_end() -> None:
     asyncio.run(within(work()))
 
 
-def test_a_reader_is_told_when_the_node_goes_away_or_cannot_read() -> None:
+def test_a_reader_is_notified_when_the_node_goes_away_or_cannot_read() -> None:
     async def work() -> None:
         sessions, session, reading = await begin_reading()
         sessions.end(session)
@@ -98,7 +98,7 @@ def test_a_reader_is_told_when_the_node_goes_away_or_cannot_read() -> None:
     asyncio.run(within(work()))
 
 
-def test_a_reader_is_told_when_the_node_dials_in_again() -> None:
+def test_a_reader_is_notified_when_the_node_dials_in_again() -> None:
     async def work() -> None:
         sessions, _, reading = await begin_reading()
         # The agent has forgotten the order with its old stream.

@@ -40,7 +40,7 @@ def test_the_example_shares_one_gpu_and_leaves_the_other_alone() -> None:
         ),
     ],
 )
-def test_a_wrong_policy_and_a_wrong_parameter_are_told_apart(flags: list[str], reason: str, complaint: str) -> None:
+def test_a_wrong_policy_and_a_wrong_parameter_are_distinguished(flags: list[str], reason: str, complaint: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         CliRunner().invoke(decide, [SNAPSHOT, *flags], catch_exceptions=False)
     assert reason_of(caught.value) == reason
@@ -53,6 +53,6 @@ def test_a_predictor_is_asked_over_tls_where_its_authority_is_named() -> None:
         CliRunner().invoke(decide, [SNAPSHOT, *flags], catch_exceptions=False)
 
 
-def test_a_snapshot_in_which_nobody_waits_is_no_silence() -> None:
+def test_a_snapshot_in_which_no_job_waits_is_no_silence() -> None:
     done = CliRunner().invoke(decide, ["-"], input="{}", catch_exceptions=False)
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "no job waits in this snapshot\n")

@@ -1,4 +1,4 @@
-"""One bad row, one job without a graph, one GPU that nobody knows: each costs what it describes and nothing else."""
+"""One bad row, one job without a graph, one unknown GPU: each costs what it describes and nothing else."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def codes(answer: scheduling_pb2.DecideResponse) -> list[str]:
     return [warning.code for warning in answer.warnings]
 
 
-def test_a_gpu_that_nobody_knows_costs_its_own_sharing_only(predictor: PickyPredictor) -> None:
+def test_an_unknown_gpu_type_costs_its_own_sharing_only(predictor: PickyPredictor) -> None:
     jobs = [job(name, graph=GOOD) for name in "abcd"]
     answer = ask(snapshot(*jobs, gpus=(KNOWN, UNKNOWN)), predictor)
     gpus = list(placed(answer).values())
@@ -134,7 +134,7 @@ def test_a_gpu_that_nobody_knows_costs_its_own_sharing_only(predictor: PickyPred
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_under_no_policy_jobs_share_a_gpu_that_nobody_knows(predictor: PickyPredictor, policy: str) -> None:
+def test_under_no_policy_jobs_share_an_unknown_gpu_type(predictor: PickyPredictor, policy: str) -> None:
     answer = ask(snapshot(*(job(name, graph=GOOD) for name in "abc"), gpus=(UNKNOWN,)), predictor, policy=policy)
     gpus = list(placed(answer).values())
     assert gpus.count("g0") <= 1
@@ -142,7 +142,7 @@ def test_under_no_policy_jobs_share_a_gpu_that_nobody_knows(predictor: PickyPred
         assert gpus.count("g0") == 1
 
 
-def test_predictions_of_the_snapshot_itself_let_jobs_share_a_gpu_that_nobody_knows() -> None:
+def test_predictions_of_the_snapshot_itself_let_jobs_share_an_unknown_gpu_type() -> None:
     given = snapshot(job("a", graph=GOOD), job("b", graph=GOOD), gpus=(UNKNOWN,))
     for key in ("key-a", "key-b"):
         known = given.job_predictions.add(job_key=key, device=UNKNOWN, level=3, in_domain=True, utilization_ratio=0.1)
@@ -193,7 +193,7 @@ def test_a_refused_graph_of_a_job_that_is_predicted_does_not_spoil_the_pairs_of_
     assert placed(ask(given, predictor)) == {"a": "g0", "b": "g1", "c": "g1"}
 
 
-def test_a_job_about_which_no_answer_comes_costs_nobody_else_anything(predictor: PickyPredictor) -> None:
+def test_a_job_about_which_no_answer_comes_costs_other_jobs_nothing(predictor: PickyPredictor) -> None:
     predictor.silent_about = frozenset({BAD})
     given = snapshot(job("a", graph=GOOD), job("c", graph=BAD), gpus=(KNOWN, KNOWN))
     answer = ask(given, predictor)
@@ -253,7 +253,7 @@ def test_a_bad_row_holds_its_job_and_starts_the_others(
     assert "1 value(s)" in reason.message
 
 
-def test_a_bad_gpu_or_node_takes_nobody() -> None:
+def test_a_bad_gpu_or_node_takes_no_job() -> None:
     given = snapshot(job("a"), job("b"), gpus=(KNOWN, KNOWN))
     given.nodes[0].gpus[0].memory_bytes = 0
     other = given.nodes.add(node_id="m", schedulable=True, cpu_cores=float("nan"))
@@ -268,7 +268,7 @@ def test_the_memory_of_a_bad_gpu_is_not_taken_for_that_of_its_type(predictor: Pi
     assert [question.device_memory_bytes for question in predictor.job_questions] == [24 * GIB]
 
 
-def test_what_a_bad_running_row_holds_stays_occupied_and_takes_nobody_else() -> None:
+def test_what_a_bad_running_row_holds_stays_occupied_and_takes_no_other_job() -> None:
     given = snapshot(job("a"), job("b"), gpus=(KNOWN, KNOWN))
     running = given.running.add(job=job("r"), steps_done=-1)
     running.assignments.add(gpu_id="g0")

@@ -1,4 +1,4 @@
-"""explain names who is on a GPU and what is known of the job beside each, and looks at no more than it can."""
+"""explain names which jobs are on a GPU and what is known of the job with each, and looks at no more than it can."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def test_a_measured_pair_is_named_with_its_count_and_an_unmeasured_one_with_its_
     (there,) = state.gpus["n0.0"].job_ids
     candidates = [scheduling_pb2.Candidate(gpu_id="n0.0"), scheduling_pb2.Candidate(gpu_id="gone")]
     name_neighbours(state, state.jobs["c"], candidates)
-    (neighbour,) = candidates[0].co_located_jobs
-    assert (neighbour.job_id, neighbour.times_measured, there) == ("a", 3, "a")
-    assert neighbour.predicted_slowdown_ratio == 0.4
-    assert neighbour.caused_slowdown_ratio == 0.1
+    (co_located,) = candidates[0].co_located_jobs
+    assert (co_located.job_id, co_located.times_measured, there) == ("a", 3, "a")
+    assert co_located.predicted_slowdown_ratio == 0.4
+    assert co_located.caused_slowdown_ratio == 0.1
     assert not candidates[1].co_located_jobs
     name_neighbours(state, state.jobs["b"], candidates)
     assert candidates[0].co_located_jobs[1].times_measured == 0
     assert candidates[0].co_located_jobs[1].level == resources_pb2.ESTIMATE_LEVEL_GRAPH
 
 
-def test_beyond_a_bound_the_newest_decision_is_told_without_looking_at_everything(
+def test_beyond_a_bound_the_newest_decision_is_shown_without_looking_at_everything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     play = Play("fifo", gpus=1)
@@ -52,9 +52,9 @@ def test_beyond_a_bound_the_newest_decision_is_told_without_looking_at_everythin
         play.submit(name)
     loop = make_loop(MemoryEventLog())
     loop.engine = play.engine
-    nobody = cast("Any", None)
+    absent = cast("Any", None)
     servicer = SchedulingServicer(
-        Cluster(loop=loop, numbers=nobody, sessions=nobody, predictor=nobody, watch_hub=nobody, admission=nobody)
+        Cluster(loop=loop, numbers=absent, sessions=absent, predictor=absent, watch_hub=absent, admission=absent)
     )
 
     def explained() -> scheduling_pb2.ExplainJobResponse:

@@ -79,7 +79,7 @@ def test_a_hello_with_another_nodes_job_leaves_that_job_and_its_gpu_alone(claime
         assert not state.gpus["node-1-0"].is_releasing
         assert "node-3" in state.nodes
         first.say(attempt_exited=messages.AttemptExited(key=key(), exit_class="done"))
-        await until(lambda: cluster.phase() == "finished", "the end that its own node tells")
+        await until(lambda: cluster.phase() == "finished", "the end that its own node reports")
 
     play(work)
 
@@ -98,7 +98,7 @@ def test_a_lie_drops_no_progress_that_waits() -> None:
     assert reports(play(work)) == ["JobProgressed"]
 
 
-def test_the_end_that_a_jobs_own_node_tells_is_stored_and_acknowledged() -> None:
+def test_the_end_that_a_jobs_own_node_reports_is_stored_and_acknowledged() -> None:
     async def work(cluster: Cluster, log: FillingLog) -> None:
         first, _ = await start_on_first(cluster)
         first.say(attempt_started=messages.AttemptStarted(key=key()))
@@ -109,8 +109,8 @@ def test_the_end_that_a_jobs_own_node_tells_is_stored_and_acknowledged() -> None
     assert reports(play(work)) == ["JobStarted", "JobFinished"]
 
 
-def test_a_result_told_before_its_job_is_started_does_not_wait_for_it() -> None:
-    """Fences are numbers in a row: whoever guesses the next one must not end what is about to start."""
+def test_a_result_reported_before_its_job_is_started_does_not_wait_for_it() -> None:
+    """Fences are numbers in a row: an agent that guesses the next one must not end what is about to start."""
 
     async def work(cluster: Cluster, log: FillingLog) -> None:
         await cluster.dial(hello("node-1"))
@@ -154,7 +154,7 @@ def test_an_attempt_that_was_given_up_takes_no_gpu_of_another_node() -> None:
     play(work)
 
 
-def test_an_end_that_nobody_waits_for_is_acknowledged_and_stored_nowhere() -> None:
+def test_an_end_that_no_attempt_waits_for_is_acknowledged_and_stored_nowhere() -> None:
     async def work(cluster: Cluster, log: FillingLog) -> None:
         agent = await cluster.dial(hello("node-1"))
         agent.say(attempt_exited=messages.AttemptExited(key=key("job-77"), exit_class="done"))
@@ -163,7 +163,7 @@ def test_an_end_that_nobody_waits_for_is_acknowledged_and_stored_nowhere() -> No
     assert reports(play(work)) == []
 
 
-def test_a_liar_is_counted_each_time_and_told_of_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_liar_is_counted_each_time_and_reported_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     refusals = AgentRefusals()
     with caplog.at_level(logging.WARNING):
         for now_ms in range(0, 2 * QUIET_MS, 1_000):

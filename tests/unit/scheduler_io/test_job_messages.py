@@ -20,7 +20,7 @@ REFUSAL = "COMMAND_NOT_ALLOWED: 'train.sh' is not on the allow-list (the node's 
 
 
 @pytest.mark.parametrize(("refusals", "code"), [(1, "LAUNCH_REFUSED"), (5, "LAUNCH_REFUSED_FOR_GOOD")])
-def test_whom_an_agent_has_refused_reads_its_words(refusals: int, code: str) -> None:
+def test_a_job_that_an_agent_refused_shows_its_words(refusals: int, code: str) -> None:
     play = Play()
     play.submit()
     for _ in range(refusals):

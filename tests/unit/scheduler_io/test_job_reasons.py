@@ -25,17 +25,17 @@ def play_of(*names: str, policy: str = "horus", gib: float = 2.0, in_domain: boo
     return play
 
 
-def told(play: Play, job_id: str, *, explained: bool) -> Reason:
+def reported(play: Play, job_id: str, *, explained: bool) -> Reason:
     state = play.engine.state
     decision: Decision = play.engine.explain(job_id) if explained else state.decisions[job_id]
     return reported_reason(state, state.jobs[job_id], decision.reason)
 
 
-def test_what_fits_nowhere_is_never_told_to_share() -> None:
+def test_what_fits_nowhere_is_never_advised_to_share() -> None:
     for policy in ("horus", "sjf_ffs", "sjf_bsbf"):
         play = play_of("big-1", policy=policy, gib=17)
         for explained in (False, True):
-            message = reason_message(told(play, "big-1", explained=explained))
+            message = reason_message(reported(play, "big-1", explained=explained))
             assert message.code == "MEMORY_LIKELY_EXCEEDS_GPU", (policy, message.message)
             assert "17.00 GiB" in message.message
             assert "smaller batch or a larger GPU" in message.message
@@ -45,21 +45,21 @@ def test_what_fits_nowhere_is_never_told_to_share() -> None:
         assert "share: any" not in reason_message(candidate.reason).message
 
 
-def test_what_fits_is_told_to_share_as_before() -> None:
-    reason = told(play_of("big-1"), "big-1", explained=True)
+def test_what_fits_is_advised_to_share_as_before() -> None:
+    reason = reported(play_of("big-1"), "big-1", explained=True)
     assert reason.code == "OUT_OF_DOMAIN"
 
 
-def test_an_equal_jobs_reason_is_told_about_this_job() -> None:
+def test_an_equal_jobs_reason_is_worded_for_this_job() -> None:
     play = play_of("big-1", "big-2", "big-3")
     for name in ("big-1", "big-2", "big-3"):
-        assert told(play, name, explained=False).job_ids == told(play, name, explained=True).job_ids
-        assert {"big-1", "big-2", "big-3"} & set(told(play, name, explained=False).job_ids) == {name}
+        assert reported(play, name, explained=False).job_ids == reported(play, name, explained=True).job_ids
+        assert {"big-1", "big-2", "big-3"} & set(reported(play, name, explained=False).job_ids) == {name}
 
 
-def test_a_queue_names_who_is_really_before_a_job() -> None:
+def test_a_queue_names_which_jobs_are_really_before_a_job() -> None:
     play = play_of("big-1", "big-2", policy="fifo")
-    assert told(play, "big-2", explained=False) == Reason(
+    assert reported(play, "big-2", explained=False) == Reason(
         code="BEHIND_IN_QUEUE", numbers={"jobs_waiting": 1}, job_ids=("big-1",)
     )
 
@@ -70,4 +70,4 @@ def test_listing_and_explaining_agree_about_a_full_cluster() -> None:
         play.submit(name, key="", share=Share.SAFE)
     play.submit("wide", gpus=2, allowed_gpus=(2,), global_batch_size=2)
     for name, code in (("b", "CLUSTER_FULL"), ("wide", "GPUS_NOT_IN_CLUSTER")):
-        assert told(play, name, explained=False).code == told(play, name, explained=True).code == code
+        assert reported(play, name, explained=False).code == reported(play, name, explained=True).code == code

@@ -16,7 +16,7 @@ from tests.support.live_loop import make_engine
 
 
 class Cluster:
-    """An engine with a hub that hears of every event, as the live loop would tell it."""
+    """An engine with a hub that hears of every event, as the live loop would notify it."""
 
     def __init__(self) -> None:
         self.engine = make_engine()
@@ -49,7 +49,7 @@ def test_a_watcher_gets_the_snapshot_then_each_change_once() -> None:
     assert asyncio.run(work()) == ["job-1", "end", "job-2", "job-1"]
 
 
-def test_a_job_that_comes_and_goes_between_two_looks_is_told() -> None:
+def test_a_job_that_comes_and_goes_between_two_looks_is_reported() -> None:
     async def work() -> scheduling_pb2.Job:
         cluster = Cluster()
         watching = cluster.hub.watch(frozenset())
@@ -63,7 +63,7 @@ def test_a_job_that_comes_and_goes_between_two_looks_is_told() -> None:
     assert (job.job_id, job.phase) == ("job-1", scheduling_pb2.JOB_PHASE_CANCELLED)
 
 
-def test_only_wanted_jobs_are_told() -> None:
+def test_only_wanted_jobs_are_reported() -> None:
     async def work() -> list[str]:
         cluster = Cluster()
         cluster.submit("job-1", "job-2")
@@ -78,15 +78,15 @@ def test_only_wanted_jobs_are_told() -> None:
     assert asyncio.run(work()) == ["job-2", "end", "job-2"]
 
 
-def test_a_slow_watcher_is_told_to_start_again_and_the_queue_stays_bounded() -> None:
+def test_a_slow_watcher_is_asked_to_start_again_and_the_queue_stays_bounded() -> None:
     async def work() -> tuple[int, bool]:
         cluster = Cluster()
         watching = cluster.hub.watch(frozenset())
         assert (await anext(watching)).snapshot_end
         cluster.submit(*(f"job-{number}" for number in range(CHANGES_WAITING_MAX + 5)))
         cluster.hub.sweep()
-        told = [message async for message in watching]
-        return len(told), told[-1].overflowed
+        reported = [message async for message in watching]
+        return len(reported), reported[-1].overflowed
 
     count, overflowed = asyncio.run(work())
     assert overflowed

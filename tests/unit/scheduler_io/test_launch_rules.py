@@ -41,7 +41,7 @@ def findings(rules: LaunchRules | None, **fields: Any) -> list[str]:
         ("run.sh", ""),
     ],
 )
-def test_a_listed_program_runs_under_every_name_that_the_node_told(command: str, folder: str) -> None:
+def test_a_listed_program_runs_under_every_name_that_the_node_reported(command: str, folder: str) -> None:
     assert findings(rules_of(**LISTED), command=[command], working_directory=folder) == []
 
 
@@ -67,7 +67,7 @@ def test_a_node_of_its_owner_runs_everything_and_still_needs_the_gpus_of_one_kin
     assert findings(owners, command=["./x"], gpus=8, allowed_gpus=[2, 8]) == []
 
 
-def test_a_node_that_does_not_say_what_it_runs_is_believed_to_run_it() -> None:
+def test_a_node_that_does_not_say_what_it_runs_is_assumed_to_run_it() -> None:
     assert launch_rules(node_agent_pb2.Hello()) is None
     assert findings(None, command=["anything"], environment={"FOO": "1"}) == []
 

@@ -54,8 +54,8 @@ def test_a_repetition_gets_the_first_answer_even_within_one_batch() -> None:
     log = FillingLog()
 
     async def work(loop: LiveLoop) -> None:
-        twins = [submission(f"job-{n}", request_id="same") for n in (1, 2)]
-        assert await asyncio.gather(*map(loop.mutate, twins)) == ["job-1", "job-1"]
+        duplicates = [submission(f"job-{n}", request_id="same") for n in (1, 2)]
+        assert await asyncio.gather(*map(loop.mutate, duplicates)) == ["job-1", "job-1"]
         assert await loop.mutate(submission("job-3", request_id="same")) == "job-1"
         with pytest.raises(RequestConflictError, match="same"):
             await loop.mutate(submission("job-4", request_id="same", body="other"))
@@ -85,13 +85,13 @@ def test_a_full_disk_refuses_requests_but_keeps_facts_until_there_is_space() -> 
 
     async def work(loop: LiveLoop) -> None:
         with full(log):
-            told = asyncio.ensure_future(loop.tell(node_joined("n")))
+            reported = asyncio.ensure_future(loop.tell(node_joined("n")))
             with pytest.raises(StateFullError, match="free some space"):
                 await loop.mutate(submission("job-1"))
             assert loop.storage_failure
-            assert not told.done()
+            assert not reported.done()
             assert not loop.engine.state.nodes
-        await asyncio.wait_for(told, timeout=20)
+        await asyncio.wait_for(reported, timeout=20)
         assert list(loop.engine.state.nodes) == ["n"]
         assert await loop.mutate(submission("job-2")) == "job-2"
         assert loop.storage_failure == ""

@@ -47,14 +47,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurement_window_relay, "INTERVAL_S", 0.01)
 
 
-def test_stretches_arrive_in_their_order() -> None:
+def test_windows_arrive_in_their_order() -> None:
     with FakePredictor() as predictor:
         relay_until(predictor, [windows(3), windows(2, start=3)], lambda: len(predictor.windows) == 5)
         assert [item.window_id for item in predictor.windows] == [f"{number:032x}" for number in range(5)]
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED])
-def test_what_the_predictor_cannot_take_now_is_told_again_in_order(code: grpc.StatusCode) -> None:
+def test_what_the_predictor_cannot_take_now_is_sent_again_in_order(code: grpc.StatusCode) -> None:
     with FakePredictor() as predictor:
         failures = iter([code, code])
         predictor.failure = lambda: next(failures, None)
@@ -62,7 +62,7 @@ def test_what_the_predictor_cannot_take_now_is_told_again_in_order(code: grpc.St
         assert [item.window_id for item in predictor.windows] == [f"{number:032x}" for number in range(4)]
 
 
-def test_what_the_predictor_refuses_is_not_told_again() -> None:
+def test_what_the_predictor_refuses_is_not_sent_again() -> None:
     with FakePredictor() as predictor:
         asked: list[grpc.StatusCode] = []
 

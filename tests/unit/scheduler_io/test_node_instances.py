@@ -65,7 +65,7 @@ def test_the_same_agent_and_one_that_does_not_say_which_it_is_replace_the_open_s
     play(work)
 
 
-def test_a_stream_that_was_not_heard_within_its_lease_hinders_nobody() -> None:
+def test_a_stream_that_was_not_heard_within_its_lease_hinders_no_node() -> None:
     """The first agent's machine lost its power: its stream is still open here."""
 
     async def work(cluster: Cluster) -> None:
@@ -77,7 +77,7 @@ def test_a_stream_that_was_not_heard_within_its_lease_hinders_nobody() -> None:
     play(work)
 
 
-def test_a_stream_that_ended_hinders_nobody() -> None:
+def test_a_stream_that_ended_hinders_no_node() -> None:
     async def work(cluster: Cluster) -> None:
         first = await cluster.dial(hello("node-1", instance_id="a"))
         first.hang_up()
@@ -129,7 +129,7 @@ def test_a_node_that_comes_back_without_its_running_job_waits_until_nothing_can_
     play(work)
 
 
-def test_a_refused_agent_renews_nothing_and_evicts_nobody() -> None:
+def test_a_refused_agent_renews_nothing_and_evicts_no_other() -> None:
     async def work(cluster: Cluster) -> None:
         agent = await run_job(cluster)
         before_ms = cluster.leases.remaining_ms("node-1", now_ms=0)

@@ -101,29 +101,29 @@ def decided(policy: str, limit_ratio: float) -> scheduling_pb2.Decision:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_third_job_starts_with_the_slowdown_that_it_is_told_and_that_is_stored(policy: str) -> None:
+def test_a_third_job_starts_with_the_slowdown_that_is_reported_and_stored(policy: str) -> None:
     play = three_jobs(policy, limit_ratio=0.5)
     job = play.engine.state.jobs["c"]
     assert job.phase is Phase.STARTING
-    told = explained(play)
-    for reason in (job.reason, told.reason, told.job.reason, decided(policy, 0.5).reason):
+    reported = explained(play)
+    for reason in (job.reason, reported.reason, reported.job.reason, decided(policy, 0.5).reason):
         assert reason.code == "STARTS_SHARED"
         assert reason.numbers["slowdown_ratio"] == pytest.approx(EXPECTED_RATIO)
         assert reason.numbers["neighbour_slowdown_ratio"] == pytest.approx(EXPECTED_RATIO)
-    assert "expected slowdown 32.7 %" in told.reason.message
-    assert job.predicted_slowdown_ratio == told.job.predicted_slowdown_ratio == pytest.approx(EXPECTED_RATIO)
+    assert "expected slowdown 32.7 %" in reported.reason.message
+    assert job.predicted_slowdown_ratio == reported.job.predicted_slowdown_ratio == pytest.approx(EXPECTED_RATIO)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_third_job_is_refused_for_the_slowdown_with_which_it_would_have_started(policy: str) -> None:
     play = three_jobs(policy, limit_ratio=0.25)
-    told, answer = explained(play), decided(policy, 0.25)
-    candidates = [*told.candidates, *answer.candidates]
+    reported, answer = explained(play), decided(policy, 0.25)
+    candidates = [*reported.candidates, *answer.candidates]
     assert len(candidates) == 2
-    for reason in (told.reason, answer.reason, *(candidate.reason for candidate in candidates)):
+    for reason in (reported.reason, answer.reason, *(candidate.reason for candidate in candidates)):
         assert reason.code == "SLOWDOWN_TOO_HIGH"
         assert reason.numbers["slowdown_ratio"] == pytest.approx(EXPECTED_RATIO)
-    assert "32.7 %" in told.reason.message
+    assert "32.7 %" in reported.reason.message
 
 
 @pytest.mark.parametrize("policy", ["obp", "sjf_ffs"])

@@ -1,4 +1,4 @@
-"""Pages of lists: a token comes from a stranger."""
+"""Pages of lists: a token comes from any client."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def test_a_page_ends_where_the_next_one_begins() -> None:
 
 
 @pytest.mark.parametrize("token", ["nonsense", "\u00e9", token_of(""), token_of("9" * 5_000), token_of("a b")])
-def test_a_token_that_nobody_gave_is_refused(token: str) -> None:
+def test_a_token_that_was_never_issued_is_refused(token: str) -> None:
     with pytest.raises(InvalidRequestError, match="page_token"):
         listed(token)

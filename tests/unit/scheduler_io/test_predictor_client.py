@@ -217,33 +217,33 @@ def test_the_store_names_the_measured_pairs_of_some_keys_on_one_device() -> None
 
 @pytest.mark.parametrize(("new", "total"), [(1, 2_000), (3, 250), (250, 250), (120, 130), (1, 1)])
 def test_large_questions_are_split_without_losing_a_pair(new: int, total: int) -> None:
-    everyone = members(total)
-    new_keys = {member.key for member in everyone[:new]}
-    command = RequestPairPredictions(device="d", members=everyone, new_keys=tuple(sorted(new_keys)))
+    all_members = members(total)
+    new_keys = {member.key for member in all_members[:new]}
+    command = RequestPairPredictions(device="d", members=all_members, new_keys=tuple(sorted(new_keys)))
     asked: set[frozenset[str]] = set()
     for question in pair_questions(command):
         assert len(question) <= PAIR_MEMBERS_MAX
         keys = [member.key for member in question]
         asked |= {frozenset((one, other)) for one in keys for other in keys}
-    wanted = {frozenset((one, member.key)) for one in new_keys for member in everyone}
+    wanted = {frozenset((one, member.key)) for one in new_keys for member in all_members}
     assert wanted <= asked
 
 
 def test_more_gpus_are_known_from_one_and_only_where_their_share_was_predicted(predictor: FakePredictor) -> None:
-    """Two GPUs make one pass of 16 samples where one GPU makes two; nobody predicted the 8 samples of four GPUs."""
+    """Two GPUs make one pass of 16 samples where one GPU makes two; the 8 samples of four GPUs have no prediction."""
     event = ask(predictor.address, replace(QUESTION, gpus=(1, 2, 4)))
     assert isinstance(event, PredictionArrived)
     assert event.prediction.step_ms == {(1, 16): 50.0, (1, 32): 50.0, (2, 16): 25.0}
 
 
-def test_numbers_about_a_device_type_that_nobody_knows_are_no_prediction() -> None:
+def test_numbers_about_an_unknown_device_type_are_no_prediction() -> None:
     with GenericPredictor() as generic:
         event = ask(generic.address, QUESTION)
     assert isinstance(event, PredictionFailed)
     assert (event.code, event.device) == ("UNKNOWN_DEVICE", "d")
 
 
-def test_a_question_about_pairs_states_the_memory_that_tells_device_types_apart(predictor: FakePredictor) -> None:
+def test_a_question_about_pairs_states_the_memory_that_distinguishes_device_types(predictor: FakePredictor) -> None:
     ask(predictor.address, RequestPairPredictions(device="V100", members=members(2), device_memory_bytes=7))
     ask(predictor.address, RefreshPairs(device="V100", members=members(2), device_memory_bytes=7))
     assert [question.device_memory_bytes for question in predictor.pair_questions] == [7, 7]

@@ -1,4 +1,4 @@
-"""An outcome is told to the predictor only where neither the job's owner nor one of its nodes keeps it private."""
+"""An outcome is sent to the predictor only where neither the job's owner nor one of its nodes keeps it private."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scheduler_service.core.commands import RecordOutcome
         ({}, ("away",), False),
     ],
 )
-def test_who_wants_no_profiles_is_not_told_of(
+def test_a_private_jobs_outcome_is_not_sent(
     launch: Mapping[str, Any], node_ids: tuple[str, ...], is_told: bool
 ) -> None:
     sessions = AgentSessions()

@@ -32,7 +32,7 @@ def umask(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
 
 @pytest.fixture
 def open_folder(tmp_path: Path) -> Path:
-    """An existing folder that everybody may look into."""
+    """An existing folder that every user may read."""
     folder = tmp_path / "open"
     folder.mkdir()
     folder.chmod(0o755)

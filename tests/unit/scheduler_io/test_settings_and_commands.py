@@ -73,7 +73,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     ("host", "expected"),
     [("127.0.0.1", True), ("127.9.9.9", True), ("[::1]", True), ("localhost", True), ("0.0.0.0", False), ("a", False)],
 )
-def test_loopback_is_told_from_the_world(host: str, expected: bool) -> None:
+def test_loopback_is_distinguished_from_public_addresses(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
 
 

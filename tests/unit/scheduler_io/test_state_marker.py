@@ -1,4 +1,4 @@
-"""A lost database is not a first start: the marker tells one from the other, and stands in nobody's way."""
+"""A lost database is not a first start: the marker distinguishes them, and locks no user out."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_the_marker_is_on_the_disk_before_the_first_job(state_dir: Path, monkeyp
         assert connection.execute("SELECT state_id FROM identity").fetchall() == [(read_marker(state_dir),)]
 
 
-def test_a_kill_between_marker_and_first_job_locks_nobody_out(state_dir: Path, tmp_path: Path) -> None:
+def test_a_kill_between_marker_and_first_job_locks_no_user_out(state_dir: Path, tmp_path: Path) -> None:
     with closing(SqliteEventLog(state_dir)) as log:
         log.mark_used()
         shutil.copytree(state_dir, tmp_path / "killed")
@@ -176,7 +176,7 @@ def test_an_older_state_gets_its_id_and_its_marker(state_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"state_id": 7}', b"\xff\xfe", b"[" * 5_000])
-def test_a_spoiled_marker_locks_nobody_out_but_still_guards(state_dir: Path, content: bytes) -> None:
+def test_a_spoiled_marker_locks_no_user_out_but_still_guards(state_dir: Path, content: bytes) -> None:
     used(state_dir)
     (state_dir / MARKER_NAME).write_bytes(content)
     with closing(SqliteEventLog(state_dir)) as log:

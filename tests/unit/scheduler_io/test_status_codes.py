@@ -12,7 +12,7 @@ from scheduler_service import errors
 from scheduler_service.errors import FieldViolation, SchedulerServiceError
 from scheduler_service.grpc_api.status_codes import STATUS_OF, reason_of, status_of
 
-# Never raised themselves: they say whose fault their subclasses are.
+# Never raised themselves: they state which side's fault their subclasses are.
 GROUPS = {errors.SchedulerServiceError, errors.CallerError, errors.PeerError, errors.ServiceError, errors.StateError}
 
 

@@ -35,24 +35,24 @@ def learned() -> Nearness:
     return found
 
 
-def strangeness_of(known: Nearness, vectors: FloatArray) -> FloatArray:
+def novelty_of(known: Nearness, vectors: FloatArray) -> FloatArray:
     names = (*known.kind_columns, *known.setting_columns)
     return known.novelty(vectors[:, [FEATURE_INDEX[name] for name in names]])
 
 
 def novelty(*vectors: FloatArray) -> list[float]:
-    values: list[float] = strangeness_of(learned(), np.array(vectors)).tolist()
+    values: list[float] = novelty_of(learned(), np.array(vectors)).tolist()
     return values
 
 
 def test_measured_jobs_are_no_strangers_and_other_families_are() -> None:
     vectors, groups = measured()
-    assert strangeness_of(learned(), vectors) == pytest.approx(0.0, abs=1e-6)
+    assert novelty_of(learned(), vectors) == pytest.approx(0.0, abs=1e-6)
     for family in range(FAMILIES):
         is_out = np.array([f"family-{family}" in members for members in groups])
         rest = learn_nearness(vectors[~is_out], [members for members in groups if f"family-{family}" not in members])
         assert rest is not None
-        assert strangeness_of(rest, vectors[is_out]).min() > 0.99
+        assert novelty_of(rest, vectors[is_out]).min() > 0.99
 
 
 def test_names_of_families_do_not_matter_at_serving_and_a_graph_under_another_name_is_itself() -> None:
@@ -63,7 +63,7 @@ def test_names_of_families_do_not_matter_at_serving_and_a_graph_under_another_na
     )
     assert twice is not None
     assert twice.scale == pytest.approx(learned().scale)
-    assert strangeness_of(twice, vectors) == pytest.approx(0.0, abs=1e-6)
+    assert novelty_of(twice, vectors) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_strangeness_grows_with_the_distance_and_never_jumps() -> None:
@@ -99,7 +99,7 @@ def test_jobs_that_are_left_out_for_their_number_are_at_most_stranger(monkeypatc
     few = learn_nearness(vectors, groups)
     assert few is not None
     assert len(few.jobs) == 12
-    assert (strangeness_of(few, vectors) >= strangeness_of(learned(), vectors) - 1e-9).all()
+    assert (novelty_of(few, vectors) >= novelty_of(learned(), vectors) - 1e-9).all()
 
 
 @pytest.mark.parametrize("kept", [[0, 4, 8], [0, 1, 2]])

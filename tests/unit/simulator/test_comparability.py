@@ -31,7 +31,7 @@ def durations(tmp_path: Path) -> Path:
     return file
 
 
-def told(
+def reported(
     file: Path, *flags: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> tuple[dict[str, Any], str]:
     monkeypatch.setattr(sys, "argv", ["cotenant_simulator", "simulate", str(file), *flags, "-o", "json"])
@@ -48,20 +48,20 @@ def test_simulated_jobs_consent_to_what_live_jobs_consent_to_that_say_nothing(
     live = translate_jobs.job_request("job-1", scheduling_pb2.JobSpec())
     assert live.max_slowdown_ratio == DEFAULT_MAX_SLOWDOWN_RATIO
     flags = ("--cluster", "1x1", "--policies", "obp", "--slowdown", "0.3")
-    plain, _ = told(durations, *flags, monkeypatch=monkeypatch, capsys=capsys)
-    stated, _ = told(
+    plain, _ = reported(durations, *flags, monkeypatch=monkeypatch, capsys=capsys)
+    stated, _ = reported(
         durations, *flags, "--max-slowdown", str(DEFAULT_MAX_SLOWDOWN_RATIO), monkeypatch=monkeypatch, capsys=capsys
     )
-    free, _ = told(durations, *flags, "--max-slowdown", "1", monkeypatch=monkeypatch, capsys=capsys)
+    free, _ = reported(durations, *flags, "--max-slowdown", "1", monkeypatch=monkeypatch, capsys=capsys)
     assert plain["policies"][0]["slowdown_ratio"]["max"] == 0
     assert plain == stated
     assert free["policies"][0]["slowdown_ratio"]["max"] > 0
 
 
-def test_a_trace_of_durations_is_said_to_tell_no_sharing_policies_apart(
+def test_a_trace_of_durations_is_said_not_to_distinguish_sharing_policies(
     durations: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found, err = told(
+    found, err = reported(
         durations, "--cluster", "1x2", "--policies", "fifo,horus,obp", monkeypatch=monkeypatch, capsys=capsys
     )
     codes = [warning["code"] for warning in found["warnings"]]
@@ -75,7 +75,7 @@ def test_the_page_says_it_too(
     durations: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "page.html"
-    told(durations, "--policies", "obp,horus", "--report", str(page), monkeypatch=monkeypatch, capsys=capsys)
+    reported(durations, "--policies", "obp,horus", "--report", str(page), monkeypatch=monkeypatch, capsys=capsys)
     assert "cannot distinguish them" in page.read_text()
 
 

@@ -51,7 +51,7 @@ GOOD: dict[str, tuple[str, list[tuple[str, int, int, int]]]] = {
 
 
 @pytest.mark.parametrize("form", GOOD)
-def test_a_format_is_told_by_its_columns(form: str, tmp_path: Path) -> None:
+def test_a_format_is_recognized_by_its_columns(form: str, tmp_path: Path) -> None:
     text, expected = GOOD[form]
     file = tmp_path / "trace.csv"
     file.write_text(text)
@@ -71,7 +71,7 @@ def test_a_pod_with_a_part_of_a_gpu_shares_and_others_never_do(tmp_path: Path) -
     assert trace.skipped == {"needs no GPU": 1, "never ran": 1}
 
 
-def test_gavel_jobs_take_their_rates_from_the_tables_beside_them(tmp_path: Path) -> None:
+def test_gavel_jobs_take_their_rates_from_the_tables_next_to_them(tmp_path: Path) -> None:
     file = tmp_path / "jobs.csv"
     file.write_text(GAVEL + "0,A,128,100,1,1,-1,0\n1,B,64,50,1,1,-1,5\n")
     rates = "gpu_type,consolidated,model,batch_size,num_gpus,steps_per_s\nv100,1,A,128.0,1,4\nv100,1,B,64,1,2\n"
@@ -233,13 +233,13 @@ def test_an_exported_log_is_yesterday_again(tmp_path: Path) -> None:
     assert ends_s(again) == pytest.approx(expected, abs=0.002)
 
 
-def test_an_exported_log_runs_on_its_own_machines_unless_told_otherwise(tmp_path: Path) -> None:
+def test_an_exported_log_runs_on_its_own_machines_unless_stated_otherwise(tmp_path: Path) -> None:
     for flags, cluster in (([], "own"), (["--cluster", "1x4"], "1x4")):
         done = CliRunner().invoke(simulate, [str(_exported(tmp_path)), *flags, "-o", "json"], catch_exceptions=False)
         assert json.loads(done.stdout)["cluster"] == cluster
 
 
-def test_a_job_that_nobody_measured_fits_the_machine_that_took_it(tmp_path: Path) -> None:
+def test_an_unmeasured_job_fits_the_machine_that_took_it(tmp_path: Path) -> None:
     file = _exported(tmp_path)
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     for line in lines:
