@@ -25,7 +25,7 @@ def quantity_columns(answer: prediction_pb2.PredictJobResponse) -> Sequence[Colu
 def micro_batch_columns(answer: prediction_pb2.PredictJobResponse) -> Sequence[Column]:
     """Returns the headings of the micro-batches."""
     return (
-        Column(title="SUB-BATCH", right=True),
+        Column(title="MICRO-BATCH", right=True),
         Column(title="ACCUMULATED", right=True),
         Column(title="MEMORY", right=True),
         Column(title=_bound_title(answer), right=True),
