@@ -19,7 +19,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "LAUNCH_REFUSED": "The node agent refused to start the job (refusal {refusals}); it is tried again later.",
     "POLICY_FAILED": "The policy raised an error and decided nothing; choose another policy and report the error "
     "that the scheduler logged.",
-    "NO_DECISION": "The policy said nothing about the job; this is a bug of the policy.",
+    "NO_DECISION": "The policy returned no decision about the job; this is a bug of the policy.",
     # held by a decision on a snapshot
     "INVALID_ROW": "The job's row holds {violations_count} value(s) that no job can have; the answer's warnings name "
     "them.",
@@ -28,17 +28,17 @@ REASON_TEXTS: Mapping[str, str] = {
     "to end.",
     "CLUSTER_FULL": "Not one of the {gpus_in_cluster} usable GPU(s) can take another job now.",
     "BEHIND_IN_QUEUE": "The policy keeps the order of submission, and {jobs} waits before this job.",
-    "BEHIND_AGED_JOB": "{jobs} was submitted more than {aging_ms} ago, so the policy lets nobody pass.",
+    "BEHIND_AGED_JOB": "{jobs} was submitted more than {aging_ms} ago, so the policy lets no later job pass it.",
     "GPUS_NOT_IN_CLUSTER": "{gpus_needed} GPU(s) of one kind are needed, but the cluster has {gpus_in_cluster} usable "
     "one(s); ask for fewer GPUs or add nodes.",
     "GANG_NEEDS_MORE_NODES": "The GPUs that the job needs lie on {nodes_needed} nodes, but a job may span {nodes_max}; "
     "ask for fewer GPUs.",
     "SPREAD_UNEVEN": "{gpus_free} GPU(s) are free and {gpus_needed} would do, but the policy spreads a job evenly over "
-    "few nodes, and the free GPUs, at most {gpus_on_node} on a node, do not lie so; the job waits for others to end.",
+    "few nodes, which the free GPUs, at most {gpus_on_node} on a node, do not permit; the job waits for others to end.",
     "TASKS_DO_NOT_FIT": "The nodes with free GPUs have too little CPU or host memory left for {workers_count} "
     "worker(s) of {cpu_cores} CPU core(s) and {host_memory_bytes} each, with their parameter servers.",
-    "HOST_DOES_NOT_FIT": "No node has {cpu_cores} CPU core(s) and {host_memory_bytes} of host memory left beside the "
-    "GPU.",
+    "HOST_DOES_NOT_FIT": "No node has {cpu_cores} CPU core(s) and {host_memory_bytes} of host memory left in "
+    "addition to the GPU.",
     "MEMORY_EXCEEDS_GPU": "The job needs {needed_bytes}, but the largest usable GPU has {gpu_memory_bytes}; use a "
     "smaller batch or state memory_bytes if you know better.",
     "MEMORY_LIKELY_EXCEEDS_GPU": "The job is predicted to need {needed_bytes}, and the GPU has {gpu_memory_bytes}. The "
@@ -60,15 +60,14 @@ REASON_TEXTS: Mapping[str, str] = {
     "SLOWDOWN_TOO_HIGH": "Sharing would slow a job down by {slowdown_ratio}, and it accepts {max_slowdown_ratio} "
     "({jobs}); "
     "raise max_slowdown to share sooner.",
-    "OUT_OF_DOMAIN": "The prediction for {jobs} is outside of what the model was trained on, so nobody shares a GPU "
-    "on its "
-    "word; share: any accepts that.",
-    "PAIR_UNKNOWN": "Nothing reliable is known about {jobs} beside each other; share: any accepts that.",
+    "OUT_OF_DOMAIN": "The prediction for {jobs} is outside of what the model was trained on, so it is not used to "
+    "share a GPU; share: any accepts that.",
+    "PAIR_UNKNOWN": "The slowdowns of {jobs} on a shared GPU are not reliably known; share: any accepts that.",
     "JOB_UNKNOWN": "Nothing reliable is predicted for {jobs} on this device, so it runs alone; submit it with a graph.",
     "GPU_RELEASING": "The GPU is still being released by another job ({gpus}).",
     "GPU_NOT_USABLE": "The GPU is unknown, unhealthy, or its node is not connected ({gpus}).",
-    "SHARING_NOT_WORTH_IT": "Beside {jobs} the jobs would end after {shared_sum_ms} in sum, and after {waiting_sum_ms} "
-    "if this job waits.",
+    "SHARING_NOT_WORTH_IT": "Sharing a GPU with {jobs}, the jobs would end after {shared_sum_ms} in sum, and after "
+    "{waiting_sum_ms} if this job waits.",
     "REMAINING_TIME_UNKNOWN": "How long {jobs} will run is not predicted, so sharing cannot be weighed; submit it with "
     "a graph and steps_total.",
     "TOO_FEW_PLACES": "{gpus_with_place} GPU(s) have room for another job now: too few for this job, or sharing them "
@@ -85,8 +84,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "time and comes later in the queues; it goes on when GPUs are free.",
     "STOPPED_FOR_SHORTER": "The job is stopped with a checkpoint for {jobs}, which needs only {remaining_ms}; it goes "
     "on when GPUs are free.",
-    "STOPPED_FOR_SLOWDOWN": "Beside this job {jobs} lost {lost_ratio} of its steps per second, and the policy allows "
-    "{drop_ratio}; this job came last and waits again.",
+    "STOPPED_FOR_SLOWDOWN": "Co-located with this job, {jobs} lost {lost_ratio} of its steps per second, and the "
+    "policy allows {drop_ratio}; this job came last and waits again.",
     "RESHAPES_OTHER": "{jobs} gives up GPUs, so that this job gets the {gpus_needed} that it needs; it starts when "
     "they are free.",
     "SHARES_GIVEN_AWAY": "Jobs with a smaller share of the cluster come first, and nothing that suffices is left.",
@@ -110,15 +109,15 @@ REASON_TEXTS: Mapping[str, str] = {
     "STARTS_SHARED_IN_PASSES": "The job shares with {jobs}, {micro_batch_size} samples per GPU in each of "
     "{accumulation_steps} passes per step: expected slowdown {slowdown_ratio} for it and {neighbour_slowdown_ratio} at "
     "most for the others.",
-    "STARTS_SHARED_BLINDLY": "The job shares with {jobs} because all of them say share: any; how much they slow each "
+    "STARTS_SHARED_BLINDLY": "The job shares with {jobs} because all of them set share: any; how much they slow each "
     "other down is not known.",
     "CANDIDATE": "The GPU can take the job.",
     # dropped by the plan check
     "JOB_NOT_PENDING": "The policy decided about a job that is not waiting.",
     "JOB_NOT_RUNNING": "The policy wanted to stop a job that does not run.",
     "DECIDED_TWICE": "The policy decided twice about the job; the first decision counts.",
-    "DECISION_NOT_SUPPORTED": "The policy asked for something that the scheduler does not know.",
-    "MOVES_NOT_SUPPORTED": "The policy wanted to move or reshape a running job, which nobody can carry out here; the "
+    "DECISION_NOT_SUPPORTED": "The policy returned a kind of decision that the scheduler does not support.",
+    "MOVES_NOT_SUPPORTED": "The policy wanted to move or reshape a running job, which no launcher supports here; the "
     "job runs on where it is.",
     "NOTHING_TO_MOVE": "The policy wanted to move a running job to where it is.",
     "GANG_INCOMPLETE": "The policy gave {gpus_given} GPU(s) where {gpus_needed} are needed.",
@@ -138,7 +137,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "ATTEMPT_HOST_OOM": "The host ran out of memory; the job is tried again. State host_memory to be placed better.",
     "ATTEMPT_GPU_FAULT": "The GPU failed; the job goes on from its last checkpoint on another one.",
     "ATTEMPT_SIGNAL": "The process was killed by a signal; the job goes on from its last checkpoint.",
-    "ATTEMPT_STOPPED": "The process was stopped by somebody else; the job goes on from its last checkpoint.",
+    "ATTEMPT_STOPPED": "The process was stopped from outside the scheduler; the job goes on from its last checkpoint.",
     "ATTEMPT_CHECKPOINTED": "The process checkpointed and ended by itself; the job goes on from there.",
     "OUT_OF_MEMORY_RETRY": "The GPU ({gpu_memory_bytes}) ran out of memory at {memory_peak_bytes}; the job is tried "
     "again "
@@ -148,7 +147,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "FINISHED_UNCOUNTED": "The program ended with success. It never reported a step (cotenant/job.py or "
     "progress_regex), so "
     "nothing is known of its pace.",
-    "FINISHED_EARLY": "The program ended with success after {steps_done} of {steps_total} steps, as far as it said.",
+    "FINISHED_EARLY": "The program ended with success after {steps_done} of {steps_total} steps, as far as it "
+    "reported.",
     "CANCELLED": "The job was cancelled.",
     "JOB_ERROR": "The program ended with exit code {exit_code}; see its log.",
     "OUT_OF_MEMORY": "Alone on a GPU of {gpu_memory_bytes} the job ran out of memory twice; use a smaller batch or a "
@@ -206,4 +206,4 @@ def format_quantity(name: str, value: float) -> str:
 
 def _named(ids: tuple[str, ...]) -> str:
     shown = ", ".join(ids[:_NAMED_IDS_MAX])
-    return f"{shown} and {len(ids) - _NAMED_IDS_MAX} more" if len(ids) > _NAMED_IDS_MAX else shown or "nobody"
+    return f"{shown} and {len(ids) - _NAMED_IDS_MAX} more" if len(ids) > _NAMED_IDS_MAX else shown or "no job"

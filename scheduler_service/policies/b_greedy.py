@@ -2,7 +2,7 @@
 
 What it does:
     Packs like best_fit, largest jobs first, but only where the slowdowns of one job's workers differ by theta_diff at
-    most: those of the job that comes and of every job beside which it comes.
+    most: those of the incoming job and of every job it would share with.
 
 Why:
     Synchronous workers wait for the slowest of them. Shows what the balance limit of OJPP is worth without its other
@@ -14,7 +14,7 @@ Source:
 
 Where we differ:
     Every job's consent is asked as under every policy (share, max_slowdown_ratio), and the reserved 99 % bounds have to
-    fit beside each other. A job's workers are on different GPUs. If they take new GPUs too, a slowdown of 0 counts from
+    fit together. A job's workers are on different GPUs. If they take new GPUs too, a slowdown of 0 counts from
     the first worker on (line 11 of Algorithm 2), so that the new GPUs never break the limit.
 
 Cost:

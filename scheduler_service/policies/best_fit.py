@@ -14,7 +14,7 @@ Source:
 
 Where we differ:
     The paper packs whatever fits; here every job's consent is asked as under every policy (share, max_slowdown_ratio),
-    and the reserved 99 % bounds have to fit beside each other. Jobs with share: any and a large max_slowdown_ratio get
+    and the reserved 99 % bounds have to fit together. Jobs with share: any and a large max_slowdown_ratio get
     the paper's policy. Compute (the paper's undefined alpha) is SM activity where known, else utilization. The leftover
     is the sum of what is left of both. A job's workers are on different GPUs.
 

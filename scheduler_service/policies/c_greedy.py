@@ -14,7 +14,7 @@ Source:
 
 Where we differ:
     Every job's consent is asked as under every policy (share, max_slowdown_ratio). The memory that the engine reserves
-    (the 99 % bound, or what the user stated as memory_bytes) has to fit beside the neighbours' as well, since a caching
+    (the 99 % bound, or what the user stated as memory_bytes) has to fit with that of co-located jobs, since a caching
     allocator keeps its peak; so Eq. 3 packs closer than reservations only where users state less than their peak. A job
     without a memory triple is taken at its reservation all the time (delta = 0, p = 0).
 

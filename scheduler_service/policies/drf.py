@@ -1,7 +1,7 @@
-"""DRF, dominant resource fairness: one more worker for whoever has the smallest dominant share, until all is given.
+"""DRF, dominant resource fairness: one more worker for the job with the smallest dominant share, until all is given.
 
 What it does:
-    Gives GPUs, CPU and host memory away in steps: whoever holds the smallest dominant share gets the next number of
+    Gives GPUs, CPU and host memory away in steps: the job with the smallest dominant share gets the next number of
     workers in its list, each with a parameter server, until nothing fits any more. Jobs start with what they were
     given, on the emptiest nodes; running jobs are reshaped towards it, each at most once per interval, never stopped.
 

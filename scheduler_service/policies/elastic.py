@@ -3,7 +3,7 @@
 What it does:
     Takes jobs in the order of submission. For each it weighs every number of GPUs in the job's list; those that are
     missing come from exactly one running job, which goes on with a smaller number of its own list. What makes the last
-    job end soonest is done, of equal plans the one with the least sum of ends. When nobody waits and GPUs are idle, the
+    job end soonest is done, of equal plans the one with the least sum of ends. When no job waits and GPUs are idle, the
     one running job grows whose growth improves that most, if it improves anything.
 
 Why:
@@ -18,10 +18,10 @@ Where we differ:
     Plans are compared by (end of the last job, sum of ends, GPUs taken, id); the listings compare the end of the last
     job alone, which ties whenever a third job ends last, and break ties by enumeration order. Algorithm 1's range of
     removals misses valid ones: here a running job may go down to any smaller number of its list. Algorithm 2 always
-    grows; here nobody grows for nothing. A job without a profile for a number of GPUs cannot have that number, and
+    grows; here no job grows for nothing. A job without a profile for a number of GPUs cannot have that number, and
     without any profile it starts with the number it asked for and is never reshaped. Where running jobs cannot be
-    moved nobody makes room or grows. Our agents cannot prepare a job beside the one that makes room, so the new job
-    waits for that checkpoint and stop, which is charged to it. A job that waits lets nobody pass.
+    moved no job makes room or grows. Our agents cannot prepare a job next to the one that makes room, so the new job
+    waits for that checkpoint and stop, which is charged to it. A job that waits lets no other pass.
 
 Cost:
     For every job that finds too few free GPUs O(counts x running jobs x their counts), as in the paper.
@@ -101,7 +101,7 @@ class _Plan:
     """One way to start a new job.
 
     Attributes:
-        victim: Who gives GPUs up; None = nobody.
+        victim: The job that gives GPUs up; None = none.
         victim_gpu_ids: What it keeps.
     """
 
@@ -122,7 +122,7 @@ class _Round:
     """One call of decide.
 
     Attributes:
-        reshapes: What running jobs are told.
+        reshapes: The decisions about running jobs.
     """
 
     def __init__(self, view: SchedulingView, policy: Elastic) -> None:
@@ -148,7 +148,7 @@ class _Round:
         return self._rigid.candidates(smallest(job))
 
     def decide(self, job: PendingJob) -> Decision:
-        """Start a job, make room for it, or say why it waits."""
+        """Start a job, make room for it, or return why it waits."""
         plans = list(self._plans(job))
         if not plans:
             return self._decide_unprofiled(job)
@@ -282,7 +282,7 @@ class _Round:
 
 
 def _coming_free(view: SchedulingView) -> dict[Kind, dict[str, list[str]]]:
-    """Return the GPUs that everybody there is about to leave, by kind and node."""
+    """Return the GPUs that all their jobs are about to leave, by kind and node."""
     staying = {part.gpu_id for job in view.running.values() for part in job.moving_to}
     found: dict[Kind, dict[str, list[str]]] = {}
     for gpu_id in sorted(view.gpus):

@@ -5,15 +5,15 @@ What it does:
     the job's predicted step is shortest. Running jobs are never touched.
 
 Why:
-    The baseline that everybody understands. Nobody is overtaken, so nobody starves, and a wide job waits only for those
-    before it.
+    The baseline that is easiest to understand. No job is overtaken, so none starves, and a wide job waits only for
+    those before it.
 
 Source:
     The baseline FIFO of the SJF-BSBF paper, section VI-A1: order of arrival, the GPUs with the least execution time.
 
 Where we differ:
     Execution time is the predicted step time of the job on each kind of GPU; the paper leaves its origin open. A job
-    that could not start even on the empty cluster blocks nobody. With `overtaking` a job that does not fit now lets
+    that could not start even on the empty cluster blocks none. With `overtaking` a job that does not fit now lets
     later ones pass, which is how a plain first-fit queue behaves; wide jobs may then wait long.
 
 Cost:

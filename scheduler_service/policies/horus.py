@@ -6,7 +6,7 @@ What it does:
     GPUs may hold several jobs if all of them consent. Running jobs are never touched.
 
 Why:
-    Jobs that use little of a GPU lose little beside each other; knowing utilization and memory before a job runs, the
+    Jobs that use little of a GPU lose little by sharing it; knowing utilization and memory before a job runs, the
     queue shortens without trying placements out. Fair queues keep one kind of job from starving another.
 
 Source:
@@ -14,7 +14,7 @@ Source:
     4.2.1-4.2.3, Eq. 7-10, Algorithm 1. k = 1 is Horus, k = 3 is Horus-f.
 
 Where we differ:
-    Every job's consent is asked (share, max_slowdown_ratio), with pairwise predictions beside the cost. The text's
+    Every job's consent is asked (share, max_slowdown_ratio), with pairwise predictions, besides the cost. The text's
     k + 1 queues are k, its endless loop considers every pending job at most once per round of decisions, and it
     ends when no GPU could take any job. The fitted functions F are not printed in the paper; the
     default curve goes through the ranges of section 3.2: 1.5 times as long at 100 %, 3 times at 200 %, linear below and
@@ -89,7 +89,7 @@ class Horus:
         return SharingRound(view, placement).decide_all(self._ordered(view, has_room=placement.closed() is None))
 
     def _ordered(self, view: SchedulingView, *, has_room: bool) -> Iterable[PendingJob]:
-        """Return the jobs in the order of the fair queues; where nobody can start, order does not matter."""
+        """Return the jobs in the order of the fair queues; where no job can start, order does not matter."""
         jobs = view.pending
         if not has_room:
             return jobs

@@ -1,7 +1,7 @@
 """I-Greedy: best fit that keeps the slowdown on every GPU below a limit.
 
 What it does:
-    Packs like best_fit, largest jobs first, but only where nobody on the GPU would be slowed down by more than
+    Packs like best_fit, largest jobs first, but only where no job on the GPU would be slowed down by more than
     theta_max.
 
 Why:
@@ -12,8 +12,8 @@ Source:
     learning clusters" (OJPP), section 5.2, with Eq. 1, 2 and 7.
 
 Where we differ:
-    theta_max comes beside every job's own max_slowdown_ratio and share, which every policy keeps; the stricter one
-    counts. The reserved 99 % bounds have to fit beside each other. Among more than two jobs pairwise slowdowns are
+    theta_max comes on top of every job's own max_slowdown_ratio and share, which every policy keeps; the stricter one
+    counts. The reserved 99 % bounds have to fit together. Among more than two jobs pairwise slowdowns are
     added up, and a pair about which nothing is known counts as 0 among jobs with share: any.
 
 Cost:

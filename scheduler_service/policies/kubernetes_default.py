@@ -1,4 +1,4 @@
-"""The default scheduler of Kubernetes: a job runs with whatever count it happened to ask for, first fit.
+"""The default scheduler of Kubernetes: a job runs with the GPU count that it asked for, first fit.
 
 What it does:
     Draws one number of GPUs from each job's list, by the seed, and keeps to it. Jobs start in the order of submission,

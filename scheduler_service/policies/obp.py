@@ -6,7 +6,7 @@ What it does:
     touched.
 
 Why:
-    The baseline that knows memory and nothing else; what predicting utilization and slowdown adds is measured against
+    The baseline that uses memory and nothing else; what predicting utilization and slowdown adds is measured against
     it.
 
 Source:

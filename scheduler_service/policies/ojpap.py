@@ -1,13 +1,13 @@
-"""OJPAP: OJPP that also moves running workers away from devices that suffer for a while.
+"""OJPAP: OJPP that also moves running workers away from devices with a lasting slowdown.
 
 What it does:
     Places jobs as ojpp does. When the moving average of the slowdown measured on a GPU stays above its limit, it looks
-    at those GPUs above it that are in the half of those in use that suffers most. From each the cheapest worker goes
+    at those GPUs above it that are in the most slowed-down half of those in use. From each the cheapest worker goes
     to the GPU on which the worst slowdown would then be lowest, GPUs in use first, if every limit of ojpp holds there
     and for its job, if that lowers the interference, and if the costs of all moves together stay within a limit.
 
 Why:
-    Predictions may be wrong and neighbours change; a lasting violation is worth a migration, a short one is not.
+    Predictions may be wrong and co-located jobs change; a lasting violation is worth a migration, a short one is not.
 
 Source:
     Li et al., "Interference-aware opportunistic job placement for shared distributed deep learning clusters" (JPDC),
@@ -15,12 +15,12 @@ Source:
 
 Where we differ:
     Eq. 19 bounds the sum over the whole plan; the listing only looks at single costs. The limit, for which the paper
-    gives no value, is a share of the mean remaining time of the running jobs; where nobody's is known nobody moves. A
+    gives no value, is a share of the mean remaining time of the running jobs; where none is known no job moves. A
     plan that lowers nothing is empty. A moving job restarts as a whole, at most once per plan, and not in a round that
-    starts jobs. A GPU is judged when its jobs have been together for `settle_ms`, since its moving average still tells
-    of the neighbours before; within its limit it is left alone. Where one worker's move would unbalance its job, those
-    of its workers that suffer go together, and where the cheapest job cannot go the next one is tried. Workers flee
-    from what nobody predicted to unused GPUs first. Everything said about ojpp holds here too.
+    starts jobs. A GPU is judged when its jobs have been together for `settle_ms`, since its moving average still covers
+    the jobs before; within its limit it is left alone. Where one worker's move would unbalance its job, those
+    of its slowed-down workers go together, and where the cheapest job cannot go the next one is tried. Workers move
+    away from unpredicted slowdowns to unused GPUs first. What is stated about ojpp holds here too.
 
 Cost:
     That of ojpp; when triggered O(workers of suffering jobs x GPUs) looks, each at the jobs of two GPUs and their other
@@ -98,7 +98,7 @@ class Ojpap(OjppParameters):
         return ratio > self.theta_max and self._is_judged(view, entry)
 
     def _is_judged(self, view: SchedulingView, entry: GpuView) -> bool:
-        """The moving average tells of the jobs that are there now, and not of those before them."""
+        """The moving average covers the jobs that are there now, and not those before them."""
         if len(entry.job_ids) < 2:
             return False
         changed_at_ms = max(view.running[job_id].neighbours_since_ms for job_id in entry.job_ids)

@@ -1,9 +1,9 @@
-"""Optimus: one GPU for everybody, then every further one to the job that it brings most.
+"""Optimus: one GPU for every job, then every further one to the job that gains most by it.
 
 What it does:
     Predicts how long each job still runs with every number of workers (and parameter servers). Every job gets its
     smallest number; then workers and servers go one by one to the job that saves most time per share of the cluster
-    that they take, until nothing is left or nobody gains. Jobs are placed evenly on as few nodes as suffice, the
+    that they take, until nothing is left or no job gains. Jobs are placed evenly on as few nodes as suffice, the
     smallest first. Running jobs are reshaped towards their numbers, each at most once per interval, never stopped.
 
 Why:
@@ -15,15 +15,15 @@ Source:
     functions ALLOC and PLACE of Algorithm 1, Theorem 1.
 
 Where we differ:
-    Eq. 6 and 9 with their slips put right (optimus_allocation.py says how). Jobs without server_demand exchange
+    Eq. 6 and 9 with their slips put right (optimus_allocation.py states how). Jobs without server_demand exchange
     gradients among themselves and gain by workers only. Agents start workers only: the number of servers is chosen,
-    gets room on the hosts and is told in the reason, no more. A running job keeps at least its smallest number, and one
+    gets room on the hosts and is in the reason, no more. A running job keeps at least its smallest number, and one
     whose number cannot be had now starts with the next smaller one instead of pausing. What fits on one node goes to
     the fullest such node, not the emptiest: it is as fast there, and wide jobs find room. GPUs of different kinds count
     as one resource in the choice of numbers. A job without a profile gets its smallest number.
 
 Cost:
-    O(tasks log tasks) for the numbers, all jobs side by side, and O(tasks log nodes) for the places; 4,000 jobs with
+    O(tasks log tasks) for the numbers, all jobs in one pass, and O(tasks log nodes) for the places; 4,000 jobs with
     100,000 tasks on 16,000 nodes take about half a second (benchmarks/decisions_optimus.py).
 """
 
@@ -81,7 +81,7 @@ def _size_order(job: PendingJob, wanted: Mapping[str, int], servers: Mapping[str
 
 
 def _with_servers(decision: Decision, servers: Mapping[str, int]) -> Decision:
-    """Tell the number of servers of a job that starts with some."""
+    """Add the number of servers to the reason of a job that starts with some."""
     count = servers.get(decision.job_id, 0)
     if not count or not isinstance(decision, Start):
         return decision
@@ -90,7 +90,7 @@ def _with_servers(decision: Decision, servers: Mapping[str, int]) -> Decision:
 
 
 def needs_servers(request: JobRequest) -> bool:
-    """Say whether a job needs parameter servers."""
+    """Return whether a job needs parameter servers."""
     return request.server_demand is not None
 
 
@@ -128,7 +128,7 @@ class _JobTable:
     def _precedence(
         self, job: PendingJob | RunningJob, remaining_times: Mapping[tuple[int, int], float]
     ) -> tuple[object, ...]:
-        """Who runs keeps its first GPUs; then the shortest first."""
+        """A running job keeps its first GPUs; then the shortest first."""
         least = self._round.counts[job.request.job_id][0]
         remaining_ms = remaining_times.get((least, int(needs_servers(job.request))), inf)
         return isinstance(job, PendingJob), remaining_ms, job.submitted_at_ms, job.request.job_id

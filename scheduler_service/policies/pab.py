@@ -1,4 +1,4 @@
-"""PAB, performance-aware bin packing: place by free memory, and take back what made somebody half as fast.
+"""PAB, performance-aware bin packing: place by free memory, and re-queue the job that made another half as fast.
 
 What it does:
     Places jobs as obp does. Where a job, a minute after the newest one came to its GPU, makes at most half as many
@@ -12,9 +12,9 @@ Source:
     Systems", section 5.2: detected slowdown, 50 % drop in steps per second, a warm-up of up to 60 s.
 
 Where we differ:
-    The paper leaves open whom it re-queues; here it is the job that came last. The state before is the measured step
-    time alone; a job that never ran alone accuses nobody. Who was taken back does not return to the same neighbour
-    while its max_slowdown_ratio forbids what was observed. Placement asks for everybody's consent, as under obp.
+    The paper leaves open which job it re-queues; here the one that came last. The state before is the measured step
+    time alone; a job that never ran alone triggers no re-queuing. A re-queued job does not return to the same partner
+    while its max_slowdown_ratio forbids what was observed. Placement asks for every job's consent, as under obp.
 
 Cost:
     That of obp, and one look at every running job.
@@ -37,10 +37,10 @@ from scheduler_service.policies.packing.packing_rules import FREE_MEMORY_RULES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerformanceAwareBinPacking:
-    """Most free memory first; the newest job leaves where somebody lost too much."""
+    """Most free memory first; the newest job leaves where another lost too much."""
 
     warm_up_ms: int = field(
-        default=60_000, metadata={"description": "time after a placement in which nobody is judged, in ms"}
+        default=60_000, metadata={"description": "time after a placement in which no job is judged, in ms"}
     )
     drop_ratio: float = field(
         default=0.5, metadata={"description": "share of the steps per second whose loss is too much; 0.5 = half"}
@@ -72,7 +72,7 @@ class PerformanceAwareBinPacking:
                 yield Stop(job_id=newest.request.job_id, reason=reason)
 
     def _newest_co_located(self, view: SchedulingView, victim: RunningJob) -> RunningJob | None:
-        """Return who came last to the GPUs of a job; None while somebody leaves, warms up, or nobody is beside it."""
+        """Return the job that came last to the GPUs of a job; None while one leaves, warms up, or it runs alone."""
         entries = [view.gpus[part.gpu_id] for part in victim.assignments if part.gpu_id in view.gpus]
         if any(entry.is_releasing for entry in entries):
             return None

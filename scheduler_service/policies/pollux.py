@@ -2,11 +2,11 @@
 
 What it does:
     Compares for every job and every number of GPUs how fast it would be against its fair share of the cluster (GPUs /
-    jobs), and lowers that for a job that would have to restart, the more the younger it is and the oftener it did.
-    Chooses the numbers whose power mean is largest; p = -1, the default, helps most whoever is slowest.
+    jobs), and lowers that for a job that must restart: more for one that has run shorter or restarted more often.
+    Chooses the numbers whose power mean is largest; p = -1, the default, helps the slowest job most.
 
 Why:
-    Nobody has to ask for the right number of GPUs: few jobs get many, many jobs few, and idle GPUs go where they still
+    No user has to ask for the right number of GPUs: few jobs get many, many jobs few, and idle GPUs go where they still
     help.
 
 Source:
@@ -75,7 +75,7 @@ class Pollux:
         round_ = CountedRound(view, remaining_ms=self.interval_ms)
         jobs: list[PendingJob | RunningJob] = [view.running[job_id] for job_id in round_.adjustable]
         jobs += [job for job in view.pending if round_.counts[job.request.job_id]]
-        # Where nothing else decides, who came last gets less.
+        # Where nothing else decides, the job that came last gets less.
         jobs.sort(key=lambda job: (job.submitted_at_ms, job.request.job_id))
         held = sum(len(job.assignments) for job in jobs if isinstance(job, RunningJob))
         gpus = len(view.index.free_gpu_ids) + held

@@ -13,8 +13,8 @@ Source:
 
 Where we differ:
     The paper calls the baseline ideal because it knows the true times; ours uses predictions, and jobs whose time
-    nobody knows come last, in order of submission. A steady stream of short jobs starves the long ones; `aging_ms`
-    bounds that: whoever has waited so long goes first, and nobody passes.
+    is unknown come last, in order of submission. A steady stream of short jobs starves the long ones; `aging_ms`
+    bounds that: a job that has waited so long goes first, and none passes it.
 
 Cost:
     Sorting the queue, then one look at the nodes with free GPUs for every different shape of job.

@@ -7,20 +7,20 @@ What it does:
     last. Running jobs are never touched.
 
 Why:
-    Sharing shortens the queue, but beside the wrong partner both jobs lose more than waiting costs. Knowing both
-    remaining times and the pair's slowdowns, that can be weighed before anything starts; nobody is ever preempted.
+    Sharing shortens the queue, but with the wrong partner both jobs lose more than waiting costs. Knowing both
+    remaining times and the pair's slowdowns, that can be weighed before anything starts; no job is ever preempted.
 
 Source:
     The SJF-BSBF paper, Algorithms 1 and 2, Theorem 1, Eq. 5-7 and 9.
 
 Where we differ:
     Section V-B1 speaks of the number of GPUs, the algorithm orders by L_k, and so do we. Algorithm 2 returns inside its
-    loop, stops before a batch of 1 and checks no memory; here every half down to 1 is tried and must fit beside the
+    loop, stops before a batch of 1 and checks no memory; here every half down to 1 is tried and must fit with the
     partner. Algorithm 1 never adds the free GPUs; here they come last, after the shared ones. All workers of a gang use
     one micro-batch, the smallest needed, and the gang's pace is that of its slowest GPU; with `recheck_gang` the sum
     over it and all its partners is compared with waiting once more. share and max_slowdown_ratio of both jobs bind, and
     an unknown slowdown that both accept (share: any) counts as the most that the job accepts. Where a remaining time is
-    unknown nobody shares. A micro-batch that was not predicted is bounded by the next larger one; with no such
+    unknown no job shares. A micro-batch that was not predicted is bounded by the next larger one; with no such
     prediction it is not considered. Optional aging.
 
 Cost:
@@ -64,7 +64,7 @@ from scheduler_service.policies.placement.sharing_round import SharingRound
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SjfBsbf:
-    """Shortest remaining time first; beside the running job with the best sharing benefit where it has one."""
+    """Shortest remaining time first; shares with the running job of the best sharing benefit where it has one."""
 
     aging_ms: int = field(default=0, metadata={"description": AGING_DESCRIPTION})
     weighed_jobs_max: int = field(default=100, metadata={"description": WEIGHED_JOBS_DESCRIPTION})
@@ -175,7 +175,7 @@ class _BestBenefit:
         return self._partner_remaining_times_ms[place]
 
     def _refusal(self, job_id: str, shared_ms: float, waiting_ms: float, occupied_gpu: OccupiedGpu) -> Reason:
-        """Say that sharing is not worth it; of many such reasons only that of the first GPU is ever shown."""
+        """Return that sharing is not worth it; of many such reasons only that of the first GPU is ever shown."""
         known = self._not_worth.get(job_id)
         if known is not None and known.gpu_ids < (occupied_gpu.entry.gpu.gpu_id,) and not self._is_explaining:
             return known

@@ -1,18 +1,18 @@
-"""Shortest job first with first-fit sharing: who finds no free GPU joins the first job that lets it.
+"""Shortest job first with first-fit sharing: a job that finds no free GPU joins the first one that lets it.
 
 What it does:
     Takes pending jobs in the order of their predicted remaining time. With enough free GPUs a job starts alone; else on
-    the first GPUs, by node and index, that hold exactly one job, where memory and everybody's consent allow it, and on
+    the first GPUs, by node and index, that hold exactly one job, where memory and every job's consent allow it, and on
     free GPUs for the rest. Running jobs are never touched.
 
 Why:
-    The shortest queue that sharing can give. Beside sjf_bsbf it shows what weighing each pair is worth.
+    The shortest queue that sharing can give. Compared with sjf_bsbf it shows what weighing each pair is worth.
 
 Source:
     The baseline SJF-FFS of the SJF-BSBF paper, section VI-A4; the order and the free GPUs are those of Algorithm 1.
 
 Where we differ:
-    The paper shares with anybody; here share and max_slowdown_ratio of both jobs bind. The full batch is used, since
+    The paper shares with any job; here share and max_slowdown_ratio of both jobs bind. The full batch is used, since
     the baseline searches no sharing configuration; where that does not fit, the next GPU is tried. Optional aging.
 
 Cost:
@@ -45,7 +45,7 @@ from scheduler_service.policies.placement.sharing_round import SharingRound
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SjfFfs:
-    """Shortest remaining time first; first fit beside one running job where free GPUs do not suffice."""
+    """Shortest remaining time first; first fit with one running job where free GPUs do not suffice."""
 
     aging_ms: int = field(default=0, metadata={"description": AGING_DESCRIPTION})
     weighed_jobs_max: int = field(default=100, metadata={"description": WEIGHED_JOBS_DESCRIPTION})

@@ -16,9 +16,9 @@ Source:
 Where we differ:
     The textbook stops for any gain; here a victim must need `preemption_gain_min_ms` longer than the job that takes its
     place, both measured on the same kind of GPU, because a stop and a restart cost time and two jobs must never take
-    turns. Where one of the two times is unknown nobody is stopped. GPUs come free only after the checkpoint, so the
-    shorter job holds until then and the GPUs are kept for it. `aging_ms` bounds waiting: the aged go first, nobody
-    passes them, and once they run nobody stops them.
+    turns. Where one of the two times is unknown no job is stopped. GPUs come free only after the checkpoint, so the
+    shorter job holds until then and the GPUs are kept for it. `aging_ms` bounds waiting: the aged go first, no job
+    passes them, and once they run none stops them.
 
 Cost:
     As sjf; every different job that finds no free GPUs looks once at every GPU.

@@ -2,9 +2,9 @@
 
 What it does:
     Starts jobs in the order of submission with the smallest number of GPUs in their list, each alone on free GPUs. When
-    nobody waits and GPUs are idle, the one running job grows to the next number of its list whose growth makes the
-    last job end soonest, of equal ones the one with the least sum of ends, if it improves anything. Nobody ever
-    shrinks.
+    no job waits and GPUs are idle, the one running job grows to the next number of its list whose growth makes the
+    last job end soonest, of equal ones the one with the least sum of ends, if it improves anything. No job
+    ever shrinks.
 
 Why:
     The baseline for elastic: what finding the right number at once, cheap restarts and shrinking add.
@@ -14,10 +14,10 @@ Source:
     Learning Training Systems", section V-B, which takes it from Optimus.
 
 Where we differ:
-    The paper adds GPUs one by one; here the next number in the job's list, which may be more than one further. Whom it
-    lets grow is not said; here it is decided as under elastic. A job grows only when it has run for `settle_ms`, so
-    that it is never stopped while it starts, and only where running jobs can be moved. A job that waits lets nobody
-    pass.
+    The paper adds GPUs one by one; here the next number in the job's list, which may be more than one further. Which
+    job may grow is left open; here it is decided as under elastic. A job grows only when it has run for `settle_ms`, so
+    that it is never stopped while it starts, and only where running jobs can be moved. A job that waits lets no
+    other pass.
 
 Cost:
     Sorting the queue and the free GPUs; one look at every running job while GPUs are idle.

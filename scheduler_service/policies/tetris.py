@@ -2,11 +2,11 @@
 
 What it does:
     Takes pending jobs in the order of their predicted remaining time and starts each alone on free GPUs of the node
-    where least GPUs, CPU and host memory are then left, with one parameter server beside every worker. A job that does
+    where least GPUs, CPU and host memory are then left, with one parameter server next to every worker. A job that does
     not fit lets later ones pass. Running jobs are never touched.
 
 Why:
-    The baseline that packs several resources well and knows how long jobs take, but not what one more worker brings.
+    The baseline that packs several resources well and uses how long jobs take, but not what one more worker brings.
 
 Source:
     The baseline Tetris of Peng et al., "Optimus: an efficient dynamic resource scheduler for deep learning clusters",

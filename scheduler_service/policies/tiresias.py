@@ -1,4 +1,4 @@
-"""Tiresias: whoever has had least GPU time comes first, in a few queues; who has had much makes room.
+"""Tiresias: the job with the least GPU time so far comes first, in a few queues; one that has had much makes room.
 
 What it does:
     Counts the GPU time of every job (GPUs x time, so a wide job ages faster) and puts it into a queue by limits on that
@@ -7,7 +7,7 @@ What it does:
     few as possible.
 
 Why:
-    Short jobs end soon although nobody knows how long a job will run: no prediction is needed. Queues instead of exact
+    Short jobs end soon although it is unknown how long a job will run: no prediction is needed. Queues instead of exact
     times keep two jobs that have had equally much from taking turns.
 
 Source:
@@ -107,7 +107,7 @@ class Tiresias:
         return queue, job.submitted_at_ms, job.request.job_id
 
     def is_protected(self, view: SchedulingView, job: RunningJob) -> bool:
-        """Say whether a running job has not yet earned back its start."""
+        """Return whether a running job has not yet earned back its start."""
         earned_ms = max(self.run_min_ms, self.run_per_cost_ratio * job.request.migration_cost_ms)
         return view.now_ms - job.started_at_ms < earned_ms
 
@@ -117,8 +117,8 @@ class _Round:
 
     Attributes:
         queue: The pending jobs in order.
-        stops: Who makes room.
-        waiting: Those for whom nobody does.
+        stops: Stops of the jobs that make room.
+        waiting: Those for which no job makes room.
     """
 
     def __init__(self, view: SchedulingView, policy: Tiresias) -> None:
@@ -134,11 +134,11 @@ class _Round:
 
     @cached_property
     def _preemption(self) -> PreemptionPlanner:
-        """Who might make room; nobody is asked before somebody finds too few free GPUs."""
+        """The jobs that might make room; worked out only when a job finds too few free GPUs."""
         view, policy = self._view, self._policy
-        everyone: list[PendingJob | RunningJob] = [*self.queue, *view.running.values()]
-        everyone.sort(key=lambda job: policy.order(view, job))
-        self._places = {job.request.job_id: float(place) for place, job in enumerate(everyone)}
+        all_jobs: list[PendingJob | RunningJob] = [*self.queue, *view.running.values()]
+        all_jobs.sort(key=lambda job: policy.order(view, job))
+        self._places = {job.request.job_id: float(place) for place, job in enumerate(all_jobs)}
         ranks = {
             job_id: None if policy.is_protected(view, job) else self._places[job_id]
             for job_id, job in view.running.items()
@@ -148,7 +148,7 @@ class _Round:
     def decide(self, job: PendingJob) -> Decision | None:
         """Start a job, make room for it, or let it wait; None = it is among those that wait.
 
-        Where a job found no GPUs, an equal one that comes later finds none either, unless somebody was stopped since.
+        Where a job found no GPUs, an equal one that comes later finds none either, unless a job was stopped since.
         """
         shape = shape_of(job.request)
         known = self._failed.get(shape)

@@ -21,7 +21,7 @@ class CountedRound:
         view: The cluster.
         remaining_ms: A running job that started less than this ago keeps its number.
         choose: Which of the free GPUs of one kind a job takes.
-        placed: Told what a job that starts takes.
+        placed: Called with what a job that starts takes.
 
     Attributes:
         adjustable: The running jobs whose number may change now, by id.
@@ -62,7 +62,7 @@ class CountedRound:
         return [*(reshapes if self.adjustable else ()), *decisions]
 
     def _gives_gpus(self, waiting: Sequence[PendingJob], wanted: Mapping[str, int]) -> bool:
-        """Say whether GPUs were given to waiting jobs, or left to running ones that could do with fewer."""
+        """Return whether GPUs were given to waiting jobs, or left to running ones that could do with fewer."""
         return any(wanted.get(job.request.job_id, 0) for job in waiting) or any(
             wanted[job_id] > min(self.counts[job_id]) for job_id in self.adjustable if job_id in wanted
         )
@@ -76,7 +76,7 @@ class CountedRound:
         if start is not None:
             return start
         if possible and not count and (self._others_have_some or self._free.place_for(sized(request, possible[0]))):
-            # Nobody looked for GPUs, so that an equal job that was given some still may.
+            # No GPUs were searched, so that an equal job that was given some still may.
             least = replace(job, request=sized(request, possible[0]))
             reason = Reason(code="OTHERS_GAIN_MORE", numbers={"gpus_needed": possible[0]})
             return Hold(job_id=request.job_id, reason=reason, candidates=self._free.candidates(least))

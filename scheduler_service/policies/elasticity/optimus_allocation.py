@@ -1,12 +1,12 @@
 """How many workers and servers each job gets: the marginal gains of Algorithm 1, all jobs at once.
 
 What a job gets next does not depend on the other jobs; only whether it still gets it does. So the steps of all jobs are
-worked out side by side, each with its gain, and then taken in the order in which a queue by gain would take them.
+worked out in one pass, each with its gain, and then taken in the order in which a queue by gain would take them.
 
 Source:
     Peng et al., "Optimus: an efficient dynamic resource scheduler for deep learning clusters", section 4.1, Eq. 9 and
     function ALLOC of Algorithm 1. Eq. 9 divides by the amount of the other task's dominant resource; here, as its text
-    says, by the share of the cluster that the task takes of the resource it takes most of.
+    states, by the share of the cluster that the task takes of the resource it takes most of.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def dominant_shares(needs: Floats, capacity: Floats) -> Floats:
 
 
 def _serve_first(demands: Demands, left: Floats) -> npt.NDArray[np.bool_]:
-    """Give first tasks to jobs in order and take them from `left`; who does not fit lets others pass."""
+    """Give first tasks to jobs in order and take them from `left`; one that does not fit lets others pass."""
     first = demands.worker * demands.worker_counts[:, :1] + demands.server * demands.has_servers[:, None]
     served = np.zeros(len(first), dtype=bool)
     for job, need in enumerate(first):

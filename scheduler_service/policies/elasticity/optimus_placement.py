@@ -3,7 +3,7 @@
 Source:
     Peng et al., "Optimus: an efficient dynamic resource scheduler for deep learning clusters", section 4.2, Theorem 1
     and function PLACE of Algorithm 1. The listing ends at the first job that does not fit; here that job waits and the
-    next is tried, as its text says.
+    next is tried, as its text states.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 _ROOM = 1e-9
 
 Amounts = tuple[float, ...]
-"""By resource; the first one, CPU in the paper, says which node is emptiest."""
+"""By resource; the first one, CPU in the paper, decides which node is emptiest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class TaskGroup:
 
 
 def even_shares(workers: int, servers: int, nodes: int) -> list[tuple[int, int]]:
-    """Return (workers, servers) of each node: counts differ by one at most, and nobody gets more of both than need be.
+    """Return (workers, servers) of each node: counts differ by one at most, and no node gets more of both than need be.
 
     Args:
         workers: To be spread.
@@ -106,7 +106,7 @@ def _spread(group: TaskGroup, nodes: Sequence[int], left: Sequence[Amounts]) -> 
     shares = even_shares(group.workers, group.servers, len(nodes))
     needs = {share: group.need(*share) for share in set(shares)}
     for node, share in zip(nodes, shares, strict=True):
-        # Who asks for nothing of a resource fits even where others took more of it than there is.
+        # A task that needs nothing of a resource fits even where others took more of it than there is.
         if any(need > max(have + _ROOM * abs(have), 0.0) for need, have in zip(needs[share], left[node], strict=True)):
             return ()
     return tuple(

@@ -1,4 +1,4 @@
-"""Running jobs whose number of GPUs may change: what they could have, what that does to everybody's ends.
+"""Running jobs whose number of GPUs may change: what they could have, what that does to all jobs' ends.
 
 Source:
     Wang et al., "An Efficient and Non-Intrusive GPU Scheduling Framework for Deep Learning Training Systems", Table IV

@@ -1,4 +1,4 @@
-"""What jobs of workers and parameter servers occupy of nodes, one server beside every worker.
+"""What jobs of workers and parameter servers occupy of nodes, one server next to every worker.
 
 A job that states no demands is one worker per GPU with its share of the job's CPU and host memory, and no servers.
 
@@ -73,7 +73,7 @@ class TaskRoom:
                 self.left[entry.node_id] -= demand
 
     def fits(self, request: JobRequest, node_id: str, gpus_here: int) -> bool:
-        """Say whether CPU and memory of a node suffice for so many workers and servers."""
+        """Return whether CPU and memory of a node suffice for so many workers and servers."""
         need = pair_demand(request) * gpus_here
         return bool((need[1:] <= np.maximum(self.left[node_id][1:], 0.0) + 1e-9).all())
 

@@ -18,7 +18,7 @@ CLUSTERING_ROUNDS_MAX = 20
 
 
 def k_medians(features: NDArray[np.float64], k: int) -> NDArray[np.int64]:
-    """Put rows into at most k clusters by L1 distance to the clusters' medians, without luck.
+    """Put rows into at most k clusters by L1 distance to the clusters' medians, without a random start.
 
     Args:
         features: One row per job; each column is scaled to [0, 1] first.

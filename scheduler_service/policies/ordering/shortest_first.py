@@ -20,7 +20,7 @@ from scheduler_service.policies.ordering.waiting_list import CandidateTable, exp
 
 
 def has_aged(view: SchedulingView, submitted_at_ms: int, aging_ms: int) -> bool:
-    """Say whether a job was submitted so long ago that it goes first; an aging of 0 = never."""
+    """Return whether a job was submitted so long ago that it goes first; an aging of 0 = never."""
     return 0 < aging_ms <= view.now_ms - submitted_at_ms
 
 
@@ -63,16 +63,16 @@ def decide_shortest_first(
 ) -> list[Decision]:
     """Decide about every pending job, shortest first; holds for one and the same reason become one.
 
-    An aged job that waits lets nobody pass, unless it could not start on the empty cluster either. Once nobody can
-    start any more, the rest of the queue is not looked at, unless somebody wants to know why.
+    An aged job that waits lets none pass, unless it could not start on the empty cluster either. Once no job can
+    start any more, the rest of the queue is not looked at, unless the view asks why.
 
     Args:
         view: The cluster.
         aging_ms: See `has_aged`.
         decide: Decides about one job.
-        is_impossible: Says whether a job could never start.
+        is_impossible: Returns whether a job could never start.
         table: How every GPU looks for a job that waits.
-        closed: Says why nobody can start any more, or None while somebody may.
+        closed: Returns why no job can start any more, or None while one may.
     """
     may_close = not aging_ms and not view.explain
     reason = closed() if may_close else None

@@ -41,7 +41,7 @@ def decide_in_order(jobs: Iterable[PendingJob], decide: Callable[[PendingJob], D
 
 
 def rest_behind(view: SchedulingView, position: int, table: CandidateTable) -> list[Decision]:
-    """Return the holds of the jobs behind the one at this position, which waits: in order of submission nobody passes.
+    """Return the holds of the jobs behind the one at this position, which waits: in order of submission none passes.
 
     They are one decision, unless their tables are wanted.
     """

@@ -1,4 +1,4 @@
-"""Which running workers go elsewhere when devices suffer, so that every constraint holds where they go.
+"""Which running workers go elsewhere when devices are slowed down, so that every constraint holds where they go.
 
 Source:
     Li et al., "Interference-aware opportunistic job placement for shared distributed deep learning clusters" (JPDC),
@@ -50,12 +50,12 @@ class _Target:
 
 
 class Arrangement:
-    """Who is where while a plan grows.
+    """The jobs of every device while a plan grows.
 
     Args:
         view: The cluster.
         rules: The constraints that every move keeps.
-        is_judged: Whether the moving average of a device tells of the jobs that are there now.
+        is_judged: Whether the moving average of a device covers the jobs that are there now.
     """
 
     def __init__(self, view: SchedulingView, rules: PackingRules, is_judged: Callable[[GpuView], bool]) -> None:
@@ -101,7 +101,7 @@ class Arrangement:
         return moves
 
     def _worst_devices(self) -> list[str]:
-        """Return the half of the devices in use that suffers most (line 1)."""
+        """Return the half of the devices in use that is slowed down most (line 1)."""
         in_use = [entry for entry in self._view.gpus.values() if entry.job_ids and not entry.is_releasing]
         in_use.sort(key=lambda entry: (-self._suffered(entry.gpu.gpu_id), entry.node_id, entry.gpu.index))
         return [entry.gpu.gpu_id for entry in in_use[: -(-len(in_use) // 2)]]
@@ -163,7 +163,7 @@ class Arrangement:
         """Move one worker after another, the most slowed next, until the job is in balance; return all or nothing.
 
         On its new devices the job may be slowed down by no more than its workers may lie apart, so that it is in
-        balance when the last of those who suffer has gone.
+        balance when the last of its slowed-down workers has gone.
         """
         job_id, limit = job.request.job_id, self._rules.theta_diff or 0.0
         steps: dict[str, str] = {}
@@ -190,7 +190,7 @@ class Arrangement:
         different = list(self._different_gpus())
         self._looks += len(different)
         found = [self._target(job, source, entry, suffered, is_balanced) for entry in different]
-        # Where predictions have just been wrong, a device with nobody on it needs none.
+        # Where predictions have just been wrong, a device without jobs needs none.
         prefers_new = self._is_surprising(source)
         targets = [one for one in found if one is not None]
         best = min(targets, key=lambda one: (one.is_new != prefers_new, *one.order), default=None)
@@ -228,7 +228,7 @@ class Arrangement:
         return _Target(entry=entry, is_new=not others, worst_ratio=worst, free_ratio=free_ratio) if is_valid else None
 
     def _has_place(self, job: RunningJob, source: str, entry: GpuView) -> bool:
-        """Say whether kind, memory, consent, node and host admit a worker; what the engine's own check would refuse."""
+        """Return whether kind, memory, consent, node and host admit a worker, as the engine's own check requires."""
         gpu, view = entry.gpu, self._view
         if kind_of(gpu) != kind_of(view.gpus[source].gpu) or job.memory_reserved_bytes > self._free_bytes(entry):
             return False
@@ -248,13 +248,13 @@ class Arrangement:
         return entry.gpu.memory_bytes - sum(one.memory_reserved_bytes for one in self._holders(entry.gpu.gpu_id))
 
     def _holders(self, gpu_id: str) -> list[Resident]:
-        """Return who is on a device in the plan and who leaves it, since those hold what they have until they stop."""
+        """Return the jobs on a device in the plan and those leaving it, which hold what they have until they stop."""
         return list({**self._before[gpu_id], **self._residents[gpu_id]}.values())
 
     def _admits(self, target: str, incoming_job: str) -> bool:
-        """Check Eq. 1-7 on a device, and Eq. 8 for those who were there, as things are after the move.
+        """Check Eq. 1-7 on a device, and Eq. 8 for those that were there, as things are after the move.
 
-        Those who stay on the old device are not asked: none of their workers gets slower.
+        Those that stay on the old device are not checked: none of their workers gets slower.
         """
         gpu, residents, rules = self._view.gpus[target].gpu, self._residents[target], self._rules
         demands = [demand_of(one, gpu, self._view.predictions, rules.alpha) for one in residents.values()]
@@ -272,8 +272,8 @@ class Arrangement:
     def _unbalanced_at(self, mover: str) -> str | None:
         """Return the device that slows down a moving job most, if its workers lie too far apart (Eq. 8).
 
-        On a device that suffers more than expected and on which nothing has changed yet, what is measured counts: it
-        tells how slow jobs are and not which of their workers is to blame, so that it may be one left behind.
+        On a device that is slowed down more than expected and still unchanged, the measurement counts: it
+        shows how slow jobs are and not which of their workers causes it, so that it may be one left behind.
         """
         found = {
             one: self._measured[one] if self._is_surprising(one) else self._slowdown_of(mover, one)
@@ -284,7 +284,7 @@ class Arrangement:
         return max(found, key=lambda gpu_id: found[gpu_id])
 
     def _is_surprising(self, gpu_id: str) -> bool:
-        """Say whether more is measured of a device than expected."""
+        """Return whether more is measured of a device than expected."""
         return self._still_measured(gpu_id) > self._expected(gpu_id) + ROUNDING_RATIO
 
     def _known_gpus(self, job_id: str) -> list[str]:

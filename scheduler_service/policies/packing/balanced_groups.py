@@ -1,7 +1,7 @@
 """Which devices a job has to join together, because joining one of them alone would unbalance another job there.
 
-A worker beside one worker of a wide job may slow that one down too much for Eq. 8, while a worker beside each of them
-does not. Algorithm 2 looks at one device at a time and therefore takes none of them.
+A worker that joins one worker of a wide job may slow that one down too much for Eq. 8, while a worker joining each of
+them does not. Algorithm 2 looks at one device at a time and therefore takes none of them.
 
 Source:
     Li et al., "Interference-aware opportunistic job placement for shared distributed deep learning clusters" (JPDC),
@@ -22,7 +22,7 @@ class BalancedGroups:
     """Grows groups for one worker of a job at a time.
 
     Args:
-        balance: Where everybody's workers are.
+        balance: Where every job's workers are.
         theta_diff: The limit of Eq. 8.
     """
 
@@ -38,7 +38,7 @@ class BalancedGroups:
         chosen: Sequence[Device],
         known_slowdowns: Sequence[float],
     ) -> tuple[Device, ...] | None:
-        """Return the fewest devices with this one that keep Eq. 8 for everybody when a job joins them all, or None.
+        """Return the fewest devices with this one that keep Eq. 8 for every job when one joins them all, or None.
 
         Args:
             first: The device that breaks it alone.
@@ -61,7 +61,7 @@ class BalancedGroups:
         return None
 
     def _lagging(self, gpu_ids: Sequence[str], joined: set[str], worker: Resident) -> set[str]:
-        """Return where workers of the jobs on these devices suffer too little for how much their other ones do."""
+        """Return where workers of the jobs on these devices are slowed down too little compared with their others."""
         found: set[str] = set()
         for job_id in dict.fromkeys(one for gpu_id in gpu_ids for one in self._balance.wide_jobs_on(gpu_id)):
             slowdowns = self._balance.slowdowns_of(job_id, worker, joined)

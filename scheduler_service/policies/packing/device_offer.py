@@ -18,7 +18,7 @@ class Device:
         score: Lower is better; what it means is the policy's `Best`.
         tie_breaker: Decides between equal scores, lower is better.
         own_slowdown_ratio: Of the worker that would come.
-        is_new: Nobody is there yet.
+        is_new: No job is there yet.
     """
 
     gpu_id: str
@@ -31,7 +31,7 @@ class Device:
 
     @property
     def order(self) -> tuple[float, float, str, int, str]:
-        """Best first; ties never depend on luck."""
+        """Best first; ties are never broken at random."""
         return self.score, self.tie_breaker, self.node_id, self.index, self.gpu_id
 
 
@@ -53,5 +53,5 @@ class Offer:
 
     @property
     def width(self) -> int:
-        """Devices that could take a worker each, as far as one look tells."""
+        """Devices that could take a worker each, as far as one look shows."""
         return sum(map(len, self.free.values())) + sum(not device.is_new for device in self.devices)

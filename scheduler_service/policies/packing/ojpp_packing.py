@@ -49,7 +49,7 @@ _WHOLE_DEVICE = Demand(compute_ratio=1.0, base_ratio=1.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Load:
-    """Who would be on a device, the newcomer first, and what they ask."""
+    """The jobs that would be on a device, the incoming one first, and what they need."""
 
     residents: tuple[Resident, ...]
     demands: tuple[Demand, ...]
@@ -125,7 +125,7 @@ class OjppPacking:
         return self._demands[shape]
 
     def place(self, job: PendingJob) -> Start | Reason:
-        """Start a job on the best GPUs, or say why not."""
+        """Start a job on the best GPUs, or return why not."""
         request = job.request
         if self.closed() is not None:
             return self._full
@@ -258,7 +258,7 @@ class OjppPacking:
         return too_slow or _Load(residents=residents, demands=demands, slowdowns=slowdowns)
 
     def _room_obstacle(self, worker: Resident, entry: GpuView) -> Reason | None:
-        """Say what the plan check would refuse: a GPU not yet released, a full host, reservations past the device."""
+        """Return what the plan check would refuse: a GPU not yet released, a full host, too large reservations."""
         gpu, request = entry.gpu, worker.request
         if entry.is_releasing:
             return Reason(code="GPU_RELEASING", gpu_ids=(gpu.gpu_id,))
@@ -321,7 +321,7 @@ class OjppPacking:
                 in_use[gpu_id] = None
 
     def _table(self, request: JobRequest, mapping: WorkerMapping | None) -> tuple[Candidate, ...]:
-        """Return every GPU as it looks to one worker of the job; nothing where nobody asked."""
+        """Return every GPU as it looks to one worker of the job; nothing where no table is asked for."""
         if not self._view.explain:
             return ()
         chosen = mapping.gpu_ids if mapping is not None else ()

@@ -60,7 +60,7 @@ def demand_of(
     """Return what a worker asks of a device.
 
     Without a trusted memory triple the worker has one state: what is reserved for it, which is the 99 % bound of its
-    memory where nobody stated or learned otherwise. A job about which nothing is known computes on the whole device.
+    memory where nothing else was stated or learned. A job about which nothing is known computes on the whole device.
 
     Args:
         resident: The worker with its reservation on this kind of device.
@@ -106,12 +106,12 @@ def compute_sum(demands: Iterable[Demand]) -> float:
 
 
 def peaks_sum(demands: Iterable[Demand]) -> float:
-    """Return the left side of Eq. 2: everybody in the high state at once."""
+    """Return the left side of Eq. 2: every worker in the high state at once."""
     return sum(demand.peak_ratio for demand in demands)
 
 
 def base_and_largest_surge(demands: Sequence[Demand]) -> float:
-    """Return the left side of Eq. 3: everybody in the low state, and the one with the largest surge in the high one."""
+    """Return the left side of Eq. 3: all in the low state, except the worker with the largest surge in the high one."""
     return sum(demand.base_ratio for demand in demands) + max((demand.surge_ratio for demand in demands), default=0.0)
 
 

@@ -1,11 +1,11 @@
-"""GPUs in use as columns for packing: sums of demands, who is there, and how much each of them is slowed down.
+"""GPUs in use as columns for packing: sums of demands, the jobs there, and how much each of them is slowed down.
 
 One expression over all GPUs keeps Eq. 1-7 for a worker that would come and ranks those that stay; without it every job
 of a round looks at every GPU in use, and a thousand jobs look a million times.
 
 Why both forms: a round of 1,000 jobs takes .8 s of CPU, and 8.7 s where each GPU is looked at, with a bar of 1 s
 (`python -m benchmarks.decisions ojpp_1000_jobs_of_1_to_10_workers`, then with `--without-arrays`). Looking at each GPU
-tells why a job waits, which no array does, and serves GPUs of several kinds and limits of nodes.
+shows why a job waits, which no array does, and serves GPUs of several kinds and limits of nodes.
 
 Source:
     Li et al., "Interference-aware opportunistic job placement for shared distributed deep learning clusters" (JPDC),
@@ -47,7 +47,7 @@ Column = NDArray[np.float64]
 
 
 class RankedDevices(Sequence[Device]):
-    """Devices, best first, of which only those are made that somebody looks at.
+    """Devices, best first, of which only those are made that are looked at.
 
     Args:
         count: How many there are.
@@ -93,7 +93,7 @@ class PackingArrays:
         count = len(self._gpus.gpu_ids)
         self._types: dict[object, int] = {}
         self._examples: list[Resident] = []
-        # The last row and column of pairs stand for nobody, which is what empty places refer to. What is known of the
+        # The last row and column of pairs stand for no job, which is what empty places refer to. What is known of the
         # jobs on a GPU stands in its column, a job a row: reducing over few long rows is fast.
         self._pairs, self._doubts = np.zeros((TYPES_MAX + 1, TYPES_MAX + 1)), np.zeros((TYPES_MAX + 1,) * 2, dtype=bool)
         self._utilizations, self._waits = np.zeros(TYPES_MAX + 1), np.zeros((TYPES_MAX + 1,) * 2)
@@ -153,9 +153,9 @@ class PackingArrays:
     def slowdowns_of(
         self, job_id: str, incoming_job: Resident, gpu_ids: Collection[str]
     ) -> Sequence[tuple[str, float]] | None:
-        """Return the slowdown of each worker of a job by GPU, when a newcomer has these GPUs too.
+        """Return the slowdown of each worker of a job by GPU, when an incoming job has these GPUs too.
 
-        None = the table of pairs is too small for the newcomer.
+        None = the table of pairs is too small for the incoming job.
         """
         kind = self._type_of(incoming_job)
         if kind is None:
@@ -185,7 +185,7 @@ class PackingArrays:
         return is_valid, own, worst
 
     def colocation_slowdowns(self, worker: Resident) -> tuple[Column, Column] | None:
-        """Return what `colocation_slowdown_ratio` says of every GPU with this worker too, for consent.
+        """Return the `colocation_slowdown_ratio` of every GPU with this worker too, for consent.
 
         Returns:
             Of the worker, by GPU, and of the jobs there, by place and GPU; None = the table of pairs is too small.

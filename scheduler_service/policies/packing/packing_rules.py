@@ -30,7 +30,7 @@ ROUNDING_RATIO = 1e-9
 
 
 class MemoryModel(StrEnum):
-    """How the memory of neighbours adds up, beside the reservations that always have to fit."""
+    """How the memory of co-located jobs adds up, next to the reservations that always have to fit."""
 
     RESERVED = "reserved"
     PEAKS = "peaks"

@@ -1,6 +1,6 @@
 """Several plans for one round, of which the one is kept that places most workers on fewest new GPUs.
 
-No order of jobs is always good: whoever comes first takes partners that others would have needed more. Each plan packs
+No order of jobs is always good: the first takes partners that others would have needed more. Each plan packs
 all jobs anew under the same constraints. How many plans there are is bounded by what they look at, so that a long queue
 on a large cluster gets one plan, which costs no more than the paper's.
 """
@@ -76,6 +76,6 @@ def _worth(view: SchedulingView, plan: Sequence[Decision]) -> tuple[int, int]:
 
 
 def _is_final(view: SchedulingView, plan: Sequence[Decision]) -> bool:
-    """Say whether other orders have nothing to win: nobody competes, or everybody found a place beside others."""
+    """Return whether other orders can gain nothing: no jobs compete, or every job found a place with others."""
     starts = [one for one in plan if isinstance(one, Start)]
     return len(starts) < 2 or (len(starts) == len(view.pending) and _worth(view, plan)[1] == 0)

@@ -1,6 +1,6 @@
 """OJPP's measure of interference: what each other job of a device costs one alone, added up.
 
-Its paper's rules choose by it. What a job consents to and what is told of it is `core.colocation_slowdown`, which is
+Its paper's rules choose by it. What a job consents to and what is reported is `core.colocation_slowdown`, which is
 larger where three and more share.
 
 Source:
@@ -26,22 +26,22 @@ def slowdowns_on(gpu: Gpu, residents: Sequence[Resident], predictions: Predictio
 
 
 class KnownSlowdowns(Protocol):
-    """Whoever keeps the slowdown of every job on every GPU."""
+    """An object that keeps the slowdown of every job on every GPU."""
 
     def slowdowns_of(
         self, job_id: str, incoming_job: Resident, gpu_ids: Collection[str]
     ) -> Sequence[tuple[str, float]] | None:
-        """Return the slowdown of each worker of a job by GPU, with a newcomer on these GPUs too; None = unknown."""
+        """Return the slowdown of each worker of a job by GPU, with an incoming job there too; None = unknown."""
 
 
 class WorkerBalance:
     """How differently the workers of one job are slowed down (Eq. 8).
 
     Args:
-        ledger: Where everybody is, kept up to date by its owner.
+        ledger: Where every job is, kept up to date by its owner.
 
     Attributes:
-        columns: Tells slowdowns faster than the ledger, where there is any.
+        columns: Returns slowdowns faster than the ledger, where there is any.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -67,13 +67,13 @@ class WorkerBalance:
             self._wide_jobs.setdefault(gpu_id, []).append(job_id)
 
     def wide_jobs_on(self, gpu_id: str) -> Sequence[str]:
-        """Return the jobs on a GPU that have others too: those whose balance a newcomer may disturb."""
+        """Return the jobs on a GPU that have others too: those whose balance an incoming job may disturb."""
         return self._wide_jobs.get(gpu_id, ())
 
     def slowdowns_of(
         self, job_id: str, incoming_job: Resident, incoming_gpu_ids: Collection[str]
     ) -> Sequence[tuple[str, float]]:
-        """Return the slowdown of each worker of a job by GPU, when a newcomer has these GPUs too.
+        """Return the slowdown of each worker of a job by GPU, when an incoming job has these GPUs too.
 
         Args:
             job_id: A job that is already placed on several GPUs; of others nothing is returned.
@@ -90,7 +90,7 @@ class WorkerBalance:
         ]
 
     def difference_ratio(self, job_id: str, incoming_job: Resident, incoming_gpu_ids: Collection[str]) -> float:
-        """Return how far the slowdowns of a job's workers lie apart when a newcomer has these GPUs too; 0 = not at all.
+        """Return how far the slowdowns of a job's workers lie apart when an incoming job has these GPUs too; 0 = equal.
 
         Args:
             job_id: A job that is already placed.
@@ -100,9 +100,9 @@ class WorkerBalance:
         slowdowns = [ratio for _, ratio in self.slowdowns_of(job_id, incoming_job, incoming_gpu_ids)]
         return max(slowdowns) - min(slowdowns) if slowdowns else 0.0
 
-    def _slowdown_ratio(self, job_id: str, gpu_id: str, newcomers: Sequence[Resident]) -> float:
+    def _slowdown_ratio(self, job_id: str, gpu_id: str, incoming: Sequence[Resident]) -> float:
         residents = self._ledger.residents(gpu_id)
         victim = next(resident for resident in residents if resident.request.job_id == job_id)
-        others = [*(resident for resident in residents if resident is not victim), *newcomers]
+        others = [*(resident for resident in residents if resident is not victim), *incoming]
         view = self._ledger.view
         return expected_slowdown(victim, others, view.gpus[gpu_id].gpu, view.predictions).pairwise_sum_ratio

@@ -69,7 +69,7 @@ class WorkerMapper:
     def balance_obstacle(
         self, worker: Resident, device: Device, chosen: Sequence[Device] = (), others: Sequence[float] = ()
     ) -> Reason | None:
-        """Return for whom Eq. 8 breaks if a worker joins a device: for its own job or for one that it touches.
+        """Return the job for which Eq. 8 breaks if a worker joins a device: its own or one that it touches.
 
         Args:
             worker: The worker.
@@ -134,7 +134,7 @@ class WorkerMapper:
             if group is None:
                 return None
             chosen += group
-            # Who was out of balance on a refused device may not be any more, now that another worker is beside it too.
+            # A job out of balance on a refused device may not be any more, now that another worker is co-located.
             touched = {job_id for device in group for job_id in self._balance.wide_jobs_on(device.gpu_id)}
             refused = {gpu_id: job_id for gpu_id, job_id in refused.items() if job_id not in touched}
         return WorkerMapping(
@@ -147,7 +147,7 @@ class WorkerMapper:
     def _joining(
         self, offer: Offer, chosen: Sequence[Device], refused: dict[str, str], *, with_new: bool
     ) -> Iterator[Sequence[Device]]:
-        """Yield what the next workers can take, best first; `refused` keeps for whom Eq. 8 broke where."""
+        """Yield what the next workers can take, best first; `refused` keeps for which job Eq. 8 broke where."""
         taken = {device.gpu_id for device in chosen}
         slowdown_of_new = (0.0,) if with_new else ()
         for device in offer.devices:
@@ -198,7 +198,7 @@ class WorkerMapper:
                 yield replace(offer.unused, gpu_id=gpu_id, node_id=node_id, index=index)
 
     def _has_room(self, worker: Resident, node_id: str, chosen: Sequence[Device]) -> bool:
-        """Say whether the node's host and the limit of nodes admit one more worker."""
+        """Return whether the node's host and the limit of nodes admit one more worker."""
         view, request = self._ledger.view, worker.request
         if not view.nodes_per_job_max and not request.cpu_cores and not request.host_memory_bytes:
             return True

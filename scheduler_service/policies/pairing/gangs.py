@@ -26,7 +26,7 @@ class Gang:
 
     @property
     def occupied_gpus(self) -> list[OccupiedGpu]:
-        """The GPUs among them that hold somebody."""
+        """The GPUs among them that hold a job."""
         return [offer.occupied_gpu for offer in self.offers if offer.occupied_gpu is not None]
 
     @property
@@ -36,7 +36,7 @@ class Gang:
 
 
 def start_gang(ledger: Ledger, resident: Resident, gang: Gang, candidates: tuple[Candidate, ...]) -> Start:
-    """Start a job; its reason says with whom it shares, in how many passes, and what it costs both sides at worst."""
+    """Start a job; its reason names the co-located jobs, the number of passes and the worst cost for both sides."""
     request, gpu_ids = resident.request, [offer.entry.gpu.gpu_id for offer in gang.offers]
     passes = passes_of(request, gpus=request.gpus, micro_batch_size=gang.micro_batch_size)
     numbers = {"micro_batch_size": gang.micro_batch_size, "accumulation_steps": passes} if gang.occupied_gpus else {}

@@ -1,4 +1,4 @@
-"""The second place on a GPU that holds exactly one job: who is there, who may join, at what cost for both."""
+"""The second place on a GPU that holds exactly one job: which job is there, which may join, at what cost for both."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OccupiedGpu:
 
     Attributes:
         partner: The job that is there.
-        partner_remaining_ms: Says how long that job still needs alone; None = nobody knows.
+        partner_remaining_ms: Returns how long that job still needs alone; None = unknown.
     """
 
     entry: GpuView
@@ -42,7 +42,7 @@ class OccupiedGpu:
 
     @property
     def partner_id(self) -> str:
-        """Who is there."""
+        """The job that is there."""
         return self.partner.request.job_id
 
     @property

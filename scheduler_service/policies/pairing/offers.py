@@ -36,7 +36,7 @@ class Offer:
 
     @property
     def order(self) -> tuple[bool, float, str, int, str]:
-        """Shared ones by cost, then the free ones; ties never depend on luck."""
+        """Shared ones by cost, then the free ones; ties are never broken at random."""
         return self.occupied_gpu is None, self.cost_ms, self.entry.node_id, self.entry.gpu.index, self.entry.gpu.gpu_id
 
 
@@ -55,7 +55,7 @@ class SharingRule(Protocol):
         """Return what else than its request decides about a job; 0 = nothing."""
 
     def offer(self, job: PendingJob, occupied_gpu: OccupiedGpu, pairs: PairArrays | None) -> Offer | Reason:
-        """Return how the job would use this GPU, or why not; `pairs` knows answers where somebody keeps columns."""
+        """Return how the job would use this GPU, or why not; `pairs` holds answers where columns are kept."""
 
     def objection(self, job: PendingJob, occupied_gpus: Sequence[OccupiedGpu], micro_batch_size: int) -> Reason | None:
         """Return why the job should not start on these GPUs together, or None."""
@@ -69,7 +69,7 @@ class Offers:
         rule: Decides about second places.
 
     Attributes:
-        pairs: Knows answers where arrays are kept.
+        pairs: Holds answers where arrays are kept.
     """
 
     def __init__(self, ledger: Ledger, rule: SharingRule) -> None:

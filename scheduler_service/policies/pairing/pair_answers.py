@@ -1,8 +1,8 @@
-"""What a job could do beside the one job of a load class, kept from round to round as long as predictions stand.
+"""How a job could share with the one job of a load class, kept from round to round as long as predictions stand.
 
 Where sharing pays follows from two numbers: how long the running job still needs (r), and how many steps the new one
 has left (n). For one pair and one micro-batch it pays if and only if r > n x c, with a constant c of the pair; so one
-comparison per GPU tells who cannot share at all, and only the others are weighed.
+comparison per GPU finds the jobs that cannot share at all, and only the others are weighed.
 
 Source:
     The SJF-BSBF paper, Theorem 1 and Eq. 18-23. With xi = 1 + slowdown, s the time of a step at the micro-batch, f at
@@ -41,7 +41,7 @@ GAIN_MIN = 1e-9
 
 
 class PairOption(NamedTuple):
-    """One micro-batch that a job may use beside a partner.
+    """One micro-batch that a job may use next to a partner.
 
     Attributes:
         step_ms: One optimizer step of the job alone.
@@ -58,12 +58,12 @@ class PairOption(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PairAnswer:
-    """What jobs of one shape may do beside partners of one shape.
+    """How jobs of one shape may share with partners of one shape.
 
     Attributes:
         full_step_ms: One optimizer step alone with the whole batch at once; None = unknown.
         options: The micro-batches that may join, largest first.
-        nearest: Why the others may not: the reason that was nearest to a start, and whom it was about.
+        nearest: Why the others may not: the reason that was nearest to a start, and the jobs it named.
     """
 
     full_step_ms: float | None = None
@@ -81,7 +81,7 @@ class PairAnswer:
 
 
 def answer_pair(request: JobRequest, occupied_gpu: OccupiedGpu, steps_ms: Mapping[int, float | None]) -> PairAnswer:
-    """Return what a job may do on a GPU beside the job that is there.
+    """Return how a job may share a GPU with the job that is there.
 
     Args:
         request: The job.
@@ -136,7 +136,7 @@ class PairAnswers:
 
     Args:
         predictions: What the answers follow from.
-        changes: Tells what of it has changed.
+        changes: Reports what of it has changed.
     """
 
     def __init__(self, predictions: Predictions, changes: ChangeLog) -> None:

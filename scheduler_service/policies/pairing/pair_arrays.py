@@ -1,6 +1,6 @@
 """Every GPU that holds exactly one job, weighed for a new job in one expression (Theorem 1 over columns).
 
-What memory, consent and slowdowns say depends on the load class of a GPU only, so they are asked once per class; how
+What memory, consent and slowdowns allow depends on the load class of a GPU only, so they are asked once per class; how
 long the job that is there still runs is a column. The GPUs that look best are then weighed again one by one.
 
 Why both forms: one gang of four on 10,000 GPUs takes 3 ms of CPU, and 230 ms where each GPU is looked at, with a bar of
@@ -92,7 +92,7 @@ class PairArrays:
         self._settle()
 
     def may_share(self, request: JobRequest, lefts: Sequence[int]) -> NDArray[np.bool_]:
-        """Say of jobs that differ in their steps left whether each may start beside others; never a wrong no.
+        """Return of jobs that differ in their steps left whether each may start sharing; never a wrong no.
 
         Args:
             request: One of them.
@@ -108,7 +108,7 @@ class PairArrays:
     def may_share_as_gangs(
         self, requests: Sequence[JobRequest], lefts: Sequence[Sequence[int]]
     ) -> list[NDArray[np.bool_]]:
-        """Say the same of gangs that take the best of all GPUs in one pass, if that pays for all whom they meet there.
+        """Return the same of gangs that take the best of all GPUs in one pass, if that pays with all jobs there.
 
         Args:
             requests: One per shape.

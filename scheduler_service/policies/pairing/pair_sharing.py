@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 ROUNDING_RATIO = 1e-9
-"""Sums that differ by less are equal: with xi = 1.5 on both sides sharing and waiting tie, whoever is longer."""
+"""Sums that differ by less are equal: with xi = 1.5 on both sides sharing and waiting tie, whichever job is longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def incoming_job_end_ms(remaining_ms: float, partners: Sequence[CoLocatedJob]) -
 
     Args:
         remaining_ms: How long it needs alone, at the micro-batch that it would use.
-        partners: The jobs beside which it would run, each once.
+        partners: The jobs with which it would share, each once.
     """
     now_ms, left_ms = 0.0, remaining_ms
     leaving = sorted(partners, key=lambda partner: partner.end_if_shared_throughout_ms)
@@ -76,7 +76,7 @@ def shared_sum_ms(remaining_ms: float, partners: Sequence[CoLocatedJob]) -> floa
 def shared_pair_sum_ms(
     remaining_ms: float, partner_remaining_ms: float, slowdown_ratio: float, partner_ratio: float
 ) -> float:
-    """Return `shared_sum_ms` beside one running job, whose slowdown ratio comes last."""
+    """Return `shared_sum_ms` with one running job, whose slowdown ratio comes last."""
     alone_from_ms, incoming_end_ms = partner_remaining_ms * (1 + partner_ratio), remaining_ms * (1 + slowdown_ratio)
     if incoming_end_ms > alone_from_ms:
         return alone_from_ms + (remaining_ms - alone_from_ms / (1 + slowdown_ratio)) + alone_from_ms
@@ -98,5 +98,5 @@ def waiting_sum_ms(full_batch_remaining_ms: float, partners: Sequence[CoLocatedJ
 
 
 def is_worth_sharing(shared_ms: float, waiting_ms: float) -> bool:
-    """Say whether the sum of all ends is less when the new job starts now; a tie is none, however it was rounded."""
+    """Return whether the sum of all ends is less when the new job starts now; a tie is none, however it was rounded."""
     return shared_ms < waiting_ms - ROUNDING_RATIO * waiting_ms

@@ -17,7 +17,7 @@ from scheduler_service.policies.pairing.pair_sharing import ROUNDING_RATIO
 
 Column = NDArray[np.float64]
 GANG_NUMBERS = 7
-"""What `gang_option` tells."""
+"""How many numbers `gang_option` returns."""
 FAR = 1e100
 """Stands for what never ends in products of times and paces, which must not become undefined."""
 LEFT_MIN = 1e-9
@@ -61,7 +61,7 @@ class Gangs:
 def gang_option(
     step_ms: float | None, slowdown_ratio: float, partner_ratio: float
 ) -> tuple[float, float, float, float, float, float, float]:
-    """Return how a gang would go on beside a running job.
+    """Return how a gang would go on when sharing with a running job.
 
     Args:
         step_ms: A step of the gang alone; None = it may not join.
@@ -97,16 +97,16 @@ def least_sums(left: int, options: Sequence[Sequence[Column]], full_ms: Column, 
 
 
 def may_pay_as_gangs(gangs: Gangs, running: RunningJobs, free_count: int) -> NDArray[np.bool_]:
-    """Say for each gang whether sharing may be better for all jobs together than waiting.
+    """Return for each gang whether sharing may be better for all jobs together than waiting.
 
-    A gang takes the GPUs with the least sums of ends, free ones last. It ends no sooner than it would beside any one
-    of the jobs that it meets, and none of those ends sooner than beside a gang that ends then: this bounds the sum
-    from below, and is the sum itself where all slow the gang down alike. Where rounding decides whom it meets, the
+    A gang takes the GPUs with the least sums of ends, free ones last. It ends no sooner than it would with any one
+    of its partners, and none of those ends sooner than with a gang that ends then: this bounds the sum from below,
+    and is the sum itself where all slow the gang down alike. Where rounding decides which partners it has, the
     answer is yes.
 
     Args:
-        gangs: Who waits.
-        running: Whom they may meet.
+        gangs: The gangs that wait.
+        running: The jobs with which they may share.
         free_count: GPUs that hold nothing.
     """
     if not len(running.gpus):

@@ -1,7 +1,7 @@
-"""A round of sharing over a long queue: whoever cannot start is passed over without a look.
+"""A round of sharing over a long queue: a job that cannot start is passed over without a look.
 
-Who fails in a round leaves nothing behind but the count of those that were weighed. So a job needs a look only if free
-GPUs may suffice for it, or if sharing may pay for it on as many GPUs as it needs, which one comparison per GPU tells
+A job that fails leaves nothing behind but the count of those that were weighed. So a job needs a look only if free
+GPUs may suffice for it, or if sharing may pay for it on as many GPUs as it needs, which one comparison per GPU shows
 for the shortest job of every group at once. All others wait for one and the same reason.
 """
 
@@ -22,7 +22,7 @@ QUEUE_LONG_MIN = 8
 """Shorter queues are looked at job by job where GPUs are few, so that every job gets a reason of its own."""
 
 Candidate = tuple[Turn, RemainingTimeGroup, int]
-"""Who may start: turn, group, steps left."""
+"""A job that may start: turn, group, steps left."""
 Waiting = tuple[RemainingTimeGroup, list[tuple[Turn, int]]]
 """A group, and the next of its lengths: turn, steps left."""
 
@@ -34,7 +34,7 @@ class SharingQueue:
         view: The cluster.
         queue: Its pending jobs by remaining time.
         placement: Where single jobs may go.
-        weighed_jobs_max: Different jobs that may fail beside running ones before a round only fills free GPUs.
+        weighed_jobs_max: Different jobs that may fail to share with running ones before a round only fills free GPUs.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class SharingQueue:
         placement.limit.passed_over = self._passed_over
         self._weighed_jobs_max = weighed_jobs_max
         self._further = self._in_order(weighed_jobs_max)
-        # Weighing reaches no further: of every group before somebody at least one job failed, or was started.
+        # Weighing reaches no further: at least one job of every earlier group failed, or was started.
         self._near = list(islice(self._further, weighed_jobs_max))
         self._looked: dict[RemainingTimeGroup, set[int]] = {}
         self._started: dict[tuple[RemainingTimeGroup, int], Turn] = {}
@@ -53,7 +53,7 @@ class SharingQueue:
         self._widest_free = self._widest = 0
 
     def decide(self) -> list[Decision]:
-        """Return the decisions about whoever was looked at, and one for all others."""
+        """Return the decisions about the jobs that were looked at, and one for all others."""
         jobs, decisions = self._view.index.pending_by_id, list[Decision]()
         candidates = self._candidates()
         while candidates:
@@ -78,9 +78,9 @@ class SharingQueue:
 
     def _in_order(self, weighed_jobs_max: int) -> Iterator[RemainingTimeGroup]:
         """Yield the groups in the order of their heads; of many only those that could start on the empty cluster."""
-        everyone = list(islice(self._queue.groups(self._queue.heads), weighed_jobs_max + 1))
-        if len(everyone) <= weighed_jobs_max:
-            return iter(everyone)
+        groups = list(islice(self._queue.groups(self._queue.heads), weighed_jobs_max + 1))
+        if len(groups) <= weighed_jobs_max:
+            return iter(groups)
         return (group for group in self._queue.groups(self._queue.heads) if self._is_possible(group))
 
     def _is_possible(self, group: RemainingTimeGroup) -> bool:
@@ -96,7 +96,7 @@ class SharingQueue:
         return found
 
     def _next_of(self, groups: Iterable[RemainingTimeGroup]) -> list[Candidate]:
-        """Return the next of each group, after whoever was looked at last, if it may start."""
+        """Return the next of each group, after the job that was looked at last, if it may start."""
         turn = self._latest[0] if self._latest is not None else None
         found: list[Candidate] = []
         sharing: list[Waiting] = []

@@ -50,7 +50,7 @@ class OpenPlaces:
         return (gpu_id for gpu_id in chain(*self._before) if gpu_id not in self._filled)
 
     def is_open(self, gpu_id: str) -> bool:
-        """Say whether a GPU has a place."""
+        """Return whether a GPU has a place."""
         is_leaving = self._view.gpus[gpu_id].is_releasing
         return not is_leaving and self._ledger.job_count(gpu_id) < JOBS_PER_GPU_MAX
 
@@ -91,7 +91,7 @@ class WeighingLimit:
         return Reason(code="TOO_MANY_WEIGHED", numbers={"jobs_weighed_max": self._jobs_max})
 
     def has_weighed(self, key: object) -> bool:
-        """Say whether such a job counts among those that were weighed in vain."""
+        """Return whether such a job counts among those that were weighed in vain."""
         return key in self._weighed
 
     def count(self, key: object) -> Reason | None:
@@ -114,7 +114,7 @@ class SjfSharing:
     Args:
         view: The cluster.
         rule: Decides about second places.
-        weighed_jobs_max: Different jobs that may fail beside running ones before the rest of the queue waits.
+        weighed_jobs_max: Different jobs that may fail to share with running ones before the rest of the queue waits.
 
     Attributes:
         free: Starts jobs alone.
@@ -162,7 +162,7 @@ class SjfSharing:
         return candidate_table(*self._offers.look(job, self._view.gpus), None) if self._view.explain else ()
 
     def place(self, job: PendingJob) -> Start | Reason:
-        """Start a job alone, else beside others, or say why not."""
+        """Start a job alone, else sharing with others, or return why not."""
         found = self.free.start(job) or self._share(job)
         if isinstance(found, Start):
             self._note(job, found)
@@ -205,7 +205,7 @@ class SjfSharing:
     def _looks(self, job: PendingJob, refusals: Sequence[Reason]) -> Iterator[Iterable[str]]:
         """Yield the GPUs to look at: on a large cluster first those that arrays show to be the best, then all of them.
 
-        Where arrays show none that is worth it, one GPU of each load class is enough to tell why.
+        Where arrays show none that is worth it, one GPU of each load class is enough to find out why.
         """
         if not self.is_large or not self._rule.weighs_pairs or self._view.explain:
             yield self._view.gpus if self._view.explain else self.places.gpu_ids()
@@ -221,7 +221,7 @@ class SjfSharing:
         return not self._view.nodes_per_job_max and not asks_hosts and self.pairs.is_one_kind
 
     def _is_settled(self, request: JobRequest, shortlist: Shortlist, refusals: Sequence[Reason]) -> bool:
-        """Say whether all GPUs together would offer the same gang as the best of them, or none again."""
+        """Return whether all GPUs together would offer the same gang as the best of them, or none again."""
         if not self._is_open_choice(request):
             return False
         is_same_gang = bool(refusals) and all(reason.code == "SHARING_NOT_WORTH_IT" for reason in refusals)

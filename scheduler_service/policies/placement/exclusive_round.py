@@ -1,4 +1,4 @@
-"""One round of placement on free GPUs: the kind with the least execution time, the fewest nodes, nobody beside.
+"""One round of placement on free GPUs: the kind with the least execution time, the fewest nodes, no co-located job.
 
 Source:
     The SJF-BSBF paper, section VI-A1 (the GPUs with the least execution time first) and Algorithm 1 lines 8-9 (enough
@@ -40,7 +40,7 @@ class ExclusiveRound:
         view: The cluster.
         choose: Which of the free GPUs of one kind a job takes; None = no set of them that it could take. Asked for
             reasons too: what it returns is not taken before the job starts.
-        placed: Told what a job that starts takes.
+        placed: Called with what a job that starts takes.
 
     Attributes:
         ledger: What this round has given away.
@@ -59,12 +59,12 @@ class ExclusiveRound:
 
     @cached_property
     def _kinds(self) -> Inventory:
-        """What the GPUs are, counted when somebody asks for the first time."""
+        """What the GPUs are, counted at the first use."""
         return self._view.index.inventory
 
     @property
     def _free(self) -> dict[Kind, dict[str, list[str]]]:
-        """The free GPUs, sorted when somebody asks for the first time."""
+        """The free GPUs, sorted at the first use."""
         if self._free_known is None:
             self._free_known = free_by_kind_and_node(self._view)
         return self._free_known
@@ -78,11 +78,11 @@ class ExclusiveRound:
         return max((most(here) for here in counts if here), default=0)
 
     def has_failed(self, shape: object) -> bool:
-        """Say whether a job of this shape found no free GPUs."""
+        """Return whether a job of this shape found no free GPUs."""
         return shape in self._hopeless
 
     def decide(self, job: PendingJob) -> Decision:
-        """Start a job on free GPUs, or say why not."""
+        """Start a job on free GPUs, or return why not."""
         return self.start(job) or self.hold(job)
 
     def start(self, job: PendingJob) -> Start | None:
@@ -113,13 +113,13 @@ class ExclusiveRound:
         return Hold(job_id=request.job_id, reason=reason, candidates=self.candidates(job))
 
     def closed(self) -> Reason | None:
-        """Return why nobody can start any more, or None while a GPU is free."""
+        """Return why no job can start any more, or None while a GPU is free."""
         if self.ledger.free_count() or not self._view.gpus:
             return None
         return Reason(code="CLUSTER_FULL", numbers={"gpus_in_cluster": len(self._view.gpus)})
 
     def take(self, gpu_ids: Iterable[str]) -> None:
-        """Remove GPUs from the free ones, for somebody who was or will be placed otherwise; others are ignored."""
+        """Remove GPUs from the free ones, for a job that was or will be placed otherwise; others are ignored."""
         self._tables.clear()
         for gpu_id in gpu_ids:
             entry = self._view.gpus[gpu_id]
@@ -163,7 +163,7 @@ class ExclusiveRound:
         return start_on(self.ledger, resident, gpu_ids)
 
     def _full(self, request: JobRequest) -> Reason:
-        """Say what is missing now: GPUs, room on the hosts beside them, or only the way in which the policy spreads."""
+        """Return what is missing now: GPUs, room on their hosts, or only the way in which the policy spreads."""
         fitting = {kind: nodes for kind, nodes in self._free.items() if self._fits_kind(request, kind)}
         nodes_max = self._view.nodes_per_job_max or None
         by_kind = [sorted(map(len, nodes.values()), reverse=True) for nodes in fitting.values()]
@@ -176,7 +176,7 @@ class ExclusiveRound:
         return Reason(code="SPREAD_UNEVEN", numbers={**numbers, "gpus_on_node": max(map(max, by_kind))})
 
     def candidates(self, job: PendingJob) -> tuple[Candidate, ...]:
-        """Return how every GPU looks for a job that runs alone; nothing where nobody asked.
+        """Return how every GPU looks for a job that runs alone; nothing where no table is asked for.
 
         Equal jobs share their table until another job starts, and so do all that every GPU would do for: a long queue
         costs few tables.

@@ -64,7 +64,7 @@ def ranked(gpu_ids: Iterable[str]) -> tuple[Assignment, ...]:
 
 
 def fits_alone(view: SchedulingView, request: JobRequest, gpu: Gpu) -> bool:
-    """Say whether a GPU of this kind has the memory for a job when nobody else is there."""
+    """Return whether a GPU of this kind has the memory for a job when no other is there."""
     prediction = view.predictions.job(request.key, gpu.device)
     return reserved_bytes(request, prediction, samples_per_gpu(request, request.gpus), gpu) is not None
 

@@ -100,7 +100,7 @@ class _Option:
 
     @property
     def order(self) -> tuple[float, str, int, str]:
-        """Cheapest first; ties never depend on luck."""
+        """Cheapest first; ties are never broken at random."""
         return self.cost, self.node_id, self.index, self.gpu_id
 
 
@@ -158,13 +158,13 @@ class HorusPlacement:
         return False
 
     def place(self, job: PendingJob) -> Start | Reason:
-        """Start a job on its cheapest GPUs, or say why not."""
+        """Start a job on its cheapest GPUs, or return why not."""
         request = job.request
         costs = self._cheapest.costs(request, self._costs_of_classes(request))
         chosen = self._cheapest.choose(request, costs)
         if chosen is not None:
             return self._start(request, chosen, float(costs[list(chosen)].sum()))
-        # Where nobody can start that is the reason, as `closed` tells it to those who ask for no table of GPUs.
+        # Where no job can start that is the reason, as `closed` returns it where no table of GPUs is asked for.
         wait_reason = self._wait_reason(request, costs) if self._open_count else self._full
         return impossible_reason(self._view, self._inventory, request) or wait_reason
 
@@ -212,7 +212,7 @@ class HorusPlacement:
         return resident, cost
 
     def _option(self, request: JobRequest, entry: GpuView) -> _Option | Reason:
-        """Look at one GPU with everything that matters, for telling why."""
+        """Look at one GPU with everything that matters, to report why."""
         gpu_id, gpu = entry.gpu.gpu_id, entry.gpu
         obstacle = self._slot_obstacle(request, entry)
         if obstacle is not None:
@@ -240,7 +240,7 @@ class HorusPlacement:
         return None
 
     def _limit_obstacle(self, load: LoadClass, need_bytes: int, utilization_ratio: float) -> Reason | None:
-        """The over-commit limits; a lonely job may use a whole GPU whatever they say."""
+        """The over-commit limits; a job alone may use a whole GPU whatever they are."""
         gpu, free_bytes = load.gpu, self._memory_left(load.gpu, load.memory_used_bytes)
         if load.residents and need_bytes > free_bytes:
             numbers = {"needed_bytes": need_bytes, "free_bytes": free_bytes, "gpu_memory_bytes": gpu.memory_bytes}
@@ -292,7 +292,7 @@ class HorusPlacement:
         return start
 
     def _table(self, request: JobRequest, chosen: Sequence[str]) -> tuple[Candidate, ...]:
-        """Return every GPU as it looks to the job, those that could take it first; nothing where nobody asked."""
+        """Return every GPU as it looks to the job, those that could take it first; nothing where no table is wanted."""
         if not self._view.explain:
             return ()
         looks = [self._option(request, entry) for entry in self._view.gpus.values()]

@@ -1,4 +1,4 @@
-"""Whom to stop so that a shorter job can start: longest remaining time first, as few jobs as possible."""
+"""Which jobs to stop so that a shorter one can start: longest remaining time first, as few jobs as possible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PreemptionPlan:
 
     Attributes:
         gpu_ids: As many as the job needs.
-        releasing_gpu_ids: Those among them that somebody else still leaves.
+        releasing_gpu_ids: Those among them that another job still leaves.
         victims: The jobs to stop, by id; empty = waiting is enough.
     """
 
@@ -44,12 +44,12 @@ class _Offer:
 
 
 class PreemptionPlanner:
-    """One call of decide: GPUs that are promised to a job are gone for later ones, and nobody is stopped twice.
+    """One call of decide: GPUs that are promised to a job are gone for later ones, and no job is stopped twice.
 
     Args:
         ledger: For the room on the hosts.
         gain_min_ms: A victim must run at least so much longer than the job that takes its GPUs.
-        aging_ms: Jobs submitted so long ago are never stopped; 0 = age protects nobody.
+        aging_ms: Jobs submitted so long ago are never stopped; 0 = age protects none.
         ranks: Another measure than remaining time by which running jobs make room, the largest first; None = never.
     """
 
@@ -97,7 +97,7 @@ class PreemptionPlanner:
         return best
 
     def _may_suffice(self, gpus: int, kind: Kind, remaining_ms: float) -> bool:
-        """Say whether so many GPUs of a kind are free, left, or held by jobs that run longer; nodes and hosts aside."""
+        """Return whether so many GPUs of a kind are free, left, or held by longer jobs; nodes and hosts aside."""
         limits_ms = self._limits_ms.get(kind)
         if limits_ms is None:
             entries = (entry for entry in self._view.gpus.values() if kind_of(entry.gpu) == kind)
@@ -106,7 +106,7 @@ class PreemptionPlanner:
         return least_ms == inf or least_ms > remaining_ms
 
     def _limit_ms(self, entry: GpuView) -> float:
-        """Return below which remaining time a job may get a GPU: that of whoever holds it and leaves it first."""
+        """Return below which remaining time a job may get a GPU: that of the holder that leaves it first."""
         if entry.gpu.gpu_id in self._promised:
             return -inf
         remaining_times_ms = [

@@ -39,7 +39,7 @@ NEAREST_FIRST = (
 
 
 def full_reason(view: SchedulingView) -> Reason:
-    """Return why nobody can start now."""
+    """Return why no job can start now."""
     if not view.gpus:
         return Reason(code="GPUS_NOT_IN_CLUSTER", numbers={"gpus_needed": 1, "gpus_in_cluster": 0})
     return Reason(code="CLUSTER_FULL", numbers={"gpus_in_cluster": len(view.gpus)})
@@ -68,7 +68,7 @@ def impossible_reason(view: SchedulingView, inventory: Inventory, request: JobRe
 
 
 def too_large(view: SchedulingView, request: JobRequest, gpu: Gpu) -> Reason:
-    """Return that a job needs more memory than a GPU has, for one where `fits_alone` says so."""
+    """Return that a job needs more memory than a GPU has, for one where `fits_alone` is false."""
     prediction = view.predictions.job(request.key, gpu.device)
     needed_bytes = expected_bytes(request, prediction, samples_per_gpu(request, request.gpus))
     numbers = {"needed_bytes": needed_bytes, "gpu_memory_bytes": gpu.memory_bytes}

@@ -25,17 +25,17 @@ class SharedPlacement(Protocol):
         """Return why no job can start any more, or None while a GPU has a place."""
 
     def place(self, job: PendingJob) -> Start | Reason:
-        """Start a job, with its candidate table where that is wanted, or say why it cannot start now."""
+        """Start a job, with its candidate table where that is wanted, or return why it cannot start now."""
 
     def opens_places(self, start: Start) -> bool:
-        """Say whether jobs that failed may succeed now that this one has started."""
+        """Return whether jobs that failed may succeed now that this one has started."""
 
     def candidates(self, job: PendingJob) -> tuple[Candidate, ...]:
         """Return how every GPU looks for a job that waits; nothing where no table is wanted."""
 
 
 class SharingRound:
-    """What earlier jobs took is gone for later ones, and who fails leaves a reason to all equal jobs.
+    """What earlier jobs took is gone for later ones, and a job that fails leaves a reason to all equal jobs.
 
     Args:
         view: The cluster.
@@ -48,11 +48,11 @@ class SharingRound:
         self._failed: dict[object, Reason] = {}
 
     def has_failed(self, key: object) -> bool:
-        """Say whether an equal job failed, and nothing has come free for it since."""
+        """Return whether an equal job failed, and nothing has come free for it since."""
         return key in self._failed
 
     def decide(self, job: PendingJob) -> Decision:
-        """Start a job, or say why not; where an equal job failed before, for the same reason, as one object."""
+        """Start a job, or return why not; where an equal job failed before, for the same reason, as one object."""
         key = self._placement.key(job)
         found = self._failed.get(key) or self._placement.place(job)
         if isinstance(found, Start):
@@ -63,7 +63,7 @@ class SharingRound:
         return Hold(job_id=job.request.job_id, reason=found, candidates=self._placement.candidates(job))
 
     def decide_all(self, jobs: Iterable[PendingJob]) -> list[Decision]:
-        """Return the decisions about all jobs in this order; who waits for a known reason is folded into one hold.
+        """Return the decisions about all jobs in this order; those that wait for a known reason are folded into one.
 
         Once no job can start any more the others are not looked at, unless their tables are wanted.
         """

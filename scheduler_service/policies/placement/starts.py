@@ -1,4 +1,4 @@
-"""What a start says and leaves behind, the same wherever a policy found the GPUs."""
+"""What a start reports and leaves behind, the same wherever a policy found the GPUs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def start_on(
         resident: The job.
         gpu_ids: Where it starts, by rank.
         numbers: What the policy adds to the reason, such as its cost.
-        shared_code: Of a start beside jobs whose slowdowns are known.
+        shared_code: Of a start on shared GPUs with known slowdowns.
         accumulation_steps: Passes of one optimizer step.
         candidates: How every GPU looked.
     """
@@ -61,7 +61,7 @@ def start_on(
 def _shared_reason(
     slowdown: PlacementSlowdown, gpu_ids: Sequence[str], numbers: Mapping[str, float], shared_code: str
 ) -> Reason:
-    """Say with whom a job shares, with the worst slowdown over its GPUs, its own and the others', where it is known."""
+    """Return with which jobs one shares, and the worst slowdown over its GPUs, its own and the others', where known."""
     ratios = {"slowdown_ratio": slowdown.own_ratio, "neighbour_slowdown_ratio": slowdown.neighbour_ratio}
     return Reason(
         code=shared_code if slowdown.is_known else "STARTS_SHARED_BLINDLY",

@@ -204,12 +204,12 @@ def test_a_job_is_not_moved_twice_nor_onto_what_is_kept_for_another_one() -> Non
     assert moving.rejected == ["JOB_NOT_RUNNING", "JOB_UNKNOWN"]
 
 
-def test_where_no_launcher_can_move_jobs_that_is_said() -> None:
+def test_where_no_launcher_can_move_jobs_that_is_reported() -> None:
     moving = Moving(can_move=False)
     assert moving.wish(migrate("n1.1")) == []
     assert moving.rejected == ["MOVES_NOT_SUPPORTED"]
     reported = moving.job.history[-1]
-    assert (reported.kind, "nobody can carry out here" in reported.message) == ("refused", True)
+    assert (reported.kind, "no launcher supports here" in reported.message) == ("refused", True)
     moving.wish(migrate("n1.1"))
     assert [line.kind for line in moving.job.history].count("refused") == 1
     assert moving.job.phase is Phase.RUNNING
