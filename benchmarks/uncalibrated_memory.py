@@ -42,7 +42,7 @@ from predictor_service.features.analytical_memory import ACTIVATION_SCALE, Memor
 from predictor_service.features.batch_figures import figures_at
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
-from predictor_service.features.uncalibrated_memory import MemoryConstants, memory_parts
+from predictor_service.features.uncalibrated_memory import memory_parts
 from predictor_service.importers.gpumemnet import import_gpumemnet
 from predictor_service.importers.miso import import_miso
 from predictor_service.importers.salus import import_salus
@@ -228,16 +228,6 @@ def relative_coefficients(relative: FloatArray, level: float, weights: FloatArra
 def to_vector(constants: Mapping[str, float]) -> FloatArray:
     """What `memory_parts` is multiplied by, the contexts in bytes."""
     return np.asarray(np.array(list(constants.values())) * _UNITS)
-
-
-def as_constants(constants: Mapping[str, float]) -> MemoryConstants:
-    """The form in which they are committed."""
-    return MemoryConstants(
-        context_bytes=constants["context_mib"] * (1 << 20),
-        convolution_bytes=constants["convolution_mib"] * (1 << 20),
-        held_ratio=constants["held_ratio"],
-        workspace_ratio=constants["workspace_ratio"],
-    )
 
 
 def bound_without_family(rows: MemoryRows) -> FloatArray:

@@ -13,3 +13,8 @@ def now_ms() -> int:
 def monotonic_ms() -> int:
     """Milliseconds of a clock that never jumps, for durations."""
     return time.monotonic_ns() // 1_000_000
+
+
+def monotonic_s() -> float:
+    """Seconds on the same clock, for deadlines and for what takes less than a millisecond."""
+    return time.monotonic()

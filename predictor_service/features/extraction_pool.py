@@ -19,7 +19,7 @@ from predictor_service.errors import ExtractionBusyError, ExtractionClosedError
 from predictor_service.features.extraction_process import ExtractionProcess
 from predictor_service.features.graph_description import GraphDescription
 from predictor_service.features.graph_limits import DEFAULT_LIMITS, check_graph_bytes
-from predictor_service.features.system_clock import monotonic_s
+from predictor_service.system_clock import monotonic_s
 
 _logger = logging.getLogger(__name__)
 

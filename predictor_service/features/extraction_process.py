@@ -22,7 +22,7 @@ from predictor_service.features.extraction_messages import (
     send_frame,
 )
 from predictor_service.features.graph_description import GraphDescription
-from predictor_service.features.system_clock import monotonic_s
+from predictor_service.system_clock import monotonic_s
 
 _START_TIMEOUT_S: Final = 60.0
 _MODULE: Final = "predictor_service.features.extraction_worker"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from string import Formatter
 
 from scheduler_service.core.records import Reason
 
@@ -162,7 +161,7 @@ REASON_TEXTS: Mapping[str, str] = {
 }
 """The registered codes -> their sentences; {name} stands for a number of the reason, {jobs} and {gpus} for its ids.
 
-A reason must bring whatever its sentence names (`required_of`); further numbers are welcome.
+A reason must bring whatever its sentence names (`tests/support/policy_contract.py`); further numbers are welcome.
 """
 
 _NAMED_IDS_MAX = 4
@@ -173,15 +172,6 @@ class _Fields(dict[str, str]):
 
     def __missing__(self, name: str) -> str:
         return "an unknown number"
-
-
-def required_of(code: str) -> frozenset[str]:
-    """Return what a reason of this code must bring: numbers by name, and `jobs` or `gpus` where ids are named.
-
-    Raises:
-        KeyError: The code is not registered.
-    """
-    return frozenset(name for _, name, _, _ in Formatter().parse(REASON_TEXTS[code]) if name)
 
 
 def describe_reason(reason: Reason) -> str:

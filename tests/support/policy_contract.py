@@ -6,10 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from string import Formatter
 
 from scheduler_service.core.capacity import reserved_bytes, samples_per_gpu
 from scheduler_service.core.decisions import Candidate, Decision, Hold, unfolded
-from scheduler_service.core.reason_texts import REASON_TEXTS, required_of
+from scheduler_service.core.reason_texts import REASON_TEXTS
 from scheduler_service.core.records import JobRequest, Reason
 from scheduler_service.core.view import Policy, SchedulingView
 from scheduler_service.policies.placement.reasons import NEAREST_FIRST
@@ -24,6 +25,15 @@ WITHOUT_UNIT = frozenset({"cost", "micro_batch_size", "restart_limit", "exit_cod
 def has_unit(name: str) -> bool:
     """Say whether the name of a number states its unit."""
     return name.endswith(UNITS) or not COUNTED.isdisjoint(name.split("_")) or name in WITHOUT_UNIT
+
+
+def required_of(code: str) -> frozenset[str]:
+    """Return what a reason of this code must bring: numbers by name, and `jobs` or `gpus` where ids are named.
+
+    Raises:
+        KeyError: The code is not registered.
+    """
+    return frozenset(name for _, name, _, _ in Formatter().parse(REASON_TEXTS[code]) if name)
 
 
 def faults_of_reason(reason: Reason) -> list[str]:

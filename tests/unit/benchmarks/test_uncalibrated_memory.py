@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
@@ -11,7 +12,6 @@ from benchmarks.uncalibrated_memory import (
     BOUND_LEVEL,
     EXPECTED_LEVEL,
     MemoryRows,
-    as_constants,
     count_row,
     learn,
     read_rows,
@@ -36,6 +36,15 @@ SMALL_ALEXNET = "74138ea05ec6026e8b73aa42a4eac076d82c1afff832fd6df0f74fcb45acb06
 @cache
 def public_rows() -> MemoryRows:
     return read_rows(shared_data("gpumemnet").parent)[0]
+
+
+def as_constants(constants: Mapping[str, float]) -> MemoryConstants:
+    return MemoryConstants(
+        context_bytes=constants["context_mib"] * (1 << 20),
+        convolution_bytes=constants["convolution_mib"] * (1 << 20),
+        held_ratio=constants["held_ratio"],
+        workspace_ratio=constants["workspace_ratio"],
+    )
 
 
 @pytest.mark.parametrize(("level", "committed"), [(EXPECTED_LEVEL, EXPECTED), (BOUND_LEVEL, BOUND)])

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from scheduler_service.core.job_events import RESTARTING_EXIT_CLASSES
-from scheduler_service.core.reason_texts import REASON_TEXTS, describe_reason, required_of
+from scheduler_service.core.reason_texts import REASON_TEXTS, describe_reason
 from scheduler_service.core.records import Reason
-from tests.support.policy_contract import faults_of_reason, has_unit
+from tests.support.policy_contract import faults_of_reason, has_unit, required_of
 from tests.support.scheduling import GIB
 
 
