@@ -62,8 +62,8 @@ def reason_message(reason: Reason) -> scheduling_pb2.Reason:
 def _job_reason_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Reason:
     """Return why a job is where it is; whom an agent has refused reads its very words, nobody else has them."""
     message = reason_message(reported_reason(state, job, present_reason(state, job)))
-    if message.code in {"LAUNCH_REFUSED", "LAUNCH_REFUSED_FOR_GOOD"} and job.exit_detail:
-        message.message += f" It said: {job.exit_detail}"
+    if message.code in {"LAUNCH_REFUSED", "LAUNCH_REFUSED_FOR_GOOD"} and job.exit.exit_detail:
+        message.message += f" It said: {job.exit.exit_detail}"
     return message
 
 
@@ -86,21 +86,21 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
         assignments=assignment_messages(job.assignments),
         micro_batch_size=job.micro_batch_size,
         steps_done=job.steps_done,
-        step_ms=job.step_ms,
-        loss=job.loss or 0.0,
+        step_ms=job.newest.step_ms,
+        loss=job.newest.loss or 0.0,
         solo_step_ms=job.solo_step_ms,
-        measured_slowdown_ratio=job.observed_slowdown_ratio,
+        measured_slowdown_ratio=job.measured.observed_slowdown_ratio,
         predicted_slowdown_ratio=job.predicted_slowdown_ratio,
         co_located_jobs=_neighbour_messages(state, job),
         predictions=_prediction_messages(state, job),
         attained_gpu_ms=job.attained_gpu_ms,
-        restarts=job.restarts,
-        out_of_memory_count=job.out_of_memory,
+        restarts=job.counts.restarts,
+        out_of_memory_count=job.counts.out_of_memory,
         job_key=job.request.key,
-        exit_class=job.exit_class,
-        exit_code=job.exit_code,
+        exit_class=job.exit.exit_class,
+        exit_code=job.exit.exit_code,
         memory_peak_bytes=job.memory_peak_bytes,
-        utilization_ratio=job.utilization_ratio or 0.0,
+        utilization_ratio=job.newest.utilization_ratio or 0.0,
         node_id=job.node_ids[0] if job.node_ids else "",
         memory_reserved_bytes=job.memory_reserved_bytes,
         memory_floor_bytes=job.request.memory_floor_bytes,
@@ -116,8 +116,8 @@ def _neighbour_messages(state: ClusterState, job: JobRecord) -> list[scheduling_
     for other_id in others:
         message = _neighbour_message(state, job, state.jobs[other_id], device)
         # With several neighbours what was measured cannot be told apart.
-        if len(others) == 1 and job.observed_slowdown_ratio is not None:
-            message.measured_slowdown_ratio = job.observed_slowdown_ratio
+        if len(others) == 1 and job.measured.observed_slowdown_ratio is not None:
+            message.measured_slowdown_ratio = job.measured.observed_slowdown_ratio
         messages.append(message)
     return messages
 
