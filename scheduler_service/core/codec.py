@@ -34,7 +34,7 @@ _STORED_NAMES: Mapping[str, Mapping[str, str]] = {
     "PairPrediction": {"micro_batch_size": "sub_batch"},
 }
 """Under which key a field is stored whose name has changed since, by record and field."""
-_FLAT_PARTS: Mapping[str, tuple[str, ...]] = {"JobRecord": ("newest", "measured", "counts", "exit")}
+_FLAT_PARTS: Mapping[str, tuple[str, ...]] = {"JobRecord": ("measured", "counts", "exit")}
 """Fields whose record is stored as fields of the record around it: what was one wide record is still stored as one."""
 
 Encoder = Callable[[Any], Any]

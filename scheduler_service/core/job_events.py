@@ -138,20 +138,27 @@ def _progressed(state: ClusterState, job: JobRecord, event: events.JobProgressed
 
 
 def _with_end(job: JobRecord, event: events.JobStopped | events.JobFailed) -> JobRecord:
-    job = _with_last_steps(job, event).exiting(exit_class=event.exit_class, exit_code=event.exit_code)
+    job = _with_last_steps(job, event, exit_class=event.exit_class, exit_code=event.exit_code)
     return job.changed(checkpoint_step=max(job.checkpoint_step, event.checkpoint_step))
 
 
 def _with_success(job: JobRecord, event: events.JobFinished) -> JobRecord:
-    return _with_last_steps(job, event).exiting(exit_class="done")
+    return _with_last_steps(job, event, exit_class="done")
 
 
-def _with_last_steps(job: JobRecord, event: events.JobStopped | events.JobFailed | events.JobFinished) -> JobRecord:
-    return job.measuring(
-        attempt_peak_bytes=max(job.measured.attempt_peak_bytes, event.memory_peak_bytes),
-    ).changed(
+def _with_last_steps(
+    job: JobRecord,
+    event: events.JobStopped | events.JobFailed | events.JobFinished,
+    *,
+    exit_class: str,
+    exit_code: int = 0,
+) -> JobRecord:
+    peak_bytes = max(job.measured.attempt_peak_bytes, event.memory_peak_bytes)
+    return job.changed(
         steps_done=max(job.steps_done, event.steps_done),
         memory_peak_bytes=max(job.memory_peak_bytes, event.memory_peak_bytes),
+        measured=job.measured.changed(attempt_peak_bytes=peak_bytes),
+        exit=job.exit.changed(exit_class=exit_class, exit_code=exit_code),
     )
 
 

@@ -56,20 +56,6 @@ class _Copied:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewestReport(_Copied):
-    """What the newest progress report said, whichever attempt it came from.
-
-    Attributes:
-        step_ms: Mean step time of the newest window; 0 = not yet.
-    """
-
-    step_ms: float = 0.0
-    loss: float | None = None
-    utilization_ratio: float | None = None
-    memory_bytes: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class AttemptMeasurements(_Copied):
     """What the windows of the present attempt have taught and what of it was told; a launch begins with nothing.
 
@@ -140,6 +126,7 @@ class JobRecord(_Copied):
         node_ids: Nodes of the present attempt.
         memory_reserved_bytes: Reserved on each of its GPUs.
         checkpoint_step: Newest believed checkpoint; -1 = none.
+        step_ms: Mean step time of the newest window; 0 = not yet.
         solo_step_ms: Mean step time measured alone; 0 = not yet.
         predicted_slowdown_ratio: Expected with the co-located jobs of its start; None = it started alone or nothing was
             known.
@@ -168,7 +155,10 @@ class JobRecord(_Copied):
     memory_reserved_bytes: int = 0
     steps_done: int = 0
     checkpoint_step: int = -1
-    newest: NewestReport = NewestReport()
+    step_ms: float = 0.0
+    loss: float | None = None
+    utilization_ratio: float | None = None
+    memory_bytes: int = 0
     memory_peak_bytes: int = 0
     solo_step_ms: float = 0.0
     predicted_slowdown_ratio: float | None = None
@@ -219,7 +209,7 @@ class JobRecord(_Copied):
     @property
     def pace_ms(self) -> float:
         """What a step takes at present, as last measured; 0 = not yet measured, or it makes none any more."""
-        return self.newest.step_ms if self.measured.windows_seen and self.phase is not Phase.STOPPING else 0.0
+        return self.step_ms if self.measured.windows_seen and self.phase is not Phase.STOPPING else 0.0
 
     @property
     def occupied_bytes(self) -> dict[str, int]:
@@ -320,7 +310,7 @@ def running_view(job: JobRecord) -> RunningJob:
         observed_slowdown_ratio=job.measured.observed_slowdown_ratio,
         is_stopping=job.phase is Phase.STOPPING,
         memory_reserved_bytes=job.memory_reserved_bytes,
-        step_ms=job.newest.step_ms if job.measured.windows_seen else 0.0,
+        step_ms=job.step_ms if job.measured.windows_seen else 0.0,
         solo_step_ms=job.solo_step_ms,
         moving_to=job.target.assignments if job.target is not None else (),
         neighbours_since_ms=job.measured.neighbours_since_ms,

@@ -9,10 +9,11 @@ Source: OJPP Eq. 18 for the moving average of a device (the past weighs 0.9).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import JobProgressed
-from scheduler_service.core.job_records import AttemptMeasurements, JobRecord, NewestReport
+from scheduler_service.core.job_records import AttemptMeasurements, JobRecord
 from scheduler_service.core.measured_averages import moving_average
 from scheduler_service.core.outcomes import WINDOWS_LOOKED_AT, tell_progress
 from scheduler_service.core.pair_refreshes import MOVED_RATIO_MIN, note_measured
@@ -24,9 +25,7 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
     """Store what a report says of the job itself, then what its window says about sharing."""
     has_window = report.window_steps > 0 and report.window_ms > 0
     windows_seen = job.measured.windows_seen + has_window
-    newest, measured, solo_step_ms = job.newest, job.measured, job.solo_step_ms
-    if report.steps_done >= job.steps_done:
-        newest = _newest(newest, report, has_window=has_window)
+    measured, solo_step_ms = job.measured, job.solo_step_ms
     if has_window and windows_seen > 1 and job.phase is Phase.RUNNING:
         others = state.neighbours(job)
         if _is_clean(state, job, report, others):
@@ -38,22 +37,22 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
         checkpoint_step=max(job.checkpoint_step, report.checkpoint_step),
         memory_peak_bytes=max(job.memory_peak_bytes, report.memory_peak_bytes),
         solo_step_ms=solo_step_ms,
-        newest=newest,
         measured=measured.changed(
             attempt_peak_bytes=max(measured.attempt_peak_bytes, report.memory_peak_bytes),
             windows_seen=windows_seen,
         ),
+        **(_newest_values(job, report, has_window=has_window) if report.steps_done >= job.steps_done else {}),
     )
     state.put_job(tell_progress(state, job, step))
 
 
-def _newest(before: NewestReport, report: JobProgressed, *, has_window: bool) -> NewestReport:
-    return before.changed(
-        loss=before.loss if report.loss is None else report.loss,
-        utilization_ratio=before.utilization_ratio if report.utilization_ratio is None else report.utilization_ratio,
-        memory_bytes=report.memory_bytes or before.memory_bytes,
-        step_ms=report.window_ms / report.window_steps if has_window else before.step_ms,
-    )
+def _newest_values(job: JobRecord, report: JobProgressed, *, has_window: bool) -> dict[str, Any]:
+    return {
+        "loss": job.loss if report.loss is None else report.loss,
+        "utilization_ratio": job.utilization_ratio if report.utilization_ratio is None else report.utilization_ratio,
+        "memory_bytes": report.memory_bytes or job.memory_bytes,
+        "step_ms": report.window_ms / report.window_steps if has_window else job.step_ms,
+    }
 
 
 def _is_clean(state: ClusterState, job: JobRecord, report: JobProgressed, others: Sequence[str]) -> bool:

@@ -101,7 +101,7 @@ def test_a_new_attempt_begins_without_measurements_and_exit_of_the_one_before() 
         moving.report(events.JobProgressed, steps_done=step, window_steps=1, window_ms=500, memory_peak_bytes=9)
     moving.wish(migrate("n1.1"))
     moving.stopped()
-    assert moving.job.newest.step_ms == 500.0
+    assert moving.job.step_ms == 500.0
     assert moving.job.memory_peak_bytes == 9
     assert moving.job.measured == AttemptMeasurements(neighbours_since_ms=moving.now_ms)
     assert moving.job.exit == AttemptExit()

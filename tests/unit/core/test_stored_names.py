@@ -9,10 +9,10 @@ import pytest
 
 from scheduler_service.core import codec
 from scheduler_service.core.errors import CodecError
-from scheduler_service.core.job_records import AttemptExit, AttemptMeasurements, JobCounts, JobRecord, NewestReport
+from scheduler_service.core.job_records import AttemptExit, AttemptMeasurements, JobCounts, JobRecord
 from tests.support.scheduling import job
 
-PARTS = ("newest", "measured", "counts", "exit")
+PARTS = ("measured", "counts", "exit")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def _measured_job() -> JobRecord:
     return JobRecord(
         request=job("a"),
         steps_done=3,
-        newest=NewestReport(step_ms=2.0),
+        step_ms=2.0,
         measured=AttemptMeasurements(windows_seen=4, solo_windows_step_ms=(1.0,)),
         counts=JobCounts(restarts=5),
         exit=AttemptExit(exit_class="lost"),
@@ -71,7 +71,7 @@ def test_a_part_that_an_older_scheduler_did_not_write_takes_its_defaults() -> No
     stored = codec.encode(JobRecord, _measured_job())
     del stored["restarts"], stored["windows_seen"]
     found = codec.decode(JobRecord, stored)
-    assert (found.counts, found.measured.windows_seen, found.newest.step_ms) == (JobCounts(), 0, 2.0)
+    assert (found.counts, found.measured.windows_seen, found.step_ms) == (JobCounts(), 0, 2.0)
 
 
 @pytest.mark.parametrize(
