@@ -53,7 +53,8 @@ class Machines:
         simulation.occupancy.put(attempt)
         result = simulation.results[order.job_id]
         result.attempts += 1
-        result.preemptions, result.migrations, result.reshapes = record.preemptions, record.migrations, record.reshapes
+        counts = record.counts
+        result.preemptions, result.migrations, result.reshapes = counts.preemptions, counts.migrations, counts.reshapes
         if result.first_started_at_ms < 0:
             result.first_started_at_ms = simulation.now_ms
         charges = simulation.settings.charges

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from scheduler_service.core.commands import LaunchJob, StopJob
 from scheduler_service.core.decisions import Start
 from scheduler_service.core.event_effects import EventEffects
-from scheduler_service.core.job_records import JobRecord, with_history
+from scheduler_service.core.job_records import AttemptExit, AttemptMeasurements, JobRecord, with_history
 from scheduler_service.core.outcomes import tell_end
 from scheduler_service.core.prediction_requests import refresh_hold
 from scheduler_service.core.records import AfterStop, Phase, Reason
@@ -48,23 +48,12 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
         accumulation_steps=start.accumulation_steps,
         memory_reserved_bytes=reserved_bytes,
         predicted_slowdown_ratio=start.predicted_slowdown_ratio,
-        observed_slowdown_ratio=None,
         started_at_ms=state.now_ms,
         first_started_at_ms=job.first_started_at_ms or state.now_ms,
         accrued_at_ms=state.now_ms,
-        neighbours_since_ms=state.now_ms,
-        windows_seen=0,
-        solo_window_ms=0,
-        solo_utilization_ratio=None,
-        solo_windows_step_ms=(),
-        attempt_peak_bytes=0,
-        told_peak_bytes=0,
-        was_shared=False,
-        is_outcome_recorded=False,
+        measured=AttemptMeasurements(neighbours_since_ms=state.now_ms),
         after_stop=AfterStop.NOTHING,
-        exit_class="",
-        exit_code=0,
-        exit_detail="",
+        exit=AttemptExit(),
     )
     state.next_fence += 1
     state.put_job(job)
@@ -130,7 +119,8 @@ def note_colocation_change(state: ClusterState, job_ids: Iterable[str], *, is_sh
     """Remember that windows measured across this instant mix two situations, and who has company from now on."""
     for job_id in job_ids:
         job = state.jobs[job_id]
-        state.put_job(job.changed(neighbours_since_ms=state.now_ms, was_shared=job.was_shared or is_shared))
+        was_shared = job.measured.was_shared or is_shared
+        state.put_job(job.measuring(neighbours_since_ms=state.now_ms, was_shared=was_shared))
 
 
 def accrued(job: JobRecord, now_ms: int) -> JobRecord:
@@ -199,20 +189,20 @@ def requeue(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffe
 
 def restart(state: ClusterState, job: JobRecord, reason: Reason, step: EventEffects) -> None:
     """Start over after an end that was not the job's wish, a bounded number of times and ever later."""
-    job = job.changed(restarts=job.restarts + 1)
-    if job.restarts > job.request.restart_limit:
-        numbers = {"restarts": job.restarts - 1, "restart_limit": job.request.restart_limit}
+    job = job.counting(restarts=1)
+    if job.counts.restarts > job.request.restart_limit:
+        numbers = {"restarts": job.counts.restarts - 1, "restart_limit": job.request.restart_limit}
         end(state, job, Phase.FAILED, Reason(code="RESTART_LIMIT", numbers=numbers), step, message=reason.code)
         return
-    requeue(state, job, reason, step, wait_ms=backoff_ms(job.restarts))
+    requeue(state, job, reason, step, wait_ms=backoff_ms(job.counts.restarts))
 
 
 def lose(state: ClusterState, job: JobRecord, step: EventEffects) -> None:
     """Handle an attempt that certainly runs no more without having said how it ended."""
-    job = job.changed(exit_class="lost")
+    job = job.exiting(exit_class="lost")
     if job.after_stop is AfterStop.CANCEL:
         end(state, job, Phase.CANCELLED, Reason(code="CANCELLED"), step)
     elif job.after_stop in (AfterStop.REQUEUE, AfterStop.MOVE):
-        requeue(state, job.changed(preemptions=job.preemptions + 1), Reason(code="PREEMPTED"), step, wait_ms=0)
+        requeue(state, job.counting(preemptions=1), Reason(code="PREEMPTED"), step, wait_ms=0)
     else:
         restart(state, job, Reason(code="ATTEMPT_LOST"), step)

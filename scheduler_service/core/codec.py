@@ -34,6 +34,8 @@ _STORED_NAMES: Mapping[str, Mapping[str, str]] = {
     "PairPrediction": {"micro_batch_size": "sub_batch"},
 }
 """Under which key a field is stored whose name has changed since, by record and field."""
+_FLAT_PARTS: Mapping[str, tuple[str, ...]] = {"JobRecord": ("measured", "counts", "exit")}
+"""Fields whose record is stored as fields of the record around it: what was one wide record is still stored as one."""
 
 Encoder = Callable[[Any], Any]
 Decoder = Callable[[Any], Any]
@@ -106,7 +108,7 @@ def _codec(kind: Any) -> tuple[Encoder, Decoder]:
     if kind is JobSettings:
         return stored_settings, _decode_settings
     if is_dataclass(kind):
-        return _dataclass_codec(kind)
+        return _record_codec(kind)
     if origin in (Union, UnionType):
         return _optional_codec(arguments)
     if origin is tuple:
@@ -124,8 +126,7 @@ def _codec(kind: Any) -> tuple[Encoder, Decoder]:
 
 def _dataclass_codec(kind: Any) -> tuple[Encoder, Decoder]:
     hints = get_type_hints(kind)
-    renamed = _STORED_NAMES.get(kind.__name__, {})
-    stored = {field.name: renamed.get(field.name, field.name) for field in fields(kind)}
+    stored = _stored_names(kind)
     named = {key: name for name, key in stored.items()}
     codecs = {stored[field.name]: _codec(hints[field.name]) for field in fields(kind)}
     forgotten = _FORGOTTEN_FIELDS.get(kind.__name__, frozenset())
@@ -148,6 +149,38 @@ def _dataclass_codec(kind: Any) -> tuple[Encoder, Decoder]:
             raise CodecError(f"{kind.__name__}: {error}") from error
 
     return encode_fields, decode_fields
+
+
+def _record_codec(kind: Any) -> tuple[Encoder, Decoder]:
+    """Store a record with its flat parts among its own fields."""
+    encode_nested, decode_nested = _dataclass_codec(kind)
+    if kind.__name__ not in _FLAT_PARTS:
+        return encode_nested, decode_nested
+    hints = get_type_hints(kind)
+    keys = {part: _stored_names(hints[part]).values() for part in _FLAT_PARTS[kind.__name__]}
+
+    def encode_flat(value: Any) -> dict[str, Any]:
+        body: dict[str, Any] = encode_nested(value)
+        for part in keys:
+            body |= body.pop(part)
+        return body
+
+    def decode_flat(data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return decode_nested(data)  # which refuses it by name
+        rest = dict(data)
+        if nested := sorted(rest.keys() & keys.keys()):
+            raise CodecError(f"{kind.__name__}: unknown {', '.join(nested)}")
+        parts = {part: {key: rest.pop(key) for key in names if key in rest} for part, names in keys.items()}
+        return decode_nested(rest | parts)
+
+    return encode_flat, decode_flat
+
+
+def _stored_names(kind: Any) -> dict[str, str]:
+    """Return the key under which each field of a record is stored."""
+    renamed = _STORED_NAMES.get(kind.__name__, {})
+    return {field.name: renamed.get(field.name, field.name) for field in fields(kind)}
 
 
 def _decode_settings(data: Any) -> JobSettings | None:

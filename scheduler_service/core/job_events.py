@@ -119,8 +119,8 @@ def confirm_start(state: ClusterState, job: JobRecord) -> None:
         kind="started",
         message=f"attempt {job.attempt}",
         phase=Phase.RUNNING,
-        launch_refusals=0,
-        neighbours_since_ms=state.now_ms,
+        counts=job.counts.changed(launch_refusals=0),
+        measured=job.measured.changed(neighbours_since_ms=state.now_ms),
     )
     state.put_job(running)
     note_colocation_change(state, state.occupancy.neighbours(running))
@@ -138,22 +138,27 @@ def _progressed(state: ClusterState, job: JobRecord, event: events.JobProgressed
 
 
 def _with_end(job: JobRecord, event: events.JobStopped | events.JobFailed) -> JobRecord:
-    return job.changed(
-        exit_class=event.exit_class,
-        exit_code=event.exit_code,
-        steps_done=max(job.steps_done, event.steps_done),
-        checkpoint_step=max(job.checkpoint_step, event.checkpoint_step),
-        memory_peak_bytes=max(job.memory_peak_bytes, event.memory_peak_bytes),
-        attempt_peak_bytes=max(job.attempt_peak_bytes, event.memory_peak_bytes),
-    )
+    job = _with_last_steps(job, event, exit_class=event.exit_class, exit_code=event.exit_code)
+    return job.changed(checkpoint_step=max(job.checkpoint_step, event.checkpoint_step))
 
 
 def _with_success(job: JobRecord, event: events.JobFinished) -> JobRecord:
+    return _with_last_steps(job, event, exit_class="done")
+
+
+def _with_last_steps(
+    job: JobRecord,
+    event: events.JobStopped | events.JobFailed | events.JobFinished,
+    *,
+    exit_class: str,
+    exit_code: int = 0,
+) -> JobRecord:
+    peak_bytes = max(job.measured.attempt_peak_bytes, event.memory_peak_bytes)
     return job.changed(
-        exit_class="done",
         steps_done=max(job.steps_done, event.steps_done),
         memory_peak_bytes=max(job.memory_peak_bytes, event.memory_peak_bytes),
-        attempt_peak_bytes=max(job.attempt_peak_bytes, event.memory_peak_bytes),
+        measured=job.measured.changed(attempt_peak_bytes=peak_bytes),
+        exit=job.exit.changed(exit_class=exit_class, exit_code=exit_code),
     )
 
 
@@ -179,21 +184,21 @@ def _finish_if_complete(
     told = event.exit_class in ("stopped", "fenced")
     if not (told and event.exit_code == 0 and event.steps_done >= job.request.steps_total):
         return False
-    end(state, _with_end(job, event).changed(exit_class="done"), Phase.FINISHED, Reason(code="FINISHED"), step)
+    end(state, _with_end(job, event).exiting(exit_class="done"), Phase.FINISHED, Reason(code="FINISHED"), step)
     return True
 
 
 def _failed(state: ClusterState, job: JobRecord, event: events.JobFailed, step: EventEffects) -> None:
     if _finish_if_complete(state, job, event, step):
         return
-    job = _with_end(job, event).changed(exit_detail=event.detail[:4_096])
+    job = _with_end(job, event).exiting(exit_detail=event.detail[:4_096])
     if event.exit_class == "gpu_oom":
         _out_of_memory(state, job, event, step)
     elif event.exit_class in RESTARTING_EXIT_CLASSES:
         restart(state, job, Reason(code="ATTEMPT_" + event.exit_class.upper()), step)
     else:
         numbers = {"exit_code": float(event.exit_code)}
-        end(state, job, Phase.FAILED, Reason(code="JOB_ERROR", numbers=numbers), step, message=job.exit_detail)
+        end(state, job, Phase.FAILED, Reason(code="JOB_ERROR", numbers=numbers), step, message=job.exit.exit_detail)
 
 
 def _out_of_memory(state: ClusterState, job: JobRecord, event: events.JobFailed, step: EventEffects) -> None:
@@ -203,13 +208,13 @@ def _out_of_memory(state: ClusterState, job: JobRecord, event: events.JobFailed,
     """
     gpu = state.gpus.get(job.gpu_ids[0])
     capacity = gpu.gpu.memory_bytes if gpu is not None else event.memory_available_bytes
-    alone = job.out_of_memory_alone + (0 if job.was_shared else 1)
+    was_shared = job.measured.was_shared
     more = max(event.memory_available_bytes + 1, event.memory_peak_bytes, job.memory_reserved_bytes + 1)
-    floor = min(more, capacity) if job.was_shared else capacity
+    floor = min(more, capacity) if was_shared else capacity
     request = replace(job.request, memory_floor_bytes=max(job.request.memory_floor_bytes, floor))
-    job = job.changed(request=request, out_of_memory=job.out_of_memory + 1, out_of_memory_alone=alone)
+    job = job.changed(request=request).counting(out_of_memory=1, out_of_memory_alone=not was_shared)
     numbers = {"memory_peak_bytes": float(event.memory_peak_bytes), "gpu_memory_bytes": float(capacity)}
-    if alone > 1:
+    if job.counts.out_of_memory_alone > 1:
         end(state, job, Phase.FAILED, Reason(code="OUT_OF_MEMORY", numbers=numbers), step)
     else:
         restart(state, job, Reason(code="OUT_OF_MEMORY_RETRY", numbers=numbers), step)
@@ -229,8 +234,7 @@ def _stopped(state: ClusterState, job: JobRecord, event: events.JobStopped, step
     elif job.after_stop is AfterStop.MOVE:
         complete_move(state, lose_as, step)
     else:
-        again = lose_as.changed(preemptions=job.preemptions + 1)
-        requeue(state, again, Reason(code="PREEMPTED"), step, wait_ms=0)
+        requeue(state, lose_as.counting(preemptions=1), Reason(code="PREEMPTED"), step, wait_ms=0)
 
 
 def _finished_while_stopping(
@@ -251,9 +255,9 @@ def _failed_while_stopping(state: ClusterState, job: JobRecord, event: events.Jo
 
 def _refused(state: ClusterState, job: JobRecord, event: events.LaunchRefused, step: EventEffects) -> None:
     """Try again later, a bounded number of times, unless that is useless; nothing ran, so no restart is counted."""
-    refusals = job.launch_refusals + 1
+    refusals = job.counts.launch_refusals + 1
     detail = f"{event.code}: {event.message}"[:4_096]
-    job = job.changed(launch_refusals=refusals, exit_class="refused", exit_detail=detail)
+    job = job.counting(launch_refusals=1).exiting(exit_class="refused", exit_detail=detail)
     reason = Reason(code="LAUNCH_REFUSED", numbers={"refusals": refusals, "refusals_max": LAUNCH_REFUSALS_MAX})
     if event.is_final or refusals >= LAUNCH_REFUSALS_MAX:
         end(

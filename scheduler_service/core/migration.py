@@ -48,16 +48,13 @@ def complete_move(state: ClusterState, job: JobRecord, step: EventEffects) -> No
         lost = Reason(
             code="MOVE_TARGET_GONE", gpu_ids=tuple(part.gpu_id for part in target.assignments) if target else ()
         )
-        requeue(state, job.changed(preemptions=job.preemptions + 1), lost, step, wait_ms=0)
+        requeue(state, job.counting(preemptions=1), lost, step, wait_ms=0)
         return
     is_reshape = (len(target.assignments), target.micro_batch_size) != (len(job.assignments), job.micro_batch_size)
     left_behind = state.occupancy.neighbours(job)
     job = leave_gpus(state, job, step, has_steps=True)
-    job = job.changed(
-        steps_done=max(job.checkpoint_step, 0),
-        migrations=job.migrations + (not is_reshape),
-        reshapes=job.reshapes + is_reshape,
-    )
+    job = job.changed(steps_done=max(job.checkpoint_step, 0))
+    job = job.counting(migrations=not is_reshape, reshapes=is_reshape)
     start = Start(
         job_id=job.job_id,
         reason=target.reason,

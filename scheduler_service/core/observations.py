@@ -13,7 +13,7 @@ from typing import Any
 
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import JobProgressed
-from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.job_records import AttemptMeasurements, JobRecord
 from scheduler_service.core.measured_averages import moving_average
 from scheduler_service.core.outcomes import WINDOWS_LOOKED_AT, tell_progress
 from scheduler_service.core.pair_refreshes import MOVED_RATIO_MIN, note_measured
@@ -24,23 +24,26 @@ from scheduler_service.core.state import ClusterState
 def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: EventEffects) -> None:
     """Store what a report says of the job itself, then what its window says about sharing."""
     has_window = report.window_steps > 0 and report.window_ms > 0
-    windows_seen = job.windows_seen + has_window
-    changes: dict[str, Any] = {
-        "attained_gpu_ms": job.attained_gpu_ms + (state.now_ms - job.accrued_at_ms) * len(job.assignments),
-        "accrued_at_ms": state.now_ms,
-        "steps_done": max(job.steps_done, report.steps_done),
-        "checkpoint_step": max(job.checkpoint_step, report.checkpoint_step),
-        "memory_peak_bytes": max(job.memory_peak_bytes, report.memory_peak_bytes),
-        "attempt_peak_bytes": max(job.attempt_peak_bytes, report.memory_peak_bytes),
-        "windows_seen": windows_seen,
-    }
-    if report.steps_done >= job.steps_done:
-        changes |= _newest_values(job, report, has_window=has_window)
+    windows_seen = job.measured.windows_seen + has_window
+    measured, solo_step_ms = job.measured, job.solo_step_ms
     if has_window and windows_seen > 1 and job.phase is Phase.RUNNING:
         others = state.occupancy.neighbours(job)
         if _is_clean(state, job, report, others):
-            changes |= _learned(state, job, report, others)
-    state.put_job(tell_progress(state, job.changed(**changes), step))
+            solo_step_ms, measured = _learned(state, job, report, others)
+    job = job.changed(
+        attained_gpu_ms=job.attained_gpu_ms + (state.now_ms - job.accrued_at_ms) * len(job.assignments),
+        accrued_at_ms=state.now_ms,
+        steps_done=max(job.steps_done, report.steps_done),
+        checkpoint_step=max(job.checkpoint_step, report.checkpoint_step),
+        memory_peak_bytes=max(job.memory_peak_bytes, report.memory_peak_bytes),
+        solo_step_ms=solo_step_ms,
+        measured=measured.changed(
+            attempt_peak_bytes=max(measured.attempt_peak_bytes, report.memory_peak_bytes),
+            windows_seen=windows_seen,
+        ),
+        **(_newest_values(job, report, has_window=has_window) if report.steps_done >= job.steps_done else {}),
+    )
+    state.put_job(tell_progress(state, job, step))
 
 
 def _newest_values(job: JobRecord, report: JobProgressed, *, has_window: bool) -> dict[str, Any]:
@@ -54,15 +57,18 @@ def _newest_values(job: JobRecord, report: JobProgressed, *, has_window: bool) -
 
 def _is_clean(state: ClusterState, job: JobRecord, report: JobProgressed, others: Sequence[str]) -> bool:
     """A window counts when it lies after the last change of neighbours and all of them train."""
-    if report.at_ms - report.window_ms < job.neighbours_since_ms:
+    if report.at_ms - report.window_ms < job.measured.neighbours_since_ms:
         return False
     return all(state.jobs[other].phase is Phase.RUNNING for other in others)
 
 
-def _learned(state: ClusterState, job: JobRecord, report: JobProgressed, others: Sequence[str]) -> dict[str, Any]:
+def _learned(
+    state: ClusterState, job: JobRecord, report: JobProgressed, others: Sequence[str]
+) -> tuple[float, AttemptMeasurements]:
+    """Return the job's step time alone and its measurements as a clean window leaves them."""
     gpu = state.gpus.get(job.gpu_ids[0])
     if gpu is None:
-        return {}
+        return job.solo_step_ms, job.measured
     device, key, gpus = gpu.gpu.device, job.request.key, len(job.assignments)
     if not others:
         return _learned_alone(state, job, report, device)
@@ -76,7 +82,7 @@ def _learned(state: ClusterState, job: JobRecord, report: JobProgressed, others:
     )
     solo_step_ms = solo or job.solo_step_ms
     if not solo_step_ms:
-        return {}
+        return job.solo_step_ms, job.measured
     is_doubtful = bool(report.quality_flags) or (solo is not None and sound is None)
     slowdown_ratio = report.window_ms / report.window_steps / solo_step_ms - 1.0
     if len(others) == 1 and key and state.jobs[others[0]].request.key:
@@ -85,11 +91,13 @@ def _learned(state: ClusterState, job: JobRecord, report: JobProgressed, others:
         if moved is None or moved >= MOVED_RATIO_MIN:
             note_measured(state, device)
     _update_gpus(state, job, slowdown_ratio)
-    observed = moving_average(job.observed_slowdown_ratio, slowdown_ratio)
-    return {"solo_step_ms": solo_step_ms, "observed_slowdown_ratio": observed}
+    observed = moving_average(job.measured.observed_slowdown_ratio, slowdown_ratio)
+    return solo_step_ms, job.measured.changed(observed_slowdown_ratio=observed)
 
 
-def _learned_alone(state: ClusterState, job: JobRecord, report: JobProgressed, device: str) -> dict[str, Any]:
+def _learned_alone(
+    state: ClusterState, job: JobRecord, report: JobProgressed, device: str
+) -> tuple[float, AttemptMeasurements]:
     key, gpus = job.request.key, len(job.assignments)
     is_doubtful = bool(report.quality_flags)
     window_step_ms = report.window_ms / report.window_steps
@@ -108,15 +116,15 @@ def _learned_alone(state: ClusterState, job: JobRecord, report: JobProgressed, d
             state.predictions.solo_step_ms(key, device, gpus=gpus, micro_batch_size=job.micro_batch_size) or step_ms
         )
     _update_gpus(state, job, 0.0)
+    before = job.measured
     if is_doubtful:
-        return {"solo_step_ms": step_ms}
-    known = job.solo_utilization_ratio if report.utilization_ratio is None else report.utilization_ratio
-    return {
-        "solo_step_ms": step_ms,
-        "solo_window_ms": job.solo_window_ms + report.window_ms,
-        "solo_utilization_ratio": known,
-        "solo_windows_step_ms": (*job.solo_windows_step_ms, window_step_ms)[-WINDOWS_LOOKED_AT:],
-    }
+        return step_ms, before
+    known = before.solo_utilization_ratio if report.utilization_ratio is None else report.utilization_ratio
+    return step_ms, before.changed(
+        solo_window_ms=before.solo_window_ms + report.window_ms,
+        solo_utilization_ratio=known,
+        solo_windows_step_ms=(*before.solo_windows_step_ms, window_step_ms)[-WINDOWS_LOOKED_AT:],
+    )
 
 
 def _update_gpus(state: ClusterState, job: JobRecord, slowdown_ratio: float) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from scheduler_service.core.commands import RecordOutcome
 from scheduler_service.core.event_effects import EventEffects
-from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.job_records import AttemptMeasurements, JobRecord
 from scheduler_service.core.records import INCOMPLETE_RUN, UNSTEADY
 from scheduler_service.core.state import ClusterState
 
@@ -28,10 +28,11 @@ UNSTEADY_RATIO = 0.1
 
 def tell_progress(state: ClusterState, job: JobRecord, step: EventEffects) -> JobRecord:
     """Tell of a running job once it has stepped alone for long enough; return it as told."""
-    if job.is_outcome_recorded or job.solo_window_ms < WINDOW_MS_MIN or _is_unsteady(job):
+    measured = job.measured
+    if measured.is_outcome_recorded or measured.solo_window_ms < WINDOW_MS_MIN or _is_unsteady(measured):
         return job
     _tell(state, job, step, **_steps(job))
-    return _tell_least(state, job, step).changed(is_outcome_recorded=True)
+    return _tell_least(state, job, step).measuring(is_outcome_recorded=True)
 
 
 def tell_end(state: ClusterState, job: JobRecord, step: EventEffects, *, is_complete: bool) -> None:
@@ -44,15 +45,16 @@ def tell_end(state: ClusterState, job: JobRecord, step: EventEffects, *, is_comp
         is_complete: The job has run to its end.
     """
     steps: dict[str, Any] = {}
-    if job.solo_window_ms >= WINDOW_AT_END_MS_MIN and not job.is_outcome_recorded:
+    measured = job.measured
+    if measured.solo_window_ms >= WINDOW_AT_END_MS_MIN and not measured.is_outcome_recorded:
         steps = _steps(job)
-        if _is_unsteady(job):
+        if _is_unsteady(measured):
             _tell(state, job, step, **steps, quality_flags=(UNSTEADY,))
             steps = {}
-    is_known = is_complete and _is_whole(job) and job.attempt_peak_bytes > 0
+    is_known = is_complete and _is_whole(job) and measured.attempt_peak_bytes > 0
     if is_known:
         window_ms = steps.pop("window_ms", state.now_ms - job.started_at_ms)
-        _tell(state, job, step, **steps, window_ms=window_ms, memory_peak_bytes=job.attempt_peak_bytes)
+        _tell(state, job, step, **steps, window_ms=window_ms, memory_peak_bytes=measured.attempt_peak_bytes)
     elif steps:
         _tell(state, job, step, **steps)
     if not is_known:
@@ -61,12 +63,12 @@ def tell_end(state: ClusterState, job: JobRecord, step: EventEffects, *, is_comp
 
 def _tell_least(state: ClusterState, job: JobRecord, step: EventEffects) -> JobRecord:
     """Tell of a peak that may not be the last one, where it is larger than what was told."""
-    if job.attempt_peak_bytes <= job.told_peak_bytes:
+    peak_bytes = job.measured.attempt_peak_bytes
+    if peak_bytes <= job.measured.told_peak_bytes:
         return job
     window_ms = state.now_ms - job.started_at_ms
-    peak_bytes = job.attempt_peak_bytes
     _tell(state, job, step, window_ms=window_ms, memory_peak_bytes=peak_bytes, quality_flags=(INCOMPLETE_RUN,))
-    return job.changed(told_peak_bytes=peak_bytes)
+    return job.measuring(told_peak_bytes=peak_bytes)
 
 
 def _tell(state: ClusterState, job: JobRecord, step: EventEffects, **measured: Any) -> None:  # noqa: ANN401 - of the command
@@ -81,17 +83,17 @@ def _tell(state: ClusterState, job: JobRecord, step: EventEffects, **measured: A
 
 def _steps(job: JobRecord) -> dict[str, Any]:
     return {
-        "utilization_ratio": job.solo_utilization_ratio,
+        "utilization_ratio": job.measured.solo_utilization_ratio,
         "step_ms_mean": job.solo_step_ms or None,
-        "window_ms": job.solo_window_ms,
+        "window_ms": job.measured.solo_window_ms,
     }
 
 
-def _is_unsteady(job: JobRecord) -> bool:
-    if not job.solo_windows_step_ms:
+def _is_unsteady(measured: AttemptMeasurements) -> bool:
+    if not measured.solo_windows_step_ms:
         return False
-    typical_ms = median(job.solo_windows_step_ms)
-    spread_ms = median(abs(value - typical_ms) for value in job.solo_windows_step_ms)
+    typical_ms = median(measured.solo_windows_step_ms)
+    spread_ms = median(abs(value - typical_ms) for value in measured.solo_windows_step_ms)
     return spread_ms > UNSTEADY_RATIO * typical_ms
 
 

@@ -272,8 +272,8 @@ def _attempt_key(job: JobRecord, attempt: int) -> node_agent_pb2.AttemptKey:
     if attempt > job.attempt:
         raise WrongJobPhaseError(f"{job.job_id} has had {job.attempt} attempts; ask for one of these")
     is_newest = attempt in (0, job.attempt)
-    if is_newest and job.exit_class == "refused":
-        raise WrongJobPhaseError(f"{job.job_id} printed nothing, its node refused to start it: {job.exit_detail}")
+    if is_newest and job.exit.exit_class == "refused":
+        raise WrongJobPhaseError(f"{job.job_id} printed nothing, its node refused to start it: {job.exit.exit_detail}")
     return node_agent_pb2.AttemptKey(
         job_id=job.job_id, attempt=attempt or job.attempt, fence=job.fence if is_newest else 0
     )

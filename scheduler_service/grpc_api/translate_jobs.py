@@ -62,8 +62,8 @@ def reason_message(reason: Reason) -> scheduling_pb2.Reason:
 def _job_reason_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Reason:
     """Return why a job is where it is; the owner of a refused job reads the agent's very words."""
     message = reason_message(reported_reason(state, job, present_reason(state, job)))
-    if message.code in {"LAUNCH_REFUSED", "LAUNCH_REFUSED_FOR_GOOD"} and job.exit_detail:
-        message.message += f" It said: {job.exit_detail}"
+    if message.code in {"LAUNCH_REFUSED", "LAUNCH_REFUSED_FOR_GOOD"} and job.exit.exit_detail:
+        message.message += f" It said: {job.exit.exit_detail}"
     return message
 
 
@@ -89,16 +89,16 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
         step_ms=job.step_ms,
         loss=job.loss or 0.0,
         solo_step_ms=job.solo_step_ms,
-        measured_slowdown_ratio=job.observed_slowdown_ratio,
+        measured_slowdown_ratio=job.measured.observed_slowdown_ratio,
         predicted_slowdown_ratio=job.predicted_slowdown_ratio,
         co_located_jobs=_neighbour_messages(state, job),
         predictions=_prediction_messages(state, job),
         attained_gpu_ms=job.attained_gpu_ms,
-        restarts=job.restarts,
-        out_of_memory_count=job.out_of_memory,
+        restarts=job.counts.restarts,
+        out_of_memory_count=job.counts.out_of_memory,
         job_key=job.request.key,
-        exit_class=job.exit_class,
-        exit_code=job.exit_code,
+        exit_class=job.exit.exit_class,
+        exit_code=job.exit.exit_code,
         memory_peak_bytes=job.memory_peak_bytes,
         utilization_ratio=job.utilization_ratio or 0.0,
         node_id=job.node_ids[0] if job.node_ids else "",
@@ -116,8 +116,8 @@ def _neighbour_messages(state: ClusterState, job: JobRecord) -> list[scheduling_
     for other_id in others:
         message = _neighbour_message(state, job, state.jobs[other_id], device)
         # With several co-located jobs the measured effects cannot be separated.
-        if len(others) == 1 and job.observed_slowdown_ratio is not None:
-            message.measured_slowdown_ratio = job.observed_slowdown_ratio
+        if len(others) == 1 and job.measured.observed_slowdown_ratio is not None:
+            message.measured_slowdown_ratio = job.measured.observed_slowdown_ratio
         messages.append(message)
     return messages
 

@@ -108,7 +108,7 @@ def test_the_engine_shrinks_the_running_job_and_starts_the_new_one_when_it_has_s
         ("old", 1),
         ("new", 1),
     ]
-    assert play.engine.state.jobs["old"].reshapes == 1
+    assert play.engine.state.jobs["old"].counts.reshapes == 1
 
 
 def test_where_jobs_cannot_be_moved_no_job_makes_room_or_grows() -> None:

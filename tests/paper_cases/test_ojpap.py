@@ -74,7 +74,7 @@ def test_fig_10_at_t6_a_lasting_rise_does() -> None:
     )
     assert isinstance(order, commands.LaunchJob)
     assert order.assignments[0].gpu_id != world.play.engine.state.jobs["b"].gpu_ids[0]
-    assert world.play.engine.state.jobs["a"].migrations == 1
+    assert world.play.engine.state.jobs["a"].counts.migrations == 1
 
 
 FOUR = Instance(

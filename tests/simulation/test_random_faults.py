@@ -46,10 +46,10 @@ def test_moves_and_reshapes_are_carried_out_without_a_restart() -> None:
     world = SimulatedCluster(1, faults=Faults(), policy="restless", nodes=4)
     run_to_the_end(world)
     jobs = list(world.engine.state.jobs.values())
-    assert sum(job.migrations for job in jobs) > 5
-    assert sum(job.reshapes for job in jobs) > 1
-    assert not any(job.restarts or job.preemptions for job in jobs)
-    assert all(job.attempt == 1 + job.migrations + job.reshapes for job in jobs)
+    assert sum(job.counts.migrations for job in jobs) > 5
+    assert sum(job.counts.reshapes for job in jobs) > 1
+    assert not any(job.counts.restarts or job.counts.preemptions for job in jobs)
+    assert all(job.attempt == 1 + job.counts.migrations + job.counts.reshapes for job in jobs)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -55,7 +55,7 @@ def _one_job(job: JobRecord) -> Iterator[str]:
         yield f"{job.job_id} is {job.phase} with target {job.target} and then {job.after_stop}"
     if job.target and len(job.target.assignments) not in (job.request.allowed_gpus or (job.request.gpus,)):
         yield f"{job.job_id} moves to an incomplete gang"
-    if job.restarts > job.request.restart_limit + 1:
+    if job.counts.restarts > job.request.restart_limit + 1:
         yield f"{job.job_id} was restarted too often"
 
 

@@ -118,7 +118,7 @@ def test_a_users_error_is_final() -> None:
     play.submit()
     play.report(events.JobFailed, exit_class="error", exit_code=3, detail="ValueError")
     record = play.engine.state.jobs["j0"]
-    assert (record.phase, record.exit_code, record.exit_detail) == (Phase.FAILED, 3, "ValueError")
+    assert (record.phase, record.exit.exit_code, record.exit.exit_detail) == (Phase.FAILED, 3, "ValueError")
 
 
 def test_out_of_memory_while_sharing_raises_the_floor_above_what_was_available() -> None:
@@ -154,8 +154,8 @@ def test_a_refused_launch_is_tried_again_a_bounded_number_of_times() -> None:
         play.tell(events.TimerFired, after_ms=600_000)
         play.report(events.LaunchRefused, code="COMMAND_NOT_ALLOWED", message="rm")
     record = play.engine.state.jobs["j0"]
-    assert (record.reason.code, record.restarts) == ("LAUNCH_REFUSED_FOR_GOOD", 0)
-    assert record.exit_detail == "COMMAND_NOT_ALLOWED: rm"
+    assert (record.reason.code, record.counts.restarts) == ("LAUNCH_REFUSED_FOR_GOOD", 0)
+    assert record.exit.exit_detail == "COMMAND_NOT_ALLOWED: rm"
 
 
 def test_a_refusal_that_nothing_would_change_ends_the_job_at_once() -> None:
@@ -164,7 +164,7 @@ def test_a_refusal_that_nothing_would_change_ends_the_job_at_once() -> None:
     play.report(events.LaunchRefused, code="COMMAND_NOT_ALLOWED", message="rm", is_final=True)
     record = play.engine.state.jobs["j0"]
     assert (record.phase, record.reason.code) == (Phase.FAILED, "LAUNCH_REFUSED_FOR_GOOD")
-    assert (record.attempt, record.exit_detail) == (1, "COMMAND_NOT_ALLOWED: rm")
+    assert (record.attempt, record.exit.exit_detail) == (1, "COMMAND_NOT_ALLOWED: rm")
 
 
 def test_cancelling_stops_first_and_the_gpu_is_free_only_after_the_confirmation() -> None:
@@ -234,7 +234,7 @@ def test_a_rejoining_node_without_the_gpu_of_an_order_has_lost_the_job() -> None
     play.tell(events.NodeDisconnected, node_id="n0")
     orders = play.tell(events.NodeJoined, node=node("n0", []))
     assert "LaunchJob" not in kinds(orders)
-    assert (play.phase(), play.engine.state.jobs["j0"].restarts) == (Phase.PENDING, 1)
+    assert (play.phase(), play.engine.state.jobs["j0"].counts.restarts) == (Phase.PENDING, 1)
 
 
 def test_an_unwanted_attempt_is_stopped_and_its_gpu_waits_for_that() -> None:
@@ -292,7 +292,7 @@ def test_measured_slowdown_overrides_the_predicted_one_and_is_reported_once() ->
     seen = play.engine.state.predictions.pair("a", "b", "standin")
     assert seen is not None
     assert (seen.level.value, round(seen.slowdown_ratio, 6)) == ("observed", 0.2)
-    assert play.engine.state.jobs["a"].observed_slowdown_ratio == pytest.approx(0.2)
+    assert play.engine.state.jobs["a"].measured.observed_slowdown_ratio == pytest.approx(0.2)
     assert play.engine.state.occupancy.slowdown_ewma_ratios["n0.0"] == pytest.approx(0.9 * 0.1 * 0.2 + 0.1 * 0.2)
 
 

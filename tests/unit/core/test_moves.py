@@ -10,6 +10,7 @@ import pytest
 from scheduler_service.core import commands, events
 from scheduler_service.core.decisions import Decision, Migrate, Reshape
 from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.job_records import AttemptExit, AttemptMeasurements
 from scheduler_service.core.records import AfterStop, Assignment, Phase, Reason
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.policies.fifo import Fifo
@@ -90,8 +91,20 @@ def test_a_migration_checkpoints_stops_and_starts_a_new_attempt_with_the_same_pr
     assert isinstance(launch, commands.LaunchJob)
     assert (launch.node_id, launch.attempt, launch.steps_done) == ("n1", 2, 4)
     assert launch.granted_fences == (order.fence,)
-    assert (moving.job.phase, moving.job.gpu_ids, moving.job.migrations) == (Phase.STARTING, ("n1.1",), 1)
-    assert (moving.job.restarts, moving.job.preemptions, moving.rejected) == (0, 0, [])
+    assert (moving.job.phase, moving.job.gpu_ids, moving.job.counts.migrations) == (Phase.STARTING, ("n1.1",), 1)
+    assert (moving.job.counts.restarts, moving.job.counts.preemptions, moving.rejected) == (0, 0, [])
+
+
+def test_a_new_attempt_begins_without_measurements_and_exit_of_the_one_before() -> None:
+    moving = Moving()
+    for step in (1, 2):
+        moving.report(events.JobProgressed, steps_done=step, window_steps=1, window_ms=500, memory_peak_bytes=9)
+    moving.wish(migrate("n1.1"))
+    moving.stopped()
+    assert moving.job.step_ms == 500.0
+    assert moving.job.memory_peak_bytes == 9
+    assert moving.job.measured == AttemptMeasurements(neighbours_since_ms=moving.now_ms)
+    assert moving.job.exit == AttemptExit()
 
 
 @pytest.mark.parametrize(("missing_steps", "phase"), [(0, Phase.FINISHED), (1, Phase.STARTING)])
@@ -118,11 +131,11 @@ def test_a_reshape_gives_the_job_more_gpus_and_smaller_micro_batches() -> None:
     moving.wish(reshape("n0.0", "n0.1"))
     (launch,) = moving.stopped()
     assert isinstance(launch, commands.LaunchJob)
-    assert (len(launch.assignments), launch.micro_batch_size, moving.job.reshapes) == (2, 1, 1)
+    assert (len(launch.assignments), launch.micro_batch_size, moving.job.counts.reshapes) == (2, 1, 1)
     moving.report(events.JobStarted)
     moving.wish(reshape("n0.1", micro_batch_size=2))
     moving.stopped()
-    assert (moving.job.gpu_ids, moving.job.micro_batch_size, moving.job.reshapes) == (("n0.1",), 2, 2)
+    assert (moving.job.gpu_ids, moving.job.micro_batch_size, moving.job.counts.reshapes) == (("n0.1",), 2, 2)
     assert "n0.0" in moving.engine.state.occupancy.free_gpu_ids
 
 
@@ -139,7 +152,7 @@ def test_a_job_whose_new_place_is_gone_waits_in_the_queue_with_its_progress(faul
         moving.tell(events.GpuHealthChanged, gpu_id="n1.1", healthy=False)
     (launch,) = moving.stopped()
     assert isinstance(launch, commands.LaunchJob)  # FIFO starts it again where there is room
-    assert (launch.steps_done, moving.job.migrations, moving.job.preemptions) == (4, 0, 1)
+    assert (launch.steps_done, moving.job.counts.migrations, moving.job.counts.preemptions) == (4, 0, 1)
     assert moving.job.gpu_ids[0] not in {"n1.1"}
 
 

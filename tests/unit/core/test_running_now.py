@@ -39,7 +39,7 @@ def test_a_record_is_copied_with_known_fields_only() -> None:
     record = JobRecord(request=job("a"), steps_done=3)
     assert record.changed(steps_done=4) == JobRecord(request=job("a"), steps_done=4)
     assert record.steps_done == 3
-    with pytest.raises(TypeError, match="a job record has no steps"):
+    with pytest.raises(TypeError, match="JobRecord has no steps"):
         record.changed(steps=4)
 
 
