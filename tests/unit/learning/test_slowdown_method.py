@@ -107,7 +107,7 @@ def test_turns_get_longer_in_a_crowd_only_where_jobs_take_turns_and_wait() -> No
 def test_rows_without_a_single_pair_are_refused_with_a_remedy() -> None:
     learning_task = turn_taking_problem(jobs=4)
     crowds = dataclasses.replace(learning_task, others=tuple((other, other) for (other,) in learning_task.others))
-    with pytest.raises(TrainingDataError, match="exactly one job beside"):
+    with pytest.raises(TrainingDataError, match="exactly one job co-located"):
         SlowdownMethod("family").fit(crowds, seed=0)
 
 
