@@ -2,7 +2,7 @@
 
 mean                the mean of the training rows
 additive            slowdowns: effect of the victim plus effect of the others on ln(1 + slowdown)
-roofline            what physics says: roofline time, counted memory, share of a step not spent waiting; for
+roofline            analytical estimates: roofline time, counted memory, share of a step not spent waiting; for
                     slowdowns, fair turns on the device. Only where every test row has the figures
 gradient_boosting   xgboost with 150 trees and its own defaults on the columns as the set publishes them; quantities
                     that span orders of magnitude are learned as logarithms, which makes it a stronger baseline
@@ -40,7 +40,7 @@ def _additive(train: LearningTask, test: LearningTask, level: str, seed: int) ->
 
 
 def _membership(learning_task: LearningTask, place: Mapping[str, int]) -> FloatArray:
-    """One column per victim and one per job beside it; jobs that were never seen have no effect of their own."""
+    """One column per victim and one per co-located job; jobs that were never seen have no effect of their own."""
     table = np.zeros((len(learning_task), 2 * len(place)))
     for row, (victim, others) in enumerate(zip(learning_task.jobs, learning_task.others, strict=True)):
         if victim.job_key in place:

@@ -1,4 +1,4 @@
-"""How much an evaluation may cost, so that a file of any size has an answer in bounded time, and an honest one.
+"""How much an evaluation may cost, so that a file of any size has an answer in bounded time, and omissions are counted.
 
 What was left out is counted in the report like any other row that was left out.
 """
@@ -42,7 +42,7 @@ class EvaluationLimits:
         return learning_task.subset(np.sort(drawn))
 
     def start(self) -> Callable[[], bool]:
-        """Starts the clock; what is returned tells whether the time is over."""
+        """Starts the clock; what is returned reports whether the time is over."""
         deadline_ms = monotonic_ms() + self.time_limit_s * _MS_PER_S
         return lambda: monotonic_ms() >= deadline_ms
 

@@ -74,7 +74,7 @@ def evaluate(question: EvaluationQuestion, tell: Tell) -> Evaluation:
 
     Args:
         question: See there.
-        tell: Is told the progress and what a reader should know, one line each.
+        tell: Receives the progress and what a reader should know, one line each.
 
     Raises:
         TrainingDataError: The rows cannot be read, or not be scored by the rule asked for.

@@ -27,7 +27,7 @@ class GroupScore:
     Attributes:
         group: Its name.
         rows: Predictions that it is part of.
-        metrics: By name; None where the rows say nothing of one.
+        metrics: By name; None where the rows have no value of one.
     """
 
     group: str
@@ -140,7 +140,7 @@ def _size_deciles(learning_task: LearningTask) -> list[frozenset[str]]:
 
 
 def as_json(evaluation: Evaluation) -> str:
-    """Writes the report with stable keys; `null` where a number cannot be told."""
+    """Writes the report with stable keys; `null` where a number is undefined."""
     content: dict[str, Any] = {
         "schema": SCHEMA,
         **{
@@ -160,7 +160,7 @@ def as_json(evaluation: Evaluation) -> str:
 
 
 def _baseline(score: BaselineScore | None) -> dict[str, Any]:
-    """An empty object says that the baseline does not apply to these rows."""
+    """An empty object states that the baseline does not apply to these rows."""
     if score is None:
         return {}
     return {

@@ -29,7 +29,7 @@ Tell = Callable[[str], None]
 
 @runtime_checkable
 class PredictsEachCandidate(Protocol):
-    """A fitted method that also tells what its candidates would have answered."""
+    """A fitted method that also returns what its candidates would have answered."""
 
     def predict_each(self, learning_task: LearningTask) -> Mapping[str, FloatArray]:
         """Predictions of every row by candidate."""
@@ -53,7 +53,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredCandidate:
-    """A line of the scored table; `outer_mae` is None where the method does not tell."""
+    """A line of the scored table; `outer_mae` is None where the method does not report it."""
 
     name: str
     inner_mae: float
@@ -94,7 +94,7 @@ def plan_rounds(learning_task: LearningTask, level: str, folds: int, seed: int) 
     return [Round(learning_task.subset(split.train), learning_task.subset(split.test), split.test) for split in usable]
 
 
-def predict_rounds(  # noqa: PLR0917 (the last two serve whoever waits)
+def predict_rounds(  # noqa: PLR0917 (the last two report progress and end early)
     rounds: Sequence[Round],
     method: Method,
     level: str,
@@ -109,7 +109,7 @@ def predict_rounds(  # noqa: PLR0917 (the last two serve whoever waits)
         method: What is judged; it never sees what was measured of a test row.
         level: What is unseen, one of `learning_task.LEVELS`.
         seed: Of the method and the baselines.
-        tell: Is told the progress.
+        tell: Receives the progress.
         is_over: Whether no further round may begin; the first one always does.
 
     Returns:
@@ -176,7 +176,7 @@ def _fit(method: Method, part: Round, seed: int) -> FittedMethod:
         return method.fit(part.train or part.test.subset([]), seed)
     except PredictorError:
         raise
-    except Exception as error:  # whatever a numeric library raises on data that nobody has seen
+    except Exception as error:  # whatever a numeric library raises on unforeseen data
         raise TrainingDataError(
             f"{method.name} cannot learn from {len(part.train or ())} rows ({type(error).__name__}: {error})",
             remedy="give more rows, or hold out less with another --fold",

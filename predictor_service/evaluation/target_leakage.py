@@ -1,7 +1,7 @@
 """Published columns that give the answer away.
 
-A set may publish the measured quantity beside the features, in another unit. Whoever learns from such a column scores
-well here and fails on the first job that was not measured before, so it is taken out and named.
+A set may publish the measured quantity among the features, in another unit. A model that learns from such a column
+scores well here and fails on the first job that was not measured before, so it is taken out and named.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def remove_leaks(learning_task: LearningTask) -> tuple[LearningTask, tuple[str, 
 
 
 def _columns(learning_task: LearningTask) -> dict[str, tuple[FloatArray, FloatArray]]:
-    """By name the finite published values and what was measured beside them; costs as much as there are cells."""
+    """By name the finite published values and the measured values of their rows; cost grows with the cells."""
     cells: dict[str, tuple[array[float], array[float]]] = defaultdict(lambda: (array("d"), array("d")))
     for job, measured in zip(learning_task.jobs, learning_task.measured.tolist(), strict=True):
         for name, value in {**job.graph, **job.raw}.items():
             if math.isfinite(value):
                 cells[name][0].append(value)
                 cells[name][1].append(measured)
-    return {name: (np.array(values), np.array(beside)) for name, (values, beside) in cells.items()}
+    return {name: (np.array(values), np.array(measured)) for name, (values, measured) in cells.items()}
 
 
 def _is_line(values: FloatArray, measured: FloatArray) -> bool:

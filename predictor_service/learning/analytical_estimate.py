@@ -1,4 +1,4 @@
-"""What physics says of a job alone, with as few coefficients fitted as physics leaves open.
+"""The analytical estimate of a job that runs alone, with as few coefficients fitted as physics leaves open.
 
 memory      a sum of parts: context, weights with optimizer state, what backward needs, the widest tensors, the input
 step_time   a sum of parts: arithmetic and traffic at the device's peaks, launches, weights; or the simulated step, or
@@ -47,7 +47,7 @@ class AnalyticalModel:
     typical: float
 
     def analytical_estimate(self, learning_task: LearningTask) -> FloatArray:
-        """What physics says of every row, in the target's unit, above 0."""
+        """The analytical estimate of every row, in the target's unit, above 0."""
         combine = _combine_shares if self.target.scale == "share" else _combine
         values = combine(_parts(learning_task), self.coefficients)
         return np.where(np.isfinite(values) & (values > 0), values, self.typical)

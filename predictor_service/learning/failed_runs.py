@@ -1,11 +1,11 @@
-"""Rows of memory that no training step can have left: the run ended before one was through, whatever its set says.
+"""Rows of memory that no training step can have left: the run ended before one was through, whatever its set states.
 
 Between the forward and the backward pass a step holds its weights, the state of the optimizer and everything that
 backward needs. Less than that was measured of a run that had failed on the way there. Runs of the same network that
 held the same at another batch failed at the same place, also where that batch alone would not show it: memory that
 does not grow with the batch was never that of a step.
 
-A prediction that learned from such rows promises a working job what a broken one held.
+A model that learned from such rows predicts for a working job what a failed one held.
 """
 
 from __future__ import annotations

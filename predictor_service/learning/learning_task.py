@@ -92,7 +92,7 @@ class LearningTask:
         measured: Shape (n,), finite.
         row_ids: Run of each row, for messages only.
         jobs: The job of each row; for slowdowns the victim.
-        others: The jobs beside the victim; empty tuples for other targets.
+        others: The jobs co-located with the victim; empty tuples for other targets.
     """
 
     target: Target
@@ -118,7 +118,7 @@ class LearningTask:
         )
 
     def in_content_order(self) -> LearningTask:
-        """Returns the same rows in an order that follows from what they say: whatever is drawn by a seed, draws alike.
+        """Returns the same rows in an order that follows from their content, so that equal seeds draw alike.
 
         Names of jobs and runs decide between rows that are equal in all else.
         """

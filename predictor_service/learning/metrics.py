@@ -10,8 +10,8 @@ Every metric is a function of means over rows, so that a resampling of groups is
     interval_90_width_mean       in the target's unit
     upper_99_over_actual_mean    for slowdowns of the shared time
 
-Source: Horus paper, section 4.1.1 (RMSLE of GPU utilization; it does not say whether of ratios or of per cent, and per
-cent is the harsher reading).
+Source: Horus paper, section 4.1.1 (RMSLE of GPU utilization; it does not state whether of ratios or of per cent, and
+per cent is the harsher reading).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RowErrors:
 
     Attributes:
         names: Metrics, one per column.
-        values: Shape (rows, metrics); NaN where a row says nothing of a metric.
+        values: Shape (rows, metrics); NaN where a row has no value of a metric.
     """
 
     names: tuple[str, ...]
@@ -70,7 +70,7 @@ class RowErrors:
         return np.asarray(means)
 
     def as_mapping(self) -> dict[str, float | None]:
-        """Every metric over all rows by name; None where no row says anything."""
+        """Every metric over all rows by name; None where no row has a value."""
         return {
             name: float(value) if np.isfinite(value) else None
             for name, value in zip(self.names, self.summarize()[0], strict=True)

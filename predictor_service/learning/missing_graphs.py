@@ -1,8 +1,8 @@
 """Rows without a graph among rows with one: a second fit, which sees no graph, answers them.
 
 What learns from rows with graphs takes a typical graph for one that is missing, and trusts it. So a row of which any
-job lacks its graph is answered by the same method as if nobody had one, and is never called familiar. Where no training
-row has a graph there is one fit only, and it tells rows by what it knows. The second fit is made when it is first
+job lacks its graph is answered by the same method as if no job had one, and is never called familiar. Where no training
+row has a graph there is one fit only, and it uses what is known of the rows. The second fit is made when it is first
 needed, and takes as long as the first one.
 """
 
@@ -29,7 +29,7 @@ from predictor_service.learning.learning_task import (
 
 
 class ScoredFit(FittedMethod, Protocol):
-    """A fitted method that also tells what its candidates would have answered."""
+    """A fitted method that also returns what its candidates would have answered."""
 
     def predict_each(self, learning_task: LearningTask) -> Mapping[str, FloatArray]:
         """Predictions of every row by candidate."""
@@ -127,7 +127,7 @@ class WithAndWithoutGraphs:
 
 
 def find_missing_graphs(learning_task: LearningTask) -> BoolArray:
-    """Tells for every row whether one of its jobs has no figure of a graph, shape (rows,)."""
+    """Returns for every row whether one of its jobs has no figure of a graph, shape (rows,)."""
     rows = zip(learning_task.jobs, learning_task.others, strict=True)
     return np.array([not all(job.graph for job in (job, *others)) for job, others in rows], dtype=bool)
 
@@ -143,8 +143,8 @@ def predict_apart(
     Args:
         learning_task: All rows.
         is_known: Shape (rows,).
-        predict_known: Is asked only where some rows are known.
-        predict_others: Is asked only where some are not.
+        predict_known: Called only where some rows are known.
+        predict_others: Called only where some are not.
     """
     if is_known.all():
         return predict_known(learning_task)
@@ -161,7 +161,7 @@ def predict_apart(
 
 
 def strip_graphs(learning_task: LearningTask) -> LearningTask:
-    """Returns the same rows as if nobody's graph were known."""
+    """Returns the same rows as if no job's graph were known."""
     return dataclasses.replace(
         learning_task,
         jobs=tuple(_without_graph(job) for job in learning_task.jobs),

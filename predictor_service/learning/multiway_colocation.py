@@ -1,4 +1,4 @@
-"""Victims beside several jobs: their pairs are predicted, and composed."""
+"""Victims co-located with several jobs: their pairs are predicted, and composed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TAKES_TURNS: Final = "time_slicing"
 
 
 def pair_up(learning_task: LearningTask) -> tuple[LearningTask, IndexArray]:
-    """Splits rows of several jobs beside the victim into one row per job beside it.
+    """Splits rows of several jobs co-located with the victim into one row per such job.
 
     Returns:
         The rows and, for each, the place of the row that it came from.
@@ -46,7 +46,7 @@ def compose_multiway_slowdowns(
 
 
 def widest_pair(widths: FloatArray, row_of_pair: IndexArray, rows: int) -> FloatArray:
-    """Widths of rows: a crowd is as uncertain as the most uncertain of its pairs; shape (rows,)."""
+    """Widths of rows: a row of several jobs is as uncertain as the most uncertain of its pairs; shape (rows,)."""
     result = np.zeros(rows)
     np.maximum.at(result, row_of_pair, widths)
     return result

@@ -1,10 +1,10 @@
-"""How much of each part that physics knows is really reached or held: coefficients of at least 0.
+"""How much of each part that the analytical model counts is really reached or held: coefficients of at least 0.
 
 Of memory they minimise relative errors: a sum of parts that are all held has no outliers that are not faults. Times
-have: a few jobs wait for hosts, loaders or other units of a step, which no part tells, and relative errors are blind to
-whoever is foretold too short. Times are fitted as logarithms, therefore, far rows pull as much as near ones, and every
-coefficient is drawn to 1, what the device's peaks say, unless rows ask for another. Where few jobs were measured, a
-device or a kind of network that nobody saw is answered by the peaks, not by the accidents of a fit.
+have: a few jobs wait for hosts, loaders or other units of a step, which no part covers, and relative errors hardly
+count predictions that are too short. Times are fitted as logarithms, therefore, far rows pull as much as near ones, and
+every coefficient is drawn to 1, the device's peaks, unless the rows support another. Where few jobs were measured, an
+unseen device or kind of network is answered by the peaks, not by the accidents of a fit.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class MeasuredProfiles:
     Attributes:
         name: Of the folder, or of the file without its suffix.
         solo: Rows of jobs alone.
-        pairs: Rows of jobs side by side.
+        pairs: Rows of co-located jobs.
         graphs: Descriptions by graph hash, where the folder has graphs.
         sha256: Hash over everything that was read.
     """
@@ -39,13 +39,13 @@ class MeasuredProfiles:
 
 
 def read_profiles(path: Path) -> MeasuredProfiles:
-    """Reads a data-set folder, or one file of it with the solo rows that lie beside it.
+    """Reads a data-set folder, or one file of it with the solo rows in the same folder.
 
     Args:
         path: A folder with solo.csv and pairs.csv, or either with the suffix .parquet, or one such file by any name.
 
     Raises:
-        TrainingDataError: It is not there, too large, breaks the schema, or a graph is not what its name says.
+        TrainingDataError: It is not there, too large, breaks the schema, or a graph's content does not match its name.
     """
     folder = path if path.is_dir() else path.parent
     try:
@@ -74,7 +74,7 @@ def _find(folder: Path, kind: str) -> Path | None:
 
 
 def _files_of(path: Path) -> dict[str, Path | None]:
-    """Which of the two files this one is by its columns, and the other one beside it."""
+    """Which of the two files this one is by its columns, and the other one of the same folder."""
     if not path.is_file():
         raise TrainingDataError(f"{path} does not exist", remedy="give a CSV or Parquet file, or a data-set folder")
     names = set(_header(path))
@@ -116,6 +116,6 @@ def _read_graphs(folder: Path, wanted: set[str | None]) -> dict[str, GraphDescri
             continue
         description = describe_graph(path.read_bytes())
         if description.graph_sha256 != path.stem:
-            raise TrainingDataError(f"{path} is not the graph that its name says", remedy="export it again")
+            raise TrainingDataError(f"{path} is not the graph that its name states", remedy="export it again")
         graphs[path.stem] = description
     return graphs

@@ -1,4 +1,4 @@
-"""The columns of a problem as a table: what the set publishes, what the schema says, what was measured alone.
+"""The columns of a problem as a table: what the set publishes, what the schema names, what was measured alone.
 
 Learned from training rows only, so that a test row cannot add a column.
 """
@@ -58,8 +58,8 @@ def learn_columns(learning_task: LearningTask, level: str, *, with_graph: bool) 
     Args:
         learning_task: Training rows.
         level: What will be unseen, one of `learning_task.LEVELS`. A label whose every value occurs in one group only
-            names the group; it says nothing of an unseen one and is left out.
-        with_graph: Whether to use our own graph features beside what the set publishes.
+            names the group; it carries nothing about an unseen one and is left out.
+        with_graph: Whether to use our own graph features in addition to what the set publishes.
     """
     values: dict[str, set[float]] = defaultdict(set)
     groups_of: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))

@@ -23,7 +23,7 @@ Interval = tuple[float, float]
 def bootstrap(
     errors: RowErrors, groups: Sequence[frozenset[str]], seed: int, draws: int = DRAWS
 ) -> dict[str, Interval | None]:
-    """Returns the central 95 % of every metric over resampled groups; None where it cannot be told."""
+    """Returns the central 95 % of every metric over resampled groups; None where it is undefined."""
     summaries = np.concatenate([errors.summarize(weights) for weights in _draw(groups, seed, draws)])
     return _by_name(errors.names, summaries)
 

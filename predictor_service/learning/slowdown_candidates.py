@@ -32,7 +32,7 @@ class PairModel(Protocol):
     """Something fitted."""
 
     def predict(self, learning_task: LearningTask) -> FloatArray:
-        """Slowdown ratios of rows with one job beside the victim, shape (rows,)."""
+        """Slowdown ratios of rows with one job co-located with the victim, shape (rows,)."""
         ...
 
 
@@ -56,7 +56,7 @@ class TrainingSplit:
     """What candidates learn from.
 
     Attributes:
-        learning_task: Training rows with one job beside the victim.
+        learning_task: Training rows with one job co-located with the victim.
         folds: Which rows are held out to choose by.
         level: What will be unseen.
         seed: Of whatever is drawn.
@@ -88,7 +88,7 @@ def learn_mean(training_split: TrainingSplit) -> FittedCandidate:
 
 
 def learn_untuned_trees(training_split: TrainingSplit) -> FittedCandidate:
-    """What everybody tries first, see `untuned_trees`."""
+    """The usual first attempt, see `untuned_trees`."""
 
     def fit(learning_task: LearningTask) -> PairModel:
         return fit_untuned_trees(learning_task, training_split.level, training_split.seed)
@@ -186,7 +186,7 @@ class PairColumns:
         if self.raw is not None:
             parts.append(_fill(self.raw.table(learning_task), self.middle))
         table = np.hstack(parts)
-        # Where nothing tells pairs apart, one column of zeros stands for the pair: regressors want at least one.
+        # Where nothing distinguishes pairs, one column of zeros stands for the pair: regressors want at least one.
         return table if table.shape[1] else np.zeros((len(learning_task), 1))
 
 
@@ -290,7 +290,7 @@ CANDIDATES: Final[Mapping[str, Candidate]] = {
 }
 """In order of preference among equals."""
 FEW_ROWS_CANDIDATES: Final[Mapping[str, Candidate]] = {name: CANDIDATES[name] for name in ("mean", "untuned_trees")}
-"""Fewer rows than the others have parameters still tell whether the published columns say anything."""
+"""Fewer rows than the others have parameters still show whether the published columns help."""
 WAIT_CANDIDATES: Final[Mapping[str, Candidate]] = {
     name: process_candidate(form) for name, form in _hiding_waits(_forms()).items()
 }

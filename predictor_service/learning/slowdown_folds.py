@@ -42,7 +42,7 @@ def inner_folds(learning_task: LearningTask, level: str, shots: int, seed: int) 
 def observe_pairs(
     learning_task: LearningTask, new_rows: IndexArray, known_jobs: Collection[str], shots: int, seed: int
 ) -> IndexArray:
-    """Chooses the first co-locations of every new job: it runs beside known jobs, and both are measured.
+    """Chooses the first co-locations of every new job: it shares a GPU with known jobs, and both are measured.
 
     Args:
         learning_task: All rows.

@@ -91,18 +91,18 @@ class PairKernel:
         )
         weights = np.exp(self._weights(parameters))
         by_weight = np.zeros(len(self.parts))
-        stretch = {"victim": np.zeros_like(others[JOB]), "other": np.zeros_like(others[JOB])}
+        scaled = {"victim": np.zeros_like(others[JOB]), "other": np.zeros_like(others[JOB])}
         for kind, mix in mixed.items():
             folded = _fold(sensitivity * victims[kind][np.ix_(rows.victim, rows.victim)], of_other)
             for place, (_, other_kind) in self._parts_of(kind):
                 share = weights[place] * folded * others[other_kind]
                 by_weight[place] = share.sum()
                 if other_kind in _STRETCHED:
-                    stretch["other"] += share
+                    scaled["other"] += share
             if kind in _STRETCHED:
-                stretch["victim"] += _fold(sensitivity * mix[np.ix_(rows.other, rows.other)], of_victim) * victims[kind]
+                scaled["victim"] += _fold(sensitivity * mix[np.ix_(rows.other, rows.other)], of_victim) * victims[kind]
         lengths = [
-            float((stretch[side] * _squares(rows.jobs.columns[:, column], rows.jobs.columns[:, column])).sum())
+            float((scaled[side] * _squares(rows.jobs.columns[:, column], rows.jobs.columns[:, column])).sum())
             for side in ("victim", "other")
             for column in range(self.columns)
         ]

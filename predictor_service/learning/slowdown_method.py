@@ -4,7 +4,7 @@ Candidates are ranked by their error against the mean predictor's on the same fo
 every held-out group counts alike, however large or hard it is. The best of them blend with weights that fall fast with
 the rank's error, because with a handful of groups the difference between two good candidates is mostly chance.
 
-A victim beside several jobs is predicted beside each of them, and the slowdowns are composed.
+A victim co-located with several jobs is predicted with each of them, and the slowdowns are composed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class FittedSlowdown:
         candidates: Scored table, best first.
         models: Every candidate, fitted on all rows.
         bounds: What the winner's errors on held-out rows were like.
-        uncertain: Tells how uncertain rows are beside each other; None = all alike.
+        uncertain: Returns how uncertain rows are relative to each other; None = all alike.
         columns: How pairs become rows of the domain.
         domain: Region of the training rows.
     """
@@ -130,7 +130,7 @@ class SlowdownMethod:
     name: str = "cotenant"
 
     def fit(self, learning_task: LearningTask, seed: int) -> FittedSlowdown:
-        """Learns from the rows with one job beside the victim; see `learning_task.Method`."""
+        """Learns from the rows with one job co-located with the victim; see `learning_task.Method`."""
         training_split, level = self._training_split(learning_task, seed)
         learned = {name: candidate(training_split) for name, candidate in _choice(training_split).items()}
         tested = np.concatenate([fold.test for fold in training_split.folds] or [np.zeros(0, dtype=np.intp)])
@@ -159,7 +159,7 @@ class SlowdownMethod:
         single = np.flatnonzero([len(others) == 1 for others in learning_task.others])
         if not len(single):
             raise TrainingDataError(
-                f"none of {len(learning_task)} rows has exactly one job beside the victim",
+                f"none of {len(learning_task)} rows has exactly one job co-located with the victim",
                 remedy="measure jobs in pairs",
             )
         if len(single) > ROWS_MAX:
@@ -218,8 +218,8 @@ def _bounds(
 ) -> PartBounds:
     """Without folds the rows' own spread about their mean stands in for the residuals.
 
-    Residuals are measured in units of what a process says of its own uncertainty about each row, so that pairs of known
-    jobs are promised more than pairs of jobs that resemble nothing. Where there is no process, rows differ in nothing.
+    Residuals are measured in units of a process's own uncertainty about each row, so that pairs of
+    known jobs get narrower intervals than pairs of jobs that resemble nothing. Without a process all rows are alike.
     """
     if not len(residuals):
         return calibrate_parts(_spread_of(training_split.learning_task), (), groups)

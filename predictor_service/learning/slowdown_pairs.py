@@ -1,4 +1,4 @@
-"""Ordered pairs as numbers: distinct jobs with what is known of them alone, and who runs beside whom.
+"""Ordered pairs as numbers: distinct jobs with what is known of them alone, and which are co-located.
 
 Sizes and times are logarithms. What most training jobs lack is no column; a job that lacks a figure which most have
 takes their mean instead of a made-up extreme. So does a job whose figure is marked as not comparable, e.g. because its
@@ -30,7 +30,7 @@ _KNOWN: Final[Mapping[str, Callable[[JobFacts], float | None]]] = {
 
 
 _EDGE_MARGIN: Final = 0.25
-"""Standard deviations beyond the training jobs that are still believed."""
+"""Standard deviations beyond the training jobs that are still accepted."""
 
 
 def _logarithm(value: float | None) -> float | None:
@@ -39,7 +39,7 @@ def _logarithm(value: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JobScale:
-    """Columns that tell the training jobs apart, and how they are scaled.
+    """Columns that distinguish the training jobs, and how they are scaled.
 
     Attributes:
         names: Of the columns.
@@ -73,7 +73,7 @@ class JobScale:
         """Returns scaled columns of jobs, shape (jobs, columns); 0 where a job lacks a figure.
 
         A job outside everything that was trained on is taken to its edge: what a job of ten times the step time does
-        is better told by the longest step seen than by a line or a curve that runs away.
+        is better predicted by the longest step seen than by a line or a curve that runs away.
         """
         known = [[_KNOWN[name](job) for name in self.names] for job in jobs]
         values = np.array([[np.nan if value is None else value for value in row] for row in known], dtype=np.float64)
@@ -127,7 +127,7 @@ class JobSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PairRows:
-    """Who runs beside whom.
+    """Which jobs are co-located.
 
     Attributes:
         jobs: Distinct jobs.
@@ -165,7 +165,7 @@ _SHARES_WEIGHT: Final = 3.0
 
 
 def name_job(job: JobFacts) -> str:
-    """What tells jobs apart: measured on another device or in another campaign, a job is another one."""
+    """What distinguishes jobs: measured on another device or in another campaign, a job is another one."""
     return f"{job.device}|{job.labels.get('campaign', '')}|{job.job_key}"
 
 
@@ -193,7 +193,7 @@ def build_job_set(jobs: Sequence[JobFacts], scale: JobScale) -> JobSet:
 
 
 def build_pair_rows(learning_task: LearningTask, scale: JobScale) -> PairRows:
-    """Builds one row per victim and job beside it; a victim beside three jobs has three rows, in order."""
+    """Builds one row per victim and co-located job; a victim of three jobs has three rows, in order."""
     jobs = collect_jobs(learning_task)
     place = {name_job(job): index for index, job in enumerate(jobs)}
     pairs = [

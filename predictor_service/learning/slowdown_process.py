@@ -71,8 +71,8 @@ class ProcessForm:
 
     def relative_noise(self, slowdown_ratio: FloatArray, shift: FloatArray) -> FloatArray:
         """Variance of each row's noise against the median row's, shape (rows,)."""
-        stretch = (1.0 + slowdown_ratio) / np.maximum(slowdown_ratio + shift, _GAP_MIN)
-        return np.asarray(np.maximum(stretch, _GAP_MIN) ** 2 / max(float(np.median(stretch)), _GAP_MIN) ** 2)
+        widening = (1.0 + slowdown_ratio) / np.maximum(slowdown_ratio + shift, _GAP_MIN)
+        return np.asarray(np.maximum(widening, _GAP_MIN) ** 2 / max(float(np.median(widening)), _GAP_MIN) ** 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -158,7 +158,7 @@ def fit_process(form: ProcessForm, rows: PairRows, slowdown_ratio: FloatArray) -
 
     Args:
         form: What the process is made of.
-        rows: Who ran beside whom, at least 2 and at most `ROWS_MAX`.
+        rows: Which jobs were co-located, at least 2 and at most `ROWS_MAX`.
         slowdown_ratio: Measured, shape (rows,).
     """
     kernel = PairKernel(parts=form.parts, columns=rows.jobs.columns.shape[1], has_line=form.has_line)

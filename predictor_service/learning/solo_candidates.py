@@ -1,4 +1,4 @@
-"""Table candidates of a target of a job alone, fitted and asked: they correct physics on one table of columns.
+"""Table candidates of a target of a job alone, fitted and evaluated: they correct physics on one table of columns.
 
 Untuned trees without any physics are one more candidate, see `untuned_trees`.
 """
@@ -42,7 +42,7 @@ def fit_candidates(
 def predict_each(
     models: Mapping[str, Any], table: FloatArray, published: Sequence[int], seen: FloatArray
 ) -> dict[str, FloatArray]:
-    """Predictions of every candidate, none beyond what any training row asked for.
+    """Predictions of every candidate, none beyond the largest correction of any training row.
 
     Args:
         models: Fitted, by name.

@@ -1,8 +1,8 @@
 """The columns that a target of a job alone is learned from.
 
-Beside what the set publishes and what we computed: figures at the job's batch, because a device sees the product; and
-every size as a share of the anchor, because a correction of physics depends on what a job's memory or time is made of,
-not on how much of it there is. Sizes enter as logarithms.
+In addition to what the set publishes and what we computed: figures at the job's batch, because a device sees the
+product; and every size as a share of the anchor, because a correction of physics depends on what a job's memory or
+time is made of, not on how much of it there is. Sizes enter as logarithms.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SoloColumns:
 
         Args:
             learning_task: Any rows, as `at_batches` returns them.
-            analytical_estimate: What physics says of them, above 0, shape (rows,).
+            analytical_estimate: Analytical estimates of them, above 0, shape (rows,).
         """
         figures = self.raw.table(learning_task)
         filled = _as_logarithms(np.where(np.isfinite(figures), figures, self.middle))
@@ -68,7 +68,7 @@ def learn_solo_columns(learning_task: LearningTask, level: str, analytical_estim
     Args:
         learning_task: Training rows, as `at_batches` returns them.
         level: What will be unseen, one of `learning_task.LEVELS`.
-        analytical_estimate: What physics says of the rows, shape (rows,).
+        analytical_estimate: Analytical estimates of the rows, shape (rows,).
     """
     raw = learn_columns(learning_task, level, with_graph=True)
     figures = raw.table(learning_task)

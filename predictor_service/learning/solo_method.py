@@ -1,4 +1,4 @@
-"""Utilization, activity, memory and step time of a job alone: physics, a learned correction, honest intervals.
+"""Utilization, activity, memory and step time of a job alone: physics, a learned correction, calibrated intervals.
 
 Nested by construction: candidates are compared, and intervals calibrated, on folds inside the rows that `fit` is
 given, held out at the same level as what will be unseen. The error on other rows is never the error that chose.
@@ -36,7 +36,7 @@ _LEVEL_ALONE: Final = {"random_pair": "job"}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Blend:
-    """Candidates with weights, and the intervals around what they say together.
+    """Candidates with weights, and the intervals around their combined answer.
 
     Attributes:
         weights: By candidate; their sum is 1.
@@ -49,7 +49,7 @@ class Blend:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HeldOut:
-    """What candidates say of rows whose groups they have not seen, in the learned scale.
+    """What candidates predict for rows whose groups they have not seen, in the learned scale.
 
     Attributes:
         table: Columns of the rows.
@@ -78,7 +78,7 @@ class LearnedRows:
         candidates: Scored table, the blend first, then best first.
         models: All candidates fitted on all rows; the constant alone where rows carry no choice.
         blend: Of the candidates that err little.
-        held_out: What candidates said of these rows without their groups.
+        held_out: What candidates predicted for these rows without their groups.
     """
 
     candidates: Sequence[CandidateResult]
@@ -116,7 +116,7 @@ class FittedSolo:
     """What was learned; see `learning_task.FittedMethod`.
 
     Attributes:
-        measured: What all rows taught: the best guess at what will be measured, failed runs included.
+        measured: What all rows taught: the best estimate of what will be measured, failed runs included.
         sound: What the runs taught that can be right: the bound of jobs that work. The same where all can be.
         promise: Of the candidates of `sound`.
         domain: Region of the training rows.
@@ -189,7 +189,7 @@ def _comparable(learning_task: LearningTask) -> LearningTask:
 
 
 def _candidates(level: str, used: str) -> tuple[str, ...]:
-    """Trees that know no physics cannot reach a device that they have not seen, and are not heard of one untested."""
+    """Trees that know no physics cannot reach a device that they have not seen, and are not used for one untested."""
     return tuple(TABLE_CANDIDATES) if level == "device" != used else (*TABLE_CANDIDATES, UNTUNED)
 
 
@@ -210,14 +210,16 @@ def _learn(learning_task: LearningTask, level: str, seed: int) -> LearnedRows:
         results.insert(
             0, _result(BLEND, models.analytical_model.decode(blended, analytical_estimate), learning_task.measured)
         )
-    told = HeldOut(table=models.table(learning_task), encoded=encoded, answers=answers, groups=groups)
-    return LearnedRows(candidates=tuple(results), models=models, blend=told.bound(weights, seed, BRIEF), held_out=told)
+    unseen = HeldOut(table=models.table(learning_task), encoded=encoded, answers=answers, groups=groups)
+    return LearnedRows(
+        candidates=tuple(results), models=models, blend=unseen.bound(weights, seed, BRIEF), held_out=unseen
+    )
 
 
 def _choose_promise(learned: LearnedRows, seed: int) -> Blend:
-    """The blend whose upper bound costs least: who follows the middle of jobs errs less and knows less of their tail.
+    """The blend whose upper bound costs least: one that follows the median job errs less and covers their tail less.
 
-    Where groups are too few to tell, it is the one that errs least.
+    Where groups are too few to decide, it is the one that errs least.
     """
     if not learned.blend.bounds.scores.is_supported(_PROMISED):
         return learned.blend

@@ -85,7 +85,7 @@ def fit_models(learning_task: LearningTask, level: str, seed: int, names: Iterab
 def hold_out(
     learning_task: LearningTask, level: str, folds: Sequence[Fold], seed: int, names: Iterable[str]
 ) -> dict[str, FloatArray]:
-    """What every candidate says of every row, in the target's unit, having learned everything without its group."""
+    """Every candidate's prediction for every row, in the target's unit, with its group left out of all learning."""
     held_out: dict[str, FloatArray] = {}
     for fold in folds:
         models = fit_models(learning_task.subset(fold.train), level, seed, names)

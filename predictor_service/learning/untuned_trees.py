@@ -1,4 +1,4 @@
-"""Boosted trees with their library's own defaults on the columns that a set publishes: what everybody tries first.
+"""Boosted trees with their library's own defaults on the columns that a set publishes: the usual first attempt.
 
 It is the baseline of every evaluation, and one of the candidates of jobs alone, so that a method that chooses well
 never loses to it by much. Quantities that span orders of magnitude are learned as logarithms, which makes it stronger.

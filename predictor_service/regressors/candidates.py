@@ -34,7 +34,7 @@ CandidateBuilder = Callable[[int], Regressor]
 
 
 def _constant(seed: int) -> Regressor:
-    """The mean of the target: what the physics alone says, rescaled. Whoever loses against it has learned nothing."""
+    """The mean of the target: the analytical estimate alone, rescaled. One that loses to it has learned nothing."""
     return ScikitRegressor(Ridge(alpha=1e9))
 
 
@@ -104,14 +104,14 @@ PUBLISHED: Final = "published_columns"
 """Sees the published columns alone."""
 _USUAL_ERROR: Final = 0.05
 """In the learned scale; of larger errors steady trees follow the middle, not the mean, so that the few rows that are
-far off do not pull their neighbours. Where larger errors are usual they hardly learn, and others answer."""
+far off do not pull predictions near them. Where larger errors are usual they hardly learn, and others answer."""
 
 TableBuilder = Callable[[int], Any]
-"""From a seed to something with `fit` and `predict` that nobody stores."""
+"""From a seed to something with `fit` and `predict` that is never stored."""
 
 
 def untuned_trees(seed: int) -> BoostedTrees:
-    """What everybody tries first: the library's own defaults; the baseline of every evaluation too."""
+    """The usual first attempt: the library's own defaults; the baseline of every evaluation too."""
     return BoostedTrees(seed=seed, n_estimators=150)
 
 

@@ -40,7 +40,7 @@ class ProcessLikelihood:
     Attributes:
         kernel: Of the training rows.
         residual: What is to be explained, shape (rows,).
-        noise_shape: Variance of each row's noise beside the others', shape (rows,).
+        noise_shape: Variance of each row's noise relative to the others', shape (rows,).
         jitter: Least variance of the noise, above 0.
     """
 

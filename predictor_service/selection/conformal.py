@@ -5,12 +5,12 @@ finite-sample quantile of those residuals. Rows of one family err alike, so that
 as one row would: where every group has one vote, however many rows it has, groups are counted at every confidence, and
 the interval holds for rows of one more group whatever the distribution of errors. Where rows have votes, bounds above
 95 % still count groups. Where there are too few to support the confidence, Student's t stands in for an interval of up
-to 95 %, and beyond that the largest residual times a safety factor; the model card says so.
+to 95 %, and beyond that the largest residual times a safety factor; the model card states so.
 
 Rows of one group err alike, so k groups say of one more what k measurements say of one more measurement: Student's t
 with k - 1 degrees of freedom instead of the normal distribution, and the uncertainty of their own mean. A quantile of
-rows knows nothing of that; with four families it holds on 80 % of the rows of a fifth where 90 % was promised.
-Intervals of quantiles of rows are stretched by it.
+rows ignores that; with four families it covers 80 % of the rows of a fifth where 90 % is nominal.
+Intervals of quantiles of rows are widened by it.
 
 Source: Lee, Barber, Willett, "Distribution-free inference with hierarchical data", arXiv:2306.06342 (the introduction;
 groups that are exchangeable instead of rows).
@@ -37,7 +37,7 @@ ROW_CONFIDENCE_MAX: Final = 0.95
 """Up to here votes are counted, beyond it groups."""
 _ROUNDING: Final = 1e-9
 _GROUPS_MIN: Final = 2
-"""One group says nothing of another; it is taken for two."""
+"""One group carries nothing about another; it is taken for two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

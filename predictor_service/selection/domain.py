@@ -23,7 +23,7 @@ RANGE_MARGIN: Final = 0.25
 """Share of a column's training range that an input may lie outside of it."""
 ROWS_MAX: Final = 512
 QUERIES_MAX: Final = 2_048
-"""Training rows, evenly spaced, whose distance to strangers is measured; each costs a pass over all rows."""
+"""Training rows, evenly spaced, whose distance to rows of other groups is measured; each costs a pass over all rows."""
 _DISTANCE_QUANTILE: Final = 0.95
 
 
@@ -46,7 +46,7 @@ class TrainingDomain:
     distance_max: float
 
     def contains(self, features: FeatureArray) -> BoolArray:
-        """Tells for every row, shape (rows, columns), whether it resembles the training rows."""
+        """Returns for every row, shape (rows, columns), whether it resembles the training rows."""
         in_range: BoolArray = np.logical_and.reduce((features >= self.low) & (features <= self.high), axis=1)
         if not in_range.any():
             return in_range
@@ -79,9 +79,9 @@ def learn_domain(features: FeatureArray, groups: Sequence[frozenset[str]]) -> Tr
     distances = []
     for index in range(0, len(groups), -(-len(groups) // QUERIES_MAX)):
         members = groups[index]
-        strangers = [row for row, other in enumerate(groups) if not members & other]
-        if strangers:
-            distances.append(float(_KnownRows(scaled[strangers]).distances(scaled[index : index + 1])[0]))
+        unrelated = [row for row, other in enumerate(groups) if not members & other]
+        if unrelated:
+            distances.append(float(_KnownRows(scaled[unrelated]).distances(scaled[index : index + 1])[0]))
     step = max(1, -(-len(scaled) // ROWS_MAX))
     return TrainingDomain(
         low=low - margin,

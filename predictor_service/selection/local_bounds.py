@@ -1,6 +1,6 @@
 """Intervals that are wide where a model errs much and narrow where it does not.
 
-One quantile of residuals for all covers on average and betrays the large jobs, whose errors are not those of the
+One quantile of residuals for all covers on average but not the large jobs, whose errors are not those of the
 small ones. Residuals are therefore divided by a spread that is learned from held-out residuals, again on held-out
 groups, and the conformal quantile is taken of what remains.
 
@@ -40,7 +40,7 @@ class SpreadSearch:
         leaf_rows: Sizes of the trees' leaves.
         exponents: Powers of the learned spread: below 1 it is trusted less, above 1 more.
         folds_max: Folds that the spread is held out by, at least 2.
-        lowest_ratio: No spread is below this share of the median residual: a few lucky rows do not make a promise.
+        lowest_ratio: No spread is below this share of the median residual: rows that fit by chance narrow no bound.
     """
 
     leaf_rows: tuple[int, ...] = (4, 16)

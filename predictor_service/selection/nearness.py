@@ -27,7 +27,7 @@ KIND_COLUMNS: Final = (
 )  # fmt: skip
 SETTING_COLUMNS: Final = ("log_batch", "input_wait_ratio")
 MEASURED_MAX: Final = 1_024
-"""Measured jobs that are kept, evenly spaced; whoever was left out is a little stranger than it has to be."""
+"""Measured jobs that are kept, evenly spaced; jobs that were left out count as slightly farther than they are."""
 QUERIES_MAX: Final = 2_048
 _DECIMALS: Final = 2
 """Kinds that are equal to so many are one: a graph whose operations do not quite grow with the batch, or was exported
@@ -41,8 +41,8 @@ class Nearness:
     """Measured jobs, and what counts as near to them.
 
     Attributes:
-        kind_columns: Features that tell kinds, by name.
-        setting_columns: Features that tell settings of a kind, by name.
+        kind_columns: Features that distinguish kinds, by name.
+        setting_columns: Features that distinguish settings of a kind, by name.
         scale: Of each of these columns, kinds' first: divided by it, kinds of different families are at least 1 apart,
             and nearly all measured settings of a kind at most 1.
         jobs: Measured ones divided by `scale`, shape (jobs, columns).
@@ -54,15 +54,15 @@ class Nearness:
     jobs: FloatArray
 
     def novelty(self, columns: FloatArray) -> FloatArray:
-        """Tells of every job, from 0 to 1, how far it is from all measured ones.
+        """Returns for every job, from 0 to 1, how far it is from all measured ones.
 
         Args:
             columns: `kind_columns`, then `setting_columns`, shape (rows, columns).
         """
-        asked, kinds = columns / self.scale, len(self.kind_columns)
+        queries, kinds = columns / self.scale, len(self.kind_columns)
         measured_kinds, measured_settings = self._measured
-        by_kind = measured_kinds.distances(asked[:, :kinds])
-        by_setting = measured_settings.distances(asked[:, kinds:])
+        by_kind = measured_kinds.distances(queries[:, :kinds])
+        by_setting = measured_settings.distances(queries[:, kinds:])
         by_setting -= 1.0
         least: FloatArray = np.maximum(by_kind, by_setting, out=by_kind).min(axis=1)
         np.maximum(least, 0.0, out=least)
@@ -70,7 +70,7 @@ class Nearness:
 
     @cached_property
     def content_sha256(self) -> str:
-        """Equal where distances are: targets measured on the same jobs are then told by one answer."""
+        """Equal where distances are: targets measured on the same jobs then share one answer."""
         columns = "\n".join((*self.kind_columns, "", *self.setting_columns)).encode()
         parts = (columns, self.scale.tobytes(), repr(self.jobs.shape).encode(), self.jobs.tobytes())
         return hashlib.sha256(b"".join(parts)).hexdigest()
@@ -149,9 +149,9 @@ def _least_between_families(columns: FloatArray, kinds: IndexArray, groups: Sequ
         members[kind] |= families
     least = np.inf
     for place in range(0, len(firsts), -(-len(firsts) // QUERIES_MAX)):
-        strangers = [other for other, each in enumerate(members) if members[place].isdisjoint(each)]
-        if strangers:
-            distances = _Points(columns[firsts[strangers]]).distances(columns[firsts[place : place + 1]])
+        unrelated = [other for other, each in enumerate(members) if members[place].isdisjoint(each)]
+        if unrelated:
+            distances = _Points(columns[firsts[unrelated]]).distances(columns[firsts[place : place + 1]])
             least = min(least, float(distances.min()))
     return least if np.isfinite(least) else 0.0
 

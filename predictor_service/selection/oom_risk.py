@@ -1,10 +1,10 @@
 """How likely a set of jobs runs out of a device's memory together.
 
-Every job's memory is its prediction times the exponential of a residual; held-out groups told the residuals. The sum
+Every job's memory is its prediction times the exponential of a residual of held-out groups. The sum
 is convolved as if the errors of different jobs were independent. They are not where jobs are alike, since a family errs
 in one direction, so a second figure needs no independence: each job gets a share of the device in proportion to its
-prediction, and the chances that any leaves its share add up (the union bound). Truth lies between the two wherever
-errors are not opposed; a placement that must not fail asks for the second.
+prediction, and the chances that any leaves its share add up (the union bound). The actual risk lies between the two
+wherever errors are not opposed; a placement that must not fail asks for the second.
 
 Residuals beyond the largest one are not impossible: one part in (groups + 1) of every job's chance lies at the largest
 residual times the safety factor of the bounds.
@@ -30,12 +30,12 @@ _CELLS_MAX: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEstimate:
-    """What is believed of one job's memory.
+    """The distribution of one job's memory.
 
     Attributes:
         value_bytes: The prediction, above 0.
         bounds: Residuals ln(measured / predicted) of held-out rows, in units of `spread`.
-        spread: How far errors of this job spread beside those of others, above 0.
+        spread: How far errors of this job spread relative to those of others, above 0.
         lowest_bytes: It is not less, because so much was seen.
     """
 
@@ -50,7 +50,7 @@ class MemoryEstimate:
         return max(self.value_bytes, self.lowest_bytes)
 
     def at_least(self, memory_bytes: float) -> MemoryEstimate:
-        """Returns the belief of who has seen the job take so much."""
+        """Returns the distribution given that the job was seen to take so much."""
         return replace(self, lowest_bytes=memory_bytes)
 
 

@@ -74,14 +74,14 @@ def score_candidates(
 
 
 def clip_to_seen(values: FloatArray, seen: FloatArray) -> FloatArray:
-    """Never corrects physics by more than any training row asked for: a line must not run away outside its rows."""
+    """Never corrects physics by more than in any training row: a line must not run away outside its rows."""
     return np.clip(values, seen.min(), seen.max())
 
 
 def predict_unchosen(scores: Sequence[CandidateScore], target: FloatArray) -> FloatArray:
-    """What would have been said of held-out rows without choosing by them: of each fold by the winner of the others.
+    """Predictions for held-out rows without choosing by them: of each fold by the winner of the others.
 
-    The winner's own errors are kind to it, because it was chosen for how small they are; widths that are learned from
+    The winner's own errors are biased low, because it was chosen for how small they are; widths that are learned from
     them are too small for what comes next.
 
     Args:
@@ -100,7 +100,7 @@ def predict_unchosen(scores: Sequence[CandidateScore], target: FloatArray) -> Fl
 
 
 def choose_unseen(scores: Sequence[CandidateScore], target: FloatArray) -> list[int]:
-    """Whom the other folds would choose, for each fold: a place in `scores`."""
+    """The candidate that the other folds would choose, for each fold: a place in `scores`."""
     held_out = scores[0].held_out
     errors = [np.abs(score.held_out.value - target[held_out.row]) for score in scores]
     chosen = []

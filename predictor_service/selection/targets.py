@@ -1,7 +1,7 @@
 """What is predicted, under which names, and the scale in which it is learned.
 
-Where physics says something of a target (the anchor), it is learned relative to it, so that a model that knows nothing
-answers the physics instead of a mean:
+Where there is an analytical estimate of a target (the anchor), it is learned relative to it, so that a model
+that has learned nothing answers the anchor instead of a mean:
 
     step_ms, memory_bytes                 ln(measured / anchor)
     utilization_ratio, sm_activity_ratio  measured / ceiling, the ceiling being the share of a step not spent waiting
@@ -22,7 +22,7 @@ from predictor_service.features.pair_features import PAIR_COLUMNS
 from predictor_service.regressors.interface import FloatArray
 
 SLOWDOWN_LOWEST: Final = -0.5
-"""Measured slowdowns below this (a job twice as fast beside another one) are noise."""
+"""Measured slowdowns below this (a job twice as fast when co-located) are noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ _LOG_BOUND: Final = 12.0
 _EXPONENT_MAX: Final = 50.0
 _SIZE_MIN: Final = 1e-9
 _LOSS_MAX: Final = 0.9
-"""Of a slowdown below 0 no more than this is believed."""
+"""Of a slowdown below 0 no more than this is accepted."""
 
 _WORK_COLUMNS: Final = (
     "log_batch", "log_flops", "log_flops_per_node", "log_intensity", "log_nodes", "log_parameters",
