@@ -64,7 +64,7 @@ def find_repeated_runs(datasets: Iterable[Dataset]) -> list[str]:
             jobs = (pair.victim_job_key, *pair.other_job_keys)
             key = (pair.campaign, pair.device, pair.run_id, str(pair.repeat), pair.victim_job_key)
             pairs[key] += 1
-            room[key] = jobs.count(pair.victim_job_key)  # a job beside a copy of itself is a victim twice
+            room[key] = jobs.count(pair.victim_job_key)  # a job co-located with a copy of itself is a victim twice
     repeated = [key for key, count in solo.items() if count > 1]
     repeated_pairs = [key for key, count in pairs.items() if count > room[key]]
     return [

@@ -1,8 +1,8 @@
-"""What running jobs taught becomes training rows: one for each job alone and one for each pair, of medians.
+"""What was measured of running jobs becomes training rows: one for each job alone and one for each pair, of medians.
 
-Learned from are stretches without a doubt, of undivided batches, in which a job was measured over at least ten seconds
-altogether, and whose graph this service still keeps. A graph that a data set knows keeps that set's architecture and
-family; any other graph is a family of its own, so that it is held out alone.
+Learned from are measurement windows without quality flags, of undivided batches, in which a job was
+measured over at least ten seconds altogether, and whose graph this service still keeps. A graph that a data set
+knows keeps that set's architecture and family; any other graph is a family of its own, so that it is held out alone.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Row = TypeVar("Row", SoloRow, PairRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectedProfiles:
-    """What became of the stretches.
+    """What became of the measurement windows.
 
     Attributes:
         dataset: None when nothing can be learned from them.
-        left_out: Stretches left out by reason.
+        left_out: Windows left out by reason.
     """
 
     dataset: Dataset | None
@@ -46,7 +46,7 @@ class CollectedProfiles:
 def collect_profiles(
     stored: Iterable[StoredMeasurementWindow], graphs_folder: Path, known: Sequence[Dataset]
 ) -> CollectedProfiles:
-    """Turns stretches into a data set.
+    """Turns measurement windows into a data set.
 
     Args:
         stored: As the store keeps them.
@@ -78,7 +78,7 @@ class _Graphs:
         self._bindings: dict[str, Mapping[str, int]] = {}
 
     def find_fault(self, window: MeasurementWindow) -> str:
-        """Says why nothing can be learned about the graph of a stretch; empty when something can."""
+        """Returns why nothing can be learned about the graph of a window; empty when something can."""
         graph_sha256, bindings = window.job.graph_sha256, window.job.settings.dimension_bindings
         if self._bindings.setdefault(graph_sha256, bindings) != bindings:
             return "its graph was bound in another way first"
@@ -114,7 +114,7 @@ def _usable(
 
 
 def _refuse(window: MeasurementWindow) -> str:
-    """Why a stretch teaches nothing; empty when it does."""
+    """Why a window teaches nothing; empty when it does."""
     if window.quality_flags:
         return "flagged: " + ", ".join(sorted(window.quality_flags))
     return "its batch was divided" if window.micro_batch_size != window.job.settings.global_batch_size else ""

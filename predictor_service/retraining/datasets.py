@@ -91,7 +91,7 @@ def read_dataset(folder: Path) -> Dataset:
     """Reads one folder.
 
     Raises:
-        TrainingDataError: A file breaks the schema, or a graph cannot be described or is not what its name says.
+        TrainingDataError: A file breaks the schema, or a graph cannot be described or does not match its name.
     """
     graphs = {}
     try:
@@ -100,7 +100,7 @@ def read_dataset(folder: Path) -> Dataset:
         for path in sorted((folder / "graphs").glob("*.onnx")):
             graphs[path.stem] = describe_graph(path.read_bytes())
             if graphs[path.stem].graph_sha256 != path.stem:
-                raise TrainingDataError(f"{path} is not the graph that its name says", remedy="export it again")
+                raise TrainingDataError(f"{path} is not the graph that its name states", remedy="export it again")
         sha256 = _hash_folder(folder)
     except (ProfileSchemaError, GraphError, OSError) as error:
         raise TrainingDataError(f"{folder.name}: {error}", remedy="correct or remove the dataset") from error

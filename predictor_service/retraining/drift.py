@@ -1,10 +1,10 @@
-"""How far recent predictions were from what then happened, against what was promised.
+"""How far recent predictions were from the measured outcomes, against their nominal coverage.
 
 For every target of every device type, over the last outcomes of the version that answered last: the mean relative
-error, and the share of outcomes inside their interval beside the share that was promised. An alarm goes on when so few
+error, and the share of outcomes inside their interval next to the nominal share. An alarm goes on when so few
 were inside that chance explains it in less than one of a hundred windows, and goes off only when the share is back
-within 5 percentage points of the promise, so that it does not flicker. The state follows from the outcomes alone: it is
-replayed, never stored.
+within 5 percentage points of the nominal share, so that it does not flicker. The state follows from the outcomes alone:
+it is replayed, never stored.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ MEMORY_BOUND: Final = "memory_upper_99_bytes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedOutcome:
-    """One measured value beside its prediction.
+    """One measured value and its prediction.
 
     Attributes:
         error_ratio: |predicted - measured| / measured.
         bias_ratio: predicted / measured - 1.
-        is_covered: Whether the measured value is inside what was promised.
+        is_covered: Whether the measured value is inside the predicted interval.
         promised_ratio: Share of outcomes that should be.
     """
 
@@ -64,7 +64,7 @@ class TargetDrift:
         error_ratio: Mean relative error.
         bias_ratio: Mean of predicted / measured - 1.
         covered_ratio: Share inside the interval, or below the bound.
-        promised_ratio: Share that was promised.
+        promised_ratio: Nominal coverage.
         is_alarming: Whether the alarm is on.
         alarms: How often it went on within the outcomes read.
     """
@@ -114,7 +114,7 @@ def measure_drift(joined: Sequence[tuple[PredictionEntry, Mapping[str, Any]]]) -
     """Judges outcomes.
 
     Args:
-        joined: Outcomes beside their predictions, oldest first. A new version starts with an empty window.
+        joined: Outcomes with their predictions, oldest first. A new version starts with an empty window.
     """
     watches: dict[tuple[str, str], _Watch] = {}
     for entry, outcome in joined:

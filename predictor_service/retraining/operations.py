@@ -47,7 +47,7 @@ class OperationState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrainingOperation:
-    """One retraining as it is told to callers; `finished_at_ms` is 0 while it runs."""
+    """One retraining as it is reported to callers; `finished_at_ms` is 0 while it runs."""
 
     retraining_id: str
     state: OperationState
@@ -59,7 +59,7 @@ class RetrainingOperation:
 
 
 class RetrainingOperations:
-    """Starts, tells and ends retrainings; safe for many threads.
+    """Starts, reports and ends retrainings; safe for many threads.
 
     Args:
         state_dir: Of the service.
@@ -107,7 +107,7 @@ class RetrainingOperations:
         return operation
 
     def get(self, retraining_id: str) -> RetrainingOperation:
-        """Tells how a retraining stands.
+        """Returns the state of a retraining.
 
         Raises:
             UnknownRetrainingError: No such retraining, or it was so long ago that it is forgotten.
@@ -214,13 +214,13 @@ class RetrainingOperations:
             )
 
     def _put(self, operation: RetrainingOperation) -> None:
-        """Remembers an operation in memory and, when its state changes, on disk; the oldest are forgotten."""
+        """Keeps an operation in memory and, when its state changes, on disk; the oldest are dropped."""
         earlier = self._known.get(operation.retraining_id)
         self._known[operation.retraining_id] = operation
         if earlier is None or earlier.state is not operation.state:
             try:
                 self._write(operation)
-            except OSError as error:  # whoever asks is told from memory; a restart forgets it
+            except OSError as error:  # callers are answered from memory; a restart loses it
                 extra = {"retraining_id": operation.retraining_id, "reason": str(error)}
                 _logger.error("retraining_not_stored", extra=extra)
         for oldest in sorted(self._known.values(), key=lambda item: item.started_at_ms)[:-REMEMBERED_MAX]:

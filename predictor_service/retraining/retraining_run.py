@@ -62,7 +62,7 @@ class RetrainingResult:
         served: The version that is served now.
         why: One sentence for each reason.
         comparisons: Target by target, where there was a served version to compare with.
-        left_out: Stretches of the profile store left out by reason.
+        left_out: Windows of the profile store left out by reason.
     """
 
     outcome: RetrainingOutcome
@@ -91,7 +91,7 @@ def retrain(plan: RetrainingPlan, registry: ModelRegistry, tell: Tell) -> Retrai
     Args:
         plan: What to learn from.
         registry: Of the same state folder.
-        tell: Is told the progress, one line each.
+        tell: Receives the progress, one line each.
 
     Raises:
         TrainingDataError: There is nothing to learn from.
@@ -149,7 +149,7 @@ def _decide(
 def _judge(
     plan: RetrainingPlan, registry: ModelRegistry, datasets: Sequence[Dataset], trained: TrainedVersion
 ) -> tuple[list[str], list[TargetComparison], str]:
-    """Objections, comparisons, and what to say when there is no objection."""
+    """Objections, comparisons, and the reason to state when there is no objection."""
     served = registry.store.current()
     if served is None:
         return [], [], "the first version"
@@ -179,9 +179,9 @@ def _collect(plan: RetrainingPlan, tell: Tell) -> tuple[list[Dataset], Mapping[s
     with closing(open_profiles(plan.state_dir)) as store:
         collected = collect_profiles(store.read(), plan.state_dir / "graphs", datasets)
     for reason, count in sorted(collected.left_out.items()):
-        tell(f"{count} stretches left out: {reason}")
+        tell(f"{count} measurement windows left out: {reason}")
     if collected.dataset is not None:
-        tell(f"{len(collected.dataset.solo)} jobs and {len(collected.dataset.pairs)} pairs measured where they ran")
+        tell(f"{len(collected.dataset.solo)} jobs and {len(collected.dataset.pairs)} pairs measured in operation")
         datasets.append(collected.dataset)
     if not datasets:
         raise TrainingDataError("no profile can be learned from", remedy="give --datasets, or let jobs run longer")

@@ -31,7 +31,7 @@ from predictor_service.selection.scoring import clip_to_seen
 from predictor_service.selection.targets import MEMORY, SLOWDOWN, SOLO_TARGETS, STEP, UTILIZATION, Target
 
 LEVEL: Final = "family"
-"""What a service is asked about that it has not seen."""
+"""What requests to a service contain that it has not seen."""
 _logger = logging.getLogger(__name__)
 
 
@@ -155,7 +155,7 @@ def _train_device(datasets: Sequence[Dataset], device: DeviceType, seed: int, co
 
 
 def _read(datasets: Sequence[Dataset], target: Target, device: DeviceType) -> tuple[LearningTask, Counter[str]]:
-    """Rows to learn from, in the order of what they say, and how many were left out by reason."""
+    """Rows to learn from, in the order of their content, and how many were left out by reason."""
     read = pool_problems(datasets, target, device.name)
     learning_task, left_out = split_learnable(read.learning_task)
     return learning_task.in_content_order(), left_out + Counter(read.excluded)
@@ -178,12 +178,12 @@ def _graph_bounds(
     learning_task: LearningTask, fitted: FittedTarget, predicted: Mapping[str, Mapping[str, float]]
 ) -> ConformalBounds:
     """Residuals on held-out families when not even the jobs alone were measured: the same models, predicted inputs."""
-    guessed = dataclasses.replace(
+    predicted_inputs = dataclasses.replace(
         learning_task,
         jobs=tuple(_guess(job, predicted) for job in learning_task.jobs),
         others=tuple(tuple(_guess(other, predicted) for other in others) for others in learning_task.others),
     )
-    rows = read_known_rows(guessed)
+    rows = read_known_rows(predicted_inputs)
     encoded = SLOWDOWN.encode(learning_task.measured, rows.analytical_estimate)
     residuals = [
         encoded[fold.test] - clip_to_seen(model.predict(rows.columns[fold.test]), encoded[fold.train])
@@ -193,7 +193,7 @@ def _graph_bounds(
 
 
 def _guess(job: JobFacts, predicted: Mapping[str, Mapping[str, float]]) -> JobFacts:
-    """The job as if nobody had measured it, where its figures could be predicted."""
+    """The job as if it had not been measured, where its figures could be predicted."""
     figures = {
         _FIGURES[target]: values[job.job_key]
         for target, values in predicted.items()

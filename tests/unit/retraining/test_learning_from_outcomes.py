@@ -59,7 +59,7 @@ def test_outcomes_become_rows_of_the_next_version(tmp_path: Path, factor: float,
     shutil.copytree(trained_store()._versions.parent, state / "models")
     serve_and_record(state, factor)
     result, told = learn(state, tmp_path / "datasets")
-    assert "3 jobs and 0 pairs measured where they ran" in told
+    assert "3 jobs and 0 pairs measured in operation" in told
     assert result.outcome is expected, result.why
     with closing(ModelRegistry(state / "models", "a test")) as registry:
         assert set(registry.store.manifest(result.version).datasets) == {"invented", "collected"}
