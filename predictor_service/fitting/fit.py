@@ -46,7 +46,7 @@ class FittingTask:
         analytical_estimate: In the target's unit, shape (rows,).
         groups: Families of each row.
         seed: Of every regressor.
-        features: Whole vectors of jobs alone, shape (rows, len(FEATURES)); None = nobody asks how near a job is.
+        features: Whole vectors of jobs alone, shape (rows, len(FEATURES)); None = nearness of jobs is not needed.
     """
 
     target: Target
@@ -63,7 +63,7 @@ def task_of(learning_task: LearningTask, level: str, seed: int) -> FittingTask:
     """What is to be learned from rows that `known_rows.why_unlearnable` has no reason against.
 
     Args:
-        learning_task: Rows of one device type, in any order: what is learned follows from what they say.
+        learning_task: Rows of one device type, in any order: what is learned follows from their content.
         level: What will be unseen, one of `learning_task.LEVELS`.
         seed: Of every regressor.
     """
@@ -262,7 +262,7 @@ def _spread(task: FittingTask, score: CandidateScore, residuals: FloatArray) -> 
 def _near(
     task: FittingTask, scores: Sequence[CandidateScore], record: TargetRecord, files: Mapping[str, bytes]
 ) -> NearRecord | None:
-    """Widths of jobs whose graph was measured at other settings, beside those of strangers as they will be served."""
+    """Widths of jobs whose graph was measured at other settings, next to those of unseen jobs as served."""
     if task.features is None:
         return None
     bounded = load_target(record, files)

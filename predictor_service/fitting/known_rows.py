@@ -1,8 +1,8 @@
 """What a service knows of jobs, as the columns and anchors that it learns from and answers by.
 
 A row can be answered when the job's graph was described on a device type with known peaks; a row of two jobs when both
-were measured alone. It can be learned from when, besides, one device ran undivided batches: a step of several passes is
-not that of the features of its part.
+were measured alone. It can be learned from when, in addition, one device ran undivided batches: a step of several
+passes is not that of the features of its part.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Errors on jobs whose graph was measured at other settings: widths for those who ask about what is known.
+"""Errors on jobs whose graph was measured at other settings: widths of intervals of known jobs.
 
-Families are held out to learn how far off strangers are answered. Here one setting of every kind of job is held out
-while its other settings stay, and the same candidate answers that would have answered the family unseen: nobody chose
-it for how small its errors at held-out settings are.
+Families are held out to learn how far off predictions of unseen jobs are. Here one setting of every kind of job is held
+out while its other settings stay, and the same candidate answers that would have answered the unseen family: it was not
+chosen for how small its errors at held-out settings are.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ def learn_near(
     """Learns the widths of jobs whose kind was measured, one vote per kind.
 
     Near is never wider than far. A row that the far interval misses is missed however wide the near one is, so it
-    counts as an error that no near width reaches, and the promise holds for the narrower of both.
+    counts as an error that no near width reaches, and the nominal coverage holds for the narrower of both.
 
     Args:
         errors: At held-out settings, see `errors_at_settings`; NaN where a kind has one setting. Shape (rows,).
         features: Whole vectors, shape (rows, len(FEATURES)).
         groups: Families of each row.
-        far: Half widths of strangers' intervals at `CONFIDENCE`, in the same scale, shape (rows,).
+        far: Half widths of unseen jobs' intervals at `CONFIDENCE`, in the same scale, shape (rows,).
 
     Returns:
-        None where too few kinds were measured at several settings, or their errors are no smaller than strangers'.
+        None where too few kinds were measured at several settings, or their errors are no smaller than unseen jobs'.
     """
     tested = np.flatnonzero(~np.isnan(errors))
     nearness = learn_nearness(features, groups) if len(tested) else None
@@ -67,7 +67,7 @@ def errors_at_settings(
 
     Args:
         builders: Candidates by name.
-        chosen: Who answers each row.
+        chosen: The candidate that answers each row.
         columns: Shape (rows, columns).
         encoded: What was measured, in the learned scale, shape (rows,).
         features: Whole vectors, shape (rows, len(FEATURES)).
