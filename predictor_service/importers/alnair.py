@@ -1,9 +1,9 @@
 """Alnair: slowdown of pairs under MPS, with utilization alone, transcribed from slides; the GPU is not named.
 
 Times are printed as microseconds per 10 steps and may be per step: ratios stand, step times are flagged
-time_unit_suspect. One cell (InceptionV3, batch 32, beside ResNet-50, batch 256, at 0.96) is odd and flagged so. The
-set's table of TensorFlow jobs on a P100 is left out: it knows only extremes of utilization, and memory that TensorFlow
-took in advance.
+time_unit_suspect. One cell (InceptionV3, batch 32, co-located with ResNet-50, batch 256, at 0.96) is odd and flagged.
+The set's table of TensorFlow jobs on a P100 is left out: it has only extremes of utilization, and memory that
+TensorFlow took in advance.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Faults of the set, and what happens to them:
 - The 2020 file caps packed rates at the solo rate: rows at exactly the cap are kept and flagged rate_capped_at_solo.
 - 2019 `Recommendation` counts another unit of step: flagged step_unit_differs; ratios within the campaign stand.
 - A3C and CycleGAN have no batch: 1, flagged batch_not_published.
-- A job that only appears beside others has no solo rate: a failed row, solo_not_published, keeps its facts at hand.
+- A job that only appears co-located has no solo rate: a failed row, solo_not_published, keeps its facts at hand.
 - Rates on one GPU were published for both placements of larger jobs; placement means nothing on one GPU, and pairs
   refer to the consolidated one, so the other one is rejected, flagged placement_of_one_device.
 """

@@ -188,7 +188,7 @@ def _published(row: PublishedRow, columns: str) -> Features:
 
 
 def _layer_features(row: PublishedRow, channels: int, side: int) -> tuple[Features, tuple[str, ...]]:
-    """Features of the published layers, and the flag that says why there are none."""
+    """Features of the published layers, and the flag that states why there are none."""
     batch, device = row.integer("batch_size", minimum=1), DEVICE_TYPES[_DEVICE]
     if row.text("layers") == "[]":
         return step_features([], batch, device), ("layers_not_published",)

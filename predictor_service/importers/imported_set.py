@@ -31,7 +31,7 @@ class ImportedSet:
 
     Attributes:
         solo: Jobs alone.
-        pairs: Jobs side by side.
+        pairs: Co-located jobs.
         curves: Points of loss curves.
     """
 
@@ -41,13 +41,13 @@ class ImportedSet:
 
 
 def job_key(set_name: str, architecture: str, batch: int, **settings: str | int) -> str:
-    """Names a job by what the set says of it: equal for equal jobs in every campaign and on every device.
+    """Names a job by what the set publishes of it: equal for equal jobs in every campaign and on every device.
 
     Args:
         set_name: The public set.
         architecture: Its name for the model.
         batch: Samples per optimizer step and device.
-        settings: Whatever else tells two jobs of the set apart.
+        settings: Whatever else distinguishes two jobs of the set.
 
     Returns:
         64 hexadecimal digits.

@@ -1,6 +1,6 @@
 """Graph features of a network that is published as a list of layers: (type, output elements per sample, parameters).
 
-GPUMemNet describes its generated networks so. A list says neither channels nor kernel, but both follow: a convolution
+GPUMemNet describes its generated networks so. A list gives neither channels nor kernel, but both follow: a convolution
 with bias has channels * (inputs * kernel^2 + 1) parameters; its inputs are channels that an earlier layer put out or,
 where blocks are concatenated, the sum of two; its side is that of its input or a halving of it. All 1,539 published
 convolutional networks resolve so.
@@ -85,7 +85,7 @@ def parse_layers(text: str) -> list[Layer]:
     """Reads the published cell.
 
     Raises:
-        ValueError: It is not a list of (type, elements, parameters); says which layer.
+        ValueError: It is not a list of (type, elements, parameters); names the layer.
     """
     try:
         published = ast.literal_eval(text)
@@ -164,7 +164,7 @@ def _sides(side: int) -> Iterator[int]:
 
 
 def graph_features(work: Sequence[Work]) -> dict[str, float]:
-    """Features of the network, per sample where the name says so; sizes in bytes are those of 32-bit numbers."""
+    """Features of the network, per sample where the name states so; sizes in bytes are those of 32-bit numbers."""
     families = Counter(_FAMILY_OF[item.layer.kind] for item in work)
     parameters = sum(item.layer.parameters for item in work)
     outputs = [item.layer.elements for item in work]

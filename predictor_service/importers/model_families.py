@@ -1,4 +1,4 @@
-"""Which family a model belongs to, by its name: the groups that an honest split leaves out whole.
+"""Which family a model belongs to, by its name: the groups that a split without leakage leaves out whole.
 
 One rule for every set: lower case, blanks and hyphens as underscores, tags of authors and variants in front dropped
 (`tf_`, `legacy_`, `ese_` ...); then the longest beginning in the table below names the family. A name without an

@@ -108,7 +108,7 @@ class PublishedRow:
         return text if text in choices else self._refuse(name, f"{text!r} is none of {', '.join(choices)}")
 
     def refusal(self, name: str, reason: str) -> TrainingDataError:
-        """The error that says what is wrong with a cell, and where it is."""
+        """The error that states what is wrong with a cell, and where it is."""
         return TrainingDataError(
             f"{self.path}, line {self.line}, column {name}: {reason}",
             remedy="correct the file or fetch it again; its README states the units",

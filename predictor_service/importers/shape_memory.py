@@ -1,6 +1,6 @@
 """Operators on the meta device, run once for equal shapes: the blocks of a network repeat, and its layers are Python.
 
-Only operators that make new meta tensors are remembered, by what their schema says and by what they did the first
+Only operators that make new meta tensors are remembered, by what their schema states and by what they did the first
 time; views, in-place operators, those on tensors that hold numbers, and everything unusual run as they are. Tracing
 gets two to three times faster by it and no figure changes.
 """

@@ -2,7 +2,7 @@
 
 The model runs forward and backward on PyTorch's meta device: shapes are real, storage is not. Every storage that an
 operator creates is followed until it is freed, so views and in-place operators count once, as they do on a GPU. Two
-batches are traced; the same operators run at both, so every count is a line over the batch, and memory alive is a line
+batches are traced; the same operators run at both, so every count is a line over the batch, and live memory is a line
 at each operator: the peak at any batch is the largest of these lines.
 
 Attention counts as on a GPU with a fused kernel: queries, keys, values, output and one number per row are kept, the
@@ -31,7 +31,7 @@ from predictor_service.importers.shape_memory import ShapeMemory
 PEAK_BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Batches at which the peak is tabulated; between them it is at most the straight line, because it is convex."""
 
-# Neighbours, so that slopes are exact; above 1, because batch normalization cannot train on one sample.
+# Consecutive batches, so that slopes are exact; above 1, because batch normalization cannot train on one sample.
 _FIRST_BATCH, _SECOND_BATCH = 2, 3
 
 _FAMILY_WORDS: Final = (
@@ -96,7 +96,7 @@ class _Call:
     output: Any
 
     def family(self) -> OperatorFamily:
-        """By name; convolutions of one channel each are told apart by their weight."""
+        """By name; convolutions of one channel each are distinguished by their weight."""
         name = str(self.operator).removeprefix("aten.")
         if name == "convolution":
             depthwise = self.arguments[1].shape[1] == 1 and self.arguments[8] > 1
@@ -225,7 +225,7 @@ def _fused_attention(tracer: _Tracer) -> Iterator[None]:
 
 
 def trace_step(model: torch.nn.Module, sample_shape: Sequence[int]) -> dict[str, float]:
-    """Traces a training step of a model that lives on the meta device.
+    """Traces a training step of a model on the meta device.
 
     Args:
         model: Its parameters on `torch.device("meta")`.
@@ -233,7 +233,8 @@ def trace_step(model: torch.nn.Module, sample_shape: Sequence[int]) -> dict[str,
 
     Returns:
         Features by name: counts, and bytes of 32-bit numbers. `_per_sample` grows with the batch, `_constant` is added
-        once; `step_peak_bytes_at_batch_N` is the most alive beside parameters, buffers, input and optimizer state.
+        once; `step_peak_bytes_at_batch_N` is the largest live memory besides parameters, buffers, input and
+        optimizer state.
 
     Raises:
         RuntimeError: The model cannot run without data, or not the same way at both batches.

@@ -2,7 +2,7 @@
 
 Campaigns: train, and infer by torch version and compilation. `amp` is mixed precision in 16 bits. The training batch
 is the largest that fitted, tried downward from 512. Our features at the image size of the row are joined where the
-table of timm features has them, unless the parameters that are published beside the row say that another network was
+table of timm features has them, unless the parameters that are published with the row show that another network was
 measured (an older one of that name, or one whose branches were merged): flagged features_of_another_network.
 """
 

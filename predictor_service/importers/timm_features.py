@@ -59,8 +59,9 @@ class TimmFeatures:
 def features_at_batch(features: Mapping[str, float], batch: int, *, optimizer_slots: int) -> dict[str, float]:
     """The features of a table row for one job: the tabulated peaks give way to the one at its batch.
 
-    Beside `step_peak_bytes`, the most that is alive during the step, gradients included, stands `counted_memory_bytes`:
-    that, weights, optimizer state, buffers and input. Library workspaces and context are in neither.
+    Next to `step_peak_bytes`, the largest live memory during the step, gradients included, stands
+    `counted_memory_bytes`: that, weights, optimizer state, buffers and input. Neither has library workspaces
+    and context.
 
     Args:
         features: Of the table.

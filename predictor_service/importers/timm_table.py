@@ -90,7 +90,7 @@ def build_table(
         wanted: Models in order of importance.
         folder: Gets features.csv and failures.csv; created where needed.
         trace_all: Traces models in order, e.g. `ChildTracer`.
-        report: Told about every tenth model.
+        report: Called for every tenth model.
 
     Returns:
         Rows added, and models that failed.
@@ -153,7 +153,7 @@ class ChildTracer:
     trace: Callable[[WantedModel], Row | str]
 
     def __call__(self, wanted: Iterable[WantedModel]) -> Iterator[tuple[WantedModel, Row | str]]:
-        """Yields results in order; a text says why a model failed."""
+        """Yields results in order; a text states why a model failed."""
         pool: Pool | None = None
         try:
             for item in wanted:
