@@ -1,4 +1,4 @@
-"""What is written beside the models of a version: where they come from, how good they are, how far to trust them."""
+"""What is stored with the models of a version: where they come from, how good they are, how far to trust them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class NearRecord:
 
     Attributes:
         scores: Sizes of errors at held-out settings; each kind of job has one vote.
-        nearness: Tells how near a job is.
+        nearness: Measures how near a job is.
     """
 
     scores: ConformalBounds
@@ -107,7 +107,7 @@ class TargetRecord:
         value_low: Smallest training value in the target's own scale; answers below are raised to it.
         value_high: Largest training value in the target's own scale; answers above are lowered to it.
         spread: How far errors of different jobs spread; None = `bounds` hold for every job alike.
-        near: Narrower intervals of jobs that are near to measured ones; None = all are taken for strangers.
+        near: Narrower intervals of jobs that are near to measured ones; None = all are taken for unseen jobs.
     """
 
     target: str
@@ -198,9 +198,7 @@ class Manifest:
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"the manifest is damaged ({error})", remedy="train again") from error
         if name_content(manifest) != manifest.version:
-            raise ModelError(
-                f"the content of version {manifest.version} is not what its name says", remedy="train again"
-            )
+            raise ModelError(f"the content of version {manifest.version} does not match its name", remedy="train again")
         return manifest
 
 

@@ -63,7 +63,7 @@ def _target_lines(device: str, record: TargetRecord) -> Iterator[str]:
 
 
 def _why_it_won(record: TargetRecord) -> str:
-    """One sentence from the scored table: against the runner-up, against knowing nothing, and who may not be served."""
+    """One sentence from the scored table: against the runner-up and rescaled physics, and which may not be served."""
     table = list(record.candidates)
     place = next(index for index, line in enumerate(table) if line.name == record.winner)
     sentences = [f"Why: smallest error in its own scale, {table[place].error_mean:.4f}"]

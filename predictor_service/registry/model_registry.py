@@ -1,7 +1,7 @@
 """Which version is served and how it came to be: the store of versions and its history, changed together.
 
 The pointer decides. A process that is killed between the pointer and the line of the history leaves a pointer without
-its line; whoever opens the registry next adds it.
+its line; the next process that opens the registry adds it.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class _Reaches(NamedTuple):
         scores: In units of the spread; None = errors are as large everywhere.
         is_supported: Whether there are enough scores for the half width.
         is_99_supported: Whether there are enough of them for the offset.
-        near: Half width of jobs whose graph was measured; None = they are not told apart.
+        near: Half width of jobs whose graph was measured; None = they are not distinguished.
     """
 
     plain: tuple[float, float]
@@ -88,7 +88,7 @@ class ServedTarget:
         return self.target.decode(self._predict_clipped(columns), analytical_estimate)
 
     def spread(self, columns: FeatureArray) -> FloatArray:
-        """How far errors spread at every row beside elsewhere, above 0, shape (rows,)."""
+        """How far errors spread at every row relative to the rest, above 0, shape (rows,)."""
         record = self.record.spread
         if record is None or self._spread is None:
             return np.ones(len(columns))
@@ -99,11 +99,11 @@ class ServedTarget:
 
     @property
     def nearness_sha256(self) -> str | None:
-        """Equal for targets whose `novelty` is; None where all jobs are taken for strangers."""
+        """Equal for targets whose `novelty` is; None where all jobs are taken for unseen."""
         return self.record.near.nearness.content_sha256 if self.record.near else None
 
     def novelty(self, features: FloatArray) -> FloatArray | None:
-        """How far jobs are from all measured ones, 0 to 1, see `Nearness`; None where all are taken for strangers.
+        """How far jobs are from all measured ones, 0 to 1, see `Nearness`; None where all are taken for unseen.
 
         Args:
             features: Job vectors, shape (rows, len(FEATURES)).
@@ -126,8 +126,8 @@ class ServedTarget:
             analytical_estimate: What physics says, shape (rows,).
             confidence: Nominal coverage of the interval.
             bounds: Other residuals than those of the record; they hold for every row alike.
-            novelty: From 0, an interval as of jobs whose graph was measured, to 1, as of strangers; None = all are
-                strangers. The 99 % bound is that of strangers always.
+            novelty: From 0, an interval as of jobs whose graph was measured, to 1, as of unseen jobs; None = all are
+                unseen. The 99 % bound is always that of unseen jobs.
         """
         raw = self._predict_clipped(columns)
         half_width, upper_99_offset = (
@@ -158,7 +158,7 @@ class ServedTarget:
         return half_width, upper_99_offset
 
     def _reaches(self, confidence: float) -> _Reaches:
-        """What the record says at a confidence, kept: sorting its residuals again costs more than asking the model."""
+        """What the record gives at a confidence, kept: sorting its residuals again costs more than asking the model."""
         kept = self._kept_reaches.get(confidence)
         if kept is None:
             spread, near = self.record.spread, self.record.near
@@ -177,7 +177,7 @@ class ServedTarget:
         return kept
 
     def novel_half_width(self, columns: FeatureArray, analytical_estimate: FloatArray, confidence: float) -> FloatArray:
-        """Half widths of what `predict_bounded` says of strangers, in the target's own scale, shape (rows,)."""
+        """Half widths of what `predict_bounded` returns for unseen jobs, in the target's own scale, shape (rows,)."""
         half_width, _ = self._reach(columns, confidence)
         return np.broadcast_to(self._as_measurable(half_width, analytical_estimate), len(columns))
 
@@ -189,7 +189,7 @@ class ServedTarget:
         )
 
     def _narrow(self, far: float | FloatArray, novelty: FloatArray, confidence: float) -> float | FloatArray:
-        """Half widths between those of jobs whose graph was measured and those of strangers; never above the latter."""
+        """Half widths between those of jobs whose graph was measured and of unseen jobs; never above the latter."""
         near = self._reaches(confidence).near
         if near is None:
             return far
@@ -210,7 +210,7 @@ class ServedTarget:
         return kept[1], kept[2]
 
     def contains(self, columns: FeatureArray) -> npt.NDArray[np.bool_]:
-        """Tells for every row whether it resembles the training rows."""
+        """Returns for every row whether it resembles the training rows."""
         return self.record.domain.contains(columns)
 
 

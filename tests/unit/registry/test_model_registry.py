@@ -56,7 +56,7 @@ def test_a_manifest_that_was_changed_later_does_not_fit_its_name(root: Path) -> 
     content = json.loads(path.read_text())
     content["targets"]["cpu-standin"]["step_ms"]["value_high"] += 1.0
     path.write_text(json.dumps(content))
-    with pytest.raises(ModelError, match="not what its name says"):
+    with pytest.raises(ModelError, match="does not match its name"):
         VersionStore(root).load(served)
 
 
