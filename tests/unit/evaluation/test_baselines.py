@@ -104,7 +104,7 @@ def test_a_published_column_that_is_the_answer_in_another_unit_is_taken_out() ->
     assert all(set(job.raw) == {"batch"} for job in cleaned.jobs)
 
 
-def test_honest_columns_stay() -> None:
+def test_columns_that_do_not_leak_stay() -> None:
     learning_task = problem_of()
     cleaned, leaks = remove_leaks(learning_task)
     assert leaks == ()

@@ -1,4 +1,4 @@
-"""A file of any size and shape is scored in bounded time, and the report says what it left out."""
+"""A file of any size and shape is scored in bounded time, and the report states what it left out."""
 
 import dataclasses
 import json
@@ -29,9 +29,9 @@ def quick_method(level: str) -> PlainMethod:
     return PlainMethod(level, candidate_names=("mean", "ridge"))
 
 
-def ask(data: Path, told: list[str], **fields: Any) -> Evaluation:
+def ask(data: Path, lines: list[str], **fields: Any) -> Evaluation:
     known = {"target": MEMORY, "fold_rule": "family", **fields}
-    return evaluate(EvaluationQuestion(data=data, **known), told.append)
+    return evaluate(EvaluationQuestion(data=data, **known), lines.append)
 
 
 @pytest.fixture
@@ -86,24 +86,24 @@ def test_few_rows_stay_as_they_are() -> None:
 def test_rows_to_learn_from_have_the_same_limit(tmp_path: Path) -> None:
     train = write_profiles(tmp_path / "train", solo_rows(families=("ant", "bee", "cat")))
     test = write_profiles(tmp_path / "test", solo_rows(seed=1, families=("dog",)))
-    told: list[str] = []
+    lines: list[str] = []
     question = EvaluationQuestion(
         target=MEMORY, fold_rule="none", train=train, test=test, limits=EvaluationLimits(rows_max=20)
     )
-    scored = evaluate(question, told.append)
+    scored = evaluate(question, lines.append)
     assert scored.rows == 12
-    assert any("not learned from: 16 rows" in line for line in told)
+    assert any("not learned from: 16 rows" in line for line in lines)
 
 
 def test_what_is_out_of_time_is_counted_and_never_averaged_in() -> None:
     profiles = MeasuredProfiles(name="x", solo=tuple(solo_rows(architectures=1)), pairs=())
     learning_task = read_learning_task(profiles, MEMORY, DEVICE).learning_task
     rounds = plan_rounds(learning_task, "family", 6, 0)
-    told: list[str] = []
-    predictions = predict_rounds(rounds, quick_method("family"), "family", 0, told.append, lambda: True)
+    lines: list[str] = []
+    predictions = predict_rounds(rounds, quick_method("family"), "family", 0, lines.append, lambda: True)
     assert set(predictions.rows.tolist()) == set(rounds[0].rows.tolist())
     assert len(predictions.forecast.value) == len(rounds[0].rows)
-    assert "out of time after 1 of 6 rounds" in told[-1]
+    assert "out of time after 1 of 6 rounds" in lines[-1]
 
 
 @pytest.mark.usefixtures("quick")

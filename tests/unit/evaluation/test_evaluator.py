@@ -1,4 +1,4 @@
-"""Scoring a model on rows that nobody has seen: honest, complete, and refused with a remedy where it cannot be."""
+"""Scoring a model on unseen rows: without leakage, complete, and refused with a remedy where it cannot be."""
 
 import dataclasses
 import json
@@ -102,12 +102,12 @@ def test_a_method_chooses_for_what_the_rows_to_predict_really_lack(tmp_path: Pat
     rows = solo_rows(architectures=2)
     train = write_profiles(tmp_path / "train", rows[learned])
     repeated = [dataclasses.replace(row, run_id=f"again-{row.run_id}") for row in rows[33::2]]
-    told: list[str] = []
+    lines: list[str] = []
     question = EvaluationQuestion(
         target=MEMORY, fold_rule="none", train=train, test=write_profiles(tmp_path / "test", repeated)
     )
-    evaluate(question, told.append)
-    assert any(f"by {unseen}:" in line for line in told)
+    evaluate(question, lines.append)
+    assert any(f"by {unseen}:" in line for line in lines)
 
 
 def problem_of(rows: list[SoloRow], target: Target = MEMORY) -> LearningTask:
@@ -130,7 +130,7 @@ def test_renaming_jobs_and_runs_changes_no_prediction() -> None:
 
 
 def test_without_anything_to_learn_no_method_beats_the_mean() -> None:
-    """Measured values dealt out at random: whoever still predicts them has seen them."""
+    """Measured values dealt out at random: a method that still predicts them has seen them."""
     learning_task = problem_of(solo_rows(architectures=3))
     shuffled = np.random.default_rng(3).permutation(learning_task.measured)
     mixed = dataclasses.replace(learning_task, measured=shuffled)
@@ -160,7 +160,7 @@ def test_shuffled_groups_flatter_and_true_groups_do_not() -> None:
 
 
 class _Peeking:
-    """A method that would answer what was measured, if only it were told."""
+    """A method that would answer what was measured, if it were given it."""
 
     name = "peeking"
     selected = "peeking"
@@ -245,7 +245,7 @@ def test_what_cannot_be_scored_is_refused_with_a_remedy(tmp_path: Path, name: st
     assert refusal.value.remedy
 
 
-def test_a_pair_without_its_solo_row_is_counted_not_guessed(tmp_path: Path) -> None:
+def test_a_pair_without_its_solo_row_is_counted_not_estimated(tmp_path: Path) -> None:
     solo = solo_rows(architectures=2)[::4]
     folder = write_profiles(tmp_path / "set", solo[:-1], pair_rows(solo))
     scored = ask(folder, SLOWDOWN, "family")
@@ -260,12 +260,12 @@ def test_a_stored_version_is_never_scored_on_groups_that_it_was_trained_on(tmp_p
     with pytest.raises(TrainingDataError, match="0 usable rows") as refusal:
         ask(tmp_path / "same", STEP, "family", version=version)
     assert "seen in the training" in refusal.value.remedy
-    told: list[str] = []
+    lines: list[str] = []
     question = EvaluationQuestion(data=tmp_path / "same", target=STEP, fold_rule="none", version=version)
-    scored = evaluate(question, told.append)
+    scored = evaluate(question, lines.append)
     assert scored.metrics["mape_ratio"] is not None
     assert scored.metrics["mape_ratio"] < 0.1
-    assert any("trained on: flattering" in line for line in told)
+    assert any("trained on: flattering" in line for line in lines)
 
 
 def test_a_stored_version_scores_pairs_by_what_its_jobs_do_alone(tmp_path: Path) -> None:

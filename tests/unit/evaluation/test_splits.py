@@ -21,7 +21,7 @@ GROUPS = st.lists(st.frozensets(st.sampled_from("abcdefgh"), min_size=1, max_siz
 
 
 @given(groups=GROUPS, folds=st.integers(2, 12), seed=st.integers(0, 5))
-def test_no_group_is_on_both_sides_and_every_row_with_a_stranger_is_tested(
+def test_no_group_is_on_both_sides_and_every_row_with_an_unseen_group_is_tested(
     groups: list[frozenset[str]], folds: int, seed: int
 ) -> None:
     try:
@@ -81,7 +81,7 @@ def test_a_graph_may_be_learned_from_at_another_batch_where_jobs_are_held_out() 
     assert [len(part.train or ()) for part in parts] == [5] * 6
 
 
-def test_few_equal_figures_make_no_twins() -> None:
+def test_few_equal_figures_make_no_duplicates() -> None:
     learning_task = zoo(deit=1, vit=1)
     few = tuple(dataclasses.replace(job, graph={"depth_per_sample": 1.0}) for job in learning_task.jobs)
     parts = plan_rounds(dataclasses.replace(learning_task, jobs=few), "family", 2, 0)

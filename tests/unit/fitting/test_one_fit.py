@@ -117,12 +117,12 @@ def test_a_job_that_waits_for_input_all_the_time_teaches_no_service(folder: Path
     assert sum(reasons.values()) == 1
 
 
-def test_a_victim_beside_two_jobs_is_answered_by_its_pairs(folder: Path) -> None:
+def test_a_victim_of_two_co_located_jobs_is_answered_by_its_pairs(folder: Path) -> None:
     learning_task = rows_of(folder, SLOWDOWN)
     fitted = FittingMethod(LEVEL).fit(learning_task, seed=0)
     pair = learning_task.subset([0])
-    crowd = dataclasses.replace(pair, others=((*pair.others[0], *pair.others[0]),))
-    alone, co_located = fitted.predict(pair), fitted.predict(crowd)
+    multiway = dataclasses.replace(pair, others=((*pair.others[0], *pair.others[0]),))
+    alone, co_located = fitted.predict(pair), fitted.predict(multiway)
     assert co_located.value[0] >= 2.0 * alone.value[0] - 1e-9
     assert co_located.lower_90[0] <= co_located.value[0] <= co_located.upper_90[0] <= co_located.upper_99[0]
 

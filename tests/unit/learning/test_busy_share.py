@@ -63,7 +63,7 @@ def test_without_a_graph_or_a_known_device_there_are_no_parts() -> None:
     assert share_parts(dataclasses.replace(job, device="of another world")) is None
 
 
-def test_rows_without_facts_are_answered_typically_beside_rows_with_them() -> None:
+def test_rows_without_facts_are_answered_typically_among_rows_with_them() -> None:
     learning_task = at_batches(utilization_problem(architectures=20))
     facts = {"saved_for_backward_bytes": 1e7, "nodes": 10.0, "input_bytes": 1e6}
     jobs = [dataclasses.replace(job, graph={**job.graph, **facts}) for job in learning_task.jobs]

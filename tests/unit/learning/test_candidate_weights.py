@@ -28,7 +28,7 @@ def test_the_leader_wins_ties_and_loses_to_what_beats_it_by_more_than_chance() -
     assert weigh_candidates(ERRORS, 900, leader="leader", is_like_unseen=True)["leader"] < 0.2
 
 
-def test_errors_on_rows_unlike_those_to_come_do_not_tell() -> None:
+def test_errors_on_rows_unlike_those_to_come_do_not_count() -> None:
     weights = weigh_candidates(ERRORS, 9, leader="leader", is_like_unseen=False)
     assert weights["good"] == weights["fair"] == weights["poor"] < weights["leader"] < 0.6
 
@@ -43,7 +43,7 @@ def test_answers_of_equal_weight_have_the_outer_quarters_cut_off() -> None:
     assert mix_answers(answers, dict.fromkeys(answers, 0.25)) == pytest.approx([3.0, -3.0])
 
 
-def test_two_candidates_alike_meet_in_the_middle_and_one_alone_is_believed() -> None:
+def test_two_candidates_alike_meet_in_the_middle_and_one_alone_is_trusted() -> None:
     answers = {"one": np.array([1.0]), "two": np.array([3.0]), "unweighted": np.array([99.0])}
     assert mix_answers(answers, {"one": 0.5, "two": 0.5}) == pytest.approx([2.0])
     assert mix_answers(answers, {"two": 1.0}) == pytest.approx([3.0])

@@ -57,7 +57,7 @@ def test_utilization_enters_the_logarithm_in_per_cent() -> None:
     assert scored["rmsle"] == pytest.approx(math.log(51 / 26))
 
 
-def test_a_row_that_says_nothing_of_a_metric_is_left_out_of_it_only() -> None:
+def test_a_row_without_a_value_of_a_metric_is_left_out_of_it_only() -> None:
     scored = measure_points(UTILIZATION, np.array([0.2, 0.2]), np.array([0.0, 0.1])).as_mapping()
     assert scored["mape_ratio"] == pytest.approx(1.0)
     assert scored["mae"] == pytest.approx(0.15)

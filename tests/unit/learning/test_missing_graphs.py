@@ -32,7 +32,7 @@ def test_every_target_is_learned_with_and_without_graphs(target: Target) -> None
     assert isinstance(described_method(target, "family"), WithAndWithoutGraphs)
 
 
-def test_a_row_without_a_graph_is_answered_as_if_nobody_had_one(holed: LearningTask) -> None:
+def test_a_row_without_a_graph_is_answered_as_if_no_job_had_one(holed: LearningTask) -> None:
     forecast, plain = (method.fit(holed, seed=0).predict(holed) for method in (_SAFE, _QUICK))
     bare = _QUICK.fit(strip_graphs(holed), seed=0).predict(strip_graphs(holed))
     lacks = find_missing_graphs(holed)
@@ -56,7 +56,7 @@ def test_a_row_without_a_graph_is_answered_where_every_training_row_has_one() ->
     assert fitted.predict_each(asked).keys() == {candidate.name for candidate in fitted.candidates}
 
 
-def test_where_no_training_row_has_a_graph_rows_are_told_by_what_they_know() -> None:
+def test_where_no_training_row_has_a_graph_rows_are_answered_by_what_they_have() -> None:
     learning_task = strip_graphs(memory_problem(architectures=8))
     forecast, bare = (method.fit(learning_task, seed=0).predict(learning_task) for method in (_SAFE, _QUICK))
     assert np.array_equal(forecast.value, bare.value)

@@ -66,8 +66,8 @@ def test_a_slowdown_row_carries_what_both_jobs_do_alone_averaged_over_repetition
 
 def test_a_pair_is_never_joined_to_a_solo_row_of_another_campaign() -> None:
     victim, other = solo_row(job_key="a"), solo_row(job_key="b")
-    strangers = [dataclasses.replace(row, campaign="two") for row in (victim, other)]
-    read = read_learning_task(profiles(strangers, [pair_row(victim, other, slowdown_ratio=0.1)]), SLOWDOWN, DEVICE)
+    elsewhere = [dataclasses.replace(row, campaign="two") for row in (victim, other)]
+    read = read_learning_task(profiles(elsewhere, [pair_row(victim, other, slowdown_ratio=0.1)]), SLOWDOWN, DEVICE)
     assert len(read.learning_task) == 0
     assert read.excluded == {"a job has no solo row of the same campaign and device type": 1}
 
@@ -109,7 +109,7 @@ def test_our_own_measured_set_becomes_problems_with_graph_features(target: Targe
 
 
 @pytest.mark.parametrize("name", ["solo", "pairs"])
-def test_a_parquet_file_says_the_same_as_its_csv_file(tmp_path: Path, name: str) -> None:
+def test_a_parquet_file_reads_the_same_as_its_csv_file(tmp_path: Path, name: str) -> None:
     solo = solo_rows()[:5]
     expected = read_profiles(write_profiles(tmp_path / "csv", solo, pair_rows(solo)))
     folder = tmp_path / "parquet"

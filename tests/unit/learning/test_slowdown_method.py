@@ -1,4 +1,4 @@
-"""The method for slowdowns: what it chooses, what it must not look at, and victims beside several jobs."""
+"""The method for slowdowns: what it chooses, what it must not look at, and victims co-located with several jobs."""
 
 from __future__ import annotations
 
@@ -73,30 +73,30 @@ def test_names_of_jobs_are_no_feature() -> None:
     assert values[0] == pytest.approx(values[1], rel=1e-3)
 
 
-def _crowd(learning_task: LearningTask, share_mode: str, utilization_ratio: float) -> LearningTask:
-    """The first victim beside two jobs."""
+def _with_two_jobs(learning_task: LearningTask, share_mode: str, utilization_ratio: float) -> LearningTask:
+    """The first victim co-located with two jobs."""
 
     def changed(job: JobFacts) -> JobFacts:
         solo = dataclasses.replace(job.solo, utilization_ratio=utilization_ratio)
         return dataclasses.replace(job, labels={**job.labels, "share_mode": share_mode}, solo=solo)
 
-    crowd = _hidden(learning_task.subset([1]))
+    row = _hidden(learning_task.subset([1]))
     others = (changed(learning_task.others[1][0]), changed(learning_task.others[2][0]))
-    return dataclasses.replace(crowd, jobs=(changed(crowd.jobs[0]),), others=(others,))
+    return dataclasses.replace(row, jobs=(changed(row.jobs[0]),), others=(others,))
 
 
-def test_a_victim_beside_two_jobs_suffers_the_sum_of_both() -> None:
+def test_the_slowdown_by_two_co_located_jobs_is_the_sum_of_both() -> None:
     learning_task = turn_taking_problem(jobs=6)
     fitted = SlowdownMethod("random_pair").fit(learning_task, seed=0)
     alone = fitted.predict(_hidden(learning_task.subset([1, 2])))
-    assert fitted.predict(_crowd(learning_task, "mps", 1.0)).value == pytest.approx([alone.value.sum()])
+    assert fitted.predict(_with_two_jobs(learning_task, "mps", 1.0)).value == pytest.approx([alone.value.sum()])
 
 
-def test_turns_get_longer_in_a_crowd_only_where_jobs_take_turns_and_wait() -> None:
+def test_turns_get_longer_with_three_jobs_only_where_jobs_take_turns_and_wait() -> None:
     learning_task = turn_taking_problem(jobs=6)
     fitted = SlowdownMethod("random_pair").fit(learning_task, seed=0)
     value = {
-        (mode, share): float(fitted.predict(_crowd(learning_task, mode, share)).value[0])
+        (mode, share): float(fitted.predict(_with_two_jobs(learning_task, mode, share)).value[0])
         for mode in ("mps", "time_slicing")
         for share in (0.6, 1.0)
     }
@@ -106,9 +106,9 @@ def test_turns_get_longer_in_a_crowd_only_where_jobs_take_turns_and_wait() -> No
 
 def test_rows_without_a_single_pair_are_refused_with_a_remedy() -> None:
     learning_task = turn_taking_problem(jobs=4)
-    crowds = dataclasses.replace(learning_task, others=tuple((other, other) for (other,) in learning_task.others))
+    multiway = dataclasses.replace(learning_task, others=tuple((other, other) for (other,) in learning_task.others))
     with pytest.raises(TrainingDataError, match="exactly one job co-located"):
-        SlowdownMethod("family").fit(crowds, seed=0)
+        SlowdownMethod("family").fit(multiway, seed=0)
 
 
 def test_rows_of_one_pair_are_answered_by_their_mean() -> None:
@@ -119,7 +119,7 @@ def test_rows_of_one_pair_are_answered_by_their_mean() -> None:
 
 
 def test_a_handful_of_pairs_loses_little_to_untuned_trees() -> None:
-    """A published figure of the other job tells all; below twelve rows the mean used to answer, whatever it said."""
+    """A published figure of the other job decides the slowdown; below twelve rows the mean used to answer."""
     made = turn_taking_problem(jobs=6)
     rows = made.subset([row for row, job in enumerate(made.jobs) if job.job_key == made.jobs[0].job_key] * 2)
     others = tuple(
@@ -129,11 +129,11 @@ def test_a_handful_of_pairs_loses_little_to_untuned_trees() -> None:
         rows, others=others, measured=np.array([0.1 if other.raw["harm"] < 0.5 else 2.0 for (other,) in others])
     ).subset(range(9))
     unseen = dataclasses.replace(rows, others=others)
-    truth = np.array([0.1 if other.raw["harm"] < 0.5 else 2.0 for (other,) in others])
+    expected = np.array([0.1 if other.raw["harm"] < 0.5 else 2.0 for (other,) in others])
     fitted = SlowdownMethod("random_pair").fit(learning_task, seed=0)
     theirs = fit_untuned_trees(learning_task, "random_pair", seed=0).predict(unseen)
     ours = fitted.predict(_hidden(unseen)).value
-    assert np.abs(ours - truth).mean() <= np.abs(theirs - truth).mean() + 0.1
+    assert np.abs(ours - expected).mean() <= np.abs(theirs - expected).mean() + 0.1
 
 
 def test_every_candidate_but_the_processes_learns_from_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_one_family_is_split_by_something_finer() -> None:
     assert inner_folds(learning_task, "family", shots=0, seed=0)[0] == "architecture"
 
 
-def test_every_new_job_is_observed_beside_as_many_known_jobs_as_asked_for() -> None:
+def test_every_new_job_is_observed_with_as_many_known_jobs_as_requested() -> None:
     learning_task = turn_taking_problem(jobs=8, families=4)
     new_rows = np.flatnonzero([any("family0" in name for name in names) for names in learning_task.groups("family")])
     known = {job.job_key for job in learning_task.jobs if job.family != "family0"}
@@ -230,7 +230,7 @@ def test_every_new_job_is_observed_beside_as_many_known_jobs_as_asked_for() -> N
     assert set(partners) == {job.job_key for job in learning_task.jobs} - known
 
 
-def test_slowdowns_beside_several_jobs_are_composed() -> None:
+def test_slowdowns_by_several_jobs_are_composed() -> None:
     slowdowns, rows = np.array([0.5, 1.0, 0.25]), np.array([0, 0, 2])
     assert compose_slowdowns(slowdowns, rows, 3).tolist() == [1.5, 0.0, 0.25]
     assert compose_slowdowns(slowdowns, rows, 3, "product").tolist() == [2.0, 0.0, 0.25]
@@ -238,5 +238,5 @@ def test_slowdowns_beside_several_jobs_are_composed() -> None:
 
 
 @pytest.mark.parametrize("how", COMPOSITIONS)
-def test_one_neighbour_is_composed_to_itself(how: str) -> None:
+def test_one_co_located_job_is_composed_to_itself(how: str) -> None:
     assert compose_slowdowns(np.array([0.3, -0.1]), np.array([0, 1]), 2, how) == pytest.approx([0.3, -0.1])

@@ -100,7 +100,7 @@ def test_a_job_beyond_all_training_jobs_is_taken_to_their_edge() -> None:
     assert scale.place([huge])[0, scale.names.index("log_step_ms")] == scale.high[scale.names.index("log_step_ms")]
 
 
-def test_what_a_process_is_unsure_of_is_what_it_says_of_rows_left_out() -> None:
+def test_the_uncertainty_of_a_process_holds_for_rows_left_out() -> None:
     learning_task, rows = _rows()
     process = fit_process(_TIME, rows, learning_task.measured)
     left_out = np.arange(5)
@@ -199,13 +199,15 @@ def test_a_process_forgets_what_is_held_out_with_the_rows_that_it_never_saw(monk
     process, fold = learned.model.process, training_split.folds[0]
     seen = draw_rows(len(learning_task), 0)
     places = np.searchsorted(seen, np.intersect1d(fold.test, seen))
-    rest = process.without(places)
-    assert rest.residual.shape == (60 - len(places),)
+    remaining = process.without(places)
+    assert remaining.residual.shape == (60 - len(places),)
     unseen = ~np.isin(fold.test, seen)
-    by_hand = rest.predict(build_pair_rows(learning_task.subset(fold.test[unseen]), learned.model.scale))
+    by_hand = remaining.predict(build_pair_rows(learning_task.subset(fold.test[unseen]), learned.model.scale))
     assert learned.held_out[: len(fold.test)][unseen] == pytest.approx(by_hand)
     kept = np.setdiff1d(np.arange(60), places)
-    assert rest.inverse == pytest.approx(np.linalg.inv(np.linalg.inv(process.inverse)[np.ix_(kept, kept)]), rel=1e-4)
+    assert remaining.inverse == pytest.approx(
+        np.linalg.inv(np.linalg.inv(process.inverse)[np.ix_(kept, kept)]), rel=1e-4
+    )
 
 
 def test_a_process_that_saw_nothing_but_what_is_held_out_answers_its_mean() -> None:

@@ -74,13 +74,13 @@ def test_choosing_by_leaking_rows_understates_the_error_that_unseen_architecture
     learning_task: LearningTask,
 ) -> None:
     unseen = memory_problem(seed=1)
-    honest = SoloMethod("architecture").fit(learning_task, seed=0)
+    nested = SoloMethod("architecture").fit(learning_task, seed=0)
     leaking = SoloMethod("job").fit(learning_task, seed=0)
-    outer_mae = float(np.abs(honest.predict(unseen).value - unseen.measured).mean())
+    outer_mae = float(np.abs(nested.predict(unseen).value - unseen.measured).mean())
     by_name = {name: {result.name: result.inner_mae for result in each.candidates} for name, each in
-               (("honest", honest), ("leaking", leaking))}  # fmt: skip
-    assert by_name["leaking"]["extra_trees"] < by_name["honest"]["extra_trees"]
-    assert abs(by_name["honest"][honest.selected] / outer_mae - 1.0) < 0.5
+               (("nested", nested), ("leaking", leaking))}  # fmt: skip
+    assert by_name["leaking"]["extra_trees"] < by_name["nested"]["extra_trees"]
+    assert abs(by_name["nested"][nested.selected] / outer_mae - 1.0) < 0.5
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(1, "constant"), (2, "constant"), (5, "blend"), (11, "blend")])
@@ -191,12 +191,12 @@ def test_a_handful_of_rows_loses_little_to_untuned_trees(rows_each: int) -> None
     assert np.abs(ours - test.measured).mean() <= np.abs(theirs - test.measured).mean() + 0.3 * spread
 
 
-def test_rows_far_off_do_not_pull_their_neighbours() -> None:
+def test_rows_far_off_do_not_pull_predictions_near_them() -> None:
     random = np.random.default_rng(11)
     table = random.uniform(0.0, 1.0, (400, 2))
-    truth = 0.1 * table[:, 0]
+    expected = 0.1 * table[:, 0]
     off = random.uniform(0.0, 1.0, 400) < 0.05
-    models = fit_candidates(table, truth + np.where(off, 2.0, 0.0), 0, (), ("extra_trees", "steady_trees"))
+    models = fit_candidates(table, expected + np.where(off, 2.0, 0.0), 0, (), ("extra_trees", "steady_trees"))
     unseen = random.uniform(0.0, 1.0, (400, 2))
     errors = {name: float(np.abs(model.predict(unseen) - 0.1 * unseen[:, 0]).mean()) for name, model in models.items()}
     assert errors["steady_trees"] < 0.05 < errors["extra_trees"]

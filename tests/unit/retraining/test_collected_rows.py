@@ -42,7 +42,7 @@ def collect(graphs: Path, *windows: MeasurementWindow) -> CollectedProfiles:
     return collect_profiles([StoredMeasurementWindow(window=item) for item in windows], graphs, [])
 
 
-def test_stretches_of_one_job_become_one_row_with_their_medians(graphs: Path, known: MeasuredJob) -> None:
+def test_windows_of_one_job_become_one_row_with_their_medians(graphs: Path, known: MeasuredJob) -> None:
     times = (20_000, 24_000, 200_000)
     collected = collect(graphs, *(window(number, job=known, window_ms=ms) for number, ms in enumerate(times)))
     assert collected.dataset is not None
@@ -68,7 +68,7 @@ def test_pairs_become_one_row_with_their_median(graphs: Path, known: MeasuredJob
     assert pair.slowdown_ratio == pytest.approx(0.2)
 
 
-def test_two_short_looks_at_a_job_are_a_long_one(graphs: Path, known: MeasuredJob) -> None:
+def test_two_short_windows_of_a_job_are_a_long_one(graphs: Path, known: MeasuredJob) -> None:
     short = [window(number, job=known, steps=1_200, window_ms=6_000) for number in (1, 2)]
     assert collect(graphs, *short).dataset is not None
     assert collect(graphs, short[0]).left_out == {TOO_SHORT: 1}
@@ -102,9 +102,9 @@ def test_what_the_store_could_not_read_is_counted(graphs: Path) -> None:
 
 
 def test_outcomes_count_where_no_agent_measured_the_job(graphs: Path, known: MeasuredJob, other: MeasuredJob) -> None:
-    told = window(1, job=known, source=Source.OUTCOME, window_ms=80_000)
-    told_only = window(2, job=other, source=Source.OUTCOME)
-    collected = collect(graphs, told, told_only, window(3, job=known))
+    from_outcome = window(1, job=known, source=Source.OUTCOME, window_ms=80_000)
+    outcome_only = window(2, job=other, source=Source.OUTCOME)
+    collected = collect(graphs, from_outcome, outcome_only, window(3, job=known))
     assert collected.dataset is not None
     assert {row.job_key: row.step_ms_mean for row in collected.dataset.solo} == {known.key: 5.0, other.key: 5.0}
     assert collected.left_out == {"an agent measured the same job": 1}
@@ -149,7 +149,7 @@ def entry(measured: MeasuredJob, /, **content: Any) -> PredictionEntry:
     )
 
 
-def test_an_outcome_of_a_job_alone_is_a_stretch(known: MeasuredJob) -> None:
+def test_an_outcome_of_a_job_alone_is_a_window(known: MeasuredJob) -> None:
     found = window_of_outcome(entry(known), GOOD)
     assert isinstance(found, MeasurementWindow)
     assert (found.step_ms, found.job, found.source) == (6.0, known, Source.OUTCOME)

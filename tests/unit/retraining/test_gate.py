@@ -37,7 +37,7 @@ def test_better_or_equal_is_no_objection(error: float) -> None:
     assert found.champion_error == pytest.approx(0.1)
 
 
-def test_worse_within_noise_is_no_objection_and_the_margin_says_why() -> None:
+def test_worse_within_noise_is_no_objection_and_the_margin_shows_why() -> None:
     found = compare(rows(0.1, seed=1), rows(0.104, seed=2))
     assert found.objection == ""
     assert 0.04 < found.margin_ratio <= MARGIN_MAX

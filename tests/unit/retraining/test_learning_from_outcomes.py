@@ -1,4 +1,4 @@
-"""What a service predicted and was told afterwards is learned from, unless it contradicts what is known."""
+"""What was predicted and then measured is learned from, unless it contradicts what is known."""
 
 import shutil
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ BATCHES = (8, 16, 24)
 
 
 def serve_and_record(state: Path, factor: float) -> None:
-    """Predicts a network that no data set knows, and says what it then did: the prediction times a factor."""
+    """Predicts a network that no data set knows, and reports what it then did: the prediction times a factor."""
     with running_server(state, open_predictor(state / "graphs")) as channel:
         stub = stub_of(channel)
         outcomes: list[messages.Outcome] = []
@@ -45,9 +45,9 @@ def _outcome(answer: messages.PredictJobResponse, factor: float) -> messages.Out
 
 def learn(state: Path, datasets: Path) -> tuple[RetrainingResult, Sequence[str]]:
     plan = RetrainingPlan(state_dir=state, datasets=datasets, from_outcomes=True, seed=SEED, why="a test")
-    told: list[str] = []
+    lines: list[str] = []
     with closing(ModelRegistry(state / "models", "a test")) as registry:
-        return retrain(plan, registry, told.append), told
+        return retrain(plan, registry, lines.append), lines
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_outcomes_become_rows_of_the_next_version(tmp_path: Path, factor: float,
     state = tmp_path / "state"
     shutil.copytree(trained_store()._versions.parent, state / "models")
     serve_and_record(state, factor)
-    result, told = learn(state, tmp_path / "datasets")
-    assert "3 jobs and 0 pairs measured in operation" in told
+    result, lines = learn(state, tmp_path / "datasets")
+    assert "3 jobs and 0 pairs measured in operation" in lines
     assert result.outcome is expected, result.why
     with closing(ModelRegistry(state / "models", "a test")) as registry:
         assert set(registry.store.manifest(result.version).datasets) == {"invented", "collected"}

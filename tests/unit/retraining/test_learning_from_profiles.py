@@ -36,9 +36,7 @@ def job_of(row: SoloRow) -> MeasuredJob:
     return MeasuredJob(graph_sha256=str(row.graph_sha256), settings=settings)
 
 
-def as_stretch(
-    number: int, job: MeasuredJob, step_ms: float, others: tuple[MeasuredJob, ...] = ()
-) -> MeasurementWindow:
+def as_window(number: int, job: MeasuredJob, step_ms: float, others: tuple[MeasuredJob, ...] = ()) -> MeasurementWindow:
     steps = round(WINDOW_MS / step_ms)
     return MeasurementWindow(
         stretch_id=f"{number:032x}",
@@ -52,13 +50,13 @@ def as_stretch(
     )
 
 
-def stretches_of(dataset: Dataset) -> list[MeasurementWindow]:
+def windows_of(dataset: Dataset) -> list[MeasurementWindow]:
     """What agents would have measured if the jobs of a data set had run under them."""
     jobs = {row.job_key: job_of(row) for row in dataset.solo}
     windows = []
     for number, row in enumerate(dataset.solo):
         assert row.step_ms_mean is not None
-        measured = as_stretch(number, jobs[row.job_key], row.step_ms_mean)
+        measured = as_window(number, jobs[row.job_key], row.step_ms_mean)
         fields: dict[str, Any] = {
             "utilization_ratio": row.utilization_ratio,
             "memory_peak_bytes": row.memory_peak_bytes,
@@ -72,7 +70,7 @@ def stretches_of(dataset: Dataset) -> list[MeasurementWindow]:
 def _co_located(number: int, pair: PairRow, jobs: dict[str, MeasuredJob]) -> MeasurementWindow:
     assert pair.victim_step_ms_mean is not None
     others = tuple(jobs[key] for key in pair.other_job_keys)
-    return as_stretch(number, jobs[pair.victim_job_key], pair.victim_step_ms_mean, others)
+    return as_window(number, jobs[pair.victim_job_key], pair.victim_step_ms_mean, others)
 
 
 def test_the_first_version_comes_from_running_jobs_alone(tmp_path: Path) -> None:
@@ -81,7 +79,7 @@ def test_the_first_version_comes_from_running_jobs_alone(tmp_path: Path) -> None
     (tmp_path / "models").mkdir()
     shutil.copytree(tmp_path / "set" / "graphs", tmp_path / "graphs")
     with closing(ProfileStore(tmp_path / FILE_NAME)) as store:
-        added = store.add(stretches_of(dataset), NOW_MS)
+        added = store.add(windows_of(dataset), NOW_MS)
     assert added.refused == []
     result = retrain_from_profiles(tmp_path)
     assert (result.outcome, result.left_out) == (RetrainingOutcome.PROMOTED, {})

@@ -1,4 +1,4 @@
-"""Jobs whose graph was measured get narrower intervals than strangers, and these keep theirs."""
+"""Jobs whose graph was measured get narrower intervals than unseen jobs, and these keep theirs."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ def widths(target: ServedTarget, vectors: FloatArray, near: FloatArray | None, c
     return np.asarray(np.log(bounded.upper / bounded.lower))
 
 
-def test_a_measured_graph_has_a_narrow_interval_that_holds_and_a_stranger_the_old_one(fitted: FittedTarget) -> None:
+def test_a_measured_graph_has_a_narrow_interval_that_holds_and_an_unseen_job_the_old_one(fitted: FittedTarget) -> None:
     target = served(fitted)
     vectors, values, _ = measured(range(FAMILIES), seed=1)
-    strangers = measured(range(FAMILIES, FAMILIES + 6))[0]
-    near, far = target.novelty(vectors), target.novelty(strangers)
+    unseen = measured(range(FAMILIES, FAMILIES + 6))[0]
+    near, far = target.novelty(vectors), target.novelty(unseen)
     assert near is not None
     assert far is not None
     assert near == pytest.approx(0.0, abs=1e-6)
@@ -97,10 +97,10 @@ def test_a_measured_graph_has_a_narrow_interval_that_holds_and_a_stranger_the_ol
     )
     assert ((bounded.lower <= values) & (values <= bounded.upper)).mean() > 0.9
     assert widths(target, vectors, near).mean() < 0.3 * widths(target, vectors, None).mean()
-    assert widths(target, strangers, far)[far == 1.0] == pytest.approx(widths(target, strangers, None)[far == 1.0])
+    assert widths(target, unseen, far)[far == 1.0] == pytest.approx(widths(target, unseen, None)[far == 1.0])
 
 
-def test_nearer_is_never_wider_and_the_99_percent_bound_is_that_of_strangers(fitted: FittedTarget) -> None:
+def test_nearer_is_never_wider_and_the_99_percent_bound_is_that_of_unseen_jobs(fitted: FittedTarget) -> None:
     target, vectors = served(fitted), measured(range(FAMILIES))[0]
     columns, analytical_estimate = columns_of(vectors).astype(np.float32), np.full(len(vectors), GIB)
     before = np.zeros(len(vectors))
@@ -114,18 +114,18 @@ def test_nearer_is_never_wider_and_the_99_percent_bound_is_that_of_strangers(fit
     assert before == pytest.approx(widths(target, vectors, None))
 
 
-def test_a_confidence_that_the_kinds_do_not_support_is_that_of_strangers(fitted: FittedTarget) -> None:
+def test_a_confidence_that_the_kinds_do_not_support_is_that_of_unseen_jobs(fitted: FittedTarget) -> None:
     target, vectors = served(fitted), measured(range(FAMILIES))[0]
     zeros = np.zeros(len(vectors))
     assert widths(target, vectors, zeros, 0.99) == pytest.approx(widths(target, vectors, None, 0.99))
 
 
-def test_too_few_kinds_at_several_settings_are_taken_for_strangers() -> None:
+def test_too_few_kinds_at_several_settings_are_taken_for_unseen_jobs() -> None:
     assert fit_target(task(range(8))).record.near is None
     assert fit_target(dataclasses.replace(task(), features=None)).record.near is None
 
 
-def test_rows_that_strangers_intervals_miss_are_not_held_by_near_ones() -> None:
+def test_rows_that_intervals_of_unseen_jobs_miss_are_not_held_by_near_ones() -> None:
     vectors, values, groups = measured(range(FAMILIES))
     errors = np.full(len(values), 0.1)
     far = np.where(np.arange(len(values)) % len(BATCHES) < 2, 0.05, 1.0)

@@ -55,7 +55,7 @@ RESULT = 'print(json.dumps({"outcome": "%s", "version": "abc", "why": ["because"
 
 
 @pytest.mark.parametrize("outcome", ["promoted", "refused", "unchanged"])
-def test_it_ends_as_its_process_says(tmp_path: Path, program: Callable[[str], None], outcome: str) -> None:
+def test_it_ends_as_its_process_reports(tmp_path: Path, program: Callable[[str], None], outcome: str) -> None:
     program("print('half way', file=sys.stderr)\n" + RESULT % outcome)
     operations = open_operations(tmp_path)
     ended = wait_for_end(operations, start(operations))
@@ -64,7 +64,9 @@ def test_it_ends_as_its_process_says(tmp_path: Path, program: Callable[[str], No
     assert ended.finished_at_ms >= ended.started_at_ms
 
 
-def test_a_process_that_breaks_is_a_failure_with_its_last_words(tmp_path: Path, program: Callable[[str], None]) -> None:
+def test_a_process_that_breaks_is_a_failure_with_its_last_output(
+    tmp_path: Path, program: Callable[[str], None]
+) -> None:
     program("print('error: no data', file=sys.stderr)\nsys.exit(2)")
     operations = open_operations(tmp_path)
     ended = wait_for_end(operations, start(operations))
@@ -118,7 +120,7 @@ def test_the_process_ends_when_the_service_is_gone(tmp_path: Path, program: Call
     assert "the service is gone" in wait_for_end(operations, retraining_id).reasons[0]
 
 
-def test_a_disk_that_takes_no_note_costs_the_memory_of_a_retraining_and_no_other_one(
+def test_a_missing_folder_loses_the_record_of_a_retraining_and_no_other_one(
     tmp_path: Path, program: Callable[[str], None]
 ) -> None:
     program(RESULT % "promoted")
@@ -153,7 +155,7 @@ def test_one_that_ran_when_the_service_was_killed_was_interrupted(
     killed.close()
 
 
-def test_what_is_remembered_is_bounded_and_damaged_memories_are_dropped(
+def test_stored_operations_are_bounded_and_damaged_ones_are_dropped(
     tmp_path: Path, program: Callable[[str], None]
 ) -> None:
     folder = tmp_path / "state" / "retrainings"

@@ -43,7 +43,7 @@ def write_batch(folder: Path, change: Change, seed: int = 1) -> None:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A state folder with one served version, beside the data set that it was trained on."""
+    """A state folder with one served version, and the data set that it was trained on."""
     root = tmp_path_factory.mktemp("served")
     write_dataset(root / "datasets" / "first")
     result = run(root)
@@ -95,7 +95,7 @@ def weak_utilization(row: SoloRow, place: int) -> SoloRow:
     return dataclasses.replace(row, utilization_ratio=(row.utilization_ratio or 0) * 0.3)
 
 
-def test_more_honest_rows_are_promoted(root: Path) -> None:
+def test_more_sound_rows_are_promoted(root: Path) -> None:
     write_batch(root / "datasets" / "second", unchanged)
     result = run(root)
     assert result.outcome is RetrainingOutcome.PROMOTED, result.why
@@ -114,7 +114,7 @@ def test_more_honest_rows_are_promoted(root: Path) -> None:
         (weak_utilization, "utilization_ratio"),
         (unchanged, ""),
     ],
-    ids=["all x 10", "unit confused", "a quarter x 10", "one x 1000", "memory in MiB", "utilization x 0.3", "honest"],
+    ids=["all x 10", "unit confused", "a quarter x 10", "one x 1000", "memory in MiB", "utilization x 0.3", "sound"],
 )
 def test_new_rows_that_contradict_what_is_known_are_named(root: Path, change: Change, named: str) -> None:
     write_batch(root / "datasets" / "second", change)

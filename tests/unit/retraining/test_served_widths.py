@@ -105,7 +105,7 @@ def test_few_rows_and_slowdowns_keep_one_width() -> None:
         assert set(target.spread(columns).tolist()) == {1.0}
 
 
-def test_no_share_of_a_device_is_promised_more_closely_than_it_can_be_measured() -> None:
+def test_no_interval_of_a_share_is_narrower_than_it_can_be_measured() -> None:
     always_busy = dataclasses.replace(
         task(UTILIZATION), measured=np.ones(FAMILIES * ROWS_EACH), analytical_estimate=np.ones(FAMILIES * ROWS_EACH)
     )
@@ -124,7 +124,7 @@ def stored(folder: Path, fitted: FittedTarget) -> tuple[VersionStore, str]:
     return store, manifest.version
 
 
-def test_a_stored_version_answers_as_before_and_says_so_on_its_card(tmp_path: Path) -> None:
+def test_a_stored_version_answers_as_before_and_its_card_states_it(tmp_path: Path) -> None:
     fitted = fit_target(task())
     store, name = stored(tmp_path, fitted)
     columns, analytical_estimate = rows(1)[0], np.full(FAMILIES * ROWS_EACH, 7.0)

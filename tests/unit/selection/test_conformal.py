@@ -1,4 +1,4 @@
-"""Intervals for rows of groups that nobody has measured."""
+"""Intervals for rows of groups that were not measured."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_groups_of_one_row_are_rows() -> None:
     assert by_group == by_row
 
 
-def test_rows_of_a_new_group_are_covered_as_promised_whatever_the_errors() -> None:
+def test_rows_of_a_new_group_have_nominal_coverage_whatever_the_errors() -> None:
     """Groups err as one, a few of them wildly; the quantile of rows promises what it cannot hold."""
     random, groups = np.random.default_rng(2), 24
     held: dict[str, list[float]] = {"groups": [], "rows": []}
@@ -44,7 +44,7 @@ def test_rows_of_a_new_group_are_covered_as_promised_whatever_the_errors() -> No
     assert np.mean(held["rows"]) < np.mean(held["groups"])
 
 
-def test_too_few_groups_for_a_quantile_are_stretched_as_few_measurements_are() -> None:
+def test_too_few_groups_for_a_quantile_are_widened_as_few_measurements_are() -> None:
     residuals = np.concatenate([np.full(5, 0.1), np.full(5, 0.2), np.full(5, -0.4), np.full(5, 0.3)])
     bounds = calibrate_groups(residuals, groups_of([5] * 4))
     assert bounds.half_width(0.9) == pytest.approx(0.4 * few_groups_factor(4, 0.9))

@@ -45,14 +45,16 @@ def novelty(*vectors: FloatArray) -> list[float]:
     return values
 
 
-def test_measured_jobs_are_no_strangers_and_other_families_are() -> None:
+def test_measured_jobs_are_near_and_other_families_are_not() -> None:
     vectors, groups = measured()
     assert novelty_of(learned(), vectors) == pytest.approx(0.0, abs=1e-6)
     for family in range(FAMILIES):
         is_out = np.array([f"family-{family}" in members for members in groups])
-        rest = learn_nearness(vectors[~is_out], [members for members in groups if f"family-{family}" not in members])
-        assert rest is not None
-        assert novelty_of(rest, vectors[is_out]).min() > 0.99
+        without_family = learn_nearness(
+            vectors[~is_out], [members for members in groups if f"family-{family}" not in members]
+        )
+        assert without_family is not None
+        assert novelty_of(without_family, vectors[is_out]).min() > 0.99
 
 
 def test_names_of_families_do_not_matter_at_serving_and_a_graph_under_another_name_is_itself() -> None:
@@ -66,7 +68,7 @@ def test_names_of_families_do_not_matter_at_serving_and_a_graph_under_another_na
     assert novelty_of(twice, vectors) == pytest.approx(0.0, abs=1e-6)
 
 
-def test_strangeness_grows_with_the_distance_and_never_jumps() -> None:
+def test_novelty_grows_with_the_distance_and_never_jumps() -> None:
     steps = np.linspace(0.0, 1.5, 300)
     for path in (
         [job(10.0 - step, 16, log_nodes=-step) for step in steps],
@@ -88,12 +90,12 @@ def test_settings_are_near_as_far_as_settings_were_measured() -> None:
     assert far_batch == 1.0
 
 
-def test_a_graph_in_a_mode_that_was_never_measured_is_a_stranger() -> None:
+def test_a_graph_in_a_mode_that_was_never_measured_is_not_near() -> None:
     (changed,) = novelty(job(12.0, 16, log_nodes=2, is_training=1.0))
     assert changed == 1.0
 
 
-def test_jobs_that_are_left_out_for_their_number_are_at_most_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_are_left_out_for_their_number_are_at_most_farther(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, groups = measured()
     monkeypatch.setattr(nearness, "MEASURED_MAX", 12)
     few = learn_nearness(vectors, groups)
@@ -103,7 +105,7 @@ def test_jobs_that_are_left_out_for_their_number_are_at_most_stranger(monkeypatc
 
 
 @pytest.mark.parametrize("kept", [[0, 4, 8], [0, 1, 2]])
-def test_without_settings_or_without_strangers_nothing_is_near(kept: list[int]) -> None:
+def test_without_settings_or_without_other_families_nothing_is_near(kept: list[int]) -> None:
     vectors, groups = measured()
     assert learn_nearness(vectors[kept], [groups[row] for row in kept]) is None
 

@@ -20,7 +20,7 @@ def score(name: str, errors: FloatArray) -> CandidateScore:
 
 
 class _Unused:
-    """Stands in for the model of a fold; nobody asks it."""
+    """Stands in for the model of a fold; it is never called."""
 
     def fit(self, features: object, target: object) -> _Unused:
         return self
@@ -32,10 +32,10 @@ class _Unused:
         return b""
 
 
-def test_a_fold_is_answered_by_whoever_errs_least_on_the_others() -> None:
-    lucky, steady = score("lucky", np.array([0.0, 0.4, 0.4])), score("steady", np.array([0.9, 0.3, 0.3]))
-    values = predict_unchosen([lucky, steady], TARGET)
-    # Without fold 0 the steady one leads, and its error there counts; with fold 0 the lucky one leads.
+def test_a_fold_is_answered_by_the_candidate_that_errs_least_on_the_others() -> None:
+    unsteady, steady = score("unsteady", np.array([0.0, 0.4, 0.4])), score("steady", np.array([0.9, 0.3, 0.3]))
+    values = predict_unchosen([unsteady, steady], TARGET)
+    # Without fold 0 the steady one leads, and its error there counts; with fold 0 the unsteady one leads.
     assert values.reshape(FOLDS, ROWS_EACH)[:, 0].tolist() == pytest.approx([0.9, 0.4, 0.4])
 
 
