@@ -82,7 +82,7 @@ def describe_folder(graphs: Path, folder: Path) -> int:
         try:
             graph = describe_graph(path.read_bytes())
         except (GraphError, OSError) as error:
-            raise TrainingDataError(f"{path}: {error}", remedy="export it again or take it away") from error
+            raise TrainingDataError(f"{path}: {error}", remedy="export it again or remove it") from error
         rows.append({"architecture": path.stem, "graph_sha256": graph.graph_sha256, **described_features(graph)})
     if not rows:
         raise TrainingDataError(f"{graphs} has no .onnx file", remedy="export the zoo there first")

@@ -169,7 +169,8 @@ class RetrainingOperations:
             )
         except OSError as error:
             raise ServiceError(
-                f"a retraining cannot be started ({error.strerror})", remedy="look at memory and number of processes"
+                f"a retraining cannot be started ({error.strerror})",
+                remedy="check free memory and the number of processes",
             ) from error
 
     def _watch(self, retraining_id: str, process: subprocess.Popen[str]) -> None:

@@ -54,7 +54,7 @@ def test_a_folder_without_graphs_or_with_a_bad_one_is_refused(tmp_path: Path) ->
     with pytest.raises(TrainingDataError, match=r"has no \.onnx file; export the zoo there first"):
         CliRunner().invoke(datasets, arguments, catch_exceptions=False)
     (tmp_path / "broken.onnx").write_bytes(b"no graph")
-    with pytest.raises(TrainingDataError, match=r"broken\.onnx: .*; export it again or take it away"):
+    with pytest.raises(TrainingDataError, match=r"broken\.onnx: .*; export it again or remove it"):
         CliRunner().invoke(datasets, arguments, catch_exceptions=False)
 
 

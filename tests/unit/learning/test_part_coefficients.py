@@ -1,4 +1,4 @@
-"""Coefficients of parts are those that made the measurements, and stay physics where measurements do not tell."""
+"""Coefficients of parts are those that made the measurements, and stay physics where measurements do not decide."""
 
 from __future__ import annotations
 

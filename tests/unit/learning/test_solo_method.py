@@ -1,4 +1,4 @@
-"""What the method for jobs alone learns, chooses and promises."""
+"""What the method for jobs alone learns, chooses and bounds."""
 
 from __future__ import annotations
 

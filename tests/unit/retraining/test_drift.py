@@ -1,4 +1,4 @@
-"""The alarm goes on when outcomes leave what was promised, and does not flicker."""
+"""The alarm goes on when outcomes leave their intervals, and does not flicker."""
 
 import math
 from pathlib import Path
@@ -72,7 +72,7 @@ def test_what_was_promised_is_no_alarm() -> None:
 
 
 def test_the_alarm_stays_on_until_coverage_is_back_near_the_promise() -> None:
-    """On at a share that chance does not explain, off only within five points of the promise: no flicker between."""
+    """On at a share that chance does not explain, off only within five points of the nominal share: no flicker."""
     drifted = [100.0 if number % 4 == 0 else 10.0 for number in range(WINDOW)]  # 75 % inside
     assert drift_of(joined(drifted)).is_alarming
     between = drifted + [100.0 if number % 5 == 0 else 10.0 for number in range(2 * WINDOW)]  # 80 % inside

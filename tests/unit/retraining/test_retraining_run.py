@@ -141,7 +141,7 @@ def test_a_poisoned_batch_is_refused_and_the_served_version_stays(root: Path) ->
         last = registry.history.events()[-1]
         assert (last.action, last.version) == (VersionAction.REFUSED, refused.version)
         assert "contradict" in last.why
-        # An operator who knows better may still serve it, and take that back.
+        # An operator may still serve it, and take that back.
         registry.promote(refused.version, "the device was changed")
         assert registry.store.current() == refused.version
         assert registry.roll_back("it was not") == before

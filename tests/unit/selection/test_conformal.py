@@ -29,7 +29,7 @@ def test_groups_of_one_row_are_rows() -> None:
 
 
 def test_rows_of_a_new_group_have_nominal_coverage_whatever_the_errors() -> None:
-    """Groups err as one, a few of them wildly; the quantile of rows promises what it cannot hold."""
+    """Groups err as one, a few of them wildly; the quantile of rows does not cover as stated."""
     random, groups = np.random.default_rng(2), 24
     held: dict[str, list[float]] = {"groups": [], "rows": []}
     for _ in range(400):
