@@ -17,11 +17,11 @@ WRITER = f"""
 import sys
 from pathlib import Path
 from predictor_service.profile_store.store import ProfileStore
-from tests.support.measurement_windows import NOW_MS, job, stretch
+from tests.support.measurement_windows import NOW_MS, job, window
 store = ProfileStore(Path(sys.argv[1]))
 number = 0
 while True:
-    store.add([stretch(number + index, job=job(number + index)) for index in range({CALL})], NOW_MS)
+    store.add([window(number + index, job=job(number + index)) for index in range({CALL})], NOW_MS)
     number += {CALL}
     print(number, flush=True)
 """
