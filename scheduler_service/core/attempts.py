@@ -29,7 +29,7 @@ def backoff_ms(failures: int) -> int:
 
 
 def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes: int, step: EventEffects) -> None:
-    """Begin a new attempt of a job that has none, with a fence that nobody has had."""
+    """Begin a new attempt of a job that has none, with a fence that no attempt has had."""
     node_ids = tuple(dict.fromkeys(state.gpus[assignment.gpu_id].node_id for assignment in start.assignments))
     assignments = tuple(sorted(start.assignments, key=lambda assignment: assignment.rank))
     gpus = ", ".join([part.gpu_id for part in assignments])

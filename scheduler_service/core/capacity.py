@@ -10,7 +10,7 @@ from scheduler_service.core.view import Predictions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resident:
-    """A job on a GPU, as far as its neighbours care."""
+    """A job on a GPU, as far as co-located jobs are concerned."""
 
     request: JobRequest
     micro_batch_size: int
@@ -23,7 +23,7 @@ def samples_per_gpu(request: JobRequest, gpus: int) -> int:
 
 
 def is_reliable(prediction: JobPrediction | None) -> bool:
-    """A prediction that may be trusted with somebody else's job: trained for this device and not extrapolated."""
+    """A prediction that is reliable enough to share a GPU on: trained for this device and not extrapolated."""
     return prediction is not None and prediction.level is not Level.FALLBACK and prediction.in_domain
 
 
@@ -42,7 +42,8 @@ def reserved_bytes(
     """Return the memory to reserve on one GPU of this kind, or None when the job does not fit even alone.
 
     The 99 % bound is reserved. Where it passes the device but the expected value does not, the job gets the device for
-    itself: alone it can hurt nobody. So does a job about which nothing reliable is known, and one that never shares.
+    itself: alone it slows no other job down. So does a job about which nothing reliable is known, and one that never
+    shares.
     """
     point = _trusted_point(request, prediction, micro_batch_size)
     wanted = max(request.memory_request_bytes, request.memory_floor_bytes)

@@ -1,4 +1,4 @@
-"""What changed in a store of predictions, so that whoever computed something from it knows what to compute again."""
+"""What changed in a store of predictions, so that values computed from it are computed again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CHANGES_MAX = 4_096
 """Changes kept; who has not looked for longer starts over."""
 
 Pair = tuple[str, str]
-"""Keys of a victim and of the job beside it; an empty second key = all that is known of the first."""
+"""Keys of a victim and of its co-located job; an empty second key = all that is known of the first."""
 
 
 class ChangeLog:

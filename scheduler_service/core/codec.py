@@ -24,7 +24,7 @@ FORMAT_VERSION = 1
 """Raised when a reader of the version before could misread what is written."""
 
 _FORGOTTEN_FIELDS = {"Gpu": frozenset({"slowdown_ewma_ratio"})}
-"""What older versions wrote and nobody reads any more, by record."""
+"""What older versions wrote and no version reads any more, by record."""
 _STORED_NAMES: Mapping[str, Mapping[str, str]] = {
     "StoredState": {"abandoned_attempts": "ghosts"},
     "JobRequest": {"global_batch_size": "batch"},
@@ -280,7 +280,7 @@ def _decode_float(data: Any) -> float:
 
 
 def _encode_json(value: Any) -> Any:
-    """Pass JSON through, copied, so that nobody can change what is stored."""
+    """Pass JSON through, copied, so that what is stored cannot be changed."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):

@@ -105,7 +105,7 @@ def expected_slowdowns(
     What is known of a job alone is looked up once, however many others it is met with.
     """
     doubts = [_job_doubt(one, gpu, predictions) for one in residents]
-    # Most questions are about two jobs, for which nobody's utilization matters.
+    # Most questions are about two jobs, for which utilization does not matter.
     utilizations = [utilization_of(one, gpu, predictions) for one in residents] if len(residents) > 2 else ()
     for place, victim in enumerate(residents):
         key, micro_batch_size, doubt = victim.request.key, victim.micro_batch_size, doubts[place]

@@ -39,7 +39,7 @@ class DecisionLog(Mapping[str, Decision]):
         return known is not None and (known[1] is not None or (self._rest is not None and self._rest[0] > known[0]))
 
     def record_round(self, decisions: Iterable[Decision]) -> None:
-        """Keep the decisions of one round; a hold for the rest is about whoever it does not name otherwise."""
+        """Keep the decisions of one round; a hold for the rest is about every job that has no decision of its own."""
         self._round += 1
         for decision in decisions:
             if isinstance(decision, HoldRest):

@@ -14,7 +14,7 @@ class EventEffects:
     Attributes:
         commands: In the order in which they shall be carried out.
         is_decision_due: Something changed that a policy may answer differently.
-        wakes_at_ms: Instants at which somebody wants to be woken.
+        wakes_at_ms: Instants at which the engine is to be woken.
         backoffs: Jobs that must wait, as (until, job id).
     """
 

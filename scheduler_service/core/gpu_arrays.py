@@ -1,4 +1,4 @@
-"""GPUs as numpy columns beside their records: which of them are loaded alike, and what is left of their hosts.
+"""GPUs as numpy columns in addition to their records: which of them are loaded alike, and what is left of their hosts.
 
 GPUs of one kind that hold equal jobs are in one load class: whatever a policy thinks about one of them holds for all.
 A policy judges classes, of which there are few, and finds the GPUs of the best one in one expression.
@@ -32,7 +32,7 @@ class LoadClass:
         gpu: One of them, for its kind.
         residents: The jobs of that one; the others hold equal ones.
         memory_used_bytes: Reserved on each of them.
-        is_releasing: Somebody there is being stopped.
+        is_releasing: A job there is being stopped.
     """
 
     gpu: Gpu
@@ -62,7 +62,7 @@ class GpuArrays:
         kind_of: The number of the kind, by position; kinds are numbered in the order of their names.
         rack_of: The number of the rack, by node number.
         class_of: The load class, by position.
-        jobs_on: How many jobs a GPU holds, by position; far below zero where somebody there is being stopped.
+        jobs_on: How many jobs a GPU holds, by position; far below zero where a job there is being stopped.
         classes: By number.
         cpu_free: CPU cores left, by node number; a node that states none has any amount.
         host_memory_free: Bytes of host memory left, by node number.

@@ -163,7 +163,7 @@ def _with_last_steps(
 
 
 def _finished(state: ClusterState, job: JobRecord, event: events.JobFinished, step: EventEffects) -> None:
-    """Believe a success: a program that nobody told to stop may know better than its steps, or log a few of them."""
+    """Accept a success: a program that was not asked to stop may end before its steps, or log a few of them."""
     job = _with_success(job, event)
     end(state, job, Phase.FINISHED, _finish(job), step)
 

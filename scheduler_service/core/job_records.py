@@ -57,7 +57,7 @@ class _Copied:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptMeasurements(_Copied):
-    """What the windows of the present attempt have taught and what of it was told; a launch begins with nothing.
+    """What was measured in windows of the present attempt, and what of it was reported; a launch begins with nothing.
 
     Attributes:
         neighbours_since_ms: When the set of co-located jobs last changed; older windows mix two situations.
@@ -68,8 +68,8 @@ class AttemptMeasurements(_Copied):
         solo_utilization_ratio: Of the newest of these windows.
         solo_windows_step_ms: Step times of the newest few of them.
         attempt_peak_bytes: Largest peak.
-        told_peak_bytes: The largest that the predictor was told of.
-        is_outcome_recorded: The predictor was told of its steps.
+        told_peak_bytes: The largest that was reported to the predictor.
+        is_outcome_recorded: Its steps were reported to the predictor.
     """
 
     neighbours_since_ms: int = 0
@@ -259,7 +259,7 @@ class AbandonedAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedDecision:
-    """A decision that the plan check dropped: a bug of a policy, kept for whoever repairs it."""
+    """A decision that the plan check dropped: a bug of a policy, kept for its repair."""
 
     at_ms: int
     policy: str

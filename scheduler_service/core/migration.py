@@ -1,7 +1,7 @@
 """Moving a running job: a checkpoint and a stop, then a new attempt with the same progress on the kept place.
 
-From the order until the end of the old attempt the job occupies both places, so that nobody takes the new one; what
-happens in between (a lost node, a cancellation, a failure) only ever frees places, and the job waits in the queue.
+From the order until the end of the old attempt the job occupies both places, so that no other job takes the new one;
+what happens in between (a lost node, a cancellation, a failure) only ever frees places, and the job waits in the queue.
 """
 
 from __future__ import annotations

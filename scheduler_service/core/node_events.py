@@ -61,7 +61,7 @@ def _is_current(state: ClusterState, node_id: str, running: RunningAttempt) -> b
 
 
 def _stop_stale_attempt(state: ClusterState, node_id: str, running: RunningAttempt, step: EventEffects) -> None:
-    """Order the end of an attempt that nobody wants; its GPUs are taken until the node confirms."""
+    """Order the end of an unwanted attempt; its GPUs are taken until the node confirms."""
     abandoned = AbandonedAttempt(
         job_id=running.job_id,
         attempt=running.attempt,

@@ -115,7 +115,7 @@ class Occupancy:
             self._refresh_hosts(nodes)
 
     def put_abandoned(self, abandoned: AbandonedAttempt) -> None:
-        """Remember an attempt that must end although nobody wants it any more."""
+        """Remember an unwanted attempt that must still end."""
         self._abandoned_attempts[abandoned.job_id, abandoned.attempt, abandoned.fence] = abandoned
         self._refresh_gpus(abandoned.gpu_ids)
 

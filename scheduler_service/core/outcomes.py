@@ -1,9 +1,9 @@
-"""What the predictor is told of an attempt: its steps alone, once, and its peak of memory.
+"""What is reported of an attempt to the predictor: its steps alone, once, and its peak of memory.
 
 A peak is what the job needs only where it has run to its end, whole on one GPU. While it runs, and where it is
 cancelled, fails, is taken off its GPU or has only a part of its batch there, the peak is the least that it needs, and
-is told with that doubt. Steps whose windows scatter are told with doubt too, and not before the end: until then the
-windows may still settle.
+is reported with that doubt. Steps whose windows scatter are reported with doubt too, and not before the end: until
+then the windows may still settle.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNSTEADY_RATIO = 0.1
 
 
 def tell_progress(state: ClusterState, job: JobRecord, step: EventEffects) -> JobRecord:
-    """Tell of a running job once it has stepped alone for long enough; return it as told."""
+    """Report a running job once it has stepped alone for long enough; return it as reported."""
     measured = job.measured
     if measured.is_outcome_recorded or measured.solo_window_ms < WINDOW_MS_MIN or _is_unsteady(measured):
         return job
@@ -36,7 +36,7 @@ def tell_progress(state: ClusterState, job: JobRecord, step: EventEffects) -> Jo
 
 
 def tell_end(state: ClusterState, job: JobRecord, step: EventEffects, *, is_complete: bool) -> None:
-    """Tell what is not yet told of an attempt that has ended.
+    """Report what is not yet reported of an attempt that has ended.
 
     Args:
         state: As it was while the attempt held its GPUs.
@@ -62,7 +62,7 @@ def tell_end(state: ClusterState, job: JobRecord, step: EventEffects, *, is_comp
 
 
 def _tell_least(state: ClusterState, job: JobRecord, step: EventEffects) -> JobRecord:
-    """Tell of a peak that may not be the last one, where it is larger than what was told."""
+    """Report a peak that may not be the last one, where it is larger than what was reported."""
     peak_bytes = job.measured.attempt_peak_bytes
     if peak_bytes <= job.measured.told_peak_bytes:
         return job
@@ -72,7 +72,7 @@ def _tell_least(state: ClusterState, job: JobRecord, step: EventEffects) -> JobR
 
 
 def _tell(state: ClusterState, job: JobRecord, step: EventEffects, **measured: Any) -> None:  # noqa: ANN401 - of the command
-    """Nothing is told of a job that was never predicted."""
+    """Nothing is reported of a job that was never predicted."""
     gpu = state.gpus.get(job.gpu_ids[0]) if job.gpu_ids else None
     prediction = state.predictions.job(job.request.key, gpu.gpu.device) if gpu is not None else None
     if prediction is not None and prediction.prediction_id:

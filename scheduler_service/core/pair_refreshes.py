@@ -36,14 +36,14 @@ def note_measured(state: ClusterState, device: str) -> None:
 
 
 def refresh_pairs(state: ClusterState, interval_ms: int, step: EventEffects) -> None:
-    """Ask again where answers are stale, nobody is being asked, and the last question is long enough ago."""
+    """Ask again where answers are stale, no question is open, and the last question is long enough ago."""
     if not state.in_phase(Phase.PENDING) or not state.running:
         return
     for device, refresh in sorted(state.predictions.refreshes.items()):
         is_due = refresh.asked_at_ms == 0 or state.now_ms >= refresh.asked_at_ms + interval_ms
         if refresh.is_stale and not refresh.is_asked and is_due:
             question = _question(state, device)
-            # What nobody needs now stays stale: the next job may need it.
+            # What no job needs now stays stale: the next job may need it.
             if question.known:
                 state.predictions.refreshes[device] = PairRefresh(is_asked=True, asked_at_ms=state.now_ms)
                 step.commands.append(question)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduler_service.core.errors import PolicyParameterError
 
-AGING_DESCRIPTION = "jobs submitted so long ago go first and let nobody pass, in ms; 0 = never, long jobs may starve"
+AGING_DESCRIPTION = "jobs submitted so long ago go first and no job passes them, in ms; 0 = never, long jobs may starve"
 
 WEIGHED_JOBS_DESCRIPTION = "different jobs that may find no running job to share with before a round looks no further"
 

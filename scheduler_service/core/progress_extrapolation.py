@@ -13,7 +13,7 @@ from scheduler_service.core.view import RunningJob
 class ReportedJobs(Mapping[str, RunningJob]):
     """Running jobs as their newest reports show them, in start order.
 
-    What a policy may know of a job is put together when somebody reads it: most reports are overtaken before that.
+    What a policy may know of a job is put together when it is read: most reports are overtaken before that.
     """
 
     def __init__(self) -> None:

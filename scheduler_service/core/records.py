@@ -11,7 +11,7 @@ FOREIGN_LOAD = "foreign_load"
 UNSTEADY = "unsteady"
 INCOMPLETE_RUN = "incomplete_run"
 DEFAULT_MAX_SLOWDOWN_RATIO = 0.2
-"""What a job that says nothing accepts beside others, live and simulated: steps that take 20 % longer."""
+"""What a job that states nothing accepts while sharing, live and simulated: steps that take 20 % longer."""
 
 
 class Share(StrEnum):

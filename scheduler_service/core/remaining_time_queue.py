@@ -41,7 +41,7 @@ class RemainingTimeGroup:
 
     Args:
         request: One of them.
-        step_ms: Of one optimizer step on the fastest kind of GPU; None = nobody knows, and all count as one length.
+        step_ms: Of one optimizer step on the fastest kind of GPU; None = unknown, and all count as one length.
 
     Attributes:
         shape: What all of them have in common.
@@ -75,17 +75,17 @@ class RemainingTimeGroup:
             del self.lengths[bisect_left(self.lengths, length)]
 
     def first(self) -> Turn | None:
-        """Return who comes first, or None when nobody is left."""
+        """Return the first job, or None when none is left."""
         if not self.lengths:
             return None
         length = self.lengths[0]
         return (self.remaining_ms(length), *self._jobs[length][0])
 
     def firsts_after(self, turn: Turn | None, is_settled: Callable[[int], bool]) -> Iterator[tuple[Turn, int]]:
-        """Yield the first of every length after somebody, with its steps left.
+        """Yield the first of every length after one turn, with its steps left.
 
         Args:
-            turn: That somebody; None = from the beginning.
+            turn: That turn; None = from the beginning.
             is_settled: Says which lengths are to be passed over.
         """
         place = bisect_left(self.lengths, turn[0], key=self.remaining_ms) if turn is not None else 0
@@ -110,7 +110,7 @@ class RemainingTimeGroup:
         return bisect_left(self.lengths, turn[0], key=self.remaining_ms)
 
     def lengths_before(self, turn: Turn) -> int:
-        """Return how many lengths have somebody who comes before this."""
+        """Return how many lengths have a job that comes before this."""
         count = self.lengths_shorter(turn)
         if count < len(self.lengths):
             length = self.lengths[count]

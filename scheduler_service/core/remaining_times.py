@@ -37,7 +37,7 @@ class KeptRemainingTimes:
         self._position_of = position_of
         size = len(position_of)
         # Steps in all, steps done and until when, at most, and at what pace they go on; how long one takes alone, and
-        # what makes the time infinite where nobody knows.
+        # what makes the time infinite where it is unknown.
         self._values = np.array([[0.0], [0.0], [0.0], [0.0], [inf], [0.0], [inf]]).repeat(size, axis=1)
         self._job_of = np.zeros(size, dtype=np.intp)
 

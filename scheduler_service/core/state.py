@@ -1,6 +1,6 @@
 """Everything the engine knows, with the indexes that keep it from scanning.
 
-`ClusterState` is changed by the engine alone; everybody else reads its mappings, which are read-only views of the live
+`ClusterState` is changed by the engine alone; all others read its mappings, which are read-only views of the live
 dictionaries. Records are frozen: a change is a replacement, so that a reader never sees half of one.
 """
 

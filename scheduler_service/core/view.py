@@ -39,7 +39,7 @@ class RunningJob:
         step_ms: Mean step time of the newest window; 0 = not yet.
         solo_step_ms: Mean step time measured alone; 0 = not yet.
         moving_to: Where it goes on once it has stopped; empty = it leaves, or stays.
-        neighbours_since_ms: When the set of jobs beside it last changed.
+        neighbours_since_ms: When the set of its co-located jobs last changed.
         accrued_at_ms: Until when `steps_done` and `attained_gpu_ms` are counted.
     """
 
@@ -65,7 +65,7 @@ class RunningJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuView:
-    """A GPU with what it holds; `is_releasing` = somebody there is being stopped, or comes when it was elsewhere."""
+    """A GPU with what it holds; `is_releasing` = a job there is being stopped, or comes when it was elsewhere."""
 
     gpu: Gpu
     node_id: str
@@ -93,7 +93,7 @@ class Predictions(Protocol):
 
 
 class ClusterIndex(Protocol):
-    """What follows from the records of a view, found when it is first read; nobody who does not read it pays.
+    """What follows from the records of a view, found when it is first read, at no cost until then.
 
     The engine keeps it from event to event (`cluster_index.KeptIndex`); for a view made by hand it is found in the
     records (`cluster_index.FreshIndex`). It is read, never changed; what a round changes it copies first.
@@ -136,7 +136,7 @@ class ClusterIndex(Protocol):
 
     @property
     def lengths(self) -> RemainingTimeQueue | None:
-        """The pending jobs by remaining time; None = nobody keeps them so, and each is to be looked at."""
+        """The pending jobs by remaining time; None = they are not kept so, and each is to be looked at."""
 
     @property
     def prediction_changes(self) -> ChangeLog:
