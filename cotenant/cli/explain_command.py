@@ -52,7 +52,7 @@ def _summary(answer: scheduling_pb2.ExplainJobResponse) -> list[tuple[str, str]]
         ("reason", coded_reason(answer.reason)),
         ("numbers", numbers),
         ("decided", f"{decided} by policy {answer.policy}"),
-        *[("beside", neighbour_text(other)) for other in answer.job.co_located_jobs],
+        *[("shares with", neighbour_text(other)) for other in answer.job.co_located_jobs],
     ]
     return [line for line in lines if line[1]]
 
@@ -65,7 +65,7 @@ def _candidate_row(candidate: scheduling_pb2.Candidate, width: int) -> Row:
     style = "green" if candidate.chosen else "" if candidate.feasible else "dim"
     cells = [candidate.gpu_id, verdict, cost, candidate.reason.code if narrow else reason]
     notes = [candidate.reason.message] if narrow and candidate.reason.message else []
-    notes += [f"beside {neighbour_text(other)}" for other in candidate.co_located_jobs]
+    notes += [f"with {neighbour_text(other)}" for other in candidate.co_located_jobs]
     return Row(cells=cells, styles=((1, style),), note="; ".join(note.rstrip(".") for note in notes))
 
 

@@ -25,7 +25,7 @@ _COLUMNS = (
     Column(title="PHASE"),
     Column(title="STEPS", right=True),
     Column(title="GPU", shrinks=True, keeps_end=True),
-    Column(title="BESIDE", shrinks=True),
+    Column(title="SHARES WITH", shrinks=True),
     Column(title="PRED/MEAS", right=True),
 )
 _WIDE_COLUMNS = (
@@ -165,7 +165,7 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
         ("placed", ", ".join(f"{a.gpu_id} (rank {a.rank})" for a in job.assignments) + f" on {job.node_id}"),
         *_memory_lines(job, enforcements),
         *_speed_lines(job),
-        *[("beside", neighbour_text(other)) for other in job.co_located_jobs],
+        *[("shares with", neighbour_text(other)) for other in job.co_located_jobs],
     ]
     if not job.assignments:
         lines = [line for line in lines if line[0] != "placed"]

@@ -20,7 +20,7 @@ _NONE_YET = (
 )
 _COLUMNS = (
     Column(title="VICTIM", shrinks=True),
-    Column(title="BESIDE", shrinks=True),
+    Column(title="CO-LOCATED", shrinks=True),
     Column(title="SLOWED", right=True),
     Column(title="NEXT TIME", right=True),
     Column(title="TIMES", right=True),

@@ -76,7 +76,7 @@ def pending_job() -> scheduling_pb2.Job:
         phase=scheduling_pb2.JOB_PHASE_PENDING,
         reason=scheduling_pb2.Reason(
             code="SLOWDOWN_TOO_LARGE",
-            message="beside cnn-waiting it would be 58 % slower, 20 % are accepted; waits for a free GPU, "
+            message="with cnn-waiting it would be 58 % slower, 20 % are accepted; waits for a free GPU, "
             "or accept more with --max-slowdown 0.6",
             numbers={"slowdown_ratio": 0.58},
         ),

@@ -22,7 +22,7 @@ _COLUMNS = (
     Column(title="STEPS"),
     Column(title="STEP", right=True),
     Column(title="GPU", shrinks=True, keeps_end=True),
-    Column(title="BESIDE", shrinks=True),
+    Column(title="SHARES WITH", shrinks=True),
     Column(title="PRED/MEAS", right=True),
 )
 _STYLES = {"running": "green", "failed": "red", "pending": "yellow", "finished": "cyan", "starting": "green"}
