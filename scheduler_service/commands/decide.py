@@ -12,6 +12,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from cotenant.default_policy import DEFAULT_POLICY
+from cotenant.tls_settings import check_client_tls
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.commands.predictor_link import predictor_channel, probe_predictor
@@ -33,6 +34,8 @@ def decide(
     *, snapshot: TextIO, policy: str, parameters: str, predictor: str, explain: bool, output: str, settings: Settings
 ) -> None:
     """Decide on the file SNAPSHOT (proto3 JSON of a Snapshot; - = stdin)."""
+    if predictor:
+        check_client_tls(settings)
     request = scheduling_pb2.DecideRequest(policy=policy, explain=explain)
     _parse("parameters", parameters, request.parameters)
     try:

@@ -53,6 +53,12 @@ def test_a_predictor_is_asked_over_tls_where_its_authority_is_named() -> None:
         CliRunner().invoke(decide, [SNAPSHOT, *flags], catch_exceptions=False)
 
 
+def test_a_certificate_is_never_left_unused_in_plain_text() -> None:
+    flags = ["--predictor", "127.0.0.1:1", "--tls-certificate-file", "own.pem", "--tls-key-file", "own.key"]
+    with pytest.raises(InputError, match="an own certificate is shown over TLS only"):
+        CliRunner().invoke(decide, [SNAPSHOT, *flags], catch_exceptions=False)
+
+
 def test_a_snapshot_in_which_no_job_waits_is_no_silence() -> None:
     done = CliRunner().invoke(decide, ["-"], input="{}", catch_exceptions=False)
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "no job waits in this snapshot\n")
