@@ -34,7 +34,7 @@ GRAPHS: Final = {
     "depthwise": mobilenet_v2("batch").SerializeToString(),
 }
 DESCRIPTIONS: Final[dict[str, GraphDescription]] = {name: describe_graph(data) for name, data in GRAPHS.items()}
-QUESTIONS: Final = 600
+QUESTIONS: Final = 200
 ADDING_ORDER_RATIO: Final = 1e-6
 """On one processor answers are equal to the last bit; another one may add a product of two rows in another order."""
 ODD_BATCHES: Final = (1, 2, 3, 999_999, 1_000_000, 0)

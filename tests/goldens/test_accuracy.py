@@ -27,7 +27,7 @@ def test_a_small_part_of_our_own_set_is_answered_as_well_as_before(target: str) 
     assert_not_worse(target, BEFORE["served_small"][target], now)
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("target", accuracy_tables.OWN_TARGETS)
 def test_our_own_set_is_answered_as_well_as_what_was_served_before(target: str) -> None:
@@ -35,7 +35,7 @@ def test_our_own_set_is_answered_as_well_as_what_was_served_before(target: str) 
     assert_not_worse(target, BEFORE["served"][target], now)
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", SMALL_PUBLIC, ids=lambda case: case.name)
 def test_public_sets_are_scored_as_well_as_before(case: PublicCase) -> None:
