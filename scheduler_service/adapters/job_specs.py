@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from google.protobuf import json_format
 
@@ -19,8 +20,13 @@ def kept_launch(spec: scheduling_pb2.JobSpec) -> Mapping[str, object]:
 
 
 def kept_settings(spec: scheduling_pb2.JobSpec | scheduling_pb2.SnapshotJob) -> JobSettings | None:
-    """Return the settings that are stated; None where none are."""
-    return unchecked_settings(spec.settings) if spec.HasField("settings") else None
+    """Return the settings that are stated; None where none are. A snapshot may state the batch next to them."""
+    if not spec.HasField("settings"):
+        return None
+    settings = unchecked_settings(spec.settings)
+    if isinstance(spec, scheduling_pb2.SnapshotJob) and not settings.global_batch_size:
+        return replace(settings, global_batch_size=spec.global_batch_size)
+    return settings
 
 
 def spec_message(launch: Mapping[str, object], settings: JobSettings | None) -> scheduling_pb2.JobSpec:
