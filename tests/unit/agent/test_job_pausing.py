@@ -1,4 +1,4 @@
-"""The keeper lets a job stand still: everything of it, for so long, and never when it is to end."""
+"""A shim lets a job stand still: everything of it, for so long, and never when it is to end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FakeJob:
         self.is_held = False
 
 
-class Keeper:
+class PauserBench:
     """A pauser over fakes, and the records that it leaves."""
 
     def __init__(self, freeze_file: str = "") -> None:
@@ -54,73 +54,73 @@ class Keeper:
 
 
 @pytest.fixture
-def keeper() -> Keeper:
-    return Keeper()
+def bench() -> PauserBench:
+    return PauserBench()
 
 
-def test_an_order_holds_the_job_and_its_end_lets_it_go(keeper: Keeper) -> None:
-    assert keeper.look(1_000, 9_000)["since_boot_ms"] == 1_000
-    assert keeper.holds()
-    record = keeper.look(4_500)
-    assert not keeper.holds()
+def test_an_order_holds_the_job_and_its_end_lets_it_go(bench: PauserBench) -> None:
+    assert bench.look(1_000, 9_000)["since_boot_ms"] == 1_000
+    assert bench.holds()
+    record = bench.look(4_500)
+    assert not bench.holds()
     assert (record["since_boot_ms"], record["paused_ms"], record["changes"]) == (0, 3_500, 2)
 
 
-def test_the_deadline_ends_a_pause_although_the_order_still_lies_there(keeper: Keeper) -> None:
-    keeper.look(1_000, 9_000)
-    keeper.look(8_999, 9_000)
-    assert keeper.holds()
-    assert keeper.look(9_000, 9_000)["paused_ms"] == 8_000
-    assert not keeper.holds()
-    keeper.look(9_100, 9_000)
-    assert not keeper.holds()
+def test_the_deadline_ends_a_pause_although_the_order_still_lies_there(bench: PauserBench) -> None:
+    bench.look(1_000, 9_000)
+    bench.look(8_999, 9_000)
+    assert bench.holds()
+    assert bench.look(9_000, 9_000)["paused_ms"] == 8_000
+    assert not bench.holds()
+    bench.look(9_100, 9_000)
+    assert not bench.holds()
 
 
-def test_no_order_pauses_for_longer_than_a_minute(keeper: Keeper) -> None:
-    keeper.look(1_000, 10**12)
-    keeper.look(1_000 + PAUSED_MS_MAX, 10**12)
-    assert not keeper.holds()
+def test_no_order_pauses_for_longer_than_a_minute(bench: PauserBench) -> None:
+    bench.look(1_000, 10**12)
+    bench.look(1_000 + PAUSED_MS_MAX, 10**12)
+    assert not bench.holds()
 
 
-def test_an_order_that_is_over_or_makes_no_sense_pauses_nobody(keeper: Keeper) -> None:
+def test_an_order_that_is_over_or_makes_no_sense_pauses_nobody(bench: PauserBench) -> None:
     nonsense: tuple[object, ...] = (0, -5, 999, "soon", None, [], 1.5e9)
     for until_ms in nonsense:
-        keeper.look(1_000, until_ms)
-        assert not keeper.holds()
-    assert keeper.records == []
+        bench.look(1_000, until_ms)
+        assert not bench.holds()
+    assert bench.records == []
 
 
-def test_a_job_that_does_not_stand_still_goes_on_and_the_same_order_is_not_tried_again(keeper: Keeper) -> None:
-    keeper.job.is_stuck = True
+def test_a_job_that_does_not_stand_still_goes_on_and_the_same_order_is_not_tried_again(bench: PauserBench) -> None:
+    bench.job.is_stuck = True
     for now_ms in range(1_000, 5_900, 100):
-        keeper.look(now_ms, 60_000)
-    assert keeper.records == []
-    record = keeper.look(6_000, 60_000)
+        bench.look(now_ms, 60_000)
+    assert bench.records == []
+    record = bench.look(6_000, 60_000)
     assert "did not all stand still" in record["failure"]
     assert (record["since_boot_ms"], record["changes"], record["failed_until_boot_ms"]) == (0, 0, 60_000)
-    keeper.job.is_stuck = False
-    keeper.look(6_100, 60_000)
-    assert not keeper.holds()
-    assert keeper.look(6_200, 61_000)["since_boot_ms"] == 6_200
+    bench.job.is_stuck = False
+    bench.look(6_100, 60_000)
+    assert not bench.holds()
+    assert bench.look(6_200, 61_000)["since_boot_ms"] == 6_200
 
 
-def test_a_full_disk_pauses_nobody_and_says_so_as_soon_as_it_can(keeper: Keeper) -> None:
-    keeper.is_disk_full = True
-    keeper.look(1_000, 9_000)
-    assert not keeper.holds()
-    keeper.is_disk_full = False
-    record = keeper.look(1_100, 9_000)
-    assert not keeper.holds()
+def test_a_full_disk_pauses_nobody_and_says_so_as_soon_as_it_can(bench: PauserBench) -> None:
+    bench.is_disk_full = True
+    bench.look(1_000, 9_000)
+    assert not bench.holds()
+    bench.is_disk_full = False
+    record = bench.look(1_100, 9_000)
+    assert not bench.holds()
     assert "takes no record" in record["failure"]
 
 
-def test_the_end_of_a_pause_is_written_when_the_disk_takes_it(keeper: Keeper) -> None:
-    keeper.look(1_000, 9_000)
-    keeper.is_disk_full = True
-    assert keeper.look(3_000)["since_boot_ms"] == 1_000
-    assert not keeper.holds()
-    keeper.is_disk_full = False
-    assert (keeper.look(3_100)["since_boot_ms"], keeper.records[-1]["paused_ms"]) == (0, 2_000)
+def test_the_end_of_a_pause_is_written_when_the_disk_takes_it(bench: PauserBench) -> None:
+    bench.look(1_000, 9_000)
+    bench.is_disk_full = True
+    assert bench.look(3_000)["since_boot_ms"] == 1_000
+    assert not bench.holds()
+    bench.is_disk_full = False
+    assert (bench.look(3_100)["since_boot_ms"], bench.records[-1]["paused_ms"]) == (0, 2_000)
 
 
 @pytest.fixture(params=["version_1", "version_2"])
@@ -136,47 +136,47 @@ def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_group_is_frozen_in_the_words_of_its_version_and_counts_when_the_kernel_says_so(group: Path) -> None:
-    keeper = Keeper(str(group))
+    bench = PauserBench(str(group))
     words = {"freezer.state": ("FREEZING", "FROZEN", "THAWED"), "cgroup.freeze": ("1", "1", "0")}[group.name]
     if group.name == "freezer.state":
         group.unlink()
         group.symlink_to("/dev/null")  # takes the word, and never says that it is done
-    keeper.look(1_000, 9_000)
-    assert keeper.records == []
-    assert keeper.job.frozen_files == (str(group.parent / "cgroup.procs"),)
+    bench.look(1_000, 9_000)
+    assert bench.records == []
+    assert bench.job.frozen_files == (str(group.parent / "cgroup.procs"),)
     if group.name == "freezer.state":
         group.unlink()
         group.write_text("THAWED")
     else:
         assert group.read_text() == words[0]
         (group.parent / "cgroup.events").write_text("populated 1\nfrozen 1\n")
-    assert keeper.look(1_100, 9_000)["since_boot_ms"] == 1_000
+    assert bench.look(1_100, 9_000)["since_boot_ms"] == 1_000
     assert group.read_text() == words[1]
-    keeper.look(2_000)
+    bench.look(2_000)
     assert group.read_text() == words[2]
 
 
 def test_a_group_that_does_not_thaw_is_thawed_until_it_does(group: Path) -> None:
     (group.parent / "cgroup.events").write_text("frozen 1\n")
-    keeper = Keeper(str(group))
-    keeper.look(1_000, 9_000)
+    bench = PauserBench(str(group))
+    bench.look(1_000, 9_000)
     group.rename(group.with_name("away"))
     group.mkdir()  # what cannot be written to
-    keeper.look(2_000)
+    bench.look(2_000)
     group.rmdir()
     group.with_name("away").rename(group)
     assert group.read_text() in ("1", "FROZEN")
-    keeper.look(2_100)
+    bench.look(2_100)
     assert group.read_text() in ("0", "THAWED")
 
 
 def test_without_a_usable_group_the_whole_job_is_held_by_signals(tmp_path: Path) -> None:
     for path in ("", str(tmp_path / "cgroup.freeze"), str(tmp_path / "some other file")):
-        keeper = Keeper(path)
-        keeper.look(1_000, 9_000)
-        assert keeper.holds()
-        assert keeper.job.frozen_files == ()
+        bench = PauserBench(path)
+        bench.look(1_000, 9_000)
+        assert bench.holds()
+        assert bench.job.frozen_files == ()
 
 
-def test_the_record_is_plain_json(keeper: Keeper) -> None:
-    assert json.loads(json.dumps(keeper.look(1_000, 9_000)))["changes"] == 1
+def test_the_record_is_plain_json(bench: PauserBench) -> None:
+    assert json.loads(json.dumps(bench.look(1_000, 9_000)))["changes"] == 1
