@@ -42,7 +42,9 @@ class EstimatorCache:
         if kept is not None:
             return kept
         models = version.devices.get(device.name, {}) if version else {}
-        made = JobEstimator(graph, settings, device, models, confidence)
+        made = JobEstimator(
+            graph, settings, device, models, confidence, measured_devices=tuple(version.devices) if version else ()
+        )
         self._kept.keep(key, made, graph.description.nodes, version)
         return made
 

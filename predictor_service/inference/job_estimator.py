@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -23,6 +23,7 @@ from predictor_service.inference.bounded_curve import BoundedCurve, CurvePoint, 
 from predictor_service.inference.contributions import list_contributions
 from predictor_service.inference.measured_graph import GRID, MeasuredGraph
 from predictor_service.inference.records import Estimate, Level
+from predictor_service.inference.unusual_features import UnusualFeatures, find_unusual
 from predictor_service.registry.served_version import Bounded, ServedTarget
 from predictor_service.selection.oom_risk import MemoryEstimate, estimate_oom_risk
 from predictor_service.selection.targets import MEMORY, SM_ACTIVITY, STEP, UTILIZATION, Target
@@ -30,6 +31,7 @@ from predictor_service.selection.targets import MEMORY, SM_ACTIVITY, STEP, UTILI
 STEP_FALLBACK_FACTOR: Final = 4.0
 """How far off a bare roofline is taken to be, either way, on a device without measurements."""
 _LENGTHENED_BY: Final = 4
+_NAMED_MAX: Final = 3
 
 
 class JobEstimator:
@@ -41,6 +43,7 @@ class JobEstimator:
         device: What it runs on.
         models: Trained targets of the device type; empty = none.
         confidence: Coverage of the intervals.
+        measured_devices: Device types that any model was trained for.
     """
 
     def __init__(
@@ -50,14 +53,18 @@ class JobEstimator:
         device: DeviceType,
         models: Mapping[str, ServedTarget],
         confidence: float,
+        *,
+        measured_devices: Sequence[str] = (),
     ) -> None:
         self._device = device
+        self._precision = settings.precision
+        self._unmeasured = (_say_unmeasured(device, measured_devices),)
         self._models = models
         self._confidence = confidence
         self._samples = JobSamples(graph, settings, device)
         self._curves: dict[str, BoundedCurve] = {}
         self._shares: dict[tuple[str, int], CurvePoint] = {}
-        self._in_domain: dict[tuple[str, int], bool] = {}
+        self._unusual: dict[tuple[str, int], UnusualFeatures] = {}
         self._last_novelty: tuple[tuple[object, ...], FloatArray | None] | None = None
 
     def memory(self, batch: int) -> Estimate:
@@ -144,7 +151,13 @@ class JobEstimator:
             )
         vectors = table.values[points]
         near = self._novelty_at(model, points, vectors)
-        return model.predict_bounded(model.select(vectors), analytical_estimate, self._confidence, novelty=near)
+        return model.predict_bounded(
+            model.select(vectors),
+            analytical_estimate,
+            self._confidence,
+            novelty=near,
+            is_precision_new=model.is_precision_new(self._precision),
+        )
 
     def _novelty_at(self, model: ServedTarget, points: slice, vectors: FloatArray) -> FloatArray | None:
         """How far the job is from all measured ones; asked again where the target before was measured elsewhere."""
@@ -180,11 +193,13 @@ class JobEstimator:
         model = self._models.get(target.name)
         if model is None:
             bound = upper_99 if target is MEMORY else None
-            return Estimate(value, lower, upper, self._confidence, Level.FALLBACK, False, bound, (), True)
-        in_domain = self._is_in_domain(model, batch)
+            return Estimate(
+                value, lower, upper, self._confidence, Level.FALLBACK, False, bound, (), True, self._unmeasured
+            )
+        texts, is_beyond = self._find_unusual(model, batch)
         # By position: names double the time, and every answer has three.
         bound = upper_99 if target is MEMORY else None
-        return Estimate(value, lower, upper, self._confidence, Level.GRAPH, in_domain, bound)
+        return Estimate(value, lower, upper, self._confidence, Level.GRAPH, not texts, bound, (), is_beyond, texts)
 
     def _share(self, target: Target, batch: int) -> Estimate:
         low, high = neighbours(batch)
@@ -192,8 +207,8 @@ class JobEstimator:
         if high != low:
             point = read_between(point, self._share_at(target, high, high), GRID[low], batch)
         value, lower, upper, _ = point
-        in_domain = self._is_in_domain(self._models[target.name], batch)
-        return Estimate(value, lower, upper, self._confidence, Level.GRAPH, in_domain)
+        texts, is_beyond = self._find_unusual(self._models[target.name], batch)
+        return Estimate(value, lower, upper, self._confidence, Level.GRAPH, not texts, None, (), is_beyond, texts)
 
     def _share_at(self, target: Target, place: int, last: int) -> CurvePoint:
         """The prediction of a share at a point of `GRID`; those up to the last one are asked with it."""
@@ -206,13 +221,13 @@ class JobEstimator:
             known = points[0]
         return known
 
-    def _is_in_domain(self, model: ServedTarget, batch: int) -> bool:
-        """Whether the grid point that the answer mostly depends on resembles the training rows."""
+    def _find_unusual(self, model: ServedTarget, batch: int) -> UnusualFeatures:
+        """In what the grid point that the answer mostly depends on is unlike the training rows."""
         key = (model.target.name, nearest_point(batch))
-        known = self._in_domain.get(key)
+        known = self._unusual.get(key)
         if known is None:
-            columns = model.select(self._nearest_vector(batch))
-            known = self._in_domain[key] = bool(model.contains(columns)[0])
+            vector = self._nearest_vector(batch)[0]
+            known = self._unusual[key] = find_unusual(model, vector, self._precision)
         return known
 
     def _fallback(self, ceiling_ratio: float) -> Estimate:
@@ -224,7 +239,12 @@ class JobEstimator:
             level=Level.FALLBACK,
             in_domain=False,
             range_not_calibrated=True,
+            unusual_features=self._unmeasured,
         )
+
+
+def _say_unmeasured(device: DeviceType, measured_devices: Sequence[str]) -> str:
+    return f"device {device.name}, measured {', '.join(sorted(measured_devices)[:_NAMED_MAX]) or 'none'}"
 
 
 def _analytical_estimate(target: Target, sample: JobFeatures) -> float:
