@@ -38,7 +38,8 @@ class Contribution:
 class Estimate(NamedTuple):
     """One predicted quantity; bounds enclose `confidence` of measured values, `upper_99` exceeds 99 % of them.
 
-    Unless `range_not_calibrated`: then no measurement checked how often they do.
+    Unless `range_not_calibrated`: then no measurement checked how often they do. `unusual_features` are the reasons why
+    it is not in domain, worst first.
 
     A tuple, because every answer has four: made in less than half of the time of a frozen dataclass.
     """
@@ -52,6 +53,7 @@ class Estimate(NamedTuple):
     upper_99: float | None = None
     explanation: Sequence[Contribution] = ()
     range_not_calibrated: bool = False
+    unusual_features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
