@@ -26,6 +26,7 @@ from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs
 from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.trials import judge_due_trials
 from scheduler_service.core.view import Policy, SchedulingView
 
 MakePolicy = Callable[[str, Mapping[str, object]], Policy]
@@ -108,6 +109,7 @@ class SchedulerEngine:
         elif isinstance(event, events.PolicyChosen):
             self._choose(event, step)
         elif isinstance(event, events.TimerFired):
+            judge_due_trials(self._state, step)
             step.is_decision_due = True
         else:
             raise TypeError(f"{type(event).__name__} is not an event that the engine knows")

@@ -36,6 +36,28 @@ class Target:
     memory_reserved_bytes: int
     reason: Reason
     predicted_slowdown_ratio: float | None = None
+    trial_with: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One side of two jobs that share a GPU on trial; both jobs have one.
+
+    Attributes:
+        other_job_id: The other job.
+        is_incoming: The job came last, and leaves if the trial breaks.
+        since_ms: When the incoming job was launched.
+        until_ms: When what was measured until then decides.
+        ratios: Slowdowns of this job in its newest sound windows, oldest first.
+        is_passed: It was found to keep both consents, and is watched from then on.
+    """
+
+    other_job_id: str
+    is_incoming: bool
+    since_ms: int
+    until_ms: int
+    ratios: tuple[float, ...] = ()
+    is_passed: bool = False
 
 
 class _Copied:
@@ -93,6 +115,8 @@ class JobCounts(_Copied):
         out_of_memory_alone: Those among `out_of_memory` without a co-located job.
         migrations: Moves to other GPUs that were carried out.
         reshapes: Moves to another number of GPUs or another micro-batch that were carried out.
+        trials: Times that it joined another job on trial.
+        broken_trials: Trials of it that broke, as the incoming job or the one that was there.
     """
 
     restarts: int = 0
@@ -102,6 +126,8 @@ class JobCounts(_Copied):
     preemptions: int = 0
     migrations: int = 0
     reshapes: int = 0
+    trials: int = 0
+    broken_trials: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +159,7 @@ class JobRecord(_Copied):
         accrued_at_ms: Until when `attained_gpu_ms` was counted.
         after_stop: What a stop leads to.
         target: Where the job goes on when it is being moved.
+        trial: It shares its GPU on trial, or did so and is watched; None = neither.
     """
 
     request: JobRequest
@@ -169,6 +196,7 @@ class JobRecord(_Copied):
     not_before_ms: int = 0
     after_stop: AfterStop = AfterStop.NOTHING
     target: Target | None = None
+    trial: Trial | None = None
     exit: AttemptExit = AttemptExit()
     history: tuple[JobEvent, ...] = ()
 
@@ -315,12 +343,15 @@ def running_view(job: JobRecord) -> RunningJob:
         moving_to=job.target.assignments if job.target is not None else (),
         neighbours_since_ms=job.measured.neighbours_since_ms,
         accrued_at_ms=job.accrued_at_ms,
+        is_on_trial=job.trial is not None and not job.trial.is_passed,
     )
 
 
 def has_same_occupancy(job: JobRecord, before: JobRecord) -> bool:
     """Say whether a change of a job leaves all GPUs and hosts as they were."""
     if before.assignments is not job.assignments or before.target is not job.target:
+        return False
+    if before.memory_reserved_bytes != job.memory_reserved_bytes:
         return False
     holds_as_before = before.holds_gpus is job.holds_gpus
     return before.phase is job.phase or (holds_as_before and Phase.STOPPING not in (before.phase, job.phase))

@@ -96,6 +96,7 @@ class JobRequest:
         max_slowdown_ratio: Slowdown accepted while sharing; 0.2 = 20 % slower.
         memory_request_bytes: Device memory the user reserved; 0 = use the prediction's upper bound.
         memory_floor_bytes: Raised after an out-of-memory end; a placement must offer at least this.
+        no_trial: It never shares a GPU on trial, nor is another job tried next to it.
     """
 
     job_id: str
@@ -114,6 +115,7 @@ class JobRequest:
     memory_floor_bytes: int = 0
     migration_cost_ms: int = 0
     restart_limit: int = 5
+    no_trial: bool = False
     worker_demand: TaskDemand | None = None
     server_demand: TaskDemand | None = None
 
@@ -187,6 +189,7 @@ class JobPrediction:
         step_ms: By (gpus, micro_batch_size).
         task_step_ms: By (workers, servers), for jobs with parameter servers.
         range_not_calibrated: No measurement checked how often its ranges and bounds hold.
+        measured_micro_batch_sizes: At which jobs of this key were measured alone on one such device.
     """
 
     key: str
@@ -206,6 +209,7 @@ class JobPrediction:
     step_ms_lower: float = 0.0
     step_ms_upper: float = 0.0
     range_not_calibrated: bool = False
+    measured_micro_batch_sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@ class RunningJob:
         moving_to: Where it goes on once it has stopped; empty = it leaves, or stays.
         neighbours_since_ms: When the set of its co-located jobs last changed.
         accrued_at_ms: Until when `steps_done` and `attained_gpu_ms` are counted.
+        is_on_trial: It shares its GPU on trial, as the incoming job or as the one that was there.
     """
 
     request: JobRequest
@@ -61,6 +62,7 @@ class RunningJob:
     moving_to: tuple[Assignment, ...] = ()
     neighbours_since_ms: int = 0
     accrued_at_ms: int = 0
+    is_on_trial: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
