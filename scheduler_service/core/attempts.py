@@ -55,6 +55,7 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
         measured=AttemptMeasurements(neighbours_since_ms=state.now_ms),
         trial=None,
         after_stop=AfterStop.NOTHING,
+        paused_ms=0,
         exit=AttemptExit(),
     )
     state.next_fence += 1
@@ -109,11 +110,12 @@ def stop(
     """Ask for the end of an attempt; its GPUs are `releasing` until the agent confirms."""
     reason = reason or Reason(code="STOPPING_TO_CANCEL" if after is AfterStop.CANCEL else "STOPPING_TO_REQUEUE")
     job = with_history(
-        job,
+        accrued(job, state.now_ms),
         at_ms=state.now_ms,
         kind="stop",
         message=after.value,
         phase=Phase.STOPPING,
+        pause=None,
         after_stop=after,
         reason=reason,
     )
@@ -133,8 +135,8 @@ def note_colocation_change(state: ClusterState, job_ids: Iterable[str], *, is_sh
 
 
 def accrued(job: JobRecord, now_ms: int) -> JobRecord:
-    """Return the job with its GPU time counted until now."""
-    gpu_ms = (now_ms - job.accrued_at_ms) * len(job.assignments)
+    """Return the job with its GPU time counted until now; while it is paused it has none."""
+    gpu_ms = 0 if job.phase is Phase.PAUSED else (now_ms - job.accrued_at_ms) * len(job.assignments)
     return job.changed(attained_gpu_ms=job.attained_gpu_ms + gpu_ms, accrued_at_ms=now_ms)
 
 
@@ -147,7 +149,9 @@ def leave_gpus(
     job = accrued(job, state.now_ms)
     fences = (job.fence, *job.granted_fences)[:GRANTED_FENCES_MAX] if has_steps else job.granted_fences
     _note_peak(state, job)
-    return job.changed(fence=0, granted_fences=fences, after_stop=AfterStop.NOTHING, target=None, trial=None)
+    return job.changed(
+        fence=0, granted_fences=fences, after_stop=AfterStop.NOTHING, target=None, pause=None, trial=None
+    )
 
 
 def _note_peak(state: ClusterState, job: JobRecord) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+from scheduler_service.core.attempts import accrued
 from scheduler_service.core.capacity import is_reliable
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import JobProgressed
@@ -35,9 +36,8 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
         if _is_clean(state, job, report, others):
             slowdown_ratio = _sound_slowdown_ratio(state, job, report, others)
             solo_step_ms, measured = _learned(state, job, report, others, step)
-    job = job.changed(
-        attained_gpu_ms=job.attained_gpu_ms + (state.now_ms - job.accrued_at_ms) * len(job.assignments),
-        accrued_at_ms=state.now_ms,
+    job = accrued(job, state.now_ms).changed(
+        paused_ms=max(job.paused_ms, report.paused_ms),
         steps_done=max(job.steps_done, report.steps_done),
         checkpoint_step=max(job.checkpoint_step, report.checkpoint_step),
         memory_peak_bytes=max(job.memory_peak_bytes, report.memory_peak_bytes),

@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import fmean, pstdev
 
-from scheduler_service.core.attempts import stop
 from scheduler_service.core.capacity import reserved_bytes
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.job_records import JobRecord, with_history
 from scheduler_service.core.reason_texts import describe_reason
-from scheduler_service.core.records import AfterStop, Level, Phase, Reason
+from scheduler_service.core.records import Level, Phase, Reason
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.trial_pauses import take_off
 from scheduler_service.core.trial_start import TRIAL_MS, limited
 
 WINDOWS_TO_BREAK = 2
@@ -150,11 +150,11 @@ def _break(
 
 
 def _leave(state: ClusterState, incoming: JobRecord, resident: JobRecord, reason: Reason, step: EventEffects) -> None:
-    """Take the incoming job off the GPU; both remember that this trial broke."""
+    """Take the incoming job away; both remember that this trial broke."""
     for job in (resident, incoming):
         broken = with_history(job, at_ms=state.now_ms, kind="trial", message=describe_reason(reason))
         state.put_job(limited(broken.counting(broken_trials=1)))
-    stop(state, state.jobs[incoming.job_id], AfterStop.REQUEUE, step, reason=reason)
+    take_off(state, state.jobs[incoming.job_id], state.jobs[resident.job_id], reason, step)
     step.is_decision_due = True
 
 
