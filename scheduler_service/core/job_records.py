@@ -53,11 +53,10 @@ class Trial:
     """One side of two jobs that share a GPU on trial; both jobs have one.
 
     Attributes:
-        other_job_id: The other job.
         is_incoming: The job came last, and leaves if the trial breaks.
         since_ms: When the incoming job was launched.
-        until_ms: When what was measured until then decides.
-        ratios: Slowdowns of this job in its newest sound windows, oldest first.
+        until_ms: When what was measured decides.
+        ratios: Slowdowns in its newest sound windows, oldest first.
         is_passed: It was found to keep both consents, and is watched from then on.
     """
 

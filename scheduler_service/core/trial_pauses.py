@@ -1,4 +1,4 @@
-"""The incoming job of a broken trial leaves: paused while the other job is about to end, else stopped to go on elsewhere.
+"""The incoming job of a broken trial leaves: paused where the other job ends soon, else stopped to go on elsewhere.
 
 A pause gives the other job its pace back at once and costs no restart, but the paused job keeps its memory. So it is
 for a job that will have the GPU to itself soon; where that does not come true in time it is stopped with a checkpoint.

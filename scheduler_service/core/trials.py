@@ -167,6 +167,12 @@ def refit_memory(state: ClusterState, job_id: str, step: EventEffects) -> None:
     gpu = state.gpus.get(job.gpu_ids[0]) if len(job.gpu_ids) == 1 else None
     if gpu is None or job.phase is not Phase.RUNNING:
         return
+    state.predictions.raise_peak(
+        job.request.key,
+        gpu.gpu.device,
+        micro_batch_size=job.micro_batch_size,
+        memory_peak_bytes=job.measured.attempt_peak_bytes,
+    )
     prediction = state.predictions.job(job.request.key, gpu.gpu.device)
     is_measured = prediction is not None and prediction.level is Level.OBSERVED
     if not is_measured and job.trial is None:
