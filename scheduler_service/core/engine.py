@@ -39,6 +39,7 @@ from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs
 from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.trial_moves import trial_moves
 from scheduler_service.core.trial_pauses import end_trial_pauses
 from scheduler_service.core.trials import judge_due_trials
 from scheduler_service.core.view import Policy, SchedulingView
@@ -177,6 +178,8 @@ class SchedulerEngine:
         pending = self._state.waiting.ready_jobs().by_id
         try:
             decisions: Sequence[Decision] = tuple(self._policy.decide(view))
+            if getattr(self._policy, "trial_moves", False):
+                decisions = (*decisions, *trial_moves(view, decisions))
         except Exception as error:  # a policy's bug must not stop the cluster; it is recorded
             self._record_rejection("", Reason(code="POLICY_FAILED"), f"{type(error).__name__}: {error}")
             decisions = (HoldMany(job_ids=tuple(pending), reason=Reason(code="POLICY_FAILED")),)

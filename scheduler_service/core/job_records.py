@@ -16,6 +16,7 @@ from scheduler_service.core.records import (
     Phase,
     Reason,
     Share,
+    Trial,
 )
 from scheduler_service.core.view import PendingJob, RunningJob
 
@@ -46,26 +47,6 @@ class Target:
     reason: Reason
     predicted_slowdown_ratio: float | None = None
     trial_with: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """One side of two jobs that share a GPU on trial; both jobs have one.
-
-    Attributes:
-        is_incoming: The job came last, and leaves if the trial breaks.
-        since_ms: When the incoming job was launched.
-        until_ms: When what was measured decides.
-        ratios: Slowdowns in its newest sound windows, oldest first.
-        is_passed: It was found to keep both consents, and is watched from then on.
-    """
-
-    other_job_id: str
-    is_incoming: bool
-    since_ms: int
-    until_ms: int
-    ratios: tuple[float, ...] = ()
-    is_passed: bool = False
 
 
 class _Copied:
@@ -124,7 +105,7 @@ class JobCounts(_Copied):
         migrations: Moves to other GPUs that were carried out.
         reshapes: Moves to another number of GPUs or another micro-batch that were carried out.
         trials: Times that it joined another job on trial.
-        broken_trials: Trials of it that broke, as the incoming job or the one that was there.
+        broken_trials: Those that broke, in either role.
     """
 
     restarts: int = 0
@@ -362,6 +343,7 @@ def running_view(job: JobRecord) -> RunningJob:
         neighbours_since_ms=job.measured.neighbours_since_ms,
         accrued_at_ms=job.accrued_at_ms,
         is_on_trial=job.trial is not None and not job.trial.is_passed,
+        has_checkpoint=job.checkpoint_step >= 0,
         pause=job.pause,
     )
 

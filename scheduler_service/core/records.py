@@ -114,6 +114,27 @@ class TaskDemand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One side of two jobs that share a GPU on trial.
+
+    Attributes:
+        other_job_id: The other job, which has the other side.
+        is_incoming: The job came last, and leaves if the trial breaks.
+        since_ms: When the incoming job was launched.
+        until_ms: When what was measured decides.
+        ratios: Slowdowns in its newest sound windows, oldest first.
+        is_passed: Both consents were kept; it is watched from then on.
+    """
+
+    other_job_id: str
+    is_incoming: bool
+    since_ms: int
+    until_ms: int
+    ratios: tuple[float, ...] = ()
+    is_passed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
     """What a user asked for, as far as a policy may know it.
 

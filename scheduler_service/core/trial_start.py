@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scheduler_service.core.event_effects import EventEffects
-from scheduler_service.core.job_records import JobRecord, Trial, with_history
+from scheduler_service.core.job_records import JobRecord, with_history
+from scheduler_service.core.records import Trial
 from scheduler_service.core.state import ClusterState
 
 TRIAL_MS = 60_000

@@ -42,6 +42,7 @@ class RunningJob:
         neighbours_since_ms: When the set of its co-located jobs last changed.
         accrued_at_ms: Until when `steps_done` and `attained_gpu_ms` are counted.
         is_on_trial: It shares its GPU on trial, as the incoming job or as the one that was there.
+        has_checkpoint: It has written one that is believed.
         pause: The pause that was ordered, or that lasts; None = there is none.
     """
 
@@ -64,6 +65,7 @@ class RunningJob:
     neighbours_since_ms: int = 0
     accrued_at_ms: int = 0
     is_on_trial: bool = False
+    has_checkpoint: bool = False
     pause: JobPause | None = None
 
     @property

@@ -9,7 +9,7 @@ import pytest
 
 from scheduler_service.core import commands, events
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.records import Level, Phase
+from scheduler_service.core.records import Level, Phase, Share
 from scheduler_service.core.trial_start import BROKEN_TRIALS_MAX, TRIAL_MS
 from scheduler_service.core.trials import REMEMBERED_MS, WINDOWS_TO_PASS
 from scheduler_service.policy_registry import make_policy
@@ -318,3 +318,47 @@ def test_a_reliable_prediction_keeps_its_own_values_when_the_job_was_measured() 
     )
     known = play.engine.state.predictions.job("key-a", sure.device)
     assert known == replace(sure, measured_micro_batch_sizes=(1,))
+
+
+def crowded(**changes: Any) -> TrialPlay:
+    """Two measured jobs on a GPU each, with checkpoints, far from their end."""
+    play = TrialPlay(gpus=2, parameters=changes)
+    for job_id in "ab":
+        play.unsure(job_id, max_slowdown_ratio=0.5)
+        play.measured_alone(job_id, checkpoint_step=10)
+    return play
+
+
+def test_a_measured_job_moves_next_to_another_so_that_an_unmeasured_one_has_its_gpu() -> None:
+    play = crowded()
+    assert stopped(play.unsure("c", max_slowdown_ratio=0.5)) == ["b"]
+    assert play.engine.state.jobs["b"].reason.code == "MOVES_TO_SHARE"
+    orders = play.stopped("b")
+    assert sorted(launched(orders)) == ["b", "c"]
+    assert gpu_ids(play, "a") == gpu_ids(play, "b") != gpu_ids(play, "c")
+    assert play.engine.state.running["b"].is_on_trial
+
+
+@pytest.mark.parametrize("changes", [{"no_trial": True}, {"share": Share.NEVER}, {"gpus": 2}])
+def test_no_job_moves_for_one_that_will_not_share(changes: dict[str, Any]) -> None:
+    assert stopped(crowded().unsure("c", **changes)) == []
+
+
+def test_no_job_moves_where_the_policy_leaves_running_jobs_alone() -> None:
+    assert stopped(crowded(trial_moves=False).unsure("c")) == []
+
+
+def test_no_job_moves_that_never_wrote_a_checkpoint() -> None:
+    play = TrialPlay(gpus=2)
+    for job_id in "ab":
+        play.unsure(job_id, max_slowdown_ratio=0.5)
+        play.measured_alone(job_id)
+    assert stopped(play.unsure("c")) == []
+
+
+def test_no_job_moves_that_is_about_to_end() -> None:
+    play = TrialPlay(gpus=2)
+    for job_id in "ab":
+        play.unsure(job_id, max_slowdown_ratio=0.5, steps_total=50)
+        play.measured_alone(job_id, checkpoint_step=10)
+    assert stopped(play.unsure("c")) == []

@@ -15,7 +15,7 @@ GIB = 2**30
 DEVICE = "NVIDIA A10"
 
 
-def observed(key: str, *, level: resources_pb2.EstimateLevel) -> scheduling_pb2.SnapshotJobPrediction:
+def observed(key: str, *, level: resources_pb2.EstimateLevel.ValueType) -> scheduling_pb2.SnapshotJobPrediction:
     known = scheduling_pb2.SnapshotJobPrediction(
         job_key=key, device=DEVICE, utilization_ratio=0.4, level=level, in_domain=True
     )
