@@ -34,9 +34,7 @@ from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 from predictor_service.features.operator_families import OperatorFamily
 
 FEATURE_VERSION: Final = 5
-"""Raise it with every change of names, order or meaning: models of another version are not served, but for those that
-`means_the_same` tells."""
-_BEFORE_TF32: Final = 4
+"""Raise it with every change of names, order or meaning, and say in `feature_meaning` what older models still read."""
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -189,20 +187,6 @@ class OperatorTimes:
 
     sum_ms: FloatArray
     ratios: FloatArray
-
-
-def means_the_same(feature_version: int, device: DeviceType | None) -> bool:
-    """Whether the vectors of a feature version mean on this device what this program's mean.
-
-    Version 5 times convolutions of 32 bits in TF32 where that is the default; other devices' vectors stayed.
-
-    Args:
-        feature_version: That a model was trained with.
-        device: The type that the model is of; None = one that the table lacks.
-    """
-    if feature_version == FEATURE_VERSION:
-        return True
-    return feature_version == _BEFORE_TF32 and (device is None or device.convolution_precision("fp32") == "fp32")
 
 
 def build_features(graph: GraphFeatures, settings: JobSettings, device: DeviceType) -> JobFeatures:
