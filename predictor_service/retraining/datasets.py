@@ -31,10 +31,14 @@ Dataset = MeasuredProfiles
 
 
 def find_datasets(root: Path) -> list[Path]:
-    """Folders below `root` that have the layout of a dataset, by name."""
-    if not root.is_dir():
-        return []
-    return sorted(folder for folder in root.iterdir() if all(find_rows_file(folder, kind) for kind in _KINDS))
+    """Folders below `root` that have the layout of a dataset, by name; `root` alone where it is one itself."""
+    if _is_dataset(root):
+        return [root]
+    return sorted(folder for folder in root.iterdir() if _is_dataset(folder)) if root.is_dir() else []
+
+
+def _is_dataset(folder: Path) -> bool:
+    return all(find_rows_file(folder, kind) for kind in _KINDS)
 
 
 def read_datasets(root: Path) -> list[Dataset]:

@@ -1,4 +1,4 @@
-"""Published files, which are not committed as they are: found by COTENANT_SHARED_DATA, and said to be absent where it is."""
+"""Published files, not committed as they are: found by COTENANT_SHARED_DATA, and said to be absent where it is."""
 
 from __future__ import annotations
 
