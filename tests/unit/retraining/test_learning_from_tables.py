@@ -95,8 +95,8 @@ def test_a_job_with_its_graph_is_answered_by_what_was_learned_from_a_table(serve
     (tmp_path / "graph.onnx").write_bytes(graphs()["wide"])
     arguments = ["predict", str(tmp_path / "graph.onnx"), "--device", DEVICE, "--batch-size", "16", "-o", "json"]
     result = CliRunner().invoke(program, [*arguments, "--state-dir", str(served / "state")], catch_exceptions=False)
-    memory = json.loads(result.stdout)["estimate"]["memory_bytes"]
-    assert memory["level"] != "PREDICTION_LEVEL_FALLBACK"
+    memory = json.loads(result.stdout)["memory_bytes"]
+    assert memory["level"] == "ESTIMATE_LEVEL_GRAPH"
 
 
 def test_the_promoted_version_is_judged_on_rows_without_graph_files(served: Path, tmp_path: Path) -> None:
