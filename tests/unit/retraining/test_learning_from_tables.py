@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from cotenant.profile_schema import SoloRow
 from predictor_service.commands.program import program
+from predictor_service.errors import TrainingDataError
 from predictor_service.features.described_graph import describe_figures
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.features.graph_description import describe_graph
@@ -18,7 +19,7 @@ from predictor_service.features.job_features import FEATURE_INDEX, build_feature
 from predictor_service.importers.zoo_features import described_features
 from predictor_service.registry.model_registry import ModelRegistry
 from predictor_service.retraining import learned_rows
-from predictor_service.retraining.datasets import read_dataset
+from predictor_service.retraining.datasets import read_dataset, read_datasets
 from predictor_service.retraining.learned_rows import NOT_DRAWN, select_rows
 from predictor_service.retraining.retraining_run import RetrainingOutcome, RetrainingPlan, RetrainingResult, retrain
 from predictor_service.selection.targets import MEMORY
@@ -108,6 +109,14 @@ def test_the_promoted_version_is_judged_on_rows_without_graph_files(served: Path
     report = json.loads(CliRunner().invoke(program, arguments, catch_exceptions=False).stdout)
     assert report["rows"] == len(rows)
     assert report["metrics"]["mape_ratio"] < 0.1
+
+
+def test_rows_of_jobs_alone_are_a_data_set_without_any_of_pairs(tmp_path: Path) -> None:
+    write_table_dataset(tmp_path / "set")
+    (tmp_path / "set" / "pairs.csv.gz").unlink()
+    assert len(read_datasets(tmp_path)[0].solo) == len(read_datasets(tmp_path / "set")[0].solo) == len(table_rows())
+    with pytest.raises(TrainingDataError, match="`cotenant datasets import` writes one"):
+        read_datasets(tmp_path / "set" / "solo.csv.gz")
 
 
 def test_rows_without_any_graph_are_kept_apart_and_counted(tmp_path: Path) -> None:
