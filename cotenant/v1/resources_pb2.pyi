@@ -264,6 +264,7 @@ class Estimate(_message.Message):
     IN_DOMAIN_FIELD_NUMBER: _builtins.int
     EXPLANATION_FIELD_NUMBER: _builtins.int
     RANGE_NOT_CALIBRATED_FIELD_NUMBER: _builtins.int
+    UNUSUAL_FEATURES_FIELD_NUMBER: _builtins.int
     value: _builtins.float
     lower: _builtins.float
     """Bounds of the central interval of the stated confidence."""
@@ -281,6 +282,12 @@ class Estimate(_message.Message):
     def explanation(self) -> _containers.RepeatedCompositeFieldContainer[Global___Contribution]:
         """Largest contributions first; only when asked for."""
 
+    @_builtins.property
+    def unusual_features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Why in_domain is false: what is unusual, its value, and what was trained, e.g. "activations 9.1 GiB, trained 0.01 GiB to
+        2.10 GiB"; at most 3, worst first.
+        """
+
     def __init__(
         self,
         *,
@@ -293,10 +300,11 @@ class Estimate(_message.Message):
         in_domain: _builtins.bool = ...,
         explanation: _abc.Iterable[Global___Contribution] | None = ...,
         range_not_calibrated: _builtins.bool = ...,
+        unusual_features: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_upper_99", b"_upper_99", "upper_99", b"upper_99"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_upper_99", b"_upper_99", "confidence", b"confidence", "explanation", b"explanation", "in_domain", b"in_domain", "level", b"level", "lower", b"lower", "range_not_calibrated", b"range_not_calibrated", "upper", b"upper", "upper_99", b"upper_99", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_upper_99", b"_upper_99", "confidence", b"confidence", "explanation", b"explanation", "in_domain", b"in_domain", "level", b"level", "lower", b"lower", "range_not_calibrated", b"range_not_calibrated", "unusual_features", b"unusual_features", "upper", b"upper", "upper_99", b"upper_99", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__upper_99: _TypeAlias = _typing.Literal["upper_99"]  # noqa: Y015
     _WhichOneofArgType__upper_99: _TypeAlias = _typing.Literal["_upper_99", b"_upper_99"]  # noqa: Y015
