@@ -165,6 +165,7 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
         ("placed", ", ".join(f"{a.gpu_id} (rank {a.rank})" for a in job.assignments) + f" on {job.node_id}"),
         *_memory_lines(job, enforcements),
         *_speed_lines(job),
+        *unusual_lines(job),
         *[("shares with", neighbour_text(other)) for other in job.co_located_jobs],
     ]
     if not job.assignments:
@@ -197,6 +198,15 @@ def _memory_lines(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[
         floor = quantities.format_gib(job.memory_floor_bytes)
         lines.append(("", f"required {floor}, raised after an out-of-memory end"))
     return [("memory" if index == 0 else "", text) for index, (_, text) in enumerate(lines)]
+
+
+def unusual_lines(job: scheduling_pb2.Job) -> list[tuple[str, str]]:
+    """Returns why predictions of a job are out of domain, as labelled lines."""
+    return [
+        ("unusual", f"{text} ({prediction.device})")
+        for prediction in job.predictions
+        for text in prediction.utilization_ratio.unusual_features
+    ]
 
 
 def _speed_lines(job: scheduling_pb2.Job) -> list[tuple[str, str]]:

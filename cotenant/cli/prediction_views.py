@@ -82,8 +82,9 @@ def prediction_lines(answer: prediction_pb2.PredictJobResponse, device: str) -> 
     lines = [("fits", _verdict(answer, device))]
     if answer.HasField("largest_batch_size_that_fits"):
         largest = answer.largest_batch_size_that_fits
-        bound = f"bound ({NOT_CALIBRATED})" if answer.memory_bytes.range_not_calibrated else "99 % bound"
-        lines.append(("largest batch", f"{largest} fits by the {bound}" if largest else "none fits"))
+        # At another batch than the one that was asked about, of which `range_not_calibrated` says nothing.
+        bound = f" ({NOT_CALIBRATED})" if answer.memory_bytes.range_not_calibrated else ""
+        lines.append(("largest batch", f"{largest} fits by its memory bound{bound}" if largest else "none fits"))
     lines += [
         ("graph", _graph_text(answer.graph)),
         ("model", f"{answer.model_version}, {_promise(answer)}"),
@@ -97,6 +98,9 @@ def _verdict(answer: prediction_pb2.PredictJobResponse, device: str) -> str:
     if answer.device_is_generic and not answer.device_memory_bytes:
         return f"unknown: state --device-memory (needs up to {bound}, predicted, on {device})"
     size = quantities.format_gib(answer.device_memory_bytes)
+    if answer.memory_bytes.lower > answer.device_memory_bytes > 0:
+        least = quantities.format_gib(answer.memory_bytes.lower)
+        return f"DOES NOT FIT: at least {least} (predicted), {device} has {size}"
     if answer.memory_bytes.range_not_calibrated:
         return _uncalibrated_verdict(answer, bound, size, device)
     if answer.fits:

@@ -262,6 +262,8 @@ class AgentGpu(_message.Message):
     HEALTHY_FIELD_NUMBER: _builtins.int
     INDEX_FIELD_NUMBER: _builtins.int
     FAULT_FIELD_NUMBER: _builtins.int
+    CALIBRATION_FIELD_NUMBER: _builtins.int
+    NOT_CALIBRATED_FIELD_NUMBER: _builtins.int
     gpu_id: _builtins.str
     device: _builtins.str
     memory_bytes: _builtins.int
@@ -269,6 +271,12 @@ class AgentGpu(_message.Message):
     index: _builtins.int
     fault: _builtins.str
     """Why it is not healthy."""
+    not_calibrated: _builtins.str
+    """Why there is no calibration, in words; empty = there is one, or none was wanted."""
+    @_builtins.property
+    def calibration(self) -> _resources_pb2.DeviceCalibration:
+        """What was measured of this device; absent = not calibrated (yet)."""
+
     def __init__(
         self,
         *,
@@ -278,10 +286,12 @@ class AgentGpu(_message.Message):
         healthy: _builtins.bool = ...,
         index: _builtins.int = ...,
         fault: _builtins.str = ...,
+        calibration: _resources_pb2.DeviceCalibration | None = ...,
+        not_calibrated: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "fault", b"fault", "gpu_id", b"gpu_id", "healthy", b"healthy", "index", b"index", "memory_bytes", b"memory_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "device", b"device", "fault", b"fault", "gpu_id", b"gpu_id", "healthy", b"healthy", "index", b"index", "memory_bytes", b"memory_bytes", "not_calibrated", b"not_calibrated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

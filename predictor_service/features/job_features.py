@@ -33,8 +33,10 @@ from predictor_service.features.graph_table import (
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 from predictor_service.features.operator_families import OperatorFamily
 
-FEATURE_VERSION: Final = 4
-"""Raise it with every change of names, order or meaning: models of another version are not served."""
+FEATURE_VERSION: Final = 5
+"""Raise it with every change of names, order or meaning: models of another version are not served, but for those that
+`means_the_same` tells."""
+_BEFORE_TF32: Final = 4
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -115,11 +117,51 @@ class JobTable:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WorkTable:
+    """What jobs share at several batches that differ in how long they wait for input only.
+
+    Attributes:
+        values: As of `JobTable`, whatever the wait.
+        step_ms: Roofline time without waiting, shape (batches,).
+        optimizer_ms: The optimizer's part of it.
+        analytical_memory_bytes: As of `JobTable`.
+        counted_memory: As of `JobTable`.
+        convolves: As of `JobTable`.
+    """
+
+    values: FloatArray
+    step_ms: FloatArray
+    optimizer_ms: float
+    analytical_memory_bytes: FloatArray
+    counted_memory: tuple[MemoryBreakdown, ...]
+    convolves: bool
+
+    def __len__(self) -> int:
+        """Batches."""
+        return len(self.counted_memory)
+
+    def waiting(self, input_wait_ratio: float) -> JobTable:
+        """The features of the job that waits for its input during this share of a step, below 1."""
+        values, ceiling_ratio = self.values.copy(), 1.0 - input_wait_ratio
+        values[:, _INPUT_WAIT_PLACE] = input_wait_ratio
+        return JobTable(
+            values=values,
+            roofline_ms=self.step_ms / ceiling_ratio,
+            optimizer_ratio=self.optimizer_ms * ceiling_ratio / self.step_ms,
+            analytical_memory_bytes=self.analytical_memory_bytes,
+            counted_memory=self.counted_memory,
+            convolves=self.convolves,
+            utilization_ceiling_ratio=ceiling_ratio,
+        )
+
+
 class Rates(NamedTuple):
     """All that the time of a graph's operators depends on apart from the graph.
 
     Attributes:
         flops_per_s: The device's peak at the precision.
+        convolution_flops_per_s: The same of convolutions, which run in TF32 by default where a device has it.
         memory_bytes_per_s: Its bandwidth.
         launch_ms: Least time of one operator.
         fuses_lstm: See `DeviceType`.
@@ -128,6 +170,7 @@ class Rates(NamedTuple):
     """
 
     flops_per_s: float
+    convolution_flops_per_s: float
     memory_bytes_per_s: float
     launch_ms: float
     fuses_lstm: bool
@@ -148,6 +191,20 @@ class OperatorTimes:
     ratios: FloatArray
 
 
+def means_the_same(feature_version: int, device: DeviceType | None) -> bool:
+    """Whether the vectors of a feature version mean on this device what this program's mean.
+
+    Version 5 times convolutions of 32 bits in TF32 where that is the default; other devices' vectors stayed.
+
+    Args:
+        feature_version: That a model was trained with.
+        device: The type that the model is of; None = one that the table lacks.
+    """
+    if feature_version == FEATURE_VERSION:
+        return True
+    return feature_version == _BEFORE_TF32 and (device is None or device.convolution_precision("fp32") == "fp32")
+
+
 def build_features(graph: GraphFeatures, settings: JobSettings, device: DeviceType) -> JobFeatures:
     """Builds the vector of one job on one device type.
 
@@ -165,7 +222,8 @@ def build_features(graph: GraphFeatures, settings: JobSettings, device: DeviceTy
 def rates_of(settings: JobSettings, device: DeviceType) -> Rates:
     """What a device type offers a job with these settings."""
     return Rates(
-        device.peak(settings.precision),
+        device.peak(device.product_precision(settings.precision)),
+        device.peak(device.convolution_precision(settings.precision)),
         device.memory_bytes_per_s,
         device.launch_ms,
         device.fuses_lstm,
@@ -185,6 +243,13 @@ def tabulate_job(
         device: What it runs on.
         times: `time_operators` of the graph at the job's rates, where they are at hand.
     """
+    return tabulate_work(graph, settings, device, times).waiting(settings.input_wait_ratio)
+
+
+def tabulate_work(
+    graph: GraphTable, settings: JobSettings, device: DeviceType, times: OperatorTimes | None = None
+) -> WorkTable:
+    """Builds what all jobs share that differ in how long they wait for input only; arguments as of `tabulate_job`."""
     times = times or time_operators(graph, rates_of(settings, device))
     optimizer_ms = _optimizer_ms(graph, settings, device)
     step_ms = times.sum_ms + optimizer_ms + device.launch_ms
@@ -201,22 +266,20 @@ def tabulate_job(
     ]
     values[:, _SETTINGS] = [value for _, _, value in _setting_values(settings)]
     values[:, _DEVICE] = [value for _, _, value in _device_values(device, settings.precision)]
-    ceiling_ratio = 1.0 - settings.input_wait_ratio
-    return JobTable(
+    return WorkTable(
         values=values,
-        roofline_ms=step_ms / ceiling_ratio,
-        optimizer_ratio=optimizer_ms * ceiling_ratio / step_ms,
+        step_ms=step_ms,
+        optimizer_ms=optimizer_ms,
         analytical_memory_bytes=np.array(memory_bytes),
         counted_memory=counted,
         convolves=any(graph.rows[0].operator_counts[family] for family in _CONVOLUTIONS),
-        utilization_ceiling_ratio=ceiling_ratio,
     )
 
 
 def time_operators(graph: GraphTable, rates: Rates) -> OperatorTimes:
     """Times the operators of a graph at a device's peaks, at each of the table's batches."""
     passes = rates.passes
-    flops_ms = graph.operator_flops * (1e3 * passes / rates.flops_per_s)
+    flops_ms = graph.operator_flops * _ms_per_operation(graph.families, rates)
     bytes_to_ms = 1e3 * passes * rates.activation_scale / rates.memory_bytes_per_s
     traffic_ms = graph.operator_traffic_bytes * bytes_to_ms
     operator_ms = np.maximum(np.maximum(flops_ms, traffic_ms), rates.launch_ms * passes)
@@ -238,6 +301,13 @@ def time_operators(graph: GraphTable, rates: Rates) -> OperatorTimes:
     work_sum_ms = np.maximum(work_ms.sum(axis=1), _LEAST_MS)
     ratios[:, 1 + len(_TIME_NAMES) :] = work_ms[:, _WORK_CODES] / work_sum_ms[:, None]
     return OperatorTimes(sum_ms=sum_ms, ratios=ratios)
+
+
+def _ms_per_operation(families: IndexArray, rates: Rates) -> FloatArray:
+    """Milliseconds that one operation of each operator takes in all passes at the peak of its kind."""
+    each_ms = np.full(len(families), 1e3 * rates.passes / rates.flops_per_s)
+    each_ms[np.isin(families, _CONVOLUTION_CODES)] = 1e3 * rates.passes / rates.convolution_flops_per_s
+    return each_ms
 
 
 def _sum_families(operator_ms: FloatArray, families: IndexArray) -> FloatArray:
@@ -299,6 +369,7 @@ _WORK_NAMES: Final = {
 """Memory knows what kind of work a step does, not how long it waits."""
 _WORK_CODES: Final = [FAMILY_CODES[family] for family in _WORK_NAMES]
 _CONVOLUTIONS: Final = (OperatorFamily.CONVOLUTION, OperatorFamily.DEPTHWISE_CONVOLUTION)
+_CONVOLUTION_CODES: Final = [FAMILY_CODES[family] for family in _CONVOLUTIONS]
 
 
 def _list_features() -> Iterator[tuple[Feature, ...]]:
@@ -341,3 +412,5 @@ _SIZES, _ROOFLINE, _RATIOS, _COUNTS, _MEMORY, _SETTINGS, _DEVICE = (
 _STEP_TIME: Final = _ROOFLINE.start
 FEATURES: Final = tuple(itertools.chain.from_iterable(_PARTS))
 FEATURE_INDEX: Final = {feature.name: index for index, feature in enumerate(FEATURES)}
+INPUT_WAIT: Final = "input_wait_ratio"
+_INPUT_WAIT_PLACE: Final = FEATURE_INDEX[INPUT_WAIT]

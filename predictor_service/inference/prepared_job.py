@@ -15,7 +15,7 @@ from predictor_service.features.graph_description import GraphDescription
 from predictor_service.features.job_settings import check_batch_size
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.observed_jobs import ObservedJobs, weigh_observed
-from predictor_service.inference.records import JobAnswer, JobQuestion, Level, MicroBatchEstimate, Notice
+from predictor_service.inference.records import Estimate, JobAnswer, JobQuestion, Level, MicroBatchEstimate, Notice
 from predictor_service.registry.served_version import ServedVersion
 from predictor_service.selection.targets import MEMORY, STEP, UTILIZATION
 
@@ -27,7 +27,7 @@ _NO_TRAINED_MODEL: Final = Notice(
 )
 _GENERIC_PEAKS_FACTOR: Final = 5.0
 """How far the peaks of the known GPUs are from their middle, either way; times the error of a bare roofline."""
-_OUT_OF_DOMAIN: Final = Notice(code="OUT_OF_DOMAIN", message="unlike every job that was measured on this device type")
+_GIBIBYTE: Final = 1 << 30
 
 
 class PreparedJob:
@@ -102,7 +102,7 @@ class PreparedJob:
             device_memory_bytes=memory_bytes,
             warnings=(
                 *self._steady_notices,
-                *_notices(memory.level, memory.in_domain and step.in_domain, oom_risk, is_generic=device.is_generic),
+                *_notices(memory, step, memory_bytes, oom_risk, is_generic=device.is_generic),
                 *(_interval_notices(estimator.novelty(batch)) if question.explain else ()),
             ),
             job_key=job_key,
@@ -155,11 +155,28 @@ def _generic_notices(device: NamedDevice) -> Iterator[Notice]:
         yield Notice(code="DEVICE_MEMORY_UNKNOWN", message=message)
 
 
-def _notices(level: Level, in_domain: bool, oom_risk: float | None, *, is_generic: bool) -> Iterator[Notice]:
-    if level is Level.FALLBACK:
+def _notices(
+    memory: Estimate, step: Estimate, device_memory_bytes: int, oom_risk: float | None, *, is_generic: bool
+) -> Iterator[Notice]:
+    if memory.level is Level.FALLBACK:
         if not is_generic:
             yield _NO_TRAINED_MODEL
-    elif not in_domain:
-        yield _OUT_OF_DOMAIN
+    elif not (memory.in_domain and step.in_domain):
+        yield _out_of_domain(memory if not memory.in_domain else step)
+    if device_memory_bytes and memory.value > device_memory_bytes:
+        yield _does_not_fit(memory, device_memory_bytes)
     if oom_risk is not None:
         yield Notice(code="MEMORY_RISK", message=f"runs out of device memory with a chance of up to {oom_risk:.0%}")
+
+
+def _out_of_domain(estimate: Estimate) -> Notice:
+    return Notice(
+        code="OUT_OF_DOMAIN",
+        message="unlike every job that was measured on this device type: " + "; ".join(estimate.unusual_features),
+    )
+
+
+def _does_not_fit(memory: Estimate, device_memory_bytes: int) -> Notice:
+    expected, size = memory.value / _GIBIBYTE, device_memory_bytes / _GIBIBYTE
+    message = f"{expected:.2f} GiB are expected, the device has {size:.2f} GiB; step time and utilization are those of "
+    return Notice(code="DOES_NOT_FIT", message=message + "a device that is large enough")

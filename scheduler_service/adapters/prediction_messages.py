@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
+from typing import Final
 
 from cotenant.job_settings import JobSettings
 from cotenant.job_settings_message import settings_message
@@ -18,6 +19,9 @@ from scheduler_service.core.commands import (
     RequestPrediction,
 )
 from scheduler_service.core.records import FOREIGN_LOAD, JobPrediction, MemoryPoint, MemoryRange, PairPrediction
+
+UNUSUAL_FEATURES_MAX: Final = 3
+UNUSUAL_LENGTH_MAX: Final = 200
 
 
 def job_question(command: RequestPrediction) -> prediction_pb2.PredictJobRequest:
@@ -63,7 +67,14 @@ def job_prediction(command: RequestPrediction, answer: prediction_pb2.PredictJob
         range_not_calibrated=any(
             estimate.range_not_calibrated for estimate in (utilization, answer.memory_bytes, answer.step_ms)
         ),
+        unusual_features=_unusual_features((answer.memory_bytes, utilization, answer.step_ms)),
     )
+
+
+def _unusual_features(estimates: Iterable[resources_pb2.Estimate]) -> tuple[str, ...]:
+    """Return each reason once, short: what a predictor sends is kept and shown."""
+    texts = dict.fromkeys(text[:UNUSUAL_LENGTH_MAX] for estimate in estimates for text in estimate.unusual_features)
+    return tuple(texts)[:UNUSUAL_FEATURES_MAX]
 
 
 def _on_more_gpus(

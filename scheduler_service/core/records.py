@@ -218,6 +218,7 @@ class JobPrediction:
         step_ms: By (gpus, micro_batch_size).
         task_step_ms: By (workers, servers), for jobs with parameter servers.
         range_not_calibrated: No measurement checked how often its ranges and bounds hold.
+        unusual_features: Why it is not in domain, in the predictor's words.
     """
 
     key: str
@@ -237,6 +238,7 @@ class JobPrediction:
     step_ms_lower: float = 0.0
     step_ms_upper: float = 0.0
     range_not_calibrated: bool = False
+    unusual_features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

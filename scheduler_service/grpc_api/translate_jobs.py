@@ -199,6 +199,7 @@ def _prediction_message(prediction: JobPrediction, job: JobRecord) -> scheduling
             level=level,
             in_domain=in_domain,
             range_not_calibrated=not_calibrated,
+            unusual_features=prediction.unusual_features,
         ),
     )
     if memory is not None:
