@@ -39,7 +39,8 @@ def _gpu_message(state: ClusterState, view: GpuView, session: AgentSession | Non
         memory_used_bytes=observed.memory_used_bytes,
         utilization_ratio=observed.utilization_ratio,
         slowdown_ewma_ratio=state.occupancy.slowdown_ewma_ratios.get(view.gpu.gpu_id, 0.0),
-        releasing=view.is_releasing,
+        # A job that is paused closes its GPU too, and leaves nothing.
+        releasing=view.is_releasing and not any(state.jobs[job_id].pause for job_id in view.job_ids),
         node_id=view.node_id,
         index=view.gpu.index,
     )
