@@ -115,6 +115,28 @@ class StopJob(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PauseJob(Command):
+    """Let one attempt stand still, for at most `paused_ms_max`; it keeps its memory."""
+
+    node_id: str
+    job_id: str
+    attempt: int
+    fence: int
+    cause: str
+    paused_ms_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeJob(Command):
+    """Let a paused attempt go on."""
+
+    node_id: str
+    job_id: str
+    attempt: int
+    fence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordOutcome(Command):
     """Tell the predictor what a job really did, unless its owner or a node of `node_ids` keeps that private."""
 

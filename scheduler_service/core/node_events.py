@@ -37,7 +37,7 @@ def join(state: ClusterState, event: NodeJoined, step: EventEffects) -> None:
         if listed.get(running.job_id) is not running:
             _stop_stale_attempt(state, node_id, running, step)
     for job_id in believed:
-        rejoin(state, state.jobs[job_id], node_id, step, is_listed=job_id in listed)
+        rejoin(state, state.jobs[job_id], node_id, step, listed=listed.get(job_id))
     devices = frozenset(gpu.device for gpu in event.node.gpus)
     if not had_gpus or devices - known_devices:
         ask_about_devices(state, devices - known_devices, step)

@@ -28,6 +28,7 @@ class Phase(StrEnum):
     PENDING = "pending"
     STARTING = "starting"
     RUNNING = "running"
+    PAUSED = "paused"
     STOPPING = "stopping"
     FINISHED = "finished"
     FAILED = "failed"
@@ -44,6 +45,12 @@ class AfterStop(StrEnum):
     REQUEUE = "requeue"
     CANCEL = "cancel"
     MOVE = "move"
+
+
+PAUSED_MS_MAX = 60_000
+"""Longest pause that may be ordered; nodes let a job go on by themselves when its pause is over."""
+PAUSING_ENFORCEMENTS = frozenset({"cgroup_freezer", "stop_signal"})
+"""What a node that can pause a job says of itself: at least one of these."""
 
 
 class Level(StrEnum):
@@ -70,6 +77,30 @@ class Reason:
     numbers: Mapping[str, float] = field(default_factory=dict)
     job_ids: tuple[str, ...] = ()
     gpu_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPause:
+    """A pause of the present attempt, from the order until the node says that the job goes on.
+
+    Attributes:
+        reason: Why it was ordered.
+        ordered_at_ms: When it was ordered.
+        paused_at_ms: Since when the job stands still; 0 = the node has not said so yet.
+        paused_ms_max: How long it may stand still before its node lets it go on, 1 to `PAUSED_MS_MAX`.
+        is_resuming: The order to go on was given.
+    """
+
+    reason: Reason
+    ordered_at_ms: int
+    paused_at_ms: int = 0
+    paused_ms_max: int = PAUSED_MS_MAX
+    is_resuming: bool = False
+
+    @property
+    def until_ms(self) -> int:
+        """When the job goes on at the latest, as far as is known."""
+        return (self.paused_at_ms or self.ordered_at_ms) + self.paused_ms_max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

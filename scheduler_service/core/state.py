@@ -66,6 +66,7 @@ class ClusterState:
         self.occupancy = Occupancy(self._jobs)
         self.nodes, self.gpus = self.occupancy.nodes, self.occupancy.gpus
         self.usable_gpus, self.abandoned_attempts = self.occupancy.usable_gpus, self.occupancy.abandoned_attempts
+        self._pauses: dict[str, None] = {}
         self._living_keys: dict[str, KeyUse] = {}
         self._devices: dict[str, int] = {}
 
@@ -78,6 +79,11 @@ class ClusterState:
     def devices(self) -> Mapping[str, int]:
         """Smallest memory in bytes of every device type ever joined."""
         return MappingProxyType(self._devices)
+
+    @property
+    def pauses(self) -> AbstractSet[str]:
+        """Jobs of which a pause was ordered or lasts, in the order of the orders."""
+        return self._pauses.keys()
 
     def in_phase(self, phase: Phase) -> AbstractSet[str]:
         """Return the ids of the jobs in a phase, in the order in which they entered it."""
@@ -96,6 +102,10 @@ class ClusterState:
             self._move_phase(job, before)
         elif phase is Phase.PENDING:
             self.waiting.change(job)
+        if job.pause is not None:
+            self._pauses[job_id] = None
+        elif self._pauses:
+            self._pauses.pop(job_id, None)
         if phase in HOLDING_PHASES:
             self._running.put(job)
             self.occupancy.touched_job_ids.add(job_id)
