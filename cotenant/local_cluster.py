@@ -152,7 +152,8 @@ class LocalCluster:
         state_dir: Where they keep their data and logs.
         policy: Scheduling policy at the start.
         agents: One per node.
-        predictor_port: 0 = any free one; the same holds for the others.
+        predictor_port: 0 = any free one; the same holds for the scheduler's.
+        has_trials: Whether jobs may share on trial.
     """
 
     state_dir: Path
@@ -160,6 +161,7 @@ class LocalCluster:
     agents: Sequence[AgentOptions]
     predictor_port: int = 0
     scheduler_port: int = 0
+    has_trials: bool = True
     programs: dict[str, Program] = field(default_factory=dict)
 
     def start(self, *, on_step: Callable[[str], None] = lambda name: None, stop: threading.Event | None = None) -> None:
@@ -234,6 +236,8 @@ class LocalCluster:
         arguments = ["--address", f"127.0.0.1:{port}", "--metrics-address", "127.0.0.1:0"]
         arguments += ["--state-dir", str(self.state_dir / "scheduler"), "--policy", self.policy]
         arguments += ["--predictor", self.predictor_address]
+        if not self.has_trials:
+            arguments += ["--no-trials"]
         return Program("scheduler", "serve-scheduler", arguments, self.state_dir)
 
     def _agent(self, options: AgentOptions) -> Program:

@@ -123,6 +123,7 @@ class NodeAgent:
     def _look_after_attempts(self) -> None:
         for attempt in self._table:
             attempt.read_progress()
+        has_news = self._note_pauses()
         started = self._table.find_started()
         ended = self._table.find_ended()
         self._windows.look([attempt.living_attempt for attempt in self._table if attempt.end is None], boot_ms())
@@ -134,6 +135,13 @@ class NodeAgent:
                 self._conversation.announce_start(attempt.key)
             for end in ended:
                 self._conversation.announce_end(end)
+            if has_news:
+                self._conversation.announce_pauses()
+
+    def _note_pauses(self) -> bool:
+        """Close what is measured of attempts that stand still or go on; whether there is anything to tell."""
+        changed = [attempt for attempt in self._table if attempt.note_pauses()]
+        return bool(changed) or any(attempt.pause.failure for attempt in self._table)
 
     async def _sample(self) -> None:
         while True:

@@ -30,6 +30,7 @@ _NAMES_MAX = 1_000
 _STATES = {
     AttemptState.PREPARING: messages.ATTEMPT_STATE_PREPARING,
     AttemptState.RUNNING: messages.ATTEMPT_STATE_RUNNING,
+    AttemptState.PAUSED: messages.ATTEMPT_STATE_PAUSED,
     AttemptState.STOPPING: messages.ATTEMPT_STATE_STOPPING,
     AttemptState.ENDED: messages.ATTEMPT_STATE_ENDED,
 }
@@ -108,7 +109,7 @@ def reading_to_message(reading: GpuReading) -> messages.GpuObservation:
     )
 
 
-def observation_to_message(observation: AttemptObservation) -> messages.AttemptObservation:
+def observation_to_message(observation: AttemptObservation, state: AttemptState) -> messages.AttemptObservation:
     """An attempt of a heartbeat; what is unknown is unset."""
     return messages.AttemptObservation(
         key=key_to_message(observation.key),
@@ -122,6 +123,8 @@ def observation_to_message(observation: AttemptObservation) -> messages.AttemptO
         memory_peak_bytes=observation.memory_peak_bytes,
         checkpoint_step=observation.checkpoint_step,
         quality_flags=observation.quality_flags,
+        paused_ms=observation.paused_ms,
+        state=_STATES[state],
     )
 
 
@@ -148,6 +151,7 @@ def status_to_message(attempt: Attempt) -> messages.AttemptStatus:
         state=messages.ATTEMPT_STATE_RUNNING if is_unread else _STATES[attempt.state],
         gpu_ids=attempt.gpu_ids,
         steps_done=attempt.track.steps_done,
+        paused_ms=attempt.pause.paused_ms,
         exited=None if attempt.end is None else end_to_message(attempt.end),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from cotenant_agent.gpu_inventory import GpuInventory, SeveralInventories
 from cotenant_agent.launching import JobRules, Launcher
 from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.metrics import AgentMetrics
+from cotenant_agent.mps import uses_mps
 from cotenant_agent.node_agent import AgentRules, NodeAgent
 from cotenant_agent.nvml_inventory import NvmlInventory
 from cotenant_agent.processes import LinuxProcesses, Processes
@@ -117,6 +119,9 @@ def _agent_rules(
     settings: AgentSettings, inventory: GpuInventory, groups: ControlGroups, allow_list: AllowList
 ) -> AgentRules:
     user = ("job_user",) if settings.job_user else ()
+    # A client of MPS that stands still may hold up the others.
+    can_pause = not (settings.nvml and uses_mps(os.environ))
+    pausing = (("stop_signal",) if groups.freezer is None else ("cgroup_freezer",)) if can_pause else ()
     return AgentRules(
         node_id=settings.node_id,
         instance_id=uuid.uuid4().hex,
@@ -126,7 +131,7 @@ def _agent_rules(
         stop_jobs_on_exit=settings.stop_jobs_on_exit,
         seed=settings.seed,
         allow_list=allow_list,
-        enforcements=("shim_lease", *inventory.enforcements, *groups.enforcements, *user),
+        enforcements=("shim_lease", *inventory.enforcements, *groups.enforcements, *pausing, *user),
     )
 
 

@@ -17,6 +17,9 @@ SPANS_MAX = 20_000
 REPORT_AFTER_MS = 10_000
 REPORT_STEPS_MIN = 4
 """A window measures at least so many steps."""
+REPORTS_AFTER_CHANGE = 2
+REPORTS_ON_TRIAL = 8
+"""Enough for a trial to be passed or broken."""
 
 
 class Machines:
@@ -155,7 +158,9 @@ class Machines:
         simulation.occupancy.refresh_pace(attempt)
         simulation.event_queue.add(attempt.end_at_ms, EventPriority.END, self._finish, (attempt, attempt.turn))
         attempt.reported_at_ms, attempt.reported_steps = simulation.now_ms, attempt.steps_done
-        attempt.reports_left = 2
+        record = simulation.engine.state.jobs.get(attempt.job_id)
+        is_on_trial = record is not None and record.trial is not None
+        attempt.reports_left = REPORTS_ON_TRIAL if is_on_trial else REPORTS_AFTER_CHANGE
         self._plan_report(attempt)
 
     def _plan_report(self, attempt: Attempt) -> None:
@@ -195,6 +200,7 @@ class Machines:
                     window_ms=window_ms if window_steps else 0,
                     memory_bytes=attempt.memory_bytes,
                     memory_peak_bytes=attempt.memory_bytes,
+                    utilization_ratio=attempt.utilization_ratio,
                     checkpoint_step=attempt.steps_at(attempt.checkpoint_left_ms),
                 )
             )

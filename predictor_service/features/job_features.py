@@ -117,6 +117,45 @@ class JobTable:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WorkTable:
+    """What jobs share at several batches that differ in how long they wait for input only.
+
+    Attributes:
+        values: As of `JobTable`, whatever the wait.
+        step_ms: Roofline time without waiting, shape (batches,).
+        optimizer_ms: The optimizer's part of it.
+        analytical_memory_bytes: As of `JobTable`.
+        counted_memory: As of `JobTable`.
+        convolves: As of `JobTable`.
+    """
+
+    values: FloatArray
+    step_ms: FloatArray
+    optimizer_ms: float
+    analytical_memory_bytes: FloatArray
+    counted_memory: tuple[MemoryBreakdown, ...]
+    convolves: bool
+
+    def __len__(self) -> int:
+        """Batches."""
+        return len(self.counted_memory)
+
+    def waiting(self, input_wait_ratio: float) -> JobTable:
+        """The features of the job that waits for its input during this share of a step, below 1."""
+        values, ceiling_ratio = self.values.copy(), 1.0 - input_wait_ratio
+        values[:, _INPUT_WAIT_PLACE] = input_wait_ratio
+        return JobTable(
+            values=values,
+            roofline_ms=self.step_ms / ceiling_ratio,
+            optimizer_ratio=self.optimizer_ms * ceiling_ratio / self.step_ms,
+            analytical_memory_bytes=self.analytical_memory_bytes,
+            counted_memory=self.counted_memory,
+            convolves=self.convolves,
+            utilization_ceiling_ratio=ceiling_ratio,
+        )
+
+
 class Rates(NamedTuple):
     """All that the time of a graph's operators depends on apart from the graph.
 
@@ -204,6 +243,13 @@ def tabulate_job(
         device: What it runs on.
         times: `time_operators` of the graph at the job's rates, where they are at hand.
     """
+    return tabulate_work(graph, settings, device, times).waiting(settings.input_wait_ratio)
+
+
+def tabulate_work(
+    graph: GraphTable, settings: JobSettings, device: DeviceType, times: OperatorTimes | None = None
+) -> WorkTable:
+    """Builds what all jobs share that differ in how long they wait for input only; arguments as of `tabulate_job`."""
     times = times or time_operators(graph, rates_of(settings, device))
     optimizer_ms = _optimizer_ms(graph, settings, device)
     step_ms = times.sum_ms + optimizer_ms + device.launch_ms
@@ -220,15 +266,13 @@ def tabulate_job(
     ]
     values[:, _SETTINGS] = [value for _, _, value in _setting_values(settings)]
     values[:, _DEVICE] = [value for _, _, value in _device_values(device, settings.precision)]
-    ceiling_ratio = 1.0 - settings.input_wait_ratio
-    return JobTable(
+    return WorkTable(
         values=values,
-        roofline_ms=step_ms / ceiling_ratio,
-        optimizer_ratio=optimizer_ms * ceiling_ratio / step_ms,
+        step_ms=step_ms,
+        optimizer_ms=optimizer_ms,
         analytical_memory_bytes=np.array(memory_bytes),
         counted_memory=counted,
         convolves=any(graph.rows[0].operator_counts[family] for family in _CONVOLUTIONS),
-        utilization_ceiling_ratio=ceiling_ratio,
     )
 
 
@@ -368,3 +412,5 @@ _SIZES, _ROOFLINE, _RATIOS, _COUNTS, _MEMORY, _SETTINGS, _DEVICE = (
 _STEP_TIME: Final = _ROOFLINE.start
 FEATURES: Final = tuple(itertools.chain.from_iterable(_PARTS))
 FEATURE_INDEX: Final = {feature.name: index for index, feature in enumerate(FEATURES)}
+INPUT_WAIT: Final = "input_wait_ratio"
+_INPUT_WAIT_PLACE: Final = FEATURE_INDEX[INPUT_WAIT]

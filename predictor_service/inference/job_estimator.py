@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from cotenant.job_settings import JobSettings
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.job_features import FEATURE_INDEX, FloatArray, JobFeatures, JobTable
 from predictor_service.features.uncalibrated_memory import estimate_uncalibrated
@@ -23,7 +22,8 @@ from predictor_service.inference.batch_curve import (
 )
 from predictor_service.inference.bounded_curve import BoundedCurve, CurvePoint, read_between
 from predictor_service.inference.contributions import list_contributions
-from predictor_service.inference.measured_graph import GRID, MeasuredGraph
+from predictor_service.inference.job_work import JobWork, sees_wait
+from predictor_service.inference.measured_graph import GRID
 from predictor_service.inference.records import Estimate, Level
 from predictor_service.inference.unusual_features import UnusualFeatures, find_unusual
 from predictor_service.registry.served_version import Bounded, ServedTarget
@@ -35,36 +35,25 @@ STEP_FALLBACK_FACTOR: Final = 4.0
 _LENGTHENED_BY: Final = 4
 _NAMED_MAX: Final = 3
 _WORK: Final = [FEATURE_INDEX[name] for name in ("log_flops", "log_traffic_bytes", "is_training")]
+_UNLIKE_ALL: Final = np.ones(len(GRID))
 
 
 class JobEstimator:
     """Answers questions about one job at any batch; safe for many threads.
 
     Args:
-        graph: The graph.
-        settings: How the job runs; its batch is not looked at.
-        device: What it runs on.
-        models: Trained targets of the device type; empty = none.
-        confidence: Coverage of the intervals.
-        measured_devices: Device types that any model was trained for.
+        work: The job but for how long it waits for its input.
+        input_wait_ratio: Share of a step that it does.
+        confidence: Coverage of the intervals; the same for all jobs of one `work`.
     """
 
-    def __init__(
-        self,
-        graph: MeasuredGraph,
-        settings: JobSettings,
-        device: DeviceType,
-        models: Mapping[str, ServedTarget],
-        confidence: float,
-        *,
-        measured_devices: Sequence[str] = (),
-    ) -> None:
-        self._device = device
-        self._precision = settings.precision
-        self._unmeasured = (_say_unmeasured(device, measured_devices),)
-        self._models = models
+    def __init__(self, work: JobWork, input_wait_ratio: float, confidence: float) -> None:
+        self._work = work
+        self._device = work.device
+        self._models = work.models
+        self._unmeasured = (_say_unmeasured(work.device, work.measured_devices),)
         self._confidence = confidence
-        self._samples = JobSamples(graph, settings, device)
+        self._samples = JobSamples(work, input_wait_ratio)
         self._curves: dict[str, BoundedCurve] = {}
         self._shares: dict[tuple[str, int], CurvePoint] = {}
         self._unusual: dict[tuple[str, int], UnusualFeatures] = {}
@@ -159,7 +148,7 @@ class JobEstimator:
             analytical_estimate,
             self._confidence,
             novelty=near,
-            is_precision_new=model.is_precision_new(self._precision),
+            is_precision_new=model.is_precision_new(self._work.settings.precision),
         )
 
     def _novelty_at(self, model: ServedTarget, points: slice, vectors: FloatArray) -> FloatArray | None:
@@ -167,7 +156,8 @@ class JobEstimator:
         key = (model.nearness_sha256, points.start, points.stop)
         last = self._last_novelty
         if last is None or last[0] != key:
-            last = self._last_novelty = (key, model.novelty(vectors))
+            near = _UNLIKE_ALL[: len(vectors)] if self._work.is_unlike_all(model, points) else model.novelty(vectors)
+            last = self._last_novelty = (key, near)
         return last[1]
 
     def _uncalibrated_memory(self, table: JobTable, points: slice) -> Bounded:
@@ -184,11 +174,12 @@ class JobEstimator:
 
     def _curve(self, target: Target, points: int) -> BoundedCurve:
         """The curve over at least so many grid points; a longer one has the same values at shorter batches."""
-        curve = self._curves.get(target.name)
+        curve = self._curves.get(target.name) or self._work.curves.get(target.name)
         if curve is None or curve.points < points:
             # Larger and larger batches would otherwise have the curve made again at each power of two.
-            reach = points if curve is None else max(points, curve.points + _LENGTHENED_BY)
-            curve = self._curves[target.name] = BoundedCurve(self._bounded(target, slice(0, min(reach, len(GRID)))))
+            reach = min(points if curve is None else max(points, curve.points + _LENGTHENED_BY), len(GRID))
+            kept = self._work.curves if self._work.is_the_same(target, reach) else self._curves
+            curve = kept[target.name] = BoundedCurve(self._bounded(target, slice(0, reach)))
         return curve
 
     def _read(self, target: Target, batch: int) -> Estimate:
@@ -227,18 +218,19 @@ class JobEstimator:
     def _find_unusual(self, model: ServedTarget, batch: int) -> UnusualFeatures:
         """In what the grid point that the answer mostly depends on is unlike the training rows."""
         key = (model.target.name, nearest_point(batch))
-        known = self._unusual.get(key)
+        verdicts = self._unusual if sees_wait(model) else self._work.unusual
+        known = verdicts.get(key)
         if known is None:
             vector = self._nearest_vector(batch)[0]
-            known = self._unusual[key] = find_unusual(model, vector, self._precision)
+            known = verdicts[key] = find_unusual(model, vector, self._work.settings.precision)
         return known
 
     def _uncalibrated_utilization(self, batch: int) -> Estimate:
         low, high = neighbours(batch)
-        table = self._samples.table(high + 1)
-        busy = _busy_ms(table, low, self._device, self._precision)
+        table, precision = self._samples.table(high + 1), self._work.settings.precision
+        busy = _busy_ms(table, low, self._device, precision)
         if high != low:
-            busy += (batch / GRID[low] - 1.0) * (_busy_ms(table, high, self._device, self._precision) - busy)
+            busy += (batch / GRID[low] - 1.0) * (_busy_ms(table, high, self._device, precision) - busy)
         found = estimate_utilization(busy, table.utilization_ceiling_ratio)
         return Estimate(
             value=found.expected_ratio,

@@ -118,11 +118,13 @@ class Predictor:
             return self._estimator(job, device, version, question.confidence)
 
         model = self._targets(version, device).get(SLOWDOWN.name)
-        jobs = (*question.jobs, *self._partners(question, device))
+        keys = [job.key for job in question.jobs]
+        partners = self._partners(keys, device)
         asked = dataclasses.replace(
-            question, jobs=tuple(self._observed_jobs.complete(device.name, job) for job in jobs)
+            question, jobs=tuple(self._observed_jobs.complete(device.name, job) for job in (*question.jobs, *partners))
         )
-        measured = self._pairs.among(device.name, [job.key for job in jobs])
+        self._pairs.note_alone(device.name, dict(zip(keys, question.jobs, strict=True)))
+        measured = self._pairs.among(device.name, [*keys, *(job.key for job in partners)])
         answer = estimate_pairs(asked, device, model, estimator_of, measured).of_first(len(question.jobs))
         name = version.version if version else NO_VERSION
         return dataclasses.replace(answer, prediction_id=self._next_id(), model_version=name, device=device.name)
@@ -282,13 +284,13 @@ class Predictor:
         graph = self._graphs.find(job.graph_sha256, job.settings.dimension_bindings)
         return self._estimators.find(graph, job.settings, device, version, confidence)
 
-    def _partners(self, question: PairsQuestion, device: DeviceType) -> list[PairJob]:
+    def _partners(self, keys: Sequence[str], device: DeviceType) -> list[PairJob]:
         """Measured jobs that join a question; a graph that has to be read again takes long, so few of these do."""
         found: list[PairJob] = []
         unread = 0
-        for job in self._pairs.partners(device.name, [job.key for job in question.jobs]):
+        for job in self._pairs.partners(device.name, keys):
             bindings = job.settings.dimension_bindings
-            if not self._graphs.remembers(job.graph_sha256, bindings):
+            if not job.is_known and not self._graphs.remembers(job.graph_sha256, bindings):
                 unread += 1
                 if unread > UNREAD_GRAPHS_MAX or not self._can_read(job):
                     continue

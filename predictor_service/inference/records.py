@@ -123,7 +123,11 @@ class JobAnswer(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairJob:
-    """A job of a pair question, with what is known of it alone on the device."""
+    """A job of a pair question, with what is known of it alone on the device.
+
+    Attributes:
+        measured_key: Key that it was measured under before; empty = it follows from graph and settings, or is its id.
+    """
 
     job_id: str
     settings: JobSettings
@@ -131,10 +135,13 @@ class PairJob:
     known_step_ms: float | None = None
     known_utilization_ratio: float | None = None
     known_memory_bytes: float | None = None
+    measured_key: str = ""
 
     @property
     def key(self) -> str:
         """What equal jobs share; a job without a graph is known by its id only."""
+        if self.measured_key:
+            return self.measured_key
         return self.settings.key(self.graph_sha256) if self.graph_sha256 else self.job_id
 
     @property

@@ -116,6 +116,11 @@ class ServedTarget:
         near = self.record.near
         return near.nearness.novelty(features[:, self._near_indices]) if near else None
 
+    def is_unlike_all(self, features: FloatArray) -> bool:
+        """Whether the `novelty` of jobs is 1 whatever their batch and their input wait; see `Nearness`."""
+        near = self.record.near
+        return near is not None and near.nearness.is_unlike_all(features[:, self._near_indices])
+
     def predict_bounded(
         self,
         columns: FeatureArray,

@@ -36,10 +36,12 @@ class Placement(Decision):
     Attributes:
         predicted_slowdown_ratio: What the jobs there are expected to slow it down by, 0.2 = 20 % longer steps; None =
             it is alone or nothing is known. The plan check states it, whatever the policy says.
+        trial_with: The job that it shares with on trial; empty = on no trial. The plan check states it as well.
     """
 
     assignments: tuple[Assignment, ...]
     predicted_slowdown_ratio: float | None = None
+    trial_with: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

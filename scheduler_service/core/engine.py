@@ -39,6 +39,9 @@ from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs
 from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.trial_moves import trial_moves
+from scheduler_service.core.trial_pauses import end_trial_pauses
+from scheduler_service.core.trials import judge_due_trials
 from scheduler_service.core.view import Policy, SchedulingView
 
 MakePolicy = Callable[[str, Mapping[str, object]], Policy]
@@ -104,6 +107,8 @@ class SchedulerEngine:
         self._apply(event, step)
         if self._backoffs:
             self._release_due(step)
+        if self._state.pauses:
+            end_trial_pauses(self._state, step)
         if step.is_decision_due and (self._state.running or self._has_ready_jobs()):
             self._decide(step)
         if self._pair_refresh_ms:
@@ -121,6 +126,8 @@ class SchedulerEngine:
         elif isinstance(event, events.PolicyChosen):
             self._choose(event, step)
         elif isinstance(event, events.TimerFired):
+            judge_due_trials(self._state, step)
+            end_trial_pauses(self._state, step)
             look_after_pauses(self._state, step)
             step.is_decision_due = True
         else:
@@ -171,6 +178,8 @@ class SchedulerEngine:
         pending = self._state.waiting.ready_jobs().by_id
         try:
             decisions: Sequence[Decision] = tuple(self._policy.decide(view))
+            if getattr(self._policy, "trial_moves", False):
+                decisions = (*decisions, *trial_moves(view, decisions))
         except Exception as error:  # a policy's bug must not stop the cluster; it is recorded
             self._record_rejection("", Reason(code="POLICY_FAILED"), f"{type(error).__name__}: {error}")
             decisions = (HoldMany(job_ids=tuple(pending), reason=Reason(code="POLICY_FAILED")),)

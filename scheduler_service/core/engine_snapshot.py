@@ -10,9 +10,9 @@ from scheduler_service.core.codec import FORMAT_VERSION, check_version, decode, 
 from scheduler_service.core.decisions import Decision, Hold
 from scheduler_service.core.errors import CodecError
 from scheduler_service.core.job_records import AbandonedAttempt, JobRecord, KeyUse, RejectedDecision
-from scheduler_service.core.prediction_store import StoredPredictions
 from scheduler_service.core.records import Node, Phase, Reason
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.stored_predictions import StoredPredictions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from scheduler_service.core.records import (
     Phase,
     Reason,
     Share,
+    Trial,
 )
 from scheduler_service.core.view import PendingJob, RunningJob
 
@@ -45,6 +46,7 @@ class Target:
     memory_reserved_bytes: int
     reason: Reason
     predicted_slowdown_ratio: float | None = None
+    trial_with: str = ""
 
 
 class _Copied:
@@ -102,6 +104,8 @@ class JobCounts(_Copied):
         out_of_memory_alone: Those among `out_of_memory` without a co-located job.
         migrations: Moves to other GPUs that were carried out.
         reshapes: Moves to another number of GPUs or another micro-batch that were carried out.
+        trials: Times that it joined another job on trial.
+        broken_trials: Those that broke, in either role.
     """
 
     restarts: int = 0
@@ -111,6 +115,8 @@ class JobCounts(_Copied):
     preemptions: int = 0
     migrations: int = 0
     reshapes: int = 0
+    trials: int = 0
+    broken_trials: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +148,7 @@ class JobRecord(_Copied):
         accrued_at_ms: Until when `attained_gpu_ms` was counted.
         after_stop: What a stop leads to.
         target: Where the job goes on when it is being moved.
+        trial: It shares its GPU on trial, or did so and is watched; None = neither.
         pause: The pause that was ordered, or that lasts; None = there is none.
         paused_ms: How long the newest attempt has stood still, as its node counts it.
     """
@@ -180,6 +187,7 @@ class JobRecord(_Copied):
     not_before_ms: int = 0
     after_stop: AfterStop = AfterStop.NOTHING
     target: Target | None = None
+    trial: Trial | None = None
     pause: JobPause | None = None
     paused_ms: int = 0
     exit: AttemptExit = AttemptExit()
@@ -334,6 +342,8 @@ def running_view(job: JobRecord) -> RunningJob:
         moving_to=job.target.assignments if job.target is not None else (),
         neighbours_since_ms=job.measured.neighbours_since_ms,
         accrued_at_ms=job.accrued_at_ms,
+        is_on_trial=job.trial is not None and not job.trial.is_passed,
+        has_checkpoint=job.checkpoint_step >= 0,
         pause=job.pause,
     )
 
@@ -341,6 +351,8 @@ def running_view(job: JobRecord) -> RunningJob:
 def has_same_occupancy(job: JobRecord, before: JobRecord) -> bool:
     """Say whether a change of a job leaves all GPUs and hosts as they were."""
     if before.assignments is not job.assignments or before.target is not job.target:
+        return False
+    if before.memory_reserved_bytes != job.memory_reserved_bytes:
         return False
     return before.holds_gpus is job.holds_gpus and before.closes_gpus is job.closes_gpus
 

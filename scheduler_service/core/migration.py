@@ -25,6 +25,7 @@ def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_byt
         memory_reserved_bytes=reserved_bytes,
         reason=decision.reason,
         predicted_slowdown_ratio=decision.predicted_slowdown_ratio,
+        trial_with=decision.trial_with,
     )
     gpus = ", ".join(part.gpu_id for part in target.assignments)
     job = with_history(
@@ -61,6 +62,7 @@ def complete_move(state: ClusterState, job: JobRecord, step: EventEffects) -> No
         reason=target.reason,
         assignments=target.assignments,
         predicted_slowdown_ratio=target.predicted_slowdown_ratio,
+        trial_with=target.trial_with,
         micro_batch_size=target.micro_batch_size,
         accumulation_steps=target.accumulation_steps,
     )

@@ -135,14 +135,16 @@ def _stated(placement: Placement, slowdown: PlacementSlowdown) -> Placement:
     """Return a placement with the slowdown that this check found, in its field and in the numbers of its reason."""
     before, is_shared = placement.reason.numbers, bool(slowdown.neighbour_ids)
     own_ratio = slowdown.own_ratio if is_shared else None
+    trial_with = slowdown.neighbour_ids[0] if slowdown.is_on_trial else ""
     said = placement.predicted_slowdown_ratio, before.get("slowdown_ratio"), before.get("neighbour_slowdown_ratio")
-    if said == ((own_ratio, slowdown.own_ratio, slowdown.neighbour_ratio) if is_shared else (None, None, None)):
+    is_said = said == ((own_ratio, slowdown.own_ratio, slowdown.neighbour_ratio) if is_shared else (None, None, None))
+    if is_said and placement.trial_with == trial_with:
         return placement
     found = {"slowdown_ratio": slowdown.own_ratio, "neighbour_slowdown_ratio": slowdown.neighbour_ratio}
     stated = {name: ratio for name, ratio in found.items() if ratio is not None and (is_shared or name in before)}
     numbers = {name: value for name, value in before.items() if name not in found} | stated
     reason = placement.reason if numbers == before else replace(placement.reason, numbers=numbers)
-    return replace(placement, predicted_slowdown_ratio=own_ratio, reason=reason)
+    return replace(placement, predicted_slowdown_ratio=own_ratio, reason=reason, trial_with=trial_with)
 
 
 def _reject(check: _Check, decision: Decision, reason: Reason) -> None:

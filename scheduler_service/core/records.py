@@ -114,6 +114,27 @@ class TaskDemand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One side of two jobs that share a GPU on trial.
+
+    Attributes:
+        other_job_id: The other job, which has the other side.
+        is_incoming: The job came last, and leaves if the trial breaks.
+        since_ms: When the incoming job was launched.
+        until_ms: When what was measured decides.
+        ratios: Slowdowns in its newest sound windows, oldest first.
+        is_passed: Both consents were kept; it is watched from then on.
+    """
+
+    other_job_id: str
+    is_incoming: bool
+    since_ms: int
+    until_ms: int
+    ratios: tuple[float, ...] = ()
+    is_passed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
     """What a user asked for, as far as a policy may know it.
 
@@ -127,6 +148,7 @@ class JobRequest:
         max_slowdown_ratio: Slowdown accepted while sharing; 0.2 = 20 % slower.
         memory_request_bytes: Device memory the user reserved; 0 = use the prediction's upper bound.
         memory_floor_bytes: Raised after an out-of-memory end; a placement must offer at least this.
+        no_trial: It never shares a GPU on trial, nor is another job tried next to it.
     """
 
     job_id: str
@@ -145,6 +167,7 @@ class JobRequest:
     memory_floor_bytes: int = 0
     migration_cost_ms: int = 0
     restart_limit: int = 5
+    no_trial: bool = False
     worker_demand: TaskDemand | None = None
     server_demand: TaskDemand | None = None
 
@@ -219,6 +242,7 @@ class JobPrediction:
         task_step_ms: By (workers, servers), for jobs with parameter servers.
         range_not_calibrated: No measurement checked how often its ranges and bounds hold.
         unusual_features: Why it is not in domain, in the predictor's words.
+        measured_micro_batch_sizes: At which jobs of this key were measured alone on one such device.
     """
 
     key: str
@@ -239,6 +263,7 @@ class JobPrediction:
     step_ms_upper: float = 0.0
     range_not_calibrated: bool = False
     unusual_features: tuple[str, ...] = ()
+    measured_micro_batch_sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

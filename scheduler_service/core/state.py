@@ -41,6 +41,7 @@ class ClusterState:
         jobs: Every living job and the newest ended ones, by id.
         running: Jobs that hold GPUs, as policies see them, in start order.
         waiting: The pending jobs: ready, or held back.
+        on_trial: Jobs that joined another one on trial, in the order of their launches.
         occupancy: Nodes and GPUs with what is on them; `nodes`, `gpus`, `usable_gpus` and `abandoned_attempts` are its
             own.
     """
@@ -63,6 +64,7 @@ class ClusterState:
         self.running: Mapping[str, RunningJob] = self._running
         self.waiting = WaitingJobs()
         self.holds = self.waiting.holds
+        self.on_trial: dict[str, None] = {}
         self.occupancy = Occupancy(self._jobs)
         self.nodes, self.gpus = self.occupancy.nodes, self.occupancy.gpus
         self.usable_gpus, self.abandoned_attempts = self.occupancy.usable_gpus, self.occupancy.abandoned_attempts
@@ -109,6 +111,10 @@ class ClusterState:
         if phase in HOLDING_PHASES:
             self._running.put(job)
             self.occupancy.touched_job_ids.add(job_id)
+        if job.trial is not None and job.trial.is_incoming:
+            self.on_trial[job_id] = None
+        elif self.on_trial:
+            self.on_trial.pop(job_id, None)
         if before is None or not has_same_occupancy(job, before):
             self.occupancy.update(job, before)
 

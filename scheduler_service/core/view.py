@@ -41,6 +41,8 @@ class RunningJob:
         moving_to: Where it goes on once it has stopped; empty = it leaves, or stays.
         neighbours_since_ms: When the set of its co-located jobs last changed.
         accrued_at_ms: Until when `steps_done` and `attained_gpu_ms` are counted.
+        is_on_trial: It shares its GPU on trial, as the incoming job or as the one that was there.
+        has_checkpoint: It has written one that is believed.
         pause: The pause that was ordered, or that lasts; None = there is none.
     """
 
@@ -62,6 +64,8 @@ class RunningJob:
     moving_to: tuple[Assignment, ...] = ()
     neighbours_since_ms: int = 0
     accrued_at_ms: int = 0
+    is_on_trial: bool = False
+    has_checkpoint: bool = False
     pause: JobPause | None = None
 
     @property

@@ -46,6 +46,7 @@ class Cluster:
     predictor: PredictorClient
     watch_hub: WatchHub
     admission: Admission
+    has_trials: bool = True
 
     @property
     def engine(self) -> SchedulerEngine:
@@ -68,7 +69,9 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         warnings = await self._reviewed(request, context)
         if request.validate_only:
             return scheduling_pb2.SubmitJobResponse(job=self._would_be(request.spec), warnings=warnings)
-        mutation = job_requests.submission(request, self._cluster.engine, self._cluster.numbers)
+        mutation = job_requests.submission(
+            request, self._cluster.engine, self._cluster.numbers, has_trials=self._cluster.has_trials
+        )
         job = self._job(await self._cluster.loop.mutate(mutation))
         return scheduling_pb2.SubmitJobResponse(job=job, warnings=warnings)
 

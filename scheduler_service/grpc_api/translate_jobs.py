@@ -46,6 +46,7 @@ def job_request(job_id: str, spec: scheduling_pb2.JobSpec) -> JobRequest:
         host_memory_bytes=spec.host_memory_bytes,
         memory_request_bytes=spec.memory_bytes,
         restart_limit=spec.restart_limit or DEFAULT_RESTART_LIMIT,
+        no_trial=spec.no_trial,
     )
 
 

@@ -9,6 +9,7 @@ from predictor_service.features.devices import DeviceType
 from predictor_service.features.graph_description import GraphDescription
 from predictor_service.features.job_features import FEATURES, FloatArray, tabulate_job
 from predictor_service.inference.job_estimator import JobEstimator
+from predictor_service.inference.job_work import JobWork
 from predictor_service.inference.measured_graph import GRID, MeasuredGraph
 from predictor_service.registry.served_version import Bounded, ServedTarget, ServedVersion
 from predictor_service.selection.conformal import ROW_CONFIDENCE_MAX, ConformalBounds, few_groups_factor
@@ -28,8 +29,8 @@ class LiteralEstimator(JobEstimator):
         confidence: float,
     ) -> None:
         models = version.devices.get(device.name, {}) if version else {}
-        measured = tuple(version.devices) if version else ()
-        super().__init__(MeasuredGraph(graph), settings, device, models, confidence, measured_devices=measured)
+        work = JobWork(MeasuredGraph(graph), settings, device, models, tuple(version.devices) if version else ())
+        super().__init__(work, settings.input_wait_ratio, confidence)
         self._literal = graph, settings, device, models, confidence
 
     def _bounded(self, target: Target, points: slice) -> Bounded:
