@@ -39,6 +39,7 @@ class PreparedJob:
         graph: The job's graph.
         estimator: Of the job.
         version: Whose models the estimator asks; None = nothing was ever trained.
+        notices: Further ones that every answer carries.
     """
 
     def __init__(
@@ -48,6 +49,8 @@ class PreparedJob:
         graph: GraphDescription,
         estimator: JobEstimator,
         version: ServedVersion | None,
+        *,
+        notices: Sequence[Notice] = (),
     ) -> None:
         self.question = question
         self.graph = graph
@@ -56,7 +59,7 @@ class PreparedJob:
         self._estimator = estimator
         self._key_at = question.settings.keys(graph.graph_sha256)
         graph_notices = (Notice(code=warning.code, message=warning.message) for warning in graph.warnings)
-        self._steady_notices = (*graph_notices, *_generic_notices(device))
+        self._steady_notices = (*graph_notices, *_generic_notices(device), *notices)
 
     def answer(self, batch: int, prediction_id: str, observed: ObservedJobs) -> JobAnswer:
         """Predicts the job at one batch.
