@@ -25,6 +25,8 @@ from cotenant.job_settings import BATCH_SIZE_MAX, OPTIMIZERS, PRECISIONS
 FORMAT: Final = "cotenant.device_calibration/1"
 CODE_VERSION: Final = 1
 """Of the measuring method: a record of another version is measured again."""
+NOT_YET: Final = "it is measured as soon as the node is free"
+"""Why a device is not calibrated whose agent is still at it."""
 FILE_BYTES_MAX: Final = 64 << 10
 ANCHORS_MAX: Final = 8
 _REMEDY: Final = "measure it with `cotenant calibrate`"

@@ -375,6 +375,8 @@ class Job(_message.Message):
     NODE_ID_FIELD_NUMBER: _builtins.int
     MEMORY_RESERVED_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_FLOOR_BYTES_FIELD_NUMBER: _builtins.int
+    PAUSE_FIELD_NUMBER: _builtins.int
+    PAUSED_MS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     phase: Global___JobPhase.ValueType
     submitted_at_ms: _builtins.int
@@ -406,6 +408,8 @@ class Job(_message.Message):
     memory_reserved_bytes: _builtins.int
     memory_floor_bytes: _builtins.int
     """Raised after an out-of-memory end: the next attempt needs at least this much."""
+    paused_ms: _builtins.int
+    """How long the newest attempt has stood still by order, in sum."""
     @_builtins.property
     def spec(self) -> Global___JobSpec: ...
     @_builtins.property
@@ -416,6 +420,10 @@ class Job(_message.Message):
     def co_located_jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___CoLocatedJob]: ...
     @_builtins.property
     def predictions(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobPrediction]: ...
+    @_builtins.property
+    def pause(self) -> Global___JobPause:
+        """Set while the job stands still by order. Its phase stays RUNNING, which every client knows: it holds its GPUs and its memory."""
+
     def __init__(
         self,
         *,
@@ -448,21 +456,60 @@ class Job(_message.Message):
         node_id: _builtins.str = ...,
         memory_reserved_bytes: _builtins.int = ...,
         memory_floor_bytes: _builtins.int = ...,
+        pause: Global___JobPause | None = ...,
+        paused_ms: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "measured_slowdown_ratio", b"measured_slowdown_ratio", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "reason", b"reason", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "measured_slowdown_ratio", b"measured_slowdown_ratio", "pause", b"pause", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "reason", b"reason", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "assignments", b"assignments", "attained_gpu_ms", b"attained_gpu_ms", "attempt", b"attempt", "co_located_jobs", b"co_located_jobs", "exit_class", b"exit_class", "exit_code", b"exit_code", "finished_at_ms", b"finished_at_ms", "first_started_at_ms", b"first_started_at_ms", "job_id", b"job_id", "job_key", b"job_key", "loss", b"loss", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_floor_bytes", b"memory_floor_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "micro_batch_size", b"micro_batch_size", "node_id", b"node_id", "out_of_memory_count", b"out_of_memory_count", "phase", b"phase", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predictions", b"predictions", "reason", b"reason", "restarts", b"restarts", "solo_step_ms", b"solo_step_ms", "spec", b"spec", "step_ms", b"step_ms", "steps_done", b"steps_done", "submitted_at_ms", b"submitted_at_ms", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "assignments", b"assignments", "attained_gpu_ms", b"attained_gpu_ms", "attempt", b"attempt", "co_located_jobs", b"co_located_jobs", "exit_class", b"exit_class", "exit_code", b"exit_code", "finished_at_ms", b"finished_at_ms", "first_started_at_ms", b"first_started_at_ms", "job_id", b"job_id", "job_key", b"job_key", "loss", b"loss", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_floor_bytes", b"memory_floor_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "micro_batch_size", b"micro_batch_size", "node_id", b"node_id", "out_of_memory_count", b"out_of_memory_count", "pause", b"pause", "paused_ms", b"paused_ms", "phase", b"phase", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predictions", b"predictions", "reason", b"reason", "restarts", b"restarts", "solo_step_ms", b"solo_step_ms", "spec", b"spec", "step_ms", b"step_ms", "steps_done", b"steps_done", "submitted_at_ms", b"submitted_at_ms", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__measured_slowdown_ratio: _TypeAlias = _typing.Literal["measured_slowdown_ratio"]  # noqa: Y015
     _WhichOneofArgType__measured_slowdown_ratio: _TypeAlias = _typing.Literal["_measured_slowdown_ratio", b"_measured_slowdown_ratio"]  # noqa: Y015
+    _WhichOneofReturnType__pause: _TypeAlias = _typing.Literal["pause"]  # noqa: Y015
+    _WhichOneofArgType__pause: _TypeAlias = _typing.Literal["_pause", b"_pause"]  # noqa: Y015
     _WhichOneofReturnType__predicted_slowdown_ratio: _TypeAlias = _typing.Literal["predicted_slowdown_ratio"]  # noqa: Y015
     _WhichOneofArgType__predicted_slowdown_ratio: _TypeAlias = _typing.Literal["_predicted_slowdown_ratio", b"_predicted_slowdown_ratio"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__measured_slowdown_ratio) -> _WhichOneofReturnType__measured_slowdown_ratio | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pause) -> _WhichOneofReturnType__pause | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__predicted_slowdown_ratio) -> _WhichOneofReturnType__predicted_slowdown_ratio | None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class JobPause(_message.Message):
+    """A job that stands still."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    UNTIL_MS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    RESUMING_FIELD_NUMBER: _builtins.int
+    since_ms: _builtins.int
+    until_ms: _builtins.int
+    """When the node lets the job go on by itself."""
+    resuming: _builtins.bool
+    """The order to go on is on its way."""
+    @_builtins.property
+    def reason(self) -> Global___Reason: ...
+    def __init__(
+        self,
+        *,
+        since_ms: _builtins.int = ...,
+        until_ms: _builtins.int = ...,
+        reason: Global___Reason | None = ...,
+        resuming: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "resuming", b"resuming", "since_ms", b"since_ms", "until_ms", b"until_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobPause: _TypeAlias = JobPause  # noqa: Y015
 
 @_typing.final
 class SubmitJobRequest(_message.Message):
@@ -897,6 +944,8 @@ class Gpu(_message.Message):
     RELEASING_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     INDEX_FIELD_NUMBER: _builtins.int
+    CALIBRATION_FIELD_NUMBER: _builtins.int
+    NOT_CALIBRATED_FIELD_NUMBER: _builtins.int
     gpu_id: _builtins.str
     device: _builtins.str
     memory_bytes: _builtins.int
@@ -909,8 +958,14 @@ class Gpu(_message.Message):
     releasing: _builtins.bool
     node_id: _builtins.str
     index: _builtins.int
+    not_calibrated: _builtins.str
+    """Why it is not calibrated, in words; empty = it is, or its agent does not say."""
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def calibration(self) -> _resources_pb2.DeviceCalibration:
+        """What was measured of this device by its node; absent = not calibrated."""
+
     def __init__(
         self,
         *,
@@ -926,10 +981,12 @@ class Gpu(_message.Message):
         releasing: _builtins.bool = ...,
         node_id: _builtins.str = ...,
         index: _builtins.int = ...,
+        calibration: _resources_pb2.DeviceCalibration | None = ...,
+        not_calibrated: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "gpu_id", b"gpu_id", "healthy", b"healthy", "index", b"index", "job_ids", b"job_ids", "memory_bytes", b"memory_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "memory_used_bytes", b"memory_used_bytes", "node_id", b"node_id", "releasing", b"releasing", "slowdown_ewma_ratio", b"slowdown_ewma_ratio", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "device", b"device", "gpu_id", b"gpu_id", "healthy", b"healthy", "index", b"index", "job_ids", b"job_ids", "memory_bytes", b"memory_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "memory_used_bytes", b"memory_used_bytes", "node_id", b"node_id", "not_calibrated", b"not_calibrated", "releasing", b"releasing", "slowdown_ewma_ratio", b"slowdown_ewma_ratio", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -33,8 +33,10 @@ from predictor_service.features.graph_table import (
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 from predictor_service.features.operator_families import OperatorFamily
 
-FEATURE_VERSION: Final = 4
-"""Raise it with every change of names, order or meaning: models of another version are not served."""
+FEATURE_VERSION: Final = 5
+"""Raise it with every change of names, order or meaning: models of another version are not served, but for those that
+`means_the_same` tells."""
+_BEFORE_TF32: Final = 4
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -120,6 +122,7 @@ class Rates(NamedTuple):
 
     Attributes:
         flops_per_s: The device's peak at the precision.
+        convolution_flops_per_s: The same of convolutions, which run in TF32 by default where a device has it.
         memory_bytes_per_s: Its bandwidth.
         launch_ms: Least time of one operator.
         fuses_lstm: See `DeviceType`.
@@ -128,6 +131,7 @@ class Rates(NamedTuple):
     """
 
     flops_per_s: float
+    convolution_flops_per_s: float
     memory_bytes_per_s: float
     launch_ms: float
     fuses_lstm: bool
@@ -148,6 +152,20 @@ class OperatorTimes:
     ratios: FloatArray
 
 
+def means_the_same(feature_version: int, device: DeviceType | None) -> bool:
+    """Whether the vectors of a feature version mean on this device what this program's mean.
+
+    Version 5 times convolutions of 32 bits in TF32 where that is the default; other devices' vectors stayed.
+
+    Args:
+        feature_version: That a model was trained with.
+        device: The type that the model is of; None = one that the table lacks.
+    """
+    if feature_version == FEATURE_VERSION:
+        return True
+    return feature_version == _BEFORE_TF32 and (device is None or device.convolution_precision("fp32") == "fp32")
+
+
 def build_features(graph: GraphFeatures, settings: JobSettings, device: DeviceType) -> JobFeatures:
     """Builds the vector of one job on one device type.
 
@@ -165,7 +183,8 @@ def build_features(graph: GraphFeatures, settings: JobSettings, device: DeviceTy
 def rates_of(settings: JobSettings, device: DeviceType) -> Rates:
     """What a device type offers a job with these settings."""
     return Rates(
-        device.peak(settings.precision),
+        device.peak(device.product_precision(settings.precision)),
+        device.peak(device.convolution_precision(settings.precision)),
         device.memory_bytes_per_s,
         device.launch_ms,
         device.fuses_lstm,
@@ -216,7 +235,7 @@ def tabulate_job(
 def time_operators(graph: GraphTable, rates: Rates) -> OperatorTimes:
     """Times the operators of a graph at a device's peaks, at each of the table's batches."""
     passes = rates.passes
-    flops_ms = graph.operator_flops * (1e3 * passes / rates.flops_per_s)
+    flops_ms = graph.operator_flops * _ms_per_operation(graph.families, rates)
     bytes_to_ms = 1e3 * passes * rates.activation_scale / rates.memory_bytes_per_s
     traffic_ms = graph.operator_traffic_bytes * bytes_to_ms
     operator_ms = np.maximum(np.maximum(flops_ms, traffic_ms), rates.launch_ms * passes)
@@ -238,6 +257,13 @@ def time_operators(graph: GraphTable, rates: Rates) -> OperatorTimes:
     work_sum_ms = np.maximum(work_ms.sum(axis=1), _LEAST_MS)
     ratios[:, 1 + len(_TIME_NAMES) :] = work_ms[:, _WORK_CODES] / work_sum_ms[:, None]
     return OperatorTimes(sum_ms=sum_ms, ratios=ratios)
+
+
+def _ms_per_operation(families: IndexArray, rates: Rates) -> FloatArray:
+    """Milliseconds that one operation of each operator takes in all passes at the peak of its kind."""
+    each_ms = np.full(len(families), 1e3 * rates.passes / rates.flops_per_s)
+    each_ms[np.isin(families, _CONVOLUTION_CODES)] = 1e3 * rates.passes / rates.convolution_flops_per_s
+    return each_ms
 
 
 def _sum_families(operator_ms: FloatArray, families: IndexArray) -> FloatArray:
@@ -299,6 +325,7 @@ _WORK_NAMES: Final = {
 """Memory knows what kind of work a step does, not how long it waits."""
 _WORK_CODES: Final = [FAMILY_CODES[family] for family in _WORK_NAMES]
 _CONVOLUTIONS: Final = (OperatorFamily.CONVOLUTION, OperatorFamily.DEPTHWISE_CONVOLUTION)
+_CONVOLUTION_CODES: Final = [FAMILY_CODES[family] for family in _CONVOLUTIONS]
 
 
 def _list_features() -> Iterator[tuple[Feature, ...]]:

@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from predictor_service.errors import ModelError, UnknownVersionError
-from predictor_service.features.job_features import FEATURE_VERSION
+from predictor_service.features.devices import find_device_type
+from predictor_service.features.job_features import FEATURE_VERSION, means_the_same
 from predictor_service.registry.held_out import HELD_OUT_FILE, HeldOut, held_out_from_json
 from predictor_service.registry.manifest import GoldenVectors, Manifest
 from predictor_service.registry.onnx_model import OnnxModel, check_agreement
@@ -131,16 +132,20 @@ class VersionStore:
 
         Raises:
             ModelError: Missing, damaged, of another feature version, or it answers differently than when trained.
+                Of an older version that some devices' vectors outlived, those devices alone are loaded.
         """
         manifest = self.manifest(name)
-        if manifest.feature_version != FEATURE_VERSION:
+        readable = [
+            device for device in manifest.targets if means_the_same(manifest.feature_version, find_device_type(device))
+        ]
+        if manifest.feature_version != FEATURE_VERSION and not readable:
             raise ModelError(
                 f"version {name} reads features {manifest.feature_version}, this program writes {FEATURE_VERSION}",
                 remedy="train again",
             )
         devices = {
-            device: {target: self._load_target(manifest, device, target) for target in records}
-            for device, records in manifest.targets.items()
+            device: {target: self._load_target(manifest, device, target) for target in manifest.targets[device]}
+            for device in readable
         }
         return ServedVersion(manifest=manifest, devices=devices)
 

@@ -53,6 +53,7 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
         accrued_at_ms=state.now_ms,
         measured=AttemptMeasurements(neighbours_since_ms=state.now_ms),
         after_stop=AfterStop.NOTHING,
+        paused_ms=0,
         exit=AttemptExit(),
     )
     state.next_fence += 1
@@ -103,11 +104,12 @@ def stop(state: ClusterState, job: JobRecord, after: AfterStop, step: EventEffec
     """Ask for the end of an attempt; its GPUs are `releasing` until the agent confirms."""
     reason = Reason(code="STOPPING_TO_CANCEL" if after is AfterStop.CANCEL else "STOPPING_TO_REQUEUE")
     job = with_history(
-        job,
+        accrued(job, state.now_ms),
         at_ms=state.now_ms,
         kind="stop",
         message=after.value,
         phase=Phase.STOPPING,
+        pause=None,
         after_stop=after,
         reason=reason,
     )
@@ -124,8 +126,8 @@ def note_colocation_change(state: ClusterState, job_ids: Iterable[str], *, is_sh
 
 
 def accrued(job: JobRecord, now_ms: int) -> JobRecord:
-    """Return the job with its GPU time counted until now."""
-    gpu_ms = (now_ms - job.accrued_at_ms) * len(job.assignments)
+    """Return the job with its GPU time counted until now; while it is paused it has none."""
+    gpu_ms = 0 if job.phase is Phase.PAUSED else (now_ms - job.accrued_at_ms) * len(job.assignments)
     return job.changed(attained_gpu_ms=job.attained_gpu_ms + gpu_ms, accrued_at_ms=now_ms)
 
 
@@ -137,7 +139,7 @@ def leave_gpus(
     tell_end(state, job, step, is_complete=is_complete)
     job = accrued(job, state.now_ms)
     fences = (job.fence, *job.granted_fences)[:GRANTED_FENCES_MAX] if has_steps else job.granted_fences
-    return job.changed(fence=0, granted_fences=fences, after_stop=AfterStop.NOTHING, target=None)
+    return job.changed(fence=0, granted_fences=fences, after_stop=AfterStop.NOTHING, target=None, pause=None)
 
 
 def end(

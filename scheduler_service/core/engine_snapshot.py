@@ -118,7 +118,7 @@ def _load_jobs(state: ClusterState, stored: StoredState) -> None:
     for job in sorted(stored.jobs, key=lambda job: job.fence if job.holds_gpus else 0):
         state.put_job(job)
         if job.holds_gpus:
-            state.decisions.record(Decision(job_id=job.job_id, reason=job.reason))
+            state.decisions.record(Decision(job_id=job.job_id, reason=job.pause.reason if job.pause else job.reason))
     for job_id, reason in stored.holds.items():
         state.set_hold(job_id, reason)
     state.decisions.record_round(

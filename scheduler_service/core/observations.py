@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from scheduler_service.core.attempts import accrued
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import JobProgressed
 from scheduler_service.core.job_records import AttemptMeasurements, JobRecord
@@ -30,9 +31,8 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
         others = state.occupancy.neighbours(job)
         if _is_clean(state, job, report, others):
             solo_step_ms, measured = _learned(state, job, report, others)
-    job = job.changed(
-        attained_gpu_ms=job.attained_gpu_ms + (state.now_ms - job.accrued_at_ms) * len(job.assignments),
-        accrued_at_ms=state.now_ms,
+    job = accrued(job, state.now_ms).changed(
+        paused_ms=max(job.paused_ms, report.paused_ms),
         steps_done=max(job.steps_done, report.steps_done),
         checkpoint_step=max(job.checkpoint_step, report.checkpoint_step),
         memory_peak_bytes=max(job.memory_peak_bytes, report.memory_peak_bytes),

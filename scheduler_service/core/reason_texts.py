@@ -63,7 +63,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "share a GPU; share: any accepts that.",
     "PAIR_UNKNOWN": "The slowdowns of {jobs} on a shared GPU are not reliably known; share: any accepts that.",
     "JOB_UNKNOWN": "Nothing reliable is predicted for {jobs} on this device, so it runs alone; submit it with a graph.",
-    "GPU_RELEASING": "The GPU is still being released by another job ({gpus}).",
+    "GPU_RELEASING": "The GPU is still being released by another job, or a job on it is paused ({gpus}).",
     "GPU_NOT_USABLE": "The GPU is unknown, unhealthy, or its node is not connected ({gpus}).",
     "SHARING_NOT_WORTH_IT": "Sharing a GPU with {jobs}, the jobs would end after {shared_sum_ms} in sum, and after "
     "{waiting_sum_ms} if this job waits.",
@@ -113,7 +113,12 @@ REASON_TEXTS: Mapping[str, str] = {
     "CANDIDATE": "The GPU can take the job.",
     # dropped by the plan check
     "JOB_NOT_PENDING": "The policy decided about a job that is not waiting.",
-    "JOB_NOT_RUNNING": "The policy wanted to stop a job that does not run.",
+    "JOB_NOT_RUNNING": "The policy wanted to stop or pause a job that does not run.",
+    "JOB_NOT_PAUSED": "The policy wanted to let a job go on that is not paused, or was told to go on already.",
+    "ALREADY_PAUSED": "The policy wanted to pause a job of which a pause was ordered already.",
+    "PAUSE_TOO_LONG": "The policy wanted to pause a job for {paused_max_ms}; 1 ms to {longest_ms} is possible.",
+    "NOT_PAUSABLE": "A job on {gpus_count} GPU(s) of this node cannot be paused: only a job on one GPU can, without "
+    "MPS, on a node whose agent says so; stop it with a checkpoint instead.",
     "DECIDED_TWICE": "The policy decided twice about the job; the first decision counts.",
     "DECISION_NOT_SUPPORTED": "The policy returned a kind of decision that the scheduler does not support.",
     "MOVES_NOT_SUPPORTED": "The policy wanted to move or reshape a running job, which no launcher supports here; the "
@@ -123,6 +128,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "RANKS_WRONG": "The policy repeated a GPU or numbered the ranks of {gpus_given} GPU(s) wrongly.",
     "BATCH_NOT_COVERED": "The policy's micro-batches cover {given_samples} of the batch's {batch_samples} samples.",
     "MIXED_DEVICES": "The policy mixed different kinds of GPUs in one job ({gpus}).",
+    # while it is paused
+    "PAUSE_UNWANTED": "The node had paused the job although no pause was wanted any more; it was told to go on.",
     # while it ends
     "STOPPING_TO_CANCEL": "The job is being stopped because it was cancelled.",
     "STOPPING_TO_REQUEUE": "The job is being stopped, with a checkpoint, to run again later.",

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from cotenant.device_calibration import DeviceCalibration
+
 # Reasons for doubt of what was measured, by the names of the contract.
 FOREIGN_LOAD = "foreign_load"
 UNSTEADY = "unsteady"
@@ -28,6 +30,7 @@ class Phase(StrEnum):
     PENDING = "pending"
     STARTING = "starting"
     RUNNING = "running"
+    PAUSED = "paused"
     STOPPING = "stopping"
     FINISHED = "finished"
     FAILED = "failed"
@@ -44,6 +47,12 @@ class AfterStop(StrEnum):
     REQUEUE = "requeue"
     CANCEL = "cancel"
     MOVE = "move"
+
+
+PAUSED_MS_MAX = 60_000
+"""Longest pause that may be ordered; nodes let a job go on by themselves when its pause is over."""
+PAUSING_ENFORCEMENTS = frozenset({"cgroup_freezer", "stop_signal"})
+"""What a node that can pause a job says of itself: at least one of these."""
 
 
 class Level(StrEnum):
@@ -70,6 +79,30 @@ class Reason:
     numbers: Mapping[str, float] = field(default_factory=dict)
     job_ids: tuple[str, ...] = ()
     gpu_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPause:
+    """A pause of the present attempt, from the order until the node says that the job goes on.
+
+    Attributes:
+        reason: Why it was ordered.
+        ordered_at_ms: When it was ordered.
+        paused_at_ms: Since when the job stands still; 0 = the node has not said so yet.
+        paused_ms_max: How long it may stand still before its node lets it go on, 1 to `PAUSED_MS_MAX`.
+        is_resuming: The order to go on was given.
+    """
+
+    reason: Reason
+    ordered_at_ms: int
+    paused_at_ms: int = 0
+    paused_ms_max: int = PAUSED_MS_MAX
+    is_resuming: bool = False
+
+    @property
+    def until_ms(self) -> int:
+        """When the job goes on at the latest, as far as is known."""
+        return (self.paused_at_ms or self.ordered_at_ms) + self.paused_ms_max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,13 +161,20 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU of a node."""
+    """One GPU of a node.
+
+    Attributes:
+        calibration: What its node measured of it; None = nothing.
+        not_calibrated: Why, in words.
+    """
 
     gpu_id: str
     device: str
     memory_bytes: int
     healthy: bool = True
     index: int = 0
+    calibration: DeviceCalibration | None = None
+    not_calibrated: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from scheduler_service.live_loop import Mutation, Proposal
 
 # Jobs that have not ended; beyond it a submission is refused, so that a runaway script cannot fill the memory.
 LIVING_JOBS_MAX = 100_000
-_LIVING_PHASES = (Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.STOPPING)
+_LIVING_PHASES = (Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.PAUSED, Phase.STOPPING)
 
 
 def submitted(job_id: str, spec: scheduling_pb2.JobSpec) -> JobSubmitted:

@@ -15,6 +15,7 @@ from scheduler_service.core.records import (
     Assignment,
     JobPrediction,
     JobRequest,
+    Phase,
     Reason,
 )
 from scheduler_service.core.state import ClusterState
@@ -104,6 +105,20 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
         node_id=job.node_ids[0] if job.node_ids else "",
         memory_reserved_bytes=job.memory_reserved_bytes,
         memory_floor_bytes=job.request.memory_floor_bytes,
+        pause=_pause_message(job),
+        paused_ms=job.paused_ms,
+    )
+
+
+def _pause_message(job: JobRecord) -> scheduling_pb2.JobPause | None:
+    pause = job.pause
+    if pause is None or job.phase is not Phase.PAUSED:
+        return None
+    return scheduling_pb2.JobPause(
+        since_ms=pause.paused_at_ms,
+        until_ms=pause.until_ms,
+        reason=reason_message(pause.reason),
+        resuming=pause.is_resuming,
     )
 
 
