@@ -11,31 +11,40 @@ machine or the set of a row. What cannot be asked for is apart: double precision
                  ratio of the peaks or of the bandwidths; compared on the rows that have one
     miso         slices of an A100 (TensorFlow), of which no set teaches anything: judged by the model of all sets
 
-Anchors are three rows, chosen by their expected time and never judged. Bars are those of the issue that asked for the
-model; a bar that is missed is printed as such. Three CPU minutes.
+Anchors are three rows, chosen by their expected time and never judged; they scale estimates as a calibration of the
+device does (`inference/calibrated_estimator.py`). Bars are those of the issue that asked for the
+model; a bar that is missed is printed as such. A CPU minute.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
+from cotenant.device_calibration import Anchor, DeviceCalibration
 from cotenant.job_settings import PRECISIONS
-from predictor_service.cross_device.device_factors import UNCALIBRATED, DeviceFactors
 from predictor_service.cross_device.step_model import CrossDeviceStep, load_step_model
+from predictor_service.features.device_scale import AnchorFigures, scale_of
 from predictor_service.features.devices import DeviceType
-from predictor_service.learning.cross_device_fit import anchor_places, fit_factors, fit_step_model
+from predictor_service.inference.calibrated_estimator import CalibratedEstimator
+from predictor_service.inference.job_estimator import JobEstimator
+from predictor_service.inference.records import Estimate, Level
+from predictor_service.learning.cross_device_fit import fit_step_model
 from predictor_service.learning.cross_device_rows import StepRow, read_step_rows, thin_rows, work_of_rows
 from predictor_service.settings import default_datasets_dir
 
 FloatArray = npt.NDArray[np.float64]
 
 CONFIDENCE: Final = 0.9
+ANCHORS: Final = 3
 TORCHVISION: Final = "torchvision_bench"
 _BASELINES: Final[Mapping[str, Callable[[DeviceType, str], float]]] = {
     "peak": lambda device, precision: device.peak(device.convolution_precision(precision)),
@@ -47,9 +56,13 @@ def main() -> dict[str, Any]:
     """Judge every device type of the public sets that come with the program."""
     root = default_datasets_dir() / "public"
     rows = thin_rows(read_step_rows(root))
-    judged = {device: judge(rows, device) for device in sorted({row.device for row in rows})}
+    judged = {}
+    for device in sorted({row.device for row in rows}):
+        sys.stderr.write(f"{device}\n")
+        with threadpool_limits(1):  # small matrices: more threads only wait for each other
+            judged[device] = judge(rows, device)
     by_device = {device: {**_figures(one), **_anchored(one)} for device, one in judged.items()}
-    report = {
+    report: dict[str, Any] = {
         "rows": len(rows),
         "by_device": by_device,
         "torchvision": _torchvision(judged),
@@ -61,26 +74,78 @@ def main() -> dict[str, Any]:
 
 def judge(rows: Sequence[StepRow], device: str) -> list[dict[str, Any]]:
     """Asks the model of all other types for every row of one; one record for each."""
-    known, left_out = [row for row in rows if row.device != device], [row for row in rows if row.device == device]
+    known, left_out = ([row for row in rows if (row.device == device) is same] for same in (False, True))
     model = fit_step_model(known)
-    anchors = set(anchor_places(model, left_out))
-    factors = fit_factors(model, [left_out[place] for place in sorted(anchors)])
-    records = []
-    for place, row in enumerate(left_out):
-        record = {
+    asked = [_ask(model, row) for row in left_out]
+    anchors = anchor_places(left_out, [each.value for each in asked])
+    calibrated = _calibrate([(left_out[place], asked[place]) for place in anchors])
+    return [
+        {
             "row": row,
             "measured": row.step_ms,
-            "plain": _ask(model, row, UNCALIBRATED),
-            "anchored": None if place in anchors else _ask(model, row, factors),
+            "plain": estimate,
+            "anchored": None if place in anchors else calibrated(estimate),
             **{name: _scale_nearest(known, row, rate) for name, rate in _BASELINES.items()},
         }
-        records.append(record)
-    return records
+        for place, (row, estimate) in enumerate(zip(left_out, asked, strict=True))
+    ]
 
 
-def _ask(model: CrossDeviceStep, row: StepRow, factors: DeviceFactors) -> tuple[float, float, float]:
-    found = model.estimate(work_of_rows([row]), row.kind, CONFIDENCE, factors)
-    return float(found.value[0]), float(found.lower[0]), float(found.upper[0])
+def anchor_places(rows: Sequence[StepRow], expected_ms: Sequence[float]) -> list[int]:
+    """Which rows are anchors: at a sixth, the middle and five sixths of the expected times that a job can ask for."""
+    order = [place for place in np.argsort(expected_ms, kind="stable") if rows[place].kind.precision in PRECISIONS]
+    return [int(order[len(order) * part // (2 * ANCHORS)]) for part in range(1, 2 * ANCHORS, 2)]
+
+
+def _ask(model: CrossDeviceStep, row: StepRow) -> Estimate:
+    found = model.estimate(work_of_rows([row]), row.kind, CONFIDENCE)
+    value, lower, upper = (float(each[0]) for each in (found.value, found.lower, found.upper))
+    return Estimate(value, lower, upper, CONFIDENCE, Level.FALLBACK, False)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """Stands where the estimator of a job stands; it was asked already."""
+
+    estimate: Estimate
+
+    def step(self, batch: int) -> Estimate:
+        """The estimate."""
+        return self.estimate
+
+
+def _calibrate(anchors: Sequence[tuple[StepRow, Estimate]]) -> Callable[[Estimate], Estimate]:
+    """What the predictor makes of estimates where a calibration holds these anchors."""
+    figures = {
+        str(place): AnchorFigures(step_ms=each.value, memory_bytes=1.0) for place, (_, each) in enumerate(anchors)
+    }
+    measured = tuple(
+        Anchor(
+            network=str(place),
+            graph_sha256="",
+            batch_size=row.batch,
+            step_ms=row.step_ms,
+            memory_peak_bytes=1,
+        )
+        for place, (row, _) in enumerate(anchors)
+    )
+    calibration = DeviceCalibration(
+        device=anchors[0][0].device,
+        measured_at_ms=1,
+        context_bytes=0,
+        workspace_bytes=0,
+        copy_bytes_per_s=1.0,
+        launch_ms=1.0,
+        host_steps_per_s=1.0,
+        anchors=measured,
+    )
+    scale = scale_of(calibration, lambda reference: figures[reference.network])
+    assert scale is not None
+
+    def calibrated(estimate: Estimate) -> Estimate:
+        return CalibratedEstimator(cast(JobEstimator, _Answer(estimate)), scale, 0.0).step(1)
+
+    return calibrated
 
 
 def _scale_nearest(known: Sequence[StepRow], row: StepRow, rate: Callable[[DeviceType, str], float]) -> float | None:
@@ -99,7 +164,7 @@ def _scale_nearest(known: Sequence[StepRow], row: StepRow, rate: Callable[[Devic
 
 
 def _mape(records: Sequence[Mapping[str, Any]], name: str) -> float:
-    values = [record[name][0] if isinstance(record[name], tuple) else record[name] for record in records]
+    values = [record[name].value if isinstance(record[name], Estimate) else record[name] for record in records]
     return float(np.mean([abs(value / record["measured"] - 1) for value, record in zip(values, records, strict=True)]))
 
 
@@ -108,7 +173,7 @@ def _servable(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _covered(records: Sequence[Mapping[str, Any]], name: str) -> list[bool]:
-    return [record[name][1] <= record["measured"] <= record[name][2] for record in records]
+    return [record[name].lower <= record["measured"] <= record[name].upper for record in records]
 
 
 def _figures(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -118,7 +183,9 @@ def _figures(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "rows": len(asked),
         "mape": round(_mape(asked, "plain"), 3),
         "coverage": round(float(np.mean(_covered(asked, "plain"))), 3),
-        "upper_per_lower": round(float(np.median([record["plain"][2] / record["plain"][1] for record in asked])), 2),
+        "upper_per_lower": round(
+            float(np.median([record["plain"].upper / record["plain"].lower for record in asked])), 2
+        ),
     }
     comparable = [record for record in asked if record["peak"] is not None]
     if comparable:
@@ -174,9 +241,7 @@ def _miso(root: Path) -> dict[str, Any]:
     rows = read_step_rows(root, ["miso"])
     for device in sorted({row.device for row in rows}):
         records = [
-            {"row": row, "measured": row.step_ms, "plain": _ask(model, row, UNCALIBRATED)}
-            for row in rows
-            if row.device == device
+            {"row": row, "measured": row.step_ms, "plain": _ask(model, row)} for row in rows if row.device == device
         ]
         found[device] = {
             "rows": len(records),

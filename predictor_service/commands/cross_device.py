@@ -20,11 +20,14 @@ _COMMITTED: Final = Path(__file__).parent.parent / "cross_device" / "step_model.
 def train_cross_device_command(datasets: Path | None, output: Path) -> None:
     """Fit the step times of all device types to the public sets; prints how many rows and devices taught them."""
     # Imported here: nothing that serves reads sets or fits.
+    from threadpoolctl import threadpool_limits
+
     from predictor_service.learning.cross_device_fit import fit_step_model
     from predictor_service.learning.cross_device_rows import read_step_rows, thin_rows
 
     rows = thin_rows(read_step_rows(datasets or default_datasets_dir() / "public"))
-    model = fit_step_model(rows)
+    with threadpool_limits(1):  # small matrices: more threads only wait for each other
+        model = fit_step_model(rows)
     try:
         output.write_text(model.to_json(), encoding="utf-8")
     except OSError as error:

@@ -44,19 +44,14 @@ class StepCorrection:
     weights: FloatArray
 
     def log_ratio(self, traits: FloatArray) -> FloatArray:
-        """Logarithm of the time over physics, shape (rows,)."""
-        return np.asarray(self.kernel(self.standardise(traits), self.centres) @ self.weights, dtype=np.float64)
+        """Logarithm of the time over physics, shape (rows,); a row is the same among any others, to the last bit."""
+        rows = self.standardise(traits)
+        return np.array([float((kernel(row[None], self.centres)[0] * self.weights).sum()) for row in rows])
 
     def standardise(self, traits: FloatArray) -> FloatArray:
         """Traits in the units of `centres`."""
         sizes = (traits[:, :_SIZES] - self.means) / self.deviations
         return np.concatenate([sizes, _CHOICE_WEIGHT * traits[:, _SIZES:]], axis=1)
-
-    @staticmethod
-    def kernel(left: FloatArray, right: FloatArray) -> FloatArray:
-        """How much two networks have to do with each other, 0 to 1, shape (left, right)."""
-        squares = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1)[None] - 2 * left @ right.T
-        return np.asarray(np.exp(-np.maximum(squares, 0.0) / (2 * _REACH)), dtype=np.float64)
 
     def to_json(self) -> dict[str, object]:
         """As stored."""
@@ -75,6 +70,12 @@ class StepCorrection:
             name: np.array(stored[name], dtype=np.float64) for name in ("means", "deviations", "centres", "weights")
         }
         return cls(**arrays)
+
+
+def kernel(left: FloatArray, right: FloatArray) -> FloatArray:
+    """How much two networks have to do with each other by their standardised traits, 0 to 1, shape (left, right)."""
+    squares = ((left[:, None] - right) ** 2).sum(axis=2)
+    return np.asarray(np.exp(-squares / (2 * _REACH)), dtype=np.float64)
 
 
 def traits_of(work: StepWork, kinds: Sequence[StepKind]) -> FloatArray:

@@ -17,9 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from predictor_service.cross_device.device_factors import UNCALIBRATED, DeviceFactors
 from predictor_service.cross_device.step_correction import StepCorrection, traits_of
-from predictor_service.cross_device.step_physics import COEFFICIENTS, StepKind, log_derivatives, step_parts, terms_of
+from predictor_service.cross_device.step_physics import COEFFICIENTS, StepKind, step_parts, terms_of
 from predictor_service.cross_device.step_work import StepWork
 from predictor_service.errors import ModelError
 from predictor_service.features.affine import FloatArray
@@ -50,7 +49,6 @@ class CrossDeviceStep:
         logs: Logarithms of the coefficients, in the order of `COEFFICIENTS`.
         correction: Of kinds of networks.
         widths: Half widths as logarithms at `LEVELS`, by kind of network.
-        calibrated_widths: The same where three anchors of the device were measured.
         devices: Types that taught it.
         rows_sha256: Hash of the rows that it was made from.
     """
@@ -58,44 +56,30 @@ class CrossDeviceStep:
     logs: FloatArray
     correction: StepCorrection
     widths: Mapping[str, FloatArray]
-    calibrated_widths: Mapping[str, FloatArray]
     devices: tuple[str, ...] = ()
     rows_sha256: str = ""
 
-    def time_ms(self, work: StepWork, kinds: Sequence[StepKind], factors: DeviceFactors = UNCALIBRATED) -> FloatArray:
+    def time_ms(self, work: StepWork, kinds: Sequence[StepKind]) -> FloatArray:
         """The expected time of steps.
 
         Args:
             work: Of the rows.
             kinds: One for each row, or a single one for all.
-            factors: What anchors say of the device at hand.
         """
-        terms = terms_of(work, kinds)
-        parts = step_parts(terms, self.logs, factors.host_log)
-        corrected = self.correction.log_ratio(traits_of(work, kinds)) + factors.shared_log
+        parts = step_parts(terms_of(work, kinds), self.logs)
+        corrected = self.correction.log_ratio(traits_of(work, kinds))
         return np.asarray(parts.total_ms * np.exp(corrected), dtype=np.float64)
 
-    def host_sensitivity(self, work: StepWork, kinds: Sequence[StepKind], factors: DeviceFactors) -> FloatArray:
-        """Derivative of the logarithm of the time by `DeviceFactors.host_log`, shape (rows,)."""
-        terms = terms_of(work, kinds)
-        moved = self.logs.copy()
-        parts = step_parts(terms, moved, factors.host_log)
-        return log_derivatives(terms, moved, parts)[1]
-
-    def estimate(
-        self, work: StepWork, kind: StepKind, confidence: float, factors: DeviceFactors = UNCALIBRATED
-    ) -> StepRange:
+    def estimate(self, work: StepWork, kind: StepKind, confidence: float) -> StepRange:
         """The time of one job at several batches, with the range that held so often on devices left out.
 
         Args:
             work: Of the job at its batches.
             kind: The same for all of them.
             confidence: Share of rows, 0 to below 1.
-            factors: What anchors say of the device at hand; the range is narrower with them.
         """
-        value = self.time_ms(work, [kind], factors)
-        widths = self.calibrated_widths if factors.anchors else self.widths
-        width = math.exp(float(np.interp(confidence, LEVELS, widths[kind_of_network(work)])))
+        value = self.time_ms(work, [kind])
+        width = math.exp(float(np.interp(confidence, LEVELS, self.widths[kind_of_network(work)])))
         return StepRange(value=value, lower=value / width, upper=value * width)
 
     def to_json(self) -> str:
@@ -109,7 +93,6 @@ class CrossDeviceStep:
             },
             "levels": list(LEVELS),
             "widths": _widths_to_json(self.widths),
-            "calibrated_widths": _widths_to_json(self.calibrated_widths),
             "correction": self.correction.to_json(),
         }
         return json.dumps(stored, indent=1) + "\n"
@@ -132,7 +115,6 @@ class CrossDeviceStep:
                 logs=np.log([float(stored["coefficients"][name]) for name in COEFFICIENTS]),
                 correction=StepCorrection.from_json(stored["correction"]),
                 widths=_widths_from_json(stored["widths"]),
-                calibrated_widths=_widths_from_json(stored["calibrated_widths"]),
                 devices=tuple(stored["devices"]),
                 rows_sha256=str(stored["rows_sha256"]),
             )

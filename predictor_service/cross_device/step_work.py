@@ -57,11 +57,14 @@ class StepWork:
 
 
 def work_of_table(graph: GraphTable) -> StepWork:
-    """Sums the operators of a graph at each batch of its table."""
+    """Sums the operators of a graph at each batch of its table; a row is the same in any table, to the last bit."""
+
+    def sums_of(operators: FloatArray) -> FloatArray:
+        return np.array([float(np.add.reduce(np.ascontiguousarray(row))) for row in operators])
 
     def flops_of(*families: Family) -> FloatArray:
         chosen = np.isin(graph.families, [FAMILY_CODES[family] for family in families])
-        return np.asarray(graph.operator_flops[:, chosen].sum(axis=1), dtype=np.float64)
+        return sums_of(graph.operator_flops[:, chosen])
 
     def column(name: str) -> FloatArray:
         return np.array([getattr(row, name) for row in graph.rows], dtype=np.float64)
@@ -70,7 +73,7 @@ def work_of_table(graph: GraphTable) -> StepWork:
         convolution_flops=flops_of(Family.CONVOLUTION),
         depthwise_flops=flops_of(Family.DEPTHWISE_CONVOLUTION),
         product_flops=flops_of(*_PRODUCTS),
-        traffic_bytes=np.asarray(graph.operator_traffic_bytes.sum(axis=1), dtype=np.float64),
+        traffic_bytes=sums_of(graph.operator_traffic_bytes),
         nodes=column("nodes"),
         waiting_steps=column("recurrent_steps"),
         parameters=column("parameters"),

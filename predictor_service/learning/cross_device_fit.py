@@ -16,14 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from cotenant.job_settings import PRECISIONS
-from predictor_service.cross_device.device_factors import (
-    HOST_DEVIATION,
-    UNCALIBRATED,
-    DeviceFactors,
-    improve_factors,
-)
-from predictor_service.cross_device.step_correction import StepCorrection, traits_of
+from predictor_service.cross_device.step_correction import StepCorrection, kernel, traits_of
 from predictor_service.cross_device.step_model import CONVOLUTIONAL, LEVELS, OTHER, CrossDeviceStep
 from predictor_service.cross_device.step_physics import (
     COEFFICIENTS,
@@ -38,8 +31,8 @@ from predictor_service.cross_device.step_work import StepWork
 from predictor_service.features.affine import FloatArray
 from predictor_service.learning.cross_device_rows import StepRow, hash_rows, work_of_rows
 
-ANCHORS: Final = 3
 _ERROR_DEVIATION: Final = 0.25
+_HOST_DEVIATION: Final = 0.4
 _SPEED_DEVIATION: Final = 0.25
 _ROUNDS: Final = 40
 _SETTLED: Final = 1e-4
@@ -49,7 +42,7 @@ _CORRECTION_VARIANCE: Final = 0.05
 _NOISE_VARIANCE: Final = 0.04
 _GROUP_SHRINKAGE: Final = 2.0
 _CENTRES: Final = 200
-_ANCHOR_ROUNDS: Final = 4
+_DEVICES_LEAST: Final = 3
 _LEVELS: Final[FloatArray] = np.array(LEVELS)
 
 
@@ -79,70 +72,43 @@ def fit_step_model(rows: Sequence[StepRow], *, with_widths: bool = True) -> Cros
         logs=logs,
         correction=_fit_correction(table, residuals),
         widths=_NO_WIDTHS,
-        calibrated_widths=_NO_WIDTHS,
         devices=tuple(sorted({row.device for row in rows})),
         rows_sha256=hash_rows(rows),
     )
     if not with_widths:
         return model
-    plain, calibrated = find_widths(rows)
-    return replace(model, widths=plain, calibrated_widths=calibrated)
+    return replace(model, widths=find_widths(rows))
 
 
-def find_widths(rows: Sequence[StepRow]) -> tuple[Mapping[str, FloatArray], Mapping[str, FloatArray]]:
-    """Half widths at `LEVELS` by kind of network, without and with anchors, from devices left out one by one."""
-    errors: dict[str, list[tuple[FloatArray, FloatArray]]] = {CONVOLUTIONAL: [], OTHER: []}
+def find_widths(rows: Sequence[StepRow]) -> Mapping[str, FloatArray]:
+    """Half widths at `LEVELS` by kind of network, from devices left out one by one."""
+    errors: dict[str, list[FloatArray]] = {CONVOLUTIONAL: [], OTHER: []}
     for device in sorted({row.device for row in rows}):
         left_out = [row for row in rows if row.device == device]
         model = fit_step_model([row for row in rows if row.device != device], with_widths=False)
-        plain, anchored = log_errors(model, left_out), log_errors(model, left_out, calibrate(model, left_out))
-        convolves = _convolves(work_of_rows(left_out))
+        missed, convolves = np.abs(log_errors(model, left_out)), _convolves(work_of_rows(left_out))
         for kind, chosen in ((CONVOLUTIONAL, convolves), (OTHER, ~convolves)):
             if chosen.any():
-                errors[kind].append((np.abs(plain[chosen]), np.abs(anchored[chosen])))
-    return _widths(errors, 0), _widths(errors, 1)
+                errors[kind].append(missed[chosen])
+    return _widths(errors)
 
 
-def log_errors(model: CrossDeviceStep, rows: Sequence[StepRow], factors: DeviceFactors = UNCALIBRATED) -> FloatArray:
+def log_errors(model: CrossDeviceStep, rows: Sequence[StepRow]) -> FloatArray:
     """Logarithms of measured over expected, shape (rows,)."""
-    expected = model.time_ms(work_of_rows(rows), [row.kind for row in rows], factors)
-    return np.log([row.step_ms for row in rows]) - np.log(expected)
-
-
-def calibrate(model: CrossDeviceStep, rows: Sequence[StepRow]) -> DeviceFactors:
-    """What three rows of a device say of it, see `anchor_places`."""
-    return fit_factors(model, [rows[place] for place in anchor_places(model, rows)])
-
-
-def anchor_places(model: CrossDeviceStep, rows: Sequence[StepRow]) -> list[int]:
-    """Which rows of a device are its anchors: at a sixth, the middle and five sixths of its expected times.
-
-    Chosen without looking at what was measured, among precisions that a job can ask for.
-    """
     expected = model.time_ms(work_of_rows(rows), [row.kind for row in rows])
-    order = [place for place in np.argsort(expected, kind="stable") if rows[place].kind.precision in PRECISIONS]
-    return [int(order[len(order) * (2 * part + 1) // (2 * ANCHORS)]) for part in range(ANCHORS)]
-
-
-def fit_factors(model: CrossDeviceStep, anchors: Sequence[StepRow]) -> DeviceFactors:
-    """The most likely deviations of a device, given a few of its rows."""
-    work, kinds, factors = work_of_rows(anchors), [row.kind for row in anchors], UNCALIBRATED
-    for _ in range(_ANCHOR_ROUNDS):
-        errors = log_errors(model, anchors, factors)
-        factors = improve_factors(factors, errors, model.host_sensitivity(work, kinds, factors))
-    return factors
+    return np.asarray(np.log([row.step_ms for row in rows]) - np.log(expected), dtype=np.float64)
 
 
 def _convolves(work: StepWork) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return np.asarray(work.convolution_flops + work.depthwise_flops > work.product_flops)
 
 
-def _widths(errors: Mapping[str, Sequence[tuple[FloatArray, FloatArray]]], part: int) -> dict[str, FloatArray]:
+def _widths(errors: Mapping[str, Sequence[FloatArray]]) -> dict[str, FloatArray]:
     """Quantiles with every device as heavy as any other; of a kind that few devices have, those of all kinds."""
-    every = [pair for pairs in errors.values() for pair in pairs]
+    every = [each for of_kind in errors.values() for each in of_kind]
     return {
-        kind: _weighted_quantiles([pair[part] for pair in (pairs if len(pairs) >= ANCHORS else every)])
-        for kind, pairs in errors.items()
+        kind: _weighted_quantiles(of_kind if len(of_kind) >= _DEVICES_LEAST else every)
+        for kind, of_kind in errors.items()
     }
 
 
@@ -178,7 +144,7 @@ def _fit_coefficients(rows: _Rows) -> tuple[FloatArray, FloatArray]:
     typical = np.log([prior.typical for prior in PRIORS.values()])
     centre = np.concatenate([typical, np.zeros(2 * machines)])
     deviations = [prior.deviation for prior in PRIORS.values()]
-    precisions = np.concatenate([deviations, np.full(machines, HOST_DEVIATION), np.full(machines, _SPEED_DEVIATION)])
+    precisions = np.concatenate([deviations, np.full(machines, _HOST_DEVIATION), np.full(machines, _SPEED_DEVIATION)])
     precisions = precisions**-2.0
     now, residuals = centre.copy(), np.zeros(len(rows.log_ms))
     places = np.arange(len(residuals))
@@ -215,7 +181,7 @@ def _fit_correction(rows: _Rows, residuals: FloatArray) -> StepCorrection:
     )
     points = empty.standardise(traits)
     centres = _spread_out(points)
-    near, among = StepCorrection.kernel(points, centres), StepCorrection.kernel(centres, centres)
+    near, among = kernel(points, centres), kernel(centres, centres)
     left = near.T @ near / _NOISE_VARIANCE + (among + 1e-6 * np.eye(len(centres))) / _CORRECTION_VARIANCE
     weights = np.linalg.solve(left, near.T @ within / _NOISE_VARIANCE)
     return replace(empty, centres=centres, weights=weights.astype(np.float64))

@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 
-from predictor_service.cross_device.device_factors import UNCALIBRATED, DeviceFactors, improve_factors
 from predictor_service.cross_device.step_model import LEVELS, CrossDeviceStep, answers_for, load_step_model
 from predictor_service.cross_device.step_physics import StepKind
 from predictor_service.errors import ModelError
@@ -64,7 +63,7 @@ def test_a_network_like_none_that_was_measured_is_answered_by_physics_alone() ->
         logs=model.logs, correction=model.correction.__class__(
             means=model.correction.means, deviations=model.correction.deviations,
             centres=model.correction.centres, weights=np.zeros_like(model.correction.weights),
-        ), widths=model.widths, calibrated_widths=model.calibrated_widths,
+        ), widths=model.widths,
     )  # fmt: skip
     assert model.time_ms(strange, [KIND])[0] == pytest.approx(plain.time_ms(strange, [KIND])[0], rel=0.01)
 
@@ -88,29 +87,16 @@ def test_a_file_of_another_format_is_refused_with_a_remedy() -> None:
         CrossDeviceStep.from_json(json.dumps(stored))
 
 
-def test_a_slow_host_lengthens_small_steps_and_leaves_large_ones() -> None:
-    model, slow = load_step_model(), DeviceFactors(host_log=0.7, anchors=3)
-    ratio = model.time_ms(step_work(1, 4096), [KIND], slow) / model.time_ms(step_work(1, 4096), [KIND])
-    assert ratio[0] > 1.3
-    assert ratio[1] == pytest.approx(1.0, abs=0.05)
-
-
-def test_three_anchors_that_agree_are_believed_for_the_most_part_and_one_outlier_is_not() -> None:
-    errors, insensitive = np.full(3, np.log(1.5)), np.zeros(3)
-    agreed = improve_factors(UNCALIBRATED, errors, insensitive)
-    assert 0.6 * np.log(1.5) < agreed.shared_log < np.log(1.5)
-    alone = improve_factors(UNCALIBRATED, errors[:1], insensitive[:1])
-    assert alone.shared_log < agreed.shared_log
-
-
-def test_anchors_make_the_range_narrower() -> None:
-    model = load_step_model()
-    plain, calibrated = (model.estimate(step_work(8), KIND, 0.9, DeviceFactors(anchors=count)) for count in (0, 3))
-    assert calibrated.upper[0] / calibrated.lower[0] < plain.upper[0] / plain.lower[0]
-
-
 def test_the_stored_widths_rise_with_the_level() -> None:
     model = load_step_model()
-    for widths in (*model.widths.values(), *model.calibrated_widths.values()):
+    for widths in model.widths.values():
         assert len(widths) == len(LEVELS)
         assert (np.diff(widths) >= 0).all()
+
+
+def test_a_batch_has_the_same_answer_alone_and_among_others_to_the_last_bit() -> None:
+    batches = tuple(1 << place for place in range(12))
+    together = load_step_model().estimate(step_work(*batches), KIND, 0.9)
+    alone = [load_step_model().estimate(step_work(batch), KIND, 0.9) for batch in batches]
+    assert [float(each.value[0]) for each in alone] == together.value.tolist()
+    assert [float(each.upper[0]) for each in alone] == together.upper.tolist()
