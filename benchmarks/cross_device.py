@@ -55,12 +55,13 @@ _BASELINES: Final[Mapping[str, Callable[[DeviceType, str], float]]] = {
 def main() -> dict[str, Any]:
     """Judge every device type of the public sets that come with the program."""
     root = default_datasets_dir() / "public"
-    rows = thin_rows(read_step_rows(root))
+    every = read_step_rows(root)
+    rows = thin_rows(every)
     judged = {}
     for device in sorted({row.device for row in rows}):
         sys.stderr.write(f"{device}\n")
         with threadpool_limits(1):  # small matrices: more threads only wait for each other
-            judged[device] = judge(rows, device)
+            judged[device] = judge(rows, device, every)
     by_device = {device: {**_figures(one), **_anchored(one)} for device, one in judged.items()}
     report: dict[str, Any] = {
         "rows": len(rows),
@@ -72,8 +73,15 @@ def main() -> dict[str, Any]:
     return {**report, "bars": _bars(by_device, report)}
 
 
-def judge(rows: Sequence[StepRow], device: str) -> list[dict[str, Any]]:
-    """Asks the model of all other types for every row of one; one record for each."""
+def judge(rows: Sequence[StepRow], device: str, every: Sequence[StepRow]) -> list[dict[str, Any]]:
+    """Asks the model of all other types for every row of one; one record for each.
+
+    Args:
+        rows: Those that teach and are judged.
+        device: The type left out.
+        every: All rows of the sets, among which a baseline looks for the same job.
+    """
+    others = _by_job([row for row in every if row.device != device])
     known, left_out = ([row for row in rows if (row.device == device) is same] for same in (False, True))
     model = fit_step_model(known)
     asked = [_ask(model, row) for row in left_out]
@@ -85,7 +93,7 @@ def judge(rows: Sequence[StepRow], device: str) -> list[dict[str, Any]]:
             "measured": row.step_ms,
             "plain": estimate,
             "anchored": None if place in anchors else calibrated(estimate),
-            **{name: _scale_nearest(known, row, rate) for name, rate in _BASELINES.items()},
+            **{name: _scale_nearest(others.get(_job_of(row), ()), row, rate) for name, rate in _BASELINES.items()},
         }
         for place, (row, estimate) in enumerate(zip(left_out, asked, strict=True))
     ]
@@ -148,17 +156,27 @@ def _calibrate(anchors: Sequence[tuple[StepRow, Estimate]]) -> Callable[[Estimat
     return calibrated
 
 
-def _scale_nearest(known: Sequence[StepRow], row: StepRow, rate: Callable[[DeviceType, str], float]) -> float | None:
+def _job_of(row: StepRow) -> tuple[object, ...]:
+    return row.set_name, row.architecture, row.batch, row.kind.precision, row.kind.is_training, *_side_of(row)
+
+
+def _side_of(row: StepRow) -> tuple[float, float]:
+    """Distinguishes sizes of the image, which a name does not."""
+    return row.facts.get("forward_macs_per_sample", 0.0), row.facts.get("input_bytes_per_sample", 0.0)
+
+
+def _by_job(rows: Sequence[StepRow]) -> dict[tuple[object, ...], list[StepRow]]:
+    found: dict[tuple[object, ...], list[StepRow]] = {}
+    for row in rows:
+        found.setdefault(_job_of(row), []).append(row)
+    return found
+
+
+def _scale_nearest(same: Sequence[StepRow], row: StepRow, rate: Callable[[DeviceType, str], float]) -> float | None:
     """The same job on the card whose rate is nearest, scaled; None where no other card ran it."""
-    precision, here = row.kind.precision, rate(row.kind.device, row.kind.precision)
-    same = [
-        other
-        for other in known
-        if (other.set_name, other.architecture, other.batch) == (row.set_name, row.architecture, row.batch)
-        and (other.kind.precision, other.kind.is_training) == (precision, row.kind.is_training)
-    ]
     if not same:
         return None
+    precision, here = row.kind.precision, rate(row.kind.device, row.kind.precision)
     nearest = min(same, key=lambda other: abs(np.log(rate(other.kind.device, precision) / here)))
     return nearest.step_ms * rate(nearest.kind.device, precision) / here
 
@@ -240,12 +258,15 @@ def _miso(root: Path) -> dict[str, Any]:
     model, found = load_step_model(), {}
     rows = read_step_rows(root, ["miso"])
     for device in sorted({row.device for row in rows}):
-        records = [
+        records: list[dict[str, Any]] = [
             {"row": row, "measured": row.step_ms, "plain": _ask(model, row)} for row in rows if row.device == device
         ]
         found[device] = {
             "rows": len(records),
             "mape": round(_mape(records, "plain"), 3),
+            "median_ape": round(
+                float(np.median([abs(each["plain"].value / each["measured"] - 1) for each in records])), 3
+            ),
             "coverage": round(float(np.mean(_covered(records, "plain"))), 3),
         }
     return found

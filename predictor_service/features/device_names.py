@@ -208,7 +208,8 @@ def _several(name: str, candidates: Iterable[str]) -> UnknownDeviceError:
 
 def _unknown(name: str, nearest: Iterable[str]) -> UnknownDeviceError:
     listed = ", ".join(nearest)
-    meant = f"did you mean {listed}?" if listed else f"known: {', '.join(sorted(DEVICE_TYPES))}."
+    some = ", ".join([STANDIN_DEVICE, *USUAL_TYPES.values()])
+    meant = f"did you mean {listed}?" if listed else f"known: {len(DEVICE_TYPES)} types, among them {some}."
     return UnknownDeviceError(
         f"device {name!r} is unknown",
         remedy=f"{meant} Of any other type state the memory (device_memory_bytes, --device-memory), or write the full "
