@@ -8,28 +8,30 @@ Source: OJPP Eq. 18 for the moving average of a device (the past weighs 0.9).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import JobProgressed
-from scheduler_service.core.job_records import AttemptMeasurements, JobRecord
+from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.measured_averages import moving_average
 from scheduler_service.core.outcomes import WINDOWS_LOOKED_AT, tell_progress
 from scheduler_service.core.pair_refreshes import MOVED_RATIO_MIN, note_measured
 from scheduler_service.core.records import Phase
 from scheduler_service.core.state import ClusterState
 
+_NOTHING_LEARNED: Final[Mapping[str, Any]] = {}
+
 
 def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: EventEffects) -> None:
     """Store what a report says of the job itself, then what its window says about sharing."""
     has_window = report.window_steps > 0 and report.window_ms > 0
     windows_seen = job.measured.windows_seen + has_window
-    measured, solo_step_ms = job.measured, job.solo_step_ms
+    measured, solo_step_ms, learned = job.measured, job.solo_step_ms, _NOTHING_LEARNED
     if has_window and windows_seen > 1 and job.phase is Phase.RUNNING:
         others = state.occupancy.neighbours(job)
         if _is_clean(state, job, report, others):
-            solo_step_ms, measured = _learned(state, job, report, others)
+            solo_step_ms, learned = _learned(state, job, report, others)
     job = job.changed(
         attained_gpu_ms=job.attained_gpu_ms + (state.now_ms - job.accrued_at_ms) * len(job.assignments),
         accrued_at_ms=state.now_ms,
@@ -40,6 +42,7 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
         measured=measured.changed(
             attempt_peak_bytes=max(measured.attempt_peak_bytes, report.memory_peak_bytes),
             windows_seen=windows_seen,
+            **learned,
         ),
         **(_newest_values(job, report, has_window=has_window) if report.steps_done >= job.steps_done else {}),
     )
@@ -64,11 +67,11 @@ def _is_clean(state: ClusterState, job: JobRecord, report: JobProgressed, others
 
 def _learned(
     state: ClusterState, job: JobRecord, report: JobProgressed, others: Sequence[str]
-) -> tuple[float, AttemptMeasurements]:
-    """Return the job's step time alone and its measurements as a clean window leaves them."""
+) -> tuple[float, Mapping[str, Any]]:
+    """Return the job's step time alone and what a clean window changes of its measurements, by field."""
     gpu = state.gpus.get(job.gpu_ids[0])
     if gpu is None:
-        return job.solo_step_ms, job.measured
+        return job.solo_step_ms, _NOTHING_LEARNED
     device, key, gpus = gpu.gpu.device, job.request.key, len(job.assignments)
     if not others:
         return _learned_alone(state, job, report, device)
@@ -82,7 +85,7 @@ def _learned(
     )
     solo_step_ms = solo or job.solo_step_ms
     if not solo_step_ms:
-        return job.solo_step_ms, job.measured
+        return job.solo_step_ms, _NOTHING_LEARNED
     is_doubtful = bool(report.quality_flags) or (solo is not None and sound is None)
     slowdown_ratio = report.window_ms / report.window_steps / solo_step_ms - 1.0
     if len(others) == 1 and key and state.jobs[others[0]].request.key:
@@ -92,12 +95,12 @@ def _learned(
             note_measured(state, device)
     _update_gpus(state, job, slowdown_ratio)
     observed = moving_average(job.measured.observed_slowdown_ratio, slowdown_ratio)
-    return solo_step_ms, job.measured.changed(observed_slowdown_ratio=observed)
+    return solo_step_ms, {"observed_slowdown_ratio": observed}
 
 
 def _learned_alone(
     state: ClusterState, job: JobRecord, report: JobProgressed, device: str
-) -> tuple[float, AttemptMeasurements]:
+) -> tuple[float, Mapping[str, Any]]:
     key, gpus = job.request.key, len(job.assignments)
     is_doubtful = bool(report.quality_flags)
     window_step_ms = report.window_ms / report.window_steps
@@ -118,13 +121,13 @@ def _learned_alone(
     _update_gpus(state, job, 0.0)
     before = job.measured
     if is_doubtful:
-        return step_ms, before
+        return step_ms, _NOTHING_LEARNED
     known = before.solo_utilization_ratio if report.utilization_ratio is None else report.utilization_ratio
-    return step_ms, before.changed(
-        solo_window_ms=before.solo_window_ms + report.window_ms,
-        solo_utilization_ratio=known,
-        solo_windows_step_ms=(*before.solo_windows_step_ms, window_step_ms)[-WINDOWS_LOOKED_AT:],
-    )
+    return step_ms, {
+        "solo_window_ms": before.solo_window_ms + report.window_ms,
+        "solo_utilization_ratio": known,
+        "solo_windows_step_ms": (*before.solo_windows_step_ms, window_step_ms)[-WINDOWS_LOOKED_AT:],
+    }
 
 
 def _update_gpus(state: ClusterState, job: JobRecord, slowdown_ratio: float) -> None:
