@@ -61,6 +61,24 @@ def fair_share_slowdowns(jobs: SoloFigures, victim: IndexArray, other: IndexArra
     return np.asarray(jobs.utilization_ratio[victim] * jobs.utilization_ratio[other])
 
 
+def excess_slowdowns(jobs: SoloFigures, victim: IndexArray, other: IndexArray) -> FloatArray:
+    """Slowdown if two jobs shared the device without ever waiting while it is free: what exceeds it is shared.
+
+    It is at most that of fair turns, which two jobs that know nothing of each other take.
+
+    Args:
+        jobs: Figures of all jobs.
+        victim: Index of the job whose slowdown is wanted, shape (pairs,).
+        other: Index of the co-located job, shape (pairs,).
+
+    Returns:
+        Ratios from 0 to 1, shape (pairs,).
+
+    Source: Yeung et al., "Horus" (2021): jobs that want less than one device together do not interfere.
+    """
+    return np.asarray(np.maximum(jobs.utilization_ratio[victim] + jobs.utilization_ratio[other] - 1.0, 0.0))
+
+
 def build_pair_features(
     jobs: SoloFigures, victim: IndexArray, other: IndexArray, device_memory_bytes: int
 ) -> npt.NDArray[np.float32]:

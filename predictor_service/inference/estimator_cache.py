@@ -47,7 +47,7 @@ class EstimatorCache:
         work = self._work.find(shared, version)
         if work is None:
             models = version.devices.get(device.name, {}) if version else {}
-            work = JobWork(graph, settings, device, models)
+            work = JobWork(graph, settings, device, models, tuple(version.devices) if version else ())
             self._work.keep(shared, work, graph.description.nodes, version)
         made = JobEstimator(work, settings.input_wait_ratio, confidence)
         self._kept.keep(key, made, graph.description.nodes, version)

@@ -75,12 +75,7 @@ class GraphLibrary:
             self._stripped_sha256[sent_sha256] = description.graph_sha256
             while len(self._stripped_sha256) > DESCRIPTIONS_MAX:
                 self._stripped_sha256.popitem(last=False)
-        same = sent_sha256 == description.graph_sha256
-        stripped = data if same else strip_weights(data, field_limit=DEFAULT_LIMITS.protobuf_fields)
-        try:
-            self._store(description.graph_sha256, stripped)
-        except OSError as error:  # it is in memory; a client that names it after a restart must send it again
-            _logger.error("graph_not_stored", extra={"reason": str(error)})
+        self._keep(data, sent_sha256, description.graph_sha256)
         return measured
 
     def keep(self, data: bytes) -> str:
@@ -125,6 +120,17 @@ class GraphLibrary:
             )
         description = self._describer.describe(data, bindings)
         return self._remember(description, bindings)
+
+    def _keep(self, data: bytes, sent_sha256: str, graph_sha256: str) -> None:
+        """Stores what was described; without a folder nothing has to be stripped for it."""
+        if self._folder is None:
+            return
+        same = sent_sha256 == graph_sha256
+        stripped = data if same else strip_weights(data, field_limit=DEFAULT_LIMITS.protobuf_fields)
+        try:
+            self._store(graph_sha256, stripped)
+        except OSError as error:  # it is in memory; a client that names it after a restart must send it again
+            _logger.error("graph_not_stored", extra={"reason": str(error)})
 
     def _recall(self, graph_sha256: str, bindings: Mapping[str, int]) -> MeasuredGraph | None:
         key = (graph_sha256, tuple(sorted(bindings.items())))

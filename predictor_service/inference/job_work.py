@@ -6,13 +6,15 @@ never seen is therefore answered from what an earlier one with the same mode, pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from cotenant.job_settings import JobSettings
 from predictor_service.features.devices import DeviceType
-from predictor_service.features.job_features import INPUT_WAIT, WorkTable, rates_of, tabulate_work
+from predictor_service.features.job_features import INPUT_WAIT, WorkTable, tabulate_work
+from predictor_service.features.operator_times import rates_of
 from predictor_service.inference.bounded_curve import BoundedCurve
 from predictor_service.inference.measured_graph import MeasuredGraph
+from predictor_service.inference.unusual_features import UnusualFeatures
 from predictor_service.registry.served_version import ServedTarget
 from predictor_service.selection.targets import MEMORY, Target
 
@@ -25,22 +27,29 @@ class JobWork:
         settings: How the jobs run; neither batch nor wait are looked at.
         device: What they run on.
         models: Trained targets of the device type; empty = none.
+        measured_devices: Device types that any model was trained for.
 
     Attributes:
         curves: Those of targets that `is_the_same` holds for, by target.
-        in_domain: Whether jobs resemble the training rows, by target and grid point, for models that do not see the
+        unusual: In what jobs are unlike the training rows, by target and grid point, for models that do not see the
             wait.
     """
 
     def __init__(
-        self, graph: MeasuredGraph, settings: JobSettings, device: DeviceType, models: Mapping[str, ServedTarget]
+        self,
+        graph: MeasuredGraph,
+        settings: JobSettings,
+        device: DeviceType,
+        models: Mapping[str, ServedTarget],
+        measured_devices: Sequence[str] = (),
     ) -> None:
         self.graph = graph
         self.settings = settings
         self.device = device
         self.models = models
+        self.measured_devices = measured_devices
         self.curves: dict[str, BoundedCurve] = {}
-        self.in_domain: dict[tuple[str, int], bool] = {}
+        self.unusual: dict[tuple[str, int], UnusualFeatures] = {}
         self._kept: WorkTable | None = None
         self._unlike_all: dict[tuple[str | None, int, int], bool] = {}
 

@@ -11,20 +11,24 @@ from typing import Final
 import numpy as np
 
 from predictor_service.features.devices import DeviceType
-from predictor_service.features.pair_features import SoloFigures, build_pair_features, fair_share_slowdowns
+from predictor_service.features.pair_features import (
+    SoloFigures,
+    build_pair_features,
+    excess_slowdowns,
+    fair_share_slowdowns,
+)
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.observed_pairs import Observation, Pair, log_slowdown
-from predictor_service.inference.pair_correction import correct_pairs
+from predictor_service.inference.pair_correction import FloatArray, IndexArray, correct_pairs
 from predictor_service.inference.records import Level, PairJob, PairsAnswer, PairsQuestion
+from predictor_service.inference.untrained_pairs import START_SHARE, expect_pairs
 from predictor_service.registry.served_version import Bounded, ServedTarget
 from predictor_service.selection.conformal import ConformalBounds
 
 EstimatorOf = Callable[[PairJob], JobEstimator]
+Correct = Callable[[PairsAnswer, Mapping[Pair, Observation]], None]
+"""Changes an answer in place by what was measured, by keys of jobs."""
 
-# Without measurements of a device: anything from no harm to twice what fair turns would cost.
-_FALLBACK_UPPER_FACTOR: Final = 2.0
-_FALLBACK_DEVIATION: Final = 0.35
-"""Of ln(1 + slowdown) about fair turns where nothing was trained: a factor of 1.4 either way."""
 _COMMON_CONFIDENCE: Final = 0.9
 _STATED_COUNT: Final = 5.0
 
@@ -41,7 +45,7 @@ def estimate_pairs(
     Args:
         question: Jobs and what was observed.
         device: What they share.
-        model: Trained slowdowns of the device type; None = fair time slicing.
+        model: Trained slowdowns of the device type; None = nothing but what the jobs do alone and what was measured.
         estimator_of: Predicts what is not known of a job alone.
         measured: What was measured of pairs on this device type, by the keys of victim and other job.
 
@@ -56,10 +60,8 @@ def estimate_pairs(
     known = np.array([job.is_known for job in jobs])
     both_known = known[victim] & known[other]
     if model is None:
-        upper = _FALLBACK_UPPER_FACTOR * analytical_estimate
-        bounded = Bounded(
-            value=analytical_estimate, lower=np.zeros_like(analytical_estimate), upper=upper, upper_99=upper
-        )
+        start = START_SHARE * excess_slowdowns(figures, victim, other)
+        bounded = Bounded(value=start, lower=start, upper=start, upper_99=start)
         level = np.full(count * count, Level.FALLBACK, dtype=np.int32)
         in_domain = np.zeros(count * count, dtype=bool)
     else:
@@ -80,7 +82,8 @@ def estimate_pairs(
         in_domain=in_domain.reshape(shape),
         times_measured=np.zeros(shape, dtype=np.int32),
     )
-    return _correct(answer, question, _error_variance(model), measured or {})
+    correct = _correction(model, question, analytical_estimate.reshape(shape))
+    return _correct(answer, question, correct, measured or {})
 
 
 def _solo_figures(
@@ -154,11 +157,13 @@ def _stated(question: PairsQuestion, *, is_doubtful: bool) -> dict[Pair, Observa
     }
 
 
-def _error_variance(model: ServedTarget | None) -> float:
-    """Of the predictions' errors in ln(1 + slowdown), as the model's own interval promises."""
+def _correction(model: ServedTarget | None, question: PairsQuestion, analytical_estimate: FloatArray) -> Correct:
+    """How measured pairs correct all of them."""
     if model is None:
-        return _FALLBACK_DEVIATION**2
-    return (model.record.bounds.half_width(_COMMON_CONFIDENCE) / _deviations(_COMMON_CONFIDENCE)) ** 2
+        return lambda answer, measured: _expect_untrained(answer, question, analytical_estimate, measured)
+    # As the model's own interval promises, of ln(1 + slowdown).
+    error_variance = (model.record.bounds.half_width(_COMMON_CONFIDENCE) / _deviations(_COMMON_CONFIDENCE)) ** 2
+    return lambda answer, measured: _fold_in_measured(answer, question, error_variance, measured)
 
 
 def _deviations(confidence: float) -> float:
@@ -167,16 +172,16 @@ def _deviations(confidence: float) -> float:
 
 
 def _correct(
-    answer: PairsAnswer, question: PairsQuestion, error_variance: float, measured: Mapping[Pair, Observation]
+    answer: PairsAnswer, question: PairsQuestion, correct: Correct, measured: Mapping[Pair, Observation]
 ) -> PairsAnswer:
     """Corrects an answer by what was measured; what is doubtful of it moves values and makes no interval narrower."""
     known = {**_stated(question, is_doubtful=True), **measured, **_stated(question, is_doubtful=False)}
     corrected = _copied(answer) if any(seen.is_doubtful for seen in known.values()) else None
     sound = {pair: seen for pair, each in known.items() if (seen := each.without_doubts) is not None}
-    certain = _told_of(answer, question, error_variance, sound)
+    certain = _told_of(answer, question, correct, sound)
     if corrected is None:
         return certain
-    corrected = _told_of(corrected, question, error_variance, known)
+    corrected = _told_of(corrected, question, correct, known)
     return dataclasses.replace(
         certain,
         slowdown_ratio=corrected.slowdown_ratio,
@@ -187,16 +192,18 @@ def _correct(
 
 
 def _told_of(
-    answer: PairsAnswer, question: PairsQuestion, error_variance: float, measured: Mapping[Pair, Observation]
+    answer: PairsAnswer, question: PairsQuestion, correct: Correct, measured: Mapping[Pair, Observation]
 ) -> PairsAnswer:
-    _fold_in_measured(answer, question, error_variance, measured)
+    correct(answer, measured)
     _override_observed(answer, question)
     return answer
 
 
+_COLUMNS: Final = ("slowdown_ratio", "lower", "upper", "level", "in_domain", "times_measured")
+
+
 def _copied(answer: PairsAnswer) -> PairsAnswer:
-    names = ("slowdown_ratio", "lower", "upper", "level", "in_domain", "times_measured")
-    return dataclasses.replace(answer, **{name: getattr(answer, name).copy() for name in names})
+    return dataclasses.replace(answer, **{name: getattr(answer, name).copy() for name in _COLUMNS})
 
 
 def _fold_in_measured(
@@ -208,10 +215,7 @@ def _fold_in_measured(
     """
     if not measured:
         return
-    first: dict[str, int] = {}
-    place_of = [first.setdefault(job.key, place) for place, job in enumerate(question.jobs)]
-    copies = np.ix_(place_of, place_of)
-    seen = {(first[victim], first[other]): each for (victim, other), each in measured.items()}
+    seen, copies = _place_measured(question, measured)
     predicted = np.log1p(answer.slowdown_ratio.astype(np.float64))
     correction = correct_pairs(predicted, error_variance, seen)
     shift = correction.shift[copies]
@@ -233,6 +237,28 @@ def _fold_in_measured(
     answer.level[at] = Level.OBSERVED
     answer.in_domain[at] = True
     answer.times_measured[at] = np.array([each.times for each in chosen])[which]
+
+
+def _expect_untrained(
+    answer: PairsAnswer, question: PairsQuestion, trend: FloatArray, measured: Mapping[Pair, Observation]
+) -> None:
+    """Replaces the start of every pair by what is expected; copies of a job are answered as the first of them is."""
+    seen, copies = _place_measured(question, measured)
+    expect_pairs(answer, trend, question.confidence, seen)
+    if seen:
+        for name in _COLUMNS:
+            matrix = getattr(answer, name)
+            matrix[:] = matrix[copies]
+
+
+def _place_measured(
+    question: PairsQuestion, measured: Mapping[Pair, Observation]
+) -> tuple[dict[tuple[int, int], Observation], tuple[IndexArray, ...]]:
+    """Measured pairs by the places of their jobs, and for every pair the place of the first of its copies."""
+    first: dict[str, int] = {}
+    place_of = [first.setdefault(job.key, place) for place, job in enumerate(question.jobs)]
+    seen = {(first[victim], first[other]): each for (victim, other), each in measured.items()}
+    return seen, np.ix_(place_of, place_of)
 
 
 def _override_observed(answer: PairsAnswer, question: PairsQuestion) -> None:

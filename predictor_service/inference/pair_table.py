@@ -2,23 +2,29 @@
 
 A job that a finished one slowed down will be slowed down by the next one too. So a question about pairs is answered
 together with jobs that are not in it but were measured here: first those measured with a job of the question, then
-those that were measured most, since what is wrong about a whole device type shows in any pair.
+those that were measured most, since what is wrong about a whole device type shows in any pair. They join by what the
+last question stated of them alone, else by their graphs.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cotenant.job_settings import JobSettings
 from predictor_service.inference.observed_pairs import Observation, ObservedPairs, Pair
 from predictor_service.inference.records import PairJob
 from predictor_service.outcome_journal import PredictionEntry
 from predictor_service.profile_store.measurement_window import MeasuredJob, StoredMeasurementWindow
 from predictor_service.profile_store.pair_samples import PairSamples
 
+ALONE: Final = "known_alone"
+"""In the content of a pair question's entry: for each job, null or its figures, see `write_alone`."""
 PARTNERS_MAX: Final = 80
 """Jobs that may join a question."""
 JOBS_MAX: Final = 20_000
@@ -43,6 +49,47 @@ class MeasuredPair:
     other: MeasuredJob | None
 
 
+def write_alone(jobs: Sequence[PairJob]) -> list[list[float] | None]:
+    """What a question states of its jobs alone, as JSON: step, utilization, memory and wait, or None."""
+    return [
+        [job.known_step_ms or 0.0, job.known_utilization_ratio or 0.0, job.known_memory_bytes or 0.0, wait]
+        if job.is_known
+        else None
+        for job in jobs
+        for wait in (job.settings.input_wait_ratio,)
+    ]
+
+
+def read_alone(content: Mapping[str, Any]) -> dict[str, PairJob]:
+    """What the entry of a pair question keeps of its jobs alone, by their keys; what cannot be read is left out."""
+    keys, rows = content.get("job_keys", content.get("job_ids", ())), content.get(ALONE, ())
+    if not isinstance(rows, list) or not isinstance(keys, list):
+        return {}
+    read = ((str(key), _read_row(str(key), row)) for key, row in zip(keys, rows, strict=False))
+    return {key: job for key, job in read if job is not None}
+
+
+def _read_row(key: str, row: object) -> PairJob | None:
+    if not isinstance(row, list) or len(row) != _ALONE_FIGURES:
+        return None
+    if not all(isinstance(value, int | float) and math.isfinite(value) and value >= 0 for value in row):
+        return None
+    step_ms, utilization_ratio, memory_bytes, wait_ratio = row
+    if not (step_ms > 0 and memory_bytes > 0 and utilization_ratio <= 1 and wait_ratio < 1):
+        return None
+    return PairJob(
+        job_id=key,
+        settings=JobSettings(global_batch_size=1, input_wait_ratio=wait_ratio),
+        known_step_ms=step_ms,
+        known_utilization_ratio=utilization_ratio,
+        known_memory_bytes=memory_bytes,
+        measured_key=key,
+    )
+
+
+_ALONE_FIGURES: Final = 4
+
+
 class PairTable:
     """Measured pairs of all device types; safe for many threads."""
 
@@ -51,10 +98,26 @@ class PairTable:
         self._observed = ObservedPairs()
         self._samples = PairSamples()
         self._jobs: OrderedDict[str, MeasuredJob] = OrderedDict()
+        self._alone: OrderedDict[tuple[str, str], PairJob] = OrderedDict()
 
     def learn_outcomes(self, joined: Iterable[tuple[PredictionEntry, Mapping[str, Any]]]) -> None:
-        """Folds in outcomes of pairs, see `ObservedPairs.learn`."""
+        """Folds in outcomes of pairs, see `ObservedPairs.learn`, and what their questions stated of the jobs alone."""
+        joined = list(joined)
+        for entry, _ in joined:
+            if entry.kind == "pairs":
+                self.note_alone(entry.device, read_alone(entry.content))
         self._observed.learn(joined)
+
+    def note_alone(self, device: str, jobs: Mapping[str, PairJob]) -> None:
+        """Remembers what a question stated of jobs alone on a device type, by their keys; the newest counts."""
+        name = device.strip().lower()
+        with self._lock:
+            for key, job in jobs.items():
+                if job.is_known:
+                    self._alone[name, key] = job
+                    self._alone.move_to_end((name, key))
+            while len(self._alone) > JOBS_MAX:
+                self._alone.popitem(last=False)
 
     def learn_windows(self, stored: Iterable[StoredMeasurementWindow]) -> int:
         """Folds in windows as they are kept, each once.
@@ -88,11 +151,15 @@ class PairTable:
             keys: Of the jobs in the question.
         """
         found = self._observed.others(device, keys, PARTNERS_MAX)
-        return [
-            PairJob(job_id=f"measured {key}", settings=job.settings, graph_sha256=job.graph_sha256)
-            for key in found
-            if (job := self._jobs.get(key)) is not None
-        ]
+        return [job for key in found if (job := self._partner(device.strip().lower(), key)) is not None]
+
+    def _partner(self, device: str, key: str) -> PairJob | None:
+        alone, job = self._alone.get((device, key)), self._jobs.get(key)
+        if alone is not None:
+            return dataclasses.replace(alone, job_id=f"measured {key}", measured_key=key)
+        if job is None:
+            return None
+        return PairJob(job_id=f"measured {key}", settings=job.settings, graph_sha256=job.graph_sha256)
 
     def rows(self, device: str = "") -> list[MeasuredPair]:
         """The whole table by device type and keys.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.interference_online import World, name_graph, stream_outcomes
+from benchmarks.interference_online import World, lighten, name_graph, stream_outcomes
 from cotenant.job_settings import JobSettings
 from predictor_service.inference.records import PairJob
 
@@ -37,7 +37,7 @@ def _after() -> dict[str, dict[str, float]]:
     return figures
 
 
-def test_without_outcomes_every_pair_is_answered_by_fair_turns(after: dict[str, dict[str, float]]) -> None:
+def test_without_outcomes_every_pair_is_answered_by_the_start(after: dict[str, dict[str, float]]) -> None:
     assert after["0"]["observed_share"] == 0.0
     assert after["0"]["mae"] == after["0"]["mae_unobserved"] == after["0"]["mae_if_only_overridden"] > 0.2
 
@@ -59,6 +59,17 @@ def test_errors_shrink_with_every_step_and_end_near_the_noise_of_the_windows(
     assert errors[-1] < 0.15 * errors[0]
 
 
+def test_a_campaign_of_light_interference_is_never_answered_worse_than_by_no_slowdown() -> None:
+    """Jobs that keep the device busy and yet hardly slow each other down: predictions shrink as the windows say."""
+    light = lighten(_world(seed=4), 0.2)
+    figures = stream_outcomes(light, range(4))["after_outcomes"]
+    assert isinstance(figures, dict)
+    after = {count: each for count, each in figures.items() if count != "0"}
+    assert all(each["mae"] < each["mae_if_nobody_slows_anybody"] for each in after.values())
+    assert all(each["coverage_90_ratio"] >= 0.87 for each in after.values())
+    assert after["100"]["mae"] < 0.5 * after["100"]["mae_if_nobody_slows_anybody"]
+
+
 def test_intervals_hold_while_the_cluster_learns(after: dict[str, dict[str, float]]) -> None:
-    assert after["0"]["coverage_90_ratio"] < 0.5  # fair turns know nothing of sensitivities
+    assert after["0"]["coverage_90_ratio"] < 0.5  # the start knows nothing of sensitivities
     assert all(after[count]["coverage_90_ratio"] > 0.85 for count in ("10", "30", "100"))

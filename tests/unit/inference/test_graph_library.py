@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from predictor_service.errors import StoreFullError, UnknownGraphError
+from predictor_service.features.graph_description import GraphDescription
 from predictor_service.inference.graph_library import GraphLibrary
 from tests.support.onnx_graphs import perceptron
 from tests.support.predictor_service import InProcessDescriber
@@ -55,6 +56,18 @@ def test_a_graph_that_is_kept_nowhere_is_not_said_to_be_kept(tmp_path: Path) -> 
     with full_disk(), pytest.raises(StoreFullError, match="check room"):
         library.keep(GRAPH)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_library_in_memory_takes_whatever_its_describer_reads() -> None:
+    description = InProcessDescriber().describe(GRAPH)
+
+    class AlreadyDescribed:
+        def describe(self, data: bytes, bindings: Mapping[str, int] | None = None) -> GraphDescription:
+            return description
+
+    library = GraphLibrary(AlreadyDescribed(), None)
+    assert library.describe(b"the name of a graph", {}).description == description
+    assert library.find(description.graph_sha256, {}).description == description
 
 
 def test_what_a_killed_service_was_writing_is_swept_away(tmp_path: Path) -> None:
