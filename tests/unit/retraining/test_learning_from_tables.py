@@ -195,6 +195,19 @@ def test_a_fifth_of_the_labels_times_three_is_refused_and_one_command_goes_back(
     assert served_version(state) == served_in(before)
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["nothing is served", "another device is served"])
+def test_a_fifth_of_the_first_labels_of_a_device_times_three_is_refused(tmp_path: Path, *, known: bool) -> None:
+    state = tmp_path / "state"
+    if known:
+        write_dataset(tmp_path / "standin" / "set")
+        assert run(state, tmp_path / "standin").outcome is RetrainingOutcome.PROMOTED
+    write_table_dataset(tmp_path / "poisoned" / "set", tripled(table_rows(), every=5))
+    result = run(state, tmp_path / "poisoned")
+    assert result.outcome is RetrainingOutcome.REFUSED
+    assert any("two kinds of labels seem to be mixed" in reason for reason in result.why), result.why
+    assert run(state, tmp_path / "poisoned").served == result.served
+
+
 def run_command(*arguments: str, state: Path) -> str:
     result = CliRunner().invoke(program, [*arguments, "--state-dir", str(state), "-o", "json"], catch_exceptions=False)
     assert result.exit_code == 0
