@@ -44,6 +44,7 @@ from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 from predictor_service.features.uncalibrated_memory import (
     CONTEXT_SEEN_BYTES,
+    UNSEEN_SET_FACTOR,
     estimate_uncalibrated,
     memory_parts,
 )
@@ -287,7 +288,8 @@ def judge_ranges(rows: MemoryRows) -> dict[str, Any]:
         judged: BoolArray = rows.sets == name
         low, high = (to_vector(learn(rows, level, judged)) for level in (LOW_LEVEL, HIGH_LEVEL))
         low[:2], high[0] = (CONTEXT_SEEN_BYTES[0], 0.0), CONTEXT_SEEN_BYTES[1]
-        lower, upper = (rows.parts[judged & sound] @ ends for ends in (low, high))
+        lower = rows.parts[judged & sound] @ low / UNSEEN_SET_FACTOR
+        upper = rows.parts[judged & sound] @ high * UNSEEN_SET_FACTOR
         measured = rows.measured_bytes[judged & sound]
         found[name] = {
             "inside_ratio": round(float(((measured >= lower) & (measured <= upper)).mean()), 4),

@@ -177,7 +177,7 @@ def test_a_small_job_may_hold_any_context_that_was_seen(untrained: Predictor) ->
 def test_what_is_counted_narrows_the_range_of_a_large_job_more_than_a_factor_would(untrained: Predictor) -> None:
     memory = ask(untrained, CONVOLVING, A100, batch=512).memory_bytes
     assert memory.value > 16 * GIB
-    assert memory.upper / memory.lower < 2.0
+    assert memory.upper / memory.lower < 2.8
 
 
 def test_workspaces_stop_growing_with_the_widest_tensor() -> None:
