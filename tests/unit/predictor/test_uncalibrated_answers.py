@@ -10,6 +10,7 @@ from cotenant.job_settings import JobSettings
 from predictor_service.features.analytical_memory import MemoryBreakdown, count_memory
 from predictor_service.features.devices import DEVICE_TYPES, STANDIN_DEVICE, DeviceType, Generation
 from predictor_service.features.graph_description import describe_graph
+from predictor_service.features.job_features import build_features
 from predictor_service.features.uncalibrated_memory import BOUND, EXPECTED, estimate_uncalibrated
 from predictor_service.grpc_api.translate_answers import job_response
 from predictor_service.inference.graph_library import GraphLibrary
@@ -58,7 +59,7 @@ def estimates(answer: JobAnswer) -> list[Estimate]:
     return [answer.memory_bytes, answer.utilization_ratio, answer.step_ms, *of_micro_batches]
 
 
-@pytest.mark.parametrize("device", [A100, STANDIN_DEVICE, f"{A100} MIG 3g.20gb"])
+@pytest.mark.parametrize("device", [STANDIN_DEVICE, f"{A100} MIG 3g.20gb", "NVIDIA H200", "AMD Instinct MI300X"])
 def test_without_a_model_no_range_is_called_calibrated(untrained: Predictor, device: str) -> None:
     answer = ask(untrained, DENSE, device)
     assert {each.level for each in estimates(answer)} == {Level.FALLBACK}
@@ -68,6 +69,39 @@ def test_without_a_model_no_range_is_called_calibrated(untrained: Predictor, dev
     assert message.utilization_ratio.range_not_calibrated
     assert message.step_ms.range_not_calibrated
     assert all(point.memory_bytes.range_not_calibrated for point in message.micro_batches)
+
+
+def test_step_times_of_a_whole_device_of_a_measured_generation_have_ranges_that_held_on_devices_left_out(
+    untrained: Predictor,
+) -> None:
+    answer = ask(untrained, DENSE, A100)
+    assert (answer.step_ms.level, answer.step_ms.in_domain) == (Level.FALLBACK, False)
+    assert not answer.step_ms.range_not_calibrated
+    assert answer.step_ms.lower < answer.step_ms.value < answer.step_ms.upper
+    assert answer.memory_bytes.range_not_calibrated
+    assert answer.utilization_ratio.range_not_calibrated
+
+
+def test_steps_are_timed_by_all_measured_devices_and_not_by_the_bare_peaks(untrained: Predictor) -> None:
+    ratios = []
+    for device in ("Tesla K80", A100, "NVIDIA B200"):
+        graph = describe_graph(CONVOLVING).at_batch(8)
+        peaks_ms = build_features(graph, JobSettings(global_batch_size=8, optimizer="adam"), DEVICE_TYPES[device])
+        ratios.append(ask(untrained, CONVOLVING, device, batch=8).step_ms.value / peaks_ms.roofline_ms)
+    assert min(ratios) > 1.2  # nobody reaches peaks, and hosts launch a small step no faster on a fast device
+    assert ratios == sorted(ratios)
+
+
+def test_a_job_that_waits_for_half_of_its_step_takes_twice_as_long(untrained: Predictor) -> None:
+    job = JobSettings(global_batch_size=32, optimizer="adam")
+    busy, waiting = (
+        untrained.predict_job(
+            JobQuestion(settings=dataclasses.replace(job, input_wait_ratio=wait), device=A100, onnx_graph=DENSE)
+        ).step_ms
+        for wait in (0.0, 0.5)
+    )
+    assert waiting.value == pytest.approx(2 * busy.value)
+    assert waiting.upper == pytest.approx(2 * busy.upper)
 
 
 def test_a_trained_device_has_calibrated_ranges() -> None:
