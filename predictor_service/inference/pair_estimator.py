@@ -150,7 +150,7 @@ def _stated(question: PairsQuestion, *, is_doubtful: bool) -> dict[Pair, Observa
     key_of = {job.job_id: job.key for job in question.jobs}
     return {
         (key_of[victim], key_of[other]): Observation(
-            count=_STATED_COUNT, mean=log_slowdown(slowdown_ratio), is_doubtful=is_doubtful
+            count=_STATED_COUNT, mean=log_slowdown(slowdown_ratio), is_doubtful=is_doubtful, times=int(not is_doubtful)
         )
         for (victim, other), slowdown_ratio in question.observed.items()
         if ((victim, other) in question.doubted) is is_doubtful
