@@ -9,6 +9,7 @@
     share: safe                     # never | safe | any
     max_slowdown: 0.2               # 0.2 = a step may take 20 % longer
     collect_profiles: true          # false = nothing that is measured of this job is kept
+    no_trial: false                 # true = it never shares a GPU on trial
 
 Unknown keys are refused with the nearest valid one.
 """
@@ -198,6 +199,7 @@ _READERS: Mapping[str, Reader] = {
     "progress_regex": _text("progress_regex"),
     "restart_limit": _whole("restart_limit", "restart_limit"),
     "collect_profiles": lambda spec, value: setattr(spec, "no_profiles", not _truth("collect_profiles", value)),
+    "no_trial": lambda spec, value: setattr(spec, "no_trial", _truth("no_trial", value)),
 }
 
 

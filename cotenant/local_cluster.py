@@ -38,6 +38,7 @@ class AgentOptions:
         any_command: Whether they may run any executable with any environment; otherwise this Python only.
         stop_jobs_on_exit: End the jobs with the agent instead of leaving them to their lease.
         collect_profiles: Whether what its jobs do may be learned from.
+        calibrates: Whether it measures new devices before a job runs, whatever others do; None = as its settings say.
     """
 
     node_id: str = "local"
@@ -47,6 +48,7 @@ class AgentOptions:
     any_command: bool = False
     stop_jobs_on_exit: bool = False
     collect_profiles: bool = True
+    calibrates: bool | None = None
 
 
 @dataclass(slots=True)
@@ -152,7 +154,8 @@ class LocalCluster:
         state_dir: Where they keep their data and logs.
         policy: Scheduling policy at the start.
         agents: One per node.
-        predictor_port: 0 = any free one; the same holds for the others.
+        predictor_port: 0 = any free one; the same holds for the scheduler's.
+        has_trials: Whether jobs may share on trial.
     """
 
     state_dir: Path
@@ -160,6 +163,7 @@ class LocalCluster:
     agents: Sequence[AgentOptions]
     predictor_port: int = 0
     scheduler_port: int = 0
+    has_trials: bool = True
     programs: dict[str, Program] = field(default_factory=dict)
 
     def start(self, *, on_step: Callable[[str], None] = lambda name: None, stop: threading.Event | None = None) -> None:
@@ -234,6 +238,8 @@ class LocalCluster:
         arguments = ["--address", f"127.0.0.1:{port}", "--metrics-address", "127.0.0.1:0"]
         arguments += ["--state-dir", str(self.state_dir / "scheduler"), "--policy", self.policy]
         arguments += ["--predictor", self.predictor_address]
+        if not self.has_trials:
+            arguments += ["--no-trials"]
         return Program("scheduler", "serve-scheduler", arguments, self.state_dir)
 
     def _agent(self, options: AgentOptions) -> Program:
@@ -248,6 +254,8 @@ class LocalCluster:
             arguments += ["--stop-jobs-on-exit"]
         if not options.collect_profiles:
             arguments += ["--no-collect-profiles"]
+        if options.calibrates is not None:
+            arguments += ["--calibrate", "--calibrate-despite-load"] if options.calibrates else ["--no-calibrate"]
         if options.any_command:
             arguments += ["--allow-any-command"]
         for directory in options.allowed_directories:

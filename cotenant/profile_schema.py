@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cotenant import profile_parquet
+from cotenant import profile_parquet, profile_text
 from cotenant.profile_cells import Cell, Column, ColumnRule, column, columns, format_cell, parse_cell
 
 __all__ = [
@@ -182,7 +182,7 @@ def read_rows(path: Path, row_type: type[Row]) -> list[Row]:
     """Reads a file whole and checks every row.
 
     Args:
-        path: A CSV file with one header line, or a Parquet file where the name ends so.
+        path: A CSV file with one header line, gzip where the name ends in .gz, or a Parquet file where it ends so.
         row_type: The class of its rows, e.g. `SoloRow`.
 
     Returns:
@@ -232,7 +232,7 @@ def format_row(row: SoloRow | PairRow | MemoryTraceRow | LossCurveRow) -> dict[s
 
 
 def write_rows(path: Path, rows: Iterable[Row], row_type: type[Row]) -> None:
-    """Writes a CSV file, or a Parquet file where the name ends so, atomically after checking every row.
+    """Writes a CSV file, or a gzip or Parquet file where the name ends so, atomically after checking every row.
 
     Args:
         path: The file to create or replace; its folder must exist.
@@ -250,7 +250,7 @@ def write_rows(path: Path, rows: Iterable[Row], row_type: type[Row]) -> None:
     if path.suffix == profile_parquet.SUFFIX:
         profile_parquet.write_records(partial, [_values(row) for row in checked], row_type)
     else:
-        with partial.open("w", newline="", encoding="utf-8") as file:
+        with profile_text.open_to_write(partial, is_packed=path.suffix == profile_text.SUFFIX) as file:
             writer = csv.DictWriter(file, [item.name for item in columns(row_type)], lineterminator="\n")
             writer.writeheader()
             writer.writerows(format_row(row) for row in checked)
@@ -272,13 +272,11 @@ def _parquet_records(path: Path, row_type: type[Any]) -> Iterator[tuple[int, dic
 
 
 def _csv_records(path: Path, row_type: type[Any]) -> Iterator[tuple[int, dict[str, str]]]:
-    # A byte order mark, which spreadsheets write, is no part of the first column's name.
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        try:
+    try:
+        with profile_text.open_to_read(path) as file:
             yield from _records(file, row_type, str(path))
-        except UnicodeDecodeError as error:
-            problem = Problem(line=0, column="(file)", reason=f"is not UTF-8: {error}")
-            raise ProfileSchemaError(str(path), [problem]) from error
+    except profile_text.TextError as error:
+        raise ProfileSchemaError(str(path), [Problem(line=0, column="(file)", reason=str(error))]) from error
 
 
 def _records(file: Iterable[str], row_type: type[Any], source: str) -> Iterator[tuple[int, dict[str, str]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from cotenant.job_settings import JobSettingsError, read_stored_settings, stored_settings
@@ -14,12 +14,14 @@ from cotenant_agent.exit_classes import classify, describe
 from cotenant_agent.log_progress import LogProgress
 from cotenant_agent.log_reading import read_tail
 from cotenant_agent.measurement_windows import window_doubts
+from cotenant_agent.mps import uses_mps
 from cotenant_agent.processes import ProcessIdentity
 from cotenant_agent.progress import ProgressReport, ProgressSocket, ProgressTrack, is_plausible, parse_report
 from cotenant_agent.records import (
     AttemptEnd,
     AttemptKey,
     AttemptObservation,
+    AttemptPause,
     ExitFacts,
     GpuReading,
     JobUsage,
@@ -27,7 +29,7 @@ from cotenant_agent.records import (
     MeasuredJob,
 )
 from cotenant_agent.state_directory import AttemptDirectory
-from cotenant_agent.system_clock import steady_ns
+from cotenant_agent.system_clock import boot_ms, steady_ns
 
 _LOG_TAIL_BYTES = 4096
 _CLASSIFIED_TAIL_BYTES = 65536
@@ -39,6 +41,7 @@ class AttemptState(enum.Enum):
 
     PREPARING = "preparing"
     RUNNING = "running"
+    PAUSED = "paused"
     STOPPING = "stopping"
     ENDED = "ended"
 
@@ -55,6 +58,9 @@ class Attempt:
         self.gpu_ids = tuple(str(gpu_id) for gpu_id in gpu_ids) if isinstance(gpu_ids, list) else ()
         self.living_attempt = LivingAttempt(key=self.key, gpu_ids=self.gpu_ids, job=_measured_job(spec))
         self.memory_limit_bytes = read_integer(spec, "memory_limit_bytes")
+        environment = spec.get("environment")
+        self._environment = environment if isinstance(environment, dict) else {}
+        self.can_pause = spec.get("can_pause") is True
         self.stop_grace_ms = read_integer(spec, "stop_grace_ms")
         self.started_ms = read_integer(spec, "requested_wall_ms")
         self.run_directory = run / directory.path.name
@@ -83,13 +89,35 @@ class Attempt:
             return AttemptState.ENDED
         if self.directory.stop.exists():
             return AttemptState.STOPPING
-        return AttemptState.RUNNING if self.directory.state.exists() else AttemptState.PREPARING
+        if not self.directory.state.exists():
+            return AttemptState.PREPARING
+        return AttemptState.PAUSED if self.pause.is_paused else AttemptState.RUNNING
+
+    @property
+    def pause(self) -> AttemptPause:
+        """What the shim has written down about pauses."""
+        if not self.directory.paused.exists():
+            return AttemptPause()
+        record, order = read_json(self.directory.paused), read_json(self.directory.pause)
+        since_ms, order_ms = read_integer(record, "since_boot_ms"), read_integer(order, "until_boot_ms")
+        has_failed = order_ms > 0 and order_ms == read_integer(record, "failed_until_boot_ms")
+        return AttemptPause(
+            is_paused=since_ms > 0,
+            paused_ms=read_integer(record, "paused_ms") + (boot_ms() - since_ms if since_ms else 0),
+            changes=read_integer(record, "changes"),
+            failure=read_text(record, "failure") if has_failed else "",
+        )
 
     @property
     def checkpoint_step(self) -> int:
         """Step of the newest accepted checkpoint that this job could go on from; -1 = none."""
         own = read_checkpoint(self.checkpoint_directory)
         return max(self._resume_step, own.step if own is not None else -1)
+
+    @property
+    def uses_mps(self) -> bool:
+        """A server of MPS stands between it and its device."""
+        return "CUDA_VISIBLE_DEVICES" in self._environment and uses_mps(self._environment)
 
     def processes(self) -> tuple[ProcessIdentity | None, ProcessIdentity | None]:
         """(shim, leader) as recorded when the job started."""
@@ -99,6 +127,15 @@ class Attempt:
                 self._shim = self._identity(record, "shim")
                 self._leader = self._identity(record, "job")
         return self._shim, self._leader
+
+    def note_pauses(self) -> bool:
+        """Close what is being measured where the job has begun or ceased to stand still; whether it has."""
+        pause = self.pause
+        if pause.changes == self.living_attempt.pause_changes:
+            return False
+        self.living_attempt = replace(self.living_attempt, pause_changes=pause.changes)
+        self.track.interrupt(is_paused=pause.is_paused)
+        return True
 
     def read_progress(self) -> None:
         """Take in everything that the job reported since the last call."""
@@ -138,6 +175,8 @@ class Attempt:
         Args:
             readings: of the node's devices, as newly as there are any.
         """
+        self.note_pauses()
+        pause = self.pause
         window = self.track.close_window()
         newest = (self.track.steps_done, self.memory_peak_bytes)
         if newest != self._written_observation:
@@ -153,11 +192,12 @@ class Attempt:
             loss=self.track.loss,
             window_steps=window.steps,
             window_ms=window.duration_ms,
-            utilization_ratio=self.usage.utilization_ratio,
+            utilization_ratio=None if pause.is_paused else self.usage.utilization_ratio,
             memory_bytes=self.usage.memory_bytes,
             memory_peak_bytes=self.memory_peak_bytes,
             checkpoint_step=self.checkpoint_step,
             quality_flags=window_doubts(self.gpu_ids, readings),
+            paused_ms=pause.paused_ms,
         )
 
     def conclude(self, *, peak_bytes: int, available_bytes: int, co_located: str) -> AttemptEnd:

@@ -13,17 +13,21 @@ from cotenant_agent.checkpoints import Checkpoint
 from cotenant_agent.durable_files import read_integer, read_json, refresh_json, write_json
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.gpu_inventory import GpuInventory
+from cotenant_agent.job_pausing import PAUSED_MS_MAX
 from cotenant_agent.launching import Launcher
 from cotenant_agent.memory_watchdog import MemorySample, MemoryWatchdog
 from cotenant_agent.processes import Processes, read_boot_id
 from cotenant_agent.progress import ProgressSocket
 from cotenant_agent.records import AttemptEnd, AttemptKey, InventoryReading, JobProcesses, LaunchRequest
 from cotenant_agent.state_directory import AttemptDirectory, StateDirectory
-from cotenant_agent.system_clock import wall_ms
+from cotenant_agent.system_clock import boot_ms, wall_ms
 
 _log = logging.getLogger(__name__)
 
 _STORED_ATTEMPTS_KEPT = 200
+NOT_PAUSABLE = "NOT_PAUSABLE"
+"""Code of every refusal to pause: the scheduler then stops the job with a checkpoint instead."""
+_CAUSE_LIMIT = 100
 
 
 class AttemptTable:
@@ -128,19 +132,57 @@ class AttemptTable:
     def checkpoint(self, key: AttemptKey) -> None:
         """Ask the job to write a checkpoint and go on: SIGUSR1 to the first processes of its tree that catch it.
 
+        A paused one goes on first: a signal waits until then.
+
         Raises:
             CommandRefusedError: no process catches the signal, whose default action would kill it.
         """
         attempt = self.find(key)
         leader = attempt.processes()[1]
-        if attempt.state is not AttemptState.RUNNING or leader is None:
+        if attempt.state not in (AttemptState.RUNNING, AttemptState.PAUSED) or leader is None:
             raise CommandRefusedError("NOT_RUNNING", f"{key.directory_name} is {attempt.state.value}")
         catching = [pid for pid in self._processes.tree(leader.pid) if self._processes.catches(pid, signal.SIGUSR1)]
         identity = self._processes.identify(catching[0]) if catching else None
+        attempt.directory.pause.unlink(missing_ok=True)
         if identity is None or not self._processes.send_signal(identity, signal.SIGUSR1):
             raise CommandRefusedError(
                 "CHECKPOINT_NOT_SUPPORTED", f"no process of {key.directory_name} catches SIGUSR1 (see cotenant.job)"
             )
+
+    def pause(self, key: AttemptKey, cause: str, paused_ms_max: int) -> None:
+        """Ask the shim to let an attempt stand still; it lets it go on by itself, and no pause grows by repeating it.
+
+        Raises:
+            CommandRefusedError: NOT_PAUSABLE: it runs on, and may be stopped instead.
+        """
+        attempt = self.find(key)
+        if attempt.state in (AttemptState.STOPPING, AttemptState.ENDED):
+            return
+        obstacle = _pause_obstacle(attempt, paused_ms_max)
+        if obstacle:
+            raise CommandRefusedError(NOT_PAUSABLE, f"{key.directory_name} cannot be paused: {obstacle}")
+        until_ms, now_ms = boot_ms() + paused_ms_max, boot_ms()
+        known_ms = read_integer(read_json(attempt.directory.pause), "until_boot_ms")
+        if now_ms < known_ms <= until_ms and not attempt.pause.failure:
+            return
+        try:
+            write_json(attempt.directory.pause, {"until_boot_ms": until_ms, "cause": cause[:_CAUSE_LIMIT]})
+        except OSError as error:
+            raise CommandRefusedError(NOT_PAUSABLE, f"this node cannot store the order: {error}") from error
+
+    def resume(self, key: AttemptKey) -> None:
+        """Ask the shim to let an attempt go on; one that is not paused is left as it is."""
+        self.find(key).directory.pause.unlink(missing_ok=True)
+
+    def find_failed_pauses(self) -> list[tuple[AttemptKey, str]]:
+        """Attempts that could not be made to stand still, and why; each is named once per order."""
+        found = []
+        for attempt in self._attempts.values():
+            failure = attempt.pause.failure
+            if failure:
+                attempt.directory.pause.unlink(missing_ok=True)
+                found.append((attempt.key, failure))
+        return found
 
     def renew(self, keys: Iterable[AttemptKey], deadline_boot_ms: int, grace_ms: int) -> None:
         """Move the deadline of these attempts; a lease is never shortened."""
@@ -236,6 +278,8 @@ class AttemptTable:
                 return False
             if shim is None and self._is_just_spawned(attempt):
                 return False
+            # In this order: version 1 kills nothing that is frozen.
+            self._groups.thaw(attempt.directory.path.name)
             self._groups.kill(attempt.directory.path.name)
             if leader is not None and leader.boot_id == self._boot_id:
                 self._end_remains(leader.pid)
@@ -282,9 +326,20 @@ class AttemptTable:
 
 
 def _request_stop(attempt: Attempt, cause: str, grace_ms: int = 0, **details: object) -> None:
-    if attempt.state in (AttemptState.PREPARING, AttemptState.RUNNING):
+    if attempt.state in (AttemptState.PREPARING, AttemptState.RUNNING, AttemptState.PAUSED):
         grace_ms = grace_ms or attempt.stop_grace_ms
         write_json(attempt.directory.stop, {"cause": cause, "grace_ms": grace_ms, **details})
+
+
+def _pause_obstacle(attempt: Attempt, paused_ms_max: int) -> str:
+    """Why an attempt cannot be paused; empty = it can."""
+    if not 1 <= paused_ms_max <= PAUSED_MS_MAX:
+        return f"a pause lasts 1 to {PAUSED_MS_MAX} ms, not {paused_ms_max}"
+    if len(attempt.gpu_ids) != 1:
+        return f"it has {len(attempt.gpu_ids)} devices, and the ranks of a gang wait for each other"
+    if not attempt.can_pause:
+        return "an older agent started it, whose shim cannot pause; it can from its next attempt on"
+    return "MPS serves its device, and a client that stands still may hold up the others" if attempt.uses_mps else ""
 
 
 def _memory_sample(attempt: Attempt) -> MemorySample:

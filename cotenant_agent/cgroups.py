@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _PROBE_NAME = "probe"
+_FREEZE = "cgroup.freeze"
+_VERSION_1_FILES = {"memory": "memory.limit_in_bytes", "cpu": "cpu.cfs_quota_us", "freezer": "freezer.state"}
 _CPU_PERIOD_US = 100_000
 _SWEEPS_MAX = 50
 _SWEEP_PAUSE_S = 0.02
@@ -23,10 +25,11 @@ _SWEEP_PAUSE_S = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFiles:
-    """What a shim needs of its group: files to join by, to kill by, to count out-of-memory kills in."""
+    """What a shim needs of its group: files to join by, to kill by, to freeze by, to count out-of-memory kills in."""
 
     procs_files: tuple[str, ...] = ()
     kill_file: str = ""
+    freeze_file: str = ""
     oom_files: tuple[str, ...] = ()
 
 
@@ -38,11 +41,13 @@ class ControlGroups:
         unified: parent directory in the version-2 hierarchy; None = not usable.
         memory: parent directory that limits memory (version 1 or 2); None = host memory cannot be limited.
         cpu: parent directory that limits CPU time; None = it cannot be limited.
+        freezer: parent directory that lets jobs stand still (version 1 or 2); None = only signals do.
     """
 
     unified: Path | None = None
     memory: Path | None = None
     cpu: Path | None = None
+    freezer: Path | None = None
     _left_over: set[Path] = field(default_factory=set)
 
     @property
@@ -70,8 +75,15 @@ class ControlGroups:
         return GroupFiles(
             procs_files=tuple(str(directory / "cgroup.procs") for directory in directories),
             kill_file="" if self.unified is None else str(self.unified / name / "cgroup.kill"),
+            freeze_file="" if self.freezer is None else str(_freeze_file(self.freezer / name)),
             oom_files=tuple(str(path) for path in oom_files),
         )
+
+    def thaw(self, name: str) -> None:
+        """Let whatever is left in the group of an attempt go on: in version 1 nothing frozen can be killed."""
+        if self.freezer is not None:
+            path = _freeze_file(self.freezer / name)
+            _try_write(path, "0" if path.name == _FREEZE else "THAWED")
 
     def kill(self, name: str) -> None:
         """Kill whatever is left in the group of an attempt."""
@@ -99,7 +111,9 @@ class ControlGroups:
         return not self._left_over
 
     def _parents(self) -> Iterator[Path]:
-        yield from dict.fromkeys(path for path in (self.unified, self.memory, self.cpu) if path is not None)
+        yield from dict.fromkeys(
+            path for path in (self.unified, self.memory, self.cpu, self.freezer) if path is not None
+        )
 
 
 def name_agent(node_id: str, state_dir: Path) -> str:
@@ -127,7 +141,8 @@ def detect(
         groups.unified = parent if _usable(parent, "cgroup.kill") else None
         groups.memory = parent if _usable(parent, "memory.max") else None
         groups.cpu = parent if _usable(parent, "cpu.max") else None
-    for controller, name in (("memory", "memory.limit_in_bytes"), ("cpu", "cpu.cfs_quota_us")):
+        groups.freezer = parent if _usable(parent, _FREEZE) else None
+    for controller, name in _VERSION_1_FILES.items():
         if getattr(groups, controller) is None and controller in own:
             parent = root / controller / own[controller].lstrip("/") / f"cotenant-{agent_name}"
             if _usable(parent, name):
@@ -200,6 +215,11 @@ def _limit_cpu(directory: Path, cores: float) -> None:
 def _oom_file(directory: Path) -> Path:
     modern = directory / "memory.events"
     return modern if modern.exists() else directory / "memory.oom_control"
+
+
+def _freeze_file(directory: Path) -> Path:
+    modern = directory / _FREEZE
+    return modern if modern.exists() else directory / "freezer.state"
 
 
 def _try_write(path: Path, text: str) -> bool:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant_agent.attempt import AttemptState
-from cotenant_agent.attempt_table import AttemptTable
+from cotenant_agent.attempt_table import NOT_PAUSABLE, AttemptTable
 from cotenant_agent.checkpoints import newest_resumable
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.log_reading import LogReader
@@ -43,6 +43,8 @@ _LOG_READS_LIMIT = 16
 _FOLLOW_PAUSE_S = 0.2
 _SENT_BEATS_KEPT = 64
 _SILENT_BEATS = 5
+# A paused attempt keeps its lease like any other.
+_ALIVE = (AttemptState.RUNNING, AttemptState.PAUSED, AttemptState.STOPPING)
 _WELCOME_TIMEOUT_S = 15.0
 
 
@@ -57,6 +59,7 @@ class Conversation:
         windows: MeasurementWindowRecorder,
         hello: Callable[[], messages.Hello],
         on_welcome: Callable[[], None],
+        make_way: Callable[[], Awaitable[None]],
         metrics: AgentMetrics,
     ) -> None:
         self._table = table
@@ -64,6 +67,8 @@ class Conversation:
         self._windows = windows
         self._hello = hello
         self._on_welcome = on_welcome
+        self._make_way = make_way
+        self._is_over = asyncio.Event()
         self._metrics = metrics
         self._rules = messages.Welcome(heartbeat_ms=2000, lease_ms=30_000, grace_ms=30_000)
         self._outbound: asyncio.Queue[messages.ConnectRequest | None] = asyncio.Queue(_OUTBOUND_LIMIT)
@@ -74,6 +79,7 @@ class Conversation:
         self._heard_ms = boot_ms()
         self._confirmed_ms = boot_ms()
         self._welcomed = asyncio.Event()
+        self._news = asyncio.Event()
 
     async def hold(self, stub: NodeAgentServiceAsyncStub) -> None:
         """Talk until the stream ends; raises AioRpcError when it breaks, TimeoutError without a Welcome."""
@@ -82,6 +88,7 @@ class Conversation:
             asyncio.create_task(self._listen(call)),
             asyncio.create_task(self._beat()),
             asyncio.create_task(self._obey()),
+            asyncio.create_task(self._wait_for_leave()),
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -96,6 +103,13 @@ class Conversation:
             if isinstance(result, Exception):
                 raise result
 
+    def leave(self) -> None:
+        """End the stream; the next one begins with a new Hello."""
+        self._is_over.set()
+
+    async def _wait_for_leave(self) -> None:
+        await self._is_over.wait()
+
     def announce_start(self, key: AttemptKey) -> None:
         """Report that a job has started."""
         self._send(messages.ConnectRequest(attempt_started=messages.AttemptStarted(key=key_to_message(key))))
@@ -103,6 +117,12 @@ class Conversation:
     def announce_end(self, end: AttemptEnd) -> None:
         """Report how an attempt ended; repeated with every heartbeat until it is stored."""
         self._send(messages.ConnectRequest(attempt_exited=end_to_message(end)))
+
+    def announce_pauses(self) -> None:
+        """Report with a heartbeat at once that an attempt stands still, or goes on; and what could not be paused."""
+        for key, failure in self._table.find_failed_pauses():
+            self._refuse(key, "pause_job", CommandRefusedError(NOT_PAUSABLE, failure))
+        self._news.set()
 
     def _send(self, message: messages.ConnectRequest) -> None:
         # A full queue means a stream that does not move; what matters is sent again.
@@ -159,20 +179,26 @@ class Conversation:
             for attempt in self._table:
                 if attempt.end is not None:
                     self.announce_end(attempt.end)
-            await asyncio.sleep(max(50, self._rules.heartbeat_ms) / 1000)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), max(50, self._rules.heartbeat_ms) / 1000)
+            self._news.clear()
         _log.warning("scheduler_silent", extra={"since_boot_ms": self._heard_ms})
 
     def _heartbeat(self, sequence: int) -> messages.Heartbeat:
-        running = [item for item in self._table if item.state in (AttemptState.RUNNING, AttemptState.STOPPING)]
+        states = [(attempt, attempt.state) for attempt in self._table]
+        alive = [(attempt, state) for attempt, state in states if state in _ALIVE]
         readings = self._read_gpus()
-        observations = [attempt.observe(readings) for attempt in running]
+        observations = [attempt.observe(readings) for attempt, _ in alive]
         self._windows.add(observations, readings, boot_ms())
         due = self._windows.due()
         self._sent_windows[sequence] = frozenset(window.stretch_id for window in due)
         self._sent_windows.pop(sequence - _SENT_BEATS_KEPT, None)
         return messages.Heartbeat(
             sequence=sequence,
-            attempts=[observation_to_message(observation) for observation in observations],
+            attempts=[
+                observation_to_message(observation, state)
+                for observation, (_, state) in zip(observations, alive, strict=True)
+            ],
             gpus=[reading_to_message(reading) for reading in readings],
             measurement_windows=[window_to_message(window) for window in due],
         )
@@ -197,6 +223,10 @@ class Conversation:
             "stop_job": lambda: self._table.stop(
                 key_from_message(message.stop_job.key), message.stop_job.cause, message.stop_job.grace_ms
             ),
+            "pause_job": lambda: self._table.pause(
+                key_from_message(message.pause_job.key), message.pause_job.cause, message.pause_job.paused_ms_max
+            ),
+            "resume_job": lambda: self._table.resume(key_from_message(message.resume_job.key)),
             "checkpoint_job": lambda: self._table.checkpoint(key_from_message(message.checkpoint_job.key)),
         }
         if name == "launch_job":
@@ -208,6 +238,8 @@ class Conversation:
         request = launch_from_message(message)
         directory = self._table.directory.checkpoints / request.key.job_id
         resume = await asyncio.to_thread(newest_resumable, directory, request.granted_fences)
+        # Two on one device would slow each other down, and what was measured would be worth nothing.
+        await self._make_way()
         # The transit time of the order is unknown: the Hello, or the newest confirmed heartbeat, left before it.
         deadline_ms = self._confirmed_ms + self._rules.lease_ms
         attempt = self._table.launch(request, resume, deadline_ms, self._rules.grace_ms)

@@ -27,6 +27,8 @@ class SeenProcess(NamedTuple):
     parent_pid: int
     session: int
     catches_stop: bool
+    is_still: bool
+    """It was stopped by a signal."""
     image: str
     """Equal in a process and its fork, and another one in whatever has executed a program since."""
 
@@ -50,6 +52,7 @@ class JobProcesses:
         self._uid = uid
         self._files = _mounted_files("self")
         self._told: dict[tuple[int, int], SeenProcess] = {}
+        self._held: dict[tuple[int, int], SeenProcess] = {}
 
     def ask_to_stop(self) -> bool:
         """SIGTERM to every process, once, except to helpers of one that handles it; whether any was signalled."""
@@ -74,6 +77,29 @@ class JobProcesses:
         outsiders = (named | _descendants(named, parents)) - _descendants({self._supervisor_pid}, parents)
         for process in _look_at(outsiders - {self._supervisor_pid}):
             _signal(process, signal.SIGKILL)
+
+    def hold(self, frozen_files: Iterable[str] = ()) -> bool:
+        """SIGSTOP to every process that runs, parents first; whether all of them stand still.
+
+        Args:
+            frozen_files: Lists of members of groups that the kernel freezes; these get no signal.
+        """
+        frozen = {pid for path in frozen_files for pid in _read_numbers(path)}
+        for _ in range(_SWEEPS_MAX):
+            running = [one for pid, one in self._find().items() if pid not in frozen and not one.is_still]
+            # Again, because a process may have started another one until it stood still.
+            for process in sorted(running, key=lambda one: (one.start_ticks, one.pid)):
+                if _signal(process, signal.SIGSTOP):
+                    self._held[process.pid, process.start_ticks] = process
+            if not running:
+                return True
+        return False
+
+    def let_go(self) -> None:
+        """SIGCONT to every process that was held here, the youngest first; others that were stopped stay so."""
+        for process in sorted(self._held.values(), key=lambda one: (one.start_ticks, one.pid), reverse=True):
+            _signal(process, signal.SIGCONT)
+        self._held.clear()
 
     def _find(self) -> dict[int, SeenProcess]:
         parents = _parents()
@@ -191,6 +217,7 @@ def _look(pid: int, expected_ticks: int | None = None) -> SeenProcess | None:
         parent_pid=int(fields[1]),
         session=int(fields[3]),
         catches_stop=catches(pid, signal.SIGTERM),
+        is_still=fields[0] in "Tt",
         # Where its stack began: execve draws that anew, a fork keeps it; 0 without the permission to read it.
         image=fields[25] if fields[25] != "0" else _command_line(pid),
     )

@@ -163,6 +163,8 @@ class Launcher:
             "cpu_cores": list(plan.cpu_cores),
             "cgroup_procs_files": list(files.procs_files),
             "cgroup_kill_file": files.kill_file,
+            "cgroup_freeze_file": files.freeze_file,
+            "can_pause": True,
             "cgroup_oom_files": list(files.oom_files),
             "uid": uid,
             "gid": gid,

@@ -1,9 +1,10 @@
 """Measurement windows of running jobs: steps alone or with the same co-located jobs, recorded without any name.
 
 A measurement window grows with every heartbeat. The first heartbeat of an attempt is its warm-up, and the first one
-after a change of co-located jobs mixes two situations: neither counts. A window ends when the co-located jobs change,
-the job ends, or after five minutes. There is none of a job whose owner does not want it, of a job co-located with such
-a job, and of a job without predictions (no graph, several devices). Pure: clock and ids are handed in.
+after a change of co-located jobs, or of who of them stands still, mixes two situations: neither counts. A window ends
+when the co-located jobs change, when one of them is paused or goes on, when the job ends, or after five minutes. There
+is none of a job whose owner does not want it, of a job co-located with such a job, and of a job without predictions (no
+graph, several devices). Pure: clock and ids are handed in.
 """
 
 from __future__ import annotations
@@ -52,13 +53,15 @@ class _ObservedAttempt:
 
     Attributes:
         others: What may be recorded of its co-located jobs; None = nothing.
-        is_settled: A heartbeat has passed since the co-located jobs changed.
+        pause_changes: How often it or one of them has begun or ceased to stand still.
+        is_settled: A heartbeat has passed since the co-located jobs changed, or since one was paused or went on.
         ended_ms: When its last measurement windows ended.
     """
 
     living_attempt: LivingAttempt
     neighbours: frozenset[AttemptKey]
     others: tuple[MeasuredJob, ...] | None
+    pause_changes: int = 0
     is_settled: bool = False
     gathered: _Gathered = field(default_factory=_Gathered)
     ended_ms: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOWS_PER_HOUR_MAX))
@@ -82,16 +85,16 @@ class MeasurementWindowRecorder:
         self._make_id = make_id
         self.collects = collects
         self._observed: dict[AttemptKey, _ObservedAttempt] = {}
-        self._seen: list[AttemptKey] = []
+        self._seen: list[tuple[AttemptKey, int]] = []
         self._finished: deque[MeasurementWindow] = deque(maxlen=WINDOWS_KEPT_MAX)
 
     def look(self, living: Sequence[LivingAttempt], now_ms: int) -> None:
         """Notes which jobs run where; called often, to see jobs that come and go between two heartbeats."""
-        keys = [living_attempt.key for living_attempt in living]
-        if not self.collects or keys == self._seen:
+        seen = [(living_attempt.key, living_attempt.pause_changes) for living_attempt in living]
+        if not self.collects or seen == self._seen:
             return
-        self._seen = keys
-        for key in sorted(self._observed.keys() - set(keys)):
+        self._seen = seen
+        for key in sorted(self._observed.keys() - {living_attempt.key for living_attempt in living}):
             self._finish(self._observed.pop(key), now_ms)
         for living_attempt in living:
             co_located = [
@@ -100,18 +103,20 @@ class MeasurementWindowRecorder:
                 if other is not living_attempt and set(other.gpu_ids) & set(living_attempt.gpu_ids)
             ]
             neighbours = frozenset(other.key for other in co_located)
+            pause_changes = sum(one.pause_changes for one in (living_attempt, *co_located))
             known = self._observed.get(living_attempt.key)
             if known is None:
                 self._observed[living_attempt.key] = _ObservedAttempt(
-                    living_attempt, neighbours, _describe(living_attempt, co_located)
+                    living_attempt, neighbours, _describe(living_attempt, co_located), pause_changes
                 )
-            elif known.neighbours != neighbours:
+            elif (known.neighbours, known.pause_changes) != (neighbours, pause_changes):
                 self._finish(known, now_ms)
                 known.neighbours, known.others, known.is_settled = (
                     neighbours,
                     _describe(living_attempt, co_located),
                     False,
                 )
+                known.pause_changes = pause_changes
 
     def add(self, observations: Iterable[AttemptObservation], readings: Iterable[GpuReading], now_ms: int) -> None:
         """Takes the windows of one heartbeat in."""

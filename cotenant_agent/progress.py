@@ -56,17 +56,23 @@ class ProgressTrack:
         self.failure = ""
         self._newest: ProgressReport | None = None
         self._window_start: ProgressReport | None = None
+        self._is_paused = False
 
     def accept(self, report: ProgressReport) -> None:
         """Take a report in; one that is older than what is known changes nothing."""
         self.failure = self.failure or report.failure
         if self._newest is not None and (report.step < self._newest.step or report.at_ns <= self._newest.at_ns):
             return
-        self._window_start = self._window_start or report
+        if not self._is_paused:
+            self._window_start = self._window_start or report
         self._newest = report
         self.steps_done = max(self.steps_done, report.step)
         self.epoch = report.epoch
         self.loss = report.loss if report.loss is not None else self.loss
+
+    def interrupt(self, *, is_paused: bool) -> None:
+        """Drop the present window: the job stands still, or goes on; then a window begins with its next step."""
+        self._window_start, self._is_paused = None, is_paused
 
     def close_window(self) -> ProgressWindow:
         """Steps since the last window that saw any; windows join without gaps, so that slow steps count fully."""

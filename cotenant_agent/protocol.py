@@ -7,6 +7,8 @@ import os
 from itertools import islice
 from pathlib import Path
 
+from cotenant.device_calibration import DeviceCalibration
+from cotenant.device_calibration_message import calibration_message
 from cotenant.job_settings_message import settings_message, unchecked_settings
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import resources_pb2
@@ -30,6 +32,7 @@ _NAMES_MAX = 1_000
 _STATES = {
     AttemptState.PREPARING: messages.ATTEMPT_STATE_PREPARING,
     AttemptState.RUNNING: messages.ATTEMPT_STATE_RUNNING,
+    AttemptState.PAUSED: messages.ATTEMPT_STATE_PAUSED,
     AttemptState.STOPPING: messages.ATTEMPT_STATE_STOPPING,
     AttemptState.ENDED: messages.ATTEMPT_STATE_ENDED,
 }
@@ -68,8 +71,10 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
     )
 
 
-def gpu_to_message(gpu: GpuDescription) -> messages.AgentGpu:
-    """A device of the Hello."""
+def gpu_to_message(
+    gpu: GpuDescription, calibration: DeviceCalibration | None = None, not_calibrated: str = ""
+) -> messages.AgentGpu:
+    """A device of the Hello, with what was measured of it or why nothing was."""
     return messages.AgentGpu(
         gpu_id=gpu.gpu_id,
         device=gpu.device,
@@ -77,6 +82,8 @@ def gpu_to_message(gpu: GpuDescription) -> messages.AgentGpu:
         healthy=gpu.healthy,
         index=gpu.index,
         fault=gpu.fault,
+        calibration=None if calibration is None else calibration_message(calibration),
+        not_calibrated=not_calibrated,
     )
 
 
@@ -108,7 +115,7 @@ def reading_to_message(reading: GpuReading) -> messages.GpuObservation:
     )
 
 
-def observation_to_message(observation: AttemptObservation) -> messages.AttemptObservation:
+def observation_to_message(observation: AttemptObservation, state: AttemptState) -> messages.AttemptObservation:
     """An attempt of a heartbeat; what is unknown is unset."""
     return messages.AttemptObservation(
         key=key_to_message(observation.key),
@@ -122,6 +129,8 @@ def observation_to_message(observation: AttemptObservation) -> messages.AttemptO
         memory_peak_bytes=observation.memory_peak_bytes,
         checkpoint_step=observation.checkpoint_step,
         quality_flags=observation.quality_flags,
+        paused_ms=observation.paused_ms,
+        state=_STATES[state],
     )
 
 
@@ -148,6 +157,7 @@ def status_to_message(attempt: Attempt) -> messages.AttemptStatus:
         state=messages.ATTEMPT_STATE_RUNNING if is_unread else _STATES[attempt.state],
         gpu_ids=attempt.gpu_ids,
         steps_done=attempt.track.steps_done,
+        paused_ms=attempt.pause.paused_ms,
         exited=None if attempt.end is None else end_to_message(attempt.end),
     )
 

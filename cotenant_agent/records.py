@@ -62,7 +62,7 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuDescription:
-    """One device as the scheduler sees it; `fault` states why it is not healthy."""
+    """One device as the scheduler sees it; `fault` states why it is not healthy, `driver` what measured it."""
 
     gpu_id: str
     device: str
@@ -70,6 +70,7 @@ class GpuDescription:
     index: int
     healthy: bool = True
     fault: str = ""
+    driver: str = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,11 +163,29 @@ class AttemptEnd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptPause:
+    """What the shim has written down about the pauses of an attempt.
+
+    Attributes:
+        is_paused: it stands still.
+        paused_ms: how long it has stood still, in sum.
+        changes: how often it has begun and ceased to stand still.
+        failure: why the newest order could not be carried out; empty = it was.
+    """
+
+    is_paused: bool = False
+    paused_ms: int = 0
+    changes: int = 0
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptObservation:
     """What was measured of a running attempt in one window; None = unknown.
 
     Attributes:
         quality_flags: reasons for doubt of the window.
+        paused_ms: how long the attempt has stood still by order, in sum; no part of the window.
     """
 
     key: AttemptKey
@@ -180,6 +199,7 @@ class AttemptObservation:
     memory_peak_bytes: int
     checkpoint_step: int
     quality_flags: tuple[str, ...] = ()
+    paused_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,11 +217,17 @@ class MeasuredJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivingAttempt:
-    """What co-located attempts need to know of a running attempt; `job` is None when it must not be recorded."""
+    """What co-located attempts need to know of a running attempt.
+
+    Attributes:
+        job: None when it must not be recorded.
+        pause_changes: how often it has begun and ceased to stand still.
+    """
 
     key: AttemptKey
     gpu_ids: tuple[str, ...]
     job: MeasuredJob | None
+    pause_changes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

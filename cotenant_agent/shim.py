@@ -1,4 +1,4 @@
-"""The keeper of one job attempt: started as `python -I -S -E shim.py DIRECTORY`, with one module of ours next to it.
+"""The keeper of one job attempt: started as `python -I -S -E shim.py DIRECTORY`, with two modules of ours next to it.
 
 It outlives the agent. It starts the job at most once (a lock and a state file), copies its output into bounded logs,
 holds the lease, carries out stop requests and leaves an exit record. It opens no connection: files in, files out.
@@ -22,6 +22,7 @@ if not __package__:
     # As a program it knows the standard library only.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100,PTH120
 
+from cotenant_agent.job_pausing import JobPauser
 from cotenant_agent.job_processes import JobProcesses, start_ticks
 
 _TICK_MS = 100
@@ -163,6 +164,8 @@ class AttemptSupervisor:
         uid = os.geteuid() if spec.get("uid") is None else int(spec["uid"])
         groups = spec.get("cgroup_procs_files", [])
         self._processes = JobProcesses(os.getpid(), groups, spec["environment"], uid)
+        freeze_file = str(spec.get("cgroup_freeze_file", ""))
+        self._pauser = JobPauser(self._processes, freeze_file, lambda record: write_record("paused.json", record))
         self._oom_kills_before = self._oom_kills()
 
     def run(self) -> None:
@@ -234,6 +237,8 @@ class AttemptSupervisor:
         # A job that has ended was not affected by a stop that came later: its success stays one.
         if self._kill_at_ms is None and not self._leader_gone:
             self._look_for_stop(now_ms)
+        is_to_run = self._kill_at_ms is not None or self._leader_gone
+        self._pauser.look(None if is_to_run else read_record("pause.json"), now_ms)
         overdue = self._kill_at_ms is not None and now_ms >= self._kill_at_ms
         if overdue or (self._leader_gone and self._kill_at_ms is None):
             self._kill_everything()
@@ -259,6 +264,8 @@ class AttemptSupervisor:
     def _begin_stop(self, cause: str, kill_at_ms: int) -> None:
         self._cause = cause
         self._kill_at_ms = kill_at_ms
+        # What stands still can neither write a checkpoint nor end.
+        self._pauser.look(None, boot_ms())
         self._look_at_ms = boot_ms() + _LOOK_INTERVAL_MS
         if not self._processes.ask_to_stop():
             with contextlib.suppress(ProcessLookupError):

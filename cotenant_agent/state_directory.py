@@ -2,7 +2,8 @@
 
 STATE/                      0711
   agent.lock                one agent at a time
-  jobs/<job>.<attempt>/     0700, the agent's: lock spec.json state.json lease.json stop.json out.log exit.json stored
+  jobs/<job>.<attempt>/     0700, the agent's: lock spec.json state.json lease.json stop.json pause.json
+                            paused.json out.log exit.json stored
   run/<job>.<attempt>/      0700, the job's user: progress.sock, progress.json, default working directory
   checkpoints/<job>/<fence>/  0700, the job's user; may be on shared storage (checkpoint_dir)
 """
@@ -93,6 +94,8 @@ class AttemptDirectory:
         self.state = path / "state.json"
         self.lease = path / "lease.json"
         self.stop = path / "stop.json"
+        self.pause = path / "pause.json"
+        self.paused = path / "paused.json"
         self.exit = path / "exit.json"
         self.stored = path / "stored"
         self.observed = path / "observed.json"

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from cotenant_agent.allow_list import AllowList, load_allow_list
 from cotenant_agent.attempt_table import AttemptTable
+from cotenant_agent.calibration import Calibrations, measuring_command
 from cotenant_agent.cgroups import ControlGroups, detect, name_agent
 from cotenant_agent.durable_files import read_json, read_text, write_json
 from cotenant_agent.gpu_inventory import GpuInventory, SeveralInventories
 from cotenant_agent.launching import JobRules, Launcher
 from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.metrics import AgentMetrics
+from cotenant_agent.mps import uses_mps
 from cotenant_agent.node_agent import AgentRules, NodeAgent
 from cotenant_agent.nvml_inventory import NvmlInventory
 from cotenant_agent.processes import LinuxProcesses, Processes
@@ -63,6 +67,13 @@ def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
             make_id=lambda: uuid.uuid4().hex,
             collects=settings.collect_profiles,
         )
+        calibrations = Calibrations(
+            state_dir=directory.root,
+            inventory=inventory,
+            is_free=lambda: all(attempt.end is not None for attempt in table),
+            enabled=settings.calibrate,
+            command=partial(measuring_command, despite_load=settings.calibrate_despite_load),
+        )
         metrics = AgentMetrics()
         if settings.metrics_address:
             metrics.serve(settings.metrics_address)
@@ -72,6 +83,7 @@ def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
             table=table,
             windows=windows,
             inventory=inventory,
+            calibrations=calibrations,
             metrics=metrics,
         )
 
@@ -117,6 +129,9 @@ def _agent_rules(
     settings: AgentSettings, inventory: GpuInventory, groups: ControlGroups, allow_list: AllowList
 ) -> AgentRules:
     user = ("job_user",) if settings.job_user else ()
+    # A client of MPS that stands still may hold up the others.
+    can_pause = not (settings.nvml and uses_mps(os.environ))
+    pausing = (("stop_signal",) if groups.freezer is None else ("cgroup_freezer",)) if can_pause else ()
     return AgentRules(
         node_id=settings.node_id,
         instance_id=uuid.uuid4().hex,
@@ -126,7 +141,7 @@ def _agent_rules(
         stop_jobs_on_exit=settings.stop_jobs_on_exit,
         seed=settings.seed,
         allow_list=allow_list,
-        enforcements=("shim_lease", *inventory.enforcements, *groups.enforcements, *user),
+        enforcements=("shim_lease", *inventory.enforcements, *groups.enforcements, *pausing, *user),
     )
 
 

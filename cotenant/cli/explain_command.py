@@ -7,7 +7,7 @@ import click
 from cotenant import quantities, system_clock
 from cotenant.cli.formats import emit_message
 from cotenant.cli.job_lookup import complete_job, find_job
-from cotenant.cli.job_views import coded_reason, neighbour_text, phase_name
+from cotenant.cli.job_views import coded_reason, neighbour_text, phase_name, unusual_lines
 from cotenant.cli.session import Session, show, with_session
 from cotenant.cli.tables import Column, Row, render_labelled, render_table
 from cotenant.v1 import scheduling_pb2
@@ -52,6 +52,7 @@ def _summary(answer: scheduling_pb2.ExplainJobResponse) -> list[tuple[str, str]]
         ("reason", coded_reason(answer.reason)),
         ("numbers", numbers),
         ("decided", f"{decided} by policy {answer.policy}"),
+        *unusual_lines(answer.job),
         *[("shares with", neighbour_text(other)) for other in answer.job.co_located_jobs],
     ]
     return [line for line in lines if line[1]]

@@ -10,18 +10,20 @@ from rich.text import Text
 from cotenant import system_clock
 from cotenant.cli.formats import OutputFormat, emit_data, emit_message, message_to_dict
 from cotenant.cli.job_lookup import complete_job, find_job
-from cotenant.cli.job_views import describe_job, job_columns, job_rows, phase_name
+from cotenant.cli.job_views import PAUSED, describe_job, job_columns, job_rows, phase_name
 from cotenant.cli.session import Session, show, tell, with_session
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.job_watch import WatchKind, watch_jobs
 from cotenant.v1 import scheduling_pb2
 
 SHOWN_BY_DEFAULT = 50
+# Of the contract: a paused job is a running one that says so in a field of its own.
+_RUNNING = "JOB_PHASE_RUNNING"
 _PHASES = [
     name.removeprefix("JOB_PHASE_").lower()
     for name in scheduling_pb2.JobPhase.keys()  # noqa: SIM118  # an enum wrapper, not a dict
     if not name.endswith("UNSPECIFIED")
-]
+] + [PAUSED]
 
 
 @click.command(epilog="\b\nExamples:\n  cotenant ps --phase pending\n  cotenant ps -o json\n  cotenant ps -w")
@@ -35,11 +37,16 @@ def ps(session: Session, /, show_all: bool, phases: tuple[str, ...], tenant: str
 
     PRED/MEAS is the slowdown against running alone, predicted and measured: +20 % = a step takes 1.2 times as long.
     """
-    wanted = [scheduling_pb2.JobPhase.Value(f"JOB_PHASE_{phase.upper()}") for phase in phases]
     if watch:
-        _watch_list(session, wanted)
+        _watch_list(session, phases)
         return
-    jobs = session.scheduler().list_jobs(phases=wanted, tenant=tenant)
+    names = {_RUNNING if phase == PAUSED else f"JOB_PHASE_{phase.upper()}" for phase in phases}
+    wanted = [scheduling_pb2.JobPhase.Value(name) for name in sorted(names)]
+    jobs = [
+        job
+        for job in session.scheduler().list_jobs(phases=wanted, tenant=tenant)
+        if not phases or phase_name(job) in phases
+    ]
     if not session.output.is_for_people:
         emit_message(scheduling_pb2.ListJobsResponse(jobs=jobs), session.output, names=[job.job_id for job in jobs])
         return
@@ -56,7 +63,7 @@ def _job_table(session: Session, jobs: list[scheduling_pb2.Job]) -> Text:
     return render_table(job_columns(wide=wide), job_rows(jobs, wide=wide, at_ms=system_clock.now_ms()), session.width)
 
 
-def _watch_list(session: Session, phases: list[scheduling_pb2.JobPhase.ValueType]) -> None:
+def _watch_list(session: Session, phases: tuple[str, ...]) -> None:
     jobs: dict[str, scheduling_pb2.Job] = {}
     status = Text("")
     with Live(auto_refresh=False, screen=False) as live:
@@ -65,7 +72,7 @@ def _watch_list(session: Session, phases: list[scheduling_pb2.JobPhase.ValueType
             if event.job is not None:
                 jobs[event.job.job_id] = event.job
             newest = sorted(jobs.values(), key=lambda job: (job.submitted_at_ms, job.job_id), reverse=True)
-            shown = [job for job in newest if not phases or job.phase in phases][:SHOWN_BY_DEFAULT]
+            shown = [job for job in newest if not phases or phase_name(job) in phases][:SHOWN_BY_DEFAULT]
             live.update(Group(_job_table(session, shown), status), refresh=True)
 
 

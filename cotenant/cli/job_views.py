@@ -15,9 +15,17 @@ ENDED = (
 )
 AWAITING_PREDICTION = "AWAITING_PREDICTION"
 """Reason of the first moment of every job with a graph: not worth saying."""
+PAUSED = "paused"
 NOT_CALIBRATED = "estimate, range not calibrated"
 """In place of 90 % and 99 % where no measurement checked how often a range holds."""
-_PHASE_STYLES = {"running": "green", "failed": "red", "pending": "yellow", "cancelled": "dim", "finished": "cyan"}
+_PHASE_STYLES = {
+    "running": "green",
+    "failed": "red",
+    "pending": "yellow",
+    "cancelled": "dim",
+    "finished": "cyan",
+    "paused": "yellow",
+}
 
 _COLUMNS = (
     Column(title="JOB"),
@@ -41,7 +49,9 @@ _WIDE_COLUMNS = (
 
 
 def phase_name(job: scheduling_pb2.Job) -> str:
-    """Returns the phase in lower case, e.g. running."""
+    """Returns the phase in lower case, e.g. running; a running job that stands still by order is paused."""
+    if job.HasField("pause"):
+        return PAUSED
     return scheduling_pb2.JobPhase.Name(job.phase).removeprefix("JOB_PHASE_").lower()
 
 
@@ -89,7 +99,7 @@ def _job_row(job: scheduling_pb2.Job, names: dict[str, str], *, wide: bool, at_m
     if wide:
         cells += [quantities.format_duration(at_ms - job.submitted_at_ms), *_wide_cells(job)]
     wants_note = phase in ("pending", "failed", "stopping") or (wide and phase == "running")
-    note = coded_reason(job.reason) if wants_note else ""
+    note = pause_text(job, at_ms) if phase == PAUSED else coded_reason(job.reason) if wants_note else ""
     return Row(cells=cells, styles=((2, _PHASE_STYLES.get(phase, "")),), note=note)
 
 
@@ -104,6 +114,14 @@ def _wide_cells(job: scheduling_pb2.Job) -> list[str]:
         job.exit_class or "-",
         "safe" if share == "unspecified" else share,
     ]
+
+
+def pause_text(job: scheduling_pb2.Job, at_ms: int) -> str:
+    """Returns since when a job has been paused, for how long at most, and why."""
+    pause = job.pause
+    since = f"since {system_clock.iso_utc(pause.since_ms)} ({quantities.format_duration(at_ms - pause.since_ms)})"
+    until = "is about to go on" if pause.resuming else f"until {system_clock.iso_utc(pause.until_ms)} at the latest"
+    return f"paused {since}, {until}: {coded_reason(pause.reason)}"
 
 
 def slowdown_pair(job: scheduling_pb2.Job) -> str:
@@ -157,6 +175,7 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
     lines = [
         ("job", f"{job.job_id}  {job.spec.name}" + (f"  tenant {job.spec.tenant}" if job.spec.tenant else "")),
         ("phase", phase_name(job) + (f" ({job.exit_class}, exit {job.exit_code})" if job.exit_class else "")),
+        ("paused", pause_text(job, system_clock.now_ms()).removeprefix("paused ") if job.HasField("pause") else ""),
         ("reason", coded_reason(job.reason)),
         ("command", " ".join(job.spec.command)),
         ("steps", f"{job.steps_done} of {job.spec.steps_total}" + (f", loss {job.loss:.4g}" if job.loss else "")),
@@ -165,6 +184,7 @@ def describe_job(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[t
         ("placed", ", ".join(f"{a.gpu_id} (rank {a.rank})" for a in job.assignments) + f" on {job.node_id}"),
         *_memory_lines(job, enforcements),
         *_speed_lines(job),
+        *unusual_lines(job),
         *[("shares with", neighbour_text(other)) for other in job.co_located_jobs],
     ]
     if not job.assignments:
@@ -176,6 +196,8 @@ def _times_text(job: scheduling_pb2.Job) -> str:
     parts = [f"submitted {system_clock.iso_utc(job.submitted_at_ms)}"]
     if job.first_started_at_ms:
         parts.append(f"first started {system_clock.iso_utc(job.first_started_at_ms)}")
+    if job.paused_ms:
+        parts.append(f"paused for {quantities.format_duration(job.paused_ms)} in sum")
     if job.finished_at_ms:
         parts.append(f"ended {system_clock.iso_utc(job.finished_at_ms)}")
     return ", ".join(parts)
@@ -197,6 +219,15 @@ def _memory_lines(job: scheduling_pb2.Job, enforcements: Sequence[str]) -> list[
         floor = quantities.format_gib(job.memory_floor_bytes)
         lines.append(("", f"required {floor}, raised after an out-of-memory end"))
     return [("memory" if index == 0 else "", text) for index, (_, text) in enumerate(lines)]
+
+
+def unusual_lines(job: scheduling_pb2.Job) -> list[tuple[str, str]]:
+    """Returns why predictions of a job are out of domain, as labelled lines."""
+    return [
+        ("unusual", f"{text} ({prediction.device})")
+        for prediction in job.predictions
+        for text in prediction.utilization_ratio.unusual_features
+    ]
 
 
 def _speed_lines(job: scheduling_pb2.Job) -> list[tuple[str, str]]:

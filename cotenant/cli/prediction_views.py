@@ -9,6 +9,9 @@ from cotenant.cli.job_views import NOT_CALIBRATED, level_name
 from cotenant.cli.tables import Column, Row
 from cotenant.v1 import prediction_pb2, resources_pb2
 
+_CALIBRATED = "CALIBRATED"
+"""Code of the notice that an answer about a calibrated device carries."""
+
 
 def quantity_columns(answer: prediction_pb2.PredictJobResponse) -> Sequence[Column]:
     """Returns the headings of the quantities: what was not calibrated is no interval and has no 99 %."""
@@ -82,14 +85,25 @@ def prediction_lines(answer: prediction_pb2.PredictJobResponse, device: str) -> 
     lines = [("fits", _verdict(answer, device))]
     if answer.HasField("largest_batch_size_that_fits"):
         largest = answer.largest_batch_size_that_fits
-        bound = f"bound ({NOT_CALIBRATED})" if answer.memory_bytes.range_not_calibrated else "99 % bound"
-        lines.append(("largest batch", f"{largest} fits by the {bound}" if largest else "none fits"))
+        # At another batch than the one that was asked about, of which `range_not_calibrated` says nothing.
+        bound = f" ({NOT_CALIBRATED})" if answer.memory_bytes.range_not_calibrated else ""
+        lines.append(("largest batch", f"{largest} fits by its memory bound{bound}" if largest else "none fits"))
     lines += [
         ("graph", _graph_text(answer.graph)),
         ("model", f"{answer.model_version}, {_promise(answer)}"),
-        *[("warning", f"{warning.code}: {warning.message}") for warning in answer.warnings],
+        ("device", _calibration_text(answer)),
+        *[
+            ("warning", f"{warning.code}: {warning.message}")
+            for warning in answer.warnings
+            if warning.code != _CALIBRATED
+        ],
     ]
     return lines
+
+
+def _calibration_text(answer: prediction_pb2.PredictJobResponse) -> str:
+    found = [warning.message for warning in answer.warnings if warning.code == _CALIBRATED]
+    return f"calibrated: {found[0]}" if found else "not calibrated (`cotenant calibrate` on its machine)"
 
 
 def _verdict(answer: prediction_pb2.PredictJobResponse, device: str) -> str:
@@ -97,6 +111,9 @@ def _verdict(answer: prediction_pb2.PredictJobResponse, device: str) -> str:
     if answer.device_is_generic and not answer.device_memory_bytes:
         return f"unknown: state --device-memory (needs up to {bound}, predicted, on {device})"
     size = quantities.format_gib(answer.device_memory_bytes)
+    if answer.memory_bytes.lower > answer.device_memory_bytes > 0:
+        least = quantities.format_gib(answer.memory_bytes.lower)
+        return f"DOES NOT FIT: at least {least} (predicted), {device} has {size}"
     if answer.memory_bytes.range_not_calibrated:
         return _uncalibrated_verdict(answer, bound, size, device)
     if answer.fits:

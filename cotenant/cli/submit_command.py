@@ -61,6 +61,7 @@ _FLAGS = (
     click.option(
         "--collect-profiles/--no-collect-profiles", default=None, help="Keep what is measured of it. [default: yes]"
     ),
+    click.option("--no-trial", is_flag=True, default=None, help="Never share a GPU on trial."),
     click.option("--env", "environment", multiple=True, metavar="NAME=VALUE", help="Environment variable."),
     click.option("--workdir", "working_directory", help="Where the command runs.  [default: here]"),
 )
@@ -159,7 +160,7 @@ def _flags_as_content(flags: Mapping[str, Any]) -> dict[str, Any]:
 _SETTING_FLAGS = ("batch_size", "optimizer", "precision", "input_wait_ratio")
 _SPEC_FLAGS = (
     "name", "graph", "steps", "gpus", "share", "max_slowdown", "memory", "progress_regex", "collect_profiles",
-    "working_directory",
+    "no_trial", "working_directory",
 )  # fmt: skip
 _PATH_FLAGS = ("graph", "working_directory")
 

@@ -42,6 +42,7 @@ _PORT = click.IntRange(0, 65_535)
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Where jobs may run.  [default: here]",
 )
+@click.option("--no-trial", is_flag=True, help="Share only where the prediction is reliable, never on trial.")
 def up(
     *,
     state_dir: Path | None,
@@ -52,6 +53,7 @@ def up(
     standin_cores: str | None,
     standin_memory: str,
     allowed: tuple[Path, ...],
+    no_trial: bool,
 ) -> None:
     """Start predictor, scheduler and agent on this machine and keep them until interrupted.
 
@@ -74,6 +76,7 @@ def up(
         agents=(agent,),
         predictor_port=predictor_port,
         scheduler_port=scheduler_port,
+        has_trials=not no_trial,
     )
     refuse_second(cluster.state_dir)
     _serve(cluster)

@@ -32,6 +32,8 @@ class _AttemptStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AttemptS
     ATTEMPT_STATE_RUNNING: _AttemptState.ValueType  # 2
     ATTEMPT_STATE_STOPPING: _AttemptState.ValueType  # 3
     ATTEMPT_STATE_ENDED: _AttemptState.ValueType  # 4
+    ATTEMPT_STATE_PAUSED: _AttemptState.ValueType  # 5
+    """All of its processes stand still by order; memory stays taken, the lease goes on."""
 
 class AttemptState(_AttemptState, metaclass=_AttemptStateEnumTypeWrapper): ...
 
@@ -40,6 +42,8 @@ ATTEMPT_STATE_PREPARING: AttemptState.ValueType  # 1
 ATTEMPT_STATE_RUNNING: AttemptState.ValueType  # 2
 ATTEMPT_STATE_STOPPING: AttemptState.ValueType  # 3
 ATTEMPT_STATE_ENDED: AttemptState.ValueType  # 4
+ATTEMPT_STATE_PAUSED: AttemptState.ValueType  # 5
+"""All of its processes stand still by order; memory stays taken, the lease goes on."""
 Global___AttemptState: _TypeAlias = AttemptState  # noqa: Y015
 
 @_typing.final
@@ -99,6 +103,8 @@ class ConnectResponse(_message.Message):
     HEARTBEAT_ACK_FIELD_NUMBER: _builtins.int
     READ_LOG_FIELD_NUMBER: _builtins.int
     ATTEMPT_END_STORED_FIELD_NUMBER: _builtins.int
+    PAUSE_JOB_FIELD_NUMBER: _builtins.int
+    RESUME_JOB_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -115,6 +121,10 @@ class ConnectResponse(_message.Message):
     def attempt_end_stored(self) -> Global___AttemptEndStored:
         """The scheduler has stored the end of that attempt; the agent may clean up."""
 
+    @_builtins.property
+    def pause_job(self) -> Global___PauseJob: ...
+    @_builtins.property
+    def resume_job(self) -> Global___ResumeJob: ...
     def __init__(
         self,
         *,
@@ -125,12 +135,14 @@ class ConnectResponse(_message.Message):
         heartbeat_ack: Global___HeartbeatAck | None = ...,
         read_log: Global___ReadLog | None = ...,
         attempt_end_stored: Global___AttemptEndStored | None = ...,
+        pause_job: Global___PauseJob | None = ...,
+        resume_job: Global___ResumeJob | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_end_stored", b"attempt_end_stored", "checkpoint_job", b"checkpoint_job", "heartbeat_ack", b"heartbeat_ack", "launch_job", b"launch_job", "message", b"message", "read_log", b"read_log", "stop_job", b"stop_job", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["attempt_end_stored", b"attempt_end_stored", "checkpoint_job", b"checkpoint_job", "heartbeat_ack", b"heartbeat_ack", "launch_job", b"launch_job", "message", b"message", "pause_job", b"pause_job", "read_log", b"read_log", "resume_job", b"resume_job", "stop_job", b"stop_job", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_end_stored", b"attempt_end_stored", "checkpoint_job", b"checkpoint_job", "heartbeat_ack", b"heartbeat_ack", "launch_job", b"launch_job", "message", b"message", "read_log", b"read_log", "stop_job", b"stop_job", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_end_stored", b"attempt_end_stored", "checkpoint_job", b"checkpoint_job", "heartbeat_ack", b"heartbeat_ack", "launch_job", b"launch_job", "message", b"message", "pause_job", b"pause_job", "read_log", b"read_log", "resume_job", b"resume_job", "stop_job", b"stop_job", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "launch_job", "stop_job", "checkpoint_job", "heartbeat_ack", "read_log", "attempt_end_stored"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "launch_job", "stop_job", "checkpoint_job", "heartbeat_ack", "read_log", "attempt_end_stored", "pause_job", "resume_job"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -250,6 +262,8 @@ class AgentGpu(_message.Message):
     HEALTHY_FIELD_NUMBER: _builtins.int
     INDEX_FIELD_NUMBER: _builtins.int
     FAULT_FIELD_NUMBER: _builtins.int
+    CALIBRATION_FIELD_NUMBER: _builtins.int
+    NOT_CALIBRATED_FIELD_NUMBER: _builtins.int
     gpu_id: _builtins.str
     device: _builtins.str
     memory_bytes: _builtins.int
@@ -257,6 +271,12 @@ class AgentGpu(_message.Message):
     index: _builtins.int
     fault: _builtins.str
     """Why it is not healthy."""
+    not_calibrated: _builtins.str
+    """Why there is no calibration, in words; empty = there is one, or none was wanted."""
+    @_builtins.property
+    def calibration(self) -> _resources_pb2.DeviceCalibration:
+        """What was measured of this device; absent = not calibrated (yet)."""
+
     def __init__(
         self,
         *,
@@ -266,10 +286,12 @@ class AgentGpu(_message.Message):
         healthy: _builtins.bool = ...,
         index: _builtins.int = ...,
         fault: _builtins.str = ...,
+        calibration: _resources_pb2.DeviceCalibration | None = ...,
+        not_calibrated: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "fault", b"fault", "gpu_id", b"gpu_id", "healthy", b"healthy", "index", b"index", "memory_bytes", b"memory_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "device", b"device", "fault", b"fault", "gpu_id", b"gpu_id", "healthy", b"healthy", "index", b"index", "memory_bytes", b"memory_bytes", "not_calibrated", b"not_calibrated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -311,8 +333,11 @@ class AttemptStatus(_message.Message):
     GPU_IDS_FIELD_NUMBER: _builtins.int
     STEPS_DONE_FIELD_NUMBER: _builtins.int
     EXITED_FIELD_NUMBER: _builtins.int
+    PAUSED_MS_FIELD_NUMBER: _builtins.int
     state: Global___AttemptState.ValueType
     steps_done: _builtins.int
+    paused_ms: _builtins.int
+    """How long the attempt has stood still by order, in sum."""
     @_builtins.property
     def key(self) -> Global___AttemptKey: ...
     @_builtins.property
@@ -329,10 +354,11 @@ class AttemptStatus(_message.Message):
         gpu_ids: _abc.Iterable[_builtins.str] | None = ...,
         steps_done: _builtins.int = ...,
         exited: Global___AttemptExited | None = ...,
+        paused_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "gpu_ids", b"gpu_ids", "key", b"key", "state", b"state", "steps_done", b"steps_done"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "gpu_ids", b"gpu_ids", "key", b"key", "paused_ms", b"paused_ms", "state", b"state", "steps_done", b"steps_done"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -388,6 +414,8 @@ class AttemptObservation(_message.Message):
     MEMORY_PEAK_BYTES_FIELD_NUMBER: _builtins.int
     CHECKPOINT_STEP_FIELD_NUMBER: _builtins.int
     QUALITY_FLAGS_FIELD_NUMBER: _builtins.int
+    PAUSED_MS_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
     steps_done: _builtins.int
     epoch: _builtins.int
     loss: _builtins.float
@@ -400,6 +428,10 @@ class AttemptObservation(_message.Message):
     memory_peak_bytes: _builtins.int
     checkpoint_step: _builtins.int
     """Step of the newest complete checkpoint; -1 = none."""
+    paused_ms: _builtins.int
+    """How long the attempt has stood still by order, in sum; no part of window_ms."""
+    state: Global___AttemptState.ValueType
+    """Unspecified = an agent that does not say it."""
     @_builtins.property
     def key(self) -> Global___AttemptKey: ...
     @_builtins.property
@@ -420,10 +452,12 @@ class AttemptObservation(_message.Message):
         memory_peak_bytes: _builtins.int = ...,
         checkpoint_step: _builtins.int = ...,
         quality_flags: _abc.Iterable[_builtins.str] | None = ...,
+        paused_ms: _builtins.int = ...,
+        state: Global___AttemptState.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_memory_bytes", b"_memory_bytes", "_utilization_ratio", b"_utilization_ratio", "key", b"key", "loss", b"loss", "memory_bytes", b"memory_bytes", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_memory_bytes", b"_memory_bytes", "_utilization_ratio", b"_utilization_ratio", "checkpoint_step", b"checkpoint_step", "epoch", b"epoch", "key", b"key", "loss", b"loss", "memory_bytes", b"memory_bytes", "memory_peak_bytes", b"memory_peak_bytes", "quality_flags", b"quality_flags", "steps_done", b"steps_done", "utilization_ratio", b"utilization_ratio", "window_ms", b"window_ms", "window_steps", b"window_steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_memory_bytes", b"_memory_bytes", "_utilization_ratio", b"_utilization_ratio", "checkpoint_step", b"checkpoint_step", "epoch", b"epoch", "key", b"key", "loss", b"loss", "memory_bytes", b"memory_bytes", "memory_peak_bytes", b"memory_peak_bytes", "paused_ms", b"paused_ms", "quality_flags", b"quality_flags", "state", b"state", "steps_done", b"steps_done", "utilization_ratio", b"utilization_ratio", "window_ms", b"window_ms", "window_steps", b"window_steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
     _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
@@ -568,7 +602,7 @@ class CommandRefused(_message.Message):
     CODE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     code: _builtins.str
-    """STALE_FENCE, COMMAND_NOT_ALLOWED, OVER_CAPACITY, NO_SUCH_ATTEMPT ..."""
+    """STALE_FENCE, COMMAND_NOT_ALLOWED, OVER_CAPACITY, NO_SUCH_ATTEMPT, NOT_PAUSABLE ..."""
     message: _builtins.str
     @_builtins.property
     def key(self) -> Global___AttemptKey: ...
@@ -761,6 +795,60 @@ class CheckpointJob(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CheckpointJob: _TypeAlias = CheckpointJob  # noqa: Y015
+
+@_typing.final
+class PauseJob(_message.Message):
+    """Lets all processes of an attempt stand still. Its memory stays taken, its lease is renewed as before; a stop or a checkpoint lets
+    them go on first. May be repeated: an attempt that stands still already stays so no longer than before.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    PAUSED_MS_MAX_FIELD_NUMBER: _builtins.int
+    cause: _builtins.str
+    """UPPER_SNAKE_CASE; shown to the operator of the node."""
+    paused_ms_max: _builtins.int
+    """After this time the node lets the attempt go on by itself; 1 to 60,000, others are refused."""
+    @_builtins.property
+    def key(self) -> Global___AttemptKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___AttemptKey | None = ...,
+        cause: _builtins.str = ...,
+        paused_ms_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "key", b"key", "paused_ms_max", b"paused_ms_max"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseJob: _TypeAlias = PauseJob  # noqa: Y015
+
+@_typing.final
+class ResumeJob(_message.Message):
+    """Lets a paused attempt go on; one that is not paused is left as it is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___AttemptKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___AttemptKey | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeJob: _TypeAlias = ResumeJob  # noqa: Y015
 
 @_typing.final
 class ReadLog(_message.Message):

@@ -87,6 +87,7 @@ class PredictJobRequest(_message.Message):
     EXPLAIN_FIELD_NUMBER: _builtins.int
     FIND_LARGEST_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     CONFIDENCE_FIELD_NUMBER: _builtins.int
+    CALIBRATION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """UUID chosen by the caller; same id and body = same answer, other body = ALREADY_EXISTS."""
     validate_only: _builtins.bool
@@ -113,6 +114,10 @@ class PredictJobRequest(_message.Message):
     def micro_batch_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Micro-batch sizes for which memory and step time are wanted as well (gradient accumulation)."""
 
+    @_builtins.property
+    def calibration(self) -> _resources_pb2.DeviceCalibration:
+        """What was measured of the device at hand, which is of the device type asked about; absent = not calibrated."""
+
     def __init__(
         self,
         *,
@@ -127,10 +132,11 @@ class PredictJobRequest(_message.Message):
         explain: _builtins.bool = ...,
         find_largest_batch_size: _builtins.bool = ...,
         confidence: _builtins.float = ...,
+        calibration: _resources_pb2.DeviceCalibration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "graph_sha256", b"graph_sha256", "onnx_graph", b"onnx_graph", "settings", b"settings"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "graph", b"graph", "graph_sha256", b"graph_sha256", "onnx_graph", b"onnx_graph", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "device", b"device", "device_memory_bytes", b"device_memory_bytes", "explain", b"explain", "find_largest_batch_size", b"find_largest_batch_size", "graph", b"graph", "graph_sha256", b"graph_sha256", "micro_batch_sizes", b"micro_batch_sizes", "onnx_graph", b"onnx_graph", "request_id", b"request_id", "settings", b"settings", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "confidence", b"confidence", "device", b"device", "device_memory_bytes", b"device_memory_bytes", "explain", b"explain", "find_largest_batch_size", b"find_largest_batch_size", "graph", b"graph", "graph_sha256", b"graph_sha256", "micro_batch_sizes", b"micro_batch_sizes", "onnx_graph", b"onnx_graph", "request_id", b"request_id", "settings", b"settings", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_graph: _TypeAlias = _typing.Literal["onnx_graph", "graph_sha256"]  # noqa: Y015
     _WhichOneofArgType_graph: _TypeAlias = _typing.Literal["graph", b"graph"]  # noqa: Y015
@@ -357,6 +363,7 @@ class PredictPairsRequest(_message.Message):
     OBSERVED_FIELD_NUMBER: _builtins.int
     CONFIDENCE_FIELD_NUMBER: _builtins.int
     DEVICE_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    CALIBRATION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     device: _builtins.str
     confidence: _builtins.float
@@ -368,6 +375,10 @@ class PredictPairsRequest(_message.Message):
 
     @_builtins.property
     def observed(self) -> _containers.RepeatedCompositeFieldContainer[Global___ObservedPair]: ...
+    @_builtins.property
+    def calibration(self) -> _resources_pb2.DeviceCalibration:
+        """As in PredictJobRequest."""
+
     def __init__(
         self,
         *,
@@ -377,10 +388,11 @@ class PredictPairsRequest(_message.Message):
         observed: _abc.Iterable[Global___ObservedPair] | None = ...,
         confidence: _builtins.float = ...,
         device_memory_bytes: _builtins.int = ...,
+        calibration: _resources_pb2.DeviceCalibration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "device", b"device", "device_memory_bytes", b"device_memory_bytes", "jobs", b"jobs", "observed", b"observed", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "confidence", b"confidence", "device", b"device", "device_memory_bytes", b"device_memory_bytes", "jobs", b"jobs", "observed", b"observed", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -453,6 +465,7 @@ class PredictMemoryRiskRequest(_message.Message):
     DEVICE_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     JOBS_FIELD_NUMBER: _builtins.int
     CONFIDENCE_FIELD_NUMBER: _builtins.int
+    CALIBRATION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """As in PredictJobRequest."""
     device: _builtins.str
@@ -467,6 +480,10 @@ class PredictMemoryRiskRequest(_message.Message):
         then needs neither graph nor settings.
         """
 
+    @_builtins.property
+    def calibration(self) -> _resources_pb2.DeviceCalibration:
+        """As in PredictJobRequest."""
+
     def __init__(
         self,
         *,
@@ -475,10 +492,11 @@ class PredictMemoryRiskRequest(_message.Message):
         device_memory_bytes: _builtins.int = ...,
         jobs: _abc.Iterable[Global___JobRef] | None = ...,
         confidence: _builtins.float = ...,
+        calibration: _resources_pb2.DeviceCalibration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["confidence", b"confidence", "device", b"device", "device_memory_bytes", b"device_memory_bytes", "jobs", b"jobs", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "confidence", b"confidence", "device", b"device", "device_memory_bytes", b"device_memory_bytes", "jobs", b"jobs", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

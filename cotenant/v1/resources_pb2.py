@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63otenant/v1/resources.proto\x12\x0b\x63otenant.v1\"\xf1\x03\n\x0bJobSettings\x12\x19\n\x11global_batch_size\x18\x01 \x01(\x03\x12\"\n\x04mode\x18\x02 \x01(\x0e\x32\x14.cotenant.v1.RunMode\x12)\n\tprecision\x18\x03 \x01(\x0e\x32\x16.cotenant.v1.Precision\x12)\n\toptimizer\x18\x04 \x01(\x0e\x32\x16.cotenant.v1.Optimizer\x12\x18\n\x10input_wait_ratio\x18\x05 \x01(\x01\x12K\n\x12\x64imension_bindings\x18\x06 \x03(\x0b\x32/.cotenant.v1.JobSettings.DimensionBindingsEntry\x12\x1e\n\x11host_memory_bytes\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\"\n\x15\x64isk_read_bytes_per_s\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12 \n\x13network_bytes_per_s\x18\t \x01(\x01H\x02\x88\x01\x01\x1a\x38\n\x16\x44imensionBindingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x42\x14\n\x12_host_memory_bytesB\x18\n\x16_disk_read_bytes_per_sB\x16\n\x14_network_bytes_per_s\"\xfb\x01\n\x08\x45stimate\x12\r\n\x05value\x18\x01 \x01(\x01\x12\r\n\x05lower\x18\x02 \x01(\x01\x12\r\n\x05upper\x18\x03 \x01(\x01\x12\x12\n\nconfidence\x18\x04 \x01(\x01\x12\x15\n\x08upper_99\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12)\n\x05level\x18\x06 \x01(\x0e\x32\x1a.cotenant.v1.EstimateLevel\x12\x11\n\tin_domain\x18\x07 \x01(\x08\x12.\n\x0b\x65xplanation\x18\x08 \x03(\x0b\x32\x19.cotenant.v1.Contribution\x12\x1c\n\x14range_not_calibrated\x18\t \x01(\x08\x42\x0b\n\t_upper_99\"L\n\x0c\x43ontribution\x12\x0f\n\x07\x66\x65\x61ture\x18\x01 \x01(\t\x12\x15\n\rfeature_value\x18\x02 \x01(\x01\x12\x14\n\x0c\x63ontribution\x18\x03 \x01(\x01\"(\n\x07Warning\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xa5\x01\n\x0cGraphSummary\x12\x14\n\x0cgraph_sha256\x18\x01 \x01(\t\x12\x12\n\nparameters\x18\x02 \x01(\x03\x12\x1f\n\x17\x66orward_macs_per_sample\x18\x03 \x01(\x03\x12#\n\x1b\x61\x63tivation_bytes_per_sample\x18\x04 \x01(\x03\x12\r\n\x05nodes\x18\x05 \x01(\x05\x12\x16\n\x0eunshaped_nodes\x18\x06 \x01(\x05\"O\n\x0bMeasuredJob\x12\x14\n\x0cgraph_sha256\x18\x01 \x01(\t\x12*\n\x08settings\x18\x02 \x01(\x0b\x32\x18.cotenant.v1.JobSettings\"\xc1\x03\n\x11MeasurementWindow\x12\x11\n\twindow_id\x18\x01 \x01(\t\x12\x10\n\x08\x63\x61mpaign\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12%\n\x03job\x18\x04 \x01(\x0b\x32\x18.cotenant.v1.MeasuredJob\x12\x31\n\x0f\x63o_located_jobs\x18\x05 \x03(\x0b\x32\x18.cotenant.v1.MeasuredJob\x12\x18\n\x10micro_batch_size\x18\x06 \x01(\x03\x12\r\n\x05steps\x18\x07 \x01(\x03\x12\x11\n\twindow_ms\x18\x08 \x01(\x03\x12\x1e\n\x11utilization_ratio\x18\t \x01(\x01H\x00\x88\x01\x01\x12\x1e\n\x11sm_activity_ratio\x18\n \x01(\x01H\x01\x88\x01\x01\x12\x1e\n\x11memory_peak_bytes\x18\x0b \x01(\x03H\x02\x88\x01\x01\x12\x18\n\x0bpower_watts\x18\x0c \x01(\x01H\x03\x88\x01\x01\x12\x15\n\rquality_flags\x18\r \x03(\tB\x14\n\x12_utilization_ratioB\x14\n\x12_sm_activity_ratioB\x14\n\x12_memory_peak_bytesB\x0e\n\x0c_power_watts*K\n\x07RunMode\x12\x18\n\x14RUN_MODE_UNSPECIFIED\x10\x00\x12\x12\n\x0eRUN_MODE_TRAIN\x10\x01\x12\x12\n\x0eRUN_MODE_INFER\x10\x02*v\n\tPrecision\x12\x19\n\x15PRECISION_UNSPECIFIED\x10\x00\x12\x12\n\x0ePRECISION_FP32\x10\x01\x12\x12\n\x0ePRECISION_TF32\x10\x02\x12\x12\n\x0ePRECISION_BF16\x10\x03\x12\x12\n\x0ePRECISION_FP16\x10\x04*z\n\tOptimizer\x12\x19\n\x15OPTIMIZER_UNSPECIFIED\x10\x00\x12\x11\n\rOPTIMIZER_SGD\x10\x01\x12\x16\n\x12OPTIMIZER_MOMENTUM\x10\x02\x12\x12\n\x0eOPTIMIZER_ADAM\x10\x03\x12\x13\n\x0fOPTIMIZER_ADAMW\x10\x04*f\n\tShareMode\x12\x1a\n\x16SHARE_MODE_UNSPECIFIED\x10\x00\x12\x14\n\x10SHARE_MODE_NEVER\x10\x01\x12\x13\n\x0fSHARE_MODE_SAFE\x10\x02\x12\x12\n\x0eSHARE_MODE_ANY\x10\x03*\xa2\x01\n\rEstimateLevel\x12\x1e\n\x1a\x45STIMATE_LEVEL_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x45STIMATE_LEVEL_OBSERVED\x10\x01\x12\x1d\n\x19\x45STIMATE_LEVEL_SOLO_KNOWN\x10\x02\x12\x18\n\x14\x45STIMATE_LEVEL_GRAPH\x10\x03\x12\x1b\n\x17\x45STIMATE_LEVEL_FALLBACK\x10\x04*}\n\x11UtilizationMetric\x12\"\n\x1eUTILIZATION_METRIC_UNSPECIFIED\x10\x00\x12 \n\x1cUTILIZATION_METRIC_BUSY_TIME\x10\x01\x12\"\n\x1eUTILIZATION_METRIC_SM_ACTIVITY\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63otenant/v1/resources.proto\x12\x0b\x63otenant.v1\"\xf1\x03\n\x0bJobSettings\x12\x19\n\x11global_batch_size\x18\x01 \x01(\x03\x12\"\n\x04mode\x18\x02 \x01(\x0e\x32\x14.cotenant.v1.RunMode\x12)\n\tprecision\x18\x03 \x01(\x0e\x32\x16.cotenant.v1.Precision\x12)\n\toptimizer\x18\x04 \x01(\x0e\x32\x16.cotenant.v1.Optimizer\x12\x18\n\x10input_wait_ratio\x18\x05 \x01(\x01\x12K\n\x12\x64imension_bindings\x18\x06 \x03(\x0b\x32/.cotenant.v1.JobSettings.DimensionBindingsEntry\x12\x1e\n\x11host_memory_bytes\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\"\n\x15\x64isk_read_bytes_per_s\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12 \n\x13network_bytes_per_s\x18\t \x01(\x01H\x02\x88\x01\x01\x1a\x38\n\x16\x44imensionBindingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x42\x14\n\x12_host_memory_bytesB\x18\n\x16_disk_read_bytes_per_sB\x16\n\x14_network_bytes_per_s\"\x95\x02\n\x08\x45stimate\x12\r\n\x05value\x18\x01 \x01(\x01\x12\r\n\x05lower\x18\x02 \x01(\x01\x12\r\n\x05upper\x18\x03 \x01(\x01\x12\x12\n\nconfidence\x18\x04 \x01(\x01\x12\x15\n\x08upper_99\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12)\n\x05level\x18\x06 \x01(\x0e\x32\x1a.cotenant.v1.EstimateLevel\x12\x11\n\tin_domain\x18\x07 \x01(\x08\x12.\n\x0b\x65xplanation\x18\x08 \x03(\x0b\x32\x19.cotenant.v1.Contribution\x12\x1c\n\x14range_not_calibrated\x18\t \x01(\x08\x12\x18\n\x10unusual_features\x18\n \x03(\tB\x0b\n\t_upper_99\"L\n\x0c\x43ontribution\x12\x0f\n\x07\x66\x65\x61ture\x18\x01 \x01(\t\x12\x15\n\rfeature_value\x18\x02 \x01(\x01\x12\x14\n\x0c\x63ontribution\x18\x03 \x01(\x01\"(\n\x07Warning\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xa5\x01\n\x0cGraphSummary\x12\x14\n\x0cgraph_sha256\x18\x01 \x01(\t\x12\x12\n\nparameters\x18\x02 \x01(\x03\x12\x1f\n\x17\x66orward_macs_per_sample\x18\x03 \x01(\x03\x12#\n\x1b\x61\x63tivation_bytes_per_sample\x18\x04 \x01(\x03\x12\r\n\x05nodes\x18\x05 \x01(\x05\x12\x16\n\x0eunshaped_nodes\x18\x06 \x01(\x05\"O\n\x0bMeasuredJob\x12\x14\n\x0cgraph_sha256\x18\x01 \x01(\t\x12*\n\x08settings\x18\x02 \x01(\x0b\x32\x18.cotenant.v1.JobSettings\"\xc1\x03\n\x11MeasurementWindow\x12\x11\n\twindow_id\x18\x01 \x01(\t\x12\x10\n\x08\x63\x61mpaign\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12%\n\x03job\x18\x04 \x01(\x0b\x32\x18.cotenant.v1.MeasuredJob\x12\x31\n\x0f\x63o_located_jobs\x18\x05 \x03(\x0b\x32\x18.cotenant.v1.MeasuredJob\x12\x18\n\x10micro_batch_size\x18\x06 \x01(\x03\x12\r\n\x05steps\x18\x07 \x01(\x03\x12\x11\n\twindow_ms\x18\x08 \x01(\x03\x12\x1e\n\x11utilization_ratio\x18\t \x01(\x01H\x00\x88\x01\x01\x12\x1e\n\x11sm_activity_ratio\x18\n \x01(\x01H\x01\x88\x01\x01\x12\x1e\n\x11memory_peak_bytes\x18\x0b \x01(\x03H\x02\x88\x01\x01\x12\x18\n\x0bpower_watts\x18\x0c \x01(\x01H\x03\x88\x01\x01\x12\x15\n\rquality_flags\x18\r \x03(\tB\x14\n\x12_utilization_ratioB\x14\n\x12_sm_activity_ratioB\x14\n\x12_memory_peak_bytesB\x0e\n\x0c_power_watts\"\xdf\x02\n\x11\x44\x65viceCalibration\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\x16\n\x0emeasured_at_ms\x18\x02 \x01(\x03\x12\x15\n\rcontext_bytes\x18\x03 \x01(\x03\x12\x17\n\x0fworkspace_bytes\x18\x04 \x01(\x03\x12+\n\x05rates\x18\x05 \x03(\x0b\x32\x1c.cotenant.v1.CalibratedRates\x12\x18\n\x10\x63opy_bytes_per_s\x18\x06 \x01(\x01\x12\x11\n\tlaunch_ms\x18\x07 \x01(\x01\x12\x18\n\x10host_steps_per_s\x18\x08 \x01(\x01\x12/\n\x07\x61nchors\x18\t \x03(\x0b\x32\x1e.cotenant.v1.CalibrationAnchor\x12\x0e\n\x06\x64river\x18\n \x01(\t\x12\x11\n\tframework\x18\x0b \x01(\t\x12\x14\n\x0c\x66oreign_load\x18\x0c \x01(\x08\x12\x14\n\x0c\x63ode_version\x18\r \x01(\x05\"y\n\x0f\x43\x61libratedRates\x12)\n\tprecision\x18\x01 \x01(\x0e\x32\x16.cotenant.v1.Precision\x12\x1a\n\x12matmul_flops_per_s\x18\x02 \x01(\x01\x12\x1f\n\x17\x63onvolution_flops_per_s\x18\x03 \x01(\x01\"\xc8\x01\n\x11\x43\x61librationAnchor\x12\x0f\n\x07network\x18\x01 \x01(\t\x12\x14\n\x0cgraph_sha256\x18\x02 \x01(\t\x12*\n\x08settings\x18\x03 \x01(\x0b\x32\x18.cotenant.v1.JobSettings\x12\x0f\n\x07step_ms\x18\x04 \x01(\x01\x12\x19\n\x11step_spread_ratio\x18\x05 \x01(\x01\x12\x19\n\x11memory_peak_bytes\x18\x06 \x01(\x03\x12\x19\n\x11utilization_ratio\x18\x07 \x01(\x01*K\n\x07RunMode\x12\x18\n\x14RUN_MODE_UNSPECIFIED\x10\x00\x12\x12\n\x0eRUN_MODE_TRAIN\x10\x01\x12\x12\n\x0eRUN_MODE_INFER\x10\x02*v\n\tPrecision\x12\x19\n\x15PRECISION_UNSPECIFIED\x10\x00\x12\x12\n\x0ePRECISION_FP32\x10\x01\x12\x12\n\x0ePRECISION_TF32\x10\x02\x12\x12\n\x0ePRECISION_BF16\x10\x03\x12\x12\n\x0ePRECISION_FP16\x10\x04*z\n\tOptimizer\x12\x19\n\x15OPTIMIZER_UNSPECIFIED\x10\x00\x12\x11\n\rOPTIMIZER_SGD\x10\x01\x12\x16\n\x12OPTIMIZER_MOMENTUM\x10\x02\x12\x12\n\x0eOPTIMIZER_ADAM\x10\x03\x12\x13\n\x0fOPTIMIZER_ADAMW\x10\x04*f\n\tShareMode\x12\x1a\n\x16SHARE_MODE_UNSPECIFIED\x10\x00\x12\x14\n\x10SHARE_MODE_NEVER\x10\x01\x12\x13\n\x0fSHARE_MODE_SAFE\x10\x02\x12\x12\n\x0eSHARE_MODE_ANY\x10\x03*\xa2\x01\n\rEstimateLevel\x12\x1e\n\x1a\x45STIMATE_LEVEL_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x45STIMATE_LEVEL_OBSERVED\x10\x01\x12\x1d\n\x19\x45STIMATE_LEVEL_SOLO_KNOWN\x10\x02\x12\x18\n\x14\x45STIMATE_LEVEL_GRAPH\x10\x03\x12\x1b\n\x17\x45STIMATE_LEVEL_FALLBACK\x10\x04*}\n\x11UtilizationMetric\x12\"\n\x1eUTILIZATION_METRIC_UNSPECIFIED\x10\x00\x12 \n\x1cUTILIZATION_METRIC_BUSY_TIME\x10\x01\x12\"\n\x1eUTILIZATION_METRIC_SM_ACTIVITY\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,32 +33,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_JOBSETTINGS_DIMENSIONBINDINGSENTRY']._loaded_options = None
   _globals['_JOBSETTINGS_DIMENSIONBINDINGSENTRY']._serialized_options = b'8\001'
-  _globals['_RUNMODE']._serialized_start=1619
-  _globals['_RUNMODE']._serialized_end=1694
-  _globals['_PRECISION']._serialized_start=1696
-  _globals['_PRECISION']._serialized_end=1814
-  _globals['_OPTIMIZER']._serialized_start=1816
-  _globals['_OPTIMIZER']._serialized_end=1938
-  _globals['_SHAREMODE']._serialized_start=1940
-  _globals['_SHAREMODE']._serialized_end=2042
-  _globals['_ESTIMATELEVEL']._serialized_start=2045
-  _globals['_ESTIMATELEVEL']._serialized_end=2207
-  _globals['_UTILIZATIONMETRIC']._serialized_start=2209
-  _globals['_UTILIZATIONMETRIC']._serialized_end=2334
+  _globals['_RUNMODE']._serialized_start=2325
+  _globals['_RUNMODE']._serialized_end=2400
+  _globals['_PRECISION']._serialized_start=2402
+  _globals['_PRECISION']._serialized_end=2520
+  _globals['_OPTIMIZER']._serialized_start=2522
+  _globals['_OPTIMIZER']._serialized_end=2644
+  _globals['_SHAREMODE']._serialized_start=2646
+  _globals['_SHAREMODE']._serialized_end=2748
+  _globals['_ESTIMATELEVEL']._serialized_start=2751
+  _globals['_ESTIMATELEVEL']._serialized_end=2913
+  _globals['_UTILIZATIONMETRIC']._serialized_start=2915
+  _globals['_UTILIZATIONMETRIC']._serialized_end=3040
   _globals['_JOBSETTINGS']._serialized_start=45
   _globals['_JOBSETTINGS']._serialized_end=542
   _globals['_JOBSETTINGS_DIMENSIONBINDINGSENTRY']._serialized_start=414
   _globals['_JOBSETTINGS_DIMENSIONBINDINGSENTRY']._serialized_end=470
   _globals['_ESTIMATE']._serialized_start=545
-  _globals['_ESTIMATE']._serialized_end=796
-  _globals['_CONTRIBUTION']._serialized_start=798
-  _globals['_CONTRIBUTION']._serialized_end=874
-  _globals['_WARNING']._serialized_start=876
-  _globals['_WARNING']._serialized_end=916
-  _globals['_GRAPHSUMMARY']._serialized_start=919
-  _globals['_GRAPHSUMMARY']._serialized_end=1084
-  _globals['_MEASUREDJOB']._serialized_start=1086
-  _globals['_MEASUREDJOB']._serialized_end=1165
-  _globals['_MEASUREMENTWINDOW']._serialized_start=1168
-  _globals['_MEASUREMENTWINDOW']._serialized_end=1617
+  _globals['_ESTIMATE']._serialized_end=822
+  _globals['_CONTRIBUTION']._serialized_start=824
+  _globals['_CONTRIBUTION']._serialized_end=900
+  _globals['_WARNING']._serialized_start=902
+  _globals['_WARNING']._serialized_end=942
+  _globals['_GRAPHSUMMARY']._serialized_start=945
+  _globals['_GRAPHSUMMARY']._serialized_end=1110
+  _globals['_MEASUREDJOB']._serialized_start=1112
+  _globals['_MEASUREDJOB']._serialized_end=1191
+  _globals['_MEASUREMENTWINDOW']._serialized_start=1194
+  _globals['_MEASUREMENTWINDOW']._serialized_end=1643
+  _globals['_DEVICECALIBRATION']._serialized_start=1646
+  _globals['_DEVICECALIBRATION']._serialized_end=1997
+  _globals['_CALIBRATEDRATES']._serialized_start=1999
+  _globals['_CALIBRATEDRATES']._serialized_end=2120
+  _globals['_CALIBRATIONANCHOR']._serialized_start=2123
+  _globals['_CALIBRATIONANCHOR']._serialized_end=2323
 # @@protoc_insertion_point(module_scope)

@@ -264,6 +264,7 @@ class Estimate(_message.Message):
     IN_DOMAIN_FIELD_NUMBER: _builtins.int
     EXPLANATION_FIELD_NUMBER: _builtins.int
     RANGE_NOT_CALIBRATED_FIELD_NUMBER: _builtins.int
+    UNUSUAL_FEATURES_FIELD_NUMBER: _builtins.int
     value: _builtins.float
     lower: _builtins.float
     """Bounds of the central interval of the stated confidence."""
@@ -281,6 +282,12 @@ class Estimate(_message.Message):
     def explanation(self) -> _containers.RepeatedCompositeFieldContainer[Global___Contribution]:
         """Largest contributions first; only when asked for."""
 
+    @_builtins.property
+    def unusual_features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Why in_domain is false: what is unusual, its value, and what was trained, e.g. "activations 9.1 GiB, trained 0.01 GiB to
+        2.10 GiB"; at most 3, worst first.
+        """
+
     def __init__(
         self,
         *,
@@ -293,10 +300,11 @@ class Estimate(_message.Message):
         in_domain: _builtins.bool = ...,
         explanation: _abc.Iterable[Global___Contribution] | None = ...,
         range_not_calibrated: _builtins.bool = ...,
+        unusual_features: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_upper_99", b"_upper_99", "upper_99", b"upper_99"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_upper_99", b"_upper_99", "confidence", b"confidence", "explanation", b"explanation", "in_domain", b"in_domain", "level", b"level", "lower", b"lower", "range_not_calibrated", b"range_not_calibrated", "upper", b"upper", "upper_99", b"upper_99", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_upper_99", b"_upper_99", "confidence", b"confidence", "explanation", b"explanation", "in_domain", b"in_domain", "level", b"level", "lower", b"lower", "range_not_calibrated", b"range_not_calibrated", "unusual_features", b"unusual_features", "upper", b"upper", "upper_99", b"upper_99", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__upper_99: _TypeAlias = _typing.Literal["upper_99"]  # noqa: Y015
     _WhichOneofArgType__upper_99: _TypeAlias = _typing.Literal["_upper_99", b"_upper_99"]  # noqa: Y015
@@ -506,3 +514,149 @@ class MeasurementWindow(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization_ratio) -> _WhichOneofReturnType__utilization_ratio | None: ...
 
 Global___MeasurementWindow: _TypeAlias = MeasurementWindow  # noqa: Y015
+
+@_typing.final
+class DeviceCalibration(_message.Message):
+    """What was measured of the very device at hand, alone, by `cotenant calibrate` or at an agent's first start. It names no
+    machine, user or path.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_FIELD_NUMBER: _builtins.int
+    MEASURED_AT_MS_FIELD_NUMBER: _builtins.int
+    CONTEXT_BYTES_FIELD_NUMBER: _builtins.int
+    WORKSPACE_BYTES_FIELD_NUMBER: _builtins.int
+    RATES_FIELD_NUMBER: _builtins.int
+    COPY_BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    LAUNCH_MS_FIELD_NUMBER: _builtins.int
+    HOST_STEPS_PER_S_FIELD_NUMBER: _builtins.int
+    ANCHORS_FIELD_NUMBER: _builtins.int
+    DRIVER_FIELD_NUMBER: _builtins.int
+    FRAMEWORK_FIELD_NUMBER: _builtins.int
+    FOREIGN_LOAD_FIELD_NUMBER: _builtins.int
+    CODE_VERSION_FIELD_NUMBER: _builtins.int
+    device: _builtins.str
+    """Device type by name."""
+    measured_at_ms: _builtins.int
+    context_bytes: _builtins.int
+    """Device memory that a process holds before it has computed anything."""
+    workspace_bytes: _builtins.int
+    """What libraries and allocator held at most beyond the tensors of the anchors."""
+    copy_bytes_per_s: _builtins.float
+    """Of copies inside the device's memory, read and written bytes together."""
+    launch_ms: _builtins.float
+    """Duration of one small operator, back to back."""
+    host_steps_per_s: _builtins.float
+    """Optimizer steps of a network so small that only the host works."""
+    driver: _builtins.str
+    """Version of the driver; none where there is none."""
+    framework: _builtins.str
+    """For example torch-2.13.0."""
+    foreign_load: _builtins.bool
+    """Others used the device meanwhile."""
+    code_version: _builtins.int
+    """Of the measuring method."""
+    @_builtins.property
+    def rates(self) -> _containers.RepeatedCompositeFieldContainer[Global___CalibratedRates]:
+        """At most one for each precision."""
+
+    @_builtins.property
+    def anchors(self) -> _containers.RepeatedCompositeFieldContainer[Global___CalibrationAnchor]:
+        """At most 8."""
+
+    def __init__(
+        self,
+        *,
+        device: _builtins.str = ...,
+        measured_at_ms: _builtins.int = ...,
+        context_bytes: _builtins.int = ...,
+        workspace_bytes: _builtins.int = ...,
+        rates: _abc.Iterable[Global___CalibratedRates] | None = ...,
+        copy_bytes_per_s: _builtins.float = ...,
+        launch_ms: _builtins.float = ...,
+        host_steps_per_s: _builtins.float = ...,
+        anchors: _abc.Iterable[Global___CalibrationAnchor] | None = ...,
+        driver: _builtins.str = ...,
+        framework: _builtins.str = ...,
+        foreign_load: _builtins.bool = ...,
+        code_version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchors", b"anchors", "code_version", b"code_version", "context_bytes", b"context_bytes", "copy_bytes_per_s", b"copy_bytes_per_s", "device", b"device", "driver", b"driver", "foreign_load", b"foreign_load", "framework", b"framework", "host_steps_per_s", b"host_steps_per_s", "launch_ms", b"launch_ms", "measured_at_ms", b"measured_at_ms", "rates", b"rates", "workspace_bytes", b"workspace_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeviceCalibration: _TypeAlias = DeviceCalibration  # noqa: Y015
+
+@_typing.final
+class CalibratedRates(_message.Message):
+    """Sustained rates of one number format."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRECISION_FIELD_NUMBER: _builtins.int
+    MATMUL_FLOPS_PER_S_FIELD_NUMBER: _builtins.int
+    CONVOLUTION_FLOPS_PER_S_FIELD_NUMBER: _builtins.int
+    precision: Global___Precision.ValueType
+    matmul_flops_per_s: _builtins.float
+    convolution_flops_per_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        precision: Global___Precision.ValueType = ...,
+        matmul_flops_per_s: _builtins.float = ...,
+        convolution_flops_per_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["convolution_flops_per_s", b"convolution_flops_per_s", "matmul_flops_per_s", b"matmul_flops_per_s", "precision", b"precision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CalibratedRates: _TypeAlias = CalibratedRates  # noqa: Y015
+
+@_typing.final
+class CalibrationAnchor(_message.Message):
+    """A network of the zoo, measured alone on the device at hand."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NETWORK_FIELD_NUMBER: _builtins.int
+    GRAPH_SHA256_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
+    STEP_MS_FIELD_NUMBER: _builtins.int
+    STEP_SPREAD_RATIO_FIELD_NUMBER: _builtins.int
+    MEMORY_PEAK_BYTES_FIELD_NUMBER: _builtins.int
+    UTILIZATION_RATIO_FIELD_NUMBER: _builtins.int
+    network: _builtins.str
+    """Name in the zoo."""
+    graph_sha256: _builtins.str
+    step_ms: _builtins.float
+    step_spread_ratio: _builtins.float
+    """(largest - smallest) / median over the measured windows."""
+    memory_peak_bytes: _builtins.int
+    """As the training sets have it."""
+    utilization_ratio: _builtins.float
+    """Share of time in which the device was busy; the network waits for no input."""
+    @_builtins.property
+    def settings(self) -> Global___JobSettings: ...
+    def __init__(
+        self,
+        *,
+        network: _builtins.str = ...,
+        graph_sha256: _builtins.str = ...,
+        settings: Global___JobSettings | None = ...,
+        step_ms: _builtins.float = ...,
+        step_spread_ratio: _builtins.float = ...,
+        memory_peak_bytes: _builtins.int = ...,
+        utilization_ratio: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph_sha256", b"graph_sha256", "memory_peak_bytes", b"memory_peak_bytes", "network", b"network", "settings", b"settings", "step_ms", b"step_ms", "step_spread_ratio", b"step_spread_ratio", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CalibrationAnchor: _TypeAlias = CalibrationAnchor  # noqa: Y015

@@ -94,6 +94,7 @@ class JobSpec(_message.Message):
     PROGRESS_REGEX_FIELD_NUMBER: _builtins.int
     RESTART_LIMIT_FIELD_NUMBER: _builtins.int
     NO_PROFILES_FIELD_NUMBER: _builtins.int
+    NO_TRIAL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Letters, digits, '.', '_' and '-'; at most 63."""
     tenant: _builtins.str
@@ -119,6 +120,8 @@ class JobSpec(_message.Message):
     """Restarts after losses that are not the job's fault; 0 = 5."""
     no_profiles: _builtins.bool
     """What is measured of this job is not kept: neither as a profile to learn from nor as the outcome of a prediction."""
+    no_trial: _builtins.bool
+    """It never shares a GPU on trial, and no job is tried next to it."""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Program and arguments, never a shell string. {sub_batch}, {accumulation_steps}, {checkpoint_dir} and {resume} are replaced."""
@@ -153,10 +156,11 @@ class JobSpec(_message.Message):
         progress_regex: _builtins.str = ...,
         restart_limit: _builtins.int = ...,
         no_profiles: _builtins.bool = ...,
+        no_trial: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_gpus", b"allowed_gpus", "checkpoint_ms", b"checkpoint_ms", "command", b"command", "cpu_cores", b"cpu_cores", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "name", b"name", "no_profiles", b"no_profiles", "progress_regex", b"progress_regex", "restart_limit", b"restart_limit", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "tenant", b"tenant", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_gpus", b"allowed_gpus", "checkpoint_ms", b"checkpoint_ms", "command", b"command", "cpu_cores", b"cpu_cores", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "name", b"name", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "progress_regex", b"progress_regex", "restart_limit", b"restart_limit", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "tenant", b"tenant", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -375,6 +379,8 @@ class Job(_message.Message):
     NODE_ID_FIELD_NUMBER: _builtins.int
     MEMORY_RESERVED_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_FLOOR_BYTES_FIELD_NUMBER: _builtins.int
+    PAUSE_FIELD_NUMBER: _builtins.int
+    PAUSED_MS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     phase: Global___JobPhase.ValueType
     submitted_at_ms: _builtins.int
@@ -406,6 +412,8 @@ class Job(_message.Message):
     memory_reserved_bytes: _builtins.int
     memory_floor_bytes: _builtins.int
     """Raised after an out-of-memory end: the next attempt needs at least this much."""
+    paused_ms: _builtins.int
+    """How long the newest attempt has stood still by order, in sum."""
     @_builtins.property
     def spec(self) -> Global___JobSpec: ...
     @_builtins.property
@@ -416,6 +424,10 @@ class Job(_message.Message):
     def co_located_jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___CoLocatedJob]: ...
     @_builtins.property
     def predictions(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobPrediction]: ...
+    @_builtins.property
+    def pause(self) -> Global___JobPause:
+        """Set while the job stands still by order. Its phase stays RUNNING, which every client knows: it holds its GPUs and its memory."""
+
     def __init__(
         self,
         *,
@@ -448,21 +460,60 @@ class Job(_message.Message):
         node_id: _builtins.str = ...,
         memory_reserved_bytes: _builtins.int = ...,
         memory_floor_bytes: _builtins.int = ...,
+        pause: Global___JobPause | None = ...,
+        paused_ms: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "measured_slowdown_ratio", b"measured_slowdown_ratio", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "reason", b"reason", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "measured_slowdown_ratio", b"measured_slowdown_ratio", "pause", b"pause", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "reason", b"reason", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "assignments", b"assignments", "attained_gpu_ms", b"attained_gpu_ms", "attempt", b"attempt", "co_located_jobs", b"co_located_jobs", "exit_class", b"exit_class", "exit_code", b"exit_code", "finished_at_ms", b"finished_at_ms", "first_started_at_ms", b"first_started_at_ms", "job_id", b"job_id", "job_key", b"job_key", "loss", b"loss", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_floor_bytes", b"memory_floor_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "micro_batch_size", b"micro_batch_size", "node_id", b"node_id", "out_of_memory_count", b"out_of_memory_count", "phase", b"phase", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predictions", b"predictions", "reason", b"reason", "restarts", b"restarts", "solo_step_ms", b"solo_step_ms", "spec", b"spec", "step_ms", b"step_ms", "steps_done", b"steps_done", "submitted_at_ms", b"submitted_at_ms", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_measured_slowdown_ratio", b"_measured_slowdown_ratio", "_pause", b"_pause", "_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "assignments", b"assignments", "attained_gpu_ms", b"attained_gpu_ms", "attempt", b"attempt", "co_located_jobs", b"co_located_jobs", "exit_class", b"exit_class", "exit_code", b"exit_code", "finished_at_ms", b"finished_at_ms", "first_started_at_ms", b"first_started_at_ms", "job_id", b"job_id", "job_key", b"job_key", "loss", b"loss", "measured_slowdown_ratio", b"measured_slowdown_ratio", "memory_floor_bytes", b"memory_floor_bytes", "memory_peak_bytes", b"memory_peak_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "micro_batch_size", b"micro_batch_size", "node_id", b"node_id", "out_of_memory_count", b"out_of_memory_count", "pause", b"pause", "paused_ms", b"paused_ms", "phase", b"phase", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "predictions", b"predictions", "reason", b"reason", "restarts", b"restarts", "solo_step_ms", b"solo_step_ms", "spec", b"spec", "step_ms", b"step_ms", "steps_done", b"steps_done", "submitted_at_ms", b"submitted_at_ms", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__measured_slowdown_ratio: _TypeAlias = _typing.Literal["measured_slowdown_ratio"]  # noqa: Y015
     _WhichOneofArgType__measured_slowdown_ratio: _TypeAlias = _typing.Literal["_measured_slowdown_ratio", b"_measured_slowdown_ratio"]  # noqa: Y015
+    _WhichOneofReturnType__pause: _TypeAlias = _typing.Literal["pause"]  # noqa: Y015
+    _WhichOneofArgType__pause: _TypeAlias = _typing.Literal["_pause", b"_pause"]  # noqa: Y015
     _WhichOneofReturnType__predicted_slowdown_ratio: _TypeAlias = _typing.Literal["predicted_slowdown_ratio"]  # noqa: Y015
     _WhichOneofArgType__predicted_slowdown_ratio: _TypeAlias = _typing.Literal["_predicted_slowdown_ratio", b"_predicted_slowdown_ratio"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__measured_slowdown_ratio) -> _WhichOneofReturnType__measured_slowdown_ratio | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pause) -> _WhichOneofReturnType__pause | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__predicted_slowdown_ratio) -> _WhichOneofReturnType__predicted_slowdown_ratio | None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class JobPause(_message.Message):
+    """A job that stands still."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    UNTIL_MS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    RESUMING_FIELD_NUMBER: _builtins.int
+    since_ms: _builtins.int
+    until_ms: _builtins.int
+    """When the node lets the job go on by itself."""
+    resuming: _builtins.bool
+    """The order to go on is on its way."""
+    @_builtins.property
+    def reason(self) -> Global___Reason: ...
+    def __init__(
+        self,
+        *,
+        since_ms: _builtins.int = ...,
+        until_ms: _builtins.int = ...,
+        reason: Global___Reason | None = ...,
+        resuming: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "resuming", b"resuming", "since_ms", b"since_ms", "until_ms", b"until_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobPause: _TypeAlias = JobPause  # noqa: Y015
 
 @_typing.final
 class SubmitJobRequest(_message.Message):
@@ -897,6 +948,8 @@ class Gpu(_message.Message):
     RELEASING_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     INDEX_FIELD_NUMBER: _builtins.int
+    CALIBRATION_FIELD_NUMBER: _builtins.int
+    NOT_CALIBRATED_FIELD_NUMBER: _builtins.int
     gpu_id: _builtins.str
     device: _builtins.str
     memory_bytes: _builtins.int
@@ -909,8 +962,14 @@ class Gpu(_message.Message):
     releasing: _builtins.bool
     node_id: _builtins.str
     index: _builtins.int
+    not_calibrated: _builtins.str
+    """Why it is not calibrated, in words; empty = it is, or its agent does not say."""
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def calibration(self) -> _resources_pb2.DeviceCalibration:
+        """What was measured of this device by its node; absent = not calibrated."""
+
     def __init__(
         self,
         *,
@@ -926,10 +985,12 @@ class Gpu(_message.Message):
         releasing: _builtins.bool = ...,
         node_id: _builtins.str = ...,
         index: _builtins.int = ...,
+        calibration: _resources_pb2.DeviceCalibration | None = ...,
+        not_calibrated: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "gpu_id", b"gpu_id", "healthy", b"healthy", "index", b"index", "job_ids", b"job_ids", "memory_bytes", b"memory_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "memory_used_bytes", b"memory_used_bytes", "node_id", b"node_id", "releasing", b"releasing", "slowdown_ewma_ratio", b"slowdown_ewma_ratio", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "device", b"device", "gpu_id", b"gpu_id", "healthy", b"healthy", "index", b"index", "job_ids", b"job_ids", "memory_bytes", b"memory_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "memory_used_bytes", b"memory_used_bytes", "node_id", b"node_id", "not_calibrated", b"not_calibrated", "releasing", b"releasing", "slowdown_ewma_ratio", b"slowdown_ewma_ratio", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1402,6 +1463,7 @@ class SnapshotJob(_message.Message):
     SERVER_DEMAND_FIELD_NUMBER: _builtins.int
     GRAPH_SHA256_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
+    NO_TRIAL_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     tenant: _builtins.str
     job_key: _builtins.str
@@ -1420,6 +1482,8 @@ class SnapshotJob(_message.Message):
     migration_cost_ms: _builtins.int
     graph_sha256: _builtins.str
     """For asking the predictor when the prediction is absent; without one the job runs on GPUs of its own."""
+    no_trial: _builtins.bool
+    """As in JobSpec."""
     @_builtins.property
     def allowed_gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -1448,10 +1512,11 @@ class SnapshotJob(_message.Message):
         server_demand: Global___TaskDemand | None = ...,
         graph_sha256: _builtins.str = ...,
         settings: _resources_pb2.JobSettings | None = ...,
+        no_trial: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["server_demand", b"server_demand", "settings", b"settings", "worker_demand", b"worker_demand"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_gpus", b"allowed_gpus", "cpu_cores", b"cpu_cores", "global_batch_size", b"global_batch_size", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "host_memory_bytes", b"host_memory_bytes", "job_id", b"job_id", "job_key", b"job_key", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_floor_bytes", b"memory_floor_bytes", "migration_cost_ms", b"migration_cost_ms", "server_demand", b"server_demand", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "tenant", b"tenant", "worker_demand", b"worker_demand"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_gpus", b"allowed_gpus", "cpu_cores", b"cpu_cores", "global_batch_size", b"global_batch_size", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "host_memory_bytes", b"host_memory_bytes", "job_id", b"job_id", "job_key", b"job_key", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_floor_bytes", b"memory_floor_bytes", "migration_cost_ms", b"migration_cost_ms", "no_trial", b"no_trial", "server_demand", b"server_demand", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "tenant", b"tenant", "worker_demand", b"worker_demand"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1819,6 +1884,7 @@ class StartDecision(_message.Message):
     MICRO_BATCH_SIZE_FIELD_NUMBER: _builtins.int
     ACCUMULATION_STEPS_FIELD_NUMBER: _builtins.int
     PREDICTED_SLOWDOWN_RATIO_FIELD_NUMBER: _builtins.int
+    TRIAL_FIELD_NUMBER: _builtins.int
     micro_batch_size: _builtins.int
     """Samples per GPU and pass."""
     accumulation_steps: _builtins.int
@@ -1826,6 +1892,10 @@ class StartDecision(_message.Message):
     """How much longer a step takes than alone: 0.29 = 29 % longer; absent = the job starts alone, or nothing is known."""
     @_builtins.property
     def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Assignment]: ...
+    @_builtins.property
+    def trial(self) -> Global___TrialAdvice:
+        """Set where nothing reliable is predicted of two jobs together: share on trial, and watch."""
+
     def __init__(
         self,
         *,
@@ -1833,16 +1903,55 @@ class StartDecision(_message.Message):
         micro_batch_size: _builtins.int = ...,
         accumulation_steps: _builtins.int = ...,
         predicted_slowdown_ratio: _builtins.float | None = ...,
+        trial: Global___TrialAdvice | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "predicted_slowdown_ratio", b"predicted_slowdown_ratio"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "_trial", b"_trial", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "trial", b"trial"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "accumulation_steps", b"accumulation_steps", "assignments", b"assignments", "micro_batch_size", b"micro_batch_size", "predicted_slowdown_ratio", b"predicted_slowdown_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_predicted_slowdown_ratio", b"_predicted_slowdown_ratio", "_trial", b"_trial", "accumulation_steps", b"accumulation_steps", "assignments", b"assignments", "micro_batch_size", b"micro_batch_size", "predicted_slowdown_ratio", b"predicted_slowdown_ratio", "trial", b"trial"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__predicted_slowdown_ratio: _TypeAlias = _typing.Literal["predicted_slowdown_ratio"]  # noqa: Y015
     _WhichOneofArgType__predicted_slowdown_ratio: _TypeAlias = _typing.Literal["_predicted_slowdown_ratio", b"_predicted_slowdown_ratio"]  # noqa: Y015
+    _WhichOneofReturnType__trial: _TypeAlias = _typing.Literal["trial"]  # noqa: Y015
+    _WhichOneofArgType__trial: _TypeAlias = _typing.Literal["_trial", b"_trial"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__predicted_slowdown_ratio) -> _WhichOneofReturnType__predicted_slowdown_ratio | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trial) -> _WhichOneofReturnType__trial | None: ...
 
 Global___StartDecision: _TypeAlias = StartDecision  # noqa: Y015
+
+@_typing.final
+class TrialAdvice(_message.Message):
+    """How two jobs may find out whether they slow each other down more than they accept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OTHER_JOB_ID_FIELD_NUMBER: _builtins.int
+    TRIAL_MS_FIELD_NUMBER: _builtins.int
+    MAX_SLOWDOWN_RATIO_FIELD_NUMBER: _builtins.int
+    OTHER_MAX_SLOWDOWN_RATIO_FIELD_NUMBER: _builtins.int
+    other_job_id: _builtins.str
+    """The job that is there already; it stays if the trial breaks."""
+    trial_ms: _builtins.int
+    """After so long what was measured decides; two measurement windows in a row above a consent do before."""
+    max_slowdown_ratio: _builtins.float
+    """What the started job accepts, and the other one."""
+    other_max_slowdown_ratio: _builtins.float
+    def __init__(
+        self,
+        *,
+        other_job_id: _builtins.str = ...,
+        trial_ms: _builtins.int = ...,
+        max_slowdown_ratio: _builtins.float = ...,
+        other_max_slowdown_ratio: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_slowdown_ratio", b"max_slowdown_ratio", "other_job_id", b"other_job_id", "other_max_slowdown_ratio", b"other_max_slowdown_ratio", "trial_ms", b"trial_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrialAdvice: _TypeAlias = TrialAdvice  # noqa: Y015
 
 @_typing.final
 class StopDecision(_message.Message):

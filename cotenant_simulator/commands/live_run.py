@@ -76,7 +76,9 @@ def run_live(flags: dict[str, Any], names: Sequence[str], timings: dict[str, obj
 
 
 def _inputs(flags: dict[str, Any]) -> tuple[Trace, Cluster]:
-    consent = Consent(share=Share(flags["share"]), max_slowdown_ratio=flags["max_slowdown"])
+    consent = Consent(
+        share=Share(flags["share"]), max_slowdown_ratio=flags["max_slowdown"], no_trial=flags["no_trials"]
+    )
     trace = read_trace(flags["trace"], consent, seed=flags["seed"] or None)
     for reason, count in trace.skipped.items():
         sys.stderr.write(f"{flags['trace']}: {count} lines left out, {reason}\n")

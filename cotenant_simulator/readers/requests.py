@@ -17,10 +17,12 @@ class Consent:
     Attributes:
         share: Which jobs they consent to share with.
         max_slowdown_ratio: The slowdown that they accept when co-located; 1 = twice as long.
+        no_trial: They never share on trial.
     """
 
     share: Share = Share.SAFE
     max_slowdown_ratio: float = DEFAULT_MAX_SLOWDOWN_RATIO
+    no_trial: bool = False
 
     def request(
         self, job_id: str, *, key: str, gpus: int, batch: int, steps_total: int, may_share: bool = True
@@ -35,4 +37,5 @@ class Consent:
             share=self.share if may_share else Share.NEVER,
             max_slowdown_ratio=self.max_slowdown_ratio,
             restart_limit=RESTARTS_MAX,
+            no_trial=self.no_trial,
         )

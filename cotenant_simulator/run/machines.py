@@ -17,6 +17,9 @@ SPANS_MAX = 20_000
 REPORT_AFTER_MS = 10_000
 REPORT_STEPS_MIN = 4
 """A window measures at least so many steps."""
+REPORTS_AFTER_CHANGE = 2
+REPORTS_ON_TRIAL = 8
+"""Enough for a trial to be passed or broken."""
 
 
 class Machines:
@@ -50,6 +53,7 @@ class Machines:
         if attempt is None:
             self._refuse(order)
             return
+        self._refresh_limits(attempt)
         simulation.occupancy.put(attempt)
         result = simulation.results[order.job_id]
         result.attempts += 1
@@ -62,6 +66,14 @@ class Machines:
         simulation.event_queue.add(
             simulation.now_ms + delay_ms, EventPriority.START, self._begin, (attempt, attempt.turn)
         )
+
+    def _refresh_limits(self, attempt: Attempt) -> None:
+        """What is kept for running jobs has changed where more was measured of them."""
+        for gpu_id in attempt.gpu_ids:
+            for other in self._simulation.occupancy.on_gpu(gpu_id):
+                record = self._simulation.engine.state.jobs.get(other.job_id)
+                if record is not None:
+                    other.memory_limit_bytes = record.memory_reserved_bytes
 
     def _attempt(self, record: JobRecord) -> Attempt | None:
         """Return the attempt as the engine expects it, or None where its duration is unknown."""
@@ -155,7 +167,9 @@ class Machines:
         simulation.occupancy.refresh_pace(attempt)
         simulation.event_queue.add(attempt.end_at_ms, EventPriority.END, self._finish, (attempt, attempt.turn))
         attempt.reported_at_ms, attempt.reported_steps = simulation.now_ms, attempt.steps_done
-        attempt.reports_left = 2
+        record = simulation.engine.state.jobs.get(attempt.job_id)
+        is_on_trial = record is not None and record.trial is not None
+        attempt.reports_left = REPORTS_ON_TRIAL if is_on_trial else REPORTS_AFTER_CHANGE
         self._plan_report(attempt)
 
     def _plan_report(self, attempt: Attempt) -> None:
@@ -195,6 +209,7 @@ class Machines:
                     window_ms=window_ms if window_steps else 0,
                     memory_bytes=attempt.memory_bytes,
                     memory_peak_bytes=attempt.memory_bytes,
+                    utilization_ratio=attempt.utilization_ratio,
                     checkpoint_step=attempt.steps_at(attempt.checkpoint_left_ms),
                 )
             )

@@ -13,9 +13,13 @@ from cotenant.profile_schema import LossCurveRow, MemoryTraceRow, PairRow, Profi
 from predictor_service.errors import TrainingDataError
 from predictor_service.importers.catalogue import IMPORTERS, import_set
 from predictor_service.importers.imported_set import write_set
+from predictor_service.importers.labels_only import write_labels
+from predictor_service.importers.set_cards import write_card
 from predictor_service.importers.timm_features import FILE_NAME
 from predictor_service.importers.timm_table import ChildTracer, build_table, check_installed, read_wanted, trace_model
 from predictor_service.importers.zoo_features import describe_folder
+from predictor_service.learning.profile_files import check_references, find_rows_file, read_sidecar
+from predictor_service.retraining.datasets import PUBLIC
 from predictor_service.settings import default_datasets_dir
 
 _PATH: Final = click.Path(path_type=Path)
@@ -25,7 +29,6 @@ _FILES: Final = {
     "memory_traces": MemoryTraceRow,
     "loss_curves": LossCurveRow,
 }
-_FORMATS: Final = ("csv", "parquet")
 
 
 @click.group("datasets")
@@ -37,10 +40,18 @@ def datasets() -> None:
 @click.argument("name")
 @click.argument("folder", type=_PATH)
 @click.option("-o", "--output", type=_PATH, required=True, help="Dataset folder to write; created where needed.")
-def import_command(name: str, folder: Path, output: Path) -> None:
+@click.option(
+    "--labels-only",
+    is_flag=True,
+    help="Compressed, figures of graphs joined when read, with licence and card: the form that is shipped.",
+)
+def import_command(name: str, folder: Path, output: Path, *, labels_only: bool) -> None:
     """Read the public set NAME from FOLDER and write it in our schema."""
     imported = import_set(name, folder)
-    files = write_set(output, imported)
+    if labels_only:
+        files = [*write_card(output, name, folder, imported), *write_labels(output, imported)]
+    else:
+        files = write_set(output, imported)
     status = Counter(row.status for row in imported.solo) + Counter(row.status for row in imported.pairs)
     counts = ", ".join(f"{count:,} {name}" for name, count in sorted(status.items()))
     click.echo(
@@ -60,7 +71,8 @@ def list_command(output: str) -> None:
         {"name": name, "measures": item.measures, "licence": item.licence} for name, item in sorted(IMPORTERS.items())
     ]
     root = default_datasets_dir()
-    installed = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    folders = [*root.iterdir(), *(root / PUBLIC).glob("*")] if root.is_dir() else []
+    installed = sorted(str(path.relative_to(root)) for path in folders if path.is_dir() and path != root / PUBLIC)
     if output == "json":
         click.echo(json.dumps({"importers": public, "installed": installed}))
         return
@@ -105,18 +117,20 @@ def check_command(folder: Path) -> None:
     if not found:
         raise TrainingDataError(f"{folder} has no {', '.join(_FILES)} (csv)", remedy="name a folder of a dataset")
     _check_pairs(folder, found)
+    check_references(found.get("solo", ()))
+    read_sidecar(folder)
     for name, rows in found.items():
         click.echo(f"{name}: {len(rows):,} rows")
 
 
 def _read(folder: Path, name: str) -> list[Any] | None:
-    for path in (folder / f"{name}.{ending}" for ending in _FORMATS):
-        if path.is_file():
-            try:
-                return list(read_rows(path, _FILES[name]))
-            except (ProfileSchemaError, OSError) as error:
-                raise TrainingDataError(str(error), remedy="correct the rows that are named") from error
-    return None
+    path = find_rows_file(folder, name)
+    if path is None:
+        return None
+    try:
+        return list(read_rows(path, _FILES[name]))
+    except (ProfileSchemaError, OSError) as error:
+        raise TrainingDataError(str(error), remedy="correct the rows that are named") from error
 
 
 def _check_pairs(folder: Path, found: dict[str, list[Any]]) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 
 _PER_SAMPLE: Final = "_per_sample"
 _CONSTANT: Final = "_constant"
+PEAK: Final = "step_peak_bytes_at_batch_"
 _POINT: Final = re.compile(r"(.+)_at_batch_(\d+)")
 
 
@@ -39,6 +40,29 @@ def figures_at(facts: Mapping[str, float], batch: int) -> dict[str, float]:
             figures[total] = value * batch + facts.get(total + _CONSTANT, 0.0)
     figures.update({name: _read(sorted(points), batch) for name, points in curves.items()})
     return figures
+
+
+def features_at_batch(features: Mapping[str, float], batch: int, *, optimizer_slots: int) -> dict[str, float]:
+    """The features of a table row for one job: the tabulated peaks give way to the one at its batch.
+
+    Next to `step_peak_bytes`, the largest live memory during the step, gradients included, stands
+    `counted_memory_bytes`: that, weights, optimizer state, buffers and input. Neither has library workspaces
+    and context.
+
+    Args:
+        features: Of the table.
+        batch: Samples per step.
+        optimizer_slots: Numbers that the optimizer keeps per parameter, e.g. 2 for Adam.
+
+    Returns:
+        Features by name, bytes where the name ends so.
+    """
+    held_bytes = (1 + optimizer_slots) * features["parameter_bytes"] + features["buffer_bytes"]
+    input_bytes = batch * features["input_bytes_per_sample"]
+    at_batch = {name: value for name, value in features.items() if not name.startswith(PEAK)}
+    at_batch["step_peak_bytes"] = figures_at(features, batch)["step_peak_bytes"]
+    at_batch["counted_memory_bytes"] = held_bytes + input_bytes + at_batch["step_peak_bytes"]
+    return at_batch
 
 
 def _read(points: list[tuple[int, float]], batch: int) -> float:

@@ -18,19 +18,37 @@ from statistics import median
 from typing import Final
 
 from predictor_service.errors import UnknownDeviceError, invalid_field
-from predictor_service.features.devices import DEVICE_TYPES, GIBIBYTE, STANDIN_DEVICE, DeviceType, find_device_type
+from predictor_service.features.devices import (
+    DEVICE_TYPES,
+    GIBIBYTE,
+    STANDIN_DEVICE,
+    USUAL_TYPES,
+    DeviceType,
+    Generation,
+    find_device_type,
+)
 
 NAME_CHARACTERS_MAX: Final = 200
 _NEAREST_MAX: Final = 5
 _SIMILAR_RATIO: Final = 0.72
 # Cards are sold by sizes that drivers report some per cent below, and people write GB for GiB.
 _SAME_MEMORY_RATIO: Final = 0.12
-_INSIGNIFICANT: Final = frozenset({"nvidia", "geforce", "tesla", "corporation", "gpu"})
+_INSIGNIFICANT: Final = frozenset({"nvidia", "geforce", "tesla", "corporation", "gpu", "amd", "instinct", "radeon"})
 _NAMES_ITS_MAKER: Final = re.compile(r"(nvidia|amd|intel)[\s_-]+\S.*", re.IGNORECASE)
-_MAY_BE_LEFT_OUT: Final = re.compile(r"\d+gb|sxm\d?|pcie|hbm\d?|blackwell|workstation|edition")
-_SERIES: Final = frozenset({"rtx", "gtx"})
+_MAY_BE_LEFT_OUT: Final = re.compile(r"\d+gb|sxm\d?|pcie|hbm\d?|blackwell|workstation|edition|quadro|generation")
+_SERIES: Final = frozenset({"rtx", "gtx", "rx"})
 # What people write, and the full name does not have.
 _ALSO_WRITTEN: Final = {"NVIDIA H100 80GB HBM3": "H100 SXM5 80GB HBM3", "NVIDIA H200": "H200 SXM5 141GB"}
+_GENERATION_WORDS: Final = {"ada": Generation.ADA, "blackwell": Generation.BLACKWELL, "instinct": Generation.CDNA}
+_NUMBERED_GENERATIONS: Final = (
+    (r"rtx 50\d\d.*", Generation.BLACKWELL),
+    (r"rtx 40\d\d.*", Generation.ADA),
+    (r"(rtx 30\d\d|rtx a\d|a\d).*", Generation.AMPERE),
+    (r"(rtx 20\d\d|gtx 16\d\d|quadro rtx).*", Generation.TURING),
+    (r"gtx 10\d\d.*", Generation.PASCAL),
+    (r"(h\d|gh\d).*", Generation.HOPPER),
+    (r"(b\d|gb\d).*", Generation.BLACKWELL),
+)
 _SLICE: Final = re.compile(r"(?P<whole>.+?)[\s_-]+mig[\s_-]+(?P<slice>(?P<slices>\d)g\.(?P<gigabytes>\d{1,3})gb)")
 _MEMORY_SHARES_OF_SLICES: Final = (1 / 8, 1 / 4, 1 / 2, 1.0)
 
@@ -41,7 +59,8 @@ class NamedDevice:
 
     Attributes:
         device: With the memory that was stated, else the usual one.
-        is_generic: The table lacks the name; peaks are those of the middle of the table.
+        is_generic: The table lacks the name; peaks are those of the middle of the table, or of the types of its
+            generation where the name shows one.
         is_memory_known: False only for a generic type without a stated memory; `device` then has that of the middle.
         nearest: Known names that look like a generic one.
     """
@@ -58,7 +77,8 @@ def resolve_device(name: str, memory_bytes: int = 0) -> NamedDevice:
     Args:
         name: A full name whatever its case, a short one, or that of a type which the table lacks.
         memory_bytes: As the caller states it, at least 0; 0 = not stated. It decides between types that a short
-            name fits alike, and makes an unknown name that of a generic type.
+            name fits alike, and makes an unknown name that of a generic type. Without it the bare name of a chip
+            (a100) means its usual type, the smallest where sizes differ.
 
     Raises:
         UnknownDeviceError: A misspelling, or a short name that fits several types; the candidates are named.
@@ -76,7 +96,9 @@ def _resolve(name: str, memory_bytes: int) -> NamedDevice:
         if len(fitting) == 1:
             found = fitting[0]
         elif meant:
-            raise _several(name, [device.name for device in meant])
+            found = _usual(name, fitting if memory_bytes else meant)
+            if found is None:
+                raise _several(name, [device.name for device in meant])
     if found is not None:
         return NamedDevice(device=replace(found, memory_bytes=memory_bytes) if memory_bytes else found)
     nearest = tuple(_nearest(name))
@@ -108,6 +130,15 @@ def _meant(name: str) -> list[DeviceType]:
     return [device for device in found if device is not None]
 
 
+def _usual(name: str, candidates: list[DeviceType]) -> DeviceType | None:
+    """The type that the name of a chip means, alone or with a memory; None where it says too little or too much."""
+    compact = _compact(name)
+    if compact in USUAL_TYPES and candidates:
+        return candidates[0]
+    sizes = {device.memory_bytes for device in candidates}
+    return candidates[0] if len(sizes) == 1 and compact.startswith(tuple(USUAL_TYPES)) else None
+
+
 def _is_slice(memory_ratio: float) -> bool:
     return any(abs(memory_ratio - share) <= _SAME_MEMORY_RATIO * share for share in _MEMORY_SHARES_OF_SLICES)
 
@@ -137,7 +168,7 @@ def _short_names(device: DeviceType) -> Iterator[str]:
 
 
 def _ways_to_write(word: str, following: str = "") -> tuple[str, ...]:
-    if word in _SERIES and following[:1].isdigit():
+    if word in _SERIES and any(character.isdigit() for character in following):
         return word, ""
     if not _MAY_BE_LEFT_OUT.fullmatch(word):
         return (word,)
@@ -187,8 +218,10 @@ def _unknown(name: str, nearest: Iterable[str]) -> UnknownDeviceError:
 
 
 def _generic(name: str, memory_bytes: int) -> DeviceType:
-    """A type of which nothing is known: the middle of the known GPUs, and the largest context among them."""
-    gpus = [device for full, device in DEVICE_TYPES.items() if full != STANDIN_DEVICE]
+    """A type of which nothing is known: the middle of the known GPUs of its generation, where the name shows one."""
+    generation = _generation_of(name)
+    every_gpu = [device for full, device in DEVICE_TYPES.items() if full != STANDIN_DEVICE]
+    gpus = [gpu for gpu in every_gpu if gpu.generation is generation] or every_gpu
     precisions = {precision for gpu in gpus for precision in gpu.peak_flops}
     return replace(
         gpus[-1],
@@ -198,7 +231,20 @@ def _generic(name: str, memory_bytes: int) -> DeviceType:
         memory_bytes_per_s=median(gpu.memory_bytes_per_s for gpu in gpus),
         multiprocessors=int(median(gpu.multiprocessors for gpu in gpus)),
         context_bytes=max(gpu.context_bytes for gpu in gpus),
+        generation=generation,
+        l2_bytes=int(median(gpu.l2_bytes for gpu in gpus)),
     )
+
+
+def _generation_of(name: str) -> Generation:
+    """The generation that a name shows by its series; UNKNOWN where it shows none."""
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    for word in words:
+        if word in _GENERATION_WORDS:
+            return _GENERATION_WORDS[word]
+    told = " ".join(word for word in words if word not in _INSIGNIFICANT)
+    found = (generation for pattern, generation in _NUMBERED_GENERATIONS if re.fullmatch(pattern, told))
+    return next(found, Generation.UNKNOWN)
 
 
 _SHORT_NAMES: Final = _list_short_names()

@@ -1,38 +1,29 @@
 """Device types that the predictor knows, with the peaks that a roofline needs.
 
-Figures are the vendor's for dense arithmetic (no sparsity) and full memory; matrix units with 32-bit accumulation where
-both are published, and those with 64-bit arithmetic where a device has them (A30, A100, H100, H200, B200; neither V100
-nor any consumer card does). They anchor predictions: regressors learn what is really reached, so an error of some per
-cent in a peak is learned away for trained devices; untrained ones are flagged as fallback anyway. `cpu-standin` is one
-processor core standing in for a device; its nominal peaks are round figures of a core with 256-bit vectors.
+device_table.csv has a row for each, with the source of its figures; "from memory" = written down without a page at
+hand. Figures are the vendor's for dense arithmetic (no sparsity) and full memory; matrix units with 32-bit accumulation
+where both are published, and those with 64-bit arithmetic where a device has them (A30, A100, H100, H200, B200 and
+AMD's of the MI200 and later; neither V100 nor any consumer card does). Of cards with several chips, which drivers list
+as several devices, a row is one chip. They anchor predictions: regressors learn what is really reached, so an error
+of some per cent in a peak is learned away for trained devices. `cpu-standin` is one processor core standing in for a
+device; its nominal peaks are round figures of a core with 256-bit vectors.
 
-Compared with published pages: T4, V100, A100 (both), TITAN RTX, RTX 4090, RTX 5090, B200, of H100 the half-precision
-rate and the bandwidth, and 64-bit matrix units of A100, H200 (H100 SXM is the same chip) and B200. The others were
-written down from memory, those of A30 and H100 PCIe among them.
-
-Source: "NVIDIA A100 Tensor Core GPU" data sheet (nvidia-a100-datasheet-us-nvidia-1758950-r4), as quoted on
-https://glennklockwood.com/garden/processors/A100.
-Source: https://hothardware.com/news/nvidia-titan-rtx-turing-gpu-24gb-gddr6-11-gigarays-ray-tracing (TITAN RTX).
-Source: https://hmc-tech.com/gpus/nvidia-geforce-rtx-4090-vs-nvidia-rtx-pro-5000-blackwell (RTX 4090).
-Source: https://www.spheron.network/blog/nvidia-rtx-5090-specs/ (RTX 5090; its half precision is given with sparsity and
-16-bit accumulation, a quarter of it is used here).
-Source: https://upb-pc2.atlassian.net/wiki/spaces/PC2DOK/pages/1900609 (A100: 64-bit matrix units 19.5, others 9.7).
-Source: https://itkb.uw.cz/2026/06/nvidia-h200-vs-b300-precisions-cores.html (H200: 67 and 34).
-Source: https://zdszero.github.io/Computer/Artificial_Intelligence/Hardware.html (HGX B200 as NVIDIA's table has it; its
-half precision and TF32 are given with sparsity), https://hmc-tech.com/gpus/nvidia-b200-vs-nvidia-gb200 (its
-multiprocessors).
-Source: https://xinyinicole.com/blogs/nvidia-tensor-cores (consumer cards have no 64-bit matrix units).
 Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html (shares of MIG slices).
-Source: https://huggingface.co/RajBhope/gpu-runtime-predictor/blob/main/gpu_catalog.json (T4, V100).
+Source: https://docs.pytorch.org/docs/stable/notes/cuda.html (32-bit convolutions run in TF32 by default on Ampere and
+newer, matrix products do not since 1.12).
+Source: https://tensorflow.org/versions/r2.8/api_docs/python/tf/config/experimental/enable_tensor_float_32_execution
+(both do in TensorFlow).
 """
 
 from __future__ import annotations
 
+import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
+from importlib import resources
 from typing import Final
 
 GIBIBYTE: Final = 1 << 30
@@ -41,9 +32,10 @@ _GPU_CONTEXT_BYTES: Final = 512 << 20
 
 
 class Generation(StrEnum):
-    """Architecture generations, oldest first: what is known of libraries and contexts carries over within one."""
+    """Architecture generations, NVIDIA's oldest first: what is known of libraries and contexts carries over within."""
 
     KEPLER = "kepler"
+    MAXWELL = "maxwell"
     PASCAL = "pascal"
     VOLTA = "volta"
     TURING = "turing"
@@ -51,6 +43,9 @@ class Generation(StrEnum):
     ADA = "ada"
     HOPPER = "hopper"
     BLACKWELL = "blackwell"
+    GCN = "gcn"
+    CDNA = "cdna"
+    RDNA = "rdna"
     PROCESSOR = "processor"
     UNKNOWN = "unknown"
 
@@ -70,6 +65,7 @@ class DeviceType:
         launch_ms: Time that one small operator costs at least.
         fuses_lstm: Whether an LSTM layer is one call however many steps it has.
         generation: Of its architecture.
+        l2_bytes: Last cache that all multiprocessors share; 0 = not known.
     """
 
     name: str
@@ -81,10 +77,19 @@ class DeviceType:
     launch_ms: float = 0.01
     fuses_lstm: bool = False
     generation: Generation = Generation.UNKNOWN
+    l2_bytes: int = 0
 
     def peak(self, precision: str) -> float:
         """Operations per second at a precision; one that the device lacks runs at the fp32 rate."""
         return self.peak_flops.get(precision, self.peak_flops["fp32"])
+
+    def convolution_precision(self, precision: str) -> str:
+        """The precision in which convolutions of a job really run: the default of PyTorch where it says fp32."""
+        return "tf32" if precision == "fp32" and self.generation in _TF32_BY_DEFAULT else precision
+
+    def product_precision(self, precision: str, framework: str = "pytorch") -> str:
+        """The same of matrix products, which TensorFlow and JAX compute in TF32 by default and PyTorch does not."""
+        return self.convolution_precision(precision) if framework.startswith(_TF32_PRODUCTS) else precision
 
     def sequence_ms(self, recurrent_steps: float, lstm_steps: float) -> float:
         """Launches of a pass for which the steps of sequences wait: none can begin before the one before it ended.
@@ -101,26 +106,29 @@ def sequence_ms(launch_ms: float, fuses_lstm: bool, recurrent_steps: float, lstm
     return launch_ms * (recurrent_steps - (lstm_steps if fuses_lstm else 0.0))
 
 
-def _gpu(  # noqa: PLR0917 (a row of a table, read by its columns)
-    name: str,
-    memory_gib: float,
-    fp64: float,
-    fp32: float,
-    tf32: float,
-    half: float,
-    gigabytes_per_s: float,
-    multiprocessors: int,
-    generation: str,
-) -> DeviceType:
-    """One row of the table; rates in TFLOP/s."""
-    rates = {"fp64": fp64, "fp32": fp32, "tf32": tf32, "bf16": half, "fp16": half}
+_TF32_BY_DEFAULT: Final = frozenset({Generation.AMPERE, Generation.ADA, Generation.HOPPER, Generation.BLACKWELL})
+_TF32_PRODUCTS: Final = ("tensorflow", "jax")
+_RATES: Final = {
+    "fp64": "fp64_tflops",
+    "fp32": "fp32_tflops",
+    "tf32": "tf32_tflops",
+    "bf16": "half_tflops",
+    "fp16": "half_tflops",
+}
+
+
+def _read_gpu(cells: Mapping[str, str]) -> DeviceType:
+    """One row of the table; a rate that a device lacks is empty and the 32-bit one."""
     return DeviceType(
-        name=name,
-        memory_bytes=int(memory_gib * GIBIBYTE),
-        peak_flops={precision: rate * 1e12 for precision, rate in rates.items()},
-        memory_bytes_per_s=gigabytes_per_s * 1e9,
-        multiprocessors=multiprocessors,
-        generation=Generation(generation),
+        name=cells["name"],
+        memory_bytes=int(float(cells["memory_gib"]) * GIBIBYTE),
+        peak_flops={
+            precision: float(cells[column] or cells["fp32_tflops"]) * 1e12 for precision, column in _RATES.items()
+        },
+        memory_bytes_per_s=float(cells["gigabytes_per_s"]) * 1e9,
+        multiprocessors=int(cells["multiprocessors"]),
+        generation=Generation(cells["generation"]),
+        l2_bytes=int(float(cells["l2_mib"]) * (1 << 20)),
     )
 
 
@@ -140,35 +148,20 @@ _STANDIN: Final = DeviceType(
     generation=Generation.PROCESSOR,
 )
 
-_TABLE: Final = (
-    _STANDIN,
-    _gpu("Tesla K80", 12, 1.46, 4.37, 4.37, 4.37, 240, 13, "kepler"),
-    _gpu("Tesla P100-PCIE-16GB", 16, 4.7, 9.3, 9.3, 18.7, 732, 56, "pascal"),
-    _gpu("Tesla V100-SXM2-16GB", 16, 7.8, 15.7, 15.7, 125, 900, 80, "volta"),
-    _gpu("Tesla V100-SXM2-32GB", 32, 7.8, 15.7, 15.7, 125, 900, 80, "volta"),
-    _gpu("Tesla T4", 16, 0.25, 8.1, 8.1, 65, 320, 40, "turing"),
-    _gpu("NVIDIA GeForce GTX 1080 Ti", 11, 0.35, 11.3, 11.3, 11.3, 484, 28, "pascal"),
-    _gpu("NVIDIA GeForce RTX 2080 Ti", 11, 0.42, 13.4, 13.4, 53.8, 616, 68, "turing"),
-    _gpu("NVIDIA GeForce RTX 3090", 24, 0.56, 35.6, 35.6, 71, 936, 82, "ampere"),
-    _gpu("NVIDIA GeForce RTX 4090", 24, 1.3, 82.6, 82.6, 165.2, 1008, 128, "ada"),
-    _gpu("NVIDIA GeForce RTX 5090", 32, 1.6, 104.8, 104.8, 209.6, 1792, 170, "blackwell"),
-    _gpu("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 96, 1.7, 110, 219, 438, 1792, 188, "blackwell"),
-    _gpu("NVIDIA TITAN Xp", 12, 0.38, 12.1, 12.1, 12.1, 547, 30, "pascal"),
-    _gpu("NVIDIA TITAN V", 12, 7.4, 14.9, 14.9, 110, 653, 80, "volta"),
-    _gpu("NVIDIA TITAN RTX", 24, 0.51, 16.3, 16.3, 130, 672, 72, "turing"),
-    _gpu("NVIDIA A10", 24, 0.49, 31.2, 62.5, 125, 600, 72, "ampere"),
-    _gpu("NVIDIA A30", 24, 10.3, 10.3, 82, 165, 933, 56, "ampere"),
-    _gpu("NVIDIA A100-SXM4-40GB", 40, 19.5, 19.5, 156, 312, 1555, 108, "ampere"),
-    _gpu("NVIDIA A100-SXM4-80GB", 80, 19.5, 19.5, 156, 312, 2039, 108, "ampere"),
-    _gpu("NVIDIA L4", 24, 0.49, 30.3, 60, 121, 300, 58, "ada"),
-    _gpu("NVIDIA L40S", 48, 1.4, 91.6, 183, 362, 864, 142, "ada"),
-    _gpu("NVIDIA H100 PCIe", 80, 51, 51, 378, 756, 2000, 114, "hopper"),
-    _gpu("NVIDIA H100 80GB HBM3", 80, 67, 67, 494, 989, 3350, 132, "hopper"),
-    _gpu("NVIDIA H200", 140, 67, 67, 494, 989, 4800, 132, "hopper"),
-    _gpu("NVIDIA B200", 179, 37, 75, 1100, 2250, 7700, 148, "blackwell"),
-)
+
+def _table_rows() -> Iterator[Mapping[str, str]]:
+    text = resources.files(__package__ or "").joinpath("device_table.csv").read_text(encoding="utf-8")
+    yield from csv.DictReader(text.splitlines())
+
+
+_ROWS: Final = tuple(_table_rows())
+_TABLE: Final = (_STANDIN, *map(_read_gpu, _ROWS))
 
 DEVICE_TYPES: Final[Mapping[str, DeviceType]] = {device.name: device for device in _TABLE}
+"""By full name; of types that differ in little more than memory the one that a short name means comes first."""
+
+USUAL_TYPES: Final[Mapping[str, str]] = {row["short_name"]: row["name"] for row in _ROWS if row["short_name"]}
+"""The type that is meant by the bare name of a chip which several types carry, by that name in small letters."""
 
 
 def find_device_type(name: str) -> DeviceType | None:

@@ -13,36 +13,39 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from cotenant.job_settings import OPTIMIZERS, PRECISIONS, JobSettings
-from predictor_service.features.analytical_memory import ACTIVATION_SCALE, MemoryBreakdown, count_memory
-from predictor_service.features.devices import DeviceType, sequence_ms
+from predictor_service.features.analytical_memory import MemoryBreakdown, count_memory
+from predictor_service.features.devices import DeviceType
 from predictor_service.features.graph_features import GraphFeatures
 from predictor_service.features.graph_table import (
-    FAMILY_CODES,
     GraphTable,
-    IndexArray,
     count_values,
     size_values,
     tabulate_graph,
 )
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 from predictor_service.features.operator_families import OperatorFamily
+from predictor_service.features.operator_times import (
+    CONVOLUTIONS,
+    TIME_NAMES,
+    WORK_NAMES,
+    FloatArray,
+    OperatorTimes,
+    rates_of,
+    time_operators,
+)
 
-FEATURE_VERSION: Final = 4
-"""Raise it with every change of names, order or meaning: models of another version are not served."""
+FEATURE_VERSION: Final = 5
+"""Raise it with every change of names, order or meaning: models of another version are not served, but for those that
+`means_the_same` tells."""
+_BEFORE_TF32: Final = 4
 
-FloatArray = npt.NDArray[np.float64]
-
-# A backward pass costs about two forward passes: gradients by input and by weight.
-_TRAINING_PASSES: Final = 3.0
 # Each optimizer slot is read and written once a step, as are weight and gradient.
 _TRAFFIC_PER_SLOT: Final = 2.0
-_LEAST_MS: Final = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,37 +118,57 @@ class JobTable:
         )
 
 
-class Rates(NamedTuple):
-    """All that the time of a graph's operators depends on apart from the graph.
-
-    Attributes:
-        flops_per_s: The device's peak at the precision.
-        memory_bytes_per_s: Its bandwidth.
-        launch_ms: Least time of one operator.
-        fuses_lstm: See `DeviceType`.
-        passes: Forward passes that a step is worth.
-        activation_scale: Bytes moved per byte of the export.
-    """
-
-    flops_per_s: float
-    memory_bytes_per_s: float
-    launch_ms: float
-    fuses_lstm: bool
-    passes: float
-    activation_scale: float
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OperatorTimes:
-    """Where the time of a step goes at a device's peaks, but for the optimizer and waiting.
+class WorkTable:
+    """What jobs share at several batches that differ in how long they wait for input only.
 
     Attributes:
-        sum_ms: Shape (batches,).
-        ratios: Shares of it, as `FEATURES` lists them, shape (batches, ratios).
+        values: As of `JobTable`, whatever the wait.
+        step_ms: Roofline time without waiting, shape (batches,).
+        optimizer_ms: The optimizer's part of it.
+        analytical_memory_bytes: As of `JobTable`.
+        counted_memory: As of `JobTable`.
+        convolves: As of `JobTable`.
     """
 
-    sum_ms: FloatArray
-    ratios: FloatArray
+    values: FloatArray
+    step_ms: FloatArray
+    optimizer_ms: float
+    analytical_memory_bytes: FloatArray
+    counted_memory: tuple[MemoryBreakdown, ...]
+    convolves: bool
+
+    def __len__(self) -> int:
+        """Batches."""
+        return len(self.counted_memory)
+
+    def waiting(self, input_wait_ratio: float) -> JobTable:
+        """The features of the job that waits for its input during this share of a step, below 1."""
+        values, ceiling_ratio = self.values.copy(), 1.0 - input_wait_ratio
+        values[:, _INPUT_WAIT_PLACE] = input_wait_ratio
+        return JobTable(
+            values=values,
+            roofline_ms=self.step_ms / ceiling_ratio,
+            optimizer_ratio=self.optimizer_ms * ceiling_ratio / self.step_ms,
+            analytical_memory_bytes=self.analytical_memory_bytes,
+            counted_memory=self.counted_memory,
+            convolves=self.convolves,
+            utilization_ceiling_ratio=ceiling_ratio,
+        )
+
+
+def means_the_same(feature_version: int, device: DeviceType | None) -> bool:
+    """Whether the vectors of a feature version mean on this device what this program's mean.
+
+    Version 5 times convolutions of 32 bits in TF32 where that is the default; other devices' vectors stayed.
+
+    Args:
+        feature_version: That a model was trained with.
+        device: The type that the model is of; None = one that the table lacks.
+    """
+    if feature_version == FEATURE_VERSION:
+        return True
+    return feature_version == _BEFORE_TF32 and (device is None or device.convolution_precision("fp32") == "fp32")
 
 
 def build_features(graph: GraphFeatures, settings: JobSettings, device: DeviceType) -> JobFeatures:
@@ -162,18 +185,6 @@ def build_features(graph: GraphFeatures, settings: JobSettings, device: DeviceTy
     return tabulate_job(tabulate_graph([graph]), settings, device).row(0)
 
 
-def rates_of(settings: JobSettings, device: DeviceType) -> Rates:
-    """What a device type offers a job with these settings."""
-    return Rates(
-        device.peak(settings.precision),
-        device.memory_bytes_per_s,
-        device.launch_ms,
-        device.fuses_lstm,
-        _TRAINING_PASSES if settings.mode == "train" else 1.0,
-        ACTIVATION_SCALE[settings.precision],
-    )
-
-
 def tabulate_job(
     graph: GraphTable, settings: JobSettings, device: DeviceType, times: OperatorTimes | None = None
 ) -> JobTable:
@@ -185,6 +196,13 @@ def tabulate_job(
         device: What it runs on.
         times: `time_operators` of the graph at the job's rates, where they are at hand.
     """
+    return tabulate_work(graph, settings, device, times).waiting(settings.input_wait_ratio)
+
+
+def tabulate_work(
+    graph: GraphTable, settings: JobSettings, device: DeviceType, times: OperatorTimes | None = None
+) -> WorkTable:
+    """Builds what all jobs share that differ in how long they wait for input only; arguments as of `tabulate_job`."""
     times = times or time_operators(graph, rates_of(settings, device))
     optimizer_ms = _optimizer_ms(graph, settings, device)
     step_ms = times.sum_ms + optimizer_ms + device.launch_ms
@@ -201,51 +219,14 @@ def tabulate_job(
     ]
     values[:, _SETTINGS] = [value for _, _, value in _setting_values(settings)]
     values[:, _DEVICE] = [value for _, _, value in _device_values(device, settings.precision)]
-    ceiling_ratio = 1.0 - settings.input_wait_ratio
-    return JobTable(
+    return WorkTable(
         values=values,
-        roofline_ms=step_ms / ceiling_ratio,
-        optimizer_ratio=optimizer_ms * ceiling_ratio / step_ms,
+        step_ms=step_ms,
+        optimizer_ms=optimizer_ms,
         analytical_memory_bytes=np.array(memory_bytes),
         counted_memory=counted,
-        convolves=any(graph.rows[0].operator_counts[family] for family in _CONVOLUTIONS),
-        utilization_ceiling_ratio=ceiling_ratio,
+        convolves=any(graph.rows[0].operator_counts[family] for family in CONVOLUTIONS),
     )
-
-
-def time_operators(graph: GraphTable, rates: Rates) -> OperatorTimes:
-    """Times the operators of a graph at a device's peaks, at each of the table's batches."""
-    passes = rates.passes
-    flops_ms = graph.operator_flops * (1e3 * passes / rates.flops_per_s)
-    bytes_to_ms = 1e3 * passes * rates.activation_scale / rates.memory_bytes_per_s
-    traffic_ms = graph.operator_traffic_bytes * bytes_to_ms
-    operator_ms = np.maximum(np.maximum(flops_ms, traffic_ms), rates.launch_ms * passes)
-    work_ms = _sum_families(operator_ms, graph.families)
-    family_ms = work_ms.copy()
-    # What a recurrent layer multiplies is a product like any other; what makes it recurrent is waiting.
-    family_ms[:, FAMILY_CODES[OperatorFamily.MATRIX_MULTIPLY]] += work_ms[:, FAMILY_CODES[OperatorFamily.RECURRENT]]
-    family_ms[:, FAMILY_CODES[OperatorFamily.RECURRENT]] = [
-        passes * sequence_ms(rates.launch_ms, rates.fuses_lstm, row.recurrent_steps, row.lstm_steps)
-        for row in graph.rows
-    ]
-    sum_ms = family_ms.sum(axis=1)
-    least_sum_ms = np.maximum(sum_ms, _LEAST_MS)
-    ratios = np.empty((len(graph.rows), 1 + len(_TIME_NAMES) + len(_WORK_NAMES)))
-    # Row by row, because a sum over other rows' zeros would be rounded elsewhere.
-    compute_bound = zip(operator_ms, flops_ms >= traffic_ms, strict=True)
-    ratios[:, 0] = [np.add.reduce(row_ms[is_bound]) for row_ms, is_bound in compute_bound] / least_sum_ms
-    ratios[:, 1 : 1 + len(_TIME_NAMES)] = family_ms / least_sum_ms[:, None]
-    work_sum_ms = np.maximum(work_ms.sum(axis=1), _LEAST_MS)
-    ratios[:, 1 + len(_TIME_NAMES) :] = work_ms[:, _WORK_CODES] / work_sum_ms[:, None]
-    return OperatorTimes(sum_ms=sum_ms, ratios=ratios)
-
-
-def _sum_families(operator_ms: FloatArray, families: IndexArray) -> FloatArray:
-    """Time of each family of operators, shape (batches, families)."""
-    batches, count = len(operator_ms), len(FAMILY_CODES)
-    places = (np.arange(0, batches * count, count)[:, None] + families).reshape(-1)
-    sums = np.bincount(places, weights=operator_ms.reshape(-1), minlength=batches * count)
-    return np.asarray(sums.reshape(batches, count), dtype=np.float64)
 
 
 def _optimizer_ms(graph: GraphTable, settings: JobSettings, device: DeviceType) -> float:
@@ -286,19 +267,7 @@ _OFFER_NAMES: Final = tuple(
         ("network_bytes_per_s", "ln(bytes/s)"),
     )
 )
-_TIME_NAMES: Final = tuple(f"{family.value}_time_ratio" for family in OperatorFamily)
-_WORK_NAMES: Final = {
-    family: f"{family.value}_work_ratio"
-    for family in (
-        OperatorFamily.CONVOLUTION,
-        OperatorFamily.MATRIX_MULTIPLY,
-        OperatorFamily.RECURRENT,
-        OperatorFamily.NORMALIZATION,
-    )
-}
 """Memory knows what kind of work a step does, not how long it waits."""
-_WORK_CODES: Final = [FAMILY_CODES[family] for family in _WORK_NAMES]
-_CONVOLUTIONS: Final = (OperatorFamily.CONVOLUTION, OperatorFamily.DEPTHWISE_CONVOLUTION)
 
 
 def _list_features() -> Iterator[tuple[Feature, ...]]:
@@ -317,8 +286,8 @@ def _list_features() -> Iterator[tuple[Feature, ...]]:
     yield (Feature(name="log_roofline_ms", unit="ln(ms)"),)
     yield (
         Feature(name="compute_bound_ratio", unit="share of roofline time"),
-        *(Feature(name=name, unit="share of roofline time") for name in _TIME_NAMES),
-        *(Feature(name=name, unit="share of roofline time without waiting") for name in _WORK_NAMES.values()),
+        *(Feature(name=name, unit="share of roofline time") for name in TIME_NAMES),
+        *(Feature(name=name, unit="share of roofline time without waiting") for name in WORK_NAMES.values()),
     )
     yield _name(count_values(graph))
     yield (
@@ -341,3 +310,5 @@ _SIZES, _ROOFLINE, _RATIOS, _COUNTS, _MEMORY, _SETTINGS, _DEVICE = (
 _STEP_TIME: Final = _ROOFLINE.start
 FEATURES: Final = tuple(itertools.chain.from_iterable(_PARTS))
 FEATURE_INDEX: Final = {feature.name: index for index, feature in enumerate(FEATURES)}
+INPUT_WAIT: Final = "input_wait_ratio"
+_INPUT_WAIT_PLACE: Final = FEATURE_INDEX[INPUT_WAIT]

@@ -12,7 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
+from cotenant.job_settings import PRECISIONS
 from predictor_service.errors import ModelError
+from predictor_service.features.job_features import FEATURE_INDEX
 from predictor_service.fitting.answers import forecast_known, list_results
 from predictor_service.fitting.known_rows import read_known_rows
 from predictor_service.fitting.near_errors import CONFIDENCE, errors_at_settings, learn_near
@@ -323,7 +325,15 @@ def _record(
         golden=golden,
         value_low=float(encoded.min()),
         value_high=float(encoded.max()),
+        precisions=_list_precisions(task),
     )
+
+
+def _list_precisions(task: FittingTask) -> tuple[str, ...]:
+    """Those that any job alone had: models of memory do not see them."""
+    if task.features is None:
+        return ()
+    return tuple(name for name in PRECISIONS if task.features[:, FEATURE_INDEX[f"precision_is_{name}"]].any())
 
 
 def _group_count(task: FittingTask) -> int:

@@ -145,5 +145,6 @@ def _write(message: resources_pb2.Estimate, estimate: Estimate) -> None:
     message.in_domain = estimate.in_domain
     if estimate.range_not_calibrated:
         message.range_not_calibrated = True
+    message.unusual_features.extend(estimate.unusual_features)
     for item in estimate.explanation:
         message.explanation.add(feature=item.feature, feature_value=item.feature_value, contribution=item.contribution)

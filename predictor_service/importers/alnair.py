@@ -1,9 +1,10 @@
 """Alnair: slowdown of pairs under MPS, with utilization alone, transcribed from slides; the GPU is not named.
 
-Times are printed as microseconds per 10 steps and may be per step: ratios stand, step times are flagged
-time_unit_suspect. One cell (InceptionV3, batch 32, co-located with ResNet-50, batch 256, at 0.96) is odd and flagged.
-The set's table of TensorFlow jobs on a P100 is left out: it has only extremes of utilization, and memory that
-TensorFlow took in advance.
+Campaign mps_slides. Times are printed as microseconds per 10 steps and may be per step: ratios stand, step times are
+flagged time_unit_suspect. One cell (InceptionV3, batch 32, co-located with ResNet-50, batch 256, at 0.96) is odd and
+flagged.
+Campaign colab: TensorFlow jobs on a P100, of which only extremes of utilization are published, and memory that
+TensorFlow took in advance. Its rows are rejected: utilization_is_maximum, memory_preallocated.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from cotenant.profile_schema import PairRow, SoloRow
+from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.importers.imported_set import ImportedSet, features_json, job_key, solo_row
 from predictor_service.importers.model_families import model_family
-from predictor_service.importers.published_table import PublishedRow, read_table
+from predictor_service.importers.published_table import PublishedRow, has_table, read_table
 from predictor_service.importers.zoo_features import ZooFeatures
 
 _DEVICE: Final = "alnair-unnamed-gpu"
@@ -32,18 +34,26 @@ _PAIR_COLUMNS: Final = (
     "victim_model victim_dataset victim_batch victim_solo_util_pct victim_solo_us_per_10_steps other_model "
     "other_dataset other_batch other_solo_util_pct victim_packed_us_per_10_steps victim_slowdown"
 )
+_COLAB_COLUMNS: Final = (
+    "id model dataset epochs batch_size run_env gpu_util_range_pct max_gpu_util_pct min_gpu_util_pct "
+    "max_gpu_mem_alloc_pct max_gpu_time_accessing_mem_pct max_gpu_power_pct max_cpu_util_pct max_sys_mem_pct"
+)
+_COLAB_DEVICE: Final = "Tesla P100-PCIE-16GB"
 # Ratios are printed with four decimals.
 _RATIO_TOLERANCE: Final = 2e-4
 
 
 def import_alnair(folder: Path) -> ImportedSet:
-    """Reads solo.csv and mps_pairs.csv.
+    """Reads solo.csv and mps_pairs.csv, and colab_p100_tf_jobs.csv where it is.
 
     Raises:
         TrainingDataError: A file is not what the set's README describes; names file, line and column.
     """
+    solo = [_solo(row) for row in read_table(folder, "solo.csv", _SOLO_COLUMNS)]
+    if has_table(folder, "colab_p100_tf_jobs.csv"):
+        solo += [_colab(row) for row in read_table(folder, "colab_p100_tf_jobs.csv", _COLAB_COLUMNS)]
     return ImportedSet(
-        solo=[_solo(row) for row in read_table(folder, "solo.csv", _SOLO_COLUMNS)],
+        solo=solo,
         pairs=[_pair(row) for row in read_table(folder, "mps_pairs.csv", _PAIR_COLUMNS)],
     )
 
@@ -65,6 +75,28 @@ def _solo(row: PublishedRow) -> SoloRow:
             {"model": model, "dataset": dataset, "batch_size": batch},
             ZooFeatures.load().of(_ARCHITECTURES.get((model, dataset))),
         ),
+    )
+
+
+def _colab(row: PublishedRow) -> SoloRow:
+    model, batch = " ".join(row.text("model").split()), row.integer("batch_size", minimum=1)
+    dataset, epochs = row.text("dataset"), row.integer("epochs", minimum=1)
+    memory_ratio = row.number("max_gpu_mem_alloc_pct", maximum=100) / 100
+    return solo_row(
+        run_id=f"alnair-colab-{row.line}",
+        campaign="colab",
+        device=_COLAB_DEVICE,
+        framework="tensorflow",
+        job_key=job_key("alnair_colab", model, batch, dataset=dataset, epochs=epochs, host=row.text("run_env")),
+        architecture=model,
+        family=model_family(model),
+        batch=batch,
+        utilization_ratio=row.number("max_gpu_util_pct", maximum=100) / 100,
+        memory_peak_bytes=round(memory_ratio * DEVICE_TYPES[_COLAB_DEVICE].memory_bytes),
+        memory_context_bytes=0,
+        status="rejected",
+        quality_flags=("utilization_is_maximum", "memory_preallocated"),
+        features_json=features_json({"model": model, "dataset": dataset, "batch_size": batch}),
     )
 
 

@@ -12,6 +12,7 @@ from predictor_service.importers.alnair import import_alnair
 from predictor_service.importers.gavel import import_gavel
 from predictor_service.importers.gpumemnet import import_gpumemnet
 from predictor_service.importers.imported_set import ImportedSet
+from predictor_service.importers.isacpp import import_isacpp
 from predictor_service.importers.miso import import_miso
 from predictor_service.importers.nanogpt_curves import import_nanogpt_curves
 from predictor_service.importers.pollux import import_pollux
@@ -43,6 +44,7 @@ IMPORTERS: Final[Mapping[str, Importer]] = {
     "alnair": _importer(import_alnair, "Apache-2.0", "utilization alone and slowdown of pairs under MPS"),
     "gavel": _importer(import_gavel, "MIT", "step time alone and of pairs, K80 and V100"),
     "gpumemnet": _importer(import_gpumemnet, "CC-BY-4.0", "memory and utilization of generated and timm models, A100"),
+    "isacpp": _importer(import_isacpp, "MIT", "slowdown of a few pairs, ratios only, RTX 3090 and 4090"),
     "miso": _importer(import_miso, "MIT", "utilization and memory on A100, step time on its MIG slices"),
     "nanogpt_curves": _importer(import_nanogpt_curves, "MIT", "loss curves of GPT-2 size, 8 x H100"),
     "pollux": _importer(import_pollux, "Apache-2.0", "step time over placements on T4, validation curves"),

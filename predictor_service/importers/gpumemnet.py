@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cotenant.profile_schema import SoloRow
+from predictor_service.features.batch_figures import features_at_batch
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.importers.imported_set import MEBIBYTE, Features, ImportedSet, features_json, job_key, solo_row
 from predictor_service.importers.layer_list import (
@@ -33,7 +34,7 @@ from predictor_service.importers.layer_list import (
 )
 from predictor_service.importers.model_families import model_family
 from predictor_service.importers.published_table import PublishedRow, has_table, read_table
-from predictor_service.importers.timm_features import TimmFeatures, features_at_batch
+from predictor_service.importers.timm_features import TimmFeatures
 
 _DEVICE: Final = "NVIDIA A100-SXM4-40GB"
 _PLAUSIBLE_MEMORY_MIB: Final = 1000

@@ -89,21 +89,27 @@ def solo_row(**known: Any) -> SoloRow:  # noqa: ANN401 (the row's own columns, c
     return SoloRow(**(nullable | defaults | known))
 
 
-def write_set(folder: Path, imported: ImportedSet) -> list[Path]:
+def write_set(folder: Path, imported: ImportedSet, suffix: str = ".csv") -> list[Path]:
     """Writes the files of a dataset folder; creates the folder.
 
+    Args:
+        folder: Where they go.
+        imported: Rows.
+        suffix: .csv, or .csv.gz for compressed files.
+
     Returns:
-        The files: solo.csv and pairs.csv always, loss_curves.csv where there are curves.
+        The files: solo and pairs always, loss_curves where there are curves.
 
     Raises:
         TrainingDataError: A row breaks the schema, or the folder cannot be written.
     """
+    files = [folder / f"{kind}{suffix}" for kind in ("solo", "pairs", "loss_curves")]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_rows(folder / "solo.csv", imported.solo, SoloRow)
-        write_rows(folder / "pairs.csv", imported.pairs, PairRow)
+        write_rows(files[0], imported.solo, SoloRow)
+        write_rows(files[1], imported.pairs, PairRow)
         if imported.curves:
-            write_rows(folder / "loss_curves.csv", imported.curves, LossCurveRow)
+            write_rows(files[2], imported.curves, LossCurveRow)
     except (ProfileSchemaError, OSError) as error:
         raise TrainingDataError(str(error), remedy="name a folder that can be written, or report the row") from error
-    return sorted(path for path in folder.iterdir() if path.suffix == ".csv")
+    return sorted(path for path in folder.iterdir() if path in files)

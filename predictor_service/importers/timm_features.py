@@ -12,12 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from predictor_service.features.batch_figures import figures_at
 from predictor_service.importers.published_table import PublishedRow, read_columns
 from predictor_service.settings import default_datasets_dir
 
 FILE_NAME: Final = "features.csv"
-_PEAK: Final = "step_peak_bytes_at_batch_"
 KEY_COLUMNS: Final = ("model", "input_shape", "is_default")
 
 
@@ -54,29 +52,6 @@ class TimmFeatures:
     def at_size(self, model: str, side: int) -> Mapping[str, float] | None:
         """Features at a square image of three channels; None when the table lacks it."""
         return self.by_shape.get((_plain(model), f"3x{side}x{side}"))
-
-
-def features_at_batch(features: Mapping[str, float], batch: int, *, optimizer_slots: int) -> dict[str, float]:
-    """The features of a table row for one job: the tabulated peaks give way to the one at its batch.
-
-    Next to `step_peak_bytes`, the largest live memory during the step, gradients included, stands
-    `counted_memory_bytes`: that, weights, optimizer state, buffers and input. Neither has library workspaces
-    and context.
-
-    Args:
-        features: Of the table.
-        batch: Samples per step.
-        optimizer_slots: Numbers that the optimizer keeps per parameter, e.g. 2 for Adam.
-
-    Returns:
-        Features by name, bytes where the name ends so.
-    """
-    held_bytes = (1 + optimizer_slots) * features["parameter_bytes"] + features["buffer_bytes"]
-    input_bytes = batch * features["input_bytes_per_sample"]
-    at_batch = {name: value for name, value in features.items() if not name.startswith(_PEAK)}
-    at_batch["step_peak_bytes"] = figures_at(features, batch)["step_peak_bytes"]
-    at_batch["counted_memory_bytes"] = held_bytes + input_bytes + at_batch["step_peak_bytes"]
-    return at_batch
 
 
 def _plain(model: str) -> str:

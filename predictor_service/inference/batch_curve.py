@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from cotenant.job_settings import BATCH_SIZE_MAX, JobSettings
-from predictor_service.features.devices import DeviceType
-from predictor_service.features.job_features import FloatArray, JobFeatures, JobTable, rates_of, tabulate_job
-from predictor_service.inference.measured_graph import MeasuredGraph
+from cotenant.job_settings import BATCH_SIZE_MAX
+from predictor_service.features.job_features import JobFeatures, JobTable, tabulate_work
+from predictor_service.features.operator_times import FloatArray
+from predictor_service.inference.job_work import JobWork
 
 
 class JobSamples:
     """Features of one job at any batch; those at powers of two are kept, and the last other one.
 
     Args:
-        graph: The graph.
-        settings: How the job runs.
-        device: What it runs on.
+        work: What it shares with jobs that wait for their input longer or shorter.
+        input_wait_ratio: Share of a step that it waits for its input.
     """
 
-    def __init__(self, graph: MeasuredGraph, settings: JobSettings, device: DeviceType) -> None:
-        self._graph = graph
-        self._settings = settings
-        self._device = device
+    def __init__(self, work: JobWork, input_wait_ratio: float) -> None:
+        self._work = work
+        self._input_wait_ratio = input_wait_ratio
         self._kept: JobTable | None = None
         self._last: tuple[int, JobFeatures] | None = None
 
@@ -34,8 +32,7 @@ class JobSamples:
         """Features at the first points of `GRID`; further ones may follow."""
         kept = self._kept
         if kept is None or len(kept) < points:
-            times = self._graph.times(points, rates_of(self._settings, self._device))
-            kept = self._kept = tabulate_job(self._graph.table(points), self._settings, self._device, times)
+            kept = self._kept = self._work.table(points).waiting(self._input_wait_ratio)
         return kept
 
     def at(self, batch: int) -> JobFeatures:
@@ -43,7 +40,10 @@ class JobSamples:
         last = self._last
         if last is not None and last[0] == batch:
             return last[1]
-        features = tabulate_job(self._graph.at(batch), self._settings, self._device).row(0)
+        work = self._work
+        features = (
+            tabulate_work(work.graph.at(batch), work.settings, work.device).waiting(self._input_wait_ratio).row(0)
+        )
         self._last = (batch, features)
         return features
 

@@ -7,6 +7,7 @@ from typing import Final
 from cotenant.job_settings import JobSettings
 from predictor_service.features.devices import DeviceType
 from predictor_service.inference.job_estimator import JobEstimator
+from predictor_service.inference.job_work import JobWork
 from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.inference.version_cache import VersionCache
 from predictor_service.registry.served_version import ServedVersion
@@ -27,6 +28,7 @@ class EstimatorCache:
 
     def __init__(self, estimators_max: int = ESTIMATORS_MAX) -> None:
         self._kept = VersionCache[_Key, JobEstimator](estimators_max, NODES_MAX)
+        self._work = VersionCache[_Key, JobWork](estimators_max, NODES_MAX)
 
     def find(
         self,
@@ -37,24 +39,28 @@ class EstimatorCache:
         confidence: float,
     ) -> JobEstimator:
         """Returns the estimator of a job; one that is kept answers exactly as a new one would."""
-        key = _key(graph, settings, device, confidence)
+        shared = _key(graph, settings, device, confidence)
+        key = (*shared, settings.input_wait_ratio)
         kept = self._kept.find(key, version)
         if kept is not None:
             return kept
-        models = version.devices.get(device.name, {}) if version else {}
-        made = JobEstimator(graph, settings, device, models, confidence)
+        work = self._work.find(shared, version)
+        if work is None:
+            models = version.devices.get(device.name, {}) if version else {}
+            work = JobWork(graph, settings, device, models, tuple(version.devices) if version else ())
+            self._work.keep(shared, work, graph.description.nodes, version)
+        made = JobEstimator(work, settings.input_wait_ratio, confidence)
         self._kept.keep(key, made, graph.description.nodes, version)
         return made
 
 
 def _key(graph: MeasuredGraph, settings: JobSettings, device: DeviceType, confidence: float) -> _Key:
-    """Everything that an estimator depends on; a graph is itself, whatever dimensions were bound to measure it."""
+    """All that an estimator depends on but the input wait; a graph is itself, whatever dimensions it was bound to."""
     return (
         graph,
         settings.mode,
         settings.precision,
         settings.optimizer,
-        settings.input_wait_ratio,
         settings.host_memory_bytes,
         settings.disk_read_bytes_per_s,
         settings.network_bytes_per_s,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from cotenant.job_settings import JobSettings
 from predictor_service.features.devices import DeviceType
-from predictor_service.features.job_features import FloatArray, JobFeatures, JobTable
+from predictor_service.features.job_features import FEATURE_INDEX, JobFeatures, JobTable
+from predictor_service.features.operator_times import FloatArray
 from predictor_service.features.uncalibrated_memory import estimate_uncalibrated
+from predictor_service.features.uncalibrated_utilization import busy_ms, estimate_utilization
 from predictor_service.inference.accumulation import accumulate
 from predictor_service.inference.batch_curve import (
     JobSamples,
@@ -21,8 +23,10 @@ from predictor_service.inference.batch_curve import (
 )
 from predictor_service.inference.bounded_curve import BoundedCurve, CurvePoint, read_between
 from predictor_service.inference.contributions import list_contributions
-from predictor_service.inference.measured_graph import GRID, MeasuredGraph
+from predictor_service.inference.job_work import JobWork, sees_wait
+from predictor_service.inference.measured_graph import GRID
 from predictor_service.inference.records import Estimate, Level
+from predictor_service.inference.unusual_features import UnusualFeatures, find_unusual
 from predictor_service.registry.served_version import Bounded, ServedTarget
 from predictor_service.selection.oom_risk import MemoryEstimate, estimate_oom_risk
 from predictor_service.selection.targets import MEMORY, SM_ACTIVITY, STEP, UTILIZATION, Target
@@ -30,34 +34,30 @@ from predictor_service.selection.targets import MEMORY, SM_ACTIVITY, STEP, UTILI
 STEP_FALLBACK_FACTOR: Final = 4.0
 """How far off a bare roofline is taken to be, either way, on a device without measurements."""
 _LENGTHENED_BY: Final = 4
+_NAMED_MAX: Final = 3
+_WORK: Final = [FEATURE_INDEX[name] for name in ("log_flops", "log_traffic_bytes", "is_training")]
+_UNLIKE_ALL: Final = np.ones(len(GRID))
 
 
 class JobEstimator:
     """Answers questions about one job at any batch; safe for many threads.
 
     Args:
-        graph: The graph.
-        settings: How the job runs; its batch is not looked at.
-        device: What it runs on.
-        models: Trained targets of the device type; empty = none.
-        confidence: Coverage of the intervals.
+        work: The job but for how long it waits for its input.
+        input_wait_ratio: Share of a step that it does.
+        confidence: Coverage of the intervals; the same for all jobs of one `work`.
     """
 
-    def __init__(
-        self,
-        graph: MeasuredGraph,
-        settings: JobSettings,
-        device: DeviceType,
-        models: Mapping[str, ServedTarget],
-        confidence: float,
-    ) -> None:
-        self._device = device
-        self._models = models
+    def __init__(self, work: JobWork, input_wait_ratio: float, confidence: float) -> None:
+        self._work = work
+        self._device = work.device
+        self._models = work.models
+        self._unmeasured = (_say_unmeasured(work.device, work.measured_devices),)
         self._confidence = confidence
-        self._samples = JobSamples(graph, settings, device)
+        self._samples = JobSamples(work, input_wait_ratio)
         self._curves: dict[str, BoundedCurve] = {}
         self._shares: dict[tuple[str, int], CurvePoint] = {}
-        self._in_domain: dict[tuple[str, int], bool] = {}
+        self._unusual: dict[tuple[str, int], UnusualFeatures] = {}
         self._last_novelty: tuple[tuple[object, ...], FloatArray | None] | None = None
 
     def memory(self, batch: int) -> Estimate:
@@ -78,7 +78,7 @@ class JobEstimator:
         """Share of time in which the device is busy, alone."""
         if UTILIZATION.name in self._models:
             return self._share(UTILIZATION, batch)
-        return self._fallback(self._samples.table(1).utilization_ceiling_ratio)
+        return self._uncalibrated_utilization(batch)
 
     def sm_activity(self, batch: int) -> Estimate | None:
         """Share of multiprocessor time with work; None where the device's data lack it."""
@@ -144,14 +144,21 @@ class JobEstimator:
             )
         vectors = table.values[points]
         near = self._novelty_at(model, points, vectors)
-        return model.predict_bounded(model.select(vectors), analytical_estimate, self._confidence, novelty=near)
+        return model.predict_bounded(
+            model.select(vectors),
+            analytical_estimate,
+            self._confidence,
+            novelty=near,
+            is_precision_new=model.is_precision_new(self._work.settings.precision),
+        )
 
     def _novelty_at(self, model: ServedTarget, points: slice, vectors: FloatArray) -> FloatArray | None:
         """How far the job is from all measured ones; asked again where the target before was measured elsewhere."""
         key = (model.nearness_sha256, points.start, points.stop)
         last = self._last_novelty
         if last is None or last[0] != key:
-            last = self._last_novelty = (key, model.novelty(vectors))
+            near = _UNLIKE_ALL[: len(vectors)] if self._work.is_unlike_all(model, points) else model.novelty(vectors)
+            last = self._last_novelty = (key, near)
         return last[1]
 
     def _uncalibrated_memory(self, table: JobTable, points: slice) -> Bounded:
@@ -168,11 +175,12 @@ class JobEstimator:
 
     def _curve(self, target: Target, points: int) -> BoundedCurve:
         """The curve over at least so many grid points; a longer one has the same values at shorter batches."""
-        curve = self._curves.get(target.name)
+        curve = self._curves.get(target.name) or self._work.curves.get(target.name)
         if curve is None or curve.points < points:
             # Larger and larger batches would otherwise have the curve made again at each power of two.
-            reach = points if curve is None else max(points, curve.points + _LENGTHENED_BY)
-            curve = self._curves[target.name] = BoundedCurve(self._bounded(target, slice(0, min(reach, len(GRID)))))
+            reach = min(points if curve is None else max(points, curve.points + _LENGTHENED_BY), len(GRID))
+            kept = self._work.curves if self._work.is_the_same(target, reach) else self._curves
+            curve = kept[target.name] = BoundedCurve(self._bounded(target, slice(0, reach)))
         return curve
 
     def _read(self, target: Target, batch: int) -> Estimate:
@@ -180,11 +188,13 @@ class JobEstimator:
         model = self._models.get(target.name)
         if model is None:
             bound = upper_99 if target is MEMORY else None
-            return Estimate(value, lower, upper, self._confidence, Level.FALLBACK, False, bound, (), True)
-        in_domain = self._is_in_domain(model, batch)
+            return Estimate(
+                value, lower, upper, self._confidence, Level.FALLBACK, False, bound, (), True, self._unmeasured
+            )
+        texts, is_beyond = self._find_unusual(model, batch)
         # By position: names double the time, and every answer has three.
         bound = upper_99 if target is MEMORY else None
-        return Estimate(value, lower, upper, self._confidence, Level.GRAPH, in_domain, bound)
+        return Estimate(value, lower, upper, self._confidence, Level.GRAPH, not texts, bound, (), is_beyond, texts)
 
     def _share(self, target: Target, batch: int) -> Estimate:
         low, high = neighbours(batch)
@@ -192,8 +202,8 @@ class JobEstimator:
         if high != low:
             point = read_between(point, self._share_at(target, high, high), GRID[low], batch)
         value, lower, upper, _ = point
-        in_domain = self._is_in_domain(self._models[target.name], batch)
-        return Estimate(value, lower, upper, self._confidence, Level.GRAPH, in_domain)
+        texts, is_beyond = self._find_unusual(self._models[target.name], batch)
+        return Estimate(value, lower, upper, self._confidence, Level.GRAPH, not texts, None, (), is_beyond, texts)
 
     def _share_at(self, target: Target, place: int, last: int) -> CurvePoint:
         """The prediction of a share at a point of `GRID`; those up to the last one are asked with it."""
@@ -206,25 +216,42 @@ class JobEstimator:
             known = points[0]
         return known
 
-    def _is_in_domain(self, model: ServedTarget, batch: int) -> bool:
-        """Whether the grid point that the answer mostly depends on resembles the training rows."""
+    def _find_unusual(self, model: ServedTarget, batch: int) -> UnusualFeatures:
+        """In what the grid point that the answer mostly depends on is unlike the training rows."""
         key = (model.target.name, nearest_point(batch))
-        known = self._in_domain.get(key)
+        verdicts = self._unusual if sees_wait(model) else self._work.unusual
+        known = verdicts.get(key)
         if known is None:
-            columns = model.select(self._nearest_vector(batch))
-            known = self._in_domain[key] = bool(model.contains(columns)[0])
+            vector = self._nearest_vector(batch)[0]
+            known = verdicts[key] = find_unusual(model, vector, self._work.settings.precision)
         return known
 
-    def _fallback(self, ceiling_ratio: float) -> Estimate:
+    def _uncalibrated_utilization(self, batch: int) -> Estimate:
+        low, high = neighbours(batch)
+        table, precision = self._samples.table(high + 1), self._work.settings.precision
+        busy = _busy_ms(table, low, self._device, precision)
+        if high != low:
+            busy += (batch / GRID[low] - 1.0) * (_busy_ms(table, high, self._device, precision) - busy)
+        found = estimate_utilization(busy, table.utilization_ceiling_ratio)
         return Estimate(
-            value=ceiling_ratio,
-            lower=0.0,
-            upper=ceiling_ratio,
+            value=found.expected_ratio,
+            lower=found.lower_ratio,
+            upper=found.upper_ratio,
             confidence=self._confidence,
             level=Level.FALLBACK,
             in_domain=False,
             range_not_calibrated=True,
+            unusual_features=self._unmeasured,
         )
+
+
+def _busy_ms(table: JobTable, place: int, device: DeviceType, precision: str) -> float:
+    flops, traffic_bytes, training = table.values[place, _WORK].tolist()
+    return busy_ms(math.expm1(flops), math.expm1(traffic_bytes), device, precision, training=bool(training))
+
+
+def _say_unmeasured(device: DeviceType, measured_devices: Sequence[str]) -> str:
+    return f"device {device.name}, measured {', '.join(sorted(measured_devices)[:_NAMED_MAX]) or 'none'}"
 
 
 def _analytical_estimate(target: Target, sample: JobFeatures) -> float:

@@ -264,6 +264,7 @@ def _observed_memory(estimate: Estimate, peak_bytes: int) -> Estimate:
         upper_99=upper_99,
         level=Level.OBSERVED,
         in_domain=True,
+        unusual_features=(),
         explanation=(),
     )
 
@@ -282,6 +283,7 @@ def _weigh(estimate: Estimate, seen: Observation) -> Estimate:
         upper=value + reach,
         level=Level.OBSERVED,
         in_domain=True,
+        unusual_features=(),
         explanation=(),
     )
 

@@ -28,7 +28,7 @@ _NO_TRAINED_MODEL: Final = Notice(
 )
 _GENERIC_PEAKS_FACTOR: Final = 5.0
 """How far the peaks of the known GPUs are from their middle, either way; times the error of a bare roofline."""
-_OUT_OF_DOMAIN: Final = Notice(code="OUT_OF_DOMAIN", message="unlike every job that was measured on this device type")
+_GIBIBYTE: Final = 1 << 30
 
 
 class PreparedJob:
@@ -41,6 +41,7 @@ class PreparedJob:
         estimator: Of the job.
         version: Whose models the estimator asks; None = nothing was ever trained.
         at_precision: Estimator of the same job at another precision; None = measurements there are not looked at.
+        notices: Further ones that every answer carries.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class PreparedJob:
         version: ServedVersion | None,
         *,
         at_precision: Callable[[str], JobEstimator] | None = None,
+        notices: Sequence[Notice] = (),
     ) -> None:
         self.question = question
         self.graph = graph
@@ -62,7 +64,7 @@ class PreparedJob:
         self._key_at = question.settings.keys(graph.graph_sha256)
         self._line = line_key(graph.graph_sha256, question.settings)
         graph_notices = (Notice(code=warning.code, message=warning.message) for warning in graph.warnings)
-        self._steady_notices = (*graph_notices, *_generic_notices(device))
+        self._steady_notices = (*graph_notices, *_generic_notices(device), *notices)
 
     def answer(self, batch: int, prediction_id: str, observed: ObservedJobs) -> JobAnswer:
         """Predicts the job at one batch.
@@ -114,7 +116,7 @@ class PreparedJob:
             device_memory_bytes=memory_bytes,
             warnings=(
                 *self._steady_notices,
-                *_notices(memory.level, memory.in_domain and step.in_domain, oom_risk, is_generic=device.is_generic),
+                *_notices(memory, step, memory_bytes, oom_risk, is_generic=device.is_generic),
                 *(_interval_notices(estimator.novelty(batch)) if question.explain else ()),
             ),
             job_key=job_key,
@@ -196,11 +198,28 @@ def _generic_notices(device: NamedDevice) -> Iterator[Notice]:
         yield Notice(code="DEVICE_MEMORY_UNKNOWN", message=message)
 
 
-def _notices(level: Level, in_domain: bool, oom_risk: float | None, *, is_generic: bool) -> Iterator[Notice]:
-    if level is Level.FALLBACK:
+def _notices(
+    memory: Estimate, step: Estimate, device_memory_bytes: int, oom_risk: float | None, *, is_generic: bool
+) -> Iterator[Notice]:
+    if memory.level is Level.FALLBACK:
         if not is_generic:
             yield _NO_TRAINED_MODEL
-    elif not in_domain:
-        yield _OUT_OF_DOMAIN
+    elif not (memory.in_domain and step.in_domain):
+        yield _out_of_domain(memory if not memory.in_domain else step)
+    if device_memory_bytes and memory.value > device_memory_bytes:
+        yield _does_not_fit(memory, device_memory_bytes)
     if oom_risk is not None:
         yield Notice(code="MEMORY_RISK", message=f"runs out of device memory with a chance of up to {oom_risk:.0%}")
+
+
+def _out_of_domain(estimate: Estimate) -> Notice:
+    return Notice(
+        code="OUT_OF_DOMAIN",
+        message="unlike every job that was measured on this device type: " + "; ".join(estimate.unusual_features),
+    )
+
+
+def _does_not_fit(memory: Estimate, device_memory_bytes: int) -> Notice:
+    expected, size = memory.value / _GIBIBYTE, device_memory_bytes / _GIBIBYTE
+    message = f"{expected:.2f} GiB are expected, the device has {size:.2f} GiB; step time and utilization are those of "
+    return Notice(code="DOES_NOT_FIT", message=message + "a device that is large enough")

@@ -19,6 +19,7 @@ from predictor_service.features.devices import find_device_type
 from predictor_service.features.graph_description import GraphDescription
 from predictor_service.features.job_features import FEATURES, build_features
 from predictor_service.features.job_settings import check_settings
+from predictor_service.learning.graph_tables import REFERENCE, join_figures
 from predictor_service.learning.learning_task import ALL_DEVICES, JobFacts, LearningTask, SoloFigures
 from predictor_service.learning.profile_files import MeasuredProfiles
 from predictor_service.selection.targets import MEMORY, SLOWDOWN, SM_ACTIVITY, STEP, UTILIZATION, Target
@@ -159,7 +160,7 @@ def _solo_rows(selection: _Selection, target: Target) -> Iterator[_Row]:
         elif value <= 0 and target.scale == "log_ratio":
             selection.excluded[f"{target.quantity} is not above 0"] += 1
         else:
-            yield _Row(row.run_id, value, (_facts(row, selection.profiles.graphs),))
+            yield _Row(row.run_id, value, (_facts(row, selection.profiles),))
 
 
 def _pair_rows(selection: _Selection, find_job: Callable[[PairRow, str], JobFacts | None]) -> Iterator[_Row]:
@@ -191,7 +192,7 @@ def _facts_of_jobs(profiles: MeasuredProfiles) -> dict[tuple[str, str, str], Job
         if row.status == "ok" and row.gpus == 1 and row.step_ms_mean is not None:
             rows[row.campaign, row.device, row.job_key].append(row)
     return {
-        key: dataclasses.replace(_facts(members[0], profiles.graphs), solo=_solo_figures(members))
+        key: dataclasses.replace(_facts(members[0], profiles), solo=_solo_figures(members))
         for key, members in rows.items()
     }
 
@@ -199,14 +200,14 @@ def _facts_of_jobs(profiles: MeasuredProfiles) -> dict[tuple[str, str, str], Job
 def _pooled_facts(sets: Iterable[MeasuredProfiles], device: str) -> dict[str, JobFacts]:
     """What is known of every job of a device type by key, repetitions of all sets averaged."""
     rows: dict[str, list[SoloRow]] = defaultdict(list)
-    graphs: dict[str, Mapping[str, GraphDescription]] = {}
+    sources: dict[str, MeasuredProfiles] = {}
     for profiles in sets:
         for row in profiles.solo:
             if row.status == "ok" and row.device == device and row.gpus == 1 and row.sub_batch == row.batch:
                 rows[row.job_key].append(row)
-                graphs.setdefault(row.job_key, profiles.graphs)
+                sources.setdefault(row.job_key, profiles)
     return {
-        key: dataclasses.replace(_facts(members[0], graphs[key]), solo=_solo_figures(members))
+        key: dataclasses.replace(_facts(members[0], sources[key]), solo=_solo_figures(members))
         for key, members in rows.items()
     }
 
@@ -225,9 +226,13 @@ def _mean(values: Iterator[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _facts(row: SoloRow, graphs: Mapping[str, GraphDescription]) -> JobFacts:
+def _facts(row: SoloRow, profiles: MeasuredProfiles) -> JobFacts:
     numbers, labels = _published(row.features_json)
-    graph = graphs.get(row.graph_sha256 or "")
+    reference = labels.pop(REFERENCE, "")
+    if reference:
+        numbers["graph."].update(join_figures(reference, row.sub_batch, row.optimizer))
+    numbers["graph."].update(profiles.graph_figures.get(row.job_key, {}))
+    graph = profiles.graphs.get(row.graph_sha256 or "")
     if graph is not None:
         numbers["graph."].update(_graph_numbers(graph, row))
     return JobFacts(

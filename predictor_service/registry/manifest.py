@@ -16,7 +16,7 @@ from predictor_service.selection.domain import TrainingDomain
 from predictor_service.selection.nearness import Nearness
 
 SCHEMA: Final = "cotenant.model_version/3"
-LEARNING_VERSION: Final = 8
+LEARNING_VERSION: Final = 9
 """Raise it with every change of anchors, folds, candidates' settings or intervals: models learned by older rules are
 named when the service starts, and learned anew."""
 
@@ -108,6 +108,7 @@ class TargetRecord:
         value_high: Largest training value in the target's own scale; answers above are lowered to it.
         spread: How far errors of different jobs spread; None = `bounds` hold for every job alike.
         near: Narrower intervals of jobs that are near to measured ones; None = all are taken for unseen jobs.
+        precisions: Of the training rows of jobs alone; empty = not known.
     """
 
     target: str
@@ -127,6 +128,7 @@ class TargetRecord:
     value_high: float
     spread: SpreadRecord | None = None
     near: NearRecord | None = None
+    precisions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -244,6 +246,7 @@ def _record_to_json(record: TargetRecord) -> dict[str, Any]:
         "spread": asdict(record.spread) if record.spread else None,
         # Left out where there is none: versions of before keep their names.
         **({"near": _near_to_json(record.near)} if record.near else {}),
+        **({"precisions": record.precisions} if record.precisions else {}),
     }
 
 
@@ -274,6 +277,7 @@ def _record_from_json(read: Mapping[str, Any]) -> TargetRecord:
         golden=_golden_from_json(read["golden"]),
         spread=_spread_from_json(read["spread"]) if read["spread"] else None,
         near=_near_from_json(read["near"]) if read.get("near") else None,
+        precisions=tuple(read.get("precisions", ())),
     )
 
 

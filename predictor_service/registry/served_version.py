@@ -13,12 +13,17 @@ from predictor_service.features.job_features import FEATURE_INDEX
 from predictor_service.registry.manifest import Manifest, TargetRecord
 from predictor_service.registry.onnx_model import FeatureArray, FloatArray, OnnxModel
 from predictor_service.selection.conformal import ROW_CONFIDENCE_MAX, ConformalBounds, few_groups_factor
-from predictor_service.selection.targets import TARGETS_BY_NAME, Target
+from predictor_service.selection.targets import SLOWDOWN, TARGETS_BY_NAME, Target
 
 _OFFSETS_MAX: Final = 64
 _UNDISTURBED_RATIO: Final = 0.05
 """What others may take of a device while a measurement still counts (`docs/measuring.md`): no share of it is known
 better. A job that waits for nothing is measured at 100 % on a quiet device and a little below elsewhere."""
+
+WIDER_PER_UNIT_OUTSIDE: Final = 0.25
+"""Added to the half width, in the learned scale, for each unit (of sizes: each factor e) by which a job lies outside of
+what was trained. Where this can be checked (half of the stand-in's rows, learned from the smaller half, up to a
+factor 1.5 in memory and 5 in time) errors do not grow; farther out nothing was measured at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -111,6 +116,11 @@ class ServedTarget:
         near = self.record.near
         return near.nearness.novelty(features[:, self._near_indices]) if near else None
 
+    def is_unlike_all(self, features: FloatArray) -> bool:
+        """Whether the `novelty` of jobs is 1 whatever their batch and their input wait; see `Nearness`."""
+        near = self.record.near
+        return near is not None and near.nearness.is_unlike_all(features[:, self._near_indices])
+
     def predict_bounded(
         self,
         columns: FeatureArray,
@@ -118,6 +128,8 @@ class ServedTarget:
         confidence: float,
         bounds: ConformalBounds | None = None,
         novelty: FloatArray | None = None,
+        *,
+        is_precision_new: bool = False,
     ) -> Bounded:
         """Predicts with an interval.
 
@@ -128,6 +140,7 @@ class ServedTarget:
             bounds: Other residuals than those of the record; they hold for every row alike.
             novelty: From 0, an interval as of jobs whose graph was measured, to 1, as of unseen jobs; None = all are
                 unseen. The 99 % bound is always that of unseen jobs.
+            is_precision_new: Whether no training row has the job's precision.
         """
         raw = self._predict_clipped(columns)
         half_width, upper_99_offset = (
@@ -136,6 +149,9 @@ class ServedTarget:
         if novelty is not None:
             half_width = self._narrow(half_width, novelty, confidence)
         half_width = self._as_measurable(half_width, analytical_estimate)
+        if self.target is not SLOWDOWN:
+            outside = WIDER_PER_UNIT_OUTSIDE * (self.record.domain.excess(columns) + float(is_precision_new))
+            half_width, upper_99_offset = half_width + outside, upper_99_offset + outside
         ends = np.empty((4, len(raw)))  # decoded at once: few rows are asked, and each call costs more than its rows
         ends[0] = raw
         ends[1] = raw - half_width
@@ -208,6 +224,10 @@ class ServedTarget:
                 half_width *= few_groups_factor(bounds.groups, confidence)
             kept = self._offsets[key] = (bounds, half_width, bounds.upper_offset(0.99))
         return kept[1], kept[2]
+
+    def is_precision_new(self, precision: str) -> bool:
+        """Whether no training row has a precision; False where that was not kept."""
+        return bool(self.record.precisions) and precision not in self.record.precisions
 
     def contains(self, columns: FeatureArray) -> npt.NDArray[np.bool_]:
         """Returns for every row whether it resembles the training rows."""

@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from predictor_service.errors import ModelError, UnknownVersionError
-from predictor_service.features.job_features import FEATURE_VERSION
+from predictor_service.features.devices import find_device_type
+from predictor_service.features.job_features import FEATURE_VERSION, means_the_same
 from predictor_service.registry.held_out import HELD_OUT_FILE, HeldOut, held_out_from_json
 from predictor_service.registry.manifest import GoldenVectors, Manifest
 from predictor_service.registry.onnx_model import OnnxModel, check_agreement
@@ -83,7 +84,7 @@ class VersionStore:
         Raises:
             ModelError: No such version, or a damaged one.
         """
-        path = self._folder(name) / "manifest.json"
+        path = self.folder(name) / "manifest.json"
         try:
             return Manifest.from_json(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, AttributeError, RecursionError) as error:
@@ -109,7 +110,7 @@ class VersionStore:
         Raises:
             ModelError: No such version.
         """
-        return (self._folder(name) / "card.md").read_text(encoding="utf-8")
+        return (self.folder(name) / "card.md").read_text(encoding="utf-8")
 
     def held_out(self, name: str) -> HeldOut:
         """Reads what a version predicted of groups that it was not shown; empty when it was stored without.
@@ -120,7 +121,7 @@ class VersionStore:
         manifest = self.manifest(name)
         if not manifest.held_out_sha256:
             return {}
-        path = self._folder(name) / HELD_OUT_FILE
+        path = self.folder(name) / HELD_OUT_FILE
         content = path.read_bytes() if path.is_file() else b""
         if hashlib.sha256(content).hexdigest() != manifest.held_out_sha256:
             raise ModelError(f"{HELD_OUT_FILE} of version {name} is damaged", remedy="train again")
@@ -131,20 +132,29 @@ class VersionStore:
 
         Raises:
             ModelError: Missing, damaged, of another feature version, or it answers differently than when trained.
+                Of an older version that some devices' vectors outlived, those devices alone are loaded.
         """
         manifest = self.manifest(name)
-        if manifest.feature_version != FEATURE_VERSION:
+        readable = [
+            device for device in manifest.targets if means_the_same(manifest.feature_version, find_device_type(device))
+        ]
+        if manifest.feature_version != FEATURE_VERSION and not readable:
             raise ModelError(
                 f"version {name} reads features {manifest.feature_version}, this program writes {FEATURE_VERSION}",
                 remedy="train again",
             )
         devices = {
-            device: {target: self._load_target(manifest, device, target) for target in records}
-            for device, records in manifest.targets.items()
+            device: {target: self._load_target(manifest, device, target) for target in manifest.targets[device]}
+            for device in readable
         }
         return ServedVersion(manifest=manifest, devices=devices)
 
-    def _folder(self, name: str) -> Path:
+    def folder(self, name: str) -> Path:
+        """Where the files of a version lie; they never change.
+
+        Raises:
+            ModelError: No such version.
+        """
         if name not in self.names():
             raise ModelError(
                 f"there is no model version {name!r}", remedy=f"known: {', '.join(self.names()) or 'none'}"

@@ -1,4 +1,4 @@
-"""Measured datasets: folders with solo.csv, pairs.csv and the graphs that the jobs ran."""
+"""Measured datasets: folders with solo.csv, pairs.csv and, where they are known, the graphs that the jobs ran."""
 
 from __future__ import annotations
 
@@ -11,25 +11,34 @@ from typing import Final
 from cotenant.profile_schema import PairRow, ProfileSchemaError, SoloRow, read_rows
 from predictor_service.errors import GraphError, TrainingDataError
 from predictor_service.features.graph_description import describe_graph
-from predictor_service.learning.profile_files import MeasuredProfiles
+from predictor_service.learning.graph_tables import hash_tables
+from predictor_service.learning.profile_files import (
+    MeasuredProfiles,
+    check_references,
+    find_rows_file,
+    find_sidecar,
+    read_sidecar,
+    refers_to_tables,
+)
 from predictor_service.registry.manifest import hash_group
 
-_FILES: Final = ("solo.csv", "pairs.csv")
-
+_KINDS: Final = ("solo", "pairs")
+PUBLIC: Final = "public"
+"""Folder of the sets that others published, below the folder of data sets."""
 
 Dataset = MeasuredProfiles
 """One folder, read and checked; its hash is over the names and contents of all files that were read."""
 
 
 def find_datasets(root: Path) -> list[Path]:
-    """Folders below `root` that have the layout of a dataset, by name."""
-    if not root.is_dir():
-        return []
-    return sorted(
-        folder
-        for folder in root.iterdir()
-        if all((folder / name).is_file() for name in _FILES) and (folder / "graphs").is_dir()
-    )
+    """Folders below `root` that have the layout of a dataset, by name; `root` alone where it is one itself."""
+    if _is_dataset(root):
+        return [root]
+    return sorted(folder for folder in root.iterdir() if _is_dataset(folder)) if root.is_dir() else []
+
+
+def _is_dataset(folder: Path) -> bool:
+    return find_rows_file(folder, "solo") is not None
 
 
 def read_datasets(root: Path) -> list[Dataset]:
@@ -41,7 +50,8 @@ def read_datasets(root: Path) -> list[Dataset]:
     folders = find_datasets(root)
     if not folders:
         raise TrainingDataError(
-            f"{root} holds no dataset", remedy="a dataset is a folder with solo.csv, pairs.csv and graphs/"
+            f"{root} holds no dataset",
+            remedy="a dataset is a folder with solo.csv, and pairs.csv if any; `cotenant datasets import` writes one",
         )
     return [read_dataset(folder) for folder in folders]
 
@@ -94,9 +104,11 @@ def read_dataset(folder: Path) -> Dataset:
         TrainingDataError: A file breaks the schema, or a graph cannot be described or does not match its name.
     """
     graphs = {}
+    files = {kind: find_rows_file(folder, kind) for kind in _KINDS}
     try:
-        solo = read_rows(folder / "solo.csv", SoloRow)
-        pairs = read_rows(folder / "pairs.csv", PairRow)
+        solo = read_rows(files["solo"], SoloRow) if files["solo"] else []
+        pairs = read_rows(files["pairs"], PairRow) if files["pairs"] else []
+        check_references(solo)
         for path in sorted((folder / "graphs").glob("*.onnx")):
             graphs[path.stem] = describe_graph(path.read_bytes())
             if graphs[path.stem].graph_sha256 != path.stem:
@@ -104,11 +116,26 @@ def read_dataset(folder: Path) -> Dataset:
         sha256 = _hash_folder(folder)
     except (ProfileSchemaError, GraphError, OSError) as error:
         raise TrainingDataError(f"{folder.name}: {error}", remedy="correct or remove the dataset") from error
-    return Dataset(name=folder.name, solo=tuple(solo), pairs=tuple(pairs), graphs=graphs, sha256=sha256)
+    return Dataset(
+        name=folder.name,
+        solo=tuple(solo),
+        pairs=tuple(pairs),
+        graphs=graphs,
+        graph_figures=read_sidecar(folder),
+        sha256=sha256,
+    )
+
+
+def _rows_files(folder: Path) -> list[Path]:
+    return [path for kind in _KINDS if (path := find_rows_file(folder, kind)) is not None]
 
 
 def _hash_folder(folder: Path) -> str:
     digest = hashlib.sha256()
-    for path in (*sorted((folder / "graphs").glob("*.onnx")), *(folder / name for name in _FILES)):
+    sidecar = find_sidecar(folder)
+    graphs = sorted((folder / "graphs").glob("*.onnx"))
+    for path in (*graphs, *_rows_files(folder), *([sidecar] if sidecar else [])):
         digest.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
+    if any(refers_to_tables(path) for path in _rows_files(folder)):
+        digest.update(hash_tables())
     return digest.hexdigest()

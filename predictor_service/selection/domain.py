@@ -21,6 +21,8 @@ BoolArray = npt.NDArray[np.bool_]
 
 RANGE_MARGIN: Final = 0.25
 """Share of a column's training range that an input may lie outside of it."""
+MARGIN_MAX: Final = float(np.log(2.0))
+"""Sizes are logarithms over ten orders of magnitude, of which a quarter would be much: twice the largest at most."""
 ROWS_MAX: Final = 512
 QUERIES_MAX: Final = 2_048
 """Training rows, evenly spaced, whose distance to rows of other groups is measured; each costs a pass over all rows."""
@@ -45,6 +47,31 @@ class TrainingDomain:
     rows: FloatArray
     distance_max: float
 
+    @cached_property
+    def trained(self) -> tuple[FloatArray, FloatArray]:
+        """Smallest and largest training value per column."""
+        width = self.high - self.low
+        share = RANGE_MARGIN / (1.0 + 2.0 * RANGE_MARGIN)
+        margin = np.minimum(share * width, MARGIN_MAX)
+        return self.low + margin, self.high - margin
+
+    def excess(self, features: FeatureArray) -> FloatArray:
+        """How far the column farthest outside of what was trained is, in its own unit; 0 inside. Shape (rows,)."""
+        low, high = self.trained
+        beyond = np.maximum(features - high, low - features).max(axis=1)
+        return np.asarray(np.maximum(beyond - _ROUNDING, 0.0))
+
+    def outside(self, row: FloatArray) -> list[int]:
+        """Places of the columns of one input that are not accepted, farthest outside first."""
+        beyond = np.maximum(row - self.high, self.low - row)
+        return [place for place in np.argsort(-beyond, kind="stable").tolist() if beyond[place] > 0]
+
+    def farthest(self, row: FloatArray) -> tuple[list[int], FloatArray]:
+        """Places of the columns in which one input differs most from its nearest training row, and that row."""
+        nearest = self.rows[np.square(self.rows - row / self.scale).sum(axis=1).argmin()]
+        apart = np.abs(nearest - row / self.scale)
+        return np.argsort(-apart, kind="stable").tolist(), nearest * self.scale
+
     def contains(self, features: FeatureArray) -> BoolArray:
         """Returns for every row, shape (rows, columns), whether it resembles the training rows."""
         in_range: BoolArray = np.logical_and.reduce((features >= self.low) & (features <= self.high), axis=1)
@@ -62,6 +89,8 @@ class TrainingDomain:
 
 
 _CHUNK_ROWS: Final = 8192
+_ROUNDING: Final = 1e-5
+"""Columns are 32 bits wide where they are asked."""
 
 
 def learn_domain(features: FeatureArray, groups: Sequence[frozenset[str]]) -> TrainingDomain:
@@ -72,7 +101,7 @@ def learn_domain(features: FeatureArray, groups: Sequence[frozenset[str]]) -> Tr
         groups: Groups of each row.
     """
     low, high = features.min(axis=0).astype(np.float64), features.max(axis=0).astype(np.float64)
-    margin = RANGE_MARGIN * (high - low) + 1e-6
+    margin = np.minimum(RANGE_MARGIN * (high - low), MARGIN_MAX) + 1e-6
     deviation = features.std(axis=0).astype(np.float64)
     scale = np.where(deviation > 1e-9, deviation, 1.0)
     scaled = features.astype(np.float64) / scale

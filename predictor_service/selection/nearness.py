@@ -68,6 +68,16 @@ class Nearness:
         np.maximum(least, 0.0, out=least)
         return np.minimum(least, 1.0, out=least)
 
+    def is_unlike_all(self, columns: FloatArray) -> bool:
+        """Whether every job's kind is so far from all measured kinds that its novelty is 1, whatever its settings.
+
+        Args:
+            columns: As for `novelty`.
+        """
+        kinds = len(self.kind_columns)
+        queries = columns[:, :kinds] / self.scale[:kinds]
+        return bool((self._measured[0].distances(queries) >= 1.0).all())
+
     @cached_property
     def content_sha256(self) -> str:
         """Equal where distances are: targets measured on the same jobs then share one answer."""

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cotenant.device_calibration import CalibrationError, DeviceCalibration
+from cotenant.device_calibration_message import read_calibration_message
+from cotenant.system_clock import now_ms
 from cotenant.v1 import node_agent_pb2, scheduling_pb2
 from cotenant.v1.node_agent_pb2 import ConnectResponse
 from scheduler_service.adapters.job_specs import spec_message
-from scheduler_service.core.commands import LaunchJob, StopJob
+from scheduler_service.core.commands import LaunchJob, PauseJob, ResumeJob, StopJob
 from scheduler_service.core.events import (
+    AttemptPaused,
+    AttemptResumed,
     GpuHealthChanged,
     JobFailed,
     JobFinished,
@@ -17,6 +22,7 @@ from scheduler_service.core.events import (
     JobStopped,
     LaunchRefused,
     NodeJoined,
+    PauseRefused,
     RunningAttempt,
 )
 from scheduler_service.core.records import FOREIGN_LOAD, Gpu, Node
@@ -24,8 +30,11 @@ from scheduler_service.core.records import FOREIGN_LOAD, Gpu, Node
 # Exit classes that mean "ended because it was asked to".
 _STOPPED_CLASSES = frozenset({"checkpointed", "stopped"})
 _DETAIL_CHARACTERS_MAX = 4_000
+_CAUSE_CHARACTERS_MAX = 200
 # Of a window: what an agent reports beyond these is not stored.
 _KNOWN_FLAGS = frozenset({FOREIGN_LOAD})
+# The code with which an agent refuses to pause an attempt, for whatever cause.
+NOT_PAUSABLE = "NOT_PAUSABLE"
 # How long a stop may take when the job states nothing about its checkpoints.
 DEFAULT_STOP_GRACE_MS = 30_000
 
@@ -49,6 +58,8 @@ def node_joined(hello: node_agent_pb2.Hello) -> NodeJoined:
             fence=status.key.fence,
             gpu_ids=tuple(status.gpu_ids),
             steps_done=status.steps_done,
+            is_paused=status.state == node_agent_pb2.ATTEMPT_STATE_PAUSED,
+            paused_ms=status.paused_ms,
         )
         for status in hello.attempts
         if status.state != node_agent_pb2.ATTEMPT_STATE_ENDED
@@ -57,9 +68,29 @@ def node_joined(hello: node_agent_pb2.Hello) -> NodeJoined:
 
 
 def _gpu(gpu: node_agent_pb2.AgentGpu) -> Gpu:
+    calibration, cause = _calibration(gpu)
     return Gpu(
-        gpu_id=gpu.gpu_id, device=gpu.device, memory_bytes=gpu.memory_bytes, healthy=gpu.healthy, index=gpu.index
+        gpu_id=gpu.gpu_id,
+        device=gpu.device,
+        memory_bytes=gpu.memory_bytes,
+        healthy=gpu.healthy,
+        index=gpu.index,
+        calibration=calibration,
+        not_calibrated=cause,
     )
+
+
+def _calibration(gpu: node_agent_pb2.AgentGpu) -> tuple[DeviceCalibration | None, str]:
+    """Read what was measured of a device, or why there is nothing; what cannot be is no reason to refuse a node."""
+    if not gpu.HasField("calibration"):
+        return None, gpu.not_calibrated[:_CAUSE_CHARACTERS_MAX]
+    try:
+        found = read_calibration_message(gpu.calibration, now_ms())
+    except CalibrationError as error:
+        return None, error.message[:_CAUSE_CHARACTERS_MAX]
+    if found.device != gpu.device:
+        return None, f"its node sent the calibration of a {found.device}"[:_CAUSE_CHARACTERS_MAX]
+    return found, ""
 
 
 def ended_attempts(hello: node_agent_pb2.Hello) -> Iterator[node_agent_pb2.AttemptExited]:
@@ -118,7 +149,9 @@ def attempt_ended(exited: node_agent_pb2.AttemptExited) -> JobFinished | JobStop
     )
 
 
-def command_refused(refused: node_agent_pb2.CommandRefused, *, is_final: bool = False) -> JobFailed | LaunchRefused:
+def command_refused(
+    refused: node_agent_pb2.CommandRefused, *, is_final: bool = False
+) -> JobFailed | LaunchRefused | PauseRefused:
     """Read a refusal; an attempt that the node does not know has been lost with its traces.
 
     Args:
@@ -134,6 +167,15 @@ def command_refused(refused: node_agent_pb2.CommandRefused, *, is_final: bool = 
             fence=key.fence,
             exit_class="lost",
             detail=refused.message,
+        )
+    if refused.code == NOT_PAUSABLE:
+        return PauseRefused(
+            at_ms=0,
+            job_id=key.job_id,
+            attempt=key.attempt,
+            fence=key.fence,
+            code=refused.code,
+            message=refused.message[:_DETAIL_CHARACTERS_MAX],
         )
     return LaunchRefused(
         at_ms=0,
@@ -163,6 +205,25 @@ def progress(observation: node_agent_pb2.AttemptObservation) -> JobProgressed:
         memory_peak_bytes=observation.memory_peak_bytes,
         checkpoint_step=observation.checkpoint_step,
         quality_flags=tuple(sorted(_KNOWN_FLAGS & set(observation.quality_flags))),
+        paused_ms=observation.paused_ms,
+    )
+
+
+def pause_change(
+    observation: node_agent_pb2.AttemptObservation, *, is_believed_paused: bool
+) -> AttemptPaused | AttemptResumed | None:
+    """Read whether an attempt stands still; None = as is believed, or the agent does not say."""
+    said = {node_agent_pb2.ATTEMPT_STATE_PAUSED: True, node_agent_pb2.ATTEMPT_STATE_RUNNING: False}
+    is_paused = said.get(observation.state, is_believed_paused)
+    if is_paused is is_believed_paused:
+        return None
+    kind = AttemptPaused if is_paused else AttemptResumed
+    return kind(
+        at_ms=0,
+        job_id=observation.key.job_id,
+        attempt=observation.key.attempt,
+        fence=observation.key.fence,
+        paused_ms=observation.paused_ms,
     )
 
 
@@ -204,5 +265,17 @@ def stop_message(command: StopJob, *, checkpoint_ms: int) -> ConnectResponse:
     )
 
 
-def _key(command: LaunchJob | StopJob) -> node_agent_pb2.AttemptKey:
+def pause_message(command: PauseJob) -> ConnectResponse:
+    """Order a pause of one attempt."""
+    return ConnectResponse(
+        pause_job=node_agent_pb2.PauseJob(key=_key(command), cause=command.cause, paused_ms_max=command.paused_ms_max)
+    )
+
+
+def resume_message(command: ResumeJob) -> ConnectResponse:
+    """Order the end of a pause."""
+    return ConnectResponse(resume_job=node_agent_pb2.ResumeJob(key=_key(command)))
+
+
+def _key(command: LaunchJob | StopJob | PauseJob | ResumeJob) -> node_agent_pb2.AttemptKey:
     return node_agent_pb2.AttemptKey(job_id=command.job_id, attempt=command.attempt, fence=command.fence)

@@ -14,10 +14,12 @@ from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.core.commands import (
     Command,
     LaunchJob,
+    PauseJob,
     RecordOutcome,
     RefreshPairs,
     RequestPairPredictions,
     RequestPrediction,
+    ResumeJob,
     StopJob,
 )
 from scheduler_service.core.events import Event
@@ -47,6 +49,10 @@ class CommandPerformer:
             case StopJob():
                 checkpoint_ms = int(self.launch_of(command.job_id).get("checkpoint_ms", 0))
                 self._send(command, agent_messages.stop_message(command, checkpoint_ms=checkpoint_ms))
+            case PauseJob():
+                self._send(command, agent_messages.pause_message(command))
+            case ResumeJob():
+                self._send(command, agent_messages.resume_message(command))
             case RequestPrediction() | RequestPairPredictions() | RefreshPairs():
                 self.predictor.request(command, self.deliver)
             case RecordOutcome():
@@ -55,7 +61,7 @@ class CommandPerformer:
             case _:
                 raise TypeError(f"no performer for {type(command).__name__}")
 
-    def _send(self, command: LaunchJob | StopJob, message: ConnectResponse) -> None:
+    def _send(self, command: LaunchJob | StopJob | PauseJob | ResumeJob, message: ConnectResponse) -> None:
         if not self.sessions.send(command.node_id, message):
             _log.info("node_away", extra={"node_id": command.node_id, "job_id": command.job_id})
 

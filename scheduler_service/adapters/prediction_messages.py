@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
+from typing import Final
 
+from cotenant.device_calibration import DeviceCalibration
+from cotenant.device_calibration_message import calibration_message
 from cotenant.job_settings import JobSettings
 from cotenant.job_settings_message import settings_message
 from cotenant.v1 import prediction_pb2, resources_pb2
@@ -19,6 +22,9 @@ from scheduler_service.core.commands import (
 )
 from scheduler_service.core.records import FOREIGN_LOAD, JobPrediction, MemoryPoint, MemoryRange, PairPrediction
 
+UNUSUAL_FEATURES_MAX: Final = 3
+UNUSUAL_LENGTH_MAX: Final = 200
+
 
 def job_question(command: RequestPrediction) -> prediction_pb2.PredictJobRequest:
     """Ask about one key on one device type."""
@@ -29,6 +35,7 @@ def job_question(command: RequestPrediction) -> prediction_pb2.PredictJobRequest
         device=command.device,
         device_memory_bytes=command.device_memory_bytes,
         micro_batch_sizes=command.micro_batch_sizes,
+        calibration=_calibration(command.calibration),
     )
 
 
@@ -63,7 +70,14 @@ def job_prediction(command: RequestPrediction, answer: prediction_pb2.PredictJob
         range_not_calibrated=any(
             estimate.range_not_calibrated for estimate in (utilization, answer.memory_bytes, answer.step_ms)
         ),
+        unusual_features=_unusual_features((answer.memory_bytes, utilization, answer.step_ms)),
     )
+
+
+def _unusual_features(estimates: Iterable[resources_pb2.Estimate]) -> tuple[str, ...]:
+    """Return each reason once, short: what a predictor sends is kept and shown."""
+    texts = dict.fromkeys(text[:UNUSUAL_LENGTH_MAX] for estimate in estimates for text in estimate.unusual_features)
+    return tuple(texts)[:UNUSUAL_FEATURES_MAX]
 
 
 def _on_more_gpus(
@@ -117,6 +131,7 @@ def pairs_question(command: RequestPairPredictions | RefreshPairs) -> prediction
         request_id=str(uuid.uuid4()),
         device=command.device,
         device_memory_bytes=command.device_memory_bytes,
+        calibration=_calibration(command.calibration),
         jobs=[_job_reference(member) for member in command.members],
         observed=[
             prediction_pb2.ObservedPair(
@@ -183,6 +198,10 @@ def outcomes_message(commands: Sequence[RecordOutcome]) -> prediction_pb2.Record
             for command in commands
         ],
     )
+
+
+def _calibration(calibration: DeviceCalibration | None) -> resources_pb2.DeviceCalibration | None:
+    return None if calibration is None else calibration_message(calibration)
 
 
 def _settings(settings: JobSettings | None) -> resources_pb2.JobSettings | None:

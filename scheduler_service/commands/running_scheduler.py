@@ -103,6 +103,7 @@ class RunningScheduler:
             predictor=predictor,
             watch_hub=watch_hub,
             admission=admission,
+            has_trials=settings.trials,
         )
         self._spawn(loop.run())
         if settings.predictor:

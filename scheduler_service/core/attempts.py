@@ -12,6 +12,7 @@ from scheduler_service.core.outcomes import tell_end
 from scheduler_service.core.prediction_requests import refresh_hold
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.trial_start import begin_trial
 
 BACKOFF_FIRST_MS = 1_000
 BACKOFF_MAX_MS = 300_000
@@ -52,7 +53,9 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
         first_started_at_ms=job.first_started_at_ms or state.now_ms,
         accrued_at_ms=state.now_ms,
         measured=AttemptMeasurements(neighbours_since_ms=state.now_ms),
+        trial=None,
         after_stop=AfterStop.NOTHING,
+        paused_ms=0,
         exit=AttemptExit(),
     )
     state.next_fence += 1
@@ -60,6 +63,8 @@ def launch(state: ClusterState, job: JobRecord, start: Start, *, reserved_bytes:
     neighbours = state.occupancy.neighbours(job)
     if neighbours:
         note_colocation_change(state, (job.job_id, *neighbours), is_shared=True)
+    if neighbours == (start.trial_with,):
+        begin_trial(state, job.job_id, start.trial_with, step)
     step.commands += launch_commands(state, job)
 
 
@@ -99,15 +104,18 @@ def stop_commands(job: JobRecord, node_id: str | None = None) -> list[StopJob]:
     ]
 
 
-def stop(state: ClusterState, job: JobRecord, after: AfterStop, step: EventEffects) -> None:
+def stop(
+    state: ClusterState, job: JobRecord, after: AfterStop, step: EventEffects, *, reason: Reason | None = None
+) -> None:
     """Ask for the end of an attempt; its GPUs are `releasing` until the agent confirms."""
-    reason = Reason(code="STOPPING_TO_CANCEL" if after is AfterStop.CANCEL else "STOPPING_TO_REQUEUE")
+    reason = reason or Reason(code="STOPPING_TO_CANCEL" if after is AfterStop.CANCEL else "STOPPING_TO_REQUEUE")
     job = with_history(
-        job,
+        accrued(job, state.now_ms),
         at_ms=state.now_ms,
         kind="stop",
         message=after.value,
         phase=Phase.STOPPING,
+        pause=None,
         after_stop=after,
         reason=reason,
     )
@@ -120,12 +128,15 @@ def note_colocation_change(state: ClusterState, job_ids: Iterable[str], *, is_sh
     for job_id in job_ids:
         job = state.jobs[job_id]
         was_shared = job.measured.was_shared or is_shared
-        state.put_job(job.measuring(neighbours_since_ms=state.now_ms, was_shared=was_shared))
+        job = job.measuring(neighbours_since_ms=state.now_ms, was_shared=was_shared)
+        if job.trial is not None and state.occupancy.neighbours(job) != (job.trial.other_job_id,):
+            job = job.changed(trial=None)
+        state.put_job(job)
 
 
 def accrued(job: JobRecord, now_ms: int) -> JobRecord:
-    """Return the job with its GPU time counted until now."""
-    gpu_ms = (now_ms - job.accrued_at_ms) * len(job.assignments)
+    """Return the job with its GPU time counted until now; while it is paused it has none."""
+    gpu_ms = 0 if job.phase is Phase.PAUSED else (now_ms - job.accrued_at_ms) * len(job.assignments)
     return job.changed(attained_gpu_ms=job.attained_gpu_ms + gpu_ms, accrued_at_ms=now_ms)
 
 
@@ -137,7 +148,20 @@ def leave_gpus(
     tell_end(state, job, step, is_complete=is_complete)
     job = accrued(job, state.now_ms)
     fences = (job.fence, *job.granted_fences)[:GRANTED_FENCES_MAX] if has_steps else job.granted_fences
-    return job.changed(fence=0, granted_fences=fences, after_stop=AfterStop.NOTHING, target=None)
+    _note_peak(state, job)
+    return job.changed(
+        fence=0, granted_fences=fences, after_stop=AfterStop.NOTHING, target=None, pause=None, trial=None
+    )
+
+
+def _note_peak(state: ClusterState, job: JobRecord) -> None:
+    """The end of an attempt may tell of a larger peak than any report before."""
+    gpu = state.gpus.get(job.gpu_ids[0]) if len(job.gpu_ids) == 1 else None
+    if gpu is not None:
+        peak_bytes = job.measured.attempt_peak_bytes
+        state.predictions.raise_peak(
+            job.request.key, gpu.gpu.device, micro_batch_size=job.micro_batch_size, memory_peak_bytes=peak_bytes
+        )
 
 
 def end(

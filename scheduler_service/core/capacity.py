@@ -10,11 +10,24 @@ from scheduler_service.core.view import Predictions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resident:
-    """A job on a GPU, as far as co-located jobs are concerned."""
+    """A job on a GPU, as far as co-located jobs are concerned.
+
+    Attributes:
+        is_gang: It holds other GPUs as well.
+        is_on_trial: It shares this GPU on trial, with one other job and no third one.
+    """
 
     request: JobRequest
     micro_batch_size: int
     memory_reserved_bytes: int
+    is_gang: bool = False
+    is_on_trial: bool = False
+
+    @property
+    def is_open_to_trial(self) -> bool:
+        """It may share its one GPU on trial, as far as it is asked itself."""
+        request = self.request
+        return not (request.no_trial or self.is_on_trial or self.is_gang or request.gpus != 1)
 
 
 def samples_per_gpu(request: JobRequest, gpus: int) -> int:
@@ -23,8 +36,17 @@ def samples_per_gpu(request: JobRequest, gpus: int) -> int:
 
 
 def is_reliable(prediction: JobPrediction | None) -> bool:
-    """A prediction that is reliable enough to share a GPU on: trained for this device and not extrapolated."""
-    return prediction is not None and prediction.level is not Level.FALLBACK and prediction.in_domain
+    """A prediction that is reliable enough to share a GPU on: calibrated for this device and not extrapolated."""
+    return doubt_code(prediction) is None
+
+
+def doubt_code(prediction: JobPrediction | None) -> str | None:
+    """Return why a prediction is not reliable, or None."""
+    if prediction is None or prediction.level is Level.FALLBACK:
+        return "JOB_UNKNOWN"
+    if not prediction.in_domain:
+        return "OUT_OF_DOMAIN"
+    return "RANGE_NOT_CALIBRATED" if prediction.range_not_calibrated else None
 
 
 def memory_point(prediction: JobPrediction, micro_batch_size: int) -> MemoryPoint | None:

@@ -20,8 +20,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_service.core.capacity import Resident
-from scheduler_service.core.records import Gpu, Level, Reason
+from scheduler_service.core.capacity import Resident, doubt_code, is_reliable
+from scheduler_service.core.records import Gpu, Level, Reason, Share
 from scheduler_service.core.view import Predictions
 
 Ratio = TypeVar("Ratio", float, NDArray[np.float64])
@@ -80,14 +80,16 @@ class ExpectedSlowdown(NamedTuple):
     Attributes:
         ratio: 0.2 = a step takes 20 % longer; what nothing is predicted of adds nothing.
         pairwise_sum_ratio: The part of it that each other job causes alone, which is what some papers weigh.
-        is_known: Every pair is predicted or measured.
+        is_known: Every pair is predicted or measured, or estimated for a trial.
         doubt: Why the ratio is not reliable; None = it is.
+        may_try: The two jobs may find out by sharing on trial, as far as they and their measurements are asked.
     """
 
     ratio: float
     pairwise_sum_ratio: float
     is_known: bool
     doubt: Reason | None
+    may_try: bool = False
 
 
 def expected_slowdown(
@@ -105,6 +107,8 @@ def expected_slowdowns(
     What is known of a job alone is looked up once, however many others it is met with.
     """
     doubts = [_job_doubt(one, gpu, predictions) for one in residents]
+    trial_ratio: float | None = None
+    is_trial_asked = False
     # Most questions are about two jobs, for which utilization does not matter.
     utilizations = [utilization_of(one, gpu, predictions) for one in residents] if len(residents) > 2 else ()
     for place, victim in enumerate(residents):
@@ -125,7 +129,31 @@ def expected_slowdowns(
         if utilizations:
             others = (*utilizations[:place], *utilizations[place + 1 :])
             ratio = colocation_slowdown_ratio(utilizations[place], others, pair_ratios)
+        if doubt is not None and len(residents) == 2:
+            if not is_trial_asked:
+                trial_ratio, is_trial_asked = fair_turns_ratio(residents, gpu, predictions), True
+            if trial_ratio is not None:
+                ratio = pairwise_sum_ratio = ratio if is_known else trial_ratio
+                yield victim, ExpectedSlowdown(ratio, pairwise_sum_ratio, is_known=True, doubt=doubt, may_try=True)
+                continue
         yield victim, ExpectedSlowdown(ratio, pairwise_sum_ratio, is_known, doubt)
+
+
+def fair_turns_ratio(residents: Sequence[Resident], gpu: Gpu, predictions: Predictions) -> float | None:
+    """Return what two jobs would lose to each other in fair turns by their utilizations, or None where no trial may be.
+
+    A trial needs both jobs measured alone on such a device, so that their memory is known and their slowdown can be
+    told; each holds one GPU, and neither is on trial or refuses to be.
+    """
+    product = 1.0
+    for one in residents:
+        prediction = predictions.job(one.request.key, gpu.device)
+        if prediction is None or not is_reliable(prediction) or not one.is_open_to_trial:
+            return None
+        if one.micro_batch_size not in prediction.measured_micro_batch_sizes:
+            return None
+        product *= min(max(prediction.utilization_ratio, 0.0), 1.0)
+    return product
 
 
 class PlacementSlowdown(NamedTuple):
@@ -135,11 +163,13 @@ class PlacementSlowdown(NamedTuple):
         own_ratio: Of the job; None = a pair is unknown.
         neighbour_ratio: Of the most slowed of the jobs that it shares with; None = a pair is unknown.
         neighbour_ids: Those jobs; empty = it is alone.
+        is_on_trial: A job that shares only on reliable predictions shares here to find out.
     """
 
     own_ratio: float | None
     neighbour_ratio: float | None
     neighbour_ids: tuple[str, ...]
+    is_on_trial: bool = False
 
     @property
     def is_known(self) -> bool:
@@ -163,8 +193,10 @@ def placement_slowdown(
     own_ratio = neighbour_ratio = 0.0
     is_own_known = is_neighbour_known = True
     neighbour_ids: dict[str, None] = {}
+    is_on_trial = False
     for slowdowns in gpus:
-        for victim, (ratio, _, is_known, _) in slowdowns:
+        for victim, (ratio, _, is_known, doubt, may_try) in slowdowns:
+            is_on_trial |= may_try and doubt is not None and victim.request.share is Share.SAFE
             if victim is incoming_job:
                 is_own_known &= is_known
                 own_ratio = ratio if ratio > own_ratio else own_ratio
@@ -173,7 +205,10 @@ def placement_slowdown(
                 neighbour_ratio = ratio if ratio > neighbour_ratio else neighbour_ratio
                 neighbour_ids[victim.request.job_id] = None
     return PlacementSlowdown(
-        own_ratio if is_own_known else None, neighbour_ratio if is_neighbour_known else None, tuple(neighbour_ids)
+        own_ratio if is_own_known else None,
+        neighbour_ratio if is_neighbour_known else None,
+        tuple(neighbour_ids),
+        is_on_trial,
     )
 
 
@@ -185,9 +220,8 @@ def utilization_of(resident: Resident, gpu: Gpu, predictions: Predictions) -> fl
 
 def _job_doubt(resident: Resident, gpu: Gpu, predictions: Predictions) -> Reason | None:
     prediction = predictions.job(resident.request.key, gpu.device)
-    if prediction is None or prediction.level is Level.FALLBACK:
-        return _doubt("JOB_UNKNOWN", gpu, resident)
-    return None if prediction.in_domain else _doubt("OUT_OF_DOMAIN", gpu, resident)
+    code = doubt_code(prediction)
+    return None if code is None else _doubt(code, gpu, resident)
 
 
 def _doubt(code: str, gpu: Gpu, *residents: Resident) -> Reason:

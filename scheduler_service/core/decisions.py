@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from scheduler_service.core.records import Assignment, JobRequest, Reason
+from scheduler_service.core.records import PAUSED_MS_MAX, Assignment, JobRequest, Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +36,12 @@ class Placement(Decision):
     Attributes:
         predicted_slowdown_ratio: What the jobs there are expected to slow it down by, 0.2 = 20 % longer steps; None =
             it is alone or nothing is known. The plan check states it, whatever the policy says.
+        trial_with: The job that it shares with on trial; empty = on no trial. The plan check states it as well.
     """
 
     assignments: tuple[Assignment, ...]
     predicted_slowdown_ratio: float | None = None
+    trial_with: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,22 @@ class Reshape(Placement):
 
     micro_batch_size: int
     accumulation_steps: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause(Decision):
+    """Let a running job stand still where it is; GPU and memory stay its own, and no other job starts there meanwhile.
+
+    Attributes:
+        paused_ms_max: After this time its node lets it go on by itself; 1 to `PAUSED_MS_MAX`.
+    """
+
+    paused_ms_max: int = PAUSED_MS_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume(Decision):
+    """Let a paused job go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

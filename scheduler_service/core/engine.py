@@ -15,17 +15,33 @@ from scheduler_service.core import engine_snapshot, events, job_events, node_eve
 from scheduler_service.core.attempts import launch, launch_commands, stop, stop_commands
 from scheduler_service.core.cluster_index import KeptIndex
 from scheduler_service.core.commands import Command, WakeAt
-from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest, Migrate, Reshape, Start, Stop, unfolded
+from scheduler_service.core.decisions import (
+    Decision,
+    Hold,
+    HoldMany,
+    HoldRest,
+    Migrate,
+    Pause,
+    Reshape,
+    Resume,
+    Start,
+    Stop,
+    unfolded,
+)
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.job_records import RejectedDecision, with_history
 from scheduler_service.core.migration import order_move
 from scheduler_service.core.pair_refreshes import pairs_refreshed, refresh_pairs, reissue_refreshes
+from scheduler_service.core.pausing import look_after_pauses, order_pause, order_resume, outstanding_commands
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
 from scheduler_service.core.prediction_requests import ask_about_pairs, refresh_hold, reissue_questions
 from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs
 from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.trial_moves import trial_moves
+from scheduler_service.core.trial_pauses import end_trial_pauses
+from scheduler_service.core.trials import judge_due_trials
 from scheduler_service.core.view import Policy, SchedulingView
 
 MakePolicy = Callable[[str, Mapping[str, object]], Policy]
@@ -91,6 +107,8 @@ class SchedulerEngine:
         self._apply(event, step)
         if self._backoffs:
             self._release_due(step)
+        if self._state.pauses:
+            end_trial_pauses(self._state, step)
         if step.is_decision_due and (self._state.running or self._has_ready_jobs()):
             self._decide(step)
         if self._pair_refresh_ms:
@@ -108,6 +126,9 @@ class SchedulerEngine:
         elif isinstance(event, events.PolicyChosen):
             self._choose(event, step)
         elif isinstance(event, events.TimerFired):
+            judge_due_trials(self._state, step)
+            end_trial_pauses(self._state, step)
+            look_after_pauses(self._state, step)
             step.is_decision_due = True
         else:
             raise TypeError(f"{type(event).__name__} is not an event that the engine knows")
@@ -157,6 +178,8 @@ class SchedulerEngine:
         pending = self._state.waiting.ready_jobs().by_id
         try:
             decisions: Sequence[Decision] = tuple(self._policy.decide(view))
+            if getattr(self._policy, "trial_moves", False):
+                decisions = (*decisions, *trial_moves(view, decisions))
         except Exception as error:  # a policy's bug must not stop the cluster; it is recorded
             self._record_rejection("", Reason(code="POLICY_FAILED"), f"{type(error).__name__}: {error}")
             decisions = (HoldMany(job_ids=tuple(pending), reason=Reason(code="POLICY_FAILED")),)
@@ -186,6 +209,10 @@ class SchedulerEngine:
             stop(self._state, self._state.jobs[decision.job_id], AfterStop.REQUEUE, step)
         elif isinstance(decision, Migrate | Reshape):
             order_move(self._state, decision, reserved_bytes=plan.reservations[decision.job_id], step=step)
+        elif isinstance(decision, Pause):
+            order_pause(self._state, decision, step)
+        elif isinstance(decision, Resume):
+            order_resume(self._state, decision.job_id, step)
         elif isinstance(decision, Hold | HoldMany | HoldRest) and decision.until_ms > self._state.now_ms:
             step.wakes_at_ms.append(decision.until_ms)
 
@@ -230,6 +257,8 @@ class SchedulerEngine:
             step.commands += launch_commands(state, state.jobs[job_id])
         for job_id in state.in_phase(Phase.STOPPING):
             step.commands += stop_commands(state.jobs[job_id])
+        for job_id in state.pauses:
+            step.commands += outstanding_commands(state.jobs[job_id])
         step.commands += [node_events.stop_abandoned(abandoned) for abandoned in state.abandoned_attempts.values()]
         step.commands += [WakeAt(at_ms=at_ms) for at_ms in sorted(self._wakes)]
         return step.commands

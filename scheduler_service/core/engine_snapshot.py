@@ -10,9 +10,9 @@ from scheduler_service.core.codec import FORMAT_VERSION, check_version, decode, 
 from scheduler_service.core.decisions import Decision, Hold
 from scheduler_service.core.errors import CodecError
 from scheduler_service.core.job_records import AbandonedAttempt, JobRecord, KeyUse, RejectedDecision
-from scheduler_service.core.prediction_store import StoredPredictions
 from scheduler_service.core.records import Node, Phase, Reason
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.stored_predictions import StoredPredictions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ def _load_jobs(state: ClusterState, stored: StoredState) -> None:
     for job in sorted(stored.jobs, key=lambda job: job.fence if job.holds_gpus else 0):
         state.put_job(job)
         if job.holds_gpus:
-            state.decisions.record(Decision(job_id=job.job_id, reason=job.reason))
+            state.decisions.record(Decision(job_id=job.job_id, reason=job.pause.reason if job.pause else job.reason))
     for job_id, reason in stored.holds.items():
         state.set_hold(job_id, reason)
     state.decisions.record_round(

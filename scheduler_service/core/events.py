@@ -103,13 +103,15 @@ class PairsRefreshed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningAttempt:
-    """An attempt that a joining node says it holds."""
+    """An attempt that a joining node says it holds; `paused_ms` is how long it has stood still by order, in sum."""
 
     job_id: str
     attempt: int
     fence: int
     gpu_ids: tuple[str, ...]
     steps_done: int = 0
+    is_paused: bool = False
+    paused_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +164,7 @@ class JobProgressed(AttemptReport):
         window_ms: Length of that window.
         checkpoint_step: Newest believed checkpoint; -1 = none.
         quality_flags: Reasons for doubt of the window; see the contract.
+        paused_ms: How long the attempt has stood still by order, in sum; no part of the window.
     """
 
     steps_done: int
@@ -173,6 +176,37 @@ class JobProgressed(AttemptReport):
     memory_peak_bytes: int = 0
     checkpoint_step: int = -1
     quality_flags: tuple[str, ...] = ()
+    paused_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptPaused(AttemptReport):
+    """The agent confirmed that every process of the attempt stands still; its memory is as taken as before.
+
+    Attributes:
+        paused_ms: How long it has stood still by order, in sum over the attempt.
+    """
+
+    paused_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptResumed(AttemptReport):
+    """The attempt goes on, by order or because its pause was over.
+
+    Attributes:
+        paused_ms: As in `AttemptPaused`.
+    """
+
+    paused_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseRefused(AttemptReport):
+    """The agent cannot pause this attempt; it runs on."""
+
+    code: str
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

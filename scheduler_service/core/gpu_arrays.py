@@ -173,6 +173,8 @@ def _signature(load: LoadClass) -> object:
             one.request.max_slowdown_ratio,
             one.request.memory_request_bytes,
             one.request.memory_floor_bytes,
+            one.is_open_to_trial,
+            one.is_on_trial,
             one.micro_batch_size,
             one.memory_reserved_bytes,
         )

@@ -28,6 +28,7 @@ from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.job_records import JobRecord, with_history
 from scheduler_service.core.migration import complete_move
 from scheduler_service.core.observations import observe
+from scheduler_service.core.pausing import note_pause_refused, note_paused, note_resumed, outstanding_commands
 from scheduler_service.core.prediction_requests import ask_about_job, refresh_hold
 from scheduler_service.core.records import AfterStop, Phase, Reason
 from scheduler_service.core.state import ClusterState
@@ -131,6 +132,13 @@ def _progressed_while_starting(
 ) -> None:
     confirm_start(state, job)
     observe(state, state.jobs[job.job_id], event, step)
+
+
+def _paused_while_starting(
+    state: ClusterState, job: JobRecord, event: events.AttemptPaused, step: EventEffects
+) -> None:
+    confirm_start(state, job)
+    note_paused(state, state.jobs[job.job_id], event, step)
 
 
 def _progressed(state: ClusterState, job: JobRecord, event: events.JobProgressed, step: EventEffects) -> None:
@@ -278,21 +286,42 @@ def _refused_while_stopping(
     lose(state, job, step)
 
 
-def rejoin(state: ClusterState, job: JobRecord, node_id: str, step: EventEffects, *, is_listed: bool) -> None:
+def rejoin(
+    state: ClusterState, job: JobRecord, node_id: str, step: EventEffects, *, listed: events.RunningAttempt | None
+) -> None:
     """Bring an attempt into line with what its node says on joining.
 
     An attempt that is still to start is ordered again: agents start a (job, attempt) at most once, so this is safe
     where declaring it lost might run it twice. Where one of its GPUs has gone, the node could only refuse it.
+
+    Args:
+        state: Knows the job.
+        job: Holds GPUs of the node.
+        node_id: Joins.
+        step: Takes the commands.
+        listed: What the node says of the attempt; None = it does not know it.
     """
     has_its_gpus = all(gpu_id in state.gpus for gpu_id in job.gpu_ids)
-    if is_listed and job.phase is Phase.STARTING:
-        confirm_start(state, job)
-    elif is_listed and job.phase is Phase.STOPPING:
+    if listed is not None and job.phase is Phase.STOPPING:
         step.commands += stop_commands(job, node_id)
-    elif not is_listed and job.phase is Phase.STARTING and has_its_gpus:
+    elif listed is not None:
+        if job.phase is Phase.STARTING:
+            confirm_start(state, job)
+        _align_pause(state, state.jobs[job.job_id], listed, step)
+    elif job.phase is Phase.STARTING and has_its_gpus:
         step.commands += launch_commands(state, job, node_id)
-    elif not is_listed:
+    else:
         lose(state, job, step)
+
+
+def _align_pause(state: ClusterState, job: JobRecord, listed: events.RunningAttempt, step: EventEffects) -> None:
+    """Note whether a listed attempt stands still, and repeat the order about it that has not taken effect."""
+    if listed.is_paused and job.phase is Phase.RUNNING:
+        note_paused(state, job, listed, step)
+    elif not listed.is_paused and job.phase is Phase.PAUSED:
+        note_resumed(state, job, listed, step)
+    else:
+        step.commands += outstanding_commands(job)
 
 
 ENDING_EVENTS = (events.JobStopped, events.JobFinished, events.JobFailed, events.LaunchRefused)
@@ -301,27 +330,46 @@ TRANSITIONS: dict[tuple[Phase, type[events.Event]], JobHandler] = {
     (Phase.PENDING, events.JobCancelled): _cancel_pending,
     (Phase.STARTING, events.JobCancelled): _cancel_running,
     (Phase.RUNNING, events.JobCancelled): _cancel_running,
+    (Phase.PAUSED, events.JobCancelled): _cancel_running,
     (Phase.STOPPING, events.JobCancelled): _cancel_stopping,
     (Phase.FINISHED, events.JobCancelled): _ignore,
     (Phase.FAILED, events.JobCancelled): _ignore,
     (Phase.CANCELLED, events.JobCancelled): _ignore,
     (Phase.STARTING, events.JobStarted): _started,
     (Phase.RUNNING, events.JobStarted): _ignore,
+    (Phase.PAUSED, events.JobStarted): _ignore,
     (Phase.STOPPING, events.JobStarted): _ignore,
     (Phase.STARTING, events.JobProgressed): _progressed_while_starting,
     (Phase.RUNNING, events.JobProgressed): _progressed,
     (Phase.STOPPING, events.JobProgressed): _progressed,
+    (Phase.PAUSED, events.JobProgressed): _progressed,
+    (Phase.STARTING, events.AttemptPaused): _paused_while_starting,
+    (Phase.RUNNING, events.AttemptPaused): note_paused,
+    (Phase.PAUSED, events.AttemptPaused): _ignore,
+    (Phase.STOPPING, events.AttemptPaused): _ignore,
+    (Phase.STARTING, events.AttemptResumed): _ignore,
+    (Phase.RUNNING, events.AttemptResumed): _ignore,
+    (Phase.PAUSED, events.AttemptResumed): note_resumed,
+    (Phase.STOPPING, events.AttemptResumed): _ignore,
+    (Phase.STARTING, events.PauseRefused): note_pause_refused,
+    (Phase.RUNNING, events.PauseRefused): note_pause_refused,
+    (Phase.PAUSED, events.PauseRefused): _ignore,
+    (Phase.STOPPING, events.PauseRefused): _ignore,
     (Phase.STARTING, events.JobFinished): _finished,
     (Phase.RUNNING, events.JobFinished): _finished,
+    (Phase.PAUSED, events.JobFinished): _finished,
     (Phase.STOPPING, events.JobFinished): _finished_while_stopping,
     (Phase.STARTING, events.JobFailed): _failed,
     (Phase.RUNNING, events.JobFailed): _failed,
+    (Phase.PAUSED, events.JobFailed): _failed,
     (Phase.STOPPING, events.JobFailed): _failed_while_stopping,
     (Phase.STARTING, events.JobStopped): _stopped_unasked,
     (Phase.RUNNING, events.JobStopped): _stopped_unasked,
+    (Phase.PAUSED, events.JobStopped): _stopped_unasked,
     (Phase.STOPPING, events.JobStopped): _stopped,
     (Phase.STARTING, events.LaunchRefused): _refused,
     (Phase.RUNNING, events.LaunchRefused): _ignore,
+    (Phase.PAUSED, events.LaunchRefused): _ignore,
     (Phase.STOPPING, events.LaunchRefused): _refused_while_stopping,
 }
 """Reports never meet a pending or ended job: those have no live fence, so the report was stale."""

@@ -7,14 +7,24 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from cotenant.job_settings import JobSettings
-from scheduler_service.core.records import ENDED_PHASES, AfterStop, Assignment, JobRequest, Phase, Reason, Share
+from scheduler_service.core.records import (
+    ENDED_PHASES,
+    AfterStop,
+    Assignment,
+    JobPause,
+    JobRequest,
+    Phase,
+    Reason,
+    Share,
+    Trial,
+)
 from scheduler_service.core.view import PendingJob, RunningJob
 
 HISTORY_MAX = 200
 """Entries kept of a job's life while it lives."""
 ENDED_HISTORY_MAX = 20
 """Entries kept once it has ended, so that ten thousand ended jobs stay small."""
-HOLDING_PHASES = (Phase.STARTING, Phase.RUNNING, Phase.STOPPING)
+HOLDING_PHASES = (Phase.STARTING, Phase.RUNNING, Phase.PAUSED, Phase.STOPPING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +46,7 @@ class Target:
     memory_reserved_bytes: int
     reason: Reason
     predicted_slowdown_ratio: float | None = None
+    trial_with: str = ""
 
 
 class _Copied:
@@ -93,6 +104,8 @@ class JobCounts(_Copied):
         out_of_memory_alone: Those among `out_of_memory` without a co-located job.
         migrations: Moves to other GPUs that were carried out.
         reshapes: Moves to another number of GPUs or another micro-batch that were carried out.
+        trials: Times that it joined another job on trial.
+        broken_trials: Those that broke, in either role.
     """
 
     restarts: int = 0
@@ -102,6 +115,8 @@ class JobCounts(_Copied):
     preemptions: int = 0
     migrations: int = 0
     reshapes: int = 0
+    trials: int = 0
+    broken_trials: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +148,9 @@ class JobRecord(_Copied):
         accrued_at_ms: Until when `attained_gpu_ms` was counted.
         after_stop: What a stop leads to.
         target: Where the job goes on when it is being moved.
+        trial: It shares its GPU on trial, or did so and is watched; None = neither.
+        pause: The pause that was ordered, or that lasts; None = there is none.
+        paused_ms: How long the newest attempt has stood still, as its node counts it.
     """
 
     request: JobRequest
@@ -169,6 +187,9 @@ class JobRecord(_Copied):
     not_before_ms: int = 0
     after_stop: AfterStop = AfterStop.NOTHING
     target: Target | None = None
+    trial: Trial | None = None
+    pause: JobPause | None = None
+    paused_ms: int = 0
     exit: AttemptExit = AttemptExit()
     history: tuple[JobEvent, ...] = ()
 
@@ -209,7 +230,13 @@ class JobRecord(_Copied):
     @property
     def pace_ms(self) -> float:
         """What a step takes at present, as last measured; 0 = not yet measured, or it makes none any more."""
-        return self.step_ms if self.measured.windows_seen and self.phase is not Phase.STOPPING else 0.0
+        steps = self.phase not in (Phase.PAUSED, Phase.STOPPING)
+        return self.step_ms if steps and self.measured.windows_seen else 0.0
+
+    @property
+    def closes_gpus(self) -> bool:
+        """No other job may start on its GPUs now: it is leaving them, or stands still there."""
+        return self.phase is Phase.STOPPING or (self.pause is not None and self.holds_gpus)
 
     @property
     def occupied_bytes(self) -> dict[str, int]:
@@ -315,15 +342,26 @@ def running_view(job: JobRecord) -> RunningJob:
         moving_to=job.target.assignments if job.target is not None else (),
         neighbours_since_ms=job.measured.neighbours_since_ms,
         accrued_at_ms=job.accrued_at_ms,
+        is_on_trial=is_on_trial(job),
+        has_checkpoint=job.checkpoint_step >= 0,
+        pause=job.pause,
     )
+
+
+def is_on_trial(job: JobRecord) -> bool:
+    """Say whether a job shares its GPU on trial, which has not passed yet."""
+    return job.trial is not None and not job.trial.is_passed
 
 
 def has_same_occupancy(job: JobRecord, before: JobRecord) -> bool:
     """Say whether a change of a job leaves all GPUs and hosts as they were."""
     if before.assignments is not job.assignments or before.target is not job.target:
         return False
-    holds_as_before = before.holds_gpus is job.holds_gpus
-    return before.phase is job.phase or (holds_as_before and Phase.STOPPING not in (before.phase, job.phase))
+    if before.memory_reserved_bytes != job.memory_reserved_bytes or before.request is not job.request:
+        return False
+    if is_on_trial(before) is not is_on_trial(job):
+        return False
+    return before.holds_gpus is job.holds_gpus and before.closes_gpus is job.closes_gpus
 
 
 def with_job(use: KeyUse | None, job: JobRecord) -> KeyUse:

@@ -35,7 +35,11 @@ class Ledger:
     def _resident(self, job_id: str) -> Resident:
         job = self._running[job_id]
         self._residents[job_id] = resident = Resident(
-            request=job.request, micro_batch_size=job.micro_batch_size, memory_reserved_bytes=job.memory_reserved_bytes
+            request=job.request,
+            micro_batch_size=job.micro_batch_size,
+            memory_reserved_bytes=job.memory_reserved_bytes,
+            is_gang=len(job.assignments) > 1,
+            is_on_trial=job.is_on_trial,
         )
         return resident
 

@@ -6,7 +6,7 @@ what happens in between (a lost node, a cancellation, a failure) only ever frees
 
 from __future__ import annotations
 
-from scheduler_service.core.attempts import launch, leave_gpus, note_colocation_change, requeue, stop_commands
+from scheduler_service.core.attempts import accrued, launch, leave_gpus, note_colocation_change, requeue, stop_commands
 from scheduler_service.core.decisions import Migrate, Reshape, Start
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.job_records import JobRecord, Target, with_history
@@ -25,16 +25,18 @@ def order_move(state: ClusterState, decision: Migrate | Reshape, *, reserved_byt
         memory_reserved_bytes=reserved_bytes,
         reason=decision.reason,
         predicted_slowdown_ratio=decision.predicted_slowdown_ratio,
+        trial_with=decision.trial_with,
     )
     gpus = ", ".join(part.gpu_id for part in target.assignments)
     job = with_history(
-        job,
+        accrued(job, state.now_ms),
         at_ms=state.now_ms,
         kind="move",
         message=f"to {gpus}: {decision.reason.code}",
         phase=Phase.STOPPING,
         after_stop=AfterStop.MOVE,
         target=target,
+        pause=None,
         reason=decision.reason,
     )
     state.put_job(job)
@@ -60,6 +62,7 @@ def complete_move(state: ClusterState, job: JobRecord, step: EventEffects) -> No
         reason=target.reason,
         assignments=target.assignments,
         predicted_slowdown_ratio=target.predicted_slowdown_ratio,
+        trial_with=target.trial_with,
         micro_batch_size=target.micro_batch_size,
         accumulation_steps=target.accumulation_steps,
     )

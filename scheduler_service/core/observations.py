@@ -9,30 +9,34 @@ Source: OJPP Eq. 18 for the moving average of a device (the past weighs 0.9).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
+from scheduler_service.core.attempts import accrued
+from scheduler_service.core.capacity import is_reliable
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import JobProgressed
 from scheduler_service.core.job_records import AttemptMeasurements, JobRecord
 from scheduler_service.core.measured_averages import moving_average
 from scheduler_service.core.outcomes import WINDOWS_LOOKED_AT, tell_progress
-from scheduler_service.core.pair_refreshes import MOVED_RATIO_MIN, note_measured
-from scheduler_service.core.records import Phase
+from scheduler_service.core.pair_refreshes import JOBS_LOOKED_AT_MAX, MOVED_RATIO_MIN, note_measured
+from scheduler_service.core.records import Level, Phase
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.trials import note_trial_window, refit_memory
 
 
 def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: EventEffects) -> None:
     """Store what a report says of the job itself, then what its window says about sharing."""
     has_window = report.window_steps > 0 and report.window_ms > 0
     windows_seen = job.measured.windows_seen + has_window
-    measured, solo_step_ms = job.measured, job.solo_step_ms
+    measured, solo_step_ms, slowdown_ratio = job.measured, job.solo_step_ms, None
     if has_window and windows_seen > 1 and job.phase is Phase.RUNNING:
         others = state.occupancy.neighbours(job)
         if _is_clean(state, job, report, others):
-            solo_step_ms, measured = _learned(state, job, report, others)
-    job = job.changed(
-        attained_gpu_ms=job.attained_gpu_ms + (state.now_ms - job.accrued_at_ms) * len(job.assignments),
-        accrued_at_ms=state.now_ms,
+            slowdown_ratio = _sound_slowdown_ratio(state, job, report, others)
+            solo_step_ms, measured = _learned(state, job, report, others, step)
+    job = accrued(job, state.now_ms).changed(
+        paused_ms=max(job.paused_ms, report.paused_ms),
         steps_done=max(job.steps_done, report.steps_done),
         checkpoint_step=max(job.checkpoint_step, report.checkpoint_step),
         memory_peak_bytes=max(job.memory_peak_bytes, report.memory_peak_bytes),
@@ -44,6 +48,9 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
         **(_newest_values(job, report, has_window=has_window) if report.steps_done >= job.steps_done else {}),
     )
     state.put_job(tell_progress(state, job, step))
+    refit_memory(state, job.job_id, step)
+    if slowdown_ratio is not None:
+        note_trial_window(state, job.job_id, slowdown_ratio, step)
 
 
 def _newest_values(job: JobRecord, report: JobProgressed, *, has_window: bool) -> dict[str, Any]:
@@ -62,8 +69,21 @@ def _is_clean(state: ClusterState, job: JobRecord, report: JobProgressed, others
     return all(state.jobs[other].phase is Phase.RUNNING for other in others)
 
 
-def _learned(
+def _sound_slowdown_ratio(
     state: ClusterState, job: JobRecord, report: JobProgressed, others: Sequence[str]
+) -> float | None:
+    """Return by how much a window was slower than the job alone; None = no sound measurement says it."""
+    gpu = state.gpus.get(job.gpu_ids[0])
+    if gpu is None or len(others) != 1 or report.quality_flags:
+        return None
+    solo_step_ms = state.predictions.sound_solo_step_ms(
+        job.request.key, gpu.gpu.device, gpus=len(job.assignments), micro_batch_size=job.micro_batch_size
+    )
+    return report.window_ms / report.window_steps / solo_step_ms - 1.0 if solo_step_ms else None
+
+
+def _learned(
+    state: ClusterState, job: JobRecord, report: JobProgressed, others: Sequence[str], step: EventEffects
 ) -> tuple[float, AttemptMeasurements]:
     """Return the job's step time alone and its measurements as a clean window leaves them."""
     gpu = state.gpus.get(job.gpu_ids[0])
@@ -71,7 +91,7 @@ def _learned(
         return job.solo_step_ms, job.measured
     device, key, gpus = gpu.gpu.device, job.request.key, len(job.assignments)
     if not others:
-        return _learned_alone(state, job, report, device)
+        return _learned_alone(state, job, report, device, step)
     solo = (
         state.predictions.solo_step_ms(key, device, gpus=gpus, micro_batch_size=job.micro_batch_size) if key else None
     )
@@ -96,7 +116,7 @@ def _learned(
 
 
 def _learned_alone(
-    state: ClusterState, job: JobRecord, report: JobProgressed, device: str
+    state: ClusterState, job: JobRecord, report: JobProgressed, device: str, step: EventEffects
 ) -> tuple[float, AttemptMeasurements]:
     key, gpus = job.request.key, len(job.assignments)
     is_doubtful = bool(report.quality_flags)
@@ -119,12 +139,40 @@ def _learned_alone(
     before = job.measured
     if is_doubtful:
         return step_ms, before
+    if key and gpus == 1:
+        step.is_decision_due |= _measure_alone(state, job, report, device)
     known = before.solo_utilization_ratio if report.utilization_ratio is None else report.utilization_ratio
     return step_ms, before.changed(
         solo_window_ms=before.solo_window_ms + report.window_ms,
         solo_utilization_ratio=known,
         solo_windows_step_ms=(*before.solo_windows_step_ms, window_step_ms)[-WINDOWS_LOOKED_AT:],
     )
+
+
+def _measure_alone(state: ClusterState, job: JobRecord, report: JobProgressed, device: str) -> bool:
+    """Let a window say what is known of the job; return whether other jobs may now share with it that could not."""
+    predictions, key = state.predictions, job.request.key
+    before = predictions.job(key, device)
+    predictions.observe_alone(
+        key,
+        device,
+        micro_batch_size=job.micro_batch_size,
+        memory_peak_bytes=max(job.measured.attempt_peak_bytes, report.memory_peak_bytes),
+        utilization_ratio=report.utilization_ratio,
+    )
+    after = predictions.job(key, device)
+    was_measured = before is not None and job.micro_batch_size in before.measured_micro_batch_sizes
+    if after is before or was_measured:
+        return False
+    return not is_reliable(before) or _has_unknown_partner(state, key, device)
+
+
+def _has_unknown_partner(state: ClusterState, key: str, device: str) -> bool:
+    """Return whether a waiting job might share with this one on trial only."""
+    waiting = (state.jobs[job_id].request.key for job_id in islice(state.in_phase(Phase.PENDING), JOBS_LOOKED_AT_MAX))
+    pairs = ((one, two) for other in dict.fromkeys(waiting) for one, two in ((key, other), (other, key)))
+    known = (state.predictions.pair(one, two, device) for one, two in pairs)
+    return any(pair is None or pair.level is Level.FALLBACK or not pair.in_domain for pair in known)
 
 
 def _update_gpus(state: ClusterState, job: JobRecord, slowdown_ratio: float) -> None:

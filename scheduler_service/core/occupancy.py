@@ -10,7 +10,7 @@ from types import MappingProxyType
 from scheduler_service.core.inventory import Inventory, count_gpus
 from scheduler_service.core.job_records import AbandonedAttempt, JobRecord
 from scheduler_service.core.open_gpus import FreePlaces, OpenGpus
-from scheduler_service.core.records import Assignment, Node, Phase
+from scheduler_service.core.records import Assignment, Node
 from scheduler_service.core.view import GpuView, HostUse
 
 _NOTHING = HostUse()
@@ -188,7 +188,7 @@ class Occupancy:
             node_id=view.node_id,
             job_ids=tuple(job.job_id for job in jobs),
             memory_reserved_bytes=sum(job.bytes_on(gpu_id) for job in jobs),
-            is_releasing=is_haunted or any(job.phase is Phase.STOPPING for job in jobs),
+            is_releasing=is_haunted or any(job.closes_gpus for job in jobs),
         )
 
 

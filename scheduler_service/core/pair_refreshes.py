@@ -16,9 +16,9 @@ from scheduler_service.core.commands import RefreshPairs
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import PairsRefreshed
 from scheduler_service.core.prediction_requests import pair_member
-from scheduler_service.core.prediction_store import PairRefresh
 from scheduler_service.core.records import PairPrediction, Phase
 from scheduler_service.core.state import ClusterState
+from scheduler_service.core.stored_predictions import PairRefresh
 
 KEYS_MAX = 32
 """Keys of running jobs, and as many of waiting ones: what may be decided next. An answer is a fact of the log."""
@@ -96,6 +96,7 @@ def _question(state: ClusterState, device: str) -> RefreshPairs:
     return RefreshPairs(
         device=device,
         device_memory_bytes=state.devices.get(device, 0),
+        calibration=state.calibrations.get(device),
         members=tuple(pair_member(state, key, device) for key in keys),
         observed=state.predictions.observed_among(keys, device),
         doubted=state.predictions.doubted_among(keys, device),

@@ -17,14 +17,17 @@ from scheduler_service.core.decisions import (
     HoldMany,
     HoldRest,
     Migrate,
+    Pause,
     Placement,
     Reshape,
+    Resume,
     Start,
     Stop,
     unfolded,
 )
 from scheduler_service.core.ledger import Ledger
-from scheduler_service.core.records import Gpu, JobRequest, Reason
+from scheduler_service.core.pausability import pause_obstacle
+from scheduler_service.core.records import PAUSED_MS_MAX, Gpu, JobRequest, Reason
 from scheduler_service.core.sharing_consent import consented_slowdowns
 from scheduler_service.core.view import PendingJob, RunningJob, SchedulingView
 
@@ -62,6 +65,8 @@ class _Check:
     decided: set[str] = field(default_factory=set)
     has_rest: bool = False
     leaving: set[str] = field(default_factory=set)
+    told: set[str] = field(default_factory=set)
+    closed_gpu_ids: set[str] = field(default_factory=set)
     accepted: list[Decision] = field(default_factory=list)
     reservations: dict[str, int] = field(default_factory=dict)
     slowdowns: dict[str, PlacementSlowdown] = field(default_factory=dict)
@@ -120,6 +125,8 @@ def _check_one(check: _Check, decision: Decision) -> None:
     check.accepted.append(decision)
     if isinstance(decision, Stop | Migrate | Reshape):
         check.leaving.add(decision.job_id)
+    elif isinstance(decision, Pause | Resume):
+        check.told.add(decision.job_id)
     else:
         check.decided.add(decision.job_id)
 
@@ -128,14 +135,16 @@ def _stated(placement: Placement, slowdown: PlacementSlowdown) -> Placement:
     """Return a placement with the slowdown that this check found, in its field and in the numbers of its reason."""
     before, is_shared = placement.reason.numbers, bool(slowdown.neighbour_ids)
     own_ratio = slowdown.own_ratio if is_shared else None
+    trial_with = slowdown.neighbour_ids[0] if slowdown.is_on_trial else ""
     said = placement.predicted_slowdown_ratio, before.get("slowdown_ratio"), before.get("neighbour_slowdown_ratio")
-    if said == ((own_ratio, slowdown.own_ratio, slowdown.neighbour_ratio) if is_shared else (None, None, None)):
+    is_said = said == ((own_ratio, slowdown.own_ratio, slowdown.neighbour_ratio) if is_shared else (None, None, None))
+    if is_said and placement.trial_with == trial_with:
         return placement
     found = {"slowdown_ratio": slowdown.own_ratio, "neighbour_slowdown_ratio": slowdown.neighbour_ratio}
     stated = {name: ratio for name, ratio in found.items() if ratio is not None and (is_shared or name in before)}
     numbers = {name: value for name, value in before.items() if name not in found} | stated
     reason = placement.reason if numbers == before else replace(placement.reason, numbers=numbers)
-    return replace(placement, predicted_slowdown_ratio=own_ratio, reason=reason)
+    return replace(placement, predicted_slowdown_ratio=own_ratio, reason=reason, trial_with=trial_with)
 
 
 def _reject(check: _Check, decision: Decision, reason: Reason) -> None:
@@ -151,6 +160,8 @@ def _obstacle(check: _Check, decision: Decision) -> Reason | None:
         if running is None or running.is_stopping or decision.job_id in check.leaving:
             return _about("JOB_NOT_RUNNING", decision)
         return None if isinstance(decision, Stop) else _move_obstacle(check, running, decision)
+    if isinstance(decision, Pause | Resume):
+        return _pause_obstacle(check, decision)
     if not isinstance(decision, Start | Hold):
         return _about("DECISION_NOT_SUPPORTED", decision)
     if decision.job_id not in check.pending:
@@ -158,6 +169,26 @@ def _obstacle(check: _Check, decision: Decision) -> Reason | None:
     if decision.job_id in check.decided or check.has_rest:
         return _about("DECIDED_TWICE", decision)
     return _start_obstacle(check, decision) if isinstance(decision, Start) else None
+
+
+def _pause_obstacle(check: _Check, decision: Pause | Resume) -> Reason | None:
+    running = check.view.running.get(decision.job_id)
+    if running is None or running.is_stopping or decision.job_id in check.leaving:
+        return _about("JOB_NOT_RUNNING", decision)
+    if decision.job_id in check.told:
+        return _about("DECIDED_TWICE", decision)
+    if isinstance(decision, Resume):
+        can_resume = running.pause is not None and not running.pause.is_resuming
+        return None if can_resume else _about("JOB_NOT_PAUSED", decision)
+    if running.pause is not None:
+        return _about("ALREADY_PAUSED", decision)
+    if not 1 <= decision.paused_ms_max <= PAUSED_MS_MAX:
+        numbers = {"paused_max_ms": decision.paused_ms_max, "longest_ms": PAUSED_MS_MAX}
+        return Reason(code="PAUSE_TOO_LONG", numbers=numbers, job_ids=(decision.job_id,))
+    obstacle = pause_obstacle(check.view, running)
+    if obstacle is None:
+        check.closed_gpu_ids.update(part.gpu_id for part in running.assignments)
+    return obstacle
 
 
 def _about(code: str, decision: Decision) -> Reason:
@@ -212,7 +243,7 @@ def _admitted(check: _Check, request: JobRequest, start: Start, running: Running
     """
     return (
         _shape_obstacle(request, start)
-        or _gpu_obstacle(check.view, start)
+        or _gpu_obstacle(check, start)
         or _node_obstacle(check, request, start, running)
         or _resident_or_obstacle(check, request, start, running)
     )
@@ -234,12 +265,13 @@ def _shape_obstacle(request: JobRequest, start: Start) -> Reason | None:
     return None
 
 
-def _gpu_obstacle(view: SchedulingView, start: Start) -> Reason | None:
+def _gpu_obstacle(check: _Check, start: Start) -> Reason | None:
+    view = check.view
     gpu_ids = tuple(assignment.gpu_id for assignment in start.assignments)
     unknown = tuple(gpu_id for gpu_id in gpu_ids if gpu_id not in view.gpus)
     if unknown:
         return Reason(code="GPU_NOT_USABLE", gpu_ids=unknown)
-    releasing = tuple(gpu_id for gpu_id in gpu_ids if view.gpus[gpu_id].is_releasing)
+    releasing = tuple(gpu_id for gpu_id in gpu_ids if view.gpus[gpu_id].is_releasing or gpu_id in check.closed_gpu_ids)
     if releasing:
         return Reason(code="GPU_RELEASING", gpu_ids=releasing)
     kinds = {(view.gpus[gpu_id].gpu.device, view.gpus[gpu_id].gpu.memory_bytes) for gpu_id in gpu_ids}

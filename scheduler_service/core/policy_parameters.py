@@ -8,6 +8,10 @@ AGING_DESCRIPTION = "jobs submitted so long ago go first and no job passes them,
 
 WEIGHED_JOBS_DESCRIPTION = "different jobs that may find no running job to share with before a round looks no further"
 
+TRIAL_MOVES_DESCRIPTION = (
+    "a running job may move next to another one on trial, so that a job which must be measured alone gets its GPU"
+)
+
 
 def require_positive(**parameters: int) -> None:
     """Refuse counts below 1.

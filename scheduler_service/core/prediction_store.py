@@ -6,51 +6,21 @@ Bounded: of the keys that no living job uses, the least recently used leave firs
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
 
 from scheduler_service.core.change_log import ChangeLog
+from scheduler_service.core.measured_alone import MeasuredAlone, with_measured
 from scheduler_service.core.measured_averages import ObservedSlowdown, SoloStep, with_steps, with_windows
 from scheduler_service.core.records import JobPrediction, Level, PairPrediction
+from scheduler_service.core.stored_predictions import PairRefresh, StoredPredictions
 
 LOOKS_PER_CALL_MAX = 16
 """Keys looked at while making room, so that the cost of a submission stays bounded."""
 
 OBSERVED_PER_QUESTION_MAX = 2_000
 """Measured pairs that travel with a question about pairs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairRefresh:
-    """Where asking again about the pairs of a device type stands.
-
-    Attributes:
-        is_stale: Something was measured since the last question.
-        is_asked: An answer is awaited.
-        asked_at_ms: When the last question was asked; 0 = never.
-    """
-
-    is_stale: bool = False
-    is_asked: bool = False
-    asked_at_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredPredictions:
-    """The content of a store, for a snapshot."""
-
-    recent: tuple[str, ...] = ()
-    jobs: tuple[JobPrediction, ...] = ()
-    failures: tuple[tuple[str, str, str], ...] = ()
-    outstanding: tuple[tuple[str, str], ...] = ()
-    pairs: tuple[PairPrediction, ...] = ()
-    observed: tuple[tuple[str, str, str, float], ...] = ()
-    outstanding_pairs: tuple[tuple[str, str], ...] = ()
-    solo: tuple[tuple[str, str, int, int, SoloStep], ...] = ()
-    observed_windows: tuple[int, ...] = ()
-    doubted: tuple[tuple[str, str, str], ...] = ()
-    refreshes: Mapping[str, PairRefresh] = field(default_factory=dict)
 
 
 class PredictionStore:
@@ -64,6 +34,9 @@ class PredictionStore:
         self.keys_max = keys_max
         self._recent: dict[str, None] = {}
         self._jobs: dict[str, dict[str, JobPrediction]] = {}
+        self._predicted: dict[str, dict[str, JobPrediction]] = {}
+        self._alone: dict[str, dict[tuple[str, int], MeasuredAlone]] = {}
+        self._broken_trials: dict[tuple[str, str, str], int] = {}
         self._failures: dict[str, dict[str, str]] = {}
         self._outstanding: dict[str, dict[str, None]] = {}
         self._pairs: dict[str, dict[tuple[str, str], dict[int, PairPrediction]]] = {}
@@ -76,7 +49,7 @@ class PredictionStore:
         self.changes = ChangeLog()
 
     def job(self, key: str, device: str) -> JobPrediction | None:
-        """Return the prediction of a key on a device type, or None."""
+        """Return what is known of a key on a device type: measured alone where no prediction is reliable; or None."""
         by_device = self._jobs.get(key)
         return by_device.get(device) if by_device is not None else None
 
@@ -189,8 +162,12 @@ class PredictionStore:
 
     def _forget(self, key: str) -> None:
         self.changes.note(key)
-        for table in (self._recent, self._jobs, self._failures, self._outstanding, self._solo, self._unpredictable):
+        for table in (self._recent, self._jobs, self._predicted, self._alone, self._failures, self._outstanding):
             table.pop(key, None)
+        self._solo.pop(key, None)
+        self._unpredictable.pop(key, None)
+        for pair in [pair for pair in self._broken_trials if key in pair[:2]]:
+            del self._broken_trials[pair]
         for victim in self._victims_of.pop(key, {}):
             for pairs in (self._pairs.get(victim, {}), self._observed.get(victim, {})):
                 for pair_key in [pair_key for pair_key in pairs if pair_key[0] == key]:
@@ -220,8 +197,16 @@ class PredictionStore:
         self._answered(prediction.key, prediction.device)
         self._failures.get(prediction.key, {}).pop(prediction.device, None)
         self._unpredictable.pop(prediction.key, None)
-        self._jobs.setdefault(prediction.key, {})[prediction.device] = prediction
-        self.changes.note(prediction.key)
+        self._predicted.setdefault(prediction.key, {})[prediction.device] = prediction
+        self._serve(prediction.key, prediction.device)
+
+    def _serve(self, key: str, device: str) -> None:
+        """Keep what `job` returns: the prediction, or what was measured."""
+        measured = {size: one for (where, size), one in self._alone.get(key, {}).items() if where == device}
+        known = with_measured(key, device, self._predicted.get(key, {}).get(device), measured)
+        if known is not None and known != self.job(key, device):
+            self._jobs.setdefault(key, {})[device] = known
+            self.changes.note(key)
 
     def put_failure(self, key: str, device: str, code: str) -> None:
         """Store that a question about a key failed."""
@@ -301,7 +286,7 @@ class PredictionStore:
         """Return everything inside."""
         return StoredPredictions(
             recent=tuple(self._recent),
-            jobs=tuple(prediction for devices in self._jobs.values() for prediction in devices.values()),
+            jobs=tuple(prediction for devices in self._predicted.values() for prediction in devices.values()),
             failures=_flattened(self._failures),
             outstanding=tuple((key, device) for key, devices in self._outstanding.items() for device in devices),
             pairs=tuple(
@@ -327,6 +312,8 @@ class PredictionStore:
             refreshes=dict(self.refreshes),
             outstanding_pairs=tuple(self._outstanding_pairs),
             solo=tuple((key, *shape, solo) for key, shapes in self._solo.items() for shape, solo in shapes.items()),
+            alone=tuple((key, *shape, one) for key, shapes in self._alone.items() for shape, one in shapes.items()),
+            broken_trials=tuple((*pair, at_ms) for pair, at_ms in self._broken_trials.items()),
         )
 
     def load(self, stored: StoredPredictions) -> None:
@@ -350,6 +337,53 @@ class PredictionStore:
         self._outstanding_pairs = dict.fromkeys(stored.outstanding_pairs)
         for key, device, gpus, micro_batch_size, solo in stored.solo:
             self._solo.setdefault(key, {})[device, gpus, micro_batch_size] = solo
+        for key, device, micro_batch_size, measured in stored.alone:
+            self._alone.setdefault(key, {})[device, micro_batch_size] = measured
+            self._serve(key, device)
+        self._broken_trials = {(victim, other, device): at_ms for victim, other, device, at_ms in stored.broken_trials}
+
+    def observe_alone(
+        self, key: str, device: str, *, micro_batch_size: int, memory_peak_bytes: int, utilization_ratio: float | None
+    ) -> None:
+        """Take in one sound window of a key alone on one GPU; its step time is stored already."""
+        by_shape = self._alone.setdefault(key, {})
+        past = by_shape.get((device, micro_batch_size), MeasuredAlone())
+        step_ms = self.sound_solo_step_ms(key, device, gpus=1, micro_batch_size=micro_batch_size)
+        present = past.joined_by(memory_peak_bytes, utilization_ratio, step_ms or past.step_ms)
+        by_shape[device, micro_batch_size] = present
+        if present != replace(past, windows=present.windows):
+            self._serve(key, device)
+
+    def raise_peak(self, key: str, device: str, *, micro_batch_size: int, memory_peak_bytes: int) -> None:
+        """Note a larger peak of a key that was measured alone, seen while it shares."""
+        by_shape = self._alone.get(key, {})
+        past = by_shape.get((device, micro_batch_size))
+        if past is not None and memory_peak_bytes > past.memory_peak_bytes > 0:
+            by_shape[device, micro_batch_size] = replace(past, memory_peak_bytes=memory_peak_bytes)
+            self._serve(key, device)
+
+    def note_broken_trial(
+        self, victim_key: str, other_key: str, device: str, slowdown_ratio: float, *, at_ms: int
+    ) -> None:
+        """Remember that a pair broke a consent: what the trial measured is what is known of it."""
+        windows = self._observed.get(victim_key, {}).get((other_key, device), ObservedSlowdown(slowdown_ratio=0.0))
+        observed = ObservedSlowdown(slowdown_ratio=slowdown_ratio, windows=windows.windows)
+        self._observed.setdefault(victim_key, {})[other_key, device] = observed
+        self._victims_of.setdefault(other_key, {})[victim_key] = None
+        self._broken_trials.pop((victim_key, other_key, device), None)
+        self._broken_trials[victim_key, other_key, device] = at_ms
+        self.changes.note(victim_key, other_key)
+
+    def forget_broken_trials(self, before_ms: int) -> bool:
+        """Forget pairs whose trial broke before an instant, oldest first; they may be tried again."""
+        has_forgotten = False
+        while self._broken_trials and (oldest := next(iter(self._broken_trials.items())))[1] < before_ms:
+            victim, other, device = oldest[0]
+            del self._broken_trials[oldest[0]]
+            self._observed.get(victim, {}).pop((other, device), None)
+            self.changes.note(victim, other)
+            has_forgotten = True
+        return has_forgotten
 
 
 def _flattened(failures: Mapping[str, Mapping[str, str]]) -> tuple[tuple[str, str, str], ...]:

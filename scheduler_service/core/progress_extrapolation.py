@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from operator import attrgetter
 
 from scheduler_service.core.job_records import JobRecord, running_view
@@ -79,10 +79,12 @@ class ExtrapolatedJobs(Mapping[str, RunningJob]):
 
 
 def extrapolated(job: RunningJob, now_ms: int) -> RunningJob:
-    """Return a job as it is now; one that stops or has not been measured makes no steps."""
+    """Return a job as it is now; one that stops or is not yet measured makes no steps, a paused one has no GPU time."""
     passed_ms = now_ms - job.accrued_at_ms
     if passed_ms <= 0:
         return job
+    if job.is_paused:
+        return replace(job, accrued_at_ms=now_ms)
     steps = int(passed_ms / job.step_ms) if job.step_ms > 0 and not job.is_stopping else 0
     most = max(job.request.steps_total - 1, job.steps_done) if job.request.steps_total else job.steps_done + steps
     values = dict(zip(_FIELDS, _read(job), strict=True))

@@ -60,10 +60,15 @@ REASON_TEXTS: Mapping[str, str] = {
     "({jobs}); "
     "raise max_slowdown to share sooner.",
     "OUT_OF_DOMAIN": "The prediction for {jobs} is outside of what the model was trained on, so it is not used to "
-    "share a GPU; share: any accepts that.",
-    "PAIR_UNKNOWN": "The slowdowns of {jobs} on a shared GPU are not reliably known; share: any accepts that.",
-    "JOB_UNKNOWN": "Nothing reliable is predicted for {jobs} on this device, so it runs alone; submit it with a graph.",
-    "GPU_RELEASING": "The GPU is still being released by another job ({gpus}).",
+    "share a GPU. Once each of two jobs was measured alone they may share on trial; share: any accepts the prediction.",
+    "RANGE_NOT_CALIBRATED": "No measurement checked the ranges predicted for {jobs} on this device, so they are not "
+    "used to share a GPU. Once each of two jobs was measured alone they may share on trial; share: any accepts them.",
+    "PAIR_UNKNOWN": "The slowdowns of {jobs} on a shared GPU are not reliably known. Once each of two jobs was "
+    "measured alone they may share on trial; share: any accepts the unknown.",
+    "JOB_UNKNOWN": "Nothing reliable is predicted for {jobs} on this device, so it runs alone. One with a graph may "
+    "share on trial once it was measured alone; submit it with a graph.",
+    "TRIAL_GOES_ON": "{jobs} shares the GPU on trial, and no third job joins until that has ended.",
+    "GPU_RELEASING": "The GPU is still being released by another job, or a job on it is paused ({gpus}).",
     "GPU_NOT_USABLE": "The GPU is unknown, unhealthy, or its node is not connected ({gpus}).",
     "SHARING_NOT_WORTH_IT": "Sharing a GPU with {jobs}, the jobs would end after {shared_sum_ms} in sum, and after "
     "{waiting_sum_ms} if this job waits.",
@@ -95,6 +100,9 @@ REASON_TEXTS: Mapping[str, str] = {
     "{saved_ms} sooner.",
     "MIGRATES_FROM_INTERFERENCE": "The job moves to another GPU, because on its old one the slowdown was "
     "{slowdown_before_ratio}; {slowdown_ratio} is expected there ({jobs}).",
+    "MOVES_TO_SHARE": "The job moves next to {jobs} on trial, so that a job which must be measured alone can have its "
+    "GPU: {gained_ms} are gained, {slowdown_ratio} is expected for this job and {neighbour_slowdown_ratio} for the "
+    "other.",
     "RESHAPED_TO_SHARE": "The job goes on with {gpus_count} instead of {gpus_before_count} GPU(s), its share of the "
     "cluster.",
     # a policy starts it
@@ -110,10 +118,30 @@ REASON_TEXTS: Mapping[str, str] = {
     "most for the others.",
     "STARTS_SHARED_BLINDLY": "The job shares with {jobs} because all of them set share: any; how much they slow each "
     "other down is not known.",
+    "STARTS_ON_TRIAL": "The job shares with {jobs} on trial, for nothing reliable is predicted of them together: "
+    "{slowdown_ratio} is expected for it and {neighbour_slowdown_ratio} for the other. It leaves if a job is slowed "
+    "down more than it accepts; --no-trial refuses that.",
+    # while it is on trial
+    "ON_TRIAL": "The job is on trial with {jobs} until {until_at_ms}: slowdown {slowdown_ratio} +- {spread_ratio} of "
+    "{max_slowdown_ratio} allowed.",
+    "TRIAL_PASSED": "The job shares with {jobs} and has passed its trial: slowdown {slowdown_ratio} +- {spread_ratio} "
+    "of {max_slowdown_ratio} allowed.",
+    "TRIAL_BROKEN": "The trial is over: {jobs}, of which the first was slowed down by {slowdown_ratio} and accepts "
+    "{max_slowdown_ratio}. The later one goes on elsewhere from its checkpoint, and the pair is not tried again for a "
+    "day.",
+    "TRIAL_MEMORY": "The trial is over: the memory of {jobs} has grown to {needed_bytes} and the other job leaves "
+    "{free_bytes}. The later one goes on elsewhere from its checkpoint.",
+    "TRIAL_UNMEASURED": "The trial with {jobs} is over, because one of the two made no step that could be measured. "
+    "The later one goes on elsewhere from its checkpoint.",
     "CANDIDATE": "The GPU can take the job.",
     # dropped by the plan check
     "JOB_NOT_PENDING": "The policy decided about a job that is not waiting.",
-    "JOB_NOT_RUNNING": "The policy wanted to stop a job that does not run.",
+    "JOB_NOT_RUNNING": "The policy wanted to stop or pause a job that does not run.",
+    "JOB_NOT_PAUSED": "The policy wanted to let a job go on that is not paused, or was told to go on already.",
+    "ALREADY_PAUSED": "The policy wanted to pause a job of which a pause was ordered already.",
+    "PAUSE_TOO_LONG": "The policy wanted to pause a job for {paused_max_ms}; 1 ms to {longest_ms} is possible.",
+    "NOT_PAUSABLE": "A job on {gpus_count} GPU(s) of this node cannot be paused: only a job on one GPU can, without "
+    "MPS, on a node whose agent says so; stop it with a checkpoint instead.",
     "DECIDED_TWICE": "The policy decided twice about the job; the first decision counts.",
     "DECISION_NOT_SUPPORTED": "The policy returned a kind of decision that the scheduler does not support.",
     "MOVES_NOT_SUPPORTED": "The policy wanted to move or reshape a running job, which no launcher supports here; the "
@@ -123,6 +151,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "RANKS_WRONG": "The policy repeated a GPU or numbered the ranks of {gpus_given} GPU(s) wrongly.",
     "BATCH_NOT_COVERED": "The policy's micro-batches cover {given_samples} of the batch's {batch_samples} samples.",
     "MIXED_DEVICES": "The policy mixed different kinds of GPUs in one job ({gpus}).",
+    # while it is paused
+    "PAUSE_UNWANTED": "The node had paused the job although no pause was wanted any more; it was told to go on.",
     # while it ends
     "STOPPING_TO_CANCEL": "The job is being stopped because it was cancelled.",
     "STOPPING_TO_REQUEUE": "The job is being stopped, with a checkpoint, to run again later.",
@@ -189,6 +219,9 @@ def format_quantity(name: str, value: float) -> str:
         return f"{value * 100:.1f} %"
     if name.endswith("_bytes"):
         return f"{value / 2**30:.2f} GiB"
+    if name.endswith("_at_ms"):
+        minutes = int(value) // 60_000 % 1_440
+        return f"{minutes // 60:02d}:{minutes % 60:02d} UTC"
     if name.endswith("_ms"):
         return f"{value / 1_000:.1f} s"
     return f"{value:g}"

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from cotenant.device_calibration import DeviceCalibration
+
 # Reasons for doubt of what was measured, by the names of the contract.
 FOREIGN_LOAD = "foreign_load"
 UNSTEADY = "unsteady"
@@ -28,6 +30,7 @@ class Phase(StrEnum):
     PENDING = "pending"
     STARTING = "starting"
     RUNNING = "running"
+    PAUSED = "paused"
     STOPPING = "stopping"
     FINISHED = "finished"
     FAILED = "failed"
@@ -44,6 +47,12 @@ class AfterStop(StrEnum):
     REQUEUE = "requeue"
     CANCEL = "cancel"
     MOVE = "move"
+
+
+PAUSED_MS_MAX = 60_000
+"""Longest pause that may be ordered; nodes let a job go on by themselves when its pause is over."""
+PAUSING_ENFORCEMENTS = frozenset({"cgroup_freezer", "stop_signal"})
+"""What a node that can pause a job says of itself: at least one of these."""
 
 
 class Level(StrEnum):
@@ -73,6 +82,30 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobPause:
+    """A pause of the present attempt, from the order until the node says that the job goes on.
+
+    Attributes:
+        reason: Why it was ordered.
+        ordered_at_ms: When it was ordered.
+        paused_at_ms: Since when the job stands still; 0 = the node has not said so yet.
+        paused_ms_max: How long it may stand still before its node lets it go on, 1 to `PAUSED_MS_MAX`.
+        is_resuming: The order to go on was given.
+    """
+
+    reason: Reason
+    ordered_at_ms: int
+    paused_at_ms: int = 0
+    paused_ms_max: int = PAUSED_MS_MAX
+    is_resuming: bool = False
+
+    @property
+    def until_ms(self) -> int:
+        """When the job goes on at the latest, as far as is known."""
+        return (self.paused_at_ms or self.ordered_at_ms) + self.paused_ms_max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDemand:
     """What one task (worker or parameter server) occupies."""
 
@@ -80,6 +113,27 @@ class TaskDemand:
     host_memory_bytes: int = 0
     gpus: int = 0
     network_bytes_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One side of two jobs that share a GPU on trial.
+
+    Attributes:
+        other_job_id: The other job, which has the other side.
+        is_incoming: The job came last, and leaves if the trial breaks.
+        since_ms: When the incoming job was launched.
+        until_ms: When what was measured decides.
+        ratios: Slowdowns in its newest sound windows, oldest first.
+        is_passed: Both consents were kept; it is watched from then on.
+    """
+
+    other_job_id: str
+    is_incoming: bool
+    since_ms: int
+    until_ms: int
+    ratios: tuple[float, ...] = ()
+    is_passed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +150,7 @@ class JobRequest:
         max_slowdown_ratio: Slowdown accepted while sharing; 0.2 = 20 % slower.
         memory_request_bytes: Device memory the user reserved; 0 = use the prediction's upper bound.
         memory_floor_bytes: Raised after an out-of-memory end; a placement must offer at least this.
+        no_trial: It never shares a GPU on trial, nor is another job tried next to it.
     """
 
     job_id: str
@@ -114,6 +169,7 @@ class JobRequest:
     memory_floor_bytes: int = 0
     migration_cost_ms: int = 0
     restart_limit: int = 5
+    no_trial: bool = False
     worker_demand: TaskDemand | None = None
     server_demand: TaskDemand | None = None
 
@@ -128,13 +184,20 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU of a node."""
+    """One GPU of a node.
+
+    Attributes:
+        calibration: What its node measured of it; None = nothing.
+        not_calibrated: Why, in words.
+    """
 
     gpu_id: str
     device: str
     memory_bytes: int
     healthy: bool = True
     index: int = 0
+    calibration: DeviceCalibration | None = None
+    not_calibrated: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +250,8 @@ class JobPrediction:
         step_ms: By (gpus, micro_batch_size).
         task_step_ms: By (workers, servers), for jobs with parameter servers.
         range_not_calibrated: No measurement checked how often its ranges and bounds hold.
+        unusual_features: Why it is not in domain, in the predictor's words.
+        measured_micro_batch_sizes: At which jobs of this key were measured alone on one such device.
     """
 
     key: str
@@ -206,6 +271,8 @@ class JobPrediction:
     step_ms_lower: float = 0.0
     step_ms_upper: float = 0.0
     range_not_calibrated: bool = False
+    unusual_features: tuple[str, ...] = ()
+    measured_micro_batch_sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

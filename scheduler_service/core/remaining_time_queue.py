@@ -31,6 +31,7 @@ def shape_of(request: JobRequest) -> object:
         request.host_memory_bytes,
         request.memory_request_bytes,
         request.memory_floor_bytes,
+        request.no_trial,
         request.worker_demand,
         request.server_demand,
     )

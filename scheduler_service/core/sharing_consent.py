@@ -9,7 +9,7 @@ from scheduler_service.core.colocation_slowdown import ExpectedSlowdown, expecte
 from scheduler_service.core.records import Gpu, Reason, Share
 from scheduler_service.core.view import Predictions
 
-_DOUBTS = frozenset({"PAIR_UNKNOWN", "OUT_OF_DOMAIN", "JOB_UNKNOWN"})
+_DOUBTS = frozenset({"PAIR_UNKNOWN", "OUT_OF_DOMAIN", "JOB_UNKNOWN", "RANGE_NOT_CALIBRATED"})
 
 
 def sharing_obstacle(
@@ -25,13 +25,16 @@ def consented_slowdowns(
 ) -> Sequence[tuple[Resident, ExpectedSlowdown]] | Reason:
     """Return each of these jobs with the slowdown that it consents to, or why they must not share this GPU.
 
-    Each job judges its own slowdown by all others together: SAFE needs a reliable prediction for every pair, ANY
-    also accepts the unknown; a known slowdown above its limit is refused by both.
+    Each job judges its own slowdown by all others together: SAFE needs a reliable prediction for every pair, or that
+    two jobs may share on trial; ANY also accepts the unknown; a known slowdown above its limit is refused by both.
     """
     everyone = (incoming_job, *residents)
     refusing = [resident.request.job_id for resident in everyone if resident.request.share is Share.NEVER]
     if refusing:
         return Reason(code="SHARE_NOT_ALLOWED", job_ids=tuple(refusing), gpu_ids=(gpu.gpu_id,))
+    on_trial = tuple(resident.request.job_id for resident in residents if resident.is_on_trial)
+    if on_trial:
+        return Reason(code="TRIAL_GOES_ON", job_ids=on_trial, gpu_ids=(gpu.gpu_id,))
     found = []
     for victim, slowdown in expected_slowdowns(everyone, gpu, predictions):
         obstacle = _victim_obstacle(victim, slowdown, everyone, gpu)
@@ -50,7 +53,7 @@ def consented_slowdowns(
 def _victim_obstacle(
     victim: Resident, slowdown: ExpectedSlowdown, everyone: Sequence[Resident], gpu: Gpu
 ) -> Reason | None:
-    if slowdown.doubt is not None and victim.request.share is Share.SAFE:
+    if slowdown.doubt is not None and victim.request.share is Share.SAFE and not slowdown.may_try:
         return slowdown.doubt
     if slowdown.ratio <= victim.request.max_slowdown_ratio:
         return None

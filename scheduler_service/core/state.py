@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 
+from cotenant.device_calibration import DeviceCalibration
 from scheduler_service.core.decision_log import DecisionLog
 from scheduler_service.core.decisions import Hold
+from scheduler_service.core.inventory import newest_calibration
 from scheduler_service.core.job_records import (
     HOLDING_PHASES,
     JobRecord,
@@ -41,6 +43,7 @@ class ClusterState:
         jobs: Every living job and the newest ended ones, by id.
         running: Jobs that hold GPUs, as policies see them, in start order.
         waiting: The pending jobs: ready, or held back.
+        on_trial: Jobs that joined another one on trial, in the order of their launches.
         occupancy: Nodes and GPUs with what is on them; `nodes`, `gpus`, `usable_gpus` and `abandoned_attempts` are its
             own.
     """
@@ -63,11 +66,14 @@ class ClusterState:
         self.running: Mapping[str, RunningJob] = self._running
         self.waiting = WaitingJobs()
         self.holds = self.waiting.holds
+        self.on_trial: dict[str, None] = {}
         self.occupancy = Occupancy(self._jobs)
         self.nodes, self.gpus = self.occupancy.nodes, self.occupancy.gpus
         self.usable_gpus, self.abandoned_attempts = self.occupancy.usable_gpus, self.occupancy.abandoned_attempts
+        self._pauses: dict[str, None] = {}
         self._living_keys: dict[str, KeyUse] = {}
         self._devices: dict[str, int] = {}
+        self._calibrations: dict[str, DeviceCalibration] = {}
 
     @property
     def living_keys(self) -> Mapping[str, KeyUse]:
@@ -78,6 +84,16 @@ class ClusterState:
     def devices(self) -> Mapping[str, int]:
         """Smallest memory in bytes of every device type ever joined."""
         return MappingProxyType(self._devices)
+
+    @property
+    def pauses(self) -> AbstractSet[str]:
+        """Jobs of which a pause was ordered or lasts, in the order of the orders."""
+        return self._pauses.keys()
+
+    @property
+    def calibrations(self) -> Mapping[str, DeviceCalibration]:
+        """What was measured of a device by its type; handed on with every question about the type."""
+        return MappingProxyType(self._calibrations)
 
     def in_phase(self, phase: Phase) -> AbstractSet[str]:
         """Return the ids of the jobs in a phase, in the order in which they entered it."""
@@ -96,9 +112,17 @@ class ClusterState:
             self._move_phase(job, before)
         elif phase is Phase.PENDING:
             self.waiting.change(job)
+        if job.pause is not None:
+            self._pauses[job_id] = None
+        elif self._pauses:
+            self._pauses.pop(job_id, None)
         if phase in HOLDING_PHASES:
             self._running.put(job)
             self.occupancy.touched_job_ids.add(job_id)
+        if job.trial is not None and job.trial.is_incoming:
+            self.on_trial[job_id] = None
+        elif self.on_trial:
+            self.on_trial.pop(job_id, None)
         if before is None or not has_same_occupancy(job, before):
             self.occupancy.update(job, before)
 
@@ -166,8 +190,19 @@ class ClusterState:
         """Store a node with its GPUs and bring the indexes up to date."""
         for gpu in node.gpus:
             self._devices[gpu.device] = min(gpu.memory_bytes, self._devices.get(gpu.device, gpu.memory_bytes))
+        before = self.nodes.get(node.node_id)
         self.occupancy.put_node(node)
+        self._recall_calibrations(node, before)
         self.waiting.forget_lengths()
+
+    def _recall_calibrations(self, node: Node, before: Node | None) -> None:
+        gpus = (*node.gpus, *(before.gpus if before is not None else ()))
+        for device in sorted({gpu.device for gpu in gpus if gpu.calibration is not None}):
+            newest = newest_calibration(self.nodes.values(), device)
+            if newest is None:
+                self._calibrations.pop(device, None)
+            else:
+                self._calibrations[device] = newest
 
     def load_registers(self, *, living_keys: Mapping[str, KeyUse], devices: Mapping[str, int]) -> None:
         """Replace what was counted while loading by what was counted in life."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.inventory import Inventory
-from scheduler_service.core.records import Assignment, Gpu, JobPrediction, JobRequest, Node, PairPrediction
+from scheduler_service.core.records import Assignment, Gpu, JobPause, JobPrediction, JobRequest, Node, PairPrediction
 
 if TYPE_CHECKING:
     from scheduler_service.core.change_log import ChangeLog
@@ -41,6 +41,9 @@ class RunningJob:
         moving_to: Where it goes on once it has stopped; empty = it leaves, or stays.
         neighbours_since_ms: When the set of its co-located jobs last changed.
         accrued_at_ms: Until when `steps_done` and `attained_gpu_ms` are counted.
+        is_on_trial: It shares its GPU on trial, as the incoming job or as the one that was there.
+        has_checkpoint: It has written one that is believed.
+        pause: The pause that was ordered, or that lasts; None = there is none.
     """
 
     request: JobRequest
@@ -61,11 +64,19 @@ class RunningJob:
     moving_to: tuple[Assignment, ...] = ()
     neighbours_since_ms: int = 0
     accrued_at_ms: int = 0
+    is_on_trial: bool = False
+    has_checkpoint: bool = False
+    pause: JobPause | None = None
+
+    @property
+    def is_paused(self) -> bool:
+        """It stands still at this instant, as its node has confirmed."""
+        return self.pause is not None and self.pause.paused_at_ms > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuView:
-    """A GPU with what it holds; `is_releasing` = a job there is being stopped, or comes when it was elsewhere."""
+    """A GPU with what it holds; `is_releasing` = closed to others: a job there is stopped or paused, or will come."""
 
     gpu: Gpu
     node_id: str

@@ -17,8 +17,8 @@ from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import AttemptsMissingError, SecondInstanceError
 from scheduler_service.live_loop import LiveLoop
 
-# A job that is still to start is ordered again; these two may have a process that is not seen any more.
-_WITH_PROCESS = (Phase.RUNNING, Phase.STOPPING)
+# A job that is still to start is ordered again; these may have a process that is not seen any more.
+_WITH_PROCESS = (Phase.RUNNING, Phase.PAUSED, Phase.STOPPING)
 _JOBS_NAMED_MAX = 5
 
 

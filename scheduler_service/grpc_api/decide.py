@@ -15,6 +15,7 @@ from scheduler_service.core.ledger import host_share
 from scheduler_service.core.plan_check import check_plan
 from scheduler_service.core.prediction_store import PredictionStore
 from scheduler_service.core.records import Gpu, Node, Reason
+from scheduler_service.core.trial_start import TRIAL_MS
 from scheduler_service.core.view import GpuView, HostUse, PendingJob, RunningJob, SchedulingView
 from scheduler_service.grpc_api import policies, translate_snapshot, validation
 from scheduler_service.grpc_api.missing_predictions import ask_missing
@@ -59,8 +60,11 @@ async def decide(
     decisions = await asyncio.to_thread(policy.decide, view)
     plan = check_plan(view, {job.request.job_id: job for job in view.pending}, decisions)
     holds = [*(_deferral(job, snapshot.now_ms) for job in view.deferred), *valid.held]
+    decided = (*unfolded(plan.decisions), *holds)
+    requests = [*(job.request for job in view.pending), *(job.request for job in view.running.values())]
+    accepted = {one.job_id: one.max_slowdown_ratio for one in requests}
     return scheduling_pb2.DecideResponse(
-        decisions=[_decision_message(one, explain=request.explain) for one in (*unfolded(plan.decisions), *holds)],
+        decisions=[_decision_message(one, accepted, explain=request.explain) for one in decided],
         effective_parameters=effective,
         model_version=asked.model_version,
         warnings=[*valid.warnings, *asked.warnings],
@@ -151,7 +155,7 @@ def _deferral(job: PendingJob, now_ms: int) -> Hold:
     return Hold(job_id=job.request.job_id, reason=reason, until_ms=job.not_before_ms)
 
 
-def _decision_message(decision: Decision, *, explain: bool) -> scheduling_pb2.Decision:
+def _decision_message(decision: Decision, accepted: Mapping[str, float], *, explain: bool) -> scheduling_pb2.Decision:
     message = scheduling_pb2.Decision(
         job_id=decision.job_id,
         reason=reason_message(decision.reason),
@@ -160,7 +164,10 @@ def _decision_message(decision: Decision, *, explain: bool) -> scheduling_pb2.De
     match decision:
         case Start():
             expected = decision.predicted_slowdown_ratio
-            message.start.CopyFrom(scheduling_pb2.StartDecision(**_shape(decision), predicted_slowdown_ratio=expected))
+            start = scheduling_pb2.StartDecision(**_shape(decision), predicted_slowdown_ratio=expected)
+            if decision.trial_with:
+                start.trial.CopyFrom(_trial_advice(decision, accepted))
+            message.start.CopyFrom(start)
         case Reshape():
             message.reshape.CopyFrom(scheduling_pb2.ReshapeDecision(**_shape(decision)))
         case Stop():
@@ -175,6 +182,15 @@ def _decision_message(decision: Decision, *, explain: bool) -> scheduling_pb2.De
         case _:
             raise TypeError(f"{type(decision).__name__} has no message")
     return message
+
+
+def _trial_advice(start: Start, accepted: Mapping[str, float]) -> scheduling_pb2.TrialAdvice:
+    return scheduling_pb2.TrialAdvice(
+        other_job_id=start.trial_with,
+        trial_ms=TRIAL_MS,
+        max_slowdown_ratio=accepted[start.job_id],
+        other_max_slowdown_ratio=accepted[start.trial_with],
+    )
 
 
 def _shape(decision: Start | Reshape) -> dict[str, Any]:

@@ -19,11 +19,15 @@ from scheduler_service.live_loop import Mutation, Proposal
 
 # Jobs that have not ended; beyond it a submission is refused, so that a runaway script cannot fill the memory.
 LIVING_JOBS_MAX = 100_000
-_LIVING_PHASES = (Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.STOPPING)
+_LIVING_PHASES = (Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.PAUSED, Phase.STOPPING)
 
 
-def submitted(job_id: str, spec: scheduling_pb2.JobSpec) -> JobSubmitted:
-    """Return the fact that a job was handed in."""
+def submitted(job_id: str, spec: scheduling_pb2.JobSpec, *, has_trials: bool = True) -> JobSubmitted:
+    """Return the fact that a job was handed in; without trials in this cluster it refuses them."""
+    if not has_trials:
+        refusing = scheduling_pb2.JobSpec()
+        refusing.CopyFrom(spec)
+        refusing.no_trial, spec = True, refusing
     return JobSubmitted(
         at_ms=0,
         request=job_request(job_id, spec),
@@ -33,7 +37,9 @@ def submitted(job_id: str, spec: scheduling_pb2.JobSpec) -> JobSubmitted:
     )
 
 
-def submission(request: scheduling_pb2.SubmitJobRequest, engine: SchedulerEngine, numbers: JobNumbers) -> Mutation:
+def submission(
+    request: scheduling_pb2.SubmitJobRequest, engine: SchedulerEngine, numbers: JobNumbers, *, has_trials: bool = True
+) -> Mutation:
     """Propose a new job; the answer is its id."""
 
     def propose() -> Proposal:
@@ -41,7 +47,7 @@ def submission(request: scheduling_pb2.SubmitJobRequest, engine: SchedulerEngine
         if living >= LIVING_JOBS_MAX:
             raise OverloadedError(f"{living:,} jobs have not ended; cancel some or wait before submitting more")
         job_id = numbers.next_id()
-        return Proposal(event=submitted(job_id, request.spec), answer=job_id)
+        return Proposal(event=submitted(job_id, request.spec, has_trials=has_trials), answer=job_id)
 
     return Mutation(propose=propose, request_id=request.request_id, body_sha256=body_sha256(request))
 

@@ -21,7 +21,7 @@ WATCHERS_MAX = 100
 CHANGES_WAITING_MAX = 1_000
 # A look at all living jobs costs about a microsecond each; several batches share one look.
 SWEEP_INTERVAL_NS = 50_000_000
-_LIVING_PHASES = (Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.STOPPING)
+_LIVING_PHASES = (Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.PAUSED, Phase.STOPPING)
 
 
 @dataclass(slots=True, kw_only=True)

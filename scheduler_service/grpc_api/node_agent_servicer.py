@@ -16,6 +16,7 @@ from scheduler_service.adapters.measurement_window_relay import MeasurementWindo
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.progress_reports import ProgressReports
 from scheduler_service.core.events import NodeDisconnected, NodeLost
+from scheduler_service.core.records import Phase
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import AgentProtocolError
 from scheduler_service.grpc_api.agent_admission import AgentAdmission, AttemptStanding
@@ -207,6 +208,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             if self._admission.standing(session.node_id, observation.key) is AttemptStanding.HELD:
                 renewed.append(observation.key)
                 self._progress.add(agent_messages.progress(observation), now_ms=now_ms)
+                self._note_pause(observation)
         session.observed_gpus = {observation.gpu_id: observation for observation in heartbeat.gpus}
         # While nothing can be stored the state stays as it is, and every heartbeat would report the same again.
         for gpu in heartbeat.gpus if not self._loop.storage_failure else ():
@@ -217,6 +219,13 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             self._windows.note(heartbeat.measurement_windows)
         ack = node_agent_pb2.HeartbeatAck(sequence=heartbeat.sequence, renewed=renewed)
         session.send(node_agent_pb2.ConnectResponse(heartbeat_ack=ack))
+
+    def _note_pause(self, observation: node_agent_pb2.AttemptObservation) -> None:
+        """Pass on that an attempt stands still or goes on, where that is news; heartbeats repeat it while it is not."""
+        is_believed_paused = self._loop.engine.state.jobs[observation.key.job_id].phase is Phase.PAUSED
+        change = agent_messages.pause_change(observation, is_believed_paused=is_believed_paused)
+        if change is not None and not self._loop.storage_failure:
+            self._loop.note(change)
 
     def tick(self) -> None:
         """Pass on what has waited long enough: progress, silent agents, lost nodes; called several times a second."""

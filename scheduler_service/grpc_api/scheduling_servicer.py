@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2, scheduling_pb2_grpc
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.predictor_client import PredictorClient
-from scheduler_service.adapters.proto_enums import PHASE_FROM_PROTO
+from scheduler_service.adapters.proto_enums import PHASES_FROM_PROTO
 from scheduler_service.adapters.recovery import JobNumbers
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.job_records import JobRecord
@@ -46,6 +46,7 @@ class Cluster:
     predictor: PredictorClient
     watch_hub: WatchHub
     admission: Admission
+    has_trials: bool = True
 
     @property
     def engine(self) -> SchedulerEngine:
@@ -68,7 +69,9 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         warnings = await self._reviewed(request, context)
         if request.validate_only:
             return scheduling_pb2.SubmitJobResponse(job=self._would_be(request.spec), warnings=warnings)
-        mutation = job_requests.submission(request, self._cluster.engine, self._cluster.numbers)
+        mutation = job_requests.submission(
+            request, self._cluster.engine, self._cluster.numbers, has_trials=self._cluster.has_trials
+        )
         job = self._job(await self._cluster.loop.mutate(mutation))
         return scheduling_pb2.SubmitJobResponse(job=job, warnings=warnings)
 
@@ -98,10 +101,10 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         self, request: scheduling_pb2.ListJobsRequest, context: Context
     ) -> scheduling_pb2.ListJobsResponse:
         """List jobs, newest first."""
-        unknown = [phase for phase in request.phases if phase not in PHASE_FROM_PROTO]
+        unknown = [phase for phase in request.phases if phase not in PHASES_FROM_PROTO]
         if unknown:
             raise InvalidRequestError(FieldViolation(field="phases", description=f"{unknown} are no phases of jobs"))
-        phases = frozenset(PHASE_FROM_PROTO[phase] for phase in request.phases)
+        phases = frozenset().union(*(PHASES_FROM_PROTO[phase] for phase in request.phases))
         jobs, token = page(
             self._jobs_newest_first(phases, request.tenant),
             size=request.page_size,

@@ -15,6 +15,7 @@ from scheduler_service.core.records import (
     Assignment,
     JobPrediction,
     JobRequest,
+    Phase,
     Reason,
 )
 from scheduler_service.core.state import ClusterState
@@ -45,6 +46,7 @@ def job_request(job_id: str, spec: scheduling_pb2.JobSpec) -> JobRequest:
         host_memory_bytes=spec.host_memory_bytes,
         memory_request_bytes=spec.memory_bytes,
         restart_limit=spec.restart_limit or DEFAULT_RESTART_LIMIT,
+        no_trial=spec.no_trial,
     )
 
 
@@ -104,6 +106,20 @@ def job_message(state: ClusterState, job: JobRecord) -> scheduling_pb2.Job:
         node_id=job.node_ids[0] if job.node_ids else "",
         memory_reserved_bytes=job.memory_reserved_bytes,
         memory_floor_bytes=job.request.memory_floor_bytes,
+        pause=_pause_message(job),
+        paused_ms=job.paused_ms,
+    )
+
+
+def _pause_message(job: JobRecord) -> scheduling_pb2.JobPause | None:
+    pause = job.pause
+    if pause is None or job.phase is not Phase.PAUSED:
+        return None
+    return scheduling_pb2.JobPause(
+        since_ms=pause.paused_at_ms,
+        until_ms=pause.until_ms,
+        reason=reason_message(pause.reason),
+        resuming=pause.is_resuming,
     )
 
 
@@ -184,6 +200,7 @@ def _prediction_message(prediction: JobPrediction, job: JobRecord) -> scheduling
             level=level,
             in_domain=in_domain,
             range_not_calibrated=not_calibrated,
+            unusual_features=prediction.unusual_features,
         ),
     )
     if memory is not None:

@@ -14,6 +14,7 @@ from scheduler_service.core.records import (
     Gpu,
     JobPrediction,
     JobRequest,
+    Level,
     MemoryPoint,
     MemoryTriple,
     Node,
@@ -105,6 +106,7 @@ def request(message: scheduling_pb2.SnapshotJob) -> JobRequest:
         host_memory_bytes=message.host_memory_bytes,
         memory_floor_bytes=message.memory_floor_bytes,
         migration_cost_ms=message.migration_cost_ms,
+        no_trial=message.no_trial,
         worker_demand=_demand(message.worker_demand) if message.HasField("worker_demand") else None,
         server_demand=_demand(message.server_demand) if message.HasField("server_demand") else None,
     )
@@ -160,8 +162,10 @@ def running_job(message: scheduling_pb2.SnapshotRunning, *, gpu: Gpu, prediction
 
 
 def job_prediction(message: scheduling_pb2.SnapshotJobPrediction) -> JobPrediction:
-    """Read what is predicted of a key on a device type."""
+    """Read what is known of a key on a device type; what was observed was measured alone."""
     triple = message.memory_triple
+    level = LEVEL_FROM_PROTO[message.level]
+    sizes = tuple(sorted({point.micro_batch_size for point in message.micro_batches}))
     return JobPrediction(
         key=message.job_key,
         device=message.device,
@@ -183,8 +187,9 @@ def job_prediction(message: scheduling_pb2.SnapshotJobPrediction) -> JobPredicti
         )
         if message.HasField("memory_triple")
         else None,
-        level=LEVEL_FROM_PROTO[message.level],
+        level=level,
         in_domain=message.in_domain,
+        measured_micro_batch_sizes=sizes if level is Level.OBSERVED else (),
     )
 
 

@@ -35,6 +35,7 @@ import numpy as np
 from scheduler_service.core.capacity import is_reliable, memory_point, samples_per_gpu
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.errors import PolicyParameterError
+from scheduler_service.core.policy_parameters import TRIAL_MOVES_DESCRIPTION
 from scheduler_service.core.records import JobRequest
 from scheduler_service.core.view import PendingJob, SchedulingView
 from scheduler_service.policies.ordering.fair_queues import fair_order, k_medians
@@ -71,6 +72,8 @@ class Horus:
             "quadratic [0, 0, 0.5]"
         },
     )
+
+    trial_moves: bool = field(default=True, metadata={"description": TRIAL_MOVES_DESCRIPTION})
 
     def __post_init__(self) -> None:
         """Refuse values without a meaning."""

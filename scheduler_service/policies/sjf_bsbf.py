@@ -38,6 +38,7 @@ from scheduler_service.core.capacity import Resident, samples_per_gpu
 from scheduler_service.core.decisions import Decision
 from scheduler_service.core.policy_parameters import (
     AGING_DESCRIPTION,
+    TRIAL_MOVES_DESCRIPTION,
     WEIGHED_JOBS_DESCRIPTION,
     require_not_negative,
     require_positive,
@@ -74,6 +75,8 @@ class SjfBsbf:
             "description": "a job on several GPUs shares only if that is better for it and all partners together"
         },
     )
+
+    trial_moves: bool = field(default=True, metadata={"description": TRIAL_MOVES_DESCRIPTION})
 
     def __post_init__(self) -> None:
         """Refuse values without a meaning."""

@@ -124,6 +124,19 @@ def test_varied_and_odd_questions_are_answered_as_if_every_part_were_asked_alone
     assert refused > QUESTIONS / 20
 
 
+def test_jobs_that_only_wait_longer_or_shorter_are_answered_as_if_each_were_asked_alone() -> None:
+    predictor, random_ = open_predictor(), random.Random(13)
+    hashes = [predictor.keep_graph(content)[0] for content in GRAPHS.values()]
+    for device in ("cpu-standin", "NVIDIA H200"):
+        for sha256 in hashes:
+            for batch in (300, 3, 700, 90_000, 17, 1):
+                settings = resources_pb2.JobSettings(global_batch_size=batch, input_wait_ratio=random_.random())
+                request = messages.PredictJobRequest(settings=settings, device=device, graph_sha256=sha256)
+                found = job_response(predictor.predict_job(job_question(request)))
+                found.prediction_id = ""
+                assert_alike(found, literally(predictor, request))
+
+
 @pytest.mark.parametrize("family", sorted(GRAPHS))
 def test_every_row_of_a_table_is_the_vector_that_its_values_spell_out(family: str) -> None:
     random_, graph = random.Random(family), MeasuredGraph(DESCRIPTIONS[family])

@@ -11,8 +11,10 @@ from scheduler_service.core import events
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.errors import InvalidTransition
 from scheduler_service.core.records import Phase, Share
-from scheduler_service.policy_registry import POLICIES, make_policy
+from scheduler_service.core.state import ClusterState
+from scheduler_service.policy_registry import POLICIES
 from tests.support.engine_invariants import check
+from tests.support.restless import make_restless_policy
 from tests.support.scheduling import GIB, job, memory, node, pair, prediction
 
 JOBS = ("a", "b", "c", "d")
@@ -38,6 +40,9 @@ reports = st.builds(
             events.JobFinished,
             events.JobFailed,
             events.LaunchRefused,
+            events.AttemptPaused,
+            events.AttemptResumed,
+            events.PauseRefused,
         )
     ),
     st.integers(0, 12),
@@ -67,11 +72,17 @@ def fact(engine: SchedulerEngine, at_ms: int, action: tuple[object, ...]) -> eve
             return report(engine, at_ms, name, kind, steps, is_stale=is_stale, end=end)
         case ("join", str(name), bool(lists_all)):
             held = tuple(
-                events.RunningAttempt(job_id=one.job_id, attempt=one.attempt, fence=one.fence, gpu_ids=one.gpu_ids)
+                events.RunningAttempt(
+                    job_id=one.job_id,
+                    attempt=one.attempt,
+                    fence=one.fence,
+                    gpu_ids=one.gpu_ids,
+                    is_paused=at_ms % 2_100 == 0,
+                )
                 for one in engine.state.jobs.values()
                 if lists_all and one.holds_gpus and name in one.node_ids
             )
-            return events.NodeJoined(at_ms=at_ms, node=node(name, 2), attempts=held)
+            return events.NodeJoined(at_ms=at_ms, node=node(name, 2, enforcements=("stop_signal",)), attempts=held)
         case ("disconnect", str(name), _):
             return events.NodeDisconnected(at_ms=at_ms, node_id=name)
         case ("lose", str(name), _):
@@ -105,28 +116,47 @@ def report(
         values |= {"exit_class": end, "checkpoint_step": steps - 2}
     if kind is events.JobFailed:
         values["memory_available_bytes"] = 3 * GIB
-    if kind is events.LaunchRefused:
+    if kind in (events.LaunchRefused, events.PauseRefused):
         values["code"] = "OVER_CAPACITY"
     event: events.Event = kind(at_ms=at_ms, **values)
     return event
 
 
+def held_by_paused(state: ClusterState) -> dict[tuple[str, str, int], tuple[frozenset[str], int]]:
+    """For every GPU of a job that is or shall be paused: all jobs there, and what is reserved for it."""
+    return {
+        (gpu_id, one.job_id, one.fence): (frozenset(state.gpus[gpu_id].job_ids), one.bytes_on(gpu_id))
+        for one in state.jobs.values()
+        for gpu_id in one.gpu_ids
+        if one.pause is not None and gpu_id in state.gpus
+    }
+
+
 @settings(max_examples=150, deadline=None)
-@given(st.lists(submissions | reports | machines | others, min_size=5, max_size=60), st.sampled_from(sorted(POLICIES)))
+@given(
+    st.lists(submissions | reports | machines | others, min_size=5, max_size=60),
+    st.sampled_from((*sorted(POLICIES), *["pausing"] * 5)),
+)
 def test_nothing_that_can_be_reported_breaks_the_cluster(actions: list[tuple[object, ...]], policy: str) -> None:
-    engine = SchedulerEngine(make_policy=make_policy, policy=policy)
+    engine = SchedulerEngine(make_policy=make_restless_policy, policy=policy)
     for turn, action in enumerate([("join", "n0", False), ("join", "n1", False), *actions]):
         if action[0] == "crash":
-            engine = SchedulerEngine.restore(json.loads(json.dumps(engine.snapshot())), make_policy=make_policy)
+            engine = SchedulerEngine.restore(
+                json.loads(json.dumps(engine.snapshot())), make_policy=make_restless_policy
+            )
         event = fact(engine, turn * 700, action)
         if isinstance(event, events.JobSubmitted) and event.request.job_id in engine.state.jobs:
             continue
+        paused = held_by_paused(engine.state)
         try:
             engine.handle(event)
         except InvalidTransition as error:
             raise AssertionError(f"a transition is missing: {error}") from error
         check(engine.state)
         assert not engine.state.rejected
+        for (gpu_id, name, fence), (others, reserved_bytes) in held_by_paused(engine.state).items():
+            before = paused.get((gpu_id, name, fence))
+            assert before is None or (others <= before[0] and reserved_bytes == before[1])
         for one in engine.state.jobs.values():
             if one.phase is Phase.FINISHED and one.steps_done < one.request.steps_total:
                 assert one.reason.code in {"FINISHED_EARLY", "FINISHED_UNCOUNTED"}

@@ -42,6 +42,23 @@ def test_every_job_ends_well_although_it_is_moved_all_the_time(seed: int) -> Non
         assert phase is not Phase.FINISHED or job.steps_done >= job.request.steps_total
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_every_job_ends_well_although_it_is_paused_again_and_again(seed: int) -> None:
+    world = SimulatedCluster(5_000 + seed, policy="pausing")
+    run_to_the_end(world)
+    for job_id, phase in world.outcomes().items():
+        job = world.engine.state.jobs[job_id]
+        assert phase is not Phase.FINISHED or job.steps_done >= job.request.steps_total
+
+
+def test_pauses_are_carried_out_and_end_without_a_restart() -> None:
+    world = SimulatedCluster(1, faults=Faults(), policy="pausing")
+    run_to_the_end(world)
+    assert world.pauses > 10
+    assert set(world.outcomes().values()) == {Phase.FINISHED}
+    assert not any(job.counts.restarts for job in world.engine.state.jobs.values())
+
+
 def test_moves_and_reshapes_are_carried_out_without_a_restart() -> None:
     world = SimulatedCluster(1, faults=Faults(), policy="restless", nodes=4)
     run_to_the_end(world)
@@ -53,7 +70,7 @@ def test_moves_and_reshapes_are_carried_out_without_a_restart() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("policy", ["horus", "restless"])
+@pytest.mark.parametrize("policy", ["horus", "restless", "pausing"])
 def test_a_recorded_log_gives_a_fresh_engine_the_same_commands(seed: int, policy: str) -> None:
     world = SimulatedCluster(1_000 + seed, policy=policy)
     run_to_the_end(world)
@@ -72,7 +89,7 @@ def test_without_faults_every_job_finishes_at_its_first_attempt(seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("policy", ["horus", "restless"])
+@pytest.mark.parametrize("policy", ["horus", "restless", "pausing"])
 def test_a_restored_engine_goes_on_like_the_one_that_was_saved(seed: int, policy: str) -> None:
     world = SimulatedCluster(2_000 + seed, policy=policy)
     world.run(until_ms=20_000)

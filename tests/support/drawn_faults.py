@@ -18,6 +18,7 @@ class Faults:
     sick_gpu: float = 0.0
     fail_attempt: float = 0.0
     refuse_launch: float = 0.0
+    refuse_pause: float = 0.0
     repeat_report: float = 0.0
     predictor_down: float = 0.0
     delay_max_ms: int = 50
@@ -29,4 +30,5 @@ class Faults:
         rates |= {name: generator.choice((0.0, 0.02, 0.1)) for name in ("cancel", "choose_policy", "sick_gpu")}
         rates |= {name: generator.choice((0.0, 0.05, 0.3)) for name in ("fail_attempt", "refuse_launch")}
         rates |= {name: generator.choice((0.0, 0.3, 1.0)) for name in ("repeat_report", "predictor_down")}
-        return cls(**rates, delay_max_ms=generator.choice((1, 50, 3_000)))
+        delay_max_ms = generator.choice((1, 50, 3_000))
+        return cls(**rates, delay_max_ms=delay_max_ms, refuse_pause=rates["refuse_launch"])

@@ -28,6 +28,7 @@ def _job_violations(state: ClusterState) -> Iterator[str]:
     fences: set[int] = set()
     for job in state.jobs.values():
         yield from _one_job(job)
+        yield from _pause_violations(job)
         if job.fence in fences:
             yield f"fence {job.fence} is held twice"
         if job.fence:
@@ -59,6 +60,13 @@ def _one_job(job: JobRecord) -> Iterator[str]:
         yield f"{job.job_id} was restarted too often"
 
 
+def _pause_violations(job: JobRecord) -> Iterator[str]:
+    if job.pause is not None and (not job.holds_gpus or job.phase is Phase.STOPPING):
+        yield f"{job.job_id} is {job.phase} with a pause"
+    if (job.phase is Phase.PAUSED) != (job.pause is not None and job.pause.paused_at_ms > 0):
+        yield f"{job.job_id} is {job.phase} with the pause {job.pause}"
+
+
 def _gpu_violations(state: ClusterState) -> Iterator[str]:
     for gpu_id, view in state.gpus.items():
         holders = tuple(sorted(job.job_id for job in state.jobs.values() if gpu_id in job.occupied_bytes))
@@ -70,7 +78,7 @@ def _gpu_violations(state: ClusterState) -> Iterator[str]:
             yield f"{gpu_id}: {reserved} of {view.gpu.memory_bytes} bytes held, {view.memory_reserved_bytes} recorded"
         if len(jobs) > 1 and any(job.request.share is Share.NEVER for job in jobs):
             yield f"{gpu_id} is shared by {holders} against a job's will"
-        is_releasing = any(job.phase is Phase.STOPPING for job in jobs) or _is_haunted(state, gpu_id)
+        is_releasing = any(job.phase is Phase.STOPPING or job.pause for job in jobs) or _is_haunted(state, gpu_id)
         if is_releasing != view.is_releasing:
             yield f"{gpu_id} releasing is {view.is_releasing}"
         is_free = gpu_id in state.usable_gpus and not holders and not is_releasing
@@ -97,6 +105,9 @@ def _index_violations(state: ClusterState) -> Iterator[str]:
     running = {job.job_id for job in state.jobs.values() if job.holds_gpus}
     if set(state.running) != running:
         yield f"running {sorted(state.running)} is not {sorted(running)}"
+    paused = {job.job_id for job in state.jobs.values() if job.pause is not None}
+    if set(state.pauses) != paused:
+        yield f"pauses {sorted(state.pauses)} are not {sorted(paused)}"
     for job_id in running:
         node_ids = {view.node_id for gpu_id in state.jobs[job_id].gpu_ids if (view := state.gpus.get(gpu_id))}
         if not node_ids <= {*state.jobs[job_id].node_ids, *state.nodes}:

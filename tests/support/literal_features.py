@@ -16,6 +16,7 @@ from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 from predictor_service.features.operator_families import OperatorFamily as Family
 
 FAMILIES: Final = tuple(Family)
+CONVOLUTIONS: Final = (Family.CONVOLUTION, Family.DEPTHWISE_CONVOLUTION)
 WORK: Final = (Family.CONVOLUTION, Family.MATRIX_MULTIPLY, Family.RECURRENT, Family.NORMALIZATION)
 
 
@@ -93,7 +94,10 @@ def operator_ms(
     graph: GraphFeatures, settings: JobSettings, device: DeviceType
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     passes = passes_of(settings)
-    flops_ms = graph.operator_flops * (1e3 * passes / device.peak(settings.precision))
+    convolutional = np.array([family in CONVOLUTIONS for family in graph.operator_families], dtype=bool)
+    convolution_peak = device.peak(device.convolution_precision(settings.precision))
+    peaks = np.where(convolutional, convolution_peak, device.peak(settings.precision))
+    flops_ms = graph.operator_flops * (1e3 * passes / peaks)
     scale = 1e3 * passes * ACTIVATION_SCALE[settings.precision] / device.memory_bytes_per_s
     traffic_ms = graph.operator_traffic_bytes * scale
     return flops_ms, traffic_ms, np.maximum(np.maximum(flops_ms, traffic_ms), device.launch_ms * passes)

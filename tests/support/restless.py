@@ -1,11 +1,12 @@
-"""A policy that moves and reshapes running jobs all the time, so that tests see every corner of a move."""
+"""Policies that move, reshape or pause running jobs all the time, so that tests see every corner of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduler_service.core.decisions import Decision, Migrate, Reshape, Start
+from scheduler_service.core.decisions import Decision, Migrate, Pause, Reshape, Resume, Start, Stop
+from scheduler_service.core.pausability import pause_obstacle
 from scheduler_service.core.records import Assignment, Reason
 from scheduler_service.core.view import Policy, RunningJob, SchedulingView
 from scheduler_service.policies.fifo import Fifo
@@ -56,6 +57,43 @@ def _moves_of(job: RunningJob, free: Sequence[str], view: SchedulingView) -> lis
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pausing:
+    """Horus; now and then a job is paused, and resumed, stopped where it stands, or left to go on by itself."""
+
+    interval_ms: int = 1_500
+
+    def decide(self, view: SchedulingView) -> Sequence[Decision]:
+        """Return starts and holds, at most one new pause, and what becomes of the older ones."""
+        decisions = list(make_policy("horus", {}).decide(view))
+        turn = view.now_ms // self.interval_ms
+        reason = Reason(code="CANDIDATE")
+        for job in view.running.values():
+            if job.is_paused and not job.is_stopping:
+                decisions += _end_of_pause(job, turn)
+        candidates = [job for job in view.running.values() if _may_pause(view, job)]
+        if candidates and turn % 2:
+            chosen = candidates[turn % len(candidates)]
+            longest_ms = (2_000, 7_000, 60_000)[turn % 3]
+            decisions.append(Pause(job_id=chosen.request.job_id, reason=reason, paused_ms_max=longest_ms))
+        return decisions
+
+
+def _may_pause(view: SchedulingView, job: RunningJob) -> bool:
+    return not job.is_stopping and job.pause is None and pause_obstacle(view, job) is None
+
+
+def _end_of_pause(job: RunningJob, turn: int) -> list[Decision]:
+    reason = Reason(code="CANDIDATE")
+    if turn % 5 == 0:
+        return [Stop(job_id=job.request.job_id, reason=reason)]
+    if turn % 3 == 0 and job.pause is not None and not job.pause.is_resuming:
+        return [Resume(job_id=job.request.job_id, reason=reason)]
+    return []
+
+
 def make_restless_policy(name: str, parameters: Mapping[str, object]) -> Policy:
-    """Build `restless`, or any policy of the registry."""
+    """Build `restless`, `pausing`, or any policy of the registry."""
+    if name == "pausing":
+        return Pausing()
     return Restless() if name == "restless" else make_policy(name, parameters)

@@ -1,4 +1,4 @@
-"""Public data that is never committed: found by COTENANT_SHARED_DATA, and said to be absent where it is."""
+"""Published files, not committed as they are: found by COTENANT_SHARED_DATA, and said to be absent without it."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from tests.support.drawn_faults import Faults
 from tests.support.engine_invariants import check
 from tests.support.restless import make_restless_policy
 from tests.support.scheduling import GIB, job, memory, node, pair, prediction
+from tests.support.simulated_pauses import HOST, carry_out
 
 LEASE_MS = 20_000
 PAIR_REFRESH_MS = 3_000
@@ -43,6 +44,7 @@ class Attempt:
     launch: commands.LaunchJob
     steps_done: int
     is_stopping: bool = False
+    is_paused: bool = False
 
 
 @dataclass
@@ -80,8 +82,9 @@ class SimulatedCluster:
         self.saved: tuple[int, str] | None = None
         self.engine = new_engine(policy)
         self.first_policy = policy
-        self.machines = {f"n{i}": Machine(node(f"n{i}", gpus, host_memory_bytes=64 * GIB)) for i in range(nodes)}
+        self.machines = {f"n{i}": Machine(node(f"n{i}", gpus, **HOST)) for i in range(nodes)}
         self.cancelled: set[str] = set()
+        self.pauses = 0
         self.requests = [self._request(index) for index in range(jobs)]
         self._steps_total = {request.job_id: request.steps_total for request in self.requests}
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
@@ -153,6 +156,8 @@ class SimulatedCluster:
             self.at(delay, lambda: self._launch(command))
         elif isinstance(command, commands.StopJob):
             self.at(delay, lambda: self._stop(command))
+        elif isinstance(command, commands.PauseJob | commands.ResumeJob):
+            self.at(delay, lambda: carry_out(self, command))
         elif isinstance(command, commands.RequestPrediction):
             self.at(delay, lambda: self._predict(command))
         elif isinstance(command, commands.RequestPairPredictions):
@@ -161,7 +166,7 @@ class SimulatedCluster:
             self.at(delay, lambda: self._refresh_pairs(command))
 
     def _predict(self, question: commands.RequestPrediction) -> None:
-        if self._strikes(self.faults.predictor_down):
+        if self.strikes(self.faults.predictor_down):
             self.tell(events.PredictionFailed, key=question.key, device=question.device, code="UNAVAILABLE")
             return
         size = 1 + sum(map(ord, question.key)) % 4
@@ -175,7 +180,7 @@ class SimulatedCluster:
 
     def _predict_pairs(self, question: commands.RequestPairPredictions) -> None:
         keys = tuple(member.key for member in question.members)
-        if self._strikes(self.faults.predictor_down):
+        if self.strikes(self.faults.predictor_down):
             self.tell(events.PairPredictionsFailed, device=question.device, keys=question.new_keys, code="UNAVAILABLE")
             return
         pairs = tuple(pair(one, two, (sum(map(ord, one + two)) % 4) / 10) for one in keys for two in keys)
@@ -183,7 +188,7 @@ class SimulatedCluster:
 
     def _refresh_pairs(self, question: commands.RefreshPairs) -> None:
         """Say of every pair that it was measured once more and harms a little more than it did."""
-        if self._strikes(self.faults.predictor_down):
+        if self.strikes(self.faults.predictor_down):
             self.tell(events.PairsRefreshed, device=question.device, code="UNAVAILABLE")
             return
         pairs = tuple(
@@ -217,33 +222,36 @@ class SimulatedCluster:
             return
         identity = {"job_id": order.job_id, "attempt": order.attempt, "fence": order.fence}
         if (order.job_id, order.attempt) in machine.seen:
-            self._report(machine, events.JobFailed, exit_class="lost", **identity)
+            self.report(machine, events.JobFailed, exit_class="lost", **identity)
             return
         for other in self.machines.values():
             assert order.job_id not in {held[0] for held in other.attempts}, f"{order.job_id} runs twice at once"
-        if self._strikes(self.faults.refuse_launch / 10):
-            self._report(machine, events.LaunchRefused, code="OVER_CAPACITY", **identity)
+        if self.strikes(self.faults.refuse_launch / 10):
+            self.report(machine, events.LaunchRefused, code="OVER_CAPACITY", **identity)
             return
         machine.seen.add((order.job_id, order.attempt))
         machine.attempts[key] = Attempt(order, order.steps_done)
-        self._report(machine, events.JobStarted, **identity)
+        self.report(machine, events.JobStarted, **identity)
         self.at(STEP_MS, lambda: self._work(machine, key))
 
     def _work(self, machine: Machine, key: tuple[str, int, int]) -> None:
         attempt = machine.attempts.get(key)
         if attempt is None or attempt.is_stopping:
             return
+        if attempt.is_paused:
+            self.at(STEP_MS, lambda: self._work(machine, key))
+            return
         attempt.steps_done += 1
         identity = {"job_id": key[0], "attempt": key[1], "fence": key[2], "steps_done": attempt.steps_done}
         total = self._steps_total[key[0]]
-        if self._strikes(self.faults.fail_attempt / 20):
+        if self.strikes(self.faults.fail_attempt / 20):
             kind = self.generator.choice(("gpu_oom", "signal", "communication", "host_oom", "lost"))
             self._end(machine, key, events.JobFailed, exit_class=kind, memory_available_bytes=GIB, **identity)
         elif attempt.steps_done >= total:
             self._end(machine, key, events.JobFinished, **identity)
         else:
             checkpoint = attempt.steps_done if attempt.steps_done % 5 == 0 else -1
-            self._report(
+            self.report(
                 machine, events.JobProgressed, window_steps=1, window_ms=STEP_MS, checkpoint_step=checkpoint, **identity
             )
             self.at(STEP_MS, lambda: self._work(machine, key))
@@ -256,7 +264,7 @@ class SimulatedCluster:
         attempt = machine.attempts.get(key)
         if attempt is None:
             identity = {"job_id": key[0], "attempt": key[1], "fence": key[2]}
-            self._report(machine, events.JobStopped, exit_class="stopped", **identity)
+            self.report(machine, events.JobStopped, exit_class="stopped", **identity)
             return
         attempt.is_stopping = True
         self.at(
@@ -280,11 +288,11 @@ class SimulatedCluster:
         if machine.attempts.pop(key, None) is None:
             return
         machine.untold.append(kind(at_ms=self.now_ms, **values))
-        self._report(machine, kind, **values)
+        self.report(machine, kind, **values)
 
-    def _report(self, machine: Machine, kind: type[events.Event], **values: Any) -> None:
+    def report(self, machine: Machine, kind: type[events.Event], **values: Any) -> None:
         """Send a report: late, perhaps twice; lost with the stream. Ends are reported again at every joining."""
-        for _ in range(2 if self._strikes(self.faults.repeat_report) else 1):
+        for _ in range(2 if self.strikes(self.faults.repeat_report) else 1):
             stream = machine.lease_run
             self.at(
                 self.generator.randrange(1, 1 + self.faults.delay_max_ms),
@@ -313,6 +321,7 @@ class SimulatedCluster:
                 fence=key[2],
                 gpu_ids=tuple(part.gpu_id for part in attempt.launch.assignments),
                 steps_done=attempt.steps_done,
+                is_paused=attempt.is_paused,
             )
             for key, attempt in machine.attempts.items()
         )
@@ -339,7 +348,7 @@ class SimulatedCluster:
 
     # --- misfortune ---------------------------------------------------------------------------------------------
 
-    def _strikes(self, probability: float) -> bool:
+    def strikes(self, probability: float) -> bool:
         return not self.is_calm and self.generator.random() < probability
 
     def _misfortune(self) -> None:
@@ -348,29 +357,29 @@ class SimulatedCluster:
             return
         self.at(1_000, self._misfortune)
         for name, machine in self.machines.items():
-            if machine.is_connected and self._strikes(self.faults.crash_node):
+            if machine.is_connected and self.strikes(self.faults.crash_node):
                 machine.attempts.clear()
                 machine.untold.clear()
                 self._break_stream(name)
                 self.at(self.generator.randrange(500, 40_000), partial(self._join, name))
-            elif machine.is_connected and self._strikes(self.faults.cut_node):
+            elif machine.is_connected and self.strikes(self.faults.cut_node):
                 self._break_stream(name)
                 self.at(self.generator.randrange(500, 40_000), partial(self._join, name))
         self._misfortune_of_the_cluster()
 
     def _misfortune_of_the_cluster(self) -> None:
-        if self._strikes(self.faults.cancel):
+        if self.strikes(self.faults.cancel):
             chosen = self.generator.choice(self.requests).job_id
             self.cancelled.add(chosen)
             self.tell(events.JobCancelled, job_id=chosen)
-        if self._strikes(self.faults.choose_policy):
+        if self.strikes(self.faults.choose_policy):
             self.tell(events.PolicyChosen, policy=self.generator.choice(("fifo", "horus", "horus_f", "restless")))
-        if self._strikes(self.faults.sick_gpu):
+        if self.strikes(self.faults.sick_gpu):
             gpu_id = f"n{self.generator.randrange(len(self.machines))}.0"
             self.tell(events.GpuHealthChanged, gpu_id=gpu_id, healthy=self.generator.random() < 0.5)
-        if self._strikes(0.1):
+        if self.strikes(0.1):
             self.saved = len(self.log), json.dumps(self.engine.snapshot())
-        if self._strikes(self.faults.crash_scheduler):
+        if self.strikes(self.faults.crash_scheduler):
             self.crash_scheduler()
 
     def _repair(self) -> None:

@@ -25,7 +25,14 @@ _COLUMNS = (
     Column(title="SHARES WITH", shrinks=True),
     Column(title="PRED/MEAS", right=True),
 )
-_STYLES = {"running": "green", "failed": "red", "pending": "yellow", "finished": "cyan", "starting": "green"}
+_STYLES = {
+    "running": "green",
+    "failed": "red",
+    "pending": "yellow",
+    "finished": "cyan",
+    "starting": "green",
+    "paused": "yellow",
+}
 
 
 def render_jobs(jobs: Mapping[str, scheduling_pb2.Job], *, title: str, width: int) -> Text:

@@ -15,7 +15,7 @@ _JOB_COLUMNS = (
     Column(title="JOB", shrinks=True),
     Column(title="UTIL %", right=True),
     Column(title="MEMORY GiB", right=True),
-    Column(title="99 %", right=True),
+    Column(title="BOUND", right=True),
     Column(title="STEP ms", right=True),
     Column(title="FROM", shrinks=True),
     Column(title="DOMAIN"),
@@ -28,6 +28,7 @@ def job_table(answers: Mapping[str, prediction_pb2.PredictJobResponse], width: i
     for name, answer in answers.items():
         estimates = (answer.utilization_ratio, answer.memory_bytes, answer.step_ms)
         domain = "in" if all(estimate.in_domain for estimate in estimates) else "OUT"
+        domain += ", not calibrated" if any(estimate.range_not_calibrated for estimate in estimates) else ""
         cells = (
             name,
             _with_interval(answer.utilization_ratio, lambda ratio: f"{ratio * 100:.0f}"),

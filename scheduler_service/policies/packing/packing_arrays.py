@@ -92,6 +92,7 @@ class PackingArrays:
         self._gpus = ledger.view.index.arrays.for_one_round()
         count = len(self._gpus.gpu_ids)
         self._types: dict[object, int] = {}
+        self._has_trials = False
         self._examples: list[Resident] = []
         # The last row and column of pairs stand for no job, which is what empty places refer to. What is known of the
         # jobs on a GPU stands in its column, a job a row: reducing over few long rows is fast.
@@ -250,7 +251,7 @@ class PackingArrays:
         self._there[place, position], self._jobs[position] = kind, place + 1
         self._limits[place, position] = worker.request.max_slowdown_ratio
         self._careful[place, position] = worker.request.share is Share.SAFE
-        self._is_closed[position] |= worker.request.share is Share.NEVER
+        self._is_closed[position] |= worker.request.share is Share.NEVER or worker.is_on_trial
         places = self._places_of.setdefault(worker.request.job_id, [])
         places.append((self._gpus.gpu_ids[position], position, place))
         self._slowed_lists[position] = self._slowed[: place + 1, position].tolist()
@@ -273,8 +274,14 @@ class PackingArrays:
         self._careful = np.vstack((self._careful, np.zeros(more, dtype=bool)))
 
     def _type_of(self, worker: Resident) -> int | None:
-        """Return the number of workers with equal predictions, a new one where needed; None = there are too many."""
-        signature = (worker.request.key, worker.micro_batch_size)
+        """Return the number of workers with equal predictions, a new one where needed.
+
+        None = there are too many, or some may share on trial: that depends on how many jobs a GPU holds, which the
+        table of pairs does not tell.
+        """
+        if self._has_trials:
+            return None
+        signature = (worker.request.key, worker.micro_batch_size, worker.is_open_to_trial)
         number = self._types.get(signature)
         if number is None:
             number = len(self._types)
@@ -288,8 +295,9 @@ class PackingArrays:
                 self._pairs[other, number], self._doubts[other, number] = self._pair(example, worker)
                 wait = mutual_wait_ratio(self._utilizations.item(number), self._utilizations.item(other))
                 self._waits[number, other] = self._waits[other, number] = wait
-        return number
+        return None if self._has_trials else number
 
     def _pair(self, victim: Resident, other: Resident) -> tuple[float, bool]:
         slowdown = expected_slowdown(victim, [other], self._gpu, self._ledger.view.predictions)
+        self._has_trials |= slowdown.may_try
         return slowdown.ratio, slowdown.doubt is not None

@@ -57,6 +57,8 @@ class OccupiedGpu:
             request.key,
             request.share,
             request.max_slowdown_ratio,
+            resident.is_open_to_trial,
+            resident.is_on_trial,
             resident.micro_batch_size,
         )
 

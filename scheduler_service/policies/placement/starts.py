@@ -58,13 +58,20 @@ def start_on(
     )
 
 
+def code_of_shared_start(slowdown: PlacementSlowdown, shared_code: str) -> str:
+    """Return the code of a start on shared GPUs: on trial, with known slowdowns, or blindly."""
+    if slowdown.is_on_trial:
+        return "STARTS_ON_TRIAL"
+    return shared_code if slowdown.is_known else "STARTS_SHARED_BLINDLY"
+
+
 def _shared_reason(
     slowdown: PlacementSlowdown, gpu_ids: Sequence[str], numbers: Mapping[str, float], shared_code: str
 ) -> Reason:
     """Return with which jobs one shares, and the worst slowdown over its GPUs, its own and the others', where known."""
     ratios = {"slowdown_ratio": slowdown.own_ratio, "neighbour_slowdown_ratio": slowdown.neighbour_ratio}
     return Reason(
-        code=shared_code if slowdown.is_known else "STARTS_SHARED_BLINDLY",
+        code=code_of_shared_start(slowdown, shared_code),
         numbers={**{name: ratio for name, ratio in ratios.items() if ratio is not None}, **numbers},
         job_ids=slowdown.neighbour_ids,
         gpu_ids=tuple(gpu_ids),

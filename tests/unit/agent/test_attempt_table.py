@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from cotenant_agent.attempt import AttemptState
 from cotenant_agent.attempt_table import AttemptTable
 from cotenant_agent.cgroups import ControlGroups
+from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.launching import Launcher
 from cotenant_agent.records import AttemptKey, InventoryReading, JobUsage
 from cotenant_agent.state_directory import StateDirectory
@@ -35,11 +38,11 @@ def table_of(state: StateDirectory) -> AttemptTable:
     )
 
 
-def write_attempt(state: StateDirectory, key: AttemptKey) -> Path:
+def write_attempt(state: StateDirectory, key: AttemptKey, **changes: object) -> Path:
     """An attempt that has started, as the next agent finds it."""
     directory = state.jobs / key.directory_name
     directory.mkdir()
-    spec = {"job_id": key.job_id, "attempt": key.attempt, "fence": key.fence, "gpu_ids": ["gpu-0"]}
+    spec = {"job_id": key.job_id, "attempt": key.attempt, "fence": key.fence, "gpu_ids": ["gpu-0"], **changes}
     (directory / "spec.json").write_text(json.dumps(spec))
     (directory / "state.json").write_text("{}")
     (state.checkpoints / key.job_id / str(key.fence)).mkdir(parents=True)
@@ -60,3 +63,92 @@ def test_an_older_attempt_is_ended_for_memory_and_on_leaving_although_a_newer_on
     (directory / "stop.json").unlink()
     assert not table.stop_all("agent_exit")
     assert json.loads((directory / "stop.json").read_text())["cause"] == "agent_exit"
+
+
+KEY = AttemptKey(job_id="job", attempt=1, fence=1)
+
+
+def order_of(directory: Path) -> dict[str, Any]:
+    path = directory / "pause.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def adopted(state: StateDirectory, **changes: object) -> tuple[AttemptTable, Path]:
+    directory = write_attempt(state, KEY, **{"can_pause": True, **changes})
+    table = table_of(state)
+    table.adopt()
+    return table, directory
+
+
+def test_an_order_to_pause_is_stored_and_repeating_it_makes_no_pause_longer(state: StateDirectory) -> None:
+    table, directory = adopted(state)
+    table.pause(KEY, "SLOWDOWN_TOO_HIGH", 30_000)
+    first = order_of(directory)
+    assert first["cause"] == "SLOWDOWN_TOO_HIGH"
+    table.pause(KEY, "SLOWDOWN_TOO_HIGH", 60_000)
+    assert order_of(directory) == first
+    table.pause(KEY, "SLOWDOWN_TOO_HIGH", 1_000)
+    assert order_of(directory)["until_boot_ms"] < first["until_boot_ms"]
+    table.resume(KEY)
+    table.resume(KEY)
+    assert order_of(directory) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"gpu_ids": ["gpu-0", "gpu-1"]}, "the ranks of a gang wait for each other"),
+        ({"gpu_ids": []}, "0 devices"),
+        ({"can_pause": False}, "an older agent started it"),
+        ({"environment": {"CUDA_VISIBLE_DEVICES": "GPU-1", "CUDA_MPS_PIPE_DIRECTORY": "pipes"}}, "MPS serves"),
+    ],
+)
+def test_what_cannot_be_paused_is_refused_with_the_reason(
+    state: StateDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], why: str
+) -> None:
+    (tmp_path / "pipes").mkdir()
+    (tmp_path / "pipes" / "control").touch()
+    monkeypatch.chdir(tmp_path)
+    table, directory = adopted(state, **changes)
+    with pytest.raises(CommandRefusedError, match=re.escape(why)) as refused:
+        table.pause(KEY, "cause", 1_000)
+    assert refused.value.code == "NOT_PAUSABLE"
+    assert order_of(directory) == {}
+
+
+def test_an_order_that_the_disk_does_not_take_is_refused(state: StateDirectory) -> None:
+    table, directory = adopted(state)
+    (directory / "pause.json").mkdir()
+    with pytest.raises(CommandRefusedError, match="cannot store the order"):
+        table.pause(KEY, "cause", 1_000)
+
+
+def test_a_pause_that_failed_is_named_once_and_the_next_order_is_another_one(state: StateDirectory) -> None:
+    table, directory = adopted(state)
+    table.pause(KEY, "cause", 30_000)
+    failed = {"failure": "stuck", "failed_until_boot_ms": order_of(directory)["until_boot_ms"], "since_boot_ms": 0}
+    (directory / "paused.json").write_text(json.dumps(failed))
+    assert table.find_failed_pauses() == [(KEY, "stuck")]
+    assert table.find_failed_pauses() == []
+    table.pause(KEY, "cause", 40_000)
+    assert order_of(directory)
+    assert table.find_failed_pauses() == []
+
+
+def test_a_paused_attempt_is_stopped_like_a_running_one_and_a_stopping_one_is_not_paused(state: StateDirectory) -> None:
+    table, directory = adopted(state)
+    (directory / "paused.json").write_text(json.dumps({"since_boot_ms": 1, "changes": 1}))
+    assert next(iter(table)).state is AttemptState.PAUSED
+    table.stop(KEY, "cancelled", 0)
+    assert json.loads((directory / "stop.json").read_text())["cause"] == "cancelled"
+    assert next(iter(table)).state is AttemptState.STOPPING
+    table.pause(KEY, "cause", 1_000)
+    assert order_of(directory) == {}
+
+
+@pytest.mark.parametrize("record", ["", "[]", '{"since_boot_ms": "x"}', '{"since_boot_ms": true, "paused_ms": null}'])
+def test_a_damaged_record_of_pauses_reads_as_none(state: StateDirectory, record: str) -> None:
+    table, directory = adopted(state)
+    (directory / "paused.json").write_text(record)
+    (attempt,) = table
+    assert (attempt.state, attempt.pause.paused_ms) == (AttemptState.RUNNING, 0)

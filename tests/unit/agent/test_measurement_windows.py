@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -202,3 +203,21 @@ def test_use_of_the_device_by_others_is_flagged() -> None:
     node.beat(4, foreign_ratio=0.4)
     node.look()
     assert node.recorder.due()[0].quality_flags == ("foreign_load",)
+
+
+def test_a_pause_ends_the_windows_of_its_job_and_of_the_co_located_one_and_nothing_is_measured_in_it() -> None:
+    node = Node()
+    one, other = tenant("one"), tenant("other")
+    node.look(one, other)
+    node.beat(5)
+    before_ms = 4 * BEAT_MS
+    node.look(replace(one, pause_changes=1), other)
+    assert [window.window_ms for window in node.recorder.due()] == [before_ms, before_ms]
+    node.living = [other]
+    node.beat(20, step_ms=50)
+    node.look(replace(one, pause_changes=2), other)
+    assert len(node.recorder.due()) == 2
+    node.beat(5)
+    node.look()
+    assert [window.window_ms for window in node.recorder.due()] == [before_ms] * 4
+    assert {window.window_ms // window.steps for window in node.recorder.due()} == {100}

@@ -157,3 +157,18 @@ def test_a_useless_expression_is_named(pattern: str) -> None:
 def test_a_useful_expression_has_a_group_called_step() -> None:
     assert check_pattern(r"(?P<step>\d+)") == ""
     assert re.match(r"(?P<step>\d+)", "12")
+
+
+def test_no_window_reaches_across_a_pause() -> None:
+    track = ProgressTrack()
+    for step, ms in ((1, 100), (2, 200)):
+        track.accept(at(step, ms))
+    track.interrupt(is_paused=True)
+    track.accept(at(3, 300))
+    assert track.close_window().steps == 0
+    track.interrupt(is_paused=False)
+    track.accept(at(4, 5_300))
+    assert track.close_window().steps == 0
+    track.accept(at(5, 5_400))
+    assert track.close_window() == ProgressWindow(steps=1, duration_ms=100)
+    assert track.steps_done == 5

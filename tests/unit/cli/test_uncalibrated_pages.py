@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cotenant.v1 import prediction_pb2, resources_pb2
+from cotenant.v1 import prediction_pb2, resources_pb2, scheduling_pb2
 from tests.support.cli_cluster import CommandLine
 from tests.support.fake_services import FakePredictor, FakeScheduler, sample_prediction
 
@@ -69,3 +69,25 @@ def test_a_described_job_says_that_its_range_is_not_calibrated(cotenant: Command
     text = " ".join(cotenant("describe", job.job_id).out.split())
     assert "bound 0.75 GiB (estimate, range not calibrated)" in text
     assert "99 %" not in text
+
+
+@pytest.mark.parametrize("verb", ["describe", "explain"])
+def test_a_described_and_an_explained_job_say_what_is_unusual_about_it(
+    verb: str, cotenant: CommandLine, scheduler: FakeScheduler
+) -> None:
+    job = next(job for job in scheduler.jobs.values() if job.predictions)
+    job.predictions[0].utilization_ratio.unusual_features.append("activations 9.1 GiB, trained 0.01 GiB to 2.1 GiB")
+    scheduler.explanations[job.job_id] = scheduling_pb2.ExplainJobResponse(job=job)
+    text = " ".join(cotenant(verb, job.job_id).out.split())
+    assert f"activations 9.1 GiB, trained 0.01 GiB to 2.1 GiB ({job.predictions[0].device})" in text
+
+
+@pytest.mark.parametrize("calibrated", [True, False])
+def test_a_job_whose_least_memory_exceeds_the_device_does_not_fit(
+    calibrated: bool, cotenant: CommandLine, scheduler: FakeScheduler, predictor: FakePredictor
+) -> None:
+    predictor.answer = sample_prediction(fits=False) if calibrated else uncalibrated_prediction(fits=False)
+    predictor.answer.memory_bytes.lower = 18.0 * predictor.answer.device_memory_bytes
+    outcome = cotenant("predict", GRAPH, "--batch-size", "64")
+    assert outcome.code == 4
+    assert "DOES NOT FIT: at least 18.00 GiB (predicted), cpu-standin has 1.00 GiB" in " ".join(outcome.out.split())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+from importlib import resources
+
 import pytest
 
 from predictor_service.features.devices import DEVICE_TYPES, GIBIBYTE, STANDIN_DEVICE, find_device_type
@@ -28,7 +31,10 @@ def test_what_is_no_slice_of_a_known_device_has_no_peaks(name: str) -> None:
     assert find_device_type(name) is None
 
 
-WITH_64_BIT_MATRIX_UNITS = ("NVIDIA A30", "NVIDIA A100", "NVIDIA H100", "NVIDIA H200")
+WITH_64_BIT_MATRIX_UNITS = (
+    "NVIDIA A30", "NVIDIA A100", "NVIDIA H100", "NVIDIA GH200", "NVIDIA H200", "AMD Instinct MI2", "AMD Instinct MI3",
+)  # fmt: skip
+CUT = ("NVIDIA H20", "AMD Radeon")
 
 
 @pytest.mark.parametrize("device", [name for name in DEVICE_TYPES if name.startswith(WITH_64_BIT_MATRIX_UNITS)])
@@ -38,8 +44,42 @@ def test_a_device_with_64_bit_matrix_units_is_as_fast_in_64_bits_as_in_32(device
 
 
 @pytest.mark.parametrize(
-    "device", [name for name in DEVICE_TYPES if not name.startswith((STANDIN_DEVICE, *WITH_64_BIT_MATRIX_UNITS))]
+    "device", [name for name in DEVICE_TYPES if not name.startswith((STANDIN_DEVICE, *WITH_64_BIT_MATRIX_UNITS, *CUT))]
 )
 def test_no_other_gpu_is_faster_in_64_bits_than_half_of_32_nor_slower_than_a_sixty_fourth(device: str) -> None:
     peaks = DEVICE_TYPES[device]
     assert 0.9 / 64 <= peaks.peak("fp64") / peaks.peak("fp32") <= 0.51
+
+
+@pytest.mark.parametrize("device", sorted(DEVICE_TYPES))
+def test_no_type_is_slower_in_a_narrower_precision_nor_beyond_what_memory_and_units_could_be(device: str) -> None:
+    peaks = DEVICE_TYPES[device]
+    rates = [peaks.peak(precision) for precision in ("fp32", "tf32", "fp16")]
+    assert rates == sorted(rates)
+    assert rates[0] > 0
+    assert peaks.peak("bf16") == peaks.peak("fp16")
+    assert 2 <= peaks.memory_bytes / GIBIBYTE <= 512
+    assert 1e9 <= peaks.memory_bytes_per_s <= 1e13
+    assert 1 <= peaks.multiprocessors <= 512
+
+
+def test_the_table_has_the_types_that_people_own_and_every_row_states_its_source() -> None:
+    assert len(DEVICE_TYPES) >= 46
+    text = resources.files("predictor_service.features").joinpath("device_table.csv").read_text(encoding="utf-8")
+    rows = list(csv.DictReader(text.splitlines()))
+    assert len({row["name"] for row in rows}) == len(rows) == len(DEVICE_TYPES) - 1
+    assert all(row["source"] for row in rows)
+
+
+@pytest.mark.parametrize("name", ["Tesla V100-SXM2-16GB", "NVIDIA TITAN RTX", "AMD Instinct MI300X", STANDIN_DEVICE])
+def test_a_device_without_the_default_computes_convolutions_as_the_job_says(name: str) -> None:
+    assert DEVICE_TYPES[name].convolution_precision("fp32") == "fp32"
+
+
+def test_from_ampere_on_convolutions_run_in_tf32_unless_the_job_says_another_precision() -> None:
+    for name in (A100, "NVIDIA GeForce RTX 4090", "NVIDIA H200", "NVIDIA B200"):
+        device = DEVICE_TYPES[name]
+        assert device.convolution_precision("fp32") == "tf32"
+        assert [device.convolution_precision(each) for each in ("fp16", "bf16")] == ["fp16", "bf16"]
+        assert device.product_precision("fp32") == "fp32"
+        assert device.product_precision("fp32", "tensorflow-2") == "tf32"

@@ -42,3 +42,29 @@ def test_what_a_recurrent_layer_multiplies_is_a_product_and_what_it_waits_is_rec
     assert fused[FEATURE_INDEX["recurrent_time_ratio"]] == 0.0
     assert waiting[FEATURE_INDEX["matrix_multiply_time_ratio"]] < 0.1
     assert fused[FEATURE_INDEX["recurrent_work_ratio"]] == waiting[FEATURE_INDEX["recurrent_work_ratio"]] == 1.0
+
+
+def convolving_job(device: str, precision: str) -> JobFeatures:
+    net = GraphBuilder()
+    y = net.node("Conv", [net.input("x", ["batch", 256, 64, 64]), net.weight([256, 256, 3, 3])], pads=[1, 1, 1, 1])
+    graph = describe_graph(net.model(y).SerializeToString()).at_batch(64)
+    return build_features(graph, JobSettings(global_batch_size=64, precision=precision), DEVICE_TYPES[device])
+
+
+def test_a_convolution_of_32_bits_runs_in_tf32_on_ampere_and_in_32_bits_before_it() -> None:
+    ampere, turing = "NVIDIA A100-SXM4-40GB", "NVIDIA TITAN RTX"
+    assert convolving_job(ampere, "fp32").roofline_ms == convolving_job(ampere, "tf32").roofline_ms
+    as_fast_as_the_clock = convolving_job(turing, "fp32").roofline_ms / convolving_job(ampere, "fp32").roofline_ms
+    assert as_fast_as_the_clock > 0.5 * 156 / 16.3
+
+
+def test_a_matrix_product_of_32_bits_stays_in_32_bits_on_ampere() -> None:
+    net = GraphBuilder()
+    y = net.node("MatMul", [net.input("x", ["batch", 4096]), net.weight([4096, 4096])])
+    graph = describe_graph(net.model(y).SerializeToString()).at_batch(4096)
+    device = DEVICE_TYPES["NVIDIA A100-SXM4-40GB"]
+    plain, tf32 = (
+        build_features(graph, JobSettings(global_batch_size=4096, precision=precision), device).roofline_ms
+        for precision in ("fp32", "tf32")
+    )
+    assert plain > 2 * tf32

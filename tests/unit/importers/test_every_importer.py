@@ -20,7 +20,8 @@ from tests.support.shared_data import shared_data
 
 # Rows alone, of pairs, of curves, as the tables have them.
 PUBLISHED = {
-    "alnair": (18, 216, 0),
+    "alnair": (18 + 49, 216, 0),
+    "isacpp": (40, 48, 0),
     "miso": (32 + 145, 0, 0),
     "nanogpt_curves": (0, 0, 17216),
     "pollux": (6151, 0, 1672),
@@ -37,6 +38,12 @@ TABLES = {
             "victim_model": "LSTM", "victim_dataset": "IMDB", "victim_batch": "32", "victim_solo_util_pct": "75",
             "victim_solo_us_per_10_steps": "80000", "other_model": "LSTM", "other_dataset": "IMDB", "other_batch": "32",
             "other_solo_util_pct": "75", "victim_packed_us_per_10_steps": "120000", "victim_slowdown": "1.5",
+        },
+    },
+    "isacpp": {
+        "pairs.csv": {
+            "figure": "4", "gpu": "RTX3090", "victim_model": "VGG19", "other_model": "WideResNet",
+            "batch_size_on_axis": "", "victim_slowdown": "1.225", "error_bar": "0.042",
         },
     },
     "miso": {
@@ -109,6 +116,27 @@ def test_alnair_flags_its_odd_cell(tmp_path: Path) -> None:
     assert imported(tmp_path, "alnair").pairs[0].quality_flags == ()
 
 
+def test_the_colab_jobs_of_alnair_teach_nothing(tmp_path: Path) -> None:
+    header = (
+        "id,model,dataset,epochs,batch_size,run_env,gpu_util_range_pct,max_gpu_util_pct,min_gpu_util_pct,"
+        "max_gpu_mem_alloc_pct,max_gpu_time_accessing_mem_pct,max_gpu_power_pct,max_cpu_util_pct,max_sys_mem_pct\n"
+    )
+    (tmp_path / "colab_p100_tf_jobs.csv").write_text(header + "1,MobileNet ,GTSRB,7,8,Standard,1,46,3,50,3,4,9,2\n")
+    row = imported(tmp_path, "alnair").solo[1]
+    assert (row.status, row.quality_flags) == ("rejected", ("utilization_is_maximum", "memory_preallocated"))
+    assert (row.architecture, row.utilization_ratio, row.memory_peak_bytes) == ("MobileNet", 0.46, 8 << 30)
+
+
+def test_isacpp_publishes_ratios_only_and_no_row_is_learned_from(tmp_path: Path) -> None:
+    found = imported(tmp_path, "isacpp")
+    pair = found.pairs[0]
+    assert (pair.slowdown_ratio, pair.victim_step_ms_mean, pair.status) == (0.225, None, "rejected")
+    assert pair.quality_flags == ("ratio_only", "batch_not_published")
+    assert {row.job_key for row in found.solo} == {pair.victim_job_key, *pair.other_job_keys}
+    assert {row.status for row in found.solo} == {"failed"}
+    assert imported(tmp_path, "isacpp", gpu="").pairs[0].device == "isacpp-unnamed-gpu"
+
+
 def test_miso_names_the_slice_as_its_own_device(tmp_path: Path) -> None:
     whole, part = imported(tmp_path, "miso").solo
     assert (whole.utilization_ratio, whole.dram_activity_ratio) == pytest.approx((0.6971, 0.3394))
@@ -175,6 +203,7 @@ def test_torchvision_bench_keeps_its_two_runs_on_one_gpu_type_apart(tmp_path: Pa
     [
         ("alnair", "victim_slowdown", "1.6", "column victim_slowdown: 1.6 is not packed / solo time = 1.5"),
         ("alnair", "gpu_util_pct", "101", "column gpu_util_pct: 101 is above 100"),
+        ("isacpp", "gpu", "H100", "column gpu: 'H100' is none of"),
         ("miso", "mean_iter_s", "0", "column mean_iter_s: 0 is not above 0"),
         ("nanogpt_curves", "split", "test", "column split: 'test' is none of train, val"),
         ("pollux", "metric", "101", "column metric: 101 is above 100"),

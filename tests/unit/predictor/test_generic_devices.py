@@ -95,7 +95,7 @@ def test_pairs_are_answered_for_short_names_and_generic_types(predictor: Predict
     generic = PairsQuestion(device="fake-gpu", jobs=jobs, device_memory_bytes=16 * GIBIBYTE)
     assert not predictor.predict_pairs(generic).in_domain.any()
     with pytest.raises(UnknownDeviceError, match="may be one of"):
-        predictor.predict_pairs(PairsQuestion(device="V100", jobs=jobs))
+        predictor.predict_pairs(PairsQuestion(device="V100-SXM2", jobs=jobs))
 
 
 def test_the_risk_on_a_generic_type_needs_its_memory(predictor: Predictor) -> None:
@@ -108,11 +108,11 @@ def test_the_risk_on_a_generic_type_needs_its_memory(predictor: Predictor) -> No
 
 def test_measured_pairs_are_listed_by_short_names_and_a_slip_is_asked_back(predictor: Predictor) -> None:
     assert predictor.measured_pairs("h200") == predictor.measured_pairs("NVIDIA H200") == []
-    with pytest.raises(UnknownDeviceError, match="did you mean NVIDIA H200"):
+    with pytest.raises(UnknownDeviceError, match=r"did you mean .*NVIDIA H200"):
         predictor.measured_pairs("h20o")
 
 
 def test_a_refusal_lists_the_candidates_for_programs(predictor: Predictor) -> None:
     with pytest.raises(UnknownDeviceError) as caught:
-        ask(predictor, "V100")
+        ask(predictor, "V100-SXM2")
     assert json.loads(json.dumps(caught.value.details))["candidates"].startswith("Tesla V100-SXM2-16GB")

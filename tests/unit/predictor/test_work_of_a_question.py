@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from cotenant.job_settings import JobSettings
-from predictor_service.inference import batch_curve, measured_graph
+from predictor_service.inference import job_work, measured_graph
 from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import JobQuestion
 from predictor_service.registry.onnx_model import OnnxModel
 from predictor_service.selection.nearness import Nearness
-from predictor_service.selection.targets import SLOWDOWN
+from predictor_service.selection.targets import MEMORY, SLOWDOWN
 from tests.support.measured_dataset import DEVICE, graphs
 from tests.support.predictor_service import open_predictor
 
@@ -29,7 +29,7 @@ class Work:
         for owner, name in (
             (OnnxModel, "_run"),
             (Nearness, "novelty"),
-            (batch_curve, "tabulate_job"),
+            (job_work, "tabulate_work"),
             (measured_graph, "time_operators"),
             (measured_graph, "tabulate_graph"),
         ):
@@ -51,11 +51,11 @@ class Work:
         return dict(self._done)
 
 
-def models_of(predictor: Predictor) -> int:
+def models_of(predictor: Predictor, *left_out: str) -> int:
     """Models that know jobs alone on the device, and those of the spread of their errors."""
     assert predictor.version is not None
     records = [target.record for target in predictor.version.devices[DEVICE].values()]
-    return sum(2 if record.spread else 1 for record in records if record.target != SLOWDOWN.name)
+    return sum(2 if record.spread else 1 for record in records if record.target not in {SLOWDOWN.name, *left_out})
 
 
 def novelty_of(predictor: Predictor) -> int:
@@ -67,17 +67,26 @@ def novelty_of(predictor: Predictor) -> int:
 def test_a_new_job_asks_every_model_once_and_computes_its_features_once(monkeypatch: pytest.MonkeyPatch) -> None:
     predictor, work = open_predictor(), Work(monkeypatch)
     predictor.keep_graph(GRAPH)
-    once = {"tabulate_graph": 1, "time_operators": 1, "tabulate_job": 1, "_run": models_of(predictor)}
+    once = {"tabulate_graph": 1, "time_operators": 1, "tabulate_work": 1, "_run": models_of(predictor)}
     assert positive({**once, "novelty": novelty_of(predictor)}) == work.of(predictor, 300)
 
 
 def test_another_job_of_a_known_graph_shares_the_times_of_its_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     predictor, work = open_predictor(), Work(monkeypatch)
     work.of(predictor, 300)
-    expected = positive({"tabulate_job": 1, "_run": models_of(predictor), "novelty": novelty_of(predictor)})
-    assert work.of(predictor, 299, input_wait_ratio=0.125) == expected
+    expected = positive({"tabulate_work": 1, "_run": models_of(predictor), "novelty": novelty_of(predictor)})
     assert work.of(predictor, 299, optimizer="adam") == expected
     assert work.of(predictor, 299, precision="bf16") == {**expected, "time_operators": 1}
+
+
+def test_a_job_that_only_waits_longer_computes_no_features_and_asks_no_model_of_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    predictor, work = open_predictor(), Work(monkeypatch)
+    work.of(predictor, 300)
+    expected = positive({"_run": models_of(predictor, MEMORY.name), "novelty": novelty_of(predictor)})
+    assert work.of(predictor, 299, input_wait_ratio=0.125) == expected
+    assert work.of(predictor, 400, input_wait_ratio=0.25) == expected
 
 
 def test_a_repeated_job_asks_nothing_at_its_batch_and_at_those_between_the_same_powers_of_two(

@@ -68,6 +68,31 @@ def test_a_model_file_that_was_changed_later_is_refused(root: Path) -> None:
         VersionStore(root).load(served)
 
 
+def _as_if_trained_before_tf32(root: Path, device: str) -> str:
+    """Stores the served version again with the feature version before convolutions ran in TF32, of one device."""
+    store = VersionStore(root)
+    manifest = store.manifest(names(root)[0])
+    older = seal(_changed(manifest, feature_version=4, targets={device: manifest.targets["cpu-standin"]}))
+    files = {path.name: path.read_bytes() for path in _folder_of(store, manifest.version).iterdir()}
+    del files["manifest.json"]
+    store.add(older, files)
+    return older.version
+
+
+@pytest.mark.parametrize("device", ["cpu-standin", "Tesla V100-SXM2-16GB", "a card of nobody"])
+def test_a_model_of_a_device_whose_features_kept_their_meaning_is_served_although_older(
+    root: Path, device: str
+) -> None:
+    older = _as_if_trained_before_tf32(root, device)
+    assert device in VersionStore(root).load(older).devices
+
+
+def test_a_model_of_a_device_whose_convolutions_became_faster_is_trained_again(root: Path) -> None:
+    older = _as_if_trained_before_tf32(root, "NVIDIA A100-SXM4-40GB")
+    with pytest.raises(ModelError, match="reads features 4"):
+        VersionStore(root).load(older)
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"\xff{}", b"[]", b"null", b"[" * 100_000, b'{"schema": "cotenant.model_version/3", "targets": []}'],

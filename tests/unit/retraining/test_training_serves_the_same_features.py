@@ -10,6 +10,7 @@ import numpy as np
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.fitting.known_rows import read_known_rows, split_learnable
 from predictor_service.inference.batch_curve import JobSamples
+from predictor_service.inference.job_work import JobWork
 from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.learning.learning_task_reader import pool_problems
 from predictor_service.retraining.datasets import read_dataset
@@ -42,7 +43,8 @@ def test_training_and_serving_build_equal_vectors_and_anchors(tmp_path: Path) ->
         ):
             row = rows[run_id]
             graph = MeasuredGraph(dataset.graphs[row.graph_sha256 or ""])
-            served = JobSamples(graph, job_settings(row.family, row.batch), device).at(row.batch)
+            settings = job_settings(row.family, row.batch)
+            served = JobSamples(JobWork(graph, settings, device, {}), settings.input_wait_ratio).at(row.batch)
             assert np.array_equal(served.values, vector)
             analytical_model = {
                 MEMORY: served.analytical_memory_bytes,

@@ -7,7 +7,11 @@ import re
 import pytest
 from google.protobuf import struct_pb2
 
+from cotenant.job_settings import JobSettings
+from cotenant.v1 import prediction_pb2, resources_pb2
+from scheduler_service.adapters.prediction_messages import job_prediction
 from scheduler_service.core import events
+from scheduler_service.core.commands import RequestPrediction
 from scheduler_service.core.records import MemoryPoint
 from scheduler_service.errors import InvalidRequestError, WrongJobPhaseError
 from scheduler_service.grpc_api.policies import read_parameters
@@ -53,3 +57,25 @@ def test_every_estimate_of_a_job_says_whether_its_range_was_calibrated(not_calib
     (message,) = job_message(play.engine.state, play.engine.state.jobs["j0"]).predictions
     estimates = (message.memory_bytes, message.utilization_ratio, message.step_ms)
     assert [estimate.range_not_calibrated for estimate in estimates] == [not_calibrated] * 3
+
+
+def test_a_job_says_what_is_unusual_about_it() -> None:
+    play = Play()
+    play.submit(key="k", graph="g")
+    texts = ("activations 9.1 GiB, trained 0.01 GiB to 2.1 GiB",)
+    play.tell(events.PredictionArrived, prediction=prediction("k", in_domain=False, unusual_features=texts))
+    (message,) = job_message(play.engine.state, play.engine.state.jobs["j0"]).predictions
+    assert tuple(message.utilization_ratio.unusual_features) == texts
+
+
+def test_what_a_predictor_finds_unusual_is_kept_once_and_short() -> None:
+    settings = JobSettings(global_batch_size=8)
+    command = RequestPrediction(key="k", graph_sha256="g", device="d", device_memory_bytes=0, settings=settings)
+    answer = prediction_pb2.PredictJobResponse()
+    answer.utilization_ratio.unusual_features.extend(["same", "x" * 10_000])
+    answer.memory_bytes.unusual_features.extend(["same", "b", "c", "d"])
+    for estimate in (answer.utilization_ratio, answer.memory_bytes, answer.step_ms):
+        estimate.level = resources_pb2.ESTIMATE_LEVEL_GRAPH
+    assert job_prediction(command, answer).unusual_features == ("same", "b", "c")
+    del answer.memory_bytes.unusual_features[:]
+    assert [len(text) for text in job_prediction(command, answer).unusual_features] == [4, 200]

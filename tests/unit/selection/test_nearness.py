@@ -57,6 +57,16 @@ def test_measured_jobs_are_near_and_other_families_are_not() -> None:
         assert novelty_of(without_family, vectors[is_out]).min() > 0.99
 
 
+def test_a_kind_unlike_all_measured_ones_is_new_at_every_setting_and_a_measured_one_is_not() -> None:
+    known, names = learned(), (*learned().kind_columns, *learned().setting_columns)
+    places = [FEATURE_INDEX[name] for name in names]
+    settings = [(batch, wait) for batch in (1, 16, 1 << 20) for wait in (0.0, 0.99)]
+    for family, is_new in ((0.0, False), (40.0, True)):
+        vectors = [job(10.0 + family, batch, log_nodes=family, input_wait_ratio=wait) for batch, wait in settings]
+        assert known.is_unlike_all(np.array(vectors)[:, places]) is is_new
+        assert (novelty_of(known, np.array(vectors)) == 1.0).all() == is_new
+
+
 def test_names_of_families_do_not_matter_at_serving_and_a_graph_under_another_name_is_itself() -> None:
     vectors, groups = measured()
     twice = learn_nearness(

@@ -1,0 +1,84 @@
+"""What jobs share that differ in how long they wait for their input only.
+
+The wait enters two features and scales the roofline; memory does not depend on it at all. A question whose wait was
+never seen is therefore answered from what an earlier one with the same mode, precision, optimizer and offers found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cotenant.job_settings import JobSettings
+from predictor_service.features.devices import DeviceType
+from predictor_service.features.job_features import INPUT_WAIT, WorkTable, tabulate_work
+from predictor_service.features.operator_times import rates_of
+from predictor_service.inference.bounded_curve import BoundedCurve
+from predictor_service.inference.measured_graph import MeasuredGraph
+from predictor_service.inference.unusual_features import UnusualFeatures
+from predictor_service.registry.served_version import ServedTarget
+from predictor_service.selection.targets import MEMORY, Target
+
+
+class JobWork:
+    """Features, curves and verdicts that no input wait changes; safe for many threads.
+
+    Args:
+        graph: The graph.
+        settings: How the jobs run; neither batch nor wait are looked at.
+        device: What they run on.
+        models: Trained targets of the device type; empty = none.
+        measured_devices: Device types that any model was trained for.
+
+    Attributes:
+        curves: Those of targets that `is_the_same` holds for, by target.
+        unusual: In what jobs are unlike the training rows, by target and grid point, for models that do not see the
+            wait.
+    """
+
+    def __init__(
+        self,
+        graph: MeasuredGraph,
+        settings: JobSettings,
+        device: DeviceType,
+        models: Mapping[str, ServedTarget],
+        measured_devices: Sequence[str] = (),
+    ) -> None:
+        self.graph = graph
+        self.settings = settings
+        self.device = device
+        self.models = models
+        self.measured_devices = measured_devices
+        self.curves: dict[str, BoundedCurve] = {}
+        self.unusual: dict[tuple[str, int], UnusualFeatures] = {}
+        self._kept: WorkTable | None = None
+        self._unlike_all: dict[tuple[str | None, int, int], bool] = {}
+
+    def table(self, points: int) -> WorkTable:
+        """Features at the first points of `GRID`; further ones may follow."""
+        kept = self._kept
+        if kept is None or len(kept) < points:
+            times = self.graph.times(points, rates_of(self.settings, self.device))
+            kept = self._kept = tabulate_work(self.graph.table(points), self.settings, self.device, times)
+        return kept
+
+    def is_the_same(self, target: Target, points: int) -> bool:
+        """Whether the curve of a target over the first points of `GRID` is the same whatever the wait."""
+        if target is not MEMORY:  # all others are counted in, or limited by, the time that is spent waiting
+            return False
+        model = self.models.get(target.name)
+        if model is None:
+            return True
+        return not sees_wait(model) and (model.nearness_sha256 is None or self.is_unlike_all(model, slice(0, points)))
+
+    def is_unlike_all(self, model: ServedTarget, points: slice) -> bool:
+        """Whether the kind of job alone is farther from all measured ones than novelty tells apart, at all points."""
+        key = (model.nearness_sha256, points.start, points.stop)
+        known = self._unlike_all.get(key)
+        if known is None:
+            known = self._unlike_all[key] = model.is_unlike_all(self.table(points.stop).values[points])
+        return known
+
+
+def sees_wait(model: ServedTarget) -> bool:
+    """Whether the input wait is among a model's columns."""
+    return INPUT_WAIT in model.record.columns

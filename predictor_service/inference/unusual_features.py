@@ -1,0 +1,104 @@
+"""Which features of a job are unlike everything that was measured, in words with the value and what was trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from predictor_service.features.job_features import FEATURES
+from predictor_service.features.operator_times import FloatArray
+from predictor_service.registry.served_version import ServedTarget
+
+UNUSUAL_MAX: Final = 3
+_UNITS: Final = {feature.name: feature.unit for feature in FEATURES}
+_WORDS: Final = {
+    "log_activation_bytes": "activations",
+    "log_memory_bytes": "counted memory",
+    "log_roofline_ms": "step at the device's peaks",
+    "log_batch": "batch",
+    "activation_memory_ratio": "activations in counted memory",
+    "input_wait_ratio": "share of waiting for input",
+    "optimizer_slots": "numbers kept per parameter by the optimizer",
+    "is_training": "training (1) or inference (0)",
+}
+_SETTINGS: Final = ("is_training", "optimizer_slots")
+"""Named first: what a job is asked to do, not how large it is."""
+_KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+class UnusualFeatures(NamedTuple):
+    """Why an input is not in domain.
+
+    Attributes:
+        texts: At most `UNUSUAL_MAX`, worst first; none where it is in domain.
+        is_beyond: Whether it is outside of what was trained, so that no held-out row calibrated its range; else it is
+            inside by each feature alone and unlike every measured job by several of them.
+    """
+
+    texts: tuple[str, ...]
+    is_beyond: bool
+
+
+USUAL: Final = UnusualFeatures((), False)
+
+
+def find_unusual(model: ServedTarget, vector: FloatArray, precision: str) -> UnusualFeatures:
+    """Finds what is unusual about a job.
+
+    Args:
+        model: Of the target that is asked about.
+        vector: Of the job, shape (len(FEATURES),).
+        precision: Of the job; models of memory do not see it.
+    """
+    row = model.select(vector[None, :])
+    trained = ", ".join(model.record.precisions)
+    settings = [f"precision {precision}, trained {trained}"] if model.is_precision_new(precision) else []
+    if not settings and bool(model.contains(row)[0]):
+        return USUAL
+    domain, names = model.record.domain, model.record.columns
+    values = row[0].astype(np.float64)
+    low, high = domain.trained
+    beyond = [
+        f"{_word(names[place])} {_shown(names[place], values[place])}, trained "
+        f"{_range(names[place], low[place], high[place])}"
+        for place in sorted(domain.outside(values), key=lambda place: names[place] not in _SETTINGS)
+    ]
+    texts = (*settings, *beyond) or tuple(_differences(model, values))
+    return UnusualFeatures(tuple(texts[:UNUSUAL_MAX]), bool(settings or beyond))
+
+
+def _differences(model: ServedTarget, values: FloatArray) -> Iterator[str]:
+    """In what a job differs most from the nearest measured one."""
+    places, nearest = model.record.domain.farthest(values)
+    for place in places[:UNUSUAL_MAX]:
+        name = model.record.columns[place]
+        yield f"{_word(name)} {_shown(name, values[place])}, nearest measured job {_shown(name, nearest[place])}"
+
+
+def _word(name: str) -> str:
+    return _WORDS.get(name) or name.removeprefix("log_").removesuffix("_ratio").replace("_", " ")
+
+
+def _range(name: str, low: float, high: float) -> str:
+    first, last = _shown(name, low), _shown(name, high)
+    return first if first == last else f"{first} to {last}"
+
+
+def _shown(name: str, value: float) -> str:
+    unit = _UNITS.get(name, "")
+    if unit == "ln(bytes)":
+        return _size(math.exp(value))
+    if unit.startswith("ln("):
+        plain, inner = math.exp(value), unit.removeprefix("ln(").removesuffix(")")
+        return f"{plain:.3g} {inner}" if inner not in {"count", "samples"} else f"{plain:,.0f}"
+    return f"{value:.0%}" if unit.startswith("share") else f"{value:.4g}"
+
+
+def _size(size_bytes: float) -> str:
+    for unit, name in ((_GIB, "GiB"), (_MIB, "MiB")):
+        if size_bytes >= unit / 10:
+            return f"{size_bytes / unit:.3g} {name}"
+    return f"{size_bytes / _KIB:.3g} KiB"

@@ -1,0 +1,94 @@
+"""What was measured of a key alone on one GPU takes the place of a prediction that is not reliable.
+
+A job whose prediction is unsure has a GPU to itself. Its first sound measurement window there tells memory, utilization
+and step time; from then on they are what is known of the key on that device type, with a margin over the peak, and the
+job may share on trial. A prediction that is reliable keeps its own values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from scheduler_service.core.capacity import is_reliable
+from scheduler_service.core.records import JobPrediction, Level, MemoryPoint
+
+MARGIN_RATIO = 0.15
+"""Added to a measured peak: later phases of a training may take more than its first windows."""
+MARGIN_BYTES_MIN = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredAlone:
+    """What sound windows of a key alone on one GPU said, at one micro-batch.
+
+    Attributes:
+        windows: How many.
+        memory_peak_bytes: The largest peak; 0 = the device does not tell.
+        utilization_ratio: Of a late window; None = the device does not tell.
+        step_ms: Mean step time until that window.
+    """
+
+    windows: int = 0
+    memory_peak_bytes: int = 0
+    utilization_ratio: float | None = None
+    step_ms: float = 0.0
+
+    def joined_by(self, memory_peak_bytes: int, utilization_ratio: float | None, step_ms: float) -> MeasuredAlone:
+        """Return it with one more window; the later one comes, the more windows must pass until its values count."""
+        windows = self.windows + 1
+        if memory_peak_bytes <= self.memory_peak_bytes and windows.bit_count() > 1:
+            return replace(self, windows=windows)
+        return MeasuredAlone(
+            windows=windows,
+            memory_peak_bytes=max(memory_peak_bytes, self.memory_peak_bytes),
+            utilization_ratio=self.utilization_ratio if utilization_ratio is None else utilization_ratio,
+            step_ms=step_ms,
+        )
+
+
+def bound_of_peak(peak_bytes: int) -> int:
+    """Return the memory that is kept for a job with this measured peak."""
+    return peak_bytes + max(int(peak_bytes * MARGIN_RATIO), MARGIN_BYTES_MIN)
+
+
+def with_measured(
+    key: str, device: str, predicted: JobPrediction | None, measured: Mapping[int, MeasuredAlone]
+) -> JobPrediction | None:
+    """Return what is known of a key on a device type.
+
+    Args:
+        key: The key.
+        device: The device type.
+        predicted: What the predictor said; None = nothing.
+        measured: Alone on one GPU, by micro-batch.
+    """
+    sizes = tuple(sorted(size for size, one in measured.items() if one.step_ms > 0))
+    if not sizes:
+        return predicted
+    if predicted is not None and is_reliable(predicted):
+        return replace(predicted, measured_micro_batch_sizes=sizes)
+    known = {size: measured[size] for size in sizes if measured[size].memory_peak_bytes}
+    if not known:
+        return predicted
+    newest = known[max(known)]
+    base = predicted or JobPrediction(key=key, device=device, utilization_ratio=1.0)
+    utilization_ratio = base.utilization_ratio if newest.utilization_ratio is None else newest.utilization_ratio
+    return replace(
+        base,
+        utilization_ratio=utilization_ratio,
+        utilization_lower_ratio=utilization_ratio,
+        utilization_upper_ratio=utilization_ratio,
+        memory={
+            size: MemoryPoint(
+                memory_bytes=one.memory_peak_bytes, memory_bytes_upper_99=bound_of_peak(one.memory_peak_bytes)
+            )
+            for size, one in known.items()
+        },
+        step_ms={(1, size): one.step_ms for size, one in known.items()},
+        memory_triple=None,
+        level=Level.OBSERVED,
+        in_domain=True,
+        range_not_calibrated=False,
+        measured_micro_batch_sizes=tuple(known),
+    )

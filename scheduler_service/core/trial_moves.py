@@ -1,0 +1,134 @@
+"""A running job moves next to another one on trial, so that a job which must be measured alone gets its GPU.
+
+Jobs of which nothing reliable is predicted start alone. While all GPUs hold one job each, the next such job would wait
+for an end, although two of those that run, both measured alone by now, might share one GPU. So where no GPU is free and
+a job waits that was never measured, one pair of running jobs is joined on trial, if that pays: the waiting job runs
+sooner by the time that the two run together, and that must be more than what the two lose to each other and to the
+move. Only a job that has written a checkpoint moves. A policy that shares GPUs asks for this by `trial_moves`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from scheduler_service.core.capacity import resident_on, samples_per_gpu
+from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest, Migrate
+from scheduler_service.core.ledger import Ledger
+from scheduler_service.core.records import Assignment, JobRequest, Reason, Share
+from scheduler_service.core.sharing_consent import consented_slowdowns
+from scheduler_service.core.step_times import remaining_ms_of
+from scheduler_service.core.view import GpuView, PendingJob, RunningJob, SchedulingView
+
+JOBS_LOOKED_AT_MAX = 64
+"""Running jobs that are weighed as the one that moves, and as the one that it joins."""
+MOVE_MS_MIN = 1_000
+"""What a move costs at least."""
+GAIN_RATIO_MIN = 1.5
+"""The waiting job must gain so many times what the two that join lose: all three are estimates."""
+
+
+class _Candidate(NamedTuple):
+    """A running job that could share on trial, and how long it still runs alone."""
+
+    job: RunningJob
+    entry: GpuView
+    remaining_ms: float
+
+
+class _Join(NamedTuple):
+    gain_ms: float
+    move: Migrate
+
+
+def trial_moves(view: SchedulingView, decisions: Sequence[Decision]) -> tuple[Migrate, ...]:
+    """Return the move that lets an unmeasured job start, after what a policy has decided; at most one.
+
+    Args:
+        view: What the policy saw.
+        decisions: Its answer.
+    """
+    is_quiet = all(isinstance(one, Hold | HoldMany | HoldRest) for one in decisions)
+    if not is_quiet or not view.can_move or view.index.free_gpu_ids:
+        return ()
+    candidates = list(islice(_candidates(view), JOBS_LOOKED_AT_MAX))
+    waiting = next((job for job in islice(view.pending, JOBS_LOOKED_AT_MAX) if _must_be_measured(view, job)), None)
+    if waiting is None or len(candidates) < 2:
+        return ()
+    ledger = Ledger(view)
+    joins = [
+        join
+        for mover in candidates
+        if mover.job.has_checkpoint and _may_take_over(view, waiting.request, mover.entry)
+        for host in candidates
+        if host.job is not mover.job and (join := _weighed(view, ledger, mover, host)) is not None
+    ]
+    best = max(joins, key=lambda join: (join.gain_ms, join.move.job_id), default=None)
+    return () if best is None else (best.move,)
+
+
+def _must_be_measured(view: SchedulingView, job: PendingJob) -> bool:
+    """A job on one GPU that may share on trial later but was measured on no device type here."""
+    request = job.request
+    if not request.key or request.no_trial or request.gpus != 1 or request.share is Share.NEVER:
+        return False
+    devices = {gpu.device for gpu in view.index.inventory.gpus.values()}
+    known = (view.predictions.job(request.key, device) for device in devices)
+    return not any(one is not None and one.measured_micro_batch_sizes for one in known)
+
+
+def _may_take_over(view: SchedulingView, request: JobRequest, entry: GpuView) -> bool:
+    prediction = view.predictions.job(request.key, entry.gpu.device)
+    return resident_on(request, prediction, samples_per_gpu(request, 1), entry.gpu) is not None
+
+
+def _candidates(view: SchedulingView) -> Iterator[_Candidate]:
+    for gpu_id in sorted(view.index.single_job_gpu_ids):
+        entry = view.gpus[gpu_id]
+        job = view.running[entry.job_ids[0]]
+        prediction = view.predictions.job(job.request.key, entry.gpu.device)
+        if prediction is None or job.micro_batch_size not in prediction.measured_micro_batch_sizes or job.is_stopping:
+            continue
+        remaining_ms = remaining_ms_of(
+            job.request, prediction, steps_done=job.steps_done, gpus=1, micro_batch_size=job.micro_batch_size
+        )
+        if remaining_ms is not None:
+            yield _Candidate(job, entry, remaining_ms)
+
+
+def _weighed(view: SchedulingView, ledger: Ledger, mover: _Candidate, host: _Candidate) -> _Join | None:
+    """Return the move of one job next to another and what it gains; None = it may not be, or does not pay."""
+    gpu, there = host.entry.gpu, ledger.residents(host.entry.gpu.gpu_id)
+    if gpu.device != mover.entry.gpu.device or host.entry.node_id != mover.entry.node_id:
+        return None
+    prediction = view.predictions.job(mover.job.request.key, gpu.device)
+    incoming = resident_on(mover.job.request, prediction, mover.job.micro_batch_size, gpu)
+    if incoming is None or incoming.memory_reserved_bytes > ledger.memory_free_bytes(host.entry):
+        return None
+    consented = consented_slowdowns(incoming, there, gpu, view.predictions)
+    if isinstance(consented, Reason):
+        return None
+    (_, own), (_, others) = consented
+    overlap_ms = min(mover.remaining_ms * (1 + own.ratio), host.remaining_ms * (1 + others.ratio))
+    lost_ms = overlap_ms * (own.ratio / (1 + own.ratio) + others.ratio / (1 + others.ratio)) + _move_ms(view, mover)
+    if overlap_ms < GAIN_RATIO_MIN * lost_ms:
+        return None
+    numbers = {"gained_ms": overlap_ms - lost_ms, "slowdown_ratio": own.ratio, "neighbour_slowdown_ratio": others.ratio}
+    reason = Reason(
+        code="MOVES_TO_SHARE",
+        numbers=numbers,
+        job_ids=(host.job.request.job_id,),
+        gpu_ids=(gpu.gpu_id,),
+    )
+    move = Migrate(job_id=mover.job.request.job_id, reason=reason, assignments=(Assignment(gpu_id=gpu.gpu_id, rank=0),))
+    return _Join(overlap_ms - lost_ms, move)
+
+
+def _move_ms(view: SchedulingView, mover: _Candidate) -> float:
+    """Return what a restart costs a job: what its present start took before the first step."""
+    job = mover.job
+    stated_ms = job.request.migration_cost_ms
+    began_ms = job.steps_done * job.solo_step_ms if job.attempt == 1 else 0.0
+    start_ms = view.now_ms - job.started_at_ms - began_ms if began_ms else 0.0
+    return max(float(stated_ms), start_ms, MOVE_MS_MIN)

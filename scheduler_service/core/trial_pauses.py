@@ -1,0 +1,56 @@
+"""The incoming job of a broken trial leaves: paused where the other job ends soon, else stopped to go on elsewhere.
+
+A pause gives the other job its pace back at once and costs no restart, but the paused job keeps its memory. So it is
+for a job that will have the GPU to itself soon; where that does not come true in time it is stopped with a checkpoint.
+"""
+
+from __future__ import annotations
+
+from scheduler_service.core.attempts import stop
+from scheduler_service.core.decisions import Pause
+from scheduler_service.core.event_effects import EventEffects
+from scheduler_service.core.job_records import JobRecord
+from scheduler_service.core.pausing import CONFIRMATION_MS_MAX, order_pause, order_resume
+from scheduler_service.core.records import PAUSED_MS_MAX, PAUSING_ENFORCEMENTS, AfterStop, Phase, Reason
+from scheduler_service.core.state import ClusterState
+
+WAIT_MS_MAX = PAUSED_MS_MAX - 2 * CONFIRMATION_MS_MAX
+"""After so long a paused job is stopped, well before its node would let it go on next to the other one."""
+TRIAL_CODES = frozenset({"TRIAL_BROKEN", "TRIAL_MEMORY", "TRIAL_UNMEASURED"})
+
+
+def take_off(state: ClusterState, incoming: JobRecord, resident: JobRecord, reason: Reason, step: EventEffects) -> None:
+    """Take the incoming job of a trial away from the other one."""
+    if _can_pause(state, incoming) and _ends_soon(state, resident) and not state.occupancy.free_gpu_ids:
+        for job in (incoming, resident):
+            state.put_job(job.changed(trial=None))
+        order_pause(state, Pause(job_id=incoming.job_id, reason=reason), step)
+        step.wakes_at_ms.append(state.now_ms + WAIT_MS_MAX)
+    else:
+        stop(state, incoming, AfterStop.REQUEUE, step, reason=reason)
+
+
+def end_trial_pauses(state: ClusterState, step: EventEffects) -> None:
+    """Let jobs go on that are alone by now, and stop those that have waited too long."""
+    for job_id in tuple(state.pauses):
+        job = state.jobs[job_id]
+        pause = job.pause
+        if pause is None or pause.is_resuming or pause.reason.code not in TRIAL_CODES:
+            continue
+        limit_ms = WAIT_MS_MAX if job.phase is Phase.PAUSED else CONFIRMATION_MS_MAX
+        if not state.occupancy.neighbours(job):
+            order_resume(state, job_id, step)
+        elif state.now_ms >= pause.ordered_at_ms + limit_ms:
+            stop(state, job, AfterStop.REQUEUE, step, reason=pause.reason)
+
+
+def _can_pause(state: ClusterState, job: JobRecord) -> bool:
+    """One tree of processes, on a node that says that it can pause."""
+    node = state.nodes.get(job.node_ids[0])
+    can_pause = node is not None and not PAUSING_ENFORCEMENTS.isdisjoint(node.enforcements)
+    return can_pause and len(job.assignments) == 1 and job.pause is None
+
+
+def _ends_soon(state: ClusterState, job: JobRecord) -> bool:
+    steps_left = job.request.steps_total - job.steps_done
+    return job.request.steps_total > 0 and job.solo_step_ms > 0 and steps_left * job.solo_step_ms <= WAIT_MS_MAX

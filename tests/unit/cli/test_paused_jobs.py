@@ -1,0 +1,47 @@
+"""A paused job reads as such, with since when, for how long at most, and why."""
+
+from __future__ import annotations
+
+import pytest
+
+from cotenant.v1 import scheduling_pb2
+from tests.support.cli_cluster import NOW_MS, CommandLine
+from tests.support.fake_services import FakeScheduler
+
+WHY = scheduling_pb2.Reason(code="SLOWDOWN_TOO_HIGH", message="Steps took 31 % longer, 20 % are accepted.")
+
+
+@pytest.fixture
+def paused(scheduler: FakeScheduler) -> FakeScheduler:
+    job = scheduler.jobs["job-000002"]
+    job.pause.CopyFrom(scheduling_pb2.JobPause(since_ms=NOW_MS - 12_000, until_ms=NOW_MS + 48_000, reason=WHY))
+    job.paused_ms = 12_000
+    return scheduler
+
+
+def test_the_list_says_since_when_and_why_a_job_is_paused(cotenant: CommandLine, paused: FakeScheduler) -> None:
+    text = " ".join(cotenant("ps").out.split())
+    assert "job-000002 lstm-waiti… paused" in text
+    assert "(12s), until" in text
+    assert "at the latest: SLOWDOWN_TOO_HIGH: Steps took 31 % longer" in text.replace(" └", "")
+    assert "job-000001 cnn-waiting running" in text
+
+
+def test_paused_and_running_jobs_are_told_apart_by_phase(cotenant: CommandLine, paused: FakeScheduler) -> None:
+    assert cotenant("ps", "--phase", "paused", "-o", "name").out == "job-000002\n"
+    assert cotenant("ps", "--phase", "running", "-o", "name").out == "job-000001\n"
+    both = cotenant("ps", "--phase", "running", "--phase", "paused", "-o", "name").out
+    assert both == "job-000002\njob-000001\n"
+
+
+def test_the_page_of_a_job_says_how_long_it_stood_still(cotenant: CommandLine, paused: FakeScheduler) -> None:
+    text = " ".join(cotenant("describe", "job-000002").out.split())
+    assert "phase paused" in text
+    assert "paused since 20" in text
+    assert "paused for 12s in sum" in text
+    paused.jobs["job-000002"].pause.resuming = True
+    assert "is about to go on: SLOWDOWN_TOO_HIGH" in " ".join(cotenant("describe", "job-000002").out.split())
+    paused.jobs["job-000002"].ClearField("pause")
+    text = " ".join(cotenant("describe", "job-000002").out.split())
+    assert "phase running" in text
+    assert "paused since" not in text

@@ -1,0 +1,298 @@
+"""Pausing a running job: its memory stays reserved, its time does not count, and whatever ends it ends the pause."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from scheduler_service.core import commands, events
+from scheduler_service.core.decisions import Decision, Pause, Resume, Start, Stop
+from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.pausing import CONFIRMATION_MS_MAX, OVERDUE_MS
+from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs
+from scheduler_service.core.records import PAUSED_MS_MAX, Assignment, Phase, Reason
+from scheduler_service.core.view import Policy, SchedulingView
+from scheduler_service.policies.fifo import Fifo
+from tests.support.engine_invariants import check
+from tests.support.scheduling import job, node
+
+WHY = Reason(code="PAUSE_UNWANTED")
+PAUSING = {"enforcements": ("stop_signal",)}
+
+
+@dataclass
+class Script:
+    """First in, first out, and what the test wants next."""
+
+    wanted: list[Decision] = field(default_factory=list)
+
+    def decide(self, view: SchedulingView) -> Sequence[Decision]:
+        """Return the wanted decisions once, before the queue's."""
+        wanted, self.wanted = self.wanted, []
+        named = {one.job_id for one in wanted}
+        return [*wanted, *(one for one in Fifo().decide(view) if one.job_id not in named)]
+
+
+class Scene:
+    """One node, and a policy that does what it is told."""
+
+    def __init__(self, gpus: int = 1, **of_the_node: Any) -> None:
+        self.script = Script()
+        self.engine = SchedulerEngine(make_policy=self._policy, policy="script")
+        self.now_ms = 0
+        self.node = node("n0", gpus, **(of_the_node or PAUSING))
+        self.tell(events.NodeJoined, node=self.node)
+
+    def _policy(self, name: str, parameters: Mapping[str, object]) -> Policy:
+        return self.script
+
+    def tell(self, kind: type[events.Event], *, after_ms: int = 1_000, **values: Any) -> list[commands.Command]:
+        self.now_ms += after_ms
+        found = self.engine.handle(kind(at_ms=self.now_ms, **values))
+        check(self.engine.state)
+        return [one for one in found if not isinstance(one, commands.WakeAt)]
+
+    def decide(self, *wanted: Decision, after_ms: int = 1_000) -> list[commands.Command]:
+        self.script.wanted = list(wanted)
+        return self.tell(events.TimerFired, after_ms=after_ms)
+
+    def report(self, kind: type[events.AttemptReport], name: str = "j0", **values: Any) -> list[commands.Command]:
+        record = self.engine.state.jobs[name]
+        return self.tell(kind, job_id=name, **{"attempt": record.attempt, "fence": record.fence, **values})
+
+    def run(self, name: str = "j0", **changes: Any) -> None:
+        self.tell(events.JobSubmitted, request=job(name, steps_total=1_000, **changes))
+        self.report(events.JobStarted, name)
+
+    def pause(self, name: str = "j0") -> None:
+        self.decide(Pause(job_id=name, reason=WHY))
+        self.report(events.AttemptPaused, name)
+
+    def record(self, name: str = "j0") -> Any:
+        return self.engine.state.jobs[name]
+
+    def crash(self) -> list[commands.Command]:
+        snapshot = json.loads(json.dumps(self.engine.snapshot()))
+        self.engine = SchedulerEngine.restore(snapshot, make_policy=self._policy)
+        return [one for one in self.engine.reissue() if not isinstance(one, commands.WakeAt)]
+
+    @property
+    def rejected(self) -> list[str]:
+        return [one.reason.code for one in self.engine.state.rejected]
+
+
+@pytest.fixture
+def scene() -> Scene:
+    scene = Scene()
+    scene.run()
+    return scene
+
+
+def kinds(found: Sequence[commands.Command]) -> list[str]:
+    return [type(one).__name__ for one in found]
+
+
+def test_a_pause_is_ordered_confirmed_and_ended_by_order(scene: Scene) -> None:
+    (order,) = scene.decide(Pause(job_id="j0", reason=WHY, paused_ms_max=20_000))
+    assert isinstance(order, commands.PauseJob)
+    assert (order.cause, order.paused_ms_max, order.fence) == ("PAUSE_UNWANTED", 20_000, scene.record().fence)
+    assert scene.record().phase is Phase.RUNNING
+    scene.report(events.AttemptPaused)
+    assert scene.record().phase is Phase.PAUSED
+    assert scene.record().pause.until_ms == scene.now_ms + 20_000
+    (resume,) = scene.decide(Resume(job_id="j0", reason=WHY))
+    assert isinstance(resume, commands.ResumeJob)
+    scene.report(events.AttemptResumed, paused_ms=2_000)
+    assert (scene.record().phase, scene.record().pause, scene.record().paused_ms) == (Phase.RUNNING, None, 2_000)
+
+
+def test_a_paused_job_keeps_gpu_and_memory_and_nobody_starts_there(scene: Scene) -> None:
+    before = scene.engine.state.gpus["n0.0"]
+    scene.pause()
+    paused = scene.engine.state.gpus["n0.0"]
+    assert (paused.job_ids, paused.memory_reserved_bytes) == (before.job_ids, before.memory_reserved_bytes)
+    assert paused.memory_reserved_bytes > 0
+    assert paused.is_releasing
+    start = Start(job_id="j1", reason=WHY, assignments=(Assignment(gpu_id="n0.0"),), micro_batch_size=1)
+    scene.script.wanted = [start]
+    scene.tell(events.JobSubmitted, request=job("j1"))
+    assert scene.rejected == ["GPU_RELEASING"]
+    scene.report(events.AttemptResumed)
+    assert not scene.engine.state.gpus["n0.0"].is_releasing
+
+
+def test_nobody_starts_on_a_gpu_in_the_very_round_that_pauses_its_job(scene: Scene) -> None:
+    start = Start(job_id="j1", reason=WHY, assignments=(Assignment(gpu_id="n0.0"),), micro_batch_size=1)
+    scene.script.wanted = [Pause(job_id="j0", reason=WHY), start]
+    scene.tell(events.JobSubmitted, request=job("j1"))
+    assert scene.rejected == ["GPU_RELEASING"]
+
+
+def test_paused_time_is_no_gpu_time_and_makes_no_steps(scene: Scene) -> None:
+    for steps in (10, 20):
+        scene.report(events.JobProgressed, steps_done=steps, window_steps=10, window_ms=1_000)
+    scene.pause()
+    served_ms, state = scene.record().attained_gpu_ms, scene.engine.state
+    assert served_ms == scene.now_ms - scene.record().started_at_ms
+    for now_ms in (scene.now_ms + 1, scene.now_ms + 30_000):
+        now = ExtrapolatedJobs(state.running, now_ms)["j0"]
+        assert (now.steps_done, now.attained_gpu_ms, now.is_paused) == (20, served_ms, True)
+    assert scene.record().pace_ms == 0.0
+    scene.tell(events.TimerFired, after_ms=7_000)
+    scene.report(events.JobProgressed, steps_done=20)
+    assert scene.record().attained_gpu_ms == served_ms
+    scene.report(events.AttemptResumed, paused_ms=8_000)
+    assert scene.record().attained_gpu_ms == served_ms
+    scene.report(events.JobProgressed, steps_done=21)
+    assert scene.record().attained_gpu_ms == served_ms + 1_000
+
+
+def test_a_window_across_a_pause_teaches_nothing() -> None:
+    scene = Scene()
+    scene.run()
+    for steps in (10, 20, 30):
+        scene.report(events.JobProgressed, steps_done=steps, window_steps=10, window_ms=900)
+    assert scene.record().solo_step_ms == pytest.approx(90.0)
+    scene.pause()
+    scene.report(events.AttemptResumed)
+    scene.report(events.JobProgressed, steps_done=31, window_steps=1, window_ms=5_000)
+    assert scene.record().solo_step_ms == pytest.approx(90.0)
+    assert scene.record().measured.solo_windows_step_ms == (90.0, 90.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "phase"),
+    [
+        (events.JobFinished, {"steps_done": 1_000}, Phase.FINISHED),
+        (events.JobFailed, {"exit_class": "error"}, Phase.FAILED),
+        (events.JobFailed, {"exit_class": "lost"}, Phase.PENDING),
+        (events.JobStopped, {"exit_class": "stopped"}, Phase.PENDING),
+    ],
+)
+def test_an_attempt_that_ends_while_paused_ends_the_pause(
+    scene: Scene, kind: type[events.AttemptReport], values: dict[str, Any], phase: Phase
+) -> None:
+    scene.pause()
+    scene.report(kind, **values)
+    assert (scene.record().phase, scene.record().pause) == (phase, None)
+    assert list(scene.engine.state.pauses) == []
+
+
+def test_a_cancel_a_stop_and_a_lost_node_are_possible_while_paused() -> None:
+    for end in ("cancel", "stop", "lose"):
+        scene = Scene()
+        scene.run()
+        scene.pause()
+        served_ms = scene.record().attained_gpu_ms
+        scene.now_ms += 9_000
+        if end == "cancel":
+            found = scene.tell(events.JobCancelled, job_id="j0")
+        elif end == "stop":
+            found = scene.decide(Stop(job_id="j0", reason=WHY))
+        else:
+            found = scene.tell(events.NodeLost, node_id="n0")
+        assert kinds(found) == ([] if end == "lose" else ["StopJob"])
+        assert scene.record().phase is (Phase.PENDING if end == "lose" else Phase.STOPPING)
+        assert (scene.record().pause, scene.record().attained_gpu_ms) == (None, served_ms)
+
+
+def test_a_refusal_stops_the_job_with_a_checkpoint_instead(scene: Scene) -> None:
+    scene.decide(Pause(job_id="j0", reason=WHY))
+    (stop,) = scene.report(events.PauseRefused, code="NOT_PAUSABLE", message="MPS serves this device")
+    assert isinstance(stop, commands.StopJob)
+    assert stop.checkpoint
+    assert any("MPS serves this device" in line.message for line in scene.record().history)
+    scene.report(events.PauseRefused, code="NOT_PAUSABLE")
+    assert scene.record().phase is Phase.STOPPING
+
+
+@pytest.mark.parametrize(
+    ("gpus", "of_the_node", "decision", "code"),
+    [
+        (1, {"enforcements": ("watchdog",)}, Pause(job_id="j0", reason=WHY), "NOT_PAUSABLE"),
+        (2, PAUSING, Pause(job_id="j0", reason=WHY), "NOT_PAUSABLE"),
+        (1, PAUSING, Pause(job_id="j0", reason=WHY, paused_ms_max=0), "PAUSE_TOO_LONG"),
+        (1, PAUSING, Pause(job_id="j0", reason=WHY, paused_ms_max=PAUSED_MS_MAX + 1), "PAUSE_TOO_LONG"),
+        (1, PAUSING, Pause(job_id="j9", reason=WHY), "JOB_NOT_RUNNING"),
+        (1, PAUSING, Resume(job_id="j0", reason=WHY), "JOB_NOT_PAUSED"),
+    ],
+)
+def test_what_cannot_be_paused_is_refused_before_it_is_ordered(
+    gpus: int, of_the_node: dict[str, Any], decision: Decision, code: str
+) -> None:
+    scene = Scene(gpus, **of_the_node)
+    scene.run(gpus=gpus, allowed_gpus=(gpus,))
+    assert scene.decide(decision) == []
+    assert scene.rejected == [code]
+    assert scene.record().pause is None
+
+
+def test_a_job_is_paused_and_told_to_go_on_once(scene: Scene) -> None:
+    pause, resume = Pause(job_id="j0", reason=WHY), Resume(job_id="j0", reason=WHY)
+    assert kinds(scene.decide(pause, resume)) == ["PauseJob"]
+    scene.decide(pause)
+    scene.report(events.AttemptPaused)
+    assert kinds(scene.decide(resume)) == ["ResumeJob"]
+    scene.decide(resume)
+    assert scene.rejected == ["DECIDED_TWICE", "ALREADY_PAUSED", "JOB_NOT_PAUSED"]
+
+
+def test_an_order_that_nobody_confirms_is_withdrawn(scene: Scene) -> None:
+    scene.decide(Pause(job_id="j0", reason=WHY))
+    assert scene.decide(after_ms=CONFIRMATION_MS_MAX - 1) == []
+    assert kinds(scene.decide(after_ms=1)) == ["ResumeJob"]
+    assert scene.record().pause is None
+    assert not scene.engine.state.gpus["n0.0"].is_releasing
+
+
+def test_a_pause_that_is_not_wanted_any_more_is_ended_at_once(scene: Scene) -> None:
+    scene.decide(Pause(job_id="j0", reason=WHY))
+    scene.decide(Resume(job_id="j0", reason=WHY))
+    assert scene.record().pause is None
+    assert kinds(scene.report(events.AttemptPaused)) == ["ResumeJob"]
+    assert scene.record().phase is Phase.PAUSED
+
+
+def test_a_job_that_stays_paused_for_too_long_is_told_to_go_on_again(scene: Scene) -> None:
+    scene.pause()
+    assert scene.decide(after_ms=PAUSED_MS_MAX + OVERDUE_MS - 1) == []
+    assert kinds(scene.decide(after_ms=1)) == ["ResumeJob"]
+
+
+def test_orders_about_pauses_are_repeated_after_a_crash_and_when_a_node_returns(scene: Scene) -> None:
+    scene.decide(Pause(job_id="j0", reason=WHY))
+    assert kinds(scene.crash()) == ["PauseJob"]
+    assert kinds(rejoin(scene, is_paused=False)) == ["PauseJob"]
+    assert rejoin(scene, is_paused=True) == []
+    assert scene.record().phase is Phase.PAUSED
+    assert scene.crash() == []
+    scene.decide(Resume(job_id="j0", reason=WHY))
+    assert kinds(scene.crash()) == ["ResumeJob"]
+    assert kinds(rejoin(scene, is_paused=True)) == ["ResumeJob"]
+    rejoin(scene, is_paused=False, paused_ms=5_000)
+    assert (scene.record().phase, scene.record().paused_ms) == (Phase.RUNNING, 5_000)
+
+
+def rejoin(scene: Scene, **of_the_attempt: Any) -> list[commands.Command]:
+    record = scene.record()
+    held = events.RunningAttempt(
+        job_id="j0", attempt=record.attempt, fence=record.fence, gpu_ids=record.gpu_ids, **of_the_attempt
+    )
+    return scene.tell(events.NodeJoined, node=scene.node, attempts=(held,))
+
+
+def test_a_paused_job_that_its_node_does_not_know_is_lost(scene: Scene) -> None:
+    scene.pause()
+    scene.tell(events.NodeJoined, node=replace(scene.node), attempts=())
+    assert (scene.record().phase, scene.record().pause) == (Phase.PENDING, None)
+
+
+def test_the_reason_of_a_pause_is_told_after_a_restart(scene: Scene) -> None:
+    scene.pause()
+    before = scene.engine.explain("j0").reason
+    scene.crash()
+    assert scene.engine.explain("j0").reason == before == WHY

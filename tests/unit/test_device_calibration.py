@@ -1,0 +1,157 @@
+"""The record of a calibrated device: it survives both of its forms, and what no device can be is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cotenant.device_calibration import (
+    FILE_BYTES_MAX,
+    Anchor,
+    CalibrationError,
+    DeviceCalibration,
+    PrecisionRates,
+    read_calibration,
+    read_calibration_file,
+    write_calibration,
+)
+from cotenant.device_calibration_message import calibration_message, read_calibration_message
+from tests.support.calibrations import NOW_MS, calibration
+
+
+def test_the_record_survives_its_json_form() -> None:
+    assert read_calibration(write_calibration(calibration()), NOW_MS) == calibration()
+
+
+def test_the_record_survives_its_message_form() -> None:
+    found = read_calibration_message(calibration_message(calibration()), NOW_MS)
+    assert (found, dict(found.rates)) == (calibration(), dict(calibration().rates))
+
+
+def test_the_record_holds_nothing_that_names_a_machine() -> None:
+    assert not {"host", "node", "user", "path", "serial", "uuid"} & set(json.loads(write_calibration(calibration())))
+
+
+def test_names_of_later_versions_are_passed_over() -> None:
+    later = json.loads(write_calibration(calibration())) | {"l3_bytes": 1}
+    assert read_calibration(json.dumps(later), NOW_MS) == calibration()
+
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "launch_ms is nan": {"launch_ms": float("nan")},
+    "launch_ms is -1": {"launch_ms": -1.0},
+    "copy_bytes_per_s is inf": {"copy_bytes_per_s": float("inf")},
+    "host_steps_per_s is 0": {"host_steps_per_s": 0.0},
+    "context_bytes is -1": {"context_bytes": -1},
+    "workspace_bytes is": {"workspace_bytes": 1 << 60},
+    "in the future": {"measured_at_ms": NOW_MS + 48 * 3_600_000},
+    "not set": {"measured_at_ms": 0},
+    "device is ''": {"device": ""},
+    "device is 'xxx": {"device": "x" * 1000},
+    "driver is": {"driver": "550\n\x1b[31m"},
+    "names 'fp4'": {"rates": {"fp4": PrecisionRates(matmul_flops_per_s=1e9, convolution_flops_per_s=1e9)}},
+    "matmul_flops_per_s is 1e+30": {
+        "rates": {"fp32": PrecisionRates(matmul_flops_per_s=1e30, convolution_flops_per_s=1e9)}
+    },
+    "9 anchors": {"anchors": calibration().anchors * 3},
+    "code_version is 0": {"code_version": 0},
+}
+
+
+@pytest.mark.parametrize("said", HOSTILE)
+def test_what_no_device_can_be_is_refused_in_both_forms(said: str) -> None:
+    hostile = replace(calibration(), **HOSTILE[said])
+    with pytest.raises(CalibrationError) as refused:
+        hostile.checked(NOW_MS)
+    assert said in refused.value.message
+    assert refused.value.remedy
+    with pytest.raises(CalibrationError):
+        read_calibration(write_calibration(hostile), NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("said", "change"),
+    [
+        ("lacks its network", {"network": "../../etc"}),
+        ("lacks its network", {"graph_sha256": "abc"}),
+        ("step_ms is 0", {"step_ms": 0.0}),
+        ("step_ms is nan", {"step_ms": float("nan")}),
+        ("batch_size is 0", {"batch_size": 0}),
+        ("memory_peak_bytes is -5", {"memory_peak_bytes": -5}),
+        ("precision names 'fp8'", {"precision": "fp8"}),
+        ("optimizer names 'lion'", {"optimizer": "lion"}),
+        ("step_spread_ratio is", {"step_spread_ratio": 1e6}),
+        ("utilization_ratio is 1.5", {"utilization_ratio": 1.5}),
+    ],
+)
+def test_an_anchor_that_cannot_be_is_refused(said: str, change: dict[str, Any]) -> None:
+    hostile = replace(calibration(), anchors=(replace(calibration().anchors[0], **change),))
+    with pytest.raises(CalibrationError, match=said):
+        hostile.checked(NOW_MS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        "{",
+        '{"format": "something/1"}',
+        "[" * 100_000,
+        '{"format": "cotenant.device_calibration/1"}',
+        write_calibration(calibration()).replace('"anchors": [', '"anchors": [7, '),
+        write_calibration(calibration()).replace('"launch_ms": 0.02', '"launch_ms": "fast"'),
+        write_calibration(calibration()).replace('"launch_ms": 0.02', '"launch_ms": true'),
+        write_calibration(calibration()).replace('"launch_ms": 0.02', f'"launch_ms": 1{"0" * 400}'),
+        write_calibration(calibration()).replace('"context_bytes": 96000000', '"context_bytes": 1.5'),
+    ],
+)
+def test_what_is_no_calibration_is_refused_with_a_remedy(text: str) -> None:
+    with pytest.raises(CalibrationError) as refused:
+        read_calibration(text, NOW_MS)
+    assert "cotenant calibrate" in refused.value.remedy
+
+
+def test_a_file_that_is_absent_too_large_or_binary_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "calibration.json"
+    with pytest.raises(CalibrationError, match="cannot read"):
+        read_calibration_file(file, NOW_MS)
+    file.write_bytes(b" " * (FILE_BYTES_MAX + 1))
+    with pytest.raises(CalibrationError, match="larger"):
+        read_calibration_file(file, NOW_MS)
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(CalibrationError, match="not text"):
+        read_calibration_file(file, NOW_MS)
+    file.write_text(write_calibration(calibration()))
+    assert read_calibration_file(file, NOW_MS) == calibration()
+
+
+@pytest.mark.parametrize(
+    ("change", "is_stale"),
+    [
+        ({}, False),
+        ({"driver": "600.1"}, True),
+        ({"device": "NVIDIA H200"}, True),
+        ({"code_version": 99}, True),
+        ({"framework": "torch-9"}, True),
+    ],
+)
+def test_a_record_of_another_device_driver_framework_or_method_is_stale(change: dict[str, Any], is_stale: bool) -> None:
+    kept = replace(calibration(), **change)
+    mine = calibration()
+    assert kept.is_stale(device=mine.device, driver=mine.driver, framework=mine.framework) is is_stale
+
+
+def test_an_unknown_driver_or_framework_makes_nothing_stale() -> None:
+    assert not calibration().is_stale(device=calibration().device, driver="")
+
+
+def test_anchors_and_calibrations_compare_by_what_was_measured() -> None:
+    assert isinstance(calibration(), DeviceCalibration)
+    assert all(isinstance(each, Anchor) for each in calibration().anchors)
+    assert calibration() != replace(calibration(), launch_ms=0.03)
