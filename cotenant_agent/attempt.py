@@ -14,7 +14,7 @@ from cotenant_agent.exit_classes import classify, describe
 from cotenant_agent.log_progress import LogProgress
 from cotenant_agent.log_reading import read_tail
 from cotenant_agent.measurement_windows import window_doubts
-from cotenant_agent.mps import uses_mps
+from cotenant_agent.pausing_means import uses_mps
 from cotenant_agent.processes import ProcessIdentity
 from cotenant_agent.progress import ProgressReport, ProgressSocket, ProgressTrack, is_plausible, parse_report
 from cotenant_agent.records import (

@@ -296,3 +296,34 @@ def test_the_reason_of_a_pause_is_told_after_a_restart(scene: Scene) -> None:
     before = scene.engine.explain("j0").reason
     scene.crash()
     assert scene.engine.explain("j0").reason == before == WHY
+
+
+def test_an_operator_pauses_and_resumes_and_repeating_it_changes_nothing(scene: Scene) -> None:
+    (order,) = scene.tell(events.PauseRequested, job_id="j0", paused_ms_max=5_000)
+    assert isinstance(order, commands.PauseJob)
+    assert (order.cause, order.paused_ms_max) == ("PAUSED_BY_OPERATOR", 5_000)
+    assert scene.tell(events.PauseRequested, job_id="j0", paused_ms_max=60_000) == []
+    scene.report(events.AttemptPaused)
+    assert scene.tell(events.PauseRequested, job_id="j0", paused_ms_max=60_000) == []
+    assert kinds(scene.tell(events.ResumeRequested, job_id="j0")) == ["ResumeJob"]
+    scene.report(events.AttemptResumed)
+    assert scene.tell(events.ResumeRequested, job_id="j0") == []
+    assert scene.tell(events.PauseRequested, job_id="nobody", paused_ms_max=1) == []
+    assert scene.tell(events.ResumeRequested, job_id="nobody") == []
+
+
+def test_a_job_that_an_operator_cannot_pause_runs_on(scene: Scene) -> None:
+    scene.tell(events.PauseRequested, job_id="j0", paused_ms_max=5_000)
+    assert scene.report(events.PauseRefused, code="NOT_PAUSABLE", message="stuck in the driver") == []
+    assert (scene.record().phase, scene.record().pause) == (Phase.RUNNING, None)
+    assert "stuck in the driver" in scene.record().history[-1].message
+
+
+@pytest.mark.parametrize("kind", [events.JobFinished, events.JobCancelled])
+def test_a_job_that_does_not_run_is_not_paused(scene: Scene, kind: type[events.Event]) -> None:
+    if kind is events.JobFinished:
+        scene.report(events.JobFinished, steps_done=1_000)
+    else:
+        scene.tell(events.JobCancelled, job_id="j0")
+    assert scene.tell(events.PauseRequested, job_id="j0", paused_ms_max=5_000) == []
+    assert scene.record().pause is None
