@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# A test that computes longer on a loaded machine is no wrong test.
+settings.register_profile("cotenant", deadline=None)
+settings.load_profile("cotenant")
+# A shell starts what it runs in the background with Ctrl-C ignored, and so would every program that a test interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -53,6 +53,7 @@ class Machines:
         if attempt is None:
             self._refuse(order)
             return
+        self._refresh_limits(attempt)
         simulation.occupancy.put(attempt)
         result = simulation.results[order.job_id]
         result.attempts += 1
@@ -65,6 +66,14 @@ class Machines:
         simulation.event_queue.add(
             simulation.now_ms + delay_ms, EventPriority.START, self._begin, (attempt, attempt.turn)
         )
+
+    def _refresh_limits(self, attempt: Attempt) -> None:
+        """What is kept for running jobs has changed where more was measured of them."""
+        for gpu_id in attempt.gpu_ids:
+            for other in self._simulation.occupancy.on_gpu(gpu_id):
+                record = self._simulation.engine.state.jobs.get(other.job_id)
+                if record is not None:
+                    other.memory_limit_bytes = record.memory_reserved_bytes
 
     def _attempt(self, record: JobRecord) -> Attempt | None:
         """Return the attempt as the engine expects it, or None where its duration is unknown."""

@@ -49,7 +49,7 @@ def import_command(name: str, folder: Path, output: Path, *, labels_only: bool) 
     """Read the public set NAME from FOLDER and write it in our schema."""
     imported = import_set(name, folder)
     if labels_only:
-        files = [*write_labels(output, imported), *write_card(output, name, folder, imported)]
+        files = [*write_card(output, name, folder, imported), *write_labels(output, imported)]
     else:
         files = write_set(output, imported)
     status = Counter(row.status for row in imported.solo) + Counter(row.status for row in imported.pairs)

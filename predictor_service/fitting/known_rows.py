@@ -1,8 +1,9 @@
 """What a service knows of jobs, as the columns and anchors that it learns from and answers by.
 
-A row can be answered when the job's graph was described on a device type with known peaks; a row of two jobs when both
-were measured alone. It can be learned from when, in addition, one device ran undivided batches: a step of several
-passes is not that of the features of its part.
+A row can be answered when the job's graph was described, by its file or by a table's figures, on a device type with
+known peaks; a row of two jobs when both were measured alone. It can be learned from when, in addition, one device ran
+undivided batches: a step of several passes is not that of the features of its part. Rows that lack nothing but a graph
+are kept apart: they can be learned from without the columns of graphs.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from predictor_service.features.devices import find_device_type
 from predictor_service.features.job_features import FEATURE_INDEX, FEATURES
 from predictor_service.features.pair_features import SoloFigures, build_pair_features, fair_share_slowdowns
+from predictor_service.fitting.table_rows import is_described, served_figures
 from predictor_service.learning.learning_task import JobFacts, LearningTask
 from predictor_service.learning.learning_task import SoloFigures as MeasuredAlone
 from predictor_service.registry.held_out import name_row
@@ -30,8 +32,8 @@ _ANCHORS: Final[Mapping[str, Callable[[JobFacts], float]]] = {
     MEMORY.name: lambda job: job.graph["analytical_memory_bytes"],
     STEP.name: lambda job: job.graph["roofline_ms"],
 }
-
-_DESCRIBED: Final = frozenset({"roofline_ms", "analytical_memory_bytes", *(feature.name for feature in FEATURES)})
+WITHOUT_GRAPH: Final = "without its graph"
+WITHOUT_PEAKS: Final = "of a device type without peaks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,7 +54,9 @@ class KnownRows:
 def why_unanswerable(target: Target, job: JobFacts, others: Sequence[JobFacts]) -> str:
     """Why a service cannot answer a row; empty when it can."""
     if target is not SLOWDOWN:
-        return "" if _is_described(job) else "without its graph, or of a device type without peaks"
+        if find_device_type(job.device) is None:
+            return WITHOUT_PEAKS
+        return "" if is_described(job) else WITHOUT_GRAPH
     if not all(_is_measured(each.solo) for each in (job, *others)):
         return "a job's step time, utilization or memory alone is not known"
     return "" if find_device_type(job.device) else "a device type whose memory is not known"
@@ -77,6 +81,20 @@ def split_learnable(learning_task: LearningTask) -> tuple[LearningTask, Counter[
     )
 
 
+def rows_without_graph(learning_task: LearningTask) -> LearningTask:
+    """The rows of jobs alone that lack nothing but a graph, for what learns without the columns of graphs."""
+    rows = zip(learning_task.jobs, learning_task.others, strict=True)
+    return learning_task.subset(
+        [
+            place
+            for place, (job, others) in enumerate(rows)
+            if why_unlearnable(learning_task.target, job, others) == WITHOUT_GRAPH
+            and job.gpus == 1
+            and job.micro_batch_size == job.batch
+        ]
+    )
+
+
 def name_rows(learning_task: LearningTask) -> list[str]:
     """Names of rows that are equal wherever the same was measured of the same jobs; see `held_out.name_row`."""
     rows = zip(learning_task.jobs, learning_task.others, learning_task.measured.tolist(), strict=True)
@@ -86,13 +104,6 @@ def name_rows(learning_task: LearningTask) -> list[str]:
         )
         for job, others, measured in rows
     ]
-
-
-def _is_described(job: JobFacts) -> bool:
-    """Whether the whole vector is known: a table may publish some figures of a graph by the same names."""
-    if not job.graph.keys() >= _DESCRIBED or not all(math.isfinite(job.graph[name]) for name in _DESCRIBED):
-        return False
-    return min(job.graph["roofline_ms"], job.graph["analytical_memory_bytes"], 1.0 - job.input_wait_ratio) > 0
 
 
 def _is_measured(alone: MeasuredAlone) -> bool:
@@ -105,12 +116,13 @@ def read_known_rows(learning_task: LearningTask) -> KnownRows:
     """Reads rows for which `why_unanswerable` has no reason, each of one device type, pairs of two jobs each."""
     if learning_task.target is SLOWDOWN:
         return _read_pairs(learning_task)
-    named = np.array([[job.graph[feature.name] for feature in FEATURES] for job in learning_task.jobs])
+    jobs = [served_figures(job) for job in learning_task.jobs]
+    named = np.array([[job.graph[feature.name] for feature in FEATURES] for job in jobs])
     features = named.reshape(len(learning_task), len(FEATURES))
     analytical_estimate = _ANCHORS[learning_task.target.name]
     return KnownRows(
         columns=features[:, [FEATURE_INDEX[name] for name in learning_task.target.columns]].astype(np.float32),
-        analytical_estimate=np.array([analytical_estimate(job) for job in learning_task.jobs], dtype=np.float64),
+        analytical_estimate=np.array([analytical_estimate(job) for job in jobs], dtype=np.float64),
         features=features,
     )
 

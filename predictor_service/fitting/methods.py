@@ -14,7 +14,15 @@ import numpy as np
 
 from predictor_service.fitting.fit import NotLearnable, fit_rows
 from predictor_service.fitting.known_rows import split_learnable, why_unanswerable
-from predictor_service.learning.learning_task import BoolArray, CandidateResult, FittedMethod, Forecast, LearningTask
+from predictor_service.fitting.table_rows import has_vector
+from predictor_service.learning.learning_task import (
+    BoolArray,
+    CandidateResult,
+    FittedMethod,
+    Forecast,
+    JobFacts,
+    LearningTask,
+)
 from predictor_service.learning.missing_graphs import WithAndWithoutGraphs, predict_apart
 from predictor_service.learning.slowdown_method import SlowdownMethod
 from predictor_service.learning.solo_method import SoloMethod
@@ -87,14 +95,29 @@ class FittedAsServed:
 
 def learnable_rows(learning_task: LearningTask) -> LearningTask | None:
     """The rows that a service can learn from; None where there are none, or of several device types."""
-    known, _ = split_learnable(learning_task)
+    known, _ = split_learnable(own_graphs(learning_task))
     return known if len({job.device for job in known.jobs}) == 1 else None
+
+
+def own_graphs(learning_task: LearningTask) -> LearningTask:
+    """The rows whose jobs came with their graph files: others are learned better from all that their table has."""
+    jobs = enumerate(learning_task.jobs)
+    return learning_task.subset([place for place, job in jobs if _came_with_graphs(learning_task.target, job)])
+
+
+def _came_with_graphs(target: Target, job: JobFacts) -> bool:
+    return target is SLOWDOWN or has_vector(job)
 
 
 def answerable(learning_task: LearningTask, device: str) -> BoolArray:
     """Whether a service that learned from one device type can answer each row, shape (rows,)."""
     rows = zip(learning_task.jobs, learning_task.others, strict=True)
-    known = [job.device == device and not why_unanswerable(learning_task.target, job, others) for job, others in rows]
+    known = [
+        job.device == device
+        and _came_with_graphs(learning_task.target, job)
+        and not why_unanswerable(learning_task.target, job, others)
+        for job, others in rows
+    ]
     return np.array(known, dtype=bool)
 
 

@@ -84,7 +84,11 @@ def write_card(folder: Path, name: str, source: Path, imported: ImportedSet) -> 
         TrainingDataError: The folder cannot be written.
     """
     card, licence = folder / _CARD, folder / _LICENCE
+    title = f"# {name}: "
+    if card.is_file() and not card.read_text(encoding="utf-8", errors="replace").startswith(title):
+        raise TrainingDataError(f"{card} is no card of {name} and would be lost", remedy="name another folder")
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         card.write_text("\n".join(_lines(name, imported, has_licence=(source / UPSTREAM_LICENCE).is_file())) + "\n")
         if not (source / UPSTREAM_LICENCE).is_file():
             return [card]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from predictor_service.features.devices import DeviceType
-from predictor_service.features.job_features import FloatArray, JobFeatures, JobTable
+from predictor_service.features.job_features import FEATURE_INDEX, FloatArray, JobFeatures, JobTable
 from predictor_service.features.uncalibrated_memory import estimate_uncalibrated
+from predictor_service.features.uncalibrated_utilization import busy_ms, estimate_utilization
 from predictor_service.inference.accumulation import accumulate
 from predictor_service.inference.batch_curve import (
     JobSamples,
@@ -32,6 +34,7 @@ STEP_FALLBACK_FACTOR: Final = 4.0
 """How far off a bare roofline is taken to be, either way, on a device without measurements."""
 _LENGTHENED_BY: Final = 4
 _NAMED_MAX: Final = 3
+_WORK: Final = [FEATURE_INDEX[name] for name in ("log_flops", "log_traffic_bytes", "is_training")]
 _UNLIKE_ALL: Final = np.ones(len(GRID))
 
 
@@ -74,7 +77,7 @@ class JobEstimator:
         """Share of time in which the device is busy, alone."""
         if UTILIZATION.name in self._models:
             return self._share(UTILIZATION, batch)
-        return self._fallback(self._samples.table(1).utilization_ceiling_ratio)
+        return self._uncalibrated_utilization(batch)
 
     def sm_activity(self, batch: int) -> Estimate | None:
         """Share of multiprocessor time with work; None where the device's data lack it."""
@@ -222,17 +225,28 @@ class JobEstimator:
             known = verdicts[key] = find_unusual(model, vector, self._work.settings.precision)
         return known
 
-    def _fallback(self, ceiling_ratio: float) -> Estimate:
+    def _uncalibrated_utilization(self, batch: int) -> Estimate:
+        low, high = neighbours(batch)
+        table, precision = self._samples.table(high + 1), self._work.settings.precision
+        busy = _busy_ms(table, low, self._device, precision)
+        if high != low:
+            busy += (batch / GRID[low] - 1.0) * (_busy_ms(table, high, self._device, precision) - busy)
+        found = estimate_utilization(busy, table.utilization_ceiling_ratio)
         return Estimate(
-            value=ceiling_ratio,
-            lower=0.0,
-            upper=ceiling_ratio,
+            value=found.expected_ratio,
+            lower=found.lower_ratio,
+            upper=found.upper_ratio,
             confidence=self._confidence,
             level=Level.FALLBACK,
             in_domain=False,
             range_not_calibrated=True,
             unusual_features=self._unmeasured,
         )
+
+
+def _busy_ms(table: JobTable, place: int, device: DeviceType, precision: str) -> float:
+    flops, traffic_bytes, training = table.values[place, _WORK].tolist()
+    return busy_ms(math.expm1(flops), math.expm1(traffic_bytes), device, precision, training=bool(training))
 
 
 def _say_unmeasured(device: DeviceType, measured_devices: Sequence[str]) -> str:

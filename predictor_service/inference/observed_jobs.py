@@ -7,7 +7,8 @@ reached yet may still come.
 An outcome with a reason for doubt (others used the device, the windows scatter, the run was cancelled or failed) makes
 no interval narrower: its peak is the least that the job needs, and nothing else of it is used.
 
-The table is rebuilt from the outcome journal when the service starts.
+The table is rebuilt from the outcome journal when the service starts. It also knows which jobs differ in batch and
+precision only; `related_jobs` corrects one by the others.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import dataclasses
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from cotenant.job_settings import PRECISIONS, JobSettings, JobSettingsError
 from predictor_service.features.devices import find_device_type
 from predictor_service.inference.observed_pairs import WINDOW_MS_MIN, Observation
 from predictor_service.inference.records import Estimate, Level, PairJob
@@ -29,6 +31,8 @@ from predictor_service.profile_store.measurement_window import MEMORY_FACTOR_MAX
 
 JOBS_MAX: Final = 10_000
 """Jobs of all device types."""
+RELATED_MAX: Final = 32
+"""Batches and precisions of one job; the newest are kept."""
 MEMORY_MARGIN: Final = 1.02
 _VARIANCE_MIN: Final = 1e-6
 
@@ -83,12 +87,45 @@ def _fold(past: Observation | None, value: float | None) -> Observation | None:
     return Observation(count=1.0, mean=value) if past is None else past.with_sample(value)
 
 
+def line_key(graph_sha256: str, settings: JobSettings) -> str:
+    """What jobs share that differ in batch and precision only."""
+    return dataclasses.replace(settings, precision=PRECISIONS[0]).keys(graph_sha256)(0)
+
+
+def read_entry_job(content: Mapping[str, object]) -> tuple[str, JobSettings] | None:
+    """Graph and settings as the entry of a prediction keeps them; None where it does not keep all that its key has."""
+    settings, bindings = content.get("settings"), content.get("bindings", {})
+    if not isinstance(settings, list) or len(settings) != len(_SETTINGS) or not isinstance(bindings, Mapping):
+        return None
+    graph_sha256 = str(content.get("graph_sha256", ""))
+    try:
+        job = JobSettings(**dict(zip(_SETTINGS, settings, strict=True)), dimension_bindings=dict(bindings)).checked()
+        is_whole = job.key(graph_sha256) == content.get("job_key")
+    except (JobSettingsError, TypeError, ValueError):
+        return None
+    return (graph_sha256, job) if is_whole else None
+
+
+_SETTINGS: Final = ("global_batch_size", "mode", "precision", "optimizer", "input_wait_ratio")
+"""As the entry of a prediction lists them."""
+
+
+class RelatedJob(NamedTuple):
+    """What is known of a job at one batch and precision."""
+
+    batch: int
+    precision: str
+    seen: ObservedJob
+
+
 class ObservedJobs:
     """The table; safe for many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._jobs: OrderedDict[tuple[str, str], ObservedJob] = OrderedDict()
+        # Batches and precisions of one graph with otherwise equal settings, by their keys.
+        self._lines: OrderedDict[tuple[str, str], OrderedDict[str, tuple[int, str]]] = OrderedDict()
 
     def learn(self, joined: Iterable[tuple[PredictionEntry, Mapping[str, Any]]]) -> None:
         """Folds in outcomes of single jobs; of what is flagged or too short nothing but its peak.
@@ -112,6 +149,38 @@ class ObservedJobs:
                 self._jobs.move_to_end(place)
                 if len(self._jobs) > JOBS_MAX:
                     self._jobs.popitem(last=False)
+                self._join_line(place[0], str(key), entry.content)
+
+    def _join_line(self, device: str, key: str, content: Mapping[str, object]) -> None:
+        job = read_entry_job(content)
+        if job is None:
+            return
+        members = self._lines.setdefault((device, line_key(*job)), OrderedDict())
+        members[key] = job[1].global_batch_size, job[1].precision
+        members.move_to_end(key)
+        self._lines.move_to_end((device, line_key(*job)))
+        if len(members) > RELATED_MAX:
+            members.popitem(last=False)
+        if len(self._lines) > JOBS_MAX:
+            self._lines.popitem(last=False)
+
+    def related(self, device: str, line: str) -> Sequence[RelatedJob]:
+        """What is known of a job at any batch and precision on a device type.
+
+        Args:
+            device: Device type.
+            line: See `line_key`.
+        """
+        if not self._lines:
+            return ()
+        name = _canonical(device)
+        with self._lock:
+            members = self._lines.get((name, line), OrderedDict[str, tuple[int, str]]())
+            return [
+                RelatedJob(batch, precision, seen)
+                for key, (batch, precision) in members.items()
+                if (seen := self._jobs.get((name, key))) is not None
+            ]
 
     def find(self, device: str, key: str) -> ObservedJob | None:
         """What is known of a job on a device type."""
@@ -145,8 +214,13 @@ def weigh_observed(
     return (
         _observed_share(utilization, seen.utilization_ratio) if seen.utilization_ratio else utilization,
         weigh_observed_memory(memory, seen),
-        _observed_step(step, seen.log_step_ms) if seen.log_step_ms else step,
+        weigh_observed_step(step, seen),
     )
+
+
+def weigh_observed_step(estimate: Estimate, seen: ObservedJob) -> Estimate:
+    """Weighs a predicted step time against what was measured, if it was; see `weigh_observed`."""
+    return _observed_step(estimate, seen.log_step_ms) if seen.log_step_ms else estimate
 
 
 def _observed_step(estimate: Estimate, seen: Observation) -> Estimate:

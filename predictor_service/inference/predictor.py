@@ -95,7 +95,12 @@ class Predictor:
         graph = self._describe(question)
         version = self._versions.current()
         estimator = self._estimators.find(graph, question.settings, named.device, version, question.confidence)
-        return PreparedJob(question, named, graph.description, estimator, version)
+
+        def at_precision(precision: str) -> JobEstimator:
+            settings = dataclasses.replace(question.settings, precision=precision)
+            return self._estimators.find(graph, settings, named.device, version, question.confidence)
+
+        return PreparedJob(question, named, graph.description, estimator, version, at_precision=at_precision)
 
     def answer_job(self, job: PreparedJob, batch: int) -> JobAnswer:
         """Answers a prepared question at one batch.

@@ -6,7 +6,7 @@ is left is reading curves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from predictor_service.errors import invalid_field
@@ -14,8 +14,9 @@ from predictor_service.features.device_names import NamedDevice
 from predictor_service.features.graph_description import GraphDescription
 from predictor_service.features.job_settings import check_batch_size
 from predictor_service.inference.job_estimator import JobEstimator
-from predictor_service.inference.observed_jobs import ObservedJobs, weigh_observed
+from predictor_service.inference.observed_jobs import ObservedJobs, RelatedJob, line_key, weigh_observed
 from predictor_service.inference.records import Estimate, JobAnswer, JobQuestion, Level, MicroBatchEstimate, Notice
+from predictor_service.inference.related_jobs import Curve, follow_memory, follow_step, keep_above_smaller
 from predictor_service.registry.served_version import ServedVersion
 from predictor_service.selection.targets import MEMORY, STEP, UTILIZATION
 
@@ -39,6 +40,7 @@ class PreparedJob:
         graph: The job's graph.
         estimator: Of the job.
         version: Whose models the estimator asks; None = nothing was ever trained.
+        at_precision: Estimator of the same job at another precision; None = measurements there are not looked at.
     """
 
     def __init__(
@@ -48,13 +50,17 @@ class PreparedJob:
         graph: GraphDescription,
         estimator: JobEstimator,
         version: ServedVersion | None,
+        *,
+        at_precision: Callable[[str], JobEstimator] | None = None,
     ) -> None:
         self.question = question
         self.graph = graph
         self.version = version
         self.device = device
         self._estimator = estimator
+        self._at_precision = at_precision
         self._key_at = question.settings.keys(graph.graph_sha256)
+        self._line = line_key(graph.graph_sha256, question.settings)
         graph_notices = (Notice(code=warning.code, message=warning.message) for warning in graph.warnings)
         self._steady_notices = (*graph_notices, *_generic_notices(device))
 
@@ -78,12 +84,18 @@ class PreparedJob:
         if question.explain:
             memory, step = estimator.explain(memory, MEMORY, batch), estimator.explain(step, STEP, batch)
             utilization = estimator.explain(utilization, UTILIZATION, batch)
-        if device.is_generic:
-            step = step._replace(lower=step.lower / _GENERIC_PEAKS_FACTOR, upper=step.upper * _GENERIC_PEAKS_FACTOR)
+        step = self._widened(step)
         job_key = self._key_at(batch)
-        seen = observed.find(device.device.name, job_key)
+        predicted_99 = memory.upper_99 or memory.upper
+        seen, related = observed.find(device.device.name, job_key), self._related(observed)
+        if related:
+            memory, step = self._follow(batch, related)
         if seen is not None:
-            utilization, memory, step = weigh_observed(seen, utilization=utilization, memory=memory, step=step)
+            utilization, memory, weighed = weigh_observed(seen, utilization=utilization, memory=memory, step=step)
+            step = step if step.level is Level.OBSERVED else weighed
+        if related:
+            memory = keep_above_smaller(memory, question.settings.precision, batch, related)
+        raised_ratio = max((memory.upper_99 or memory.upper) / predicted_99, 1.0)
         fits = (memory.upper_99 or memory.upper) <= memory_bytes
         oom_risk = None if fits or not memory_bytes else estimator.oom_risk(batch, memory_bytes)
         return JobAnswer(
@@ -94,7 +106,7 @@ class PreparedJob:
             memory_bytes=memory,
             step_ms=step,
             fits=fits,
-            largest_batch_that_fits=estimator.largest_batch(memory_bytes)
+            largest_batch_that_fits=estimator.largest_batch(int(memory_bytes / raised_ratio))
             if question.find_largest_batch and memory_bytes
             else None,
             micro_batches=tuple([_micro_batch_size(estimator, batch, size) for size in question.micro_batch_sizes]),
@@ -108,6 +120,35 @@ class PreparedJob:
             job_key=job_key,
             device=device.device.name,
             device_is_generic=device.is_generic,
+        )
+
+    def _widened(self, step: Estimate) -> Estimate:
+        """A step time; less is known of it where not even the peaks of the device are."""
+        if not self.device.is_generic:
+            return step
+        return step._replace(lower=step.lower / _GENERIC_PEAKS_FACTOR, upper=step.upper * _GENERIC_PEAKS_FACTOR)
+
+    def _related(self, observed: ObservedJobs) -> Sequence[RelatedJob]:
+        """What was measured of the job at any batch, and at precisions whose predictions it can be compared with."""
+        found = observed.related(self.device.device.name, self._line)
+        if self._at_precision is not None:
+            return found
+        return [each for each in found if each.precision == self.question.settings.precision]
+
+    def _follow(self, batch: int, related: Sequence[RelatedJob]) -> tuple[Estimate, Estimate]:
+        """Memory and step time, corrected by what was measured of the job at other batches and precisions."""
+        precision = self.question.settings.precision
+
+        def estimator_of(asked: str) -> JobEstimator:
+            return self._estimator if asked == precision or not self._at_precision else self._at_precision(asked)
+
+        def step_of(asked: str) -> Curve:
+            estimator = estimator_of(asked)
+            return lambda at: self._widened(estimator.step(at))
+
+        return (
+            follow_memory(lambda asked: estimator_of(asked).memory, precision, batch, related),
+            follow_step(step_of, precision, batch, related),
         )
 
 

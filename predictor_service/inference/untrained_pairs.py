@@ -26,7 +26,7 @@ _LOG_MAX: Final = math.log(1_000.0)
 def expect_pairs(
     answer: PairsAnswer, trend: FloatArray, confidence: float, measured: Mapping[tuple[int, int], Observation]
 ) -> None:
-    """Replaces an answer's start by what is expected after what was measured.
+    """Replaces an answer's start by what is expected after what was measured; bounds are those of the next window.
 
     Args:
         answer: With the start as its slowdowns; changed in place.
@@ -37,14 +37,18 @@ def expect_pairs(
     deviations = NormalDist().inv_cdf(0.5 + confidence / 2)
     start = np.log1p(answer.slowdown_ratio.astype(np.float64))
     posterior = learn_posterior(start, np.log1p(trend), _DEVIATION**2, measured)
-    reach = deviations * posterior.deviation
-    lower = np.maximum(posterior.mean - reach, -deviations * NOISE)  # below 0 is nothing but the noise of a window
-    upper = posterior.mean + reach
+    windows = {pair: measured[pair].variance for pair in posterior.measured}
+    noise = np.full(start.shape, float(np.mean(list(windows.values()))) if windows else NOISE**2)
+    for pair, variance in windows.items():
+        noise[pair] = variance
+    reach = deviations * np.sqrt(posterior.deviation**2 + noise)
+    lower, upper = posterior.mean - reach, posterior.mean + reach
     if not posterior.measured:
         upper = np.maximum(upper, np.log1p(_UPPER_FACTOR * trend))
-    for pair in posterior.measured:  # their bounds are those of their next window
-        reach_of_window = deviations * math.hypot(posterior.deviation[pair], math.sqrt(measured[pair].variance))
-        lower[pair], upper[pair] = posterior.mean[pair] - reach_of_window, posterior.mean[pair] + reach_of_window
+    unmeasured = np.ones(start.shape, dtype=bool)
+    unmeasured[tuple(np.array(posterior.measured, dtype=np.intp).reshape(-1, 2).T)] = False
+    # What is below 0 is nothing but the noise of a window.
+    lower[unmeasured] = np.maximum(lower, -deviations * np.sqrt(noise))[unmeasured]
     value = np.clip(posterior.mean, 0.0, _LOG_MAX)
     answer.slowdown_ratio[:] = np.expm1(value)
     answer.lower[:] = np.expm1(np.minimum(lower, value))

@@ -135,7 +135,14 @@ def refers_to_tables(path: Path) -> bool:
 
 
 def find_rows_file(folder: Path, kind: str) -> Path | None:
-    """The file of a kind of rows in any of the forms that are read; None where there is none."""
+    """The file of a kind of rows in any of the forms that are read; None where there is none.
+
+    Raises:
+        TrainingDataError: The rows are there plain and compressed: one of them is older, and nothing says which.
+    """
+    plain, packed = (folder / f"{kind}{suffix}" for suffix in SUFFIXES[:2])
+    if plain.is_file() and packed.is_file():
+        raise TrainingDataError(f"{folder} has both {plain.name} and {packed.name}", remedy="remove the older one")
     return next((folder / f"{kind}{suffix}" for suffix in SUFFIXES if (folder / f"{kind}{suffix}").is_file()), None)
 
 

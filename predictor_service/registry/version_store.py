@@ -84,7 +84,7 @@ class VersionStore:
         Raises:
             ModelError: No such version, or a damaged one.
         """
-        path = self._folder(name) / "manifest.json"
+        path = self.folder(name) / "manifest.json"
         try:
             return Manifest.from_json(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, AttributeError, RecursionError) as error:
@@ -110,7 +110,7 @@ class VersionStore:
         Raises:
             ModelError: No such version.
         """
-        return (self._folder(name) / "card.md").read_text(encoding="utf-8")
+        return (self.folder(name) / "card.md").read_text(encoding="utf-8")
 
     def held_out(self, name: str) -> HeldOut:
         """Reads what a version predicted of groups that it was not shown; empty when it was stored without.
@@ -121,7 +121,7 @@ class VersionStore:
         manifest = self.manifest(name)
         if not manifest.held_out_sha256:
             return {}
-        path = self._folder(name) / HELD_OUT_FILE
+        path = self.folder(name) / HELD_OUT_FILE
         content = path.read_bytes() if path.is_file() else b""
         if hashlib.sha256(content).hexdigest() != manifest.held_out_sha256:
             raise ModelError(f"{HELD_OUT_FILE} of version {name} is damaged", remedy="train again")
@@ -149,7 +149,12 @@ class VersionStore:
         }
         return ServedVersion(manifest=manifest, devices=devices)
 
-    def _folder(self, name: str) -> Path:
+    def folder(self, name: str) -> Path:
+        """Where the files of a version lie; they never change.
+
+        Raises:
+            ModelError: No such version.
+        """
         if name not in self.names():
             raise ModelError(
                 f"there is no model version {name!r}", remedy=f"known: {', '.join(self.names()) or 'none'}"

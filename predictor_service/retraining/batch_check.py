@@ -18,12 +18,12 @@ from typing import Final
 import numpy as np
 
 from predictor_service.features.devices import DeviceType, find_device_type
-from predictor_service.fitting.known_rows import name_rows, read_known_rows, split_learnable
+from predictor_service.fitting.known_rows import name_rows, read_known_rows
 from predictor_service.learning.learning_task import FloatArray
-from predictor_service.learning.learning_task_reader import pool_problems
 from predictor_service.registry.held_out import HeldOut, HeldOutRows
 from predictor_service.registry.served_version import ServedTarget, ServedVersion
 from predictor_service.retraining.datasets import Dataset
+from predictor_service.retraining.learned_rows import select_rows
 from predictor_service.selection.targets import TARGETS, Target
 
 CONTRADICTION_WIDTHS: Final = 1.5
@@ -104,7 +104,7 @@ def _new_rows(
         model = models.get(target.name)
         if model is None:
             continue
-        learning_task, _ = split_learnable(pool_problems(datasets, target, device.name).learning_task)
+        learning_task = select_rows(datasets, target, device).with_graphs
         seen = frozenset(known[target.name].row_ids) if target.name in known else frozenset[str]()
         learning_task = learning_task.subset(
             [row for row, name in enumerate(name_rows(learning_task)) if name not in seen]

@@ -1,8 +1,9 @@
 """What was measured of running jobs becomes training rows: one for each job alone and one for each pair, of medians.
 
 Learned from are measurement windows without quality flags, of undivided batches, in which a job was
-measured over at least ten seconds altogether, and whose graph this service still keeps. A graph that a data set
-knows keeps that set's architecture and family; any other graph is a family of its own, so that it is held out alone.
+measured over at least ten seconds altogether. A graph that a data set knows keeps that set's architecture and family;
+any other graph is a family of its own, so that it is held out alone. Jobs whose graph this service does not keep are
+rows without a graph: their pairs teach slowdowns, and they themselves what is learned without the columns of graphs.
 """
 
 from __future__ import annotations
@@ -83,14 +84,17 @@ class _Graphs:
         if self._bindings.setdefault(graph_sha256, bindings) != bindings:
             return "its graph was bound in another way first"
         try:
-            if graph_sha256 not in self.described:
+            if graph_sha256 not in self.described and self._path(graph_sha256).is_file():
                 self.described[graph_sha256] = self._describe(graph_sha256, bindings)
         except (GraphError, OSError):
-            return "its graph is not kept any more, or cannot be described"
+            return "its graph cannot be described"
         return ""
 
+    def _path(self, graph_sha256: str) -> Path:
+        return self._folder / f"{graph_sha256}.onnx"
+
     def _describe(self, graph_sha256: str, bindings: Mapping[str, int]) -> GraphDescription:
-        path = self._folder / f"{graph_sha256}.onnx"
+        path = self._path(graph_sha256)
         if path.stat().st_size > DEFAULT_LIMITS.graph_bytes:
             raise GraphLimitError(f"{path.name} is too large", remedy="send it without its weights")
         return describe_graph(path.read_bytes(), bindings)

@@ -31,10 +31,14 @@ Dataset = MeasuredProfiles
 
 
 def find_datasets(root: Path) -> list[Path]:
-    """Folders below `root` that have the layout of a dataset, by name."""
-    if not root.is_dir():
-        return []
-    return sorted(folder for folder in root.iterdir() if all(find_rows_file(folder, kind) for kind in _KINDS))
+    """Folders below `root` that have the layout of a dataset, by name; `root` alone where it is one itself."""
+    if _is_dataset(root):
+        return [root]
+    return sorted(folder for folder in root.iterdir() if _is_dataset(folder)) if root.is_dir() else []
+
+
+def _is_dataset(folder: Path) -> bool:
+    return find_rows_file(folder, "solo") is not None
 
 
 def read_datasets(root: Path) -> list[Dataset]:
@@ -47,7 +51,7 @@ def read_datasets(root: Path) -> list[Dataset]:
     if not folders:
         raise TrainingDataError(
             f"{root} holds no dataset",
-            remedy="a dataset is a folder with solo.csv and pairs.csv; `cotenant datasets import` writes one",
+            remedy="a dataset is a folder with solo.csv, and pairs.csv if any; `cotenant datasets import` writes one",
         )
     return [read_dataset(folder) for folder in folders]
 
@@ -100,10 +104,10 @@ def read_dataset(folder: Path) -> Dataset:
         TrainingDataError: A file breaks the schema, or a graph cannot be described or does not match its name.
     """
     graphs = {}
-    files = _rows_files(folder)
+    files = {kind: find_rows_file(folder, kind) for kind in _KINDS}
     try:
-        solo = read_rows(files[0], SoloRow)
-        pairs = read_rows(files[1], PairRow)
+        solo = read_rows(files["solo"], SoloRow) if files["solo"] else []
+        pairs = read_rows(files["pairs"], PairRow) if files["pairs"] else []
         check_references(solo)
         for path in sorted((folder / "graphs").glob("*.onnx")):
             graphs[path.stem] = describe_graph(path.read_bytes())

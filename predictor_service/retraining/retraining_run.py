@@ -16,6 +16,7 @@ from predictor_service.profile_store.intake import open_profiles
 from predictor_service.profile_store.store import FILE_NAME as PROFILES_FILE
 from predictor_service.registry.model_registry import ModelRegistry
 from predictor_service.retraining.batch_check import find_contradictions, find_repeated_runs
+from predictor_service.retraining.carried_devices import carry_over
 from predictor_service.retraining.collected_rows import collect_profiles
 from predictor_service.retraining.datasets import Dataset, find_datasets, read_datasets
 from predictor_service.retraining.gate import TargetComparison, compare_held_out
@@ -108,7 +109,7 @@ def retrain(plan: RetrainingPlan, registry: ModelRegistry, tell: Tell) -> Retrai
                 outcome=RetrainingOutcome.REFUSED, version="", served=served, why=repeated, left_out=left_out
             )
         tell(f"training on {', '.join(dataset.name for dataset in datasets)}")
-        trained = train_version(datasets, plan.seed)
+        trained = _keep_others(train_version(datasets, plan.seed), datasets, registry)
         if trained.manifest.version == served:
             return RetrainingResult(
                 outcome=RetrainingOutcome.UNCHANGED,
@@ -120,6 +121,17 @@ def retrain(plan: RetrainingPlan, registry: ModelRegistry, tell: Tell) -> Retrai
         registry.add(trained.manifest, trained.files, plan.why)
         tell("comparing with the served version")
         return _decide(plan, registry, datasets, trained, left_out)
+
+
+def _keep_others(trained: TrainedVersion, datasets: Sequence[Dataset], registry: ModelRegistry) -> TrainedVersion:
+    """The version with the served models of device types that the data do not mention."""
+    served, store = registry.store.current(), registry.store
+    try:
+        if served is None:
+            return trained
+        return carry_over(trained, datasets, store.manifest(served), store.held_out(served), store.folder(served))
+    except (ModelError, OSError):  # a version that cannot be read any more has nothing to give
+        return trained
 
 
 def _decide(

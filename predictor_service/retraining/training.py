@@ -18,14 +18,14 @@ from predictor_service.errors import TrainingDataError
 from predictor_service.features.devices import DeviceType, find_device_type
 from predictor_service.features.job_features import FEATURE_VERSION
 from predictor_service.fitting.fit import FittedTarget, NotLearnable, fit_rows
-from predictor_service.fitting.known_rows import name_rows, read_known_rows, split_learnable
+from predictor_service.fitting.known_rows import WITHOUT_GRAPH, name_rows, read_known_rows
 from predictor_service.learning.learning_task import FloatArray, JobFacts, LearningTask
-from predictor_service.learning.learning_task_reader import pool_problems
 from predictor_service.registry.held_out import HELD_OUT_FILE, HeldOut, HeldOutRows, held_out_to_json
 from predictor_service.registry.manifest import LEARNING_VERSION, Manifest, TargetRecord, seal
 from predictor_service.registry.model_card import write_card
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.retraining.datasets import Dataset, fingerprint, list_seen_groups, read_datasets
+from predictor_service.retraining.learned_rows import select_rows
 from predictor_service.selection.conformal import ConformalBounds, calibrate
 from predictor_service.selection.scoring import clip_to_seen
 from predictor_service.selection.targets import MEMORY, SLOWDOWN, SOLO_TARGETS, STEP, UTILIZATION, Target
@@ -110,7 +110,10 @@ def train_version(datasets: Sequence[Dataset], seed: int) -> TrainedVersion:
         for name in sorted({row.device for dataset in datasets for row in dataset.solo}):
             device = find_device_type(name)
             if device is None:
-                collected.skipped.append(f"{name}: not in the catalogue of devices, so it has no peaks to anchor at")
+                count = sum(row.device == name for dataset in datasets for row in dataset.solo)
+                collected.skipped.append(
+                    f"{name}: {count} rows, not in the catalogue of devices: no peaks to anchor at"
+                )
             else:
                 _train_device(datasets, device, seed, collected)
     if not collected.targets:
@@ -156,9 +159,9 @@ def _train_device(datasets: Sequence[Dataset], device: DeviceType, seed: int, co
 
 def _read(datasets: Sequence[Dataset], target: Target, device: DeviceType) -> tuple[LearningTask, Counter[str]]:
     """Rows to learn from, in the order of their content, and how many were left out by reason."""
-    read = pool_problems(datasets, target, device.name)
-    learning_task, left_out = split_learnable(read.learning_task)
-    return learning_task.in_content_order(), left_out + Counter(read.excluded)
+    rows = select_rows(datasets, target, device)
+    without = Counter({WITHOUT_GRAPH: len(rows.without_graphs)})
+    return rows.with_graphs, +(Counter(rows.left_out) + without)
 
 
 def _fit(learning_task: LearningTask, device: DeviceType, seed: int, collected: _Collected) -> FittedTarget | None:

@@ -342,17 +342,24 @@ def running_view(job: JobRecord) -> RunningJob:
         moving_to=job.target.assignments if job.target is not None else (),
         neighbours_since_ms=job.measured.neighbours_since_ms,
         accrued_at_ms=job.accrued_at_ms,
-        is_on_trial=job.trial is not None and not job.trial.is_passed,
+        is_on_trial=is_on_trial(job),
         has_checkpoint=job.checkpoint_step >= 0,
         pause=job.pause,
     )
+
+
+def is_on_trial(job: JobRecord) -> bool:
+    """Say whether a job shares its GPU on trial, which has not passed yet."""
+    return job.trial is not None and not job.trial.is_passed
 
 
 def has_same_occupancy(job: JobRecord, before: JobRecord) -> bool:
     """Say whether a change of a job leaves all GPUs and hosts as they were."""
     if before.assignments is not job.assignments or before.target is not job.target:
         return False
-    if before.memory_reserved_bytes != job.memory_reserved_bytes:
+    if before.memory_reserved_bytes != job.memory_reserved_bytes or before.request is not job.request:
+        return False
+    if is_on_trial(before) is not is_on_trial(job):
         return False
     return before.holds_gpus is job.holds_gpus and before.closes_gpus is job.closes_gpus
 

@@ -16,8 +16,6 @@ from scheduler_service.core.records import JobPrediction, Level, MemoryPoint
 MARGIN_RATIO = 0.15
 """Added to a measured peak: later phases of a training may take more than its first windows."""
 MARGIN_BYTES_MIN = 64 * 2**20
-WINDOW_STEPS_MIN = 3
-"""Steps that a window must hold to count as a measurement alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,6 @@ from scheduler_service.core.capacity import is_reliable
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import JobProgressed
 from scheduler_service.core.job_records import AttemptMeasurements, JobRecord
-from scheduler_service.core.measured_alone import WINDOW_STEPS_MIN
 from scheduler_service.core.measured_averages import moving_average
 from scheduler_service.core.outcomes import WINDOWS_LOOKED_AT, tell_progress
 from scheduler_service.core.pair_refreshes import JOBS_LOOKED_AT_MAX, MOVED_RATIO_MIN, note_measured
@@ -140,7 +139,7 @@ def _learned_alone(
     before = job.measured
     if is_doubtful:
         return step_ms, before
-    if key and gpus == 1 and report.window_steps >= WINDOW_STEPS_MIN:
+    if key and gpus == 1:
         step.is_decision_due |= _measure_alone(state, job, report, device)
     known = before.solo_utilization_ratio if report.utilization_ratio is None else report.utilization_ratio
     return step_ms, before.changed(

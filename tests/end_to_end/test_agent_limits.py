@@ -21,6 +21,7 @@ def scheduler() -> Iterator[FakeScheduler]:
         yield server
 
 
+@pytest.mark.alone  # it looks at all control groups of the machine
 def test_a_job_over_its_host_memory_ends_as_host_oom(tmp_path: Path, scheduler: FakeScheduler) -> None:
     left_by_others = set(_node_groups())
     with running_agent(tmp_path / "state", scheduler, "--cgroups") as agent:

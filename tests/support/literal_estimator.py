@@ -29,11 +29,12 @@ class LiteralEstimator(JobEstimator):
         confidence: float,
     ) -> None:
         models = version.devices.get(device.name, {}) if version else {}
-        super().__init__(JobWork(MeasuredGraph(graph), settings, device, models), settings.input_wait_ratio, confidence)
+        work = JobWork(MeasuredGraph(graph), settings, device, models, tuple(version.devices) if version else ())
+        super().__init__(work, settings.input_wait_ratio, confidence)
         self._literal = graph, settings, device, models, confidence
 
     def _bounded(self, target: Target, points: slice) -> Bounded:
-        _, _, _, models, confidence = self._literal
+        _, settings, _, models, confidence = self._literal
         model = models.get(target.name)
         if model is None:
             return super()._bounded(target, points)
@@ -41,9 +42,9 @@ class LiteralEstimator(JobEstimator):
         anchors = np.array([self._anchor_of(target, batch) for batch in batches])
         vectors = np.array([self._vector(batch) for batch in batches])
         if target in {MEMORY, STEP}:
-            return bounded_of(model, vectors, anchors, confidence)
+            return bounded_of(model, vectors, anchors, confidence, settings.precision)
         rows = [
-            bounded_of(model, vectors[place : place + 1], anchors[place : place + 1], confidence)
+            bounded_of(model, vectors[place : place + 1], anchors[place : place + 1], confidence, settings.precision)
             for place in range(len(batches))
         ]
         names = ("value", "lower", "upper", "upper_99")
@@ -65,7 +66,9 @@ class LiteralEstimator(JobEstimator):
         return ceiling_ratio
 
 
-def bounded_of(model: ServedTarget, vectors: FloatArray, analytical_estimate: FloatArray, confidence: float) -> Bounded:
+def bounded_of(
+    model: ServedTarget, vectors: FloatArray, analytical_estimate: FloatArray, confidence: float, precision: str
+) -> Bounded:
     """What a target says with its interval, every step of it worked out for this question."""
     record, columns = model.record, model.select(vectors)
     raw = np.clip(model._model.predict(columns), record.value_low, record.value_high)
@@ -83,12 +86,24 @@ def bounded_of(model: ServedTarget, vectors: FloatArray, analytical_estimate: Fl
         half_width = least + novelty * (half_width - least)
     if model.target.scale == "share":
         half_width = np.maximum(half_width, 0.05 / analytical_estimate)
+    outside = np.array([farthest_outside(model, row) for row in columns])
+    outside += float(bool(record.precisions) and precision not in record.precisions)
+    half_width, offset = half_width + 0.25 * outside, offset + 0.25 * outside
     return Bounded(
         value=decoded(model.target, raw, analytical_estimate),
         lower=decoded(model.target, raw - half_width, analytical_estimate),
         upper=decoded(model.target, raw + half_width, analytical_estimate),
         upper_99=decoded(model.target, raw + offset, analytical_estimate),
     )
+
+
+def farthest_outside(model: ServedTarget, row: FloatArray) -> float:
+    """In the unit of the column that is farthest outside of the values trained; what rounding does is inside."""
+    farthest = 0.0
+    for value, low, high in zip(row, model.record.domain.low, model.record.domain.high, strict=True):
+        margin = min((high - low) / 6.0, np.log(2.0))
+        farthest = max(farthest, value - (high - margin), (low + margin) - value)
+    return max(0.0, farthest - 1e-5)
 
 
 def decoded(target: Target, value: FloatArray, analytical_estimate: FloatArray) -> FloatArray:

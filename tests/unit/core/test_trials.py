@@ -172,6 +172,27 @@ def test_a_trial_in_which_both_keep_their_consent_passes_and_says_what_was_measu
     assert not play.engine.state.running["a"].is_on_trial
 
 
+def test_a_third_job_may_join_once_the_trial_has_passed() -> None:
+    play = TrialPlay(parameters={"max_jobs_per_gpu": 3})
+    play.unsure("a", max_slowdown_ratio=1.0)
+    play.measured_alone("a")
+    play.unsure("b", key="key-a", max_slowdown_ratio=1.0)
+    play.report(events.JobStarted, "b")
+    assert launched(play.unsure("c", key="key-a", max_slowdown_ratio=1.0)) == []
+    play.window("b", 110)
+    orders = [order for _ in range(WINDOWS_TO_PASS) for job_id in "ab" for order in play.window(job_id, 110)]
+    assert launched(orders) == ["c"]
+
+
+def test_a_job_of_long_steps_is_measured_by_one_of_them() -> None:
+    play = TrialPlay()
+    play.unsure("a")
+    play.measured_alone("a", step_ms=WINDOW_MS)
+    known = play.engine.state.predictions.job("key-a", "standin")
+    assert known is not None
+    assert known.step_ms == {(1, 1): WINDOW_MS}
+
+
 def test_while_it_lasts_a_trial_says_until_when_and_what_is_allowed() -> None:
     play = on_trial()
     play.window("b", 120)

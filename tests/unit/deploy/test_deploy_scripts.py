@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -38,6 +39,17 @@ def test_the_pipeline_can_be_executed_and_calls_the_test_command_of_the_readme()
     text = pipeline.read_text()
     assert "set -euo pipefail" in text
     assert text.rstrip().splitlines()[-1].startswith("make test")
+
+
+def test_no_test_that_runs_alone_is_outside_of_the_folders_where_make_test_looks_for_them() -> None:
+    folders = re.search(r"^ALONE := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert folders
+    marked = [
+        path for path in (ROOT / "tests").rglob("test_*.py") if re.search(r"pytest\.mark\.alone\b", path.read_text())
+    ]
+    assert marked
+    outside = [path for path in marked if not any(path.is_relative_to(ROOT / each) for each in folders[1].split())]
+    assert outside == []
 
 
 def test_missing_tools_are_answered_with_the_command_that_brings_them(tmp_path: Path) -> None:

@@ -150,6 +150,24 @@ def test_the_command_writes_the_form_that_is_shipped(tmp_path: Path) -> None:
     assert run.stdout.splitlines() == ["solo: 0 rows", "pairs: 0 rows", "loss_curves: 1 rows"]
 
 
+def test_a_readme_of_somebody_else_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "loss.csv").write_text("run,step,split,loss,train_time_s\nr,1,val,3.5,2\n")
+    (tmp_path / "README.md").write_text("# My project")
+    arguments = ["import", "nanogpt_curves", str(tmp_path), "-o", str(tmp_path), "--labels-only"]
+    with pytest.raises(TrainingDataError, match="is no card of nanogpt_curves and would be lost"):
+        CliRunner().invoke(datasets, arguments, catch_exceptions=False)
+    assert (tmp_path / "README.md").read_text() == "# My project"
+    assert not (tmp_path / "solo.csv.gz").exists()
+
+
+def test_rows_that_are_there_plain_and_compressed_are_refused(tmp_path: Path) -> None:
+    write_set(tmp_path, ImportedSet(solo=rows()))
+    write_labels(tmp_path, ImportedSet(solo=rows()))
+    for read in (read_profiles, read_dataset):
+        with pytest.raises(TrainingDataError, match=r"has both solo\.csv and solo\.csv\.gz"):
+            read(tmp_path)
+
+
 def test_every_set_that_can_be_imported_is_shipped_with_card_and_licence() -> None:
     assert {path.name for path in PUBLIC.iterdir()} == set(IMPORTERS) == set(ORIGINS)
     for name, importer in IMPORTERS.items():

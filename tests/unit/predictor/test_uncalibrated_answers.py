@@ -171,3 +171,24 @@ def test_workspaces_stop_growing_with_the_widest_tensor() -> None:
         return estimate_uncalibrated(counted, DEVICE_TYPES[A100], convolves=True).bound_bytes
 
     assert bound(1e8) < bound(5e8) < bound(6e8) == bound(1e12)
+
+
+@pytest.mark.parametrize("device", [A100, "NVIDIA GeForce RTX 4090", STANDIN_DEVICE])
+@pytest.mark.parametrize("batch", [1, 100, 4096])
+def test_without_measurements_a_share_is_expected_inside_a_range_and_not_all_of_it(
+    untrained: Predictor, device: str, batch: int
+) -> None:
+    share = ask(untrained, DENSE, device, batch).utilization_ratio
+    assert 0 < share.lower < share.value < share.upper < 1
+    assert share.range_not_calibrated
+    assert not share.in_domain
+
+
+def test_a_busier_step_is_expected_to_use_more_of_the_device_and_a_waiting_one_less(untrained: Predictor) -> None:
+    shares = [ask(untrained, CONVOLVING, A100, batch).utilization_ratio.value for batch in (1, 2, 3, 64, 100, 5_000)]
+    assert shares == sorted(shares)
+    assert shares[-1] > shares[0] + 0.2
+    settings = JobSettings(global_batch_size=64, optimizer="adam", input_wait_ratio=0.5)
+    waiting = untrained.predict_job(JobQuestion(settings=settings, device=A100, onnx_graph=CONVOLVING))
+    assert waiting.utilization_ratio.value == pytest.approx(0.5 * shares[3])
+    assert waiting.utilization_ratio.upper <= 0.5

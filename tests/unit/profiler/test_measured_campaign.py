@@ -18,6 +18,8 @@ from cotenant_profiler.plan import Kind, build_plan
 from cotenant.profile_schema import check_row
 from tests.support.profiler import LENET, LENET_WAIT, RECOMMENDER
 
+pytestmark = pytest.mark.alone
+
 # What is under test here is the bench, not the machine: every load is accepted.
 CAMPAIGN = """
 name = "fixture"

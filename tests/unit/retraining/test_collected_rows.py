@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cotenant.profile_schema import check_row
+from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.outcome_journal import PredictionEntry
 from predictor_service.profile_store.intake import window_of_outcome
 from predictor_service.profile_store.measurement_window import (
@@ -19,6 +20,8 @@ from predictor_service.profile_store.measurement_window import (
 )
 from predictor_service.retraining.collected_rows import NAME, TOO_SHORT, CollectedProfiles, collect_profiles
 from predictor_service.retraining.datasets import read_dataset
+from predictor_service.retraining.learned_rows import select_rows
+from predictor_service.selection.targets import STEP
 from tests.support.measured_dataset import write_dataset
 from tests.support.measurement_windows import job, kept_job, window
 
@@ -79,7 +82,6 @@ def test_two_short_windows_of_a_job_are_a_long_one(graphs: Path, known: Measured
     [
         ({"quality_flags": ("unsteady", "foreign_load")}, "flagged: foreign_load, unsteady"),
         ({"micro_batch_size": 4}, "its batch was divided"),
-        ({"job": job(0)}, "not kept any more"),
     ],
 )
 def test_what_teaches_nothing_is_left_out_and_named(
@@ -88,6 +90,33 @@ def test_what_teaches_nothing_is_left_out_and_named(
     collected = collect(graphs, window(1, **{"job": known, **changes}))
     assert collected.dataset is None
     assert any(reason in name for name in collected.left_out)
+
+
+def test_jobs_whose_graph_is_not_kept_are_rows_without_a_graph(graphs: Path, known: MeasuredJob) -> None:
+    unknown = job(0)
+    pair = window(3, job=unknown, others=(known,), window_ms=24_000)
+    collected = collect(graphs, window(1, job=known), window(2, job=unknown), pair)
+    assert collected.dataset is not None
+    assert collected.left_out == {}
+    assert {row.job_key for row in collected.dataset.solo} == {known.key, unknown.key}
+    assert [row.victim_job_key for row in collected.dataset.pairs] == [unknown.key]
+    device = DEVICE_TYPES[collected.dataset.solo[0].device]
+    found = select_rows([collected.dataset], STEP, device)
+    assert (
+        [each.job_key for each in found.with_graphs.jobs],
+        [each.job_key for each in found.without_graphs.jobs],
+    ) == (
+        [known.key],
+        [unknown.key],
+    )
+
+
+def test_a_damaged_graph_teaches_nothing_and_is_named(tmp_path: Path) -> None:
+    damaged = kept_job(tmp_path, 64, 48, 10)
+    (tmp_path / f"{damaged.graph_sha256}.onnx").write_bytes(b"no graph")
+    collected = collect(tmp_path, window(1, job=damaged))
+    assert collected.dataset is None
+    assert collected.left_out == {"its graph cannot be described": 1}
 
 
 def test_one_graph_is_learned_with_one_binding(graphs: Path, known: MeasuredJob) -> None:

@@ -76,10 +76,30 @@ def test_rows_never_seen_are_covered_where_errors_are_large_and_where_they_are_s
         assert (measured <= bounded.upper_99)[side].mean() > 0.95
 
 
+def inside(fitted: FittedTarget, columns: FeatureArray) -> FeatureArray:
+    """Rows moved to the edge of what was trained: beyond it ranges grow."""
+    return np.clip(columns, *fitted.record.domain.trained).astype(np.float32)
+
+
+def test_beyond_what_was_trained_ranges_grow_with_the_distance() -> None:
+    fitted = fit_target(task())
+    low, high = fitted.record.domain.trained
+    columns = np.repeat(((low + high) / 2.0)[None, :], 3, axis=0)
+    columns[:, 0] = high[0] + np.array([0.0, 1.0, 3.0])
+    bounded = served(fitted).predict_bounded(columns.astype(np.float32), np.full(3, 7.0), 0.9)
+    edge = served(fitted).predict_bounded(columns[:1].astype(np.float32), np.full(1, 7.0), 0.9)
+    assert bounded.lower[0] == pytest.approx(edge.lower[0])
+    grown = np.log(bounded.upper / bounded.value)
+    # The spread that was learned may differ from row to row, by far less than three units outside add.
+    assert grown[2] - grown[0] > 0.25 * 3.0 - 0.2
+    assert (bounded.upper_99 / bounded.value)[2] > (bounded.upper_99 / bounded.value)[0] * 1.5
+
+
 def test_the_widths_are_those_of_the_library_that_learned_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit, "CANDIDATES", {"ridge": CANDIDATES["ridge"]})
-    learned_from, columns = task(), rows(1)[0]
+    learned_from = task()
     fitted = fit_target(learned_from)
+    columns = inside(fitted, rows(1)[0])
     held_out = fitted.score.held_out
     native = learn_bounds(
         learned_from.columns[held_out.row].astype(np.float64),
@@ -111,7 +131,7 @@ def test_no_interval_of_a_share_is_narrower_than_it_can_be_measured() -> None:
     )
     fitted = fit_target(always_busy)
     target = ServedTarget(fitted.record, OnnxModel(fitted.files[fitted.record.file_name]))
-    bounded = target.predict_bounded(rows(1, UTILIZATION)[0], np.ones(FAMILIES * ROWS_EACH), 0.9)
+    bounded = target.predict_bounded(inside(fitted, rows(1, UTILIZATION)[0]), np.ones(FAMILIES * ROWS_EACH), 0.9)
     assert bounded.value == pytest.approx(1.0)
     assert bounded.lower == pytest.approx(0.95)
     assert bounded.upper == pytest.approx(1.0)
