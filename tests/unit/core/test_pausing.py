@@ -14,11 +14,11 @@ from scheduler_service.core.decisions import Decision, Pause, Resume, Start, Sto
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.pausing import CONFIRMATION_MS_MAX, OVERDUE_MS
 from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs
-from scheduler_service.core.records import PAUSED_MS_MAX, Assignment, Phase, Reason
+from scheduler_service.core.records import PAUSED_MS_MAX, Assignment, Phase, Reason, Share
 from scheduler_service.core.view import Policy, SchedulingView
 from scheduler_service.policies.fifo import Fifo
 from tests.support.engine_invariants import check
-from tests.support.scheduling import job, node
+from tests.support.scheduling import GIB, all_pairs, job, node, prediction
 
 WHY = Reason(code="PAUSE_UNWANTED")
 PAUSING = {"enforcements": ("stop_signal",)}
@@ -327,3 +327,29 @@ def test_a_job_that_does_not_run_is_not_paused(scene: Scene, kind: type[events.E
         scene.tell(events.JobCancelled, job_id="j0")
     assert scene.tell(events.PauseRequested, job_id="j0", paused_ms_max=5_000) == []
     assert scene.record().pause is None
+
+
+def test_what_the_co_located_job_does_meanwhile_teaches_neither_its_pace_alone_nor_that_of_the_pair() -> None:
+    scene = Scene()
+    for name in ("j0", "j1"):
+        request = job(name, steps_total=1_000, share=Share.ANY, memory_request_bytes=GIB)
+        scene.tell(events.JobSubmitted, request=request, graph_sha256="graph")
+        scene.tell(events.PredictionArrived, prediction=prediction(f"key-{name}"))
+    scene.tell(events.PairPredictionsArrived, pairs=tuple(all_pairs(["key-j0", "key-j1"], 0.1)))
+    progress = {"after_ms": 5_000, "window_steps": 10, "window_ms": 1_000}
+    scene.report(events.JobStarted)
+    for steps in (10, 20, 30):
+        scene.report(events.JobProgressed, steps_done=steps, **progress)
+    place = (Assignment(gpu_id="n0.0"),)
+    scene.decide(Start(job_id="j1", reason=WHY, assignments=place, micro_batch_size=1))
+    scene.report(events.JobStarted, "j1")
+    scene.pause("j1")
+    for steps in (40, 50, 60):
+        scene.report(events.JobProgressed, steps_done=steps, **{**progress, "window_ms": 500})
+    assert scene.engine.state.gpus["n0.0"].job_ids == ("j0", "j1")
+    assert (scene.record().solo_step_ms, scene.record().measured.observed_slowdown_ratio) == (100.0, None)
+    assert scene.engine.state.predictions.solo_step_ms("key-j0", "standin", gpus=1, micro_batch_size=1) == 100.0
+    scene.report(events.AttemptResumed, "j1")
+    for steps in (70, 80, 90):
+        scene.report(events.JobProgressed, steps_done=steps, **{**progress, "window_ms": 1_200})
+    assert scene.record().measured.observed_slowdown_ratio == pytest.approx(0.2)
