@@ -336,7 +336,7 @@ def test_what_the_co_located_job_does_meanwhile_teaches_neither_its_pace_alone_n
         scene.tell(events.JobSubmitted, request=request, graph_sha256="graph")
         scene.tell(events.PredictionArrived, prediction=prediction(f"key-{name}"))
     scene.tell(events.PairPredictionsArrived, pairs=tuple(all_pairs(["key-j0", "key-j1"], 0.1)))
-    progress = {"after_ms": 5_000, "window_steps": 10, "window_ms": 1_000}
+    progress: dict[str, Any] = {"after_ms": 5_000, "window_steps": 10, "window_ms": 1_000}
     scene.report(events.JobStarted)
     for steps in (10, 20, 30):
         scene.report(events.JobProgressed, steps_done=steps, **progress)
