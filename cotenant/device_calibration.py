@@ -25,6 +25,8 @@ from cotenant.job_settings import BATCH_SIZE_MAX, OPTIMIZERS, PRECISIONS
 FORMAT: Final = "cotenant.device_calibration/1"
 CODE_VERSION: Final = 1
 """Of the measuring method: a record of another version is measured again."""
+NOT_YET: Final = "it is measured as soon as the node is free"
+"""Why a device is not calibrated whose agent is still at it."""
 FILE_BYTES_MAX: Final = 64 << 10
 ANCHORS_MAX: Final = 8
 _REMEDY: Final = "measure it with `cotenant calibrate`"
@@ -71,7 +73,8 @@ class Anchor:
         optimizer: As in JobSettings.
         step_ms: Mean duration of a step, median over windows.
         step_spread_ratio: (largest - smallest) / median over the windows: the anchor's own noise, 0 or more.
-        memory_peak_bytes: As the training sets have it: above context and libraries.
+        memory_peak_bytes: As the training sets have it.
+        utilization_ratio: Share of time in which the device was busy, 0 to 1; it waits for no input.
     """
 
     network: str
@@ -80,6 +83,7 @@ class Anchor:
     step_ms: float
     memory_peak_bytes: int
     step_spread_ratio: float = 0.0
+    utilization_ratio: float = 1.0
     precision: str = "fp32"
     optimizer: str = "sgd"
 
@@ -163,6 +167,7 @@ class DeviceCalibration:
             _check_number(f"{place}.step_ms", anchor.step_ms, *_STEP_MS)
             _check_number(f"{place}.step_spread_ratio", anchor.step_spread_ratio, 0, 100)
             _check_number(f"{place}.memory_peak_bytes", anchor.memory_peak_bytes, 0, _MEMORY_BYTES_MAX)
+            _check_number(f"{place}.utilization_ratio", anchor.utilization_ratio, 0, 1)
             _check_choice(f"{place}.precision", anchor.precision, PRECISIONS)
             _check_choice(f"{place}.optimizer", anchor.optimizer, OPTIMIZERS)
 
@@ -260,6 +265,7 @@ def _anchor(value: Mapping[str, object]) -> Anchor:
         step_ms=_number(value, "step_ms"),
         memory_peak_bytes=_integer(value, "memory_peak_bytes"),
         step_spread_ratio=_number(value, "step_spread_ratio", 0.0),
+        utilization_ratio=_number(value, "utilization_ratio", 1.0),
         precision=_text(value, "precision", "fp32"),
         optimizer=_text(value, "optimizer", "sgd"),
     )

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from cotenant.device_calibration import Anchor, DeviceCalibration, PrecisionRates
+from cotenant.device_calibration import (
+    FILE_BYTES_MAX,
+    Anchor,
+    CalibrationError,
+    DeviceCalibration,
+    PrecisionRates,
+)
 from cotenant.job_settings import JobSettings
 from cotenant.job_settings_message import settings_message, unchecked_settings
 from cotenant.v1 import resources_pb2
@@ -40,6 +46,8 @@ def read_calibration_message(message: resources_pb2.DeviceCalibration, now_ms: i
     Raises:
         CalibrationError: It states what cannot be.
     """
+    if message.ByteSize() > FILE_BYTES_MAX:
+        raise CalibrationError("calibration: larger than any", remedy="measure it with `cotenant calibrate`")
     return DeviceCalibration(
         device=message.device,
         measured_at_ms=message.measured_at_ms,
@@ -71,6 +79,7 @@ def _anchor_message(anchor: Anchor) -> resources_pb2.CalibrationAnchor:
         step_ms=anchor.step_ms,
         step_spread_ratio=anchor.step_spread_ratio,
         memory_peak_bytes=anchor.memory_peak_bytes,
+        utilization_ratio=anchor.utilization_ratio,
     )
 
 
@@ -85,6 +94,7 @@ def _read_anchor(message: resources_pb2.CalibrationAnchor) -> Anchor:
         step_ms=message.step_ms,
         step_spread_ratio=message.step_spread_ratio,
         memory_peak_bytes=message.memory_peak_bytes,
+        utilization_ratio=message.utilization_ratio,
     )
 
 

@@ -38,6 +38,7 @@ class AgentOptions:
         any_command: Whether they may run any executable with any environment; otherwise this Python only.
         stop_jobs_on_exit: End the jobs with the agent instead of leaving them to their lease.
         collect_profiles: Whether what its jobs do may be learned from.
+        calibrates: Whether it measures new devices before a job runs, whatever others do; None = as its settings say.
     """
 
     node_id: str = "local"
@@ -47,6 +48,7 @@ class AgentOptions:
     any_command: bool = False
     stop_jobs_on_exit: bool = False
     collect_profiles: bool = True
+    calibrates: bool | None = None
 
 
 @dataclass(slots=True)
@@ -252,6 +254,8 @@ class LocalCluster:
             arguments += ["--stop-jobs-on-exit"]
         if not options.collect_profiles:
             arguments += ["--no-collect-profiles"]
+        if options.calibrates is not None:
+            arguments += ["--calibrate", "--calibrate-despite-load"] if options.calibrates else ["--no-calibrate"]
         if options.any_command:
             arguments += ["--allow-any-command"]
         for directory in options.allowed_directories:

@@ -28,6 +28,7 @@ PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "decide": ("scheduler_service", "decide"),
         "policies": ("scheduler_service", "policies"),
         "profile": ("cotenant_profiler", ""),
+        "calibrate": ("cotenant_profiler", "calibrate"),
         "simulate": ("cotenant_simulator", "simulate"),
         "probe": ("cotenant_agent", "probe"),
         "serve-predictor": ("predictor_service", "serve"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from cotenant.v1 import node_agent_pb2 as messages
@@ -59,6 +59,7 @@ class Conversation:
         windows: MeasurementWindowRecorder,
         hello: Callable[[], messages.Hello],
         on_welcome: Callable[[], None],
+        make_way: Callable[[], Awaitable[None]],
         metrics: AgentMetrics,
     ) -> None:
         self._table = table
@@ -66,6 +67,8 @@ class Conversation:
         self._windows = windows
         self._hello = hello
         self._on_welcome = on_welcome
+        self._make_way = make_way
+        self._is_over = asyncio.Event()
         self._metrics = metrics
         self._rules = messages.Welcome(heartbeat_ms=2000, lease_ms=30_000, grace_ms=30_000)
         self._outbound: asyncio.Queue[messages.ConnectRequest | None] = asyncio.Queue(_OUTBOUND_LIMIT)
@@ -85,6 +88,7 @@ class Conversation:
             asyncio.create_task(self._listen(call)),
             asyncio.create_task(self._beat()),
             asyncio.create_task(self._obey()),
+            asyncio.create_task(self._wait_for_leave()),
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -98,6 +102,13 @@ class Conversation:
         for result in results[: len(tasks)]:
             if isinstance(result, Exception):
                 raise result
+
+    def leave(self) -> None:
+        """End the stream; the next one begins with a new Hello."""
+        self._is_over.set()
+
+    async def _wait_for_leave(self) -> None:
+        await self._is_over.wait()
 
     def announce_start(self, key: AttemptKey) -> None:
         """Report that a job has started."""
@@ -227,6 +238,8 @@ class Conversation:
         request = launch_from_message(message)
         directory = self._table.directory.checkpoints / request.key.job_id
         resume = await asyncio.to_thread(newest_resumable, directory, request.granted_fences)
+        # Two on one device would slow each other down, and what was measured would be worth nothing.
+        await self._make_way()
         # The transit time of the order is unknown: the Hello, or the newest confirmed heartbeat, left before it.
         deadline_ms = self._confirmed_ms + self._rules.lease_ms
         attempt = self._table.launch(request, resume, deadline_ms, self._rules.grace_ms)

@@ -16,6 +16,7 @@ from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1.node_agent_pb2_grpc import NodeAgentServiceStub
 from cotenant_agent.allow_list import AllowList
 from cotenant_agent.attempt_table import AttemptTable
+from cotenant_agent.calibration import Calibrations
 from cotenant_agent.conversation import Conversation
 from cotenant_agent.durable_files import write_json
 from cotenant_agent.errors import DeviceError
@@ -81,6 +82,7 @@ class NodeAgent:
         table: AttemptTable,
         inventory: GpuInventory,
         windows: MeasurementWindowRecorder,
+        calibrations: Calibrations,
         metrics: AgentMetrics,
     ) -> None:
         self._rules = rules
@@ -88,6 +90,7 @@ class NodeAgent:
         self._table = table
         self._inventory = inventory
         self._windows = windows
+        self._calibrations = calibrations
         self._metrics = metrics
         self._readings: tuple[GpuReading, ...] = ()
         self._conversation: Conversation | None = None
@@ -101,7 +104,8 @@ class NodeAgent:
         """
         self._table.adopt()
         self._look_after_attempts()
-        tasks = [asyncio.create_task(work) for work in (self._watch_attempts(), self._sample(), self._talk())]
+        works = (self._watch_attempts(), self._sample(), self._talk(), self._calibrate())
+        tasks = [asyncio.create_task(work) for work in works]
         waiter = asyncio.create_task(leave.wait())
         try:
             done, _ = await asyncio.wait([*tasks, waiter], return_when=asyncio.FIRST_COMPLETED)
@@ -158,6 +162,16 @@ class NodeAgent:
                 self._table.take_reading(reading)
             await asyncio.sleep(self._rules.sample_ms / 1000)
 
+    async def _calibrate(self) -> None:
+        await self._calibrations.run(self._say_hello_again)
+        # The agent ends with the first of its works.
+        await asyncio.Event().wait()
+
+    def _say_hello_again(self) -> None:
+        """Let the scheduler have the inventory as it is now; a stream may end at any instant without loss."""
+        if self._conversation is not None:
+            self._conversation.leave()
+
     async def _talk(self) -> None:
         while True:
             async with open_channel(self._link) as channel:
@@ -173,6 +187,7 @@ class NodeAgent:
             windows=self._windows,
             hello=self._hello,
             on_welcome=self._on_welcome,
+            make_way=self._calibrations.make_way,
             metrics=self._metrics,
         )
         try:
@@ -222,7 +237,10 @@ class NodeAgent:
             rack_id=self._rules.rack_id,
             cpu_cores=len(os.sched_getaffinity(0)),
             host_memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-            gpus=[gpu_to_message(gpu) for gpu in self._inventory.describe()],
+            gpus=[
+                gpu_to_message(gpu, self._calibrations.of(gpu), self._calibrations.reason(gpu))
+                for gpu in self._inventory.describe()
+            ],
             enforcements=self._rules.enforcements,
             no_profiles=not self._windows.collects,
             launch_rules=None if self._rules.allow_list is None else rules_to_message(self._rules.allow_list),

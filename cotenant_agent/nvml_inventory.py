@@ -51,6 +51,7 @@ class NvmlInventory:
         with _driver_errors("count the GPUs", DeviceError):
             count = pynvml.nvmlDeviceGetCount()
         self._devices = [_identify(index) for index in range(count)]
+        self._driver = str(_ask(pynvml.nvmlSystemGetDriverVersion) or "unknown")
 
     @property
     def enforcements(self) -> tuple[str, ...]:
@@ -67,6 +68,7 @@ class NvmlInventory:
                 index=device.index,
                 healthy=not device.fault,
                 fault=device.fault,
+                driver=self._driver,
             )
             for device in self._devices
         )

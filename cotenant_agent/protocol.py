@@ -7,6 +7,8 @@ import os
 from itertools import islice
 from pathlib import Path
 
+from cotenant.device_calibration import DeviceCalibration
+from cotenant.device_calibration_message import calibration_message
 from cotenant.job_settings_message import settings_message, unchecked_settings
 from cotenant.v1 import node_agent_pb2 as messages
 from cotenant.v1 import resources_pb2
@@ -69,8 +71,10 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
     )
 
 
-def gpu_to_message(gpu: GpuDescription) -> messages.AgentGpu:
-    """A device of the Hello."""
+def gpu_to_message(
+    gpu: GpuDescription, calibration: DeviceCalibration | None = None, not_calibrated: str = ""
+) -> messages.AgentGpu:
+    """A device of the Hello, with what was measured of it or why nothing was."""
     return messages.AgentGpu(
         gpu_id=gpu.gpu_id,
         device=gpu.device,
@@ -78,6 +82,8 @@ def gpu_to_message(gpu: GpuDescription) -> messages.AgentGpu:
         healthy=gpu.healthy,
         index=gpu.index,
         fault=gpu.fault,
+        calibration=None if calibration is None else calibration_message(calibration),
+        not_calibrated=not_calibrated,
     )
 
 

@@ -62,7 +62,7 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuDescription:
-    """One device as the scheduler sees it; `fault` states why it is not healthy."""
+    """One device as the scheduler sees it; `fault` states why it is not healthy, `driver` what measured it."""
 
     gpu_id: str
     device: str
@@ -70,6 +70,7 @@ class GpuDescription:
     index: int
     healthy: bool = True
     fault: str = ""
+    driver: str = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

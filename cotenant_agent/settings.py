@@ -51,6 +51,8 @@ class AgentSettings:
     )
     sample_ms: int = setting(1_000, "Time between two readings of the devices.", kind=click.IntRange(50))
     collect_profiles: bool = setting(True, "Record how jobs run here, for predictions; no names are sent.")
+    calibrate: bool = setting(True, "Measure new devices for a minute while nothing runs, for predictions.")
+    calibrate_despite_load: bool = setting(False, "Measure new devices although others use them; the record says so.")
     tls_ca_file: Path | None = tls_setting("tls_ca_file")
     tls_certificate_file: Path | None = tls_setting("tls_certificate_file")
     tls_key_file: Path | None = tls_setting("tls_key_file")

@@ -6,10 +6,12 @@ import contextlib
 import os
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from cotenant_agent.allow_list import AllowList, load_allow_list
 from cotenant_agent.attempt_table import AttemptTable
+from cotenant_agent.calibration import Calibrations, measuring_command
 from cotenant_agent.cgroups import ControlGroups, detect, name_agent
 from cotenant_agent.durable_files import read_json, read_text, write_json
 from cotenant_agent.gpu_inventory import GpuInventory, SeveralInventories
@@ -65,6 +67,13 @@ def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
             make_id=lambda: uuid.uuid4().hex,
             collects=settings.collect_profiles,
         )
+        calibrations = Calibrations(
+            state_dir=directory.root,
+            inventory=inventory,
+            is_free=lambda: all(attempt.end is not None for attempt in table),
+            enabled=settings.calibrate,
+            command=partial(measuring_command, despite_load=settings.calibrate_despite_load),
+        )
         metrics = AgentMetrics()
         if settings.metrics_address:
             metrics.serve(settings.metrics_address)
@@ -74,6 +83,7 @@ def build_agent(settings: AgentSettings) -> Iterator[NodeAgent]:
             table=table,
             windows=windows,
             inventory=inventory,
+            calibrations=calibrations,
             metrics=metrics,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -16,6 +17,9 @@ settings.register_profile("cotenant", deadline=None)
 settings.load_profile("cotenant")
 # A shell starts what it runs in the background with Ctrl-C ignored, and so would every program that a test interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Agents that a test starts would measure their devices for half a minute; those about calibration ask for it.
+os.environ.setdefault("COTENANT_AGENT_CALIBRATE", "false")
 
 
 @pytest.fixture(autouse=True)

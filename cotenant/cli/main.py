@@ -38,6 +38,7 @@ VERBS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "models": ("program_commands", "models", "List, show, compare, promote and roll back model versions."),
         "retrain": ("program_commands", "retrain", "Learn anew from what is there; serve it if not worse."),
         "profile": ("program_commands", "profile", "Measure jobs alone and co-located, and report."),
+        "calibrate": ("program_commands", "calibrate", "Measure the device at hand, for predictions about it."),
         "policies": ("policy_commands", "policies", "List, describe and choose scheduling policies."),
         "doctor": ("doctor_command", "doctor", "Check this installation and what it can reach."),
         "backup": ("program_commands", "backup", "Back the scheduler's state up."),

@@ -58,8 +58,21 @@ def _node_row(node: scheduling_pb2.Node, at_ms: int) -> Row:
         quantities.format_gib(node.host_memory_bytes),
         f"{quantities.format_duration(at_ms - node.last_heartbeat_at_ms)} ago" if node.last_heartbeat_at_ms else "-",
     ]
-    note = "enforces: " + (", ".join(node.enforcements) or "nothing")
+    note = "enforces: " + (", ".join(node.enforcements) or "nothing") + _calibration_note(node, at_ms)
     return Row(cells=cells, styles=((1, "green" if state == "ready" else "red"),), note=note)
+
+
+def _calibration_note(node: scheduling_pb2.Node, at_ms: int) -> str:
+    """Returns by device type when it was calibrated, or why not; empty for a node that does not say."""
+    texts: dict[str, str] = {}
+    for gpu in node.gpus:
+        if gpu.HasField("calibration"):
+            ago = quantities.format_duration(at_ms - gpu.calibration.measured_at_ms)
+            load = ", while others used it" if gpu.calibration.foreign_load else ""
+            texts[gpu.device] = f"{gpu.device} calibrated {ago} ago{load}"
+        elif gpu.not_calibrated:
+            texts[gpu.device] = f"{gpu.device} not calibrated: {gpu.not_calibrated}"
+    return "".join(f"; {text}" for text in texts.values())
 
 
 @click.command(epilog="Example:  cotenant gpus -o wide")

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from google.protobuf.json_format import Parse, ParseError
 
+from cotenant.calibration_files import newest_calibration
 from cotenant.cli.exit_codes import ExitCode
 from cotenant.cli.formats import emit_message
 from cotenant.cli.graph_input import load_graph
@@ -20,12 +21,15 @@ from cotenant.cli.prediction_views import (
     quantity_rows,
 )
 from cotenant.cli.session import Session, show, tell, with_session
-from cotenant.cli.settings import point_at_state
+from cotenant.cli.settings import point_at_state, state_folder
 from cotenant.cli.tables import render_labelled, render_table
 from cotenant.client import is_serving, job_settings, open_channel
 from cotenant.client_errors import InputError, ProgramError
+from cotenant.device_calibration import DeviceCalibration, read_calibration_file
+from cotenant.device_calibration_message import calibration_message
 from cotenant.programs import run_captured
 from cotenant.quantities import parse_bytes
+from cotenant.system_clock import now_ms
 from cotenant.v1 import prediction_pb2, resources_pb2
 
 # A default address is only a guess: without a configured one, offline prediction starts soon.
@@ -55,6 +59,12 @@ OFFLINE_TIMEOUT_S = 600.0
     type=click.IntRange(1, 1_000_000),
     help="Ask for it as well.",
 )
+@click.option(
+    "--calibration",
+    "calibration_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="What `cotenant calibrate` measured of the device.  [default: that of this machine, where there is one]",
+)
 @click.option("--offline", is_flag=True, help="Without a running predictor (starts slower).")
 @with_session
 def predict(
@@ -71,6 +81,7 @@ def predict(
     input_wait_ratio: float,
     bindings: tuple[str, ...],
     micro_batch_sizes: tuple[int, ...],
+    calibration_file: Path | None,
     offline: bool,
 ) -> None:
     """Predict what training GRAPH (an ONNX file) needs; exit 4 when it will not fit, or that is unknown.
@@ -93,10 +104,13 @@ def predict(
         micro_batch_sizes=micro_batch_sizes,
         find_largest_batch_size=True,
     )
+    calibrated = _find_calibration(session, calibration_file, request.device)
     if offline or _is_unconfigured(session):
-        answer = _predict_offline(graph, request)
+        answer = _predict_offline(graph, request, calibrated[0] if calibrated else None)
     else:
         request.onnx_graph = load_graph(graph)
+        if calibrated is not None:
+            request.calibration.CopyFrom(calibration_message(calibrated[1]))
         answer = session.predictor().predict_job(request)
     show_prediction(session, answer, answer.device or request.device)
     if not answer.fits:
@@ -131,6 +145,13 @@ def show_prediction(session: Session, answer: prediction_pb2.PredictJobResponse,
     show(render_labelled(prediction_lines(answer, device), session.width))
 
 
+def _find_calibration(session: Session, file: Path | None, device: str) -> tuple[Path, DeviceCalibration] | None:
+    """Returns the calibration that was named, else the newest that this machine has of the device type."""
+    if file is not None:
+        return file, read_calibration_file(file, now_ms())
+    return newest_calibration(state_folder(session.settings), device, now_ms())
+
+
 def _is_unconfigured(session: Session) -> bool:
     if not session.resolved.is_default("predictor"):
         return False
@@ -142,9 +163,14 @@ def _is_unconfigured(session: Session) -> bool:
     return True
 
 
-def _predict_offline(graph: Path, request: prediction_pb2.PredictJobRequest) -> prediction_pb2.PredictJobResponse:
+def _predict_offline(
+    graph: Path, request: prediction_pb2.PredictJobRequest, calibration_file: Path | None
+) -> prediction_pb2.PredictJobResponse:
     point_at_state()
-    done = run_captured("predict", [str(graph), *_offline_flags(request)], timeout_s=OFFLINE_TIMEOUT_S, is_heard=True)
+    flags = _offline_flags(request)
+    if calibration_file is not None:
+        flags += ["--calibration", str(calibration_file)]
+    done = run_captured("predict", [str(graph), *flags], timeout_s=OFFLINE_TIMEOUT_S, is_heard=True)
     if done.returncode not in (ExitCode.OK, ExitCode.NOT_FEASIBLE):
         raise click.exceptions.Exit(done.returncode)
     try:

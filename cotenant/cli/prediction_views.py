@@ -9,6 +9,9 @@ from cotenant.cli.job_views import NOT_CALIBRATED, level_name
 from cotenant.cli.tables import Column, Row
 from cotenant.v1 import prediction_pb2, resources_pb2
 
+_CALIBRATED = "CALIBRATED"
+"""Code of the notice that an answer about a calibrated device carries."""
+
 
 def quantity_columns(answer: prediction_pb2.PredictJobResponse) -> Sequence[Column]:
     """Returns the headings of the quantities: what was not calibrated is no interval and has no 99 %."""
@@ -88,9 +91,19 @@ def prediction_lines(answer: prediction_pb2.PredictJobResponse, device: str) -> 
     lines += [
         ("graph", _graph_text(answer.graph)),
         ("model", f"{answer.model_version}, {_promise(answer)}"),
-        *[("warning", f"{warning.code}: {warning.message}") for warning in answer.warnings],
+        ("device", _calibration_text(answer)),
+        *[
+            ("warning", f"{warning.code}: {warning.message}")
+            for warning in answer.warnings
+            if warning.code != _CALIBRATED
+        ],
     ]
     return lines
+
+
+def _calibration_text(answer: prediction_pb2.PredictJobResponse) -> str:
+    found = [warning.message for warning in answer.warnings if warning.code == _CALIBRATED]
+    return f"calibrated: {found[0]}" if found else "not calibrated (`cotenant calibrate` on its machine)"
 
 
 def _verdict(answer: prediction_pb2.PredictJobResponse, device: str) -> str:

@@ -1,4 +1,4 @@
-"""Verbs that a service's own program runs: backup, restore, export-log, decide, datasets."""
+"""Verbs that a service's own program runs: backup, restore, export-log, decide, datasets, calibrate."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def _pass_on(verb: str, summary: str) -> click.Command:
 profile = _pass_on(
     "profile", "Measure jobs alone and co-located: plan, run, status, report (python -m cotenant_profiler)."
 )
+calibrate = _pass_on("calibrate", "Measure the device at hand within a minute (python -m cotenant_profiler calibrate).")
 backup = _pass_on("backup", "Back the scheduler's state up (python -m scheduler_service backup).")
 restore = _pass_on("restore", "Restore the scheduler's state (python -m scheduler_service restore).")
 export_log = _pass_on("export-log", "Write the event log as JSON lines (python -m scheduler_service export-log).")

@@ -629,6 +629,7 @@ class CalibrationAnchor(_message.Message):
     STEP_MS_FIELD_NUMBER: _builtins.int
     STEP_SPREAD_RATIO_FIELD_NUMBER: _builtins.int
     MEMORY_PEAK_BYTES_FIELD_NUMBER: _builtins.int
+    UTILIZATION_RATIO_FIELD_NUMBER: _builtins.int
     network: _builtins.str
     """Name in the zoo."""
     graph_sha256: _builtins.str
@@ -636,7 +637,9 @@ class CalibrationAnchor(_message.Message):
     step_spread_ratio: _builtins.float
     """(largest - smallest) / median over the measured windows."""
     memory_peak_bytes: _builtins.int
-    """Above context and libraries."""
+    """As the training sets have it."""
+    utilization_ratio: _builtins.float
+    """Share of time in which the device was busy; the network waits for no input."""
     @_builtins.property
     def settings(self) -> Global___JobSettings: ...
     def __init__(
@@ -648,10 +651,11 @@ class CalibrationAnchor(_message.Message):
         step_ms: _builtins.float = ...,
         step_spread_ratio: _builtins.float = ...,
         memory_peak_bytes: _builtins.int = ...,
+        utilization_ratio: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph_sha256", b"graph_sha256", "memory_peak_bytes", b"memory_peak_bytes", "network", b"network", "settings", b"settings", "step_ms", b"step_ms", "step_spread_ratio", b"step_spread_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph_sha256", b"graph_sha256", "memory_peak_bytes", b"memory_peak_bytes", "network", b"network", "settings", b"settings", "step_ms", b"step_ms", "step_spread_ratio", b"step_spread_ratio", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

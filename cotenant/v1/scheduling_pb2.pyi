@@ -1038,6 +1038,8 @@ class Gpu(_message.Message):
     RELEASING_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     INDEX_FIELD_NUMBER: _builtins.int
+    CALIBRATION_FIELD_NUMBER: _builtins.int
+    NOT_CALIBRATED_FIELD_NUMBER: _builtins.int
     gpu_id: _builtins.str
     device: _builtins.str
     memory_bytes: _builtins.int
@@ -1050,8 +1052,14 @@ class Gpu(_message.Message):
     releasing: _builtins.bool
     node_id: _builtins.str
     index: _builtins.int
+    not_calibrated: _builtins.str
+    """Why it is not calibrated, in words; empty = it is, or its agent does not say."""
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def calibration(self) -> _resources_pb2.DeviceCalibration:
+        """What was measured of this device by its node; absent = not calibrated."""
+
     def __init__(
         self,
         *,
@@ -1067,10 +1075,12 @@ class Gpu(_message.Message):
         releasing: _builtins.bool = ...,
         node_id: _builtins.str = ...,
         index: _builtins.int = ...,
+        calibration: _resources_pb2.DeviceCalibration | None = ...,
+        not_calibrated: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device", b"device", "gpu_id", b"gpu_id", "healthy", b"healthy", "index", b"index", "job_ids", b"job_ids", "memory_bytes", b"memory_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "memory_used_bytes", b"memory_used_bytes", "node_id", b"node_id", "releasing", b"releasing", "slowdown_ewma_ratio", b"slowdown_ewma_ratio", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "device", b"device", "gpu_id", b"gpu_id", "healthy", b"healthy", "index", b"index", "job_ids", b"job_ids", "memory_bytes", b"memory_bytes", "memory_reserved_bytes", b"memory_reserved_bytes", "memory_used_bytes", b"memory_used_bytes", "node_id", b"node_id", "not_calibrated", b"not_calibrated", "releasing", b"releasing", "slowdown_ewma_ratio", b"slowdown_ewma_ratio", "utilization_ratio", b"utilization_ratio"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

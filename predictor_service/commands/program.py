@@ -10,6 +10,7 @@ import click
 
 from cotenant.client_errors import InputError
 from cotenant.command_run import EXIT_ERROR, EXIT_USAGE, HELP, run_command
+from cotenant.device_calibration import DeviceCalibration, read_calibration_file
 from cotenant.job_settings import MODES, OPTIMIZERS, PRECISIONS, JobSettings
 from cotenant.quantities import parse_bytes
 from cotenant.structured_log import start_logging
@@ -33,6 +34,7 @@ from predictor_service.features.job_settings import check_settings
 from predictor_service.inference.records import JobQuestion
 from predictor_service.registry.version_store import VersionStore
 from predictor_service.settings import SETTINGS, Settings
+from predictor_service.system_clock import now_ms
 
 EXIT_NOT_FOUND: Final = 3
 EXIT_DOES_NOT_FIT: Final = 4
@@ -87,6 +89,7 @@ def serve_command(settings: Settings) -> None:
 )
 @click.option("--micro-batch-size", "micro_batch_sizes", type=int, multiple=True)
 @click.option("--explain", is_flag=True)
+@click.option("--calibration", "calibration_file", type=_PATH, help="What `cotenant calibrate` measured of the device.")
 @click.option("--offline", is_flag=True, help="Accepted for symmetry: this command never asks a server.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
 @SETTINGS.options("state_dir")
@@ -111,6 +114,7 @@ def predict_command(context: click.Context, /, graph: Path, output: str, setting
         micro_batch_sizes=flags["micro_batch_sizes"],
         explain=flags["explain"],
         find_largest_batch=True,
+        calibration=_calibration(flags["calibration_file"]),
     )
     # Before a training that would take its time for nothing.
     resolve_device(question.device, max(question.device_memory_bytes, 0))
@@ -121,6 +125,10 @@ def predict_command(context: click.Context, /, graph: Path, output: str, setting
     answer = open_predictor(settings.state_dir).predict_job(question)
     click.echo(answer_as_json(answer) if output == "json" else answer_as_table(answer))
     context.exit(0 if answer.fits else EXIT_DOES_NOT_FIT)
+
+
+def _calibration(file: Path | None) -> DeviceCalibration | None:
+    return None if file is None else read_calibration_file(file, now_ms())
 
 
 def _size_bytes(text: str) -> int:

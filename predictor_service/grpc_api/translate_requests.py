@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from cotenant.device_calibration import CalibrationError, DeviceCalibration
+from cotenant.device_calibration_message import read_calibration_message
 from cotenant.job_settings import JobSettings, JobSettingsError
 from cotenant.job_settings_message import read_settings
 from cotenant.v1 import prediction_pb2, resources_pb2
@@ -17,6 +19,7 @@ from predictor_service.inference.memory_risk import RISK_JOBS_MAX
 from predictor_service.inference.predictor import PAIR_JOBS_MAX
 from predictor_service.inference.prepared_job import MICRO_BATCH_SIZES_MAX
 from predictor_service.inference.records import DEFAULT_CONFIDENCE, JobQuestion, PairJob, PairsQuestion, RiskQuestion
+from predictor_service.system_clock import now_ms
 
 SETTINGS_BYTES_MAX: Final = 64 << 10
 """Of one job, as sent: room for thousands of dimension bindings."""
@@ -39,6 +42,7 @@ def job_question(request: prediction_pb2.PredictJobRequest) -> JobQuestion:
         explain=request.explain,
         find_largest_batch=request.find_largest_batch_size,
         confidence=request.confidence or DEFAULT_CONFIDENCE,
+        calibration=_calibration(request),
     )
 
 
@@ -57,6 +61,7 @@ def pairs_question(request: prediction_pb2.PredictPairsRequest) -> PairsQuestion
         doubted=frozenset((pair.victim_job_id, pair.other_job_id) for pair in request.observed if pair.quality_flags),
         confidence=request.confidence or DEFAULT_CONFIDENCE,
         device_memory_bytes=request.device_memory_bytes,
+        calibration=_calibration(request),
     )
 
 
@@ -72,6 +77,7 @@ def risk_question(request: prediction_pb2.PredictMemoryRiskRequest) -> RiskQuest
         jobs=tuple(_pair_job(job) for job in request.jobs),
         device_memory_bytes=request.device_memory_bytes,
         confidence=request.confidence or DEFAULT_CONFIDENCE,
+        calibration=_calibration(request),
     )
 
 
@@ -92,6 +98,19 @@ def job_settings(message: resources_pb2.JobSettings) -> JobSettings:
         return read_settings(message)
     except JobSettingsError as error:
         raise invalid_setting(error) from error
+
+
+def _calibration(
+    request: prediction_pb2.PredictJobRequest
+    | prediction_pb2.PredictPairsRequest
+    | prediction_pb2.PredictMemoryRiskRequest,
+) -> DeviceCalibration | None:
+    if not request.HasField("calibration"):
+        return None
+    try:
+        return read_calibration_message(request.calibration, now_ms())
+    except CalibrationError as error:
+        raise invalid_field("calibration", error.message, error.remedy) from error
 
 
 def _check_count(field: str, parts: Collection[object], parts_max: int) -> None:

@@ -9,10 +9,14 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from cotenant.job_settings import JobSettings
 from predictor_service.errors import PredictorError, UnboundDimensionError, UnknownDeviceError, invalid_field
 from predictor_service.features.device_names import NamedDevice, resolve_device
+from predictor_service.features.device_scale import DeviceScale
 from predictor_service.features.devices import DEVICE_TYPES, DeviceType
 from predictor_service.features.graph_description import GraphDescription
+from predictor_service.inference.calibrated_devices import CalibratedDevices, calibration_notices
+from predictor_service.inference.calibrated_estimator import CalibratedEstimator, share_of_capacity
 from predictor_service.inference.estimator_cache import ESTIMATORS_MAX, EstimatorCache
 from predictor_service.inference.graph_library import GraphLibrary
 from predictor_service.inference.job_estimator import JobEstimator
@@ -66,6 +70,7 @@ class Predictor:
         self._graphs = graphs
         self._versions = versions
         self._estimators = EstimatorCache(estimators_max)
+        self._calibrated = CalibratedDevices(graphs, self._estimators)
         self._pairs = PairTable()
         self._observed_jobs = ObservedJobs()
         # Unlike any other process' ids, and ascending: an index of the journal then grows at its end only.
@@ -94,13 +99,21 @@ class Predictor:
         named = self.check_job(question)
         graph = self._describe(question)
         version = self._versions.current()
-        estimator = self._estimators.find(graph, question.settings, named.device, version, question.confidence)
+        scale = self._calibrated.scale(question.calibration, named.device, version)
 
-        def at_precision(precision: str) -> JobEstimator:
-            settings = dataclasses.replace(question.settings, precision=precision)
-            return self._estimators.find(graph, settings, named.device, version, question.confidence)
+        def estimator_of(settings: JobSettings) -> JobEstimator:
+            found = self._estimators.find(graph, settings, named.device, version, question.confidence)
+            return CalibratedEstimator(found, scale, settings.input_wait_ratio) if scale is not None else found
 
-        return PreparedJob(question, named, graph.description, estimator, version, at_precision=at_precision)
+        return PreparedJob(
+            question,
+            named,
+            graph.description,
+            estimator_of(question.settings),
+            version,
+            at_precision=lambda precision: estimator_of(dataclasses.replace(question.settings, precision=precision)),
+            notices=calibration_notices(question.calibration, scale),
+        )
 
     def answer_job(self, job: PreparedJob, batch: int) -> JobAnswer:
         """Answers a prepared question at one batch.
@@ -118,16 +131,16 @@ class Predictor:
         """
         device = self.check_pairs(question)
         version = self._versions.current()
+        scale = self._calibrated.scale(question.calibration, device, version)
 
         def estimator_of(job: PairJob) -> JobEstimator:
-            return self._estimator(job, device, version, question.confidence)
+            return self._estimator(job, device, version, question.confidence, scale)
 
         model = self._targets(version, device).get(SLOWDOWN.name)
         keys = [job.key for job in question.jobs]
         partners = self._partners(keys, device)
-        asked = dataclasses.replace(
-            question, jobs=tuple(self._observed_jobs.complete(device.name, job) for job in (*question.jobs, *partners))
-        )
+        completed = (self._observed_jobs.complete(device.name, job) for job in (*question.jobs, *partners))
+        asked = dataclasses.replace(question, jobs=tuple(share_of_capacity(job, scale) for job in completed))
         self._pairs.note_alone(device.name, dict(zip(keys, question.jobs, strict=True)))
         measured = self._pairs.among(device.name, [*keys, *(job.key for job in partners)])
         answer = estimate_pairs(asked, device, model, estimator_of, measured).of_first(len(question.jobs))
@@ -142,10 +155,11 @@ class Predictor:
         """
         device = self.check_memory_risk(question)
         version = self._versions.current()
+        scale = self._calibrated.scale(question.calibration, device, version)
         return estimate_memory_risk(
             question.jobs,
             device,
-            lambda job: self._estimator(job, device, version, question.confidence),
+            lambda job: self._estimator(job, device, version, question.confidence, scale),
             lambda job: self._observed_jobs.find(device.name, job.key),
             version.version if version else NO_VERSION,
         )
@@ -284,10 +298,18 @@ class Predictor:
         return self._graphs.find(question.graph_sha256, bindings)
 
     def _estimator(
-        self, job: PairJob, device: DeviceType, version: ServedVersion | None, confidence: float
+        self,
+        job: PairJob,
+        device: DeviceType,
+        version: ServedVersion | None,
+        confidence: float,
+        scale: DeviceScale | None = None,
     ) -> JobEstimator:
         graph = self._graphs.find(job.graph_sha256, job.settings.dimension_bindings)
-        return self._estimators.find(graph, job.settings, device, version, confidence)
+        estimator = self._estimators.find(graph, job.settings, device, version, confidence)
+        if scale is None:
+            return estimator
+        return CalibratedEstimator(estimator, scale, job.settings.input_wait_ratio, of_device=True)
 
     def _partners(self, keys: Sequence[str], device: DeviceType) -> list[PairJob]:
         """Measured jobs that join a question; a graph that has to be read again takes long, so few of these do."""

@@ -41,6 +41,7 @@ class PreparedJob:
         estimator: Of the job.
         version: Whose models the estimator asks; None = nothing was ever trained.
         at_precision: Estimator of the same job at another precision; None = measurements there are not looked at.
+        notices: Further ones that every answer carries.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class PreparedJob:
         version: ServedVersion | None,
         *,
         at_precision: Callable[[str], JobEstimator] | None = None,
+        notices: Sequence[Notice] = (),
     ) -> None:
         self.question = question
         self.graph = graph
@@ -62,7 +64,7 @@ class PreparedJob:
         self._key_at = question.settings.keys(graph.graph_sha256)
         self._line = line_key(graph.graph_sha256, question.settings)
         graph_notices = (Notice(code=warning.code, message=warning.message) for warning in graph.warnings)
-        self._steady_notices = (*graph_notices, *_generic_notices(device))
+        self._steady_notices = (*graph_notices, *_generic_notices(device), *notices)
 
     def answer(self, batch: int, prediction_id: str, observed: ObservedJobs) -> JobAnswer:
         """Predicts the job at one batch.

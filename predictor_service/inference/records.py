@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cotenant.device_calibration import DeviceCalibration
 from cotenant.job_settings import JobSettings
 from predictor_service.features.graph_description import GraphDescription
 
@@ -88,6 +89,7 @@ class JobQuestion:
         explain: Whether estimates carry their largest contributions.
         find_largest_batch: Whether the largest batch that fits is wanted.
         confidence: Coverage of the intervals.
+        calibration: What was measured of the device at hand, checked; None = not calibrated.
     """
 
     settings: JobSettings
@@ -99,6 +101,7 @@ class JobQuestion:
     explain: bool = False
     find_largest_batch: bool = False
     confidence: float = DEFAULT_CONFIDENCE
+    calibration: DeviceCalibration | None = None
 
 
 class JobAnswer(NamedTuple):
@@ -161,6 +164,7 @@ class PairsQuestion:
         doubted: Those of `observed` that make no interval narrower.
         confidence: Coverage of the intervals.
         device_memory_bytes: Distinguishes device types of one short name; 0 = not stated.
+        calibration: As in `JobQuestion`.
     """
 
     device: str
@@ -169,6 +173,7 @@ class PairsQuestion:
     doubted: frozenset[tuple[str, str]] = frozenset()
     confidence: float = DEFAULT_CONFIDENCE
     device_memory_bytes: int = 0
+    calibration: DeviceCalibration | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -209,12 +214,14 @@ class RiskQuestion:
         jobs: At most 64, with different ids; of what is known of them only the memory counts.
         device_memory_bytes: 0 = the known size of the device type.
         confidence: Coverage of the intervals.
+        calibration: As in `JobQuestion`.
     """
 
     device: str
     jobs: Sequence[PairJob]
     device_memory_bytes: int = 0
     confidence: float = DEFAULT_CONFIDENCE
+    calibration: DeviceCalibration | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

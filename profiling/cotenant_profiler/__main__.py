@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 
-from cotenant.command_run import EXIT_ERROR, run_command
+from cotenant.command_run import EXIT_ERROR, EXIT_USAGE, run_command
 from cotenant.extras import run_program
 
 
 def _start() -> int:
+    from cotenant.errors import InputError
     from cotenant_profiler.commands import main
     from cotenant_profiler.errors import ProfilerError
 
-    return run_command(main, prog_name="cotenant_profiler", exit_codes=((ProfilerError, EXIT_ERROR),))
+    exit_codes = ((ProfilerError, EXIT_ERROR), (InputError, EXIT_USAGE))
+    return run_command(main, prog_name="cotenant_profiler", exit_codes=exit_codes)
 
 
 if __name__ == "__main__":

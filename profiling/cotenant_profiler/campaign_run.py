@@ -69,15 +69,15 @@ def open_device(name: str) -> MeasuredDevice:
     """Return the device that a campaign names.
 
     Args:
-        name: cpu-standin for the last core, nvidia:N or nvidia:UUID for a GPU.
+        name: cpu-standin for the last core, cpu-standin:N for another one, nvidia:N or nvidia:UUID for a GPU.
 
     Raises:
         InvalidCampaignError: No such kind of device is known.
         ProfilerError: It cannot be used here.
     """
     kind, _, which = name.partition(":")
-    if name == "cpu-standin":
-        return StandinDevice()
+    if kind == "cpu-standin" and (not which or which.isdecimal()):
+        return StandinDevice(int(which) if which else None)
     if kind == "nvidia" and which:
         return NvidiaDevice(which)
     raise InvalidCampaignError(f"device {name!r} is unknown; write cpu-standin, nvidia:0 or nvidia:GPU-<uuid>")

@@ -17,6 +17,7 @@ from rich.table import Table
 from cotenant.command_run import HELP
 from cotenant.profile_schema import ProfileSchemaError
 from cotenant_profiler import zoo
+from cotenant_profiler.calibrate_command import calibrate_command
 from cotenant_profiler.campaign import read_campaign
 from cotenant_profiler.campaign_run import Listener, open_device, run_campaign
 from cotenant_profiler.dataset import write_dataset
@@ -36,6 +37,9 @@ FolderPath = click.Path(path_type=Path, file_okay=False)
 @click.group(context_settings=HELP)
 def main() -> None:
     """Measure training jobs alone and co-located."""
+
+
+main.add_command(calibrate_command)
 
 
 @main.command()

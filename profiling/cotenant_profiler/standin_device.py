@@ -13,15 +13,21 @@ from cotenant_profiler.measured_device import DeviceWindow, EndOfWatch, WorkerPl
 
 
 class StandinDevice:
-    """The last core that this process may use; while it is open, this process keeps to the others."""
+    """A core, the last one that this process may use; while it is open, this process keeps to the others.
 
-    def __init__(self) -> None:
+    Args:
+        core: Another core, which may then be the only one; None = the last one.
+    """
+
+    def __init__(self, core: int | None = None) -> None:
         self._usable = os.sched_getaffinity(0)
-        if len(self._usable) < 2:
+        if core is None and len(self._usable) < 2:
             raise ProfilerError(
                 "the stand-in device needs a core of its own and the profiler another one; there is only one"
             )
-        self.core = max(self._usable)
+        if core is not None and core not in self._usable:
+            raise ProfilerError(f"this process may not run on core {core}, only on {sorted(self._usable)}")
+        self.core = max(self._usable) if core is None else core
 
     @property
     def driver(self) -> str:
@@ -51,7 +57,7 @@ class StandinDevice:
         return None
 
     def __enter__(self) -> Self:
-        os.sched_setaffinity(0, self._usable - {self.core})
+        os.sched_setaffinity(0, self._usable - {self.core} or self._usable)
         return self
 
     def __exit__(

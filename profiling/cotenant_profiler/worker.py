@@ -9,6 +9,8 @@ many measurements, because starting Python and importing torch costs more than a
     trace {job, wait_ms, samples, steps_min, duration_ms_max}   its memory at random instants     -> {samples}
     spin {start_ns, window_ms, cycles}   kernels of one block, one after the other, on a GPU       -> {kernels}
     hold {bytes}           take so much memory of a GPU and leave it again                        -> {}
+    context {}             memory of a fresh process after its first tiny steps                   -> {context_bytes ...}
+    rates {duration_ms}    what the device sustains, see device_rates                             -> {rates, ...}
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
-from cotenant_profiler import device_memory, system_clock
+from cotenant_profiler import device_memory, device_rates, system_clock
 from cotenant_profiler.errors import ProfilerError, WorkerError
 from cotenant_profiler.job_spec import JobSpec
 from cotenant_profiler.memory_trace import sample_memory
@@ -51,6 +54,8 @@ class Worker:
             "trace": self._trace_memory,
             "spin": self._spin,
             "hold": self._hold_memory,
+            "context": self._measure_context,
+            "rates": self._measure_rates,
         }
 
     def answer(self, command: Command) -> Command:
@@ -137,6 +142,29 @@ class Worker:
         torch.empty(command["bytes"], dtype=torch.uint8, device="cuda")
         device_memory.give_back(self._device)
         return {}
+
+    def _measure_context(self, command: Command) -> Command:
+        """What a first step takes, and what a first convolution takes beyond it; on a GPU the driver knows more."""
+        place = torch.device(self._device)
+        with device_memory.peak(self._device) as first:
+            device_rates.tiny_step(nn.Linear(8, 8).to(place), torch.zeros(8, 8, device=place))()
+        with device_memory.peak(self._device) as convolving:
+            images = torch.zeros(1, 8, 8, 8, device=place)
+            device_rates.tiny_step(nn.Conv2d(8, 8, 3).to(place), images)()
+        return {
+            "context_bytes": first.peak_bytes,
+            "workspace_bytes": convolving.peak_bytes,
+            "reserved_bytes": convolving.reserved_bytes,
+        }
+
+    def _measure_rates(self, command: Command) -> Command:
+        duration_ms = command["duration_ms"]
+        return {
+            "rates": device_rates.measure_rates(self._device, duration_ms),
+            "copy_bytes_per_s": device_rates.measure_copy(self._device, duration_ms),
+            "launch_ms": device_rates.measure_launch(self._device, duration_ms),
+            "host_steps_per_s": device_rates.measure_host_steps(self._device, duration_ms),
+        }
 
     def _refuse_without_gpu(self) -> None:
         if self._device != "cuda":

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cotenant.device_calibration import CalibrationError, DeviceCalibration
+from cotenant.device_calibration_message import read_calibration_message
+from cotenant.system_clock import now_ms
 from cotenant.v1 import node_agent_pb2, scheduling_pb2
 from cotenant.v1.node_agent_pb2 import ConnectResponse
 from scheduler_service.adapters.job_specs import spec_message
@@ -27,6 +30,7 @@ from scheduler_service.core.records import FOREIGN_LOAD, Gpu, Node
 # Exit classes that mean "ended because it was asked to".
 _STOPPED_CLASSES = frozenset({"checkpointed", "stopped"})
 _DETAIL_CHARACTERS_MAX = 4_000
+_CAUSE_CHARACTERS_MAX = 200
 # Of a window: what an agent reports beyond these is not stored.
 _KNOWN_FLAGS = frozenset({FOREIGN_LOAD})
 # The code with which an agent refuses to pause an attempt, for whatever cause.
@@ -64,9 +68,29 @@ def node_joined(hello: node_agent_pb2.Hello) -> NodeJoined:
 
 
 def _gpu(gpu: node_agent_pb2.AgentGpu) -> Gpu:
+    calibration, cause = _calibration(gpu)
     return Gpu(
-        gpu_id=gpu.gpu_id, device=gpu.device, memory_bytes=gpu.memory_bytes, healthy=gpu.healthy, index=gpu.index
+        gpu_id=gpu.gpu_id,
+        device=gpu.device,
+        memory_bytes=gpu.memory_bytes,
+        healthy=gpu.healthy,
+        index=gpu.index,
+        calibration=calibration,
+        not_calibrated=cause,
     )
+
+
+def _calibration(gpu: node_agent_pb2.AgentGpu) -> tuple[DeviceCalibration | None, str]:
+    """Read what was measured of a device, or why there is nothing; what cannot be is no reason to refuse a node."""
+    if not gpu.HasField("calibration"):
+        return None, gpu.not_calibrated[:_CAUSE_CHARACTERS_MAX]
+    try:
+        found = read_calibration_message(gpu.calibration, now_ms())
+    except CalibrationError as error:
+        return None, error.message[:_CAUSE_CHARACTERS_MAX]
+    if found.device != gpu.device:
+        return None, f"its node sent the calibration of a {found.device}"[:_CAUSE_CHARACTERS_MAX]
+    return found, ""
 
 
 def ended_attempts(hello: node_agent_pb2.Hello) -> Iterator[node_agent_pb2.AttemptExited]:

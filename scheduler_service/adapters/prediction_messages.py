@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Final
 
+from cotenant.device_calibration import DeviceCalibration
+from cotenant.device_calibration_message import calibration_message
 from cotenant.job_settings import JobSettings
 from cotenant.job_settings_message import settings_message
 from cotenant.v1 import prediction_pb2, resources_pb2
@@ -33,6 +35,7 @@ def job_question(command: RequestPrediction) -> prediction_pb2.PredictJobRequest
         device=command.device,
         device_memory_bytes=command.device_memory_bytes,
         micro_batch_sizes=command.micro_batch_sizes,
+        calibration=_calibration(command.calibration),
     )
 
 
@@ -128,6 +131,7 @@ def pairs_question(command: RequestPairPredictions | RefreshPairs) -> prediction
         request_id=str(uuid.uuid4()),
         device=command.device,
         device_memory_bytes=command.device_memory_bytes,
+        calibration=_calibration(command.calibration),
         jobs=[_job_reference(member) for member in command.members],
         observed=[
             prediction_pb2.ObservedPair(
@@ -194,6 +198,10 @@ def outcomes_message(commands: Sequence[RecordOutcome]) -> prediction_pb2.Record
             for command in commands
         ],
     )
+
+
+def _calibration(calibration: DeviceCalibration | None) -> resources_pb2.DeviceCalibration | None:
+    return None if calibration is None else calibration_message(calibration)
 
 
 def _settings(settings: JobSettings | None) -> resources_pb2.JobSettings | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cotenant.device_calibration import DeviceCalibration
 from cotenant.job_settings import JobSettings
 from scheduler_service.core.records import Assignment, PairPrediction
 
@@ -21,6 +22,7 @@ class RequestPrediction(Command):
     Attributes:
         micro_batch_sizes: Samples per pass that a policy may choose.
         gpus: Numbers of GPUs that the living jobs of the key may have.
+        calibration: What was measured of a device of this type; None = nothing.
     """
 
     key: str
@@ -30,6 +32,7 @@ class RequestPrediction(Command):
     settings: JobSettings | None
     micro_batch_sizes: tuple[int, ...] = ()
     gpus: tuple[int, ...] = ()
+    calibration: DeviceCalibration | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,7 @@ class RequestPairPredictions(Command):
         observed: (victim key, other key, slowdown) of pairs that were measured here; they tell of the wanted ones too.
         device_memory_bytes: Tells device types of one short name apart; 0 = not known.
         doubted: (victim key, other key) of those that were measured while others used the device.
+        calibration: As in `RequestPrediction`.
     """
 
     device: str
@@ -62,6 +66,7 @@ class RequestPairPredictions(Command):
     observed: tuple[tuple[str, str, float], ...] = ()
     device_memory_bytes: int = 0
     doubted: frozenset[tuple[str, str]] = frozenset()
+    calibration: DeviceCalibration | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +79,7 @@ class RefreshPairs(Command):
         doubted: As there.
         known: What was answered before.
         device_memory_bytes: As in `RequestPairPredictions`.
+        calibration: As in `RequestPrediction`.
     """
 
     device: str
@@ -82,6 +88,7 @@ class RefreshPairs(Command):
     doubted: frozenset[tuple[str, str]] = frozenset()
     known: tuple[PairPrediction, ...] = ()
     device_memory_bytes: int = 0
+    calibration: DeviceCalibration | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from scheduler_service.core.records import Gpu
+from cotenant.device_calibration import DeviceCalibration
+from scheduler_service.core.records import Gpu, Node
 
 Kind = tuple[str, int]
 """Device type and memory in bytes: the GPUs of one job are of one kind."""
@@ -37,6 +38,17 @@ class Inventory:
     gpus: Mapping[Kind, Gpu]
     count: Mapping[Kind, int]
     most_on_node: Mapping[Kind, int]
+
+
+def newest_calibration(nodes: Iterable[Node], device: str) -> DeviceCalibration | None:
+    """Return the newest record of a device type, which stands for all its devices; None = none was measured."""
+    found = [
+        gpu.calibration
+        for node in nodes
+        for gpu in node.gpus
+        if gpu.device == device and gpu.calibration is not None and gpu.calibration.device == device
+    ]
+    return max(found, key=lambda calibration: (not calibration.foreign_load, calibration.measured_at_ms), default=None)
 
 
 def kind_of(gpu: Gpu) -> Kind:

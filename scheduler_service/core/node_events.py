@@ -30,6 +30,7 @@ def join(state: ClusterState, event: NodeJoined, step: EventEffects) -> None:
     )
     known_devices = frozenset(state.devices)
     had_gpus = bool(state.gpus)
+    calibrations = dict(state.calibrations)
     state.put_node(_cleaned(state, event.node))
     _drop_abandoned(state, node_id)
     listed = {running.job_id: running for running in event.attempts if _is_current(state, node_id, running)}
@@ -39,8 +40,9 @@ def join(state: ClusterState, event: NodeJoined, step: EventEffects) -> None:
     for job_id in believed:
         rejoin(state, state.jobs[job_id], node_id, step, listed=listed.get(job_id))
     devices = frozenset(gpu.device for gpu in event.node.gpus)
-    if not had_gpus or devices - known_devices:
-        ask_about_devices(state, devices - known_devices, step)
+    measured = frozenset(name for name in devices if state.calibrations.get(name) != calibrations.get(name))
+    if not had_gpus or (devices - known_devices) | measured:
+        ask_about_devices(state, (devices - known_devices) | measured, step)
     step.is_decision_due = True
 
 

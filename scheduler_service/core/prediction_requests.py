@@ -60,6 +60,7 @@ def _ask_about_pairs_with(
             observed=state.predictions.observed_among(keys, device),
             device_memory_bytes=state.devices.get(device, 0),
             doubted=state.predictions.doubted_among(keys, device),
+            calibration=state.calibrations.get(device),
         )
     )
 
@@ -138,6 +139,7 @@ def _question(state: ClusterState, key: str, use: KeyUse, device: str) -> Reques
         settings=use.settings,
         micro_batch_sizes=micro_batch_sizes_of(use),
         gpus=use.gpus,
+        calibration=state.calibrations.get(device),
     )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from cotenant.device_calibration import DeviceCalibration
+
 # Reasons for doubt of what was measured, by the names of the contract.
 FOREIGN_LOAD = "foreign_load"
 UNSTEADY = "unsteady"
@@ -182,13 +184,20 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU of a node."""
+    """One GPU of a node.
+
+    Attributes:
+        calibration: What its node measured of it; None = nothing.
+        not_calibrated: Why, in words.
+    """
 
     gpu_id: str
     device: str
     memory_bytes: int
     healthy: bool = True
     index: int = 0
+    calibration: DeviceCalibration | None = None
+    not_calibrated: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

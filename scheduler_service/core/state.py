@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 
+from cotenant.device_calibration import DeviceCalibration
 from scheduler_service.core.decision_log import DecisionLog
 from scheduler_service.core.decisions import Hold
+from scheduler_service.core.inventory import newest_calibration
 from scheduler_service.core.job_records import (
     HOLDING_PHASES,
     JobRecord,
@@ -71,6 +73,7 @@ class ClusterState:
         self._pauses: dict[str, None] = {}
         self._living_keys: dict[str, KeyUse] = {}
         self._devices: dict[str, int] = {}
+        self._calibrations: dict[str, DeviceCalibration] = {}
 
     @property
     def living_keys(self) -> Mapping[str, KeyUse]:
@@ -86,6 +89,11 @@ class ClusterState:
     def pauses(self) -> AbstractSet[str]:
         """Jobs of which a pause was ordered or lasts, in the order of the orders."""
         return self._pauses.keys()
+
+    @property
+    def calibrations(self) -> Mapping[str, DeviceCalibration]:
+        """What was measured of a device by its type; handed on with every question about the type."""
+        return MappingProxyType(self._calibrations)
 
     def in_phase(self, phase: Phase) -> AbstractSet[str]:
         """Return the ids of the jobs in a phase, in the order in which they entered it."""
@@ -182,8 +190,19 @@ class ClusterState:
         """Store a node with its GPUs and bring the indexes up to date."""
         for gpu in node.gpus:
             self._devices[gpu.device] = min(gpu.memory_bytes, self._devices.get(gpu.device, gpu.memory_bytes))
+        before = self.nodes.get(node.node_id)
         self.occupancy.put_node(node)
+        self._recall_calibrations(node, before)
         self.waiting.forget_lengths()
+
+    def _recall_calibrations(self, node: Node, before: Node | None) -> None:
+        gpus = (*node.gpus, *(before.gpus if before is not None else ()))
+        for device in sorted({gpu.device for gpu in gpus if gpu.calibration is not None}):
+            newest = newest_calibration(self.nodes.values(), device)
+            if newest is None:
+                self._calibrations.pop(device, None)
+            else:
+                self._calibrations[device] = newest
 
     def load_registers(self, *, living_keys: Mapping[str, KeyUse], devices: Mapping[str, int]) -> None:
         """Replace what was counted while loading by what was counted in life."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cotenant.device_calibration_message import calibration_message
 from cotenant.v1 import node_agent_pb2, scheduling_pb2
 from scheduler_service.adapters.agent_sessions import AgentSession
 from scheduler_service.core.records import Node
@@ -43,4 +44,6 @@ def _gpu_message(state: ClusterState, view: GpuView, session: AgentSession | Non
         releasing=view.is_releasing and not any(state.jobs[job_id].pause for job_id in view.job_ids),
         node_id=view.node_id,
         index=view.gpu.index,
+        calibration=calibration_message(calibration) if (calibration := view.gpu.calibration) else None,
+        not_calibrated=view.gpu.not_calibrated,
     )

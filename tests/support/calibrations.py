@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cotenant.device_calibration import Anchor, DeviceCalibration, PrecisionRates
 
-NOW_MS = 1_780_000_000_000
+NOW_MS = 1_760_000_000_000
 
 
 def calibration(*, slower: float = 1.0, device: str = "cpu-standin") -> DeviceCalibration:
@@ -25,6 +25,7 @@ def calibration(*, slower: float = 1.0, device: str = "cpu-standin") -> DeviceCa
                 batch_size=32,
                 step_ms=step_ms * slower,
                 step_spread_ratio=0.04,
+                utilization_ratio=0.98,
                 memory_peak_bytes=100_000_000,
                 optimizer="momentum",
             )

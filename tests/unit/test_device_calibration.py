@@ -85,6 +85,7 @@ def test_what_no_device_can_be_is_refused_in_both_forms(said: str) -> None:
         ("precision names 'fp8'", {"precision": "fp8"}),
         ("optimizer names 'lion'", {"optimizer": "lion"}),
         ("step_spread_ratio is", {"step_spread_ratio": 1e6}),
+        ("utilization_ratio is 1.5", {"utilization_ratio": 1.5}),
     ],
 )
 def test_an_anchor_that_cannot_be_is_refused(said: str, change: dict[str, Any]) -> None:
@@ -152,5 +153,5 @@ def test_an_unknown_driver_or_framework_makes_nothing_stale() -> None:
 
 def test_anchors_and_calibrations_compare_by_what_was_measured() -> None:
     assert isinstance(calibration(), DeviceCalibration)
-    assert all(isinstance(anchor, Anchor) for anchor in calibration().anchors)
+    assert all(isinstance(each, Anchor) for each in calibration().anchors)
     assert calibration() != replace(calibration(), launch_ms=0.03)

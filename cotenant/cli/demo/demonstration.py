@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cotenant import process_tree
+from cotenant import process_tree, system_clock
 from cotenant.cli.demo import scenario, stages
+from cotenant.cli.demo.calibrating import calibration_facts, calibration_lines, wait_for_calibration
 from cotenant.cli.demo.exclusive import ExclusiveJob, outcome_of, run_exclusively
 from cotenant.cli.demo.job_tracker import ALONE, ENDED, JobTracker, Window
 from cotenant.cli.demo.live_view import placement_notes, render_jobs, summary_line
@@ -37,7 +38,7 @@ from cotenant.client import ChannelOptions, PredictorClient, SchedulerClient, op
 from cotenant.client_errors import CotenantError
 from cotenant.local_cluster import PROGRAMS, AgentOptions, LocalCluster
 from cotenant.programs import require_programs
-from cotenant.v1 import scheduling_pb2
+from cotenant.v1 import resources_pb2, scheduling_pb2
 
 JOBS_TIMEOUT_MS = 600_000
 END_TIMEOUT_MS = 20_000
@@ -115,6 +116,7 @@ def _build_cluster(state_dir: Path, cores: Sequence[int]) -> LocalCluster:
         standin_memory_bytes=scenario.DEVICE_MEMORY_BYTES,
         allowed_directories=(scenario.examples_folder().parent,),
         stop_jobs_on_exit=True,
+        calibrates=True,
     )
     return LocalCluster(state_dir=state_dir, policy=POLICY, agents=(agent,))
 
@@ -156,8 +158,9 @@ _FIRST_START = {"predictor": " (trains its models from the committed measurement
 
 def _play(stage: Stage, jobs: Sequence[scenario.DemoJob], options: DemoOptions) -> None:
     narrator, report = stage.narrator, stage.report
+    calibration = _calibrate(stage)
     narrator.section("Predicted from the graphs and settings alone, before anything runs")
-    predictions = stages.predict_all(stage.predictor, jobs)
+    predictions = stages.predict_all(stage.predictor, jobs, calibration)
     narrator.say(job_table(predictions.jobs, narrator.width))
     narrator.say("\nExpected slowdown in percent of each job when co-located with each other one:")
     narrator.say(pair_table([job.name for job in jobs], predictions.pairs, narrator.width))
@@ -175,6 +178,19 @@ def _play(stage: Stage, jobs: Sequence[scenario.DemoJob], options: DemoOptions) 
 
     alone = _measure_alone(stage, jobs, ended, predictions)
     _compare(stage, predictions, ended, alone)
+
+
+def _calibrate(stage: Stage) -> resources_pb2.DeviceCalibration | None:
+    """Waits until the agent has measured its devices; without that predictions are about devices of the usual speed."""
+    stage.narrator.section("Calibrating the devices: three known networks, on a device to themselves")
+    begin_ms = system_clock.steady_ms()
+    with stage.narrator.working("the agent measures its devices, half a minute ..."):
+        calibration, cause = wait_for_calibration(stage.scheduler)
+    took_ms = system_clock.steady_ms() - begin_ms
+    stage.report.calibration = calibration_facts(calibration, cause, took_ms)
+    for line in calibration_lines(calibration) if calibration else [f"not calibrated: {cause}"]:
+        stage.narrator.say(line)
+    return calibration
 
 
 def _run_jobs(

@@ -72,6 +72,7 @@ class DemoReport:
     Attributes:
         solo: Job name -> step time, utilization and steps measured alone.
         start_up_ms: Shortest time that a job spent outside its steps (imports, data, end).
+        calibration: What the agent measured of its devices before anything ran, or why nothing.
         crash: What happened around the kill; empty = the jobs were over before.
         load_before: Load average of the last minute before anything was started.
         processes_left: Command lines that were still there after the end.
@@ -86,6 +87,7 @@ class DemoReport:
     solo: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     start_up_ms: float = 0.0
     comparisons: Sequence[Comparison] = ()
+    calibration: Mapping[str, Any] = field(default_factory=dict)
     crash: Mapping[str, Any] = field(default_factory=dict)
     checks: list[Check] = field(default_factory=list)
     processes_left: Sequence[str] = ()
@@ -108,6 +110,7 @@ class DemoReport:
             "solo": {name: dict(values) for name, values in self.solo.items()},
             "start_up_ms": self.start_up_ms,
             "comparisons": [asdict(c) | {"error": c.error, "inside": c.inside} for c in self.comparisons],
+            "calibration": dict(self.calibration),
             "crash": dict(self.crash),
             "checks": [asdict(check) for check in self.checks],
             "processes_left": list(self.processes_left),

@@ -12,7 +12,7 @@ from cotenant.cli.demo.scenario import DEVICE, DEVICE_MEMORY_BYTES, DemoJob
 from cotenant.client import PredictorClient, SchedulerClient
 from cotenant.client_errors import CotenantError, ProgramError
 from cotenant.local_cluster import LocalCluster
-from cotenant.v1 import prediction_pb2, scheduling_pb2
+from cotenant.v1 import prediction_pb2, resources_pb2, scheduling_pb2
 
 LOOK_EVERY_MS = 250
 CRASH_AT_PROGRESS_RATIO = 0.3
@@ -35,16 +35,20 @@ class Predictions:
     pairs: Mapping[tuple[str, str], tuple[float, float, float]]
 
 
-def predict_all(client: PredictorClient, jobs: Sequence[DemoJob]) -> Predictions:
-    """Uploads the graphs and asks for every job and every pair."""
+def predict_all(
+    client: PredictorClient, jobs: Sequence[DemoJob], calibration: resources_pb2.DeviceCalibration | None = None
+) -> Predictions:
+    """Uploads the graphs and asks for every job and every pair on the devices as they were calibrated."""
     for job in jobs:
         client.upload_graph(job.graph)
-    answers = {job.name: client.predict_job(_job_request(job)) for job in jobs}
+    answers = {job.name: client.predict_job(_job_request(job, calibration)) for job in jobs}
     references = [
         prediction_pb2.JobRef(job_id=job.name, graph_sha256=job.spec.graph_sha256, settings=job.spec.settings)
         for job in jobs
     ]
-    matrix = client.predict_pairs(prediction_pb2.PredictPairsRequest(device=DEVICE, jobs=references))
+    matrix = client.predict_pairs(
+        prediction_pb2.PredictPairsRequest(device=DEVICE, jobs=references, calibration=calibration)
+    )
     size = len(matrix.job_ids)
     pairs = {}
     for cell in range(size * size):
@@ -53,13 +57,14 @@ def predict_all(client: PredictorClient, jobs: Sequence[DemoJob]) -> Predictions
     return Predictions(jobs=answers, pairs=pairs)
 
 
-def _job_request(job: DemoJob) -> prediction_pb2.PredictJobRequest:
+def _job_request(job: DemoJob, calibration: resources_pb2.DeviceCalibration | None) -> prediction_pb2.PredictJobRequest:
     return prediction_pb2.PredictJobRequest(
         graph_sha256=job.spec.graph_sha256,
         settings=job.spec.settings,
         device=DEVICE,
         device_memory_bytes=DEVICE_MEMORY_BYTES,
         find_largest_batch_size=True,
+        calibration=calibration,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -69,13 +69,21 @@ class Stream:
         await asyncio.sleep(0.2)
 
 
-def conversation_about(table: Table, readings: tuple[GpuReading, ...] = ()) -> Conversation:
+async def nothing_to_end() -> None: ...
+
+
+def conversation_about(
+    table: Table,
+    readings: tuple[GpuReading, ...] = (),
+    make_way: Callable[[], Awaitable[None]] = nothing_to_end,
+) -> Conversation:
     return Conversation(
         table=cast("Any", table),
         read_gpus=lambda: readings,
         windows=MeasurementWindowRecorder(campaign="", devices={}, make_id=str),
         hello=messages.Hello,
         on_welcome=lambda: None,
+        make_way=make_way,
         metrics=AgentMetrics(),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
@@ -42,6 +43,7 @@ def test_a_refusal_is_distinguished_from_a_scheduler_that_is_away(
         table=nothing,
         inventory=nothing,
         windows=nothing,
+        calibrations=cast("Any", SimpleNamespace(make_way=None)),
         metrics=metrics,
     )
 

@@ -1,0 +1,101 @@
+"""From a calibration to a scale: how far the device at hand is from what models say of its type.
+
+    ratio of step times = geometric mean over the anchors of (measured here / said by the models)
+
+The models are those that answer: the trained ones of a device type, or whatever stands in for them. Their own error at
+the anchors is therefore part of the anchors' disagreement, which widens intervals. Nothing here knows which models they
+are: whoever has figures of the anchors can ask.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from cotenant.device_calibration import Anchor, DeviceCalibration
+
+FOREIGN_DEVIATION: Final = 0.15
+"""Of ln(step time), added where others used the device while it was calibrated."""
+_SINGLE_DEVIATION: Final = 0.3
+"""Of ln(step time) where a single anchor was measured, which cannot disagree with another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorFigures:
+    """What models say of an anchor.
+
+    Attributes:
+        step_ms: Duration of a step.
+        memory_bytes: Peak memory.
+    """
+
+    step_ms: float
+    memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceScale:
+    """How the device at hand differs from what the models say of its type.
+
+    Attributes:
+        step_ratio: What steps take here over what the models say; 2 = twice as long.
+        step_deviation: Standard deviation of its logarithm for a job that is no anchor.
+        busy_ratio: Utilization of a job that never waits, 0 to 1: below 1 where something else holds it up.
+        busy_deviation: How far the anchors are from that.
+        memory_shift_bytes: Added to what the models say; 0 where the anchors do not agree about it.
+        memory_deviation_bytes: How far the anchors are from that.
+        anchors: How many were used.
+    """
+
+    step_ratio: float
+    step_deviation: float
+    busy_ratio: float
+    busy_deviation: float
+    memory_shift_bytes: float
+    memory_deviation_bytes: float
+    anchors: int
+
+
+def scale_of(
+    calibration: DeviceCalibration, figures_of: Callable[[Anchor], AnchorFigures | None]
+) -> DeviceScale | None:
+    """Return the scale that a calibration implies; None when none of its anchors is known.
+
+    Args:
+        calibration: Checked.
+        figures_of: What the models that answer say of an anchor; None = they know nothing of it.
+    """
+    pairs = [(anchor, figures) for anchor in calibration.anchors if (figures := figures_of(anchor)) is not None]
+    if not pairs:
+        return None
+    logs = [math.log(anchor.step_ms / figures.step_ms) for anchor, figures in pairs]
+    shifts = [anchor.memory_peak_bytes - figures.memory_bytes for anchor, figures in pairs]
+    shift, shift_deviation = statistics.median(shifts), _reach(shifts)
+    busy_ratios = [anchor.utilization_ratio for anchor, _ in pairs]
+    busy_ratio = statistics.median(busy_ratios)
+    return DeviceScale(
+        step_ratio=math.exp(statistics.fmean(logs)),
+        step_deviation=_step_deviation(calibration, logs),
+        busy_ratio=busy_ratio,
+        busy_deviation=_reach(busy_ratios),
+        memory_shift_bytes=math.copysign(max(0.0, abs(shift) - shift_deviation), shift),
+        memory_deviation_bytes=shift_deviation,
+        anchors=len(pairs),
+    )
+
+
+def _step_deviation(calibration: DeviceCalibration, logs: list[float]) -> float:
+    """Anchors' disagreement, with what their mean lacks of the truth, and the noise of their own windows."""
+    count = len(logs)
+    between = statistics.stdev(logs) * math.sqrt(1 + 1 / count) if count > 1 else _SINGLE_DEVIATION
+    within = statistics.fmean(anchor.step_spread_ratio / 2 for anchor in calibration.anchors)
+    foreign = FOREIGN_DEVIATION if calibration.foreign_load else 0.0
+    return math.hypot(between, within, foreign)
+
+
+def _reach(values: list[float]) -> float:
+    middle = statistics.median(values)
+    return max(abs(value - middle) for value in values)

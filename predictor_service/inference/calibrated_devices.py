@@ -1,0 +1,95 @@
+"""Applies a calibration to a question: checks that it is about the same device type, and makes its scale.
+
+What models say of the anchors is asked of the models that answer the question, whatever they are: a retrained version
+that has learned this machine's speed is not corrected twice.
+"""
+
+from __future__ import annotations
+
+from cotenant.device_calibration import Anchor, DeviceCalibration
+from cotenant.job_settings import JobSettings
+from predictor_service.errors import PredictorError, UnknownDeviceError, invalid_field
+from predictor_service.features.anchor_networks import find_anchor_graph
+from predictor_service.features.device_names import resolve_device
+from predictor_service.features.device_scale import AnchorFigures, DeviceScale, scale_of
+from predictor_service.features.devices import DeviceType
+from predictor_service.inference.estimator_cache import EstimatorCache
+from predictor_service.inference.graph_library import GraphLibrary
+from predictor_service.inference.measured_graph import MeasuredGraph
+from predictor_service.inference.records import DEFAULT_CONFIDENCE, Notice
+from predictor_service.registry.served_version import ServedVersion
+
+
+class CalibratedDevices:
+    """Makes scales; safe for many threads.
+
+    Args:
+        graphs: Knows graphs by content; anchors' graphs come with this package.
+        estimators: Keeps the anchors' estimators as it does others'.
+    """
+
+    def __init__(self, graphs: GraphLibrary, estimators: EstimatorCache) -> None:
+        self._graphs = graphs
+        self._estimators = estimators
+
+    def scale(
+        self, calibration: DeviceCalibration | None, device: DeviceType, version: ServedVersion | None
+    ) -> DeviceScale | None:
+        """Return how the calibrated device differs from what the models say of its type; None = nothing is known of it.
+
+        Args:
+            calibration: Checked; None = the device was not calibrated.
+            device: The device type asked about.
+            version: Whose models answer.
+
+        Raises:
+            InvalidRequestError: The calibration is of another device type.
+        """
+        if calibration is None:
+            return None
+        _check_device(calibration, device)
+        return scale_of(calibration, lambda reference: self._figures(reference, device, version))
+
+    def _figures(self, reference: Anchor, device: DeviceType, version: ServedVersion | None) -> AnchorFigures | None:
+        graph = self._graph(reference.graph_sha256)
+        if graph is None:
+            return None
+        settings = JobSettings(
+            global_batch_size=reference.batch_size, precision=reference.precision, optimizer=reference.optimizer
+        )
+        estimator = self._estimators.find(graph, settings, device, version, DEFAULT_CONFIDENCE)
+        step, memory = estimator.step(reference.batch_size), estimator.memory(reference.batch_size)
+        return AnchorFigures(step_ms=step.value, memory_bytes=memory.value)
+
+    def _graph(self, graph_sha256: str) -> MeasuredGraph | None:
+        if self._graphs.remembers(graph_sha256, {}):
+            return self._graphs.find(graph_sha256, {})
+        content = find_anchor_graph(graph_sha256)
+        try:
+            return self._graphs.describe(content, {}) if content else self._graphs.find(graph_sha256, {})
+        except PredictorError:
+            return None
+
+
+def calibration_notices(calibration: DeviceCalibration | None, scale: DeviceScale | None) -> tuple[Notice, ...]:
+    """Return what an answer says of the calibration that it used."""
+    if calibration is None:
+        return ()
+    if scale is None:
+        return (Notice(code="CALIBRATION_UNUSED", message="the calibration has no anchor network that is known here"),)
+    load = "; others used the device while it was calibrated, so ranges are wider" if calibration.foreign_load else ""
+    message = f"steps take {scale.step_ratio:.2f} times what is known of the type, by {scale.anchors} networks measured"
+    return (Notice(code="CALIBRATED", message=f"{message} on the device at hand{load}"),)
+
+
+def _check_device(calibration: DeviceCalibration, device: DeviceType) -> None:
+    try:
+        name = resolve_device(calibration.device).device.name
+    except UnknownDeviceError:
+        name = calibration.device
+    if name != device.name:
+        raise invalid_field(
+            "calibration",
+            f"it is of a {calibration.device!r}, the question is about a {device.name!r}",
+            "name the device that was calibrated, or leave the calibration out",
+        )
