@@ -362,6 +362,8 @@ def has_same_occupancy(job: JobRecord, before: JobRecord) -> bool:
         return False
     if is_on_trial(before) is not is_on_trial(job):
         return False
+    if before.phase is job.phase and before.pause is job.pause:
+        return True
     return before.holds_gpus is job.holds_gpus and before.closes_gpus is job.closes_gpus
 
 
