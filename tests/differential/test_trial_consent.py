@@ -52,6 +52,7 @@ def may_share(one: Resident, other: Resident, known: list[JobPrediction | None],
     """Say the rule in words: sound and within the limit; or both measured and willing, and within it by fair turns."""
     can_try = all(is_sound(each) and each is not None and 1 in each.measured_micro_batch_sizes for each in known)
     can_try &= not any(each.request.no_trial or each.is_gang or each.request.gpus > 1 for each in (one, other))
+    can_try &= Share.SAFE in (one.request.share, other.request.share)
     turns = 1.0
     for each in known:
         turns *= each.utilization_ratio if each is not None else 1.0
