@@ -102,7 +102,7 @@ def open_contribution(path: Path, calibration: DeviceCalibration) -> Contributio
         JournalError: There is something else, or the contribution of another device.
     """
     if path.exists():
-        return _continued(path, calibration)
+        return _resumed(path, calibration)
     # The day is enough: an exact time could be compared with the logs of a machine.
     undated = replace(calibration, measured_at_ms=max(1, calibration.measured_at_ms // _DAY_MS * _DAY_MS))
     content: dict[str, Any] = {
@@ -292,7 +292,7 @@ def _flags(found: Measurement) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*found.flags, *foreign)))
 
 
-def _continued(path: Path, calibration: DeviceCalibration) -> Contribution:
+def _resumed(path: Path, calibration: DeviceCalibration) -> Contribution:
     try:
         if path.stat().st_size > _FILE_BYTES_MAX:
             raise JournalError(f"{path} is larger than any contribution; name another file")

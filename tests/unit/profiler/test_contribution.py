@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from cotenant_profiler import contribution as module
+from cotenant_profiler.bench import Measurement
 from cotenant_profiler.contribution import Contribution, choose_networks, fill, open_contribution
 from cotenant_profiler.errors import JournalError
 
@@ -36,15 +37,15 @@ class FakeBench:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def measure_memory(self, job: Any, method: object) -> module.Measurement:
-        return module.Measurement(figures=({"peak_bytes": 1e8, "reserved_bytes": 0},))
+    def measure_memory(self, job: Any, method: object) -> Measurement:
+        return Measurement(figures=({"peak_bytes": 1e8, "reserved_bytes": 0},))
 
-    def measure(self, loads: Any, references: Any, method: object) -> module.Measurement:
+    def measure(self, loads: Any, references: Any, method: object) -> Measurement:
         if len(self.calls) == self._interrupted_at:
             raise KeyboardInterrupt
         self.calls.append("+".join(load.job.architecture for load in loads))
         figures = {"step_ms_mean": 5.0 * len(loads), "utilization_ratio": 0.9, "steps": 100.0}
-        return module.Measurement(figures=(figures,) * len(loads), references_ms=((5.0, 5.0),) * len(loads))
+        return Measurement(figures=(figures,) * len(loads), references_ms=((5.0, 5.0),) * len(loads))
 
 
 @pytest.fixture(autouse=True)
