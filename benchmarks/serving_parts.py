@@ -18,7 +18,8 @@ import grpc
 
 from benchmarks.serving import GRAPH, job_request
 from cotenant.v1 import prediction_pb2 as messages
-from predictor_service.features.job_features import rates_of, tabulate_job, time_operators
+from predictor_service.features.job_features import tabulate_job
+from predictor_service.features.operator_times import rates_of, time_operators
 from predictor_service.grpc_api.admission_queue import AdmissionQueue
 from predictor_service.grpc_api.job_answers import JobAnswers
 from predictor_service.grpc_api.metrics import ServiceMetrics

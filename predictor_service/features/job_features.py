@@ -13,36 +13,37 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from cotenant.job_settings import OPTIMIZERS, PRECISIONS, JobSettings
-from predictor_service.features.analytical_memory import ACTIVATION_SCALE, MemoryBreakdown, count_memory
-from predictor_service.features.devices import DeviceType, sequence_ms
+from predictor_service.features.analytical_memory import MemoryBreakdown, count_memory
+from predictor_service.features.devices import DeviceType
 from predictor_service.features.graph_features import GraphFeatures
 from predictor_service.features.graph_table import (
-    FAMILY_CODES,
     GraphTable,
-    IndexArray,
     count_values,
     size_values,
     tabulate_graph,
 )
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
 from predictor_service.features.operator_families import OperatorFamily
+from predictor_service.features.operator_times import (
+    CONVOLUTIONS,
+    TIME_NAMES,
+    WORK_NAMES,
+    FloatArray,
+    OperatorTimes,
+    rates_of,
+    time_operators,
+)
 
 FEATURE_VERSION: Final = 5
 """Raise it with every change of names, order or meaning, and say in `feature_meaning` what older models still read."""
 
-FloatArray = npt.NDArray[np.float64]
-
-# A backward pass costs about two forward passes: gradients by input and by weight.
-_TRAINING_PASSES: Final = 3.0
 # Each optimizer slot is read and written once a step, as are weight and gradient.
 _TRAFFIC_PER_SLOT: Final = 2.0
-_LEAST_MS: Final = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,41 +155,6 @@ class WorkTable:
         )
 
 
-class Rates(NamedTuple):
-    """All that the time of a graph's operators depends on apart from the graph.
-
-    Attributes:
-        flops_per_s: The device's peak at the precision.
-        convolution_flops_per_s: The same of convolutions, which run in TF32 by default where a device has it.
-        memory_bytes_per_s: Its bandwidth.
-        launch_ms: Least time of one operator.
-        fuses_lstm: See `DeviceType`.
-        passes: Forward passes that a step is worth.
-        activation_scale: Bytes moved per byte of the export.
-    """
-
-    flops_per_s: float
-    convolution_flops_per_s: float
-    memory_bytes_per_s: float
-    launch_ms: float
-    fuses_lstm: bool
-    passes: float
-    activation_scale: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OperatorTimes:
-    """Where the time of a step goes at a device's peaks, but for the optimizer and waiting.
-
-    Attributes:
-        sum_ms: Shape (batches,).
-        ratios: Shares of it, as `FEATURES` lists them, shape (batches, ratios).
-    """
-
-    sum_ms: FloatArray
-    ratios: FloatArray
-
-
 def build_features(graph: GraphFeatures, settings: JobSettings, device: DeviceType) -> JobFeatures:
     """Builds the vector of one job on one device type.
 
@@ -201,19 +167,6 @@ def build_features(graph: GraphFeatures, settings: JobSettings, device: DeviceTy
         The vector with its anchors.
     """
     return tabulate_job(tabulate_graph([graph]), settings, device).row(0)
-
-
-def rates_of(settings: JobSettings, device: DeviceType) -> Rates:
-    """What a device type offers a job with these settings."""
-    return Rates(
-        device.peak(device.product_precision(settings.precision)),
-        device.peak(device.convolution_precision(settings.precision)),
-        device.memory_bytes_per_s,
-        device.launch_ms,
-        device.fuses_lstm,
-        _TRAINING_PASSES if settings.mode == "train" else 1.0,
-        ACTIVATION_SCALE[settings.precision],
-    )
 
 
 def tabulate_job(
@@ -256,50 +209,8 @@ def tabulate_work(
         optimizer_ms=optimizer_ms,
         analytical_memory_bytes=np.array(memory_bytes),
         counted_memory=counted,
-        convolves=any(graph.rows[0].operator_counts[family] for family in _CONVOLUTIONS),
+        convolves=any(graph.rows[0].operator_counts[family] for family in CONVOLUTIONS),
     )
-
-
-def time_operators(graph: GraphTable, rates: Rates) -> OperatorTimes:
-    """Times the operators of a graph at a device's peaks, at each of the table's batches."""
-    passes = rates.passes
-    flops_ms = graph.operator_flops * _ms_per_operation(graph.families, rates)
-    bytes_to_ms = 1e3 * passes * rates.activation_scale / rates.memory_bytes_per_s
-    traffic_ms = graph.operator_traffic_bytes * bytes_to_ms
-    operator_ms = np.maximum(np.maximum(flops_ms, traffic_ms), rates.launch_ms * passes)
-    work_ms = _sum_families(operator_ms, graph.families)
-    family_ms = work_ms.copy()
-    # What a recurrent layer multiplies is a product like any other; what makes it recurrent is waiting.
-    family_ms[:, FAMILY_CODES[OperatorFamily.MATRIX_MULTIPLY]] += work_ms[:, FAMILY_CODES[OperatorFamily.RECURRENT]]
-    family_ms[:, FAMILY_CODES[OperatorFamily.RECURRENT]] = [
-        passes * sequence_ms(rates.launch_ms, rates.fuses_lstm, row.recurrent_steps, row.lstm_steps)
-        for row in graph.rows
-    ]
-    sum_ms = family_ms.sum(axis=1)
-    least_sum_ms = np.maximum(sum_ms, _LEAST_MS)
-    ratios = np.empty((len(graph.rows), 1 + len(_TIME_NAMES) + len(_WORK_NAMES)))
-    # Row by row, because a sum over other rows' zeros would be rounded elsewhere.
-    compute_bound = zip(operator_ms, flops_ms >= traffic_ms, strict=True)
-    ratios[:, 0] = [np.add.reduce(row_ms[is_bound]) for row_ms, is_bound in compute_bound] / least_sum_ms
-    ratios[:, 1 : 1 + len(_TIME_NAMES)] = family_ms / least_sum_ms[:, None]
-    work_sum_ms = np.maximum(work_ms.sum(axis=1), _LEAST_MS)
-    ratios[:, 1 + len(_TIME_NAMES) :] = work_ms[:, _WORK_CODES] / work_sum_ms[:, None]
-    return OperatorTimes(sum_ms=sum_ms, ratios=ratios)
-
-
-def _ms_per_operation(families: IndexArray, rates: Rates) -> FloatArray:
-    """Milliseconds that one operation of each operator takes in all passes at the peak of its kind."""
-    each_ms = np.full(len(families), 1e3 * rates.passes / rates.flops_per_s)
-    each_ms[np.isin(families, _CONVOLUTION_CODES)] = 1e3 * rates.passes / rates.convolution_flops_per_s
-    return each_ms
-
-
-def _sum_families(operator_ms: FloatArray, families: IndexArray) -> FloatArray:
-    """Time of each family of operators, shape (batches, families)."""
-    batches, count = len(operator_ms), len(FAMILY_CODES)
-    places = (np.arange(0, batches * count, count)[:, None] + families).reshape(-1)
-    sums = np.bincount(places, weights=operator_ms.reshape(-1), minlength=batches * count)
-    return np.asarray(sums.reshape(batches, count), dtype=np.float64)
 
 
 def _optimizer_ms(graph: GraphTable, settings: JobSettings, device: DeviceType) -> float:
@@ -340,20 +251,7 @@ _OFFER_NAMES: Final = tuple(
         ("network_bytes_per_s", "ln(bytes/s)"),
     )
 )
-_TIME_NAMES: Final = tuple(f"{family.value}_time_ratio" for family in OperatorFamily)
-_WORK_NAMES: Final = {
-    family: f"{family.value}_work_ratio"
-    for family in (
-        OperatorFamily.CONVOLUTION,
-        OperatorFamily.MATRIX_MULTIPLY,
-        OperatorFamily.RECURRENT,
-        OperatorFamily.NORMALIZATION,
-    )
-}
 """Memory knows what kind of work a step does, not how long it waits."""
-_WORK_CODES: Final = [FAMILY_CODES[family] for family in _WORK_NAMES]
-_CONVOLUTIONS: Final = (OperatorFamily.CONVOLUTION, OperatorFamily.DEPTHWISE_CONVOLUTION)
-_CONVOLUTION_CODES: Final = [FAMILY_CODES[family] for family in _CONVOLUTIONS]
 
 
 def _list_features() -> Iterator[tuple[Feature, ...]]:
@@ -372,8 +270,8 @@ def _list_features() -> Iterator[tuple[Feature, ...]]:
     yield (Feature(name="log_roofline_ms", unit="ln(ms)"),)
     yield (
         Feature(name="compute_bound_ratio", unit="share of roofline time"),
-        *(Feature(name=name, unit="share of roofline time") for name in _TIME_NAMES),
-        *(Feature(name=name, unit="share of roofline time without waiting") for name in _WORK_NAMES.values()),
+        *(Feature(name=name, unit="share of roofline time") for name in TIME_NAMES),
+        *(Feature(name=name, unit="share of roofline time without waiting") for name in WORK_NAMES.values()),
     )
     yield _name(count_values(graph))
     yield (

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from cotenant.job_settings import BATCH_SIZE_MAX
-from predictor_service.features.job_features import FloatArray, JobFeatures, JobTable, tabulate_work
+from predictor_service.features.job_features import JobFeatures, JobTable, tabulate_work
+from predictor_service.features.operator_times import FloatArray
 from predictor_service.inference.job_work import JobWork
 
 

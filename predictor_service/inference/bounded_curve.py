@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from predictor_service.features.job_features import FloatArray
+from predictor_service.features.operator_times import FloatArray
 from predictor_service.registry.served_version import Bounded
 
 

@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 
 from predictor_service.features.devices import DeviceType
-from predictor_service.features.job_features import FEATURE_INDEX, FloatArray, JobFeatures, JobTable
+from predictor_service.features.job_features import FEATURE_INDEX, JobFeatures, JobTable
+from predictor_service.features.operator_times import FloatArray
 from predictor_service.features.uncalibrated_memory import estimate_uncalibrated
 from predictor_service.features.uncalibrated_utilization import busy_ms, estimate_utilization
 from predictor_service.inference.accumulation import accumulate

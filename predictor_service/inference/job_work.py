@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from cotenant.job_settings import JobSettings
 from predictor_service.features.devices import DeviceType
-from predictor_service.features.job_features import INPUT_WAIT, WorkTable, rates_of, tabulate_work
+from predictor_service.features.job_features import INPUT_WAIT, WorkTable, tabulate_work
+from predictor_service.features.operator_times import rates_of
 from predictor_service.inference.bounded_curve import BoundedCurve
 from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.inference.unusual_features import UnusualFeatures

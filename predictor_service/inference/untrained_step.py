@@ -9,8 +9,8 @@ from predictor_service.cross_device.step_model import answers_for, load_step_mod
 from predictor_service.cross_device.step_physics import StepKind
 from predictor_service.cross_device.step_work import work_of_table
 from predictor_service.features.devices import DEVICE_TYPES, DeviceType, Generation, find_device_type
-from predictor_service.features.job_features import FloatArray
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
+from predictor_service.features.operator_times import FloatArray
 from predictor_service.inference.job_work import JobWork
 from predictor_service.registry.served_version import Bounded
 

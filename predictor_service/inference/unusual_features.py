@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from predictor_service.features.job_features import FEATURES, FloatArray
+from predictor_service.features.job_features import FEATURES
+from predictor_service.features.operator_times import FloatArray
 from predictor_service.registry.served_version import ServedTarget
 
 UNUSUAL_MAX: Final = 3

@@ -143,8 +143,10 @@ def fair_turns_ratio(residents: Sequence[Resident], gpu: Gpu, predictions: Predi
     """Return what two jobs would lose to each other in fair turns by their utilizations, or None where no trial may be.
 
     A trial needs both jobs measured alone on such a device, so that their memory is known and their slowdown can be
-    told; each holds one GPU, and neither is on trial or refuses to be.
+    told; each holds one GPU, and neither is on trial or refuses to be. Jobs that both accept the unknown need none.
     """
+    if all(one.request.share is Share.ANY for one in residents):
+        return None
     product = 1.0
     for one in residents:
         prediction = predictions.job(one.request.key, gpu.device)

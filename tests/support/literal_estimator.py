@@ -7,7 +7,8 @@ import numpy as np
 from cotenant.job_settings import JobSettings
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.graph_description import GraphDescription
-from predictor_service.features.job_features import FEATURES, FloatArray, tabulate_job
+from predictor_service.features.job_features import FEATURES, tabulate_job
+from predictor_service.features.operator_times import FloatArray
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.job_work import JobWork
 from predictor_service.inference.measured_graph import GRID, MeasuredGraph

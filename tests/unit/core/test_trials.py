@@ -383,3 +383,11 @@ def test_no_job_moves_that_is_about_to_end() -> None:
         play.unsure(job_id, max_slowdown_ratio=0.5, steps_total=50)
         play.measured_alone(job_id, checkpoint_step=10)
     assert stopped(play.unsure("c")) == []
+
+
+def test_two_jobs_that_accept_the_unknown_need_no_trial() -> None:
+    play = TrialPlay()
+    play.unsure("a", share=Share.ANY)
+    play.measured_alone("a", utilization_ratio=0.9)
+    assert launched(play.unsure("b", key="key-a", share=Share.ANY)) == ["b"]
+    assert play.engine.state.jobs["b"].trial is None

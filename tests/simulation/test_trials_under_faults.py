@@ -1,0 +1,42 @@
+"""Trials among lost nodes, crashes and failing jobs: every job ends, and a replayed log gives the same commands."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scheduler_service.core.codec import decode_event
+from scheduler_service.core.records import Phase
+from tests.support.drawn_faults import Faults
+from tests.support.simulated_cluster import new_engine
+from tests.support.unsure_cluster import UnsureCluster
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_every_job_ends_well_although_jobs_are_tried_among_faults(seed: int) -> None:
+    world = UnsureCluster(7_000 + seed, policy=("horus", "ojpp")[seed % 2], nodes=2, gpus=1)
+    world.run()
+    assert world.outcomes().keys() == {request.job_id for request in world.requests}
+    for job_id, phase in world.outcomes().items():
+        job = world.engine.state.jobs[job_id]
+        assert phase is not Phase.FINISHED or job.steps_done >= job.request.steps_total
+
+
+def test_without_faults_jobs_are_tried_and_some_trials_break() -> None:
+    worlds = [UnsureCluster(seed, faults=Faults(), nodes=2, gpus=1) for seed in range(4)]
+    for world in worlds:
+        world.run()
+        assert set(world.outcomes().values()) == {Phase.FINISHED}
+        assert not any(job.counts.restarts for job in world.engine.state.jobs.values())
+    assert sum(world.trials for world in worlds) > 8
+    assert sum(world.broken_trials for world in worlds) > 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_recorded_log_with_trials_gives_a_fresh_engine_the_same_commands(seed: int) -> None:
+    world = UnsureCluster(8_000 + seed, nodes=2, gpus=1)
+    world.run()
+    fresh = new_engine("horus")
+    assert [fresh.handle(decode_event(json.loads(line))) for line in world.log] == world.returned
+    assert fresh.snapshot() == world.engine.snapshot()
