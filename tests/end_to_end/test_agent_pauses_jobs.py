@@ -107,7 +107,6 @@ def test_a_paused_job_uses_no_cpu_time_and_ends_with_the_same_loss(
     assert cpu_ticks(pid) == before
     running = go_on(scheduler, "paused")
     assert running.paused_ms >= PAUSED_S * 1_000
-    assert all(f'"{event}"' in agent.output() for event in ("attempt_paused", "attempt_resumed"))
     assert still.memory_bytes > 0
     paused = scheduler.wait_for_exit("paused")
     windows = [item for beat in scheduler.received for item in beat.heartbeat.attempts if item.window_steps]
@@ -117,6 +116,8 @@ def test_a_paused_job_uses_no_cpu_time_and_ends_with_the_same_loss(
     assert (paused.exit_class, paused.steps_done) == ("done", STEPS)
     assert paused.log_tail == steady.log_tail
     assert paused.log_tail.startswith("loss 0x")
+    # By now: a heartbeat may report the end of a pause before the agent's next look at its attempts logs it.
+    assert [agent.output().count(f'"{event}"') for event in ("attempt_paused", "attempt_resumed")] == [1, 1]
 
 
 @BOTH_WAYS
