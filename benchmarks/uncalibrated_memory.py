@@ -42,7 +42,12 @@ from predictor_service.features.analytical_memory import ACTIVATION_SCALE, Memor
 from predictor_service.features.batch_figures import figures_at
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.features.job_settings import OPTIMIZER_SLOTS
-from predictor_service.features.uncalibrated_memory import memory_parts
+from predictor_service.features.uncalibrated_memory import (
+    CONTEXT_SEEN_BYTES,
+    UNSEEN_SET_FACTOR,
+    estimate_uncalibrated,
+    memory_parts,
+)
 from predictor_service.importers.gpumemnet import import_gpumemnet
 from predictor_service.importers.miso import import_miso
 from predictor_service.importers.salus import import_salus
@@ -56,6 +61,8 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 EXPECTED_LEVEL: Final = 0.5
+LOW_LEVEL: Final = 0.05
+HIGH_LEVEL: Final = 0.95
 BOUND_LEVEL: Final = 0.9985
 A100: Final = "NVIDIA A100-SXM4-40GB"
 SETS: Final = ("mlp", "cnn", "timm")
@@ -100,13 +107,16 @@ def main() -> dict[str, Any]:
     if not root:
         return {"skipped": "COTENANT_SHARED_DATA is not set"}
     rows, left_out = read_rows(Path(root))
-    expected, bound = learn(rows, EXPECTED_LEVEL), learn(rows, BOUND_LEVEL)
+    levels = {"expected": EXPECTED_LEVEL, "low": LOW_LEVEL, "high": HIGH_LEVEL, "bound": BOUND_LEVEL}
+    constants = {name: learn(rows, level) for name, level in levels.items()}
+    expected, bound = constants["expected"], constants["bound"]
     bounds = bound_without_family(rows)
     return {
-        "constants": {"expected": expected, "bound": bound},
+        "constants": constants,
         "rows": {name: int(((rows.sets == name) & ~rows.ended).sum()) for name in SETS},
         "left_out": left_out,
         "family_left_out": judge(rows, bounds),
+        "range_of_unseen_families": judge_ranges(rows),
         "device_ended": judge_ended(rows, bounds),
         "before": judge(rows, 2.0 * (rows.counted_bytes + _COUNTED_CONTEXT_BYTES)),
         "expected": judge_expected(rows, rows.parts @ to_vector(expected)),
@@ -270,6 +280,24 @@ def summary(ratio: FloatArray) -> dict[str, float]:
     }
 
 
+def judge_ranges(rows: MemoryRows) -> dict[str, Any]:
+    """How many sound rows lie in ranges that their set did not teach, with the contexts that were seen elsewhere."""
+    sound = ~rows.ended & ~rows.rejected & ~rows.failed
+    found = {}
+    for name in SETS:
+        judged: BoolArray = rows.sets == name
+        low, high = (to_vector(learn(rows, level, judged)) for level in (LOW_LEVEL, HIGH_LEVEL))
+        low[:2], high[0] = (CONTEXT_SEEN_BYTES[0], 0.0), CONTEXT_SEEN_BYTES[1]
+        lower = rows.parts[judged & sound] @ low / UNSEEN_SET_FACTOR
+        upper = rows.parts[judged & sound] @ high * UNSEEN_SET_FACTOR
+        measured = rows.measured_bytes[judged & sound]
+        found[name] = {
+            "inside_ratio": round(float(((measured >= lower) & (measured <= upper)).mean()), 4),
+            "upper_over_lower_median": round(float(np.median(upper / lower)), 3),
+        }
+    return found
+
+
 def judge_ended(rows: MemoryRows, bounds: FloatArray) -> dict[str, float]:
     """Runs that needed more than the device has: a bound below its memory is wrong, one above it may be."""
     said_so = bounds[rows.ended] > DEVICE_TYPES[A100].memory_bytes
@@ -293,30 +321,43 @@ def judge_elsewhere(root: Path, expected: FloatArray, bound: FloatArray) -> dict
     """What constants of the A100 say of other devices, precisions and frameworks."""
     bench = import_timm_bench(root / "timm_bench").solo
     return {
-        "rtx_3090_mixed_precision_training": judge_largest_batches(bench, bound),
+        "rtx_3090_mixed_precision_training": judge_largest_batches(bench),
         "inference_on_cards_it_ran_on": judge_inference(bench, expected),
         "salus_p100_tensorflow": judge_totals(import_salus(root / "salus").solo, bound),
         "miso_a100_tensorflow_pools": judge_totals(import_miso(root / "miso").solo, bound),
     }
 
 
-def judge_largest_batches(rows: Iterable[SoloRow], bound: FloatArray) -> dict[str, float]:
-    """The next batch after the largest that fitted did not fit: the bound must say so."""
-    beyond, over = [], []
+def judge_largest_batches(rows: Iterable[SoloRow]) -> dict[str, float]:
+    """The largest batch that fitted a card, and the next larger one, which did not: as the service answers them.
+
+    The next size is the one that timm's benchmark tried before, see `_TIMM_BATCHES`.
+    """
+    fitted, next_, least = [], [], []
     for row in rows:
         if row.mode != "train" or row.batch not in _TIMM_BATCHES[1:]:
             continue
         larger = _TIMM_BATCHES[_TIMM_BATCHES.index(row.batch) - 1]
-        device_bytes = DEVICE_TYPES[row.device].memory_bytes
-        at, next_ = total(row, bound), total(row, bound, larger)
-        if at is not None and next_ is not None:
-            beyond.append(next_ > device_bytes)
-            over.append(at / (device_bytes * row.batch / larger))
+        at, beyond = served_bound(row), served_bound(row, larger)
+        if at is not None and beyond is not None:
+            device_bytes = DEVICE_TYPES[row.device].memory_bytes
+            fitted.append(at / device_bytes)
+            next_.append(beyond / device_bytes)
+            least.append(at / (device_bytes * row.batch / larger))
     return {
-        "rows": len(over),
-        "coverage_ratio_at_most": round(float(np.mean(beyond)), 4),
-        "bound_over_least_possible_mean": round(float(np.mean(over)), 3),
+        "rows": len(fitted),
+        "coverage_ratio_at_most": round(float((np.array(next_) >= 1.0).mean()), 4),
+        "bound_over_capacity_mean": round(float(np.mean(fitted)), 3),
+        "bound_over_least_possible_mean": round(float(np.mean(least)), 3),
     }
+
+
+def served_bound(row: SoloRow, batch: int | None = None) -> float | None:
+    """The bound that a service without a model of the row's device type answers, bytes."""
+    counted = count_row(row, batch)
+    if counted is None:
+        return None
+    return estimate_uncalibrated(counted[0], DEVICE_TYPES[row.device], convolves=counted[1]).bound_bytes
 
 
 def judge_inference(rows: Iterable[SoloRow], expected: FloatArray) -> dict[str, float]:

@@ -21,6 +21,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cotenant.client_errors import InputError, explain_mismatch, service_error
 from cotenant.grpc_credentials import channel_credentials, client_tls_files
+from cotenant.listing_pages import LIST_PAGE_SIZE, read_pages
 from cotenant.tls_probe import TlsFiles
 from cotenant.v1 import (
     prediction_pb2,
@@ -32,13 +33,12 @@ from cotenant.v1 import (
 
 UPLOAD_CHUNK_BYTES = 512 * 1024
 MESSAGE_LIMIT_BYTES = 16 * 1024 * 1024
-LIST_PAGE_SIZE = 500
-LIST_PAGE_LIMIT = 10_000
 READ_CALL_DEADLINE_S = 24 * 3600.0
 
 _REPEATABLE = {
     "cotenant.v1.SchedulingService": (
-        "SubmitJob", "GetJob", "ListJobs", "CancelJob", "ExplainJob", "ListNodes", "ListPolicies", "Decide",
+        "SubmitJob", "GetJob", "ListJobs", "CancelJob", "PauseJob", "ResumeJob", "ExplainJob", "ListNodes",
+        "ListPolicies", "Decide",
     ),
     "cotenant.v1.PredictionService": (
         "PredictJob", "PredictPairs", "PredictMemoryRisk", "RecordOutcomes", "ListDevices", "FitLossCurve",
@@ -177,12 +177,22 @@ class SchedulerClient:
             page = self._ask(lambda timeout: self._stub.ListJobs(request, timeout=timeout))
             return page.jobs, page.next_page_token
 
-        return _read_pages(read_page)
+        return read_pages(read_page)
 
     def cancel_job(self, job_id: str) -> scheduling_pb2.Job:
         """Stops a job or takes it off the queue; repeating it is harmless."""
         request = scheduling_pb2.CancelJobRequest(request_id=str(uuid.uuid4()), job_id=job_id)
         return self._ask(lambda timeout: self._stub.CancelJob(request, timeout=timeout)).job
+
+    def pause_job(self, job_id: str, *, most_ms: int = 0) -> scheduling_pb2.Job:
+        """Lets a running job stand still for 1 to 60,000 ms, 0 = the longest; repeating it is harmless."""
+        request = scheduling_pb2.PauseJobRequest(request_id=str(uuid.uuid4()), job_id=job_id, paused_ms_max=most_ms)
+        return self._ask(lambda timeout: self._stub.PauseJob(request, timeout=timeout)).job
+
+    def resume_job(self, job_id: str) -> scheduling_pb2.Job:
+        """Lets a paused job go on; another one is left as it is."""
+        request = scheduling_pb2.ResumeJobRequest(request_id=str(uuid.uuid4()), job_id=job_id)
+        return self._ask(lambda timeout: self._stub.ResumeJob(request, timeout=timeout)).job
 
     def explain_job(self, job_id: str) -> scheduling_pb2.ExplainJobResponse:
         """Returns why a job is where it is, with the candidates that were looked at."""
@@ -197,7 +207,7 @@ class SchedulerClient:
             page = self._ask(lambda timeout: self._stub.ListNodes(request, timeout=timeout))
             return page.nodes, page.next_page_token
 
-        return _read_pages(read_page)
+        return read_pages(read_page)
 
     def list_policies(self) -> list[scheduling_pb2.Policy]:
         """Returns the policies that this scheduler knows."""
@@ -207,7 +217,7 @@ class SchedulerClient:
             page = self._ask(lambda timeout: self._stub.ListPolicies(request, timeout=timeout))
             return page.policies, page.next_page_token
 
-        return _read_pages(read_page)
+        return read_pages(read_page)
 
     def set_policy(
         self, policy: str, parameters: Mapping[str, float | str | bool], *, validate_only: bool = False
@@ -320,7 +330,7 @@ class PredictorClient:
             page = self._ask(lambda timeout: self._stub.ListMeasuredPairs(request, timeout=timeout))
             return page.pairs, page.next_page_token
 
-        return _read_pages(read_page)
+        return read_pages(read_page)
 
     def list_devices(self) -> list[prediction_pb2.Device]:
         """Returns the device types with a trained model or known peaks."""
@@ -330,7 +340,7 @@ class PredictorClient:
             page = self._ask(lambda timeout: self._stub.ListDevices(request, timeout=timeout))
             return page.devices, page.next_page_token
 
-        return _read_pages(read_page)
+        return read_pages(read_page)
 
     def _ask(self, call: Callable[[float], Answer]) -> Answer:
         with _translated("predictor", self._address, self._tls):
@@ -385,14 +395,3 @@ def _translated(peer: str, address: str, tls: TlsFiles | None) -> Iterator[None]
 def _upload_parts(graph: bytes) -> Iterator[prediction_pb2.UploadGraphRequest]:
     for start in range(0, max(1, len(graph)), UPLOAD_CHUNK_BYTES):
         yield prediction_pb2.UploadGraphRequest(chunk=graph[start : start + UPLOAD_CHUNK_BYTES])
-
-
-def _read_pages(read_page: Callable[[str], tuple[Sequence[Answer], str]]) -> list[Answer]:
-    items: list[Answer] = []
-    token = ""
-    for _ in range(LIST_PAGE_LIMIT):
-        page, token = read_page(token)
-        items.extend(page)
-        if not token:
-            break
-    return items

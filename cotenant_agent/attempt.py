@@ -14,9 +14,16 @@ from cotenant_agent.exit_classes import classify, describe
 from cotenant_agent.log_progress import LogProgress
 from cotenant_agent.log_reading import read_tail
 from cotenant_agent.measurement_windows import window_doubts
-from cotenant_agent.mps import uses_mps
+from cotenant_agent.pausing_means import uses_mps
 from cotenant_agent.processes import ProcessIdentity
-from cotenant_agent.progress import ProgressReport, ProgressSocket, ProgressTrack, is_plausible, parse_report
+from cotenant_agent.progress import (
+    ProgressReport,
+    ProgressSocket,
+    ProgressTrack,
+    ProgressWindow,
+    is_plausible,
+    parse_report,
+)
 from cotenant_agent.records import (
     AttemptEnd,
     AttemptKey,
@@ -175,9 +182,11 @@ class Attempt:
         Args:
             readings: of the node's devices, as newly as there are any.
         """
-        self.note_pauses()
         pause = self.pause
         window = self.track.close_window()
+        if pause.changes != self.living_attempt.pause_changes:
+            # It reaches across the beginning or the end of a pause.
+            window = ProgressWindow(steps=0, duration_ms=0)
         newest = (self.track.steps_done, self.memory_peak_bytes)
         if newest != self._written_observation:
             self._written_observation = newest

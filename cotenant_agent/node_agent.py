@@ -145,6 +145,9 @@ class NodeAgent:
     def _note_pauses(self) -> bool:
         """Close what is measured of attempts that stand still or go on; whether there is anything to tell."""
         changed = [attempt for attempt in self._table if attempt.note_pauses()]
+        for attempt in changed:
+            name = "attempt_paused" if attempt.pause.is_paused else "attempt_resumed"
+            _log.info(name, extra={**attempt.key.fields(), "paused_ms": attempt.pause.paused_ms})
         return bool(changed) or any(attempt.pause.failure for attempt in self._table)
 
     async def _sample(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from cotenant_agent.cgroups import detect
 from cotenant_agent.errors import DeviceError
 from cotenant_agent.nvml_inventory import NvmlInventory
+from cotenant_agent.pausing_means import pausing_enforcements
 
 
 def probe(cores: tuple[int, ...] = ()) -> dict[str, object]:
@@ -24,7 +25,7 @@ def probe(cores: tuple[int, ...] = ()) -> dict[str, object]:
         "standin_cores": sorted(os.sched_getaffinity(0) & set(cores or range(os.cpu_count() or 1))),
         "host_memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "is_root": os.geteuid() == 0,
-        "enforcements": ["shim_lease", "watchdog", *groups.enforcements],
+        "enforcements": ["shim_lease", "watchdog", *groups.enforcements, *pausing_enforcements(groups, os.environ)],
         "mps_control": shutil.which("nvidia-cuda-mps-control") or "",
     }
     groups.remove_parents()

@@ -18,9 +18,9 @@ from cotenant_agent.gpu_inventory import GpuInventory, SeveralInventories
 from cotenant_agent.launching import JobRules, Launcher
 from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.metrics import AgentMetrics
-from cotenant_agent.mps import uses_mps
 from cotenant_agent.node_agent import AgentRules, NodeAgent
 from cotenant_agent.nvml_inventory import NvmlInventory
+from cotenant_agent.pausing_means import pausing_enforcements
 from cotenant_agent.processes import LinuxProcesses, Processes
 from cotenant_agent.scheduler_link import LinkSettings
 from cotenant_agent.settings import AgentSettings
@@ -129,9 +129,7 @@ def _agent_rules(
     settings: AgentSettings, inventory: GpuInventory, groups: ControlGroups, allow_list: AllowList
 ) -> AgentRules:
     user = ("job_user",) if settings.job_user else ()
-    # A client of MPS that stands still may hold up the others.
-    can_pause = not (settings.nvml and uses_mps(os.environ))
-    pausing = (("stop_signal",) if groups.freezer is None else ("cgroup_freezer",)) if can_pause else ()
+    pausing = pausing_enforcements(groups, os.environ if settings.nvml else {})
     return AgentRules(
         node_id=settings.node_id,
         instance_id=uuid.uuid4().hex,

@@ -7,6 +7,7 @@ SchedulerServiceError
 │   ├── UnknownJobError
 │   ├── RequestConflictError
 │   ├── WrongJobPhaseError
+│   ├── NotPausableError
 │   ├── NoNodeRunsItError
 │   ├── FitsNoDeviceError
 │   ├── MissingPredictionsError
@@ -94,6 +95,10 @@ class RequestConflictError(CallerError):
 
 class WrongJobPhaseError(CallerError):
     """The job is not in a phase in which this can be asked."""
+
+
+class NotPausableError(CallerError):
+    """The job runs where it cannot be paused."""
 
 
 class NoNodeRunsItError(CallerError):

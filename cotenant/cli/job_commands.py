@@ -96,12 +96,40 @@ def describe(session: Session, /, job: str) -> None:
 def cancel(session: Session, /, jobs: tuple[str, ...]) -> None:
     """Stop JOBS or take them off the queue; repeating it is harmless."""
     client = session.scheduler()
-    cancelled = [client.cancel_job(find_job(client, job).job_id) for job in jobs]
+    _tell_jobs(session, [client.cancel_job(find_job(client, job).job_id) for job in jobs])
+
+
+@click.command(epilog="Example:  cotenant pause job-12 --seconds 20")
+@click.argument("jobs", nargs=-1, required=True, shell_complete=complete_job)
+@click.option(
+    "--seconds", type=click.IntRange(1, 60), default=60, show_default=True, help="Then they go on by themselves."
+)
+@with_session
+def pause(session: Session, /, jobs: tuple[str, ...], seconds: int) -> None:
+    """Let JOBS stand still where they are; their GPUs and their memory stay taken.
+
+    For jobs on one GPU. Repeating it makes no pause longer; `cotenant resume` ends it sooner.
+    """
+    client = session.scheduler()
+    found = [find_job(client, job).job_id for job in jobs]
+    _tell_jobs(session, [client.pause_job(job_id, most_ms=seconds * 1_000) for job_id in found])
+
+
+@click.command(epilog="Example:  cotenant resume job-12")
+@click.argument("jobs", nargs=-1, required=True, shell_complete=complete_job)
+@with_session
+def resume(session: Session, /, jobs: tuple[str, ...]) -> None:
+    """Let paused JOBS go on; others are left as they are."""
+    client = session.scheduler()
+    _tell_jobs(session, [client.resume_job(find_job(client, job).job_id) for job in jobs])
+
+
+def _tell_jobs(session: Session, jobs: list[scheduling_pb2.Job]) -> None:
     if session.output is OutputFormat.NAME:
-        for job in cancelled:
+        for job in jobs:
             click.echo(job.job_id)
     elif session.output.is_for_people:
-        for job in cancelled:
+        for job in jobs:
             show(f"{job.job_id}  {job.spec.name}  {phase_name(job)}")
     else:
-        emit_data({"jobs": [message_to_dict(job) for job in cancelled]}, session.output)
+        emit_data({"jobs": [message_to_dict(job) for job in jobs]}, session.output)

@@ -27,6 +27,8 @@ VERBS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "explain": ("explain_command", "explain", "Explain why a job runs where it does, or waits."),
         "logs": ("log_commands", "logs", "Print what a job printed."),
         "cancel": ("job_commands", "cancel", "Stop jobs; repeating it is harmless."),
+        "pause": ("job_commands", "pause", "Let jobs stand still for a minute at most."),
+        "resume": ("job_commands", "resume", "Let paused jobs go on."),
         "nodes": ("node_commands", "nodes", "List machines."),
         "gpus": ("node_commands", "gpus", "List GPUs and what they hold."),
         "predict": ("predict_command", "predict", "Predict memory, utilization and step time of a graph."),

@@ -55,6 +55,16 @@ class SchedulingServiceStub:
                 request_serializer=cotenant_dot_v1_dot_scheduling__pb2.CancelJobRequest.SerializeToString,
                 response_deserializer=cotenant_dot_v1_dot_scheduling__pb2.CancelJobResponse.FromString,
                 _registered_method=True)
+        self.PauseJob = channel.unary_unary(
+                '/cotenant.v1.SchedulingService/PauseJob',
+                request_serializer=cotenant_dot_v1_dot_scheduling__pb2.PauseJobRequest.SerializeToString,
+                response_deserializer=cotenant_dot_v1_dot_scheduling__pb2.PauseJobResponse.FromString,
+                _registered_method=True)
+        self.ResumeJob = channel.unary_unary(
+                '/cotenant.v1.SchedulingService/ResumeJob',
+                request_serializer=cotenant_dot_v1_dot_scheduling__pb2.ResumeJobRequest.SerializeToString,
+                response_deserializer=cotenant_dot_v1_dot_scheduling__pb2.ResumeJobResponse.FromString,
+                _registered_method=True)
         self.WatchJobs = channel.unary_stream(
                 '/cotenant.v1.SchedulingService/WatchJobs',
                 request_serializer=cotenant_dot_v1_dot_scheduling__pb2.WatchJobsRequest.SerializeToString,
@@ -119,6 +129,20 @@ class SchedulingServiceServicer:
 
     def CancelJob(self, request, context):
         """Stops a job or takes it off the queue; repeating it is harmless.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseJob(self, request, context):
+        """Lets a running job stand still where it is, for a minute at most; its GPU and its memory stay its own. Repeating it is harmless.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeJob(self, request, context):
+        """Lets a paused job go on; one that is not paused is left as it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -195,6 +219,16 @@ def add_SchedulingServiceServicer_to_server(servicer, server):
                     servicer.CancelJob,
                     request_deserializer=cotenant_dot_v1_dot_scheduling__pb2.CancelJobRequest.FromString,
                     response_serializer=cotenant_dot_v1_dot_scheduling__pb2.CancelJobResponse.SerializeToString,
+            ),
+            'PauseJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseJob,
+                    request_deserializer=cotenant_dot_v1_dot_scheduling__pb2.PauseJobRequest.FromString,
+                    response_serializer=cotenant_dot_v1_dot_scheduling__pb2.PauseJobResponse.SerializeToString,
+            ),
+            'ResumeJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeJob,
+                    request_deserializer=cotenant_dot_v1_dot_scheduling__pb2.ResumeJobRequest.FromString,
+                    response_serializer=cotenant_dot_v1_dot_scheduling__pb2.ResumeJobResponse.SerializeToString,
             ),
             'WatchJobs': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchJobs,
@@ -341,6 +375,60 @@ class SchedulingService:
             '/cotenant.v1.SchedulingService/CancelJob',
             cotenant_dot_v1_dot_scheduling__pb2.CancelJobRequest.SerializeToString,
             cotenant_dot_v1_dot_scheduling__pb2.CancelJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cotenant.v1.SchedulingService/PauseJob',
+            cotenant_dot_v1_dot_scheduling__pb2.PauseJobRequest.SerializeToString,
+            cotenant_dot_v1_dot_scheduling__pb2.PauseJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cotenant.v1.SchedulingService/ResumeJob',
+            cotenant_dot_v1_dot_scheduling__pb2.ResumeJobRequest.SerializeToString,
+            cotenant_dot_v1_dot_scheduling__pb2.ResumeJobResponse.FromString,
             options,
             channel_credentials,
             insecure,

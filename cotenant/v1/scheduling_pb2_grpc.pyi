@@ -41,6 +41,10 @@ class SchedulingServiceStub:
     """Lists jobs, newest first."""
     CancelJob: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.CancelJobRequest, _scheduling_pb2.CancelJobResponse]
     """Stops a job or takes it off the queue; repeating it is harmless."""
+    PauseJob: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.PauseJobRequest, _scheduling_pb2.PauseJobResponse]
+    """Lets a running job stand still where it is, for a minute at most; its GPU and its memory stay its own. Repeating it is harmless."""
+    ResumeJob: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.ResumeJobRequest, _scheduling_pb2.ResumeJobResponse]
+    """Lets a paused job go on; one that is not paused is left as it is."""
     WatchJobs: _grpc.UnaryStreamMultiCallable[_scheduling_pb2.WatchJobsRequest, _scheduling_pb2.WatchJobsResponse]
     """Streams a snapshot of the jobs, then every change."""
     ExplainJob: _grpc.UnaryUnaryMultiCallable[_scheduling_pb2.ExplainJobRequest, _scheduling_pb2.ExplainJobResponse]
@@ -69,6 +73,10 @@ class SchedulingServiceAsyncStub(SchedulingServiceStub):
     """Lists jobs, newest first."""
     CancelJob: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.CancelJobRequest, _scheduling_pb2.CancelJobResponse]  # type: ignore[assignment]
     """Stops a job or takes it off the queue; repeating it is harmless."""
+    PauseJob: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.PauseJobRequest, _scheduling_pb2.PauseJobResponse]  # type: ignore[assignment]
+    """Lets a running job stand still where it is, for a minute at most; its GPU and its memory stay its own. Repeating it is harmless."""
+    ResumeJob: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.ResumeJobRequest, _scheduling_pb2.ResumeJobResponse]  # type: ignore[assignment]
+    """Lets a paused job go on; one that is not paused is left as it is."""
     WatchJobs: _aio.UnaryStreamMultiCallable[_scheduling_pb2.WatchJobsRequest, _scheduling_pb2.WatchJobsResponse]  # type: ignore[assignment]
     """Streams a snapshot of the jobs, then every change."""
     ExplainJob: _aio.UnaryUnaryMultiCallable[_scheduling_pb2.ExplainJobRequest, _scheduling_pb2.ExplainJobResponse]  # type: ignore[assignment]
@@ -118,6 +126,22 @@ class SchedulingServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_scheduling_pb2.CancelJobResponse, _abc.Awaitable[_scheduling_pb2.CancelJobResponse]]:
         """Stops a job or takes it off the queue; repeating it is harmless."""
+
+    @_abc_1.abstractmethod
+    def PauseJob(
+        self,
+        request: _scheduling_pb2.PauseJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduling_pb2.PauseJobResponse, _abc.Awaitable[_scheduling_pb2.PauseJobResponse]]:
+        """Lets a running job stand still where it is, for a minute at most; its GPU and its memory stay its own. Repeating it is harmless."""
+
+    @_abc_1.abstractmethod
+    def ResumeJob(
+        self,
+        request: _scheduling_pb2.ResumeJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduling_pb2.ResumeJobResponse, _abc.Awaitable[_scheduling_pb2.ResumeJobResponse]]:
+        """Lets a paused job go on; one that is not paused is left as it is."""
 
     @_abc_1.abstractmethod
     def WatchJobs(

@@ -11,7 +11,7 @@ import click
 
 from cotenant.profile_schema import LossCurveRow, MemoryTraceRow, PairRow, ProfileSchemaError, SoloRow, read_rows
 from predictor_service.errors import TrainingDataError
-from predictor_service.importers.catalogue import IMPORTERS, import_set
+from predictor_service.importers.catalogue import CONTRIBUTED, IMPORTERS, import_set
 from predictor_service.importers.imported_set import write_set
 from predictor_service.importers.labels_only import write_labels
 from predictor_service.importers.set_cards import write_card
@@ -47,6 +47,8 @@ def datasets() -> None:
 )
 def import_command(name: str, folder: Path, output: Path, *, labels_only: bool) -> None:
     """Read the public set NAME from FOLDER and write it in our schema."""
+    if labels_only and name == CONTRIBUTED:
+        raise click.UsageError("contributed files are not shipped: leave --labels-only out")
     imported = import_set(name, folder)
     if labels_only:
         files = [*write_card(output, name, folder, imported), *write_labels(output, imported)]

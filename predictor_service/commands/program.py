@@ -14,6 +14,7 @@ from cotenant.device_calibration import DeviceCalibration, read_calibration_file
 from cotenant.job_settings import MODES, OPTIMIZERS, PRECISIONS, JobSettings
 from cotenant.quantities import parse_bytes
 from cotenant.structured_log import start_logging
+from predictor_service.commands.cross_device import train_cross_device_command
 from predictor_service.commands.datasets import datasets
 from predictor_service.commands.evaluate import evaluate_command
 from predictor_service.commands.models import models
@@ -61,6 +62,7 @@ program.add_command(models)
 program.add_command(profiles)
 program.add_command(retrain_command)
 program.add_command(train_command)
+program.add_command(train_cross_device_command)
 
 
 @program.command("serve")

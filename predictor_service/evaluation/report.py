@@ -148,7 +148,12 @@ def as_json(evaluation: Evaluation) -> str:
             for name in ("target", "unit", "device", "fold_rule", "groups", "rows", "excluded", "selected")
         },
         "candidates": [
-            {"name": line.name, "inner_mae": line.inner_mae, "outer_mae": line.outer_mae}
+            {
+                "name": line.name,
+                "inner_mae": line.inner_mae,
+                "outer_mae": line.outer_mae,
+                "rows_left_out": line.rows_left_out,
+            }
             for line in evaluation.candidates
         ],
         "metrics": evaluation.metrics,
@@ -205,7 +210,8 @@ def _lines(evaluation: Evaluation) -> Iterator[str]:
     yield ""
     yield f"{'candidate':<32}{'inner mae':>12}{'outer mae':>12}"
     for line in evaluation.candidates:
-        yield f"{line.name:<32}{_number(line.inner_mae)}{_number(line.outer_mae)}"
+        capped = f"   without {line.rows_left_out:,} rows: too many for it" if line.rows_left_out else ""
+        yield f"{line.name:<32}{_number(line.inner_mae)}{_number(line.outer_mae)}{capped}"
     yield ""
     worst = sorted(evaluation.per_group, key=lambda score: -(score.metrics["mae"] or 0.0))
     yield f"{'group, worst first':<32}{'rows':>8}{'mae':>12}{'mape_ratio':>12}{'in 90 %':>10}"

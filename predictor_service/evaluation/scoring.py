@@ -53,11 +53,16 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredCandidate:
-    """A line of the scored table; `outer_mae` is None where the method does not report it."""
+    """A line of the scored table; `outer_mae` is None where the method does not report it.
+
+    Attributes:
+        rows_left_out: Training rows of a round that were too many for the candidate, at most.
+    """
 
     name: str
     inner_mae: float
     outer_mae: float | None
+    rows_left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -150,11 +155,13 @@ class _Collected:
     selected: Counter[str] = field(default_factory=Counter)
     inner: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     outer: dict[str, list[FloatArray]] = field(default_factory=lambda: defaultdict(list))
+    left_out: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def note(self, fitted: FittedMethod, hidden: LearningTask, measured: FloatArray) -> None:
         self.selected[fitted.selected] += 1
         for candidate in fitted.candidates:
             self.inner[candidate.name].append(candidate.inner_mae)
+            self.left_out[candidate.name] = max(self.left_out[candidate.name], candidate.rows_left_out)
         if isinstance(fitted, PredictsEachCandidate):
             for name, values in fitted.predict_each(hidden).items():
                 self.outer[name].append(np.abs(values - measured))
@@ -165,6 +172,7 @@ class _Collected:
                 name=name,
                 inner_mae=float(np.mean(errors)),
                 outer_mae=float(np.concatenate(self.outer[name]).mean()) if name in self.outer else None,
+                rows_left_out=self.left_out[name],
             )
             for name, errors in self.inner.items()
         ]

@@ -40,9 +40,7 @@ from predictor_service.features.operator_times import (
 )
 
 FEATURE_VERSION: Final = 5
-"""Raise it with every change of names, order or meaning: models of another version are not served, but for those that
-`means_the_same` tells."""
-_BEFORE_TF32: Final = 4
+"""Raise it with every change of names, order or meaning, and say in `feature_meaning` what older models still read."""
 
 # Each optimizer slot is read and written once a step, as are weight and gradient.
 _TRAFFIC_PER_SLOT: Final = 2.0
@@ -155,20 +153,6 @@ class WorkTable:
             convolves=self.convolves,
             utilization_ceiling_ratio=ceiling_ratio,
         )
-
-
-def means_the_same(feature_version: int, device: DeviceType | None) -> bool:
-    """Whether the vectors of a feature version mean on this device what this program's mean.
-
-    Version 5 times convolutions of 32 bits in TF32 where that is the default; other devices' vectors stayed.
-
-    Args:
-        feature_version: That a model was trained with.
-        device: The type that the model is of; None = one that the table lacks.
-    """
-    if feature_version == FEATURE_VERSION:
-        return True
-    return feature_version == _BEFORE_TF32 and (device is None or device.convolution_precision("fp32") == "fp32")
 
 
 def build_features(graph: GraphFeatures, settings: JobSettings, device: DeviceType) -> JobFeatures:

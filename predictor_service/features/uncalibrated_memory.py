@@ -13,8 +13,8 @@ bound holds on the device that is asked about was not checked: such answers carr
 
 Where they come from. Ampere: the A100 rows of GPUMemNet (generated CNNs and MLPs, timm's networks; fp32, Adam,
 training), the only public rows of memory with graphs. Every other generation has Ampere's, which is the nearest one
-with rows, its bound a quarter and its range by the same factor wider: contexts differ by generation and by the release
-of the libraries, by an amount that no public row shows. Half precision counts activations at half their width, as
+with rows, its bound a quarter and its range by the same factor wider. Contexts were seen from 0.5 to 2 GiB: the ends of
+ranges have these. Half precision counts activations at half their width, as
 everywhere; the largest batches that fitted on an RTX 3090 in mixed precision agree (see the benchmark). Inference has
 no rows at all.
 """
@@ -22,7 +22,7 @@ no rows at all.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from predictor_service.features.analytical_memory import MemoryBreakdown
@@ -30,8 +30,14 @@ from predictor_service.features.devices import DeviceType, Generation
 
 WIDEST_BYTES_MAX: Final = 512 << 20
 """Beyond it libraries choose algorithms that need no more: workspaces stop growing with the batch."""
-RANGE_FACTOR: Final = 2.0
-"""Lower and upper end of the range lie so far from what is expected, the upper one at most at the bound."""
+CONTEXT_SEEN_BYTES: Final = (512 << 20, 2048 << 20)
+"""Least and most that processes on GPUs were seen to hold before their tensors. It differs by card, driver and release
+of the libraries, and public rows have one machine only, so the ends of ranges have these contexts, not learned ones."""
+UNSEEN_SET_FACTOR: Final = 1.25
+"""Ends lie so many times farther than quantiles of the rows: of each of the three sets, where it taught nothing, they
+hold .90 and more of its rows, and .73 and more without the factor."""
+STANDIN_FACTOR: Final = 2.0
+"""Ends of the range, and the bound, where only the context was measured."""
 _MEBIBYTE: Final = 1 << 20
 
 
@@ -74,11 +80,15 @@ class GenerationMemory:
 
     Attributes:
         expected: Of the least mean relative error.
+        low: The same with an excess 19 times as dear as a shortfall; 1 row in 20 holds less.
+        high: The same with a shortfall 19 times as dear.
         bound: The same with a shortfall some 670 times as dear as an excess; it covers 99.5 % of families left out.
-        widening: The bound's constants are those of the generation that was measured, times this; at least 1.
+        widening: Ends and bound are those of the generation that was measured, so many times as far; at least 1.
     """
 
     expected: MemoryConstants
+    low: MemoryConstants
+    high: MemoryConstants
     bound: MemoryConstants
     widening: float = 1.0
 
@@ -112,16 +122,19 @@ def estimate_uncalibrated(counted: MemoryBreakdown, device: DeviceType, *, convo
     """
     known = GENERATION_MEMORY.get(device.generation)
     if known is None:  # the stand-in's context was measured; libraries take nothing in addition
-        expected = counted.total_bytes
-        bound, factor = RANGE_FACTOR * expected, RANGE_FACTOR
-    else:
-        expected = known.expected.total_bytes(counted, convolves=convolves)
-        bound = max(expected, known.widening * known.bound.total_bytes(counted, convolves=convolves))
-        factor = known.widening * RANGE_FACTOR
+        total = counted.total_bytes
+        bound = STANDIN_FACTOR * total
+        return UncalibratedMemory(
+            expected_bytes=total, lower_bytes=total / STANDIN_FACTOR, upper_bytes=bound, bound_bytes=bound
+        )
+    expected, low, high, bound = (
+        each.total_bytes(counted, convolves=convolves) for each in (known.expected, known.low, known.high, known.bound)
+    )
+    bound = max(expected, known.widening * bound)
     return UncalibratedMemory(
         expected_bytes=expected,
-        lower_bytes=expected / factor,
-        upper_bytes=min(expected * factor, bound),
+        lower_bytes=min(expected, low / (UNSEEN_SET_FACTOR * known.widening)),
+        upper_bytes=min(max(expected, UNSEEN_SET_FACTOR * known.widening * high), bound),
         bound_bytes=bound,
     )
 
@@ -132,8 +145,19 @@ EXPECTED: Final = MemoryConstants(
 BOUND: Final = MemoryConstants(
     context_bytes=1463 * _MEBIBYTE, convolution_bytes=1169 * _MEBIBYTE, held_ratio=1.736, workspace_ratio=44.37
 )
-_AMPERE: Final = GenerationMemory(expected=EXPECTED, bound=BOUND)
-_WITHOUT_ROWS: Final = GenerationMemory(expected=EXPECTED, bound=BOUND, widening=1.25)
+LOW: Final = MemoryConstants(
+    context_bytes=1451 * _MEBIBYTE, convolution_bytes=242 * _MEBIBYTE, held_ratio=0.886, workspace_ratio=2.53
+)
+HIGH: Final = MemoryConstants(
+    context_bytes=1495 * _MEBIBYTE, convolution_bytes=289 * _MEBIBYTE, held_ratio=1.227, workspace_ratio=18.56
+)
+_LOW_SEEN: Final = replace(LOW, context_bytes=CONTEXT_SEEN_BYTES[0], convolution_bytes=0.0)
+_HIGH_SEEN: Final = replace(HIGH, context_bytes=CONTEXT_SEEN_BYTES[1])
+_WIDENING: Final = 1.25
+_AMPERE: Final = GenerationMemory(expected=EXPECTED, low=_LOW_SEEN, high=_HIGH_SEEN, bound=BOUND)
+_WITHOUT_ROWS: Final = replace(
+    _AMPERE, bound=replace(BOUND, context_bytes=CONTEXT_SEEN_BYTES[1] / _WIDENING), widening=_WIDENING
+)
 GENERATION_MEMORY: Final[Mapping[Generation, GenerationMemory]] = {
     generation: _AMPERE if generation is Generation.AMPERE else _WITHOUT_ROWS
     for generation in Generation

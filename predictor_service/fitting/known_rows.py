@@ -19,9 +19,10 @@ import numpy as np
 from predictor_service.features.devices import find_device_type
 from predictor_service.features.job_features import FEATURE_INDEX, FEATURES
 from predictor_service.features.pair_features import SoloFigures, build_pair_features, fair_share_slowdowns
-from predictor_service.fitting.table_rows import is_described, served_figures
+from predictor_service.fitting.table_rows import has_usual_settings, is_described, served_figures
 from predictor_service.learning.learning_task import JobFacts, LearningTask
 from predictor_service.learning.learning_task import SoloFigures as MeasuredAlone
+from predictor_service.learning.learning_task_reader import NOT_COMPARABLE
 from predictor_service.registry.held_out import name_row
 from predictor_service.regressors.interface import FeatureArray, FloatArray
 from predictor_service.selection.targets import MEMORY, SLOWDOWN, SM_ACTIVITY, STEP, UTILIZATION, Target
@@ -33,6 +34,11 @@ _ANCHORS: Final[Mapping[str, Callable[[JobFacts], float]]] = {
     STEP.name: lambda job: job.graph["roofline_ms"],
 }
 WITHOUT_GRAPH: Final = "without its graph"
+ODD_SETTINGS: Final = "with settings that no job can state, e.g. fp64"
+DOUBTED: Final = "its batch or the unit of its step is not published as others state it"
+_ANY_TARGET: Final = ("batch",)
+_NEEDED_LABELS: Final = {STEP.name: ("batch", "step_ms")}
+"""Labels that say, where they are `NOT_COMPARABLE`, that a row must not be compared with those of other jobs."""
 WITHOUT_PEAKS: Final = "of a device type without peaks"
 
 
@@ -56,7 +62,9 @@ def why_unanswerable(target: Target, job: JobFacts, others: Sequence[JobFacts]) 
     if target is not SLOWDOWN:
         if find_device_type(job.device) is None:
             return WITHOUT_PEAKS
-        return "" if is_described(job) else WITHOUT_GRAPH
+        if is_described(job):
+            return ""
+        return ODD_SETTINGS if job.graph and not has_usual_settings(job) else WITHOUT_GRAPH
     if not all(_is_measured(each.solo) for each in (job, *others)):
         return "a job's step time, utilization or memory alone is not known"
     return "" if find_device_type(job.device) else "a device type whose memory is not known"
@@ -67,6 +75,8 @@ def why_unlearnable(target: Target, job: JobFacts, others: Sequence[JobFacts]) -
     reason = why_unanswerable(target, job, others)
     if reason or target is SLOWDOWN:
         return reason or ("" if len(others) == 1 else "more than two jobs")
+    if any(job.labels.get(name) == NOT_COMPARABLE for name in _NEEDED_LABELS.get(target.name, _ANY_TARGET)):
+        return DOUBTED
     if job.gpus != 1:
         return "more than one device"
     return "" if job.micro_batch_size == job.batch else "its batch was divided"

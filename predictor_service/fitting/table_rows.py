@@ -33,11 +33,18 @@ def is_described(job: JobFacts) -> bool:
     """Whether the vector is known or can be made, on a device type with peaks."""
     if has_vector(job):
         return True
+    if find_device_type(job.device) is None or not has_usual_settings(job):
+        return False
+    return is_describable(job.graph, job.micro_batch_size)
+
+
+def has_usual_settings(job: JobFacts) -> bool:
+    """Whether a job could be submitted with these settings; an optimizer that is not published may be any."""
     try:
         _settings(job)
     except CallerError:
         return False
-    return find_device_type(job.device) is not None and is_describable(job.graph, job.micro_batch_size)
+    return job.precision in PRECISIONS
 
 
 def served_figures(job: JobFacts) -> JobFacts:
@@ -57,14 +64,14 @@ def served_figures(job: JobFacts) -> JobFacts:
 
 
 def _settings(job: JobFacts) -> JobSettings:
-    """The settings as published; of an optimizer or precision that no job can state, the usual one."""
+    """The settings as published; of an optimizer that no job can state, the usual one."""
     mode = job.labels.get("mode", "train")
     known = job.optimizer in OPTIMIZERS
     return check_settings(
         JobSettings(
             global_batch_size=job.batch,
             mode=mode,
-            precision=job.precision if job.precision in PRECISIONS else "fp32",
+            precision=job.precision,
             optimizer="sgd" if mode == "infer" else job.optimizer if known else _USUAL_OPTIMIZER,
             input_wait_ratio=job.input_wait_ratio,
         )

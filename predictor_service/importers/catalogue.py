@@ -9,6 +9,7 @@ from typing import Final
 
 from predictor_service.errors import TrainingDataError
 from predictor_service.importers.alnair import import_alnair
+from predictor_service.importers.contributed import import_contributed
 from predictor_service.importers.gavel import import_gavel
 from predictor_service.importers.gpumemnet import import_gpumemnet
 from predictor_service.importers.imported_set import ImportedSet
@@ -54,17 +55,25 @@ IMPORTERS: Final[Mapping[str, Importer]] = {
 }
 
 
+CONTRIBUTED: Final = "contributed"
+"""Not a public set but what strangers send: it is imported like one and never shipped."""
+
+
 def import_set(name: str, folder: Path) -> ImportedSet:
     """Reads a public set.
 
     Args:
-        name: One of `IMPORTERS`.
-        folder: Where its files lie, named as its README names them.
+        name: One of `IMPORTERS`, or contributed.
+        folder: Where its files lie, named as its README names them; a contributed file itself.
 
     Raises:
         TrainingDataError: Unknown name, or a file is not what the README describes; names file, line and column.
     """
+    if name == CONTRIBUTED:
+        return import_contributed(folder)
     importer = IMPORTERS.get(name)
     if importer is None:
-        raise TrainingDataError(f"no importer is called {name!r}", remedy=f"use one of {', '.join(IMPORTERS)}")
+        raise TrainingDataError(
+            f"no importer is called {name!r}", remedy=f"use one of {', '.join(IMPORTERS)}, {CONTRIBUTED}"
+        )
     return importer.read(folder)

@@ -26,13 +26,12 @@ from predictor_service.inference.contributions import list_contributions
 from predictor_service.inference.job_work import JobWork, sees_wait
 from predictor_service.inference.measured_graph import GRID
 from predictor_service.inference.records import Estimate, Level
+from predictor_service.inference.untrained_step import estimate_untrained_step, is_step_range_calibrated
 from predictor_service.inference.unusual_features import UnusualFeatures, find_unusual
 from predictor_service.registry.served_version import Bounded, ServedTarget
 from predictor_service.selection.oom_risk import MemoryEstimate, estimate_oom_risk
 from predictor_service.selection.targets import MEMORY, SM_ACTIVITY, STEP, UTILIZATION, Target
 
-STEP_FALLBACK_FACTOR: Final = 4.0
-"""How far off a bare roofline is taken to be, either way, on a device without measurements."""
 _LENGTHENED_BY: Final = 4
 _NAMED_MAX: Final = 3
 _WORK: Final = [FEATURE_INDEX[name] for name in ("log_flops", "log_traffic_bytes", "is_training")]
@@ -138,10 +137,7 @@ class JobEstimator:
             return self._uncalibrated_memory(table, points)
         analytical_estimate = _anchors(target, table)[points]
         if model is None:
-            upper = analytical_estimate * STEP_FALLBACK_FACTOR
-            return Bounded(
-                value=analytical_estimate, lower=analytical_estimate / STEP_FALLBACK_FACTOR, upper=upper, upper_99=upper
-            )
+            return self._untrained_step(points, analytical_estimate)
         vectors = table.values[points]
         near = self._novelty_at(model, points, vectors)
         return model.predict_bounded(
@@ -160,6 +156,13 @@ class JobEstimator:
             near = _UNLIKE_ALL[: len(vectors)] if self._work.is_unlike_all(model, points) else model.novelty(vectors)
             last = self._last_novelty = (key, near)
         return last[1]
+
+    def _untrained_step(self, points: slice, roofline_ms: FloatArray) -> Bounded:
+        """The estimate of the work, lengthened by what a step waits."""
+        busy_ratio = self._samples.table(1).utilization_ceiling_ratio
+        found = estimate_untrained_step(self._work, points, self._confidence, roofline_ms * busy_ratio)
+        value, lower, upper = (each / busy_ratio for each in (found.value, found.lower, found.upper))
+        return Bounded(value=value, lower=lower, upper=upper, upper_99=upper)
 
     def _uncalibrated_memory(self, table: JobTable, points: slice) -> Bounded:
         found = [
@@ -188,8 +191,9 @@ class JobEstimator:
         model = self._models.get(target.name)
         if model is None:
             bound = upper_99 if target is MEMORY else None
+            unchecked = target is not STEP or not is_step_range_calibrated(self._device)
             return Estimate(
-                value, lower, upper, self._confidence, Level.FALLBACK, False, bound, (), True, self._unmeasured
+                value, lower, upper, self._confidence, Level.FALLBACK, False, bound, (), unchecked, self._unmeasured
             )
         texts, is_beyond = self._find_unusual(model, batch)
         # By position: names double the time, and every answer has three.

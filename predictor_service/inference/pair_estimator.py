@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import NormalDist
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -54,7 +54,8 @@ def estimate_pairs(
     """
     jobs = question.jobs
     count = len(jobs)
-    figures, solo_in_domain, trained = _solo_figures(jobs, estimator_of)
+    alone = [_look_alone(job, estimator_of) for job in jobs]
+    figures = _solo_figures(alone, jobs)
     victim, other = (axis.reshape(-1) for axis in np.indices((count, count), dtype=np.intp))
     analytical_estimate = fair_share_slowdowns(figures, victim, other)
     known = np.array([job.is_known for job in jobs])
@@ -67,6 +68,9 @@ def estimate_pairs(
     else:
         columns = build_pair_features(figures, victim, other, device.memory_bytes)
         bounded = _bounded(model, columns, analytical_estimate, both_known, question.confidence)
+        trained, solo_in_domain = (
+            np.array([getattr(each, name) for each in alone]) for name in ("is_trained", "is_in_domain")
+        )
         usable = trained[victim] & trained[other]
         level = np.where(both_known, Level.SOLO_KNOWN, np.where(usable, Level.GRAPH, Level.FALLBACK)).astype(np.int32)
         in_domain = model.contains(columns) & solo_in_domain[victim] & solo_in_domain[other]
@@ -82,41 +86,57 @@ def estimate_pairs(
         in_domain=in_domain.reshape(shape),
         times_measured=np.zeros(shape, dtype=np.int32),
     )
-    correct = _correction(model, question, analytical_estimate.reshape(shape))
+    demand = np.clip([each.demand_ratio for each in alone], 0.0, 1.0)
+    correct = _correction(model, question, np.outer(demand, demand))
     return _correct(answer, question, correct, measured or {})
 
 
-def _solo_figures(
-    jobs: Sequence[PairJob], estimator_of: EstimatorOf
-) -> tuple[SoloFigures, np.ndarray[tuple[int], np.dtype[np.bool_]], np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    """Figures of each job, whether they are measured or in domain, and whether they are measured or trained for."""
-    rows = [_solo_figure(job, estimator_of) for job in jobs]
-    numbers = np.array([row[:3] for row in rows], dtype=np.float64)
-    figures = SoloFigures(
+class _Alone(NamedTuple):
+    """What one job does alone.
+
+    Attributes:
+        is_in_domain: It is measured, or predicted in domain.
+        is_trained: It is measured, or predicted by a trained model.
+        demand_ratio: Utilization where that is known or predicted by a model, else the share of a step not spent
+            waiting for input: how the pairs of unmeasured jobs differ, before it is known by how much.
+    """
+
+    utilization_ratio: float
+    step_ms: float
+    memory_bytes: float
+    is_in_domain: bool
+    is_trained: bool
+    demand_ratio: float
+
+
+def _solo_figures(alone: Sequence[_Alone], jobs: Sequence[PairJob]) -> SoloFigures:
+    numbers = np.array([each[:3] for each in alone], dtype=np.float64)
+    return SoloFigures(
         utilization_ratio=np.clip(numbers[:, 0], 0.0, 1.0),
         step_ms=numbers[:, 1],
         memory_bytes=numbers[:, 2],
         input_wait_ratio=np.array([job.settings.input_wait_ratio for job in jobs]),
     )
-    return figures, np.array([row[3] for row in rows]), np.array([row[4] for row in rows])
 
 
-def _solo_figure(job: PairJob, estimator_of: EstimatorOf) -> tuple[float, float, float, bool, bool]:
+def _look_alone(job: PairJob, estimator_of: EstimatorOf) -> _Alone:
     known = (job.known_utilization_ratio, job.known_step_ms, job.known_memory_bytes)
     if None not in known:
         utilization_ratio, step_ms, memory_bytes = (value or 0.0 for value in known)
-        return utilization_ratio, step_ms, memory_bytes, True, True
+        return _Alone(utilization_ratio, step_ms, memory_bytes, True, True, utilization_ratio)
     estimator = estimator_of(job)
     batch = job.settings.global_batch_size
     estimates = (estimator.utilization(batch), estimator.step(batch), estimator.memory(batch))
     missing = [estimate for estimate, value in zip(estimates, known, strict=True) if value is None]
     values = [estimate.value if value is None else value for estimate, value in zip(estimates, known, strict=True)]
-    return (
+    is_guessed = known[0] is None and estimates[0].level is Level.FALLBACK
+    return _Alone(
         values[0],
         values[1],
         values[2],
         all(estimate.in_domain for estimate in missing),
         all(estimate.level is not Level.FALLBACK for estimate in missing),
+        1.0 - job.settings.input_wait_ratio if is_guessed else values[0],
     )
 
 
@@ -150,17 +170,17 @@ def _stated(question: PairsQuestion, *, is_doubtful: bool) -> dict[Pair, Observa
     key_of = {job.job_id: job.key for job in question.jobs}
     return {
         (key_of[victim], key_of[other]): Observation(
-            count=_STATED_COUNT, mean=log_slowdown(slowdown_ratio), is_doubtful=is_doubtful
+            count=_STATED_COUNT, mean=log_slowdown(slowdown_ratio), is_doubtful=is_doubtful, times=int(not is_doubtful)
         )
         for (victim, other), slowdown_ratio in question.observed.items()
         if ((victim, other) in question.doubted) is is_doubtful
     }
 
 
-def _correction(model: ServedTarget | None, question: PairsQuestion, analytical_estimate: FloatArray) -> Correct:
-    """How measured pairs correct all of them."""
+def _correction(model: ServedTarget | None, question: PairsQuestion, trend: FloatArray) -> Correct:
+    """How measured pairs correct all of them; the trend is what fair turns would cost."""
     if model is None:
-        return lambda answer, measured: _expect_untrained(answer, question, analytical_estimate, measured)
+        return lambda answer, measured: _expect_untrained(answer, question, trend, measured)
     # As the model's own interval promises, of ln(1 + slowdown).
     error_variance = (model.record.bounds.half_width(_COMMON_CONFIDENCE) / _deviations(_COMMON_CONFIDENCE)) ** 2
     return lambda answer, measured: _fold_in_measured(answer, question, error_variance, measured)

@@ -180,10 +180,12 @@ class CandidateResult:
     Attributes:
         name: Of the candidate.
         inner_mae: Mean absolute error over folds inside the training rows, in the target's unit.
+        rows_left_out: Training rows that it could not learn from because they are too many for it.
     """
 
     name: str
     inner_mae: float
+    rows_left_out: int = 0
 
 
 class FittedMethod(Protocol):

@@ -24,6 +24,8 @@ from predictor_service.learning.learning_task import ALL_DEVICES, JobFacts, Lear
 from predictor_service.learning.profile_files import MeasuredProfiles
 from predictor_service.selection.targets import MEMORY, SLOWDOWN, SM_ACTIVITY, STEP, UTILIZATION, Target
 
+NOT_COMPARABLE: Final = "not_comparable"
+"""Label of a figure, by its name, that a set does not state as others do."""
 _FEATURE_PREFIXES: Final = ("set.", "graph.")
 _ANOTHER_DEVICE: Final = "another device type"
 
@@ -254,7 +256,7 @@ def _facts(row: SoloRow, profiles: MeasuredProfiles) -> JobFacts:
 
 def _faults(row: SoloRow) -> dict[str, str]:
     """Figures that a set does not measure as others do, by name: a method should not compare them between jobs."""
-    return {name: "not_comparable" for flag, name in _NOT_COMPARABLE.items() if flag in row.quality_flags}
+    return {name: NOT_COMPARABLE for flag, name in _NOT_COMPARABLE.items() if flag in row.quality_flags}
 
 
 _NOT_COMPARABLE: Final[Mapping[str, str]] = {"step_unit_differs": "step_ms", "batch_not_published": "batch"}

@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from predictor_service.learning.learning_task import FloatArray, IndexArray, LearningTask
+from predictor_service.learning.learning_task import FloatArray, LearningTask
+from predictor_service.learning.pair_processes import fit_processes
 from predictor_service.learning.raw_columns import RawColumns, learn_columns
 from predictor_service.learning.slowdown_kernel import ANY, FAMILY, JOB, SMOOTH
 from predictor_service.learning.slowdown_pairs import (
@@ -21,7 +22,7 @@ from predictor_service.learning.slowdown_pairs import (
     collect_jobs,
     learn_job_scale,
 )
-from predictor_service.learning.slowdown_process import FittedProcess, ProcessForm, draw_rows, fit_process
+from predictor_service.learning.slowdown_process import ProcessForm
 from predictor_service.learning.untuned_trees import fit_untuned_trees
 from predictor_service.regressors.candidates import PAIR_TABLE_CANDIDATES
 from predictor_service.selection.folds import Fold
@@ -44,11 +45,13 @@ class FittedCandidate:
         held_out: Slowdown ratios of the rows of all folds, one fold after the other.
         model: Fitted on all rows.
         spread: Standard deviations of the same rows in the learned scale; None where the model knows none.
+        rows_left_out: Training rows that it could not learn from because they are too many for it.
     """
 
     held_out: FloatArray
     model: PairModel
     spread: FloatArray | None = None
+    rows_left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -100,69 +103,23 @@ def learn_untuned_trees(training_split: TrainingSplit) -> FittedCandidate:
     return FittedCandidate(held_out=np.concatenate(held_out), model=fit(learning_task))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ProcessModel:
-    """A fitted process and how jobs become its rows."""
-
-    process: FittedProcess
-    scale: JobScale
-
-    def predict(self, learning_task: LearningTask) -> FloatArray:
-        """See `PairModel`."""
-        return self._by_chunks(learning_task, self.process.predict)
-
-    def spread(self, learning_task: LearningTask) -> FloatArray:
-        """Standard deviation of what is measured about what is predicted, in the learned scale, shape (rows,)."""
-        return self._by_chunks(learning_task, self.process.spread)
-
-    def _by_chunks(self, learning_task: LearningTask, answer: Callable[[PairRows], FloatArray]) -> FloatArray:
-        """Every row may name two jobs of its own: the table of how alike jobs are must not grow with the rows."""
-        starts = range(0, len(learning_task), _CHUNK_ROWS)
-        chunks = [learning_task.subset(range(start, min(start + _CHUNK_ROWS, len(learning_task)))) for start in starts]
-        return np.concatenate([np.zeros(0), *(answer(build_pair_rows(chunk, self.scale)) for chunk in chunks)])
-
-
 def process_candidate(form: ProcessForm) -> Candidate:
-    """A candidate that is a Gaussian process of a form; it learns from `slowdown_process.ROWS_MAX` rows at most."""
+    """A candidate that is a Gaussian process of a form, or several; see `pair_processes`."""
 
     def learn(training_split: TrainingSplit) -> FittedCandidate:
-        scale = learn_job_scale(collect_jobs(training_split.learning_task))
-        scale = scale if form.columns is None else scale.keep(form.columns)
-        seen = draw_rows(len(training_split.learning_task), training_split.seed)
-        known = training_split.learning_task.subset(seen)
-        model = ProcessModel(fit_process(form, build_pair_rows(known, scale), known.measured), scale)
-        held_out = [_leave_out(model, training_split.learning_task, seen, fold.test) for fold in training_split.folds]
+        model = fit_processes(
+            form, training_split.learning_task, training_split.folds, training_split.level, training_split.seed
+        )
+        held_out, spread = model.leave_out(training_split.folds)
+        rows = len(training_split.learning_task)
         return FittedCandidate(
-            held_out=np.concatenate([values for values, _ in held_out]),
+            held_out=held_out,
             model=model,
-            spread=np.concatenate([spread for _, spread in held_out]),
+            spread=spread,
+            rows_left_out=rows - model.rows_seen,
         )
 
     return learn
-
-
-def _leave_out(
-    model: ProcessModel, learning_task: LearningTask, seen: IndexArray, test: IndexArray
-) -> tuple[FloatArray, FloatArray]:
-    """Slowdown ratios and standard deviations of held-out rows, by the process as if it had seen none of them.
-
-    Args:
-        model: Fitted on the rows `seen` of the problem.
-        learning_task: All rows.
-        seen: Ascending.
-        test: Rows that are held out, whether the process has seen them or not.
-    """
-    is_seen = np.isin(test, seen)
-    places = np.searchsorted(seen, test[is_seen])
-    values, spread = np.empty(len(test)), np.empty(len(test))
-    values[is_seen], spread[is_seen] = model.process.leave_out(places), model.process.leave_out_spread(places)
-    if not is_seen.all():
-        rest, others = ProcessModel(model.process.without(places), model.scale), learning_task.subset(test[~is_seen])
-        values[~is_seen], spread[~is_seen] = rest.predict(others), rest.spread(others)
-    return values, spread
-
-
-_CHUNK_ROWS: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -18,20 +18,20 @@ import numpy as np
 from predictor_service.errors import TrainingDataError
 from predictor_service.learning.learning_task import CandidateResult, FloatArray, Forecast, LearningTask
 from predictor_service.learning.multiway_colocation import compose_multiway_slowdowns, every_pair, pair_up, widest_pair
+from predictor_service.learning.pair_processes import PairProcesses
 from predictor_service.learning.slowdown_candidates import (
     FEW_ROWS_CANDIDATES,
     Candidate,
     FittedCandidate,
     PairColumns,
     PairModel,
-    ProcessModel,
     TrainingSplit,
     learn_mean,
     learn_pair_columns,
     list_candidates,
 )
 from predictor_service.learning.slowdown_folds import inner_folds
-from predictor_service.selection.conformal import PartBounds, calibrate_parts
+from predictor_service.selection.conformal import ConformalBounds, PartBounds, calibrate, calibrate_parts
 from predictor_service.selection.domain import TrainingDomain, learn_domain
 from predictor_service.selection.targets import SLOWDOWN
 
@@ -77,15 +77,18 @@ class FittedSlowdown:
         uncertain: Returns how uncertain rows are relative to each other; None = all alike.
         columns: How pairs become rows of the domain.
         domain: Region of the training rows.
+        unlike: How the training rows differ from their mean, where there were too few groups of what will be unseen to
+            hold one out; None where some were.
     """
 
     selected: str
     candidates: Sequence[CandidateResult]
     models: Mapping[str, PairModel]
     bounds: PartBounds
-    uncertain: ProcessModel | None
+    uncertain: PairProcesses | None
     columns: PairColumns
     domain: TrainingDomain
+    unlike: ConformalBounds | None = None
 
     def predict(self, learning_task: LearningTask) -> Forecast:
         """Predicts every row with an interval; see `learning_task.FittedMethod`."""
@@ -93,8 +96,10 @@ class FittedSlowdown:
         value = compose_multiway_slowdowns(learning_task, self.models[self.selected].predict(pairs), row_of_pair)
         learned = SLOWDOWN.compress(value)
         spread = np.ones(len(pairs)) if self.uncertain is None else self.uncertain.spread(pairs)
-        half_width = widest_pair(self.bounds.half_width(spread, 0.9), row_of_pair, len(learning_task))
-        upper = widest_pair(self.bounds.upper_offset(spread, 0.99), row_of_pair, len(learning_task))
+        half_width = self._widened(self.bounds.half_width(spread, 0.9), 0.9)
+        half_width = widest_pair(half_width, row_of_pair, len(learning_task))
+        upper = self._widened(self.bounds.upper_offset(spread, 0.99), 0.99)
+        upper = widest_pair(upper, row_of_pair, len(learning_task))
         return Forecast(
             value=value,
             lower_90=SLOWDOWN.expand(learned - half_width),
@@ -110,6 +115,10 @@ class FittedSlowdown:
             name: compose_multiway_slowdowns(learning_task, model.predict(pairs), row_of_pair)
             for name, model in self.models.items()
         }
+
+    def _widened(self, half_width: FloatArray, confidence: float) -> FloatArray:
+        """What was never held out may differ from the training rows by as much as these do from each other."""
+        return half_width if self.unlike is None else half_width + self.unlike.half_width(confidence)
 
     def _pairs_in_domain(self, pairs: LearningTask) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         return self.domain.contains(self.columns.table(pairs).astype(np.float32))
@@ -153,6 +162,7 @@ class SlowdownMethod:
             uncertain=_uncertain(training_split, learned),
             columns=columns,
             domain=learn_domain(table, groups),
+            unlike=None if level == self.level else calibrate(_spread_of(training_split.learning_task), 1),
         )
 
     def _training_split(self, learning_task: LearningTask, seed: int) -> tuple[TrainingSplit, str]:
@@ -196,6 +206,7 @@ def _weigh(learned: Mapping[str, FittedCandidate], ranks: Mapping[str, float]) -
     weights /= weights.sum()
     return FittedCandidate(
         held_out=_blend([learned[name].held_out for name in best], weights),
+        rows_left_out=max(learned[name].rows_left_out for name in best),
         model=_Blend([learned[name].model for name in best], weights),
     )
 
@@ -208,6 +219,7 @@ def _results(
         CandidateResult(
             name=name,
             inner_mae=float(np.mean(np.abs(learned[name].held_out - measured))) if len(measured) else 0.0,
+            rows_left_out=learned[name].rows_left_out,
         )
         for name in sorted(learned, key=lambda name: ranks[name])
     )
@@ -231,10 +243,10 @@ def _held_out_spread(learned: Mapping[str, FittedCandidate]) -> FloatArray | Non
     return learned[SPREAD_FORM].spread if SPREAD_FORM in learned else None
 
 
-def _uncertain(training_split: TrainingSplit, learned: Mapping[str, FittedCandidate]) -> ProcessModel | None:
+def _uncertain(training_split: TrainingSplit, learned: Mapping[str, FittedCandidate]) -> PairProcesses | None:
     """The process whose uncertainty the residuals were divided by."""
     model = learned[SPREAD_FORM].model if SPREAD_FORM in learned and training_split.folds else None
-    return model if isinstance(model, ProcessModel) else None
+    return model if isinstance(model, PairProcesses) else None
 
 
 def _spread_of(learning_task: LearningTask) -> FloatArray:

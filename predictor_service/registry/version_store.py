@@ -17,7 +17,8 @@ from pathlib import Path
 
 from predictor_service.errors import ModelError, UnknownVersionError
 from predictor_service.features.devices import find_device_type
-from predictor_service.features.job_features import FEATURE_VERSION, means_the_same
+from predictor_service.features.feature_meaning import means_the_same
+from predictor_service.features.job_features import FEATURE_VERSION
 from predictor_service.registry.held_out import HELD_OUT_FILE, HeldOut, held_out_from_json
 from predictor_service.registry.manifest import GoldenVectors, Manifest
 from predictor_service.registry.onnx_model import OnnxModel, check_agreement

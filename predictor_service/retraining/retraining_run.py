@@ -19,6 +19,7 @@ from predictor_service.retraining.batch_check import find_contradictions, find_r
 from predictor_service.retraining.carried_devices import carry_over
 from predictor_service.retraining.collected_rows import collect_profiles
 from predictor_service.retraining.datasets import Dataset, find_datasets, read_datasets
+from predictor_service.retraining.first_rows import find_mixed_labels
 from predictor_service.retraining.gate import TargetComparison, compare_held_out
 from predictor_service.retraining.training import TrainedVersion, train_version
 
@@ -164,7 +165,7 @@ def _judge(
     """Objections, comparisons, and the reason to state when there is no objection."""
     served = registry.store.current()
     if served is None:
-        return [], [], "the first version"
+        return find_mixed_labels(trained.held_out, {}), [], "the first version"
     try:
         held_out = registry.store.held_out(served)
         champion = registry.store.load(served)
@@ -172,6 +173,7 @@ def _judge(
         return [], [], f"version {served} cannot be served any more ({error.message})"
     comparisons = compare_held_out(held_out, trained.held_out, plan.seed)
     objections = find_contradictions(datasets, champion, held_out)
+    objections += find_mixed_labels(trained.held_out, held_out)
     objections += [
         f"{comparison.device}, {comparison.target}: {comparison.objection}"
         for comparison in comparisons

@@ -20,6 +20,14 @@ from cotenant.quantities import format_gib, format_ms, format_percent
 from cotenant.system_clock import now_ms
 from cotenant_profiler.calibration import Listener, anchor_networks, calibrate
 from cotenant_profiler.campaign_run import open_device
+from cotenant_profiler.contribution import (
+    PAIRS,
+    PRIVACY,
+    count_done,
+    fill,
+    open_contribution,
+    predict_offline,
+)
 
 
 @click.command("calibrate")
@@ -36,9 +44,16 @@ from cotenant_profiler.campaign_run import open_device
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write here.  [default: where predict looks]",
 )
+@click.option(
+    "--contribute",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Then predict and measure 20 networks and 6 pairs, in ten minutes at most, into this anonymous file.",
+)
 @click.option("--despite-load", is_flag=True, help="Measure although others use the device; the record says so.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def calibrate_command(device_name: str, file: Path | None, despite_load: bool, output: str) -> None:
+def calibrate_command(
+    device_name: str, file: Path | None, contribute: Path | None, despite_load: bool, output: str
+) -> None:
     """Measure the device at hand within a minute, so that predictions about it use what it really reaches.
 
     Context and workspace memory, sustained rates, launch and host times, and three networks; only while the device is
@@ -52,6 +67,20 @@ def calibrate_command(device_name: str, file: Path | None, despite_load: bool, o
     keep_calibration(path, calibration)
     click.echo(write_calibration(calibration) if output == "json" else _table(calibration), nl=output != "json")
     click.echo(f"kept in {path}", err=True)
+    if contribute is not None:
+        _contribute(contribute, device_name, calibration)
+
+
+def _contribute(path: Path, device_name: str, calibration: DeviceCalibration) -> None:
+    """Go on with a contribution until it is complete or the time is over; what was done stays, whatever happens."""
+    contribution = open_contribution(path, calibration)
+    click.echo(PRIVACY, err=True)
+    steps = sum(1 for _ in (*contribution.unpredicted(), *contribution.unmeasured())) + PAIRS
+    with open_device(device_name) as device, _progress(steps) as listener:
+        fill(contribution, device, predict=predict_offline(calibration), listener=listener)
+    networks, pairs = count_done(contribution)
+    rest = "complete" if contribution.is_complete else "the same command goes on where this one stopped"
+    click.echo(f"{networks} networks and {pairs} pairs in {path}: {rest}", err=True)
 
 
 @contextmanager
@@ -59,12 +88,12 @@ def _progress(parts: int) -> Iterator[Listener]:
     """Show a bar on a terminal, else a line per part, on standard error."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda part: click.echo(f"measuring {part}", err=True)
+        yield lambda part: click.echo(part, err=True)
         return
     columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("looking at the device", total=parts + 1)
-        yield lambda part: progress.update(task, advance=1, description=f"measuring {part}")
+        yield lambda part: progress.update(task, advance=1, description=part)
         progress.update(task, completed=parts + 1, description="done")
 
 

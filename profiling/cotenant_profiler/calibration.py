@@ -62,7 +62,7 @@ class _Calibrator:
 
     def measure_rates(self) -> dict[str, Any]:
         """Rates, copies, launches, host steps, context and workspace."""
-        self._listener("rates")
+        self._listener("measuring rates")
         with WorkerClient(self._device.place) as worker:
             context = worker.ask("context", _ANSWER_MS)
             held_bytes = self._device.memory_bytes(worker.pid)
@@ -73,7 +73,7 @@ class _Calibrator:
 
     def measure_anchor(self, network: AnchorNetwork) -> tuple[Anchor, int]:
         """Measure one network; also what the driver says is held beyond its tensors, 0 where there is none to ask."""
-        self._listener(network.network)
+        self._listener(f"measuring {network.network}")
         job = JobSpec(architecture=network.network, batch=network.batch_size)
         with WorkerClient(self._device.place) as worker:
             memory = worker.ask("memory", _ANSWER_MS, job=job, steps=MEMORY_STEPS)

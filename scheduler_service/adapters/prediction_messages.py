@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
@@ -75,9 +76,10 @@ def job_prediction(command: RequestPrediction, answer: prediction_pb2.PredictJob
 
 
 def _unusual_features(estimates: Iterable[resources_pb2.Estimate]) -> tuple[str, ...]:
-    """Return each reason once, short: what a predictor sends is kept and shown."""
-    texts = dict.fromkeys(text[:UNUSUAL_LENGTH_MAX] for estimate in estimates for text in estimate.unusual_features)
-    return tuple(texts)[:UNUSUAL_FEATURES_MAX]
+    """Return each reason once, short and printable: what a predictor sends is kept and shown."""
+    sent = itertools.chain.from_iterable(estimate.unusual_features for estimate in estimates)
+    texts = dict.fromkeys("".join(filter(str.isprintable, text[:UNUSUAL_LENGTH_MAX])) for text in sent)
+    return tuple(filter(None, texts))[:UNUSUAL_FEATURES_MAX]
 
 
 def _on_more_gpus(

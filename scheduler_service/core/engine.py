@@ -32,7 +32,14 @@ from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.job_records import RejectedDecision, with_history
 from scheduler_service.core.migration import order_move
 from scheduler_service.core.pair_refreshes import pairs_refreshed, refresh_pairs, reissue_refreshes
-from scheduler_service.core.pausing import look_after_pauses, order_pause, order_resume, outstanding_commands
+from scheduler_service.core.pausing import (
+    look_after_pauses,
+    order_pause,
+    order_resume,
+    outstanding_commands,
+    request_pause,
+    request_resume,
+)
 from scheduler_service.core.plan_check import CheckedPlan, check_plan
 from scheduler_service.core.prediction_requests import ask_about_pairs, refresh_hold, reissue_questions
 from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs
@@ -345,6 +352,8 @@ def _pairs_failed(state: ClusterState, event: events.PairPredictionsFailed, step
 _HANDLERS: Mapping[type[events.Event], Callable[[ClusterState, Any, EventEffects], None]] = {
     events.JobSubmitted: job_events.submit,
     events.JobCancelled: job_events.cancel,
+    events.PauseRequested: request_pause,
+    events.ResumeRequested: request_resume,
     events.PredictionArrived: _prediction_arrived,
     events.PredictionFailed: _prediction_failed,
     events.PairPredictionsArrived: _pairs_arrived,

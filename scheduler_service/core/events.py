@@ -54,6 +54,21 @@ class JobCancelled(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PauseRequested(Event):
+    """An operator wants a job to stand still for so long at most."""
+
+    job_id: str
+    paused_ms_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeRequested(Event):
+    """An operator wants a paused job to go on."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionArrived(Event):
     """The predictor answered for one key and device."""
 

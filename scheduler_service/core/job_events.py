@@ -120,7 +120,7 @@ def confirm_start(state: ClusterState, job: JobRecord) -> None:
         kind="started",
         message=f"attempt {job.attempt}",
         phase=Phase.RUNNING,
-        counts=job.counts.changed(launch_refusals=0),
+        counts=job.counts.changed(launch_refusals=0) if job.counts.launch_refusals else job.counts,
         measured=job.measured.changed(neighbours_since_ms=state.now_ms),
     )
     state.put_job(running)
@@ -161,11 +161,13 @@ def _with_last_steps(
     exit_class: str,
     exit_code: int = 0,
 ) -> JobRecord:
-    peak_bytes = max(job.measured.attempt_peak_bytes, event.memory_peak_bytes)
+    measured = job.measured
+    if event.memory_peak_bytes > measured.attempt_peak_bytes:
+        measured = measured.changed(attempt_peak_bytes=event.memory_peak_bytes)
     return job.changed(
         steps_done=max(job.steps_done, event.steps_done),
         memory_peak_bytes=max(job.memory_peak_bytes, event.memory_peak_bytes),
-        measured=job.measured.changed(attempt_peak_bytes=peak_bytes),
+        measured=measured,
         exit=job.exit.changed(exit_class=exit_class, exit_code=exit_code),
     )
 

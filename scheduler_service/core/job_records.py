@@ -58,10 +58,11 @@ class _Copied:
         Raises:
             TypeError: There is no such field.
         """
-        values = self.__dict__ | changes
-        if len(values) != len(self.__dict__):
-            raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(changes.keys() - self.__dict__.keys()))}")
-        copy = object.__new__(type(self))
+        known = self.__dict__
+        values = {**known, **changes}
+        if len(values) != len(known):
+            raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(changes.keys() - known.keys()))}")
+        copy = object.__new__(self.__class__)
         object.__setattr__(copy, "__dict__", values)
         return copy
 
@@ -361,6 +362,8 @@ def has_same_occupancy(job: JobRecord, before: JobRecord) -> bool:
         return False
     if is_on_trial(before) is not is_on_trial(job):
         return False
+    if before.phase is job.phase and before.pause is job.pause:
+        return True
     return before.holds_gpus is job.holds_gpus and before.closes_gpus is job.closes_gpus
 
 

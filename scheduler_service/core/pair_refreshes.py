@@ -90,7 +90,7 @@ def _question(state: ClusterState, device: str) -> RefreshPairs:
         pair
         for one, two in dict.fromkeys(pairs)
         if (pair := state.predictions.predicted_pair(one, two, device)) is not None
-        and not state.predictions.has_observed(one, two, device)
+        and not state.predictions.has_sound(one, two, device)
     )
     keys = tuple(dict.fromkeys(key for pair in known for key in (pair.victim_key, pair.other_key)))
     return RefreshPairs(

@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
-from scheduler_service.core.records import PAUSING_ENFORCEMENTS, Reason
-from scheduler_service.core.view import RunningJob, SchedulingView
+from collections.abc import Mapping
+from typing import Protocol
+
+from scheduler_service.core.records import PAUSING_ENFORCEMENTS, Assignment, JobRequest, Node, Reason
+from scheduler_service.core.view import GpuView
 
 
-def pause_obstacle(view: SchedulingView, job: RunningJob) -> Reason | None:
+class Places(Protocol):
+    """Nodes and GPUs by id, as a view and the engine's state have them."""
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """By node id."""
+
+    @property
+    def gpus(self) -> Mapping[str, GpuView]:
+        """By GPU id."""
+
+
+class Placed(Protocol):
+    """A job that holds GPUs."""
+
+    @property
+    def request(self) -> JobRequest:
+        """What its owner asked for."""
+
+    @property
+    def assignments(self) -> tuple[Assignment, ...]:
+        """Its GPUs."""
+
+
+def pause_obstacle(places: Places, job: Placed) -> Reason | None:
     """Return why a running job cannot be paused where it is; None = it can. Whoever wanted that may stop it.
 
     Only one tree of processes is ever paused: the ranks of a gang wait for each other, and under MPS a client that
@@ -14,12 +41,12 @@ def pause_obstacle(view: SchedulingView, job: RunningJob) -> Reason | None:
     uses MPS, cannot.
 
     Args:
-        view: Shows the job's node.
-        job: One of the view's running jobs.
+        places: A view, or the engine's state.
+        job: One of its running jobs.
     """
-    entry = view.gpus.get(job.assignments[0].gpu_id)
-    node = view.nodes.get(entry.node_id) if entry is not None else None
-    can_pause = node is not None and not PAUSING_ENFORCEMENTS.isdisjoint(node.enforcements)
+    entry = places.gpus.get(job.assignments[0].gpu_id)
+    node = places.nodes.get(entry.node_id) if entry is not None else None
+    can_pause = node is not None and node.connected and not PAUSING_ENFORCEMENTS.isdisjoint(node.enforcements)
     if can_pause and len(job.assignments) == 1:
         return None
     return Reason(code="NOT_PAUSABLE", numbers={"gpus_count": len(job.assignments)}, job_ids=(job.request.job_id,))

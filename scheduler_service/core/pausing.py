@@ -13,7 +13,14 @@ from scheduler_service.core.attempts import accrued, note_colocation_change, sto
 from scheduler_service.core.commands import PauseJob, ResumeJob
 from scheduler_service.core.decisions import Pause
 from scheduler_service.core.event_effects import EventEffects
-from scheduler_service.core.events import AttemptPaused, AttemptResumed, PauseRefused, RunningAttempt
+from scheduler_service.core.events import (
+    AttemptPaused,
+    AttemptResumed,
+    PauseRefused,
+    PauseRequested,
+    ResumeRequested,
+    RunningAttempt,
+)
 from scheduler_service.core.job_records import JobRecord, with_history
 from scheduler_service.core.records import AfterStop, JobPause, Phase, Reason
 from scheduler_service.core.state import ClusterState
@@ -22,6 +29,23 @@ CONFIRMATION_MS_MAX = 10_000
 """After this time without a word about it, an order to pause has not reached its job and is withdrawn."""
 OVERDUE_MS = 5_000
 """How much later than its node should have let it go on a paused job is told so again."""
+
+
+_OPERATORS = "PAUSED_BY_OPERATOR"
+
+
+def request_pause(state: ClusterState, event: PauseRequested, step: EventEffects) -> None:
+    """Pause a job for an operator; one that does not run (any more), or is paused already, is left as it is."""
+    job = state.jobs.get(event.job_id)
+    if job is not None and job.phase in (Phase.STARTING, Phase.RUNNING) and job.pause is None:
+        reason = Reason(code=_OPERATORS)
+        order_pause(state, Pause(job_id=job.job_id, reason=reason, paused_ms_max=event.paused_ms_max), step)
+
+
+def request_resume(state: ClusterState, event: ResumeRequested, step: EventEffects) -> None:
+    """Let a job go on for an operator; one that is not paused is left as it is."""
+    if event.job_id in state.jobs:
+        order_resume(state, event.job_id, step)
 
 
 def order_pause(state: ClusterState, decision: Pause, step: EventEffects) -> None:
@@ -116,10 +140,16 @@ def note_resumed(
 
 
 def note_pause_refused(state: ClusterState, job: JobRecord, event: PauseRefused, step: EventEffects) -> None:
-    """Stop a job with a checkpoint that was to be paused and cannot be; a late refusal changes nothing."""
+    """Stop a job with a checkpoint that was to be paused and cannot be, unless only an operator wanted that.
+
+    A late refusal changes nothing.
+    """
     if job.pause is None:
         return
     message = f"{event.code}: {event.message}"
+    if job.pause.reason.code == _OPERATORS:
+        state.put_job(with_history(job, at_ms=state.now_ms, kind="pause", message=message, pause=None))
+        return
     stop(state, with_history(job, at_ms=state.now_ms, kind="pause", message=message), AfterStop.REQUEUE, step)
     step.is_decision_due = True
 

@@ -54,7 +54,10 @@ class PredictionStore:
         return by_device.get(device) if by_device is not None else None
 
     def pair(self, victim_key: str, other_key: str, device: str, micro_batch_size: int = 0) -> PairPrediction | None:
-        """Return how much `other_key` slows `victim_key` down: observed before predicted, this size before any."""
+        """Return how much `other_key` slows `victim_key` down: observed before predicted, this size before any.
+
+        What was measured while others used the GPU is no measurement of the pair: it raises the prediction's upper end.
+        """
         observed_co_located = self._observed.get(victim_key)
         observed = observed_co_located.get((other_key, device)) if observed_co_located is not None else None
         if observed is None:
@@ -64,18 +67,20 @@ class PredictionStore:
             return known
         predicted = self.predicted_pair(victim_key, other_key, device, micro_batch_size)
         seen = max(observed.slowdown_ratio, 0.0)
-        promised = predicted.upper_ratio if observed.is_doubtful and predicted is not None else 0.0
+        if observed.is_doubtful and predicted is not None:
+            # The predictor is told of it and has moved its answer; here it lowers no upper end.
+            return replace(predicted, upper_ratio=max(predicted.upper_ratio, seen))
         observed.answers[micro_batch_size] = answer = PairPrediction(
             victim_key=victim_key,
             other_key=other_key,
             device=device,
             slowdown_ratio=seen,
-            upper_ratio=max(seen, promised),
+            upper_ratio=seen,
             micro_batch_size=micro_batch_size,
-            level=Level.OBSERVED,
-            in_domain=True,
+            level=Level.FALLBACK if observed.is_doubtful else Level.OBSERVED,
+            in_domain=not observed.is_doubtful,
             model_version=predicted.model_version if predicted is not None else "",
-            times_measured=observed.windows,
+            times_measured=0 if observed.is_doubtful else observed.windows,
         )
         return answer
 
@@ -95,6 +100,11 @@ class PredictionStore:
     def has_observed(self, victim_key: str, other_key: str, device: str) -> bool:
         """Say whether a pair was measured here."""
         return (other_key, device) in self._observed.get(victim_key, {})
+
+    def has_sound(self, victim_key: str, other_key: str, device: str) -> bool:
+        """Say whether a pair was measured here while nobody else used the GPU."""
+        observed = self._observed.get(victim_key, {}).get((other_key, device))
+        return observed is not None and not observed.is_doubtful
 
     def solo_step_ms(self, key: str, device: str, *, gpus: int, micro_batch_size: int) -> float | None:
         """Return the measured step time of a key alone, or None."""

@@ -152,6 +152,7 @@ REASON_TEXTS: Mapping[str, str] = {
     "BATCH_NOT_COVERED": "The policy's micro-batches cover {given_samples} of the batch's {batch_samples} samples.",
     "MIXED_DEVICES": "The policy mixed different kinds of GPUs in one job ({gpus}).",
     # while it is paused
+    "PAUSED_BY_OPERATOR": "An operator paused the job; it goes on by itself when the pause is over.",
     "PAUSE_UNWANTED": "The node had paused the job although no pause was wanted any more; it was told to go on.",
     # while it ends
     "STOPPING_TO_CANCEL": "The job is being stopped because it was cancelled.",

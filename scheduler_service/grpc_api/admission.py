@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from cotenant.device_calibration import DeviceCalibration
 from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.job_specs import kept_settings, key_of, spec_message
@@ -130,7 +131,8 @@ class Admission:
         # A number stated by the user overrides a prediction.
         if not sizes or spec.memory_bytes or not spec.graph_sha256:
             return []
-        questions = _questions(spec, sizes, most_gpus=max(map(gpus_of_one_kind, nodes)))
+        most_gpus = max(map(gpus_of_one_kind, nodes))
+        questions = _questions(spec, sizes, state.calibrations, most_gpus=most_gpus)
         if any(_is_known_to_fit(state, question) for question in questions.values()):
             return []
         ranges = await self.ranges.ask(questions, patience_s=patience_s)
@@ -167,7 +169,11 @@ def _device_sizes(nodes: Iterable[Node], gpus: int) -> dict[str, int]:
 
 
 def _questions(
-    spec: scheduling_pb2.JobSpec, sizes: Mapping[str, int], *, most_gpus: int
+    spec: scheduling_pb2.JobSpec,
+    sizes: Mapping[str, int],
+    calibrations: Mapping[str, DeviceCalibration],
+    *,
+    most_gpus: int,
 ) -> Mapping[str, RequestPrediction]:
     """Ask about the smallest share of the batch that a GPU may get."""
     counts = [count for count in spec.allowed_gpus or (spec.gpus or 1,) if count <= most_gpus]
@@ -182,6 +188,7 @@ def _questions(
             settings=kept_settings(spec),
             micro_batch_sizes=(share,) if share != batch else (),
             gpus=(1,),
+            calibration=calibrations.get(device),
         )
         for device, size in sorted(sizes.items())
     }

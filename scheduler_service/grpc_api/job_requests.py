@@ -9,10 +9,13 @@ from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.job_specs import kept_launch, kept_settings
 from scheduler_service.adapters.recovery import JobNumbers
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.events import JobCancelled, JobSubmitted, PolicyChosen
+from scheduler_service.core.events import JobCancelled, JobSubmitted, PauseRequested, PolicyChosen, ResumeRequested
 from scheduler_service.core.job_records import JobRecord
-from scheduler_service.core.records import Phase
-from scheduler_service.errors import OverloadedError, UnknownJobError
+from scheduler_service.core.pausability import pause_obstacle
+from scheduler_service.core.reason_texts import describe_reason
+from scheduler_service.core.records import PAUSED_MS_MAX, Phase
+from scheduler_service.core.state import ClusterState
+from scheduler_service.errors import NotPausableError, OverloadedError, UnknownJobError, WrongJobPhaseError
 from scheduler_service.grpc_api.translate_jobs import job_request
 from scheduler_service.grpc_api.validation import body_sha256
 from scheduler_service.live_loop import Mutation, Proposal
@@ -59,6 +62,38 @@ def cancellation(request: scheduling_pb2.CancelJobRequest, engine: SchedulerEngi
         job = known_job(engine, request.job_id)
         event = None if job.has_ended else JobCancelled(at_ms=0, job_id=job.job_id)
         return Proposal(event=event, answer=job.job_id)
+
+    return Mutation(propose=propose, request_id=request.request_id, body_sha256=body_sha256(request))
+
+
+def pause(request: scheduling_pb2.PauseJobRequest, engine: SchedulerEngine) -> Mutation:
+    """Propose a pause; one that was ordered already stays as it is."""
+
+    def propose() -> Proposal:
+        job = known_job(engine, request.job_id)
+        _check_pausable(engine.state, job)
+        length_ms = request.paused_ms_max or PAUSED_MS_MAX
+        event = PauseRequested(at_ms=0, job_id=job.job_id, paused_ms_max=length_ms) if job.pause is None else None
+        return Proposal(event=event, answer=job.job_id)
+
+    return Mutation(propose=propose, request_id=request.request_id, body_sha256=body_sha256(request))
+
+
+def _check_pausable(state: ClusterState, job: JobRecord) -> None:
+    if job.phase not in (Phase.STARTING, Phase.RUNNING, Phase.PAUSED):
+        raise WrongJobPhaseError(f"{job.job_id} is {job.phase.value}; only a job that runs can be paused")
+    obstacle = pause_obstacle(state, job)
+    if obstacle is not None:
+        raise NotPausableError(describe_reason(obstacle))
+
+
+def resume(request: scheduling_pb2.ResumeJobRequest, engine: SchedulerEngine) -> Mutation:
+    """Propose that a paused job goes on; another one stays as it is."""
+
+    def propose() -> Proposal:
+        job = known_job(engine, request.job_id)
+        is_due = job.pause is not None and not job.pause.is_resuming
+        return Proposal(event=ResumeRequested(at_ms=0, job_id=job.job_id) if is_due else None, answer=job.job_id)
 
     return Mutation(propose=propose, request_id=request.request_id, body_sha256=body_sha256(request))
 

@@ -123,6 +123,22 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         mutation = job_requests.cancellation(request, self._cluster.engine)
         return scheduling_pb2.CancelJobResponse(job=self._job(await self._cluster.loop.mutate(mutation)))
 
+    async def PauseJob(  # noqa: N802
+        self, request: scheduling_pb2.PauseJobRequest, context: Context
+    ) -> scheduling_pb2.PauseJobResponse:
+        """Let a running job stand still; repeating it is harmless."""
+        validation.require(validation.pause_violations(request))
+        mutation = job_requests.pause(request, self._cluster.engine)
+        return scheduling_pb2.PauseJobResponse(job=self._job(await self._cluster.loop.mutate(mutation)))
+
+    async def ResumeJob(  # noqa: N802
+        self, request: scheduling_pb2.ResumeJobRequest, context: Context
+    ) -> scheduling_pb2.ResumeJobResponse:
+        """Let a paused job go on."""
+        validation.require(validation.resume_violations(request))
+        mutation = job_requests.resume(request, self._cluster.engine)
+        return scheduling_pb2.ResumeJobResponse(job=self._job(await self._cluster.loop.mutate(mutation)))
+
     async def WatchJobs(  # noqa: N802
         self, request: scheduling_pb2.WatchJobsRequest, context: Context
     ) -> AsyncIterator[scheduling_pb2.WatchJobsResponse]:

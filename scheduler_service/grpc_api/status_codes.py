@@ -25,6 +25,7 @@ STATUS_OF: dict[type[errors.SchedulerServiceError], tuple[grpc.StatusCode, int |
     errors.UnknownJobError: (grpc.StatusCode.NOT_FOUND, None),
     errors.RequestConflictError: (grpc.StatusCode.ALREADY_EXISTS, None),
     errors.WrongJobPhaseError: (grpc.StatusCode.FAILED_PRECONDITION, None),
+    errors.NotPausableError: (grpc.StatusCode.FAILED_PRECONDITION, None),
     errors.NoNodeRunsItError: (grpc.StatusCode.FAILED_PRECONDITION, None),
     errors.FitsNoDeviceError: (grpc.StatusCode.FAILED_PRECONDITION, None),
     errors.MissingPredictionsError: (grpc.StatusCode.FAILED_PRECONDITION, _LATER_MS),

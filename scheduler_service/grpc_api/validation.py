@@ -11,6 +11,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from cotenant.v1 import resources_pb2, scheduling_pb2
+from scheduler_service.core.records import PAUSED_MS_MAX
 from scheduler_service.errors import FieldViolation, InvalidRequestError
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,63}")
@@ -81,6 +82,22 @@ def submission_violations(request: scheduling_pb2.SubmitJobRequest) -> Iterator[
 
 def cancellation_violations(request: scheduling_pb2.CancelJobRequest) -> Iterator[FieldViolation]:
     """Check a whole cancellation."""
+    yield from request_id_violations(request.request_id)
+    yield from job_id_violations(request.job_id)
+
+
+def pause_violations(request: scheduling_pb2.PauseJobRequest) -> Iterator[FieldViolation]:
+    """Check a whole order to pause."""
+    yield from request_id_violations(request.request_id)
+    yield from job_id_violations(request.job_id)
+    if not 0 <= request.paused_ms_max <= PAUSED_MS_MAX:
+        yield FieldViolation(
+            field="paused_ms_max", description=f"{request.paused_ms_max} is not 0 to {PAUSED_MS_MAX} (0 = the longest)"
+        )
+
+
+def resume_violations(request: scheduling_pb2.ResumeJobRequest) -> Iterator[FieldViolation]:
+    """Check a whole order to go on."""
     yield from request_id_violations(request.request_id)
     yield from job_id_violations(request.job_id)
 

@@ -63,6 +63,17 @@ def test_a_killed_process_is_gone_although_its_parent_has_not_collected_it(
     assert not processes.send_signal(sleeper, signal.SIGTERM)
 
 
+def test_a_process_that_stands_still_is_alive_with_its_memory_and_can_be_killed(
+    processes: Processes, sleeper: ProcessIdentity
+) -> None:
+    assert processes.send_signal(sleeper, signal.SIGSTOP)
+    assert processes.is_alive(sleeper)
+    assert processes.tree(sleeper.pid) == (sleeper.pid,)
+    wait_until(lambda: processes.usage([sleeper.pid]).resident_bytes > 0, "it keeps its memory")
+    assert processes.send_signal(sleeper, signal.SIGKILL)
+    wait_until(lambda: not processes.is_alive(sleeper), "a stopped process can be killed")
+
+
 def test_whether_a_process_catches_a_signal_is_seen_from_outside(
     processes: Processes, sleeper: ProcessIdentity, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_paused_job_uses_no_cpu_time_and_ends_with_the_same_loss(
     assert cpu_ticks(pid) == before
     running = go_on(scheduler, "paused")
     assert running.paused_ms >= PAUSED_S * 1_000
+    assert all(f'"{event}"' in agent.output() for event in ("attempt_paused", "attempt_resumed"))
     assert still.memory_bytes > 0
     paused = scheduler.wait_for_exit("paused")
     windows = [item for beat in scheduler.received for item in beat.heartbeat.attempts if item.window_steps]

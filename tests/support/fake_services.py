@@ -107,6 +107,22 @@ class FakeScheduler(scheduling_pb2_grpc.SchedulingServiceServicer):
         job.phase = scheduling_pb2.JOB_PHASE_CANCELLED
         return scheduling_pb2.CancelJobResponse(job=job)
 
+    def PauseJob(
+        self, request: scheduling_pb2.PauseJobRequest, context: grpc.ServicerContext
+    ) -> scheduling_pb2.PauseJobResponse:
+        self._note(request, context)
+        job = self._job(request.job_id, context)
+        job.pause.since_ms = 1
+        return scheduling_pb2.PauseJobResponse(job=job)
+
+    def ResumeJob(
+        self, request: scheduling_pb2.ResumeJobRequest, context: grpc.ServicerContext
+    ) -> scheduling_pb2.ResumeJobResponse:
+        self._note(request, context)
+        job = self._job(request.job_id, context)
+        job.ClearField("pause")
+        return scheduling_pb2.ResumeJobResponse(job=job)
+
     def WatchJobs(
         self, request: scheduling_pb2.WatchJobsRequest, context: grpc.ServicerContext
     ) -> Iterator[scheduling_pb2.WatchJobsResponse]:

@@ -69,7 +69,7 @@ class Pausing:
         turn = view.now_ms // self.interval_ms
         reason = Reason(code="CANDIDATE")
         for job in view.running.values():
-            if job.is_paused and not job.is_stopping:
+            if job.is_paused and not job.is_stopping and view.now_ms - job.neighbours_since_ms >= self.interval_ms // 2:
                 decisions += _end_of_pause(job, turn)
         candidates = [job for job in view.running.values() if _may_pause(view, job)]
         if candidates and turn % 2:
@@ -80,7 +80,8 @@ class Pausing:
 
 
 def _may_pause(view: SchedulingView, job: RunningJob) -> bool:
-    return not job.is_stopping and job.pause is None and pause_obstacle(view, job) is None
+    has_rested = view.now_ms - job.neighbours_since_ms >= 1_000
+    return has_rested and not job.is_stopping and job.pause is None and pause_obstacle(view, job) is None
 
 
 def _end_of_pause(job: RunningJob, turn: int) -> list[Decision]:

@@ -120,7 +120,11 @@ def may_pay_as_gangs(gangs: Gangs, running: RunningJobs, free_count: int) -> NDA
     )
     limits = (new + 2 * running.remaining_times_ms) * (1 - ROUNDING_RATIO)
     gains = limits - sums
-    is_close, pays = np.abs(gains) <= CLOSE_RATIO * limits, gains > 0
+    pays = gains > 0
+    is_enough: NDArray[np.bool_] = pays @ running.gpus + free_count >= gpus[:, 0]
+    if not is_enough.any():  # most rounds: nothing below changes that
+        return is_enough
+    is_close = np.abs(gains) <= CLOSE_RATIO * limits
     sums = np.where(pays, sums, inf)
     order = sums.argsort(axis=1)[:, : np.maximum.reduce(gangs.gpus) + 1]
     cheapest, gpus_there = sums[np.arange(len(sums))[:, None], order], running.gpus[order]
@@ -136,7 +140,6 @@ def may_pay_as_gangs(gangs: Gangs, running: RunningJobs, free_count: int) -> NDA
     shared = end + np.add.reduce(np.where(is_met, partners_ends, 0.0), axis=1)
     known = np.where(is_met, remaining_times, 0.0)
     waiting = np.add.reduce(known, axis=1) + np.maximum.reduce(known, axis=1) + new[:, 0]
-    is_enough = pays @ running.gpus + free_count >= gpus[:, 0]
     found: NDArray[np.bool_] = is_enough & (is_open | (shared < waiting * (1 - ROUNDING_RATIO / 2)))
     return found
 

@@ -16,6 +16,7 @@ from cotenant_agent.attempt_table import AttemptTable
 from cotenant_agent.cgroups import ControlGroups
 from cotenant_agent.errors import CommandRefusedError
 from cotenant_agent.launching import Launcher
+from cotenant_agent.progress import ProgressReport
 from cotenant_agent.records import AttemptKey, InventoryReading, JobUsage
 from cotenant_agent.state_directory import StateDirectory
 from tests.support.fake_devices import FakeInventory, FakeProcesses
@@ -152,3 +153,20 @@ def test_a_damaged_record_of_pauses_reads_as_none(state: StateDirectory, record:
     (directory / "paused.json").write_text(record)
     (attempt,) = table
     assert (attempt.state, attempt.pause.paused_ms) == (AttemptState.RUNNING, 0)
+
+
+def test_a_window_that_reaches_across_a_pause_is_not_reported_whoever_looks_first(state: StateDirectory) -> None:
+    table, directory = adopted(state)
+    (attempt,) = table
+    reports = [ProgressReport(step=step, at_ns=step * 10**9) for step in range(1, 6)]
+    for report in reports[:3]:
+        attempt.track.accept(report)
+    paused = {"since_boot_ms": 0, "paused_ms": 5_000, "changes": 2}
+    (directory / "paused.json").write_text(json.dumps(paused))
+    observed = attempt.observe()
+    assert (observed.window_steps, observed.steps_done, observed.paused_ms) == (0, 3, 5_000)
+    assert attempt.note_pauses()
+    assert not attempt.note_pauses()
+    for report in reports[3:]:
+        attempt.track.accept(report)
+    assert (attempt.observe().window_steps, attempt.living_attempt.pause_changes) == (1, 2)

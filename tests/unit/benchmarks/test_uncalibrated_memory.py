@@ -11,8 +11,11 @@ import pytest
 from benchmarks.uncalibrated_memory import (
     BOUND_LEVEL,
     EXPECTED_LEVEL,
+    HIGH_LEVEL,
+    LOW_LEVEL,
     MemoryRows,
     count_row,
+    judge_largest_batches,
     learn,
     read_rows,
     relative_coefficients,
@@ -24,8 +27,9 @@ from cotenant.profile_schema import SoloRow
 from predictor_service.features.analytical_memory import count_memory
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.features.graph_description import describe_graph
-from predictor_service.features.uncalibrated_memory import BOUND, EXPECTED, MemoryConstants
+from predictor_service.features.uncalibrated_memory import BOUND, EXPECTED, HIGH, LOW, MemoryConstants
 from predictor_service.importers.imported_set import features_json, solo_row
+from predictor_service.importers.timm_bench import import_timm_bench
 from predictor_service.importers.zoo_features import ZooFeatures
 from predictor_service.settings import default_datasets_dir
 from tests.support.shared_data import shared_data
@@ -47,7 +51,9 @@ def as_constants(constants: Mapping[str, float]) -> MemoryConstants:
     )
 
 
-@pytest.mark.parametrize(("level", "committed"), [(EXPECTED_LEVEL, EXPECTED), (BOUND_LEVEL, BOUND)])
+@pytest.mark.parametrize(
+    ("level", "committed"), [(EXPECTED_LEVEL, EXPECTED), (LOW_LEVEL, LOW), (HIGH_LEVEL, HIGH), (BOUND_LEVEL, BOUND)]
+)
 def test_the_committed_constants_are_what_the_public_rows_teach(level: float, committed: MemoryConstants) -> None:
     learned = as_constants(learn(public_rows(), level))
     assert learned.context_bytes == pytest.approx(committed.context_bytes, rel=0.01)
@@ -116,3 +122,10 @@ def table_row(**settings: str) -> SoloRow:
 def test_without_a_graph_nothing_is_counted() -> None:
     row = solo_row(run_id="r", campaign="c", device="d", job_key="k", architecture="a", family="f", batch=1)
     assert count_row(row) is None
+
+
+def test_on_another_card_in_mixed_precision_the_batch_that_did_not_fit_has_a_bound_above_the_card() -> None:
+    found = judge_largest_batches(import_timm_bench(shared_data("timm_bench")).solo)
+    assert found["rows"] > 900
+    assert found["coverage_ratio_at_most"] >= 0.98
+    assert found["bound_over_capacity_mean"] <= 1.9

@@ -45,3 +45,21 @@ def test_the_page_of_a_job_says_how_long_it_stood_still(cotenant: CommandLine, p
     text = " ".join(cotenant("describe", "job-000002").out.split())
     assert "phase running" in text
     assert "paused since" not in text
+
+
+def test_jobs_are_paused_for_so_long_and_resumed_by_name(cotenant: CommandLine, scheduler: FakeScheduler) -> None:
+    outcome = cotenant("pause", "cnn-waiting", "job-000002", "--seconds", "3")
+    assert outcome.out.splitlines() == ["job-000001  cnn-waiting  paused", "job-000002  lstm-waiting  paused"]
+    orders = [one for one in scheduler.seen if isinstance(one, scheduling_pb2.PauseJobRequest)]
+    assert [(one.job_id, one.paused_ms_max) for one in orders] == [("job-000001", 3_000), ("job-000002", 3_000)]
+    assert len({one.request_id for one in orders}) == 2
+    assert cotenant("resume", "job-000002", "-o", "name").out == "job-000002\n"
+    assert cotenant("resume", "job-000001").out == "job-000001  cnn-waiting  running\n"
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "61", "2.5", "nan", "inf", "soon"])
+def test_a_length_that_cannot_be_is_refused_before_anything_is_asked(
+    cotenant: CommandLine, scheduler: FakeScheduler, seconds: str
+) -> None:
+    assert cotenant("pause", "cnn-waiting", "--seconds", seconds).code == 2
+    assert not [one for one in scheduler.seen if isinstance(one, scheduling_pb2.PauseJobRequest)]

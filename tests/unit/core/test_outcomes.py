@@ -10,7 +10,7 @@ from scheduler_service.core import commands, events
 from scheduler_service.core.codec import decode, decode_event, encode, encode_event
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.prediction_store import PredictionStore
-from scheduler_service.core.records import PairPrediction, Share
+from scheduler_service.core.records import Level, PairPrediction, Share
 from scheduler_service.core.stored_predictions import StoredPredictions
 from tests.support.engine_play import Play
 from tests.support.scheduling import prediction
@@ -154,14 +154,27 @@ def _pair(slowdown_ratio: float, upper_ratio: float) -> PairPrediction:
     )
 
 
-def test_a_pair_measured_while_others_used_the_gpu_promises_no_less_than_its_prediction() -> None:
+def test_a_pair_measured_while_others_used_the_gpu_is_answered_by_its_prediction_and_promises_no_less() -> None:
     store = PredictionStore()
     store.put_pair(_pair(0.3, 0.8))
+    for slowdown_ratio, upper_ratio in ((0.1, 0.8), (9.0, 0.99)):
+        store.observe_pair("a", "b", "d", slowdown_ratio, is_doubtful=True)
+        seen = store.pair("a", "b", "d")
+        assert seen is not None
+        assert seen.slowdown_ratio == 0.3
+        assert seen.upper_ratio == pytest.approx(upper_ratio)
+        assert (seen.level, seen.times_measured) == (Level.GRAPH, 0)
+    assert store.doubted_among(("a", "b"), "d") == {("a", "b")}
+    assert store.has_observed("a", "b", "d")
+    assert not store.has_sound("a", "b", "d")
+
+
+def test_a_pair_known_only_while_others_used_the_gpu_is_nothing_that_may_share_safely() -> None:
+    store = PredictionStore()
     store.observe_pair("a", "b", "d", 0.1, is_doubtful=True)
     seen = store.pair("a", "b", "d")
     assert seen is not None
-    assert (seen.slowdown_ratio, seen.upper_ratio) == (0.1, 0.8)
-    assert store.doubted_among(("a", "b"), "d") == {("a", "b")}
+    assert (seen.level, seen.in_domain, seen.times_measured) == (Level.FALLBACK, False, 0)
 
 
 def test_a_sound_window_of_a_pair_begins_anew_and_doubtful_ones_then_change_nothing() -> None:

@@ -14,11 +14,11 @@ from scheduler_service.core.decisions import Decision, Pause, Resume, Start, Sto
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.pausing import CONFIRMATION_MS_MAX, OVERDUE_MS
 from scheduler_service.core.progress_extrapolation import ExtrapolatedJobs
-from scheduler_service.core.records import PAUSED_MS_MAX, Assignment, Phase, Reason
+from scheduler_service.core.records import PAUSED_MS_MAX, Assignment, Phase, Reason, Share
 from scheduler_service.core.view import Policy, SchedulingView
 from scheduler_service.policies.fifo import Fifo
 from tests.support.engine_invariants import check
-from tests.support.scheduling import job, node
+from tests.support.scheduling import GIB, all_pairs, job, node, prediction
 
 WHY = Reason(code="PAUSE_UNWANTED")
 PAUSING = {"enforcements": ("stop_signal",)}
@@ -296,3 +296,60 @@ def test_the_reason_of_a_pause_is_told_after_a_restart(scene: Scene) -> None:
     before = scene.engine.explain("j0").reason
     scene.crash()
     assert scene.engine.explain("j0").reason == before == WHY
+
+
+def test_an_operator_pauses_and_resumes_and_repeating_it_changes_nothing(scene: Scene) -> None:
+    (order,) = scene.tell(events.PauseRequested, job_id="j0", paused_ms_max=5_000)
+    assert isinstance(order, commands.PauseJob)
+    assert (order.cause, order.paused_ms_max) == ("PAUSED_BY_OPERATOR", 5_000)
+    assert scene.tell(events.PauseRequested, job_id="j0", paused_ms_max=60_000) == []
+    scene.report(events.AttemptPaused)
+    assert scene.tell(events.PauseRequested, job_id="j0", paused_ms_max=60_000) == []
+    assert kinds(scene.tell(events.ResumeRequested, job_id="j0")) == ["ResumeJob"]
+    scene.report(events.AttemptResumed)
+    assert scene.tell(events.ResumeRequested, job_id="j0") == []
+    assert scene.tell(events.PauseRequested, job_id="nobody", paused_ms_max=1) == []
+    assert scene.tell(events.ResumeRequested, job_id="nobody") == []
+
+
+def test_a_job_that_an_operator_cannot_pause_runs_on(scene: Scene) -> None:
+    scene.tell(events.PauseRequested, job_id="j0", paused_ms_max=5_000)
+    assert scene.report(events.PauseRefused, code="NOT_PAUSABLE", message="stuck in the driver") == []
+    assert (scene.record().phase, scene.record().pause) == (Phase.RUNNING, None)
+    assert "stuck in the driver" in scene.record().history[-1].message
+
+
+@pytest.mark.parametrize("kind", [events.JobFinished, events.JobCancelled])
+def test_a_job_that_does_not_run_is_not_paused(scene: Scene, kind: type[events.Event]) -> None:
+    if kind is events.JobFinished:
+        scene.report(events.JobFinished, steps_done=1_000)
+    else:
+        scene.tell(events.JobCancelled, job_id="j0")
+    assert scene.tell(events.PauseRequested, job_id="j0", paused_ms_max=5_000) == []
+    assert scene.record().pause is None
+
+
+def test_what_the_co_located_job_does_meanwhile_teaches_neither_its_pace_alone_nor_that_of_the_pair() -> None:
+    scene = Scene()
+    for name in ("j0", "j1"):
+        request = job(name, steps_total=1_000, share=Share.ANY, memory_request_bytes=GIB)
+        scene.tell(events.JobSubmitted, request=request, graph_sha256="graph")
+        scene.tell(events.PredictionArrived, prediction=prediction(f"key-{name}"))
+    scene.tell(events.PairPredictionsArrived, pairs=tuple(all_pairs(["key-j0", "key-j1"], 0.1)))
+    progress: dict[str, Any] = {"after_ms": 5_000, "window_steps": 10, "window_ms": 1_000}
+    scene.report(events.JobStarted)
+    for steps in (10, 20, 30):
+        scene.report(events.JobProgressed, steps_done=steps, **progress)
+    place = (Assignment(gpu_id="n0.0"),)
+    scene.decide(Start(job_id="j1", reason=WHY, assignments=place, micro_batch_size=1))
+    scene.report(events.JobStarted, "j1")
+    scene.pause("j1")
+    for steps in (40, 50, 60):
+        scene.report(events.JobProgressed, steps_done=steps, **{**progress, "window_ms": 500})
+    assert scene.engine.state.gpus["n0.0"].job_ids == ("j0", "j1")
+    assert (scene.record().solo_step_ms, scene.record().measured.observed_slowdown_ratio) == (100.0, None)
+    assert scene.engine.state.predictions.solo_step_ms("key-j0", "standin", gpus=1, micro_batch_size=1) == 100.0
+    scene.report(events.AttemptResumed, "j1")
+    for steps in (70, 80, 90):
+        scene.report(events.JobProgressed, steps_done=steps, **{**progress, "window_ms": 1_200})
+    assert scene.record().measured.observed_slowdown_ratio == pytest.approx(0.2)

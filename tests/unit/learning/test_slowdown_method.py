@@ -147,6 +147,25 @@ def test_every_candidate_but_the_processes_learns_from_all_rows(monkeypatch: pyt
     assert np.array_equal(fitted.predict_each(learning_task)["untuned_trees"], theirs.predict(learning_task))
 
 
+def test_intervals_are_wider_where_nothing_of_what_will_be_unseen_was_held_out() -> None:
+    """One device type says nothing of how far another one's slowdowns may be from its own."""
+    train, test = _first_round(turn_taking_problem(jobs=8, families=4), "family")
+    known, strange = (SlowdownMethod(level).fit(train, seed=0).predict(_hidden(test)) for level in ("family", "device"))
+    spread = np.std(np.log1p(train.measured))
+    widths = [np.log1p(each.upper_90) - np.log1p(each.lower_90) for each in (known, strange)]
+    assert (widths[1] > widths[0] + 2.0 * spread).all()
+    assert (strange.upper_99 > known.upper_99).all()
+
+
+def test_the_scored_table_says_how_many_rows_were_too_many_for_a_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slowdown_process, "ROWS_MAX", 30)
+    few = {name: slowdown_candidates.CANDIDATES[name] for name in ("mean", "additive_time")}
+    monkeypatch.setattr(slowdown_method, "list_candidates", lambda training_split: few)
+    learning_task = turn_taking_problem(jobs=6)
+    lines = {line.name: line.rows_left_out for line in SlowdownMethod("random_pair").fit(learning_task, 0).candidates}
+    assert lines == {"blend": 6, "mean": 0, "additive_time": 6}
+
+
 def test_more_rows_than_any_candidate_takes_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slowdown_method, "ROWS_MAX", 20)
     seen: list[int] = []

@@ -7,14 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from predictor_service.learning import slowdown_candidates, slowdown_process
+from predictor_service.learning import pair_processes, slowdown_process
 from predictor_service.learning.learning_task import JobFacts, LearningTask
-from predictor_service.learning.slowdown_candidates import (
-    FittedCandidate,
-    ProcessModel,
-    TrainingSplit,
-    process_candidate,
-)
+from predictor_service.learning.pair_processes import PairProcesses, ProcessModel, fit_processes
+from predictor_service.learning.slowdown_candidates import FittedCandidate, TrainingSplit, process_candidate
 from predictor_service.learning.slowdown_folds import inner_folds
 from predictor_service.learning.slowdown_kernel import ANY, FAMILY, JOB, SMOOTH, PairKernel
 from predictor_service.learning.slowdown_pairs import PairRows, build_pair_rows, collect_jobs, learn_job_scale
@@ -181,12 +177,14 @@ def _thinned(
 def test_a_process_sees_few_of_many_rows_and_answers_every_held_out_one(monkeypatch: pytest.MonkeyPatch) -> None:
     learning_task = turn_taking_problem(jobs=12)
     learned, training_split = _thinned(monkeypatch, learning_task, 60)
-    assert isinstance(learned.model, ProcessModel)
-    assert len(learned.model.process.rows) == 60
+    assert isinstance(learned.model, PairProcesses)
+    process = learned.model.together.process
+    assert len(process.rows) == 60
+    assert learned.rows_left_out == len(learning_task) - 60
     tested = np.concatenate([fold.test for fold in training_split.folds])
     assert learned.held_out.shape == tested.shape
     assert learned.spread is not None
-    assert (learned.spread >= np.sqrt(learned.model.process.noise) - 1e-9).all()
+    assert (learned.spread >= np.sqrt(process.noise) - 1e-9).all()
     by_mean = np.abs(learning_task.measured.mean() - learning_task.measured[tested]).mean()
     assert np.abs(learned.held_out - learning_task.measured[tested]).mean() < 0.5 * by_mean
 
@@ -195,14 +193,15 @@ def test_a_process_forgets_what_is_held_out_with_the_rows_that_it_never_saw(monk
     """What was measured of a fold's rows, seen or not, changes none of its held-out answers."""
     learning_task = turn_taking_problem(jobs=12)
     learned, training_split = _thinned(monkeypatch, learning_task, 60)
-    assert isinstance(learned.model, ProcessModel)
-    process, fold = learned.model.process, training_split.folds[0]
+    assert isinstance(learned.model, PairProcesses)
+    model, fold = learned.model.together, training_split.folds[0]
+    process = model.process
     seen = draw_rows(len(learning_task), 0)
     places = np.searchsorted(seen, np.intersect1d(fold.test, seen))
     remaining = process.without(places)
     assert remaining.residual.shape == (60 - len(places),)
     unseen = ~np.isin(fold.test, seen)
-    by_hand = remaining.predict(build_pair_rows(learning_task.subset(fold.test[unseen]), learned.model.scale))
+    by_hand = remaining.predict(build_pair_rows(learning_task.subset(fold.test[unseen]), model.scale))
     assert learned.held_out[: len(fold.test)][unseen] == pytest.approx(by_hand)
     kept = np.setdiff1d(np.arange(60), places)
     assert remaining.inverse == pytest.approx(
@@ -222,6 +221,56 @@ def test_many_rows_are_answered_in_parts_as_at_once(monkeypatch: pytest.MonkeyPa
     learning_task, rows = _rows()
     scale = learn_job_scale(collect_jobs(learning_task))
     model = ProcessModel(fit_process(_TIME, rows, learning_task.measured), scale)
-    monkeypatch.setattr(slowdown_candidates, "_CHUNK_ROWS", 7)
+    monkeypatch.setattr(pair_processes, "_CHUNK_ROWS", 7)
     assert model.predict(learning_task) == pytest.approx(model.process.predict(rows))
     assert model.predict(learning_task.subset([])).shape == (0,)
+
+
+def _two_devices() -> LearningTask:
+    """The same pairs on two device types, on one of which everything slows down by half as much."""
+    one, two = (turn_taking_problem(jobs=9, seed=3), turn_taking_problem(jobs=9, seed=3, noise=0.011))
+    jobs = {job.job_key: dataclasses.replace(job, device="another") for job in two.jobs}
+    return dataclasses.replace(
+        one,
+        device="all",
+        measured=np.concatenate([one.measured, 0.5 * two.measured]),
+        row_ids=(*one.row_ids, *(f"another {name}" for name in two.row_ids)),
+        jobs=(*one.jobs, *(jobs[job.job_key] for job in two.jobs)),
+        others=(*one.others, *((jobs[other.job_key],) for (other,) in two.others)),
+    )
+
+
+def test_every_device_type_has_a_process_of_its_own_that_sees_all_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    learning_task = _two_devices()
+    monkeypatch.setattr(slowdown_process, "ROWS_MAX", 90)
+    _, folds = inner_folds(learning_task, "random_pair", shots=0, seed=0)
+    training_split = TrainingSplit(learning_task=learning_task, folds=folds, level="random_pair", seed=0)
+    learned = process_candidate(_TIME)(training_split)
+    assert learned.rows_left_out == 0
+    tested = np.concatenate([fold.test for fold in folds])
+    thinned = fit_processes(_TIME, learning_task, folds, "device", 0)
+    assert thinned.rows_seen == 90
+    errors = [
+        np.abs(values - learning_task.measured[tested]).mean()
+        for values in (learned.held_out, thinned.leave_out(folds)[0])
+    ]
+    assert errors[0] < 0.9 * errors[1]
+
+
+def test_rows_of_a_device_type_that_was_not_learned_are_answered_by_all_rows_together() -> None:
+    learning_task = _two_devices()
+    model = fit_processes(_TIME, learning_task, (), "job", 0)
+    assert len(model.parts) == 2
+    strange = dataclasses.replace(
+        learning_task,
+        jobs=tuple(dataclasses.replace(job, device="third") for job in learning_task.jobs),
+        others=tuple((dataclasses.replace(other, device="third"),) for (other,) in learning_task.others),
+    )
+    assert model.predict(strange) == pytest.approx(model.together.predict(strange))
+    assert (model.spread(strange) > 0).all()
+
+
+def test_device_types_with_few_rows_are_learned_together() -> None:
+    learning_task = _two_devices()
+    few = learning_task.subset([*range(81), *range(81, 81 + pair_processes.PART_ROWS_MIN - 1)])
+    assert len(fit_processes(_TIME, few, (), "job", 0).parts) == 1

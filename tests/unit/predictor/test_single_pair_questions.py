@@ -16,6 +16,7 @@ from predictor_service.inference.predictor import Predictor
 from predictor_service.inference.records import PairJob, PairsQuestion
 from predictor_service.outcome_journal import PredictionEntry
 from predictor_service.registry.served_version import ServedVersion
+from tests.support.onnx_graphs import perceptron
 from tests.support.predictor_service import InProcessDescriber
 
 _DEVICE = "NVIDIA L4"
@@ -98,6 +99,24 @@ def test_one_pair_is_answered_as_inside_of_a_table() -> None:
     table = predictor.predict_pairs(PairsQuestion(device=_DEVICE, jobs=_JOBS))
     for one, two in ((0, 7), (3, 1)):
         assert _ask(predictor, one, two)[1] == pytest.approx(float(table.slowdown_ratio[one, two]), rel=1e-3)
+
+
+def test_jobs_known_by_their_graphs_alone_are_told_apart_by_how_long_they_wait_for_input() -> None:
+    """Nothing says how busy they keep the device, but a job that waits wants it for a smaller share of its step."""
+    predictor = _predictor()
+    graph_sha256 = predictor.keep_graph(perceptron().SerializeToString())[0]
+    jobs = [
+        PairJob(
+            job_id=f"{wait}{batch}",
+            settings=JobSettings(global_batch_size=batch, input_wait_ratio=wait),
+            graph_sha256=graph_sha256,
+        )
+        for wait in (0.0, 0.8)
+        for batch in (8, 16)
+    ]
+    measured = {("0.08", "0.016"): 1.0, ("0.016", "0.08"): 1.0}
+    answer = predictor.predict_pairs(PairsQuestion(device=_DEVICE, jobs=jobs, observed=measured))
+    assert answer.slowdown_ratio[2, 3] < 0.5 * answer.slowdown_ratio[0, 0]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -16,13 +17,14 @@ from predictor_service.features.described_graph import describe_figures
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.features.graph_description import describe_graph
 from predictor_service.features.job_features import FEATURE_INDEX, build_features
+from predictor_service.fitting.known_rows import DOUBTED, ODD_SETTINGS
 from predictor_service.importers.zoo_features import described_features
 from predictor_service.registry.model_registry import ModelRegistry
 from predictor_service.retraining import learned_rows
 from predictor_service.retraining.datasets import read_dataset, read_datasets
 from predictor_service.retraining.learned_rows import NOT_DRAWN, select_rows
 from predictor_service.retraining.retraining_run import RetrainingOutcome, RetrainingPlan, RetrainingResult, retrain
-from predictor_service.selection.targets import MEMORY
+from predictor_service.selection.targets import MEMORY, STEP
 from tests.support.measured_dataset import DEVICE as STANDIN
 from tests.support.measured_dataset import graphs, job_settings, write_dataset
 from tests.support.table_dataset import DEVICE, table_rows, write_table_dataset
@@ -131,6 +133,20 @@ def test_rows_without_any_graph_are_kept_apart_and_counted(tmp_path: Path) -> No
     assert dict(found.left_out) == {"more than one device": 2, "status failed": 3}
 
 
+def test_what_a_set_states_as_no_job_can_is_not_learned_from(tmp_path: Path) -> None:
+    rows = table_rows()
+    changes: list[dict[str, Any]] = [
+        {"precision": "fp64"},
+        {"quality_flags": ("step_unit_differs",)},
+        {"quality_flags": ("batch_not_published",)},
+    ]
+    odd = [dataclasses.replace(row, **change) for row, change in zip(rows, changes, strict=False)]
+    write_table_dataset(tmp_path, [*odd, *rows[3:]])
+    found = select_rows([read_dataset(tmp_path)], STEP, A100)
+    assert dict(found.left_out) == {ODD_SETTINGS: 1, DOUBTED: 2}
+    assert dict(select_rows([read_dataset(tmp_path)], MEMORY, A100).left_out) == {ODD_SETTINGS: 1, DOUBTED: 1}
+
+
 def test_of_thousands_of_table_rows_every_family_keeps_its_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +209,19 @@ def test_a_fifth_of_the_labels_times_three_is_refused_and_one_command_goes_back(
     assert served_version(state) != served_in(before)
     run_command("models", "rollback", "--why", "a test", state=state)
     assert served_version(state) == served_in(before)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["nothing is served", "another device is served"])
+def test_a_fifth_of_the_first_labels_of_a_device_times_three_is_refused(tmp_path: Path, *, known: bool) -> None:
+    state = tmp_path / "state"
+    if known:
+        write_dataset(tmp_path / "standin" / "set")
+        assert run(state, tmp_path / "standin").outcome is RetrainingOutcome.PROMOTED
+    write_table_dataset(tmp_path / "poisoned" / "set", tripled(table_rows(), every=5))
+    result = run(state, tmp_path / "poisoned")
+    assert result.outcome is RetrainingOutcome.REFUSED
+    assert any("two kinds of labels seem to be mixed" in reason for reason in result.why), result.why
+    assert run(state, tmp_path / "poisoned").served == result.served
 
 
 def run_command(*arguments: str, state: Path) -> str:

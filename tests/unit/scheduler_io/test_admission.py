@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from cotenant.device_calibration_message import calibration_message
 from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.launch_rules import launch_rules
@@ -19,6 +20,7 @@ from scheduler_service.core import events
 from scheduler_service.errors import FitsNoDeviceError, NoNodeRunsItError, SchedulerServiceError
 from scheduler_service.grpc_api.admission import Admission
 from scheduler_service.grpc_api.job_requests import submitted
+from tests.support.calibrations import calibration
 from tests.support.engine_play import Play
 from tests.support.fake_predictor import FakePredictor
 from tests.support.scheduler_process import job_spec
@@ -212,3 +214,12 @@ def test_the_first_refusal_is_final_unless_another_connected_node_may_run_it() -
     assert not final(Door(OWNERS), spec, node_id="n1")
     assert not final(Door(OWNERS), spec, code="OVER_CAPACITY")
     assert not final(Door(OWNERS), spec, code="DEVICE_UNAVAILABLE")
+
+
+def test_the_question_of_a_submission_carries_what_was_measured_of_the_device(predictor: FakePredictor) -> None:
+    door = Door(OWNERS, address=predictor.address)
+    measured = calibration(device=gpu().device)
+    door.play.tell(events.NodeJoined, node=node("n1", [gpu("n1.0", calibration=measured, memory_bytes=8 * GIB)]))
+    door.review(job_spec(**GRAPH))
+    (question,) = predictor.job_questions
+    assert question.calibration == calibration_message(measured)

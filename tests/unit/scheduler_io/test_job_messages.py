@@ -68,7 +68,7 @@ def test_a_job_says_what_is_unusual_about_it() -> None:
     assert tuple(message.utilization_ratio.unusual_features) == texts
 
 
-def test_what_a_predictor_finds_unusual_is_kept_once_and_short() -> None:
+def test_what_a_predictor_finds_unusual_is_kept_once_short_and_printable() -> None:
     settings = JobSettings(global_batch_size=8)
     command = RequestPrediction(key="k", graph_sha256="g", device="d", device_memory_bytes=0, settings=settings)
     answer = prediction_pb2.PredictJobResponse()
@@ -79,3 +79,5 @@ def test_what_a_predictor_finds_unusual_is_kept_once_and_short() -> None:
     assert job_prediction(command, answer).unusual_features == ("same", "b", "c")
     del answer.memory_bytes.unusual_features[:]
     assert [len(text) for text in job_prediction(command, answer).unusual_features] == [4, 200]
+    answer.utilization_ratio.unusual_features[:] = ["\x1b[2Jgone\n", "\x07"]
+    assert job_prediction(command, answer).unusual_features == ("[2Jgone",)

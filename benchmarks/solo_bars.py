@@ -1,0 +1,143 @@
+"""What a training would serve of jobs alone, beside bars: utilization, and rows without a graph, as JSON.
+
+`python -m benchmarks.solo_bars` predicts kept-back architectures by the method of `evaluate --model fresh`.
+
+`utilization`: mean absolute error over that of predicting the mean of all rows; bars .2 for GPUMemNet's CNNs and MLPs,
+.6 for MISO.
+
+`rows_without_a_graph`: memory of timm's networks, where every second network has lost its graph, in training and when
+it is asked about. `ratio` is the error of the rows without a graph over that of the same method where all graphs are
+stripped; bar 1.1. `in_domain` counts how many of them were called familiar; none should be.
+
+One architecture in COTENANT_BENCHMARK_EVERY takes part (default 6; CNNs and MISO are few and always whole). Needs
+COTENANT_SHARED_DATA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from benchmarks.solo_learning_tasks import TASKS, read_task
+from predictor_service.evaluation.scoring import HeldOutPredictions, plan_rounds, predict_rounds
+from predictor_service.fitting.methods import FittingMethod
+from predictor_service.learning.learning_task import BoolArray, FloatArray, LearningTask
+from predictor_service.learning.missing_graphs import find_missing_graphs, strip_graphs
+
+UTILIZATION_BARS: Final = {
+    "utilization, cnn, unseen architecture": 0.2,
+    "utilization, mlp, unseen architecture": 0.2,
+    "utilization, miso, unseen architecture": 0.6,
+}
+GRAPHLESS: Final = "memory, timm, unseen model"
+GRAPHLESS_BAR: Final = 1.1
+_LEVEL: Final = "architecture"
+_FOLDS: Final = 5
+_WHOLE_BELOW: Final = 1_000
+"""Rows of a set that always takes part as a whole."""
+
+
+def main() -> dict[str, Any]:
+    """Judges both."""
+    root = os.environ.get("COTENANT_SHARED_DATA", "")
+    if not root:
+        return {"skipped": "COTENANT_SHARED_DATA is not set"}
+    every = int(os.environ.get("COTENANT_BENCHMARK_EVERY", "6"))
+    with threadpool_limits(1):
+        return {
+            "utilization": {
+                name: judge_utilization(thinned(read_task(TASKS[name], Path(root)), every), bar)
+                for name, bar in UTILIZATION_BARS.items()
+            },
+            "rows_without_a_graph": judge_graphless(thinned(read_task(TASKS[GRAPHLESS], Path(root)), every)),
+        }
+
+
+def thinned(learning_task: LearningTask, every: int) -> LearningTask:
+    """One architecture in `every`, by its name; all of a small set."""
+    if len(learning_task) < _WHOLE_BELOW:
+        return learning_task
+    kept = [row for row, job in enumerate(learning_task.jobs) if sum(job.architecture.encode()) % every == 0]
+    return learning_task.subset(kept)
+
+
+def predict(learning_task: LearningTask) -> HeldOutPredictions:
+    """Every row by a method that has not seen its architecture."""
+    rounds = plan_rounds(learning_task, _LEVEL, _FOLDS, 0)
+    return predict_rounds(rounds, FittingMethod(_LEVEL), _LEVEL, 0, _tell)
+
+
+def judge_utilization(learning_task: LearningTask, bar: float) -> dict[str, Any]:
+    """Error beside that of the mean."""
+    predictions = predict(learning_task)
+    measured, forecast = learning_task.measured[predictions.rows], predictions.forecast
+    error = float(np.abs(forecast.value - measured).mean())
+    of_mean = float(np.abs(measured.mean() - measured).mean())
+    inside = (measured >= forecast.lower_90) & (measured <= forecast.upper_90)
+    return {
+        "rows": len(measured),
+        "mae": round(error, 4),
+        "mae_of_mean": round(of_mean, 4),
+        "ratio": round(error / of_mean, 3),
+        "bar": bar,
+        "met": error <= bar * of_mean,
+        "inside_90_ratio": round(float(inside.mean()), 3),
+    }
+
+
+def judge_graphless(learning_task: LearningTask) -> dict[str, Any]:
+    """Error of the rows that lost their graph, beside that where all have."""
+    without = strip_graphs(learning_task)
+    jobs = [
+        bare if _loses_graph(job.architecture) else job
+        for job, bare in zip(learning_task.jobs, without.jobs, strict=True)
+    ]
+    mixed = dataclasses.replace(learning_task, jobs=tuple(jobs))
+    lost = find_missing_graphs(mixed)
+    mixed_predictions, bare_predictions = predict(mixed), predict(without)
+    among, alone = (_relative_errors(learning_task, each) for each in (mixed_predictions, bare_predictions))
+    ratio = float(among[lost].mean() / alone[lost].mean())
+    return {
+        "rows": len(learning_task),
+        "rows_without": int(lost.sum()),
+        "mape_with_graph": round(float(among[~lost].mean()), 4),
+        "mape_without": round(float(among[lost].mean()), 4),
+        "mape_all_stripped": round(float(alone[lost].mean()), 4),
+        "ratio": round(ratio, 3),
+        "bar": GRAPHLESS_BAR,
+        "met": ratio <= GRAPHLESS_BAR,
+        "in_domain": int(_by_row(mixed_predictions, mixed_predictions.forecast.in_domain)[lost].sum()),
+    }
+
+
+def _loses_graph(architecture: str) -> bool:
+    return sum(place * letter for place, letter in enumerate(architecture.encode(), start=1)) % 2 == 0
+
+
+def _relative_errors(learning_task: LearningTask, predictions: HeldOutPredictions) -> FloatArray:
+    value = np.empty(len(learning_task))
+    value[predictions.rows] = predictions.forecast.value
+    return np.asarray(np.abs(value / learning_task.measured - 1.0))
+
+
+def _by_row(predictions: HeldOutPredictions, flags: BoolArray) -> BoolArray:
+    found = np.zeros(len(flags), dtype=bool)
+    found[predictions.rows] = flags
+    return found
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"  {line}\n")
+
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    print(json.dumps(main(), indent=1))

@@ -1,0 +1,151 @@
+"""Step time on any device type: physics with fitted coefficients, a shrunk correction, and a range that held elsewhere.
+
+`step_model.json` was made by `python -m predictor_service train-cross-device` from the public sets and comes with the
+program. Its ranges are those of devices that were left out one by one: how far the median network of such a device was
+off, and its others; a network unlike all of them has a wider one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+import numpy as np
+
+from predictor_service.cross_device.step_correction import StepCorrection, traits_of
+from predictor_service.cross_device.step_physics import COEFFICIENTS, StepKind, step_parts, terms_of
+from predictor_service.cross_device.step_work import StepWork
+from predictor_service.errors import ModelError
+from predictor_service.features.affine import FloatArray
+from predictor_service.features.devices import DeviceType, Generation
+
+FORMAT: Final = "cotenant.cross_device_step/1"
+FILE_NAME: Final = "step_model.json"
+LEVELS: Final = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98)
+"""Shares of left-out rows for which a range is stored; between them it is interpolated, beyond the last it is that."""
+CONVOLUTIONAL: Final = "convolutional"
+OTHER: Final = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepRange:
+    """Step times with their ranges, milliseconds; all arrays have shape (rows,)."""
+
+    value: FloatArray
+    lower: FloatArray
+    upper: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CrossDeviceStep:
+    """The model.
+
+    Attributes:
+        logs: Logarithms of the coefficients, in the order of `COEFFICIENTS`.
+        correction: Of kinds of networks.
+        widths: Half widths as logarithms at `LEVELS`, by kind of network.
+        devices: Types that taught it.
+        rows_sha256: Hash of the rows that it was made from.
+    """
+
+    logs: FloatArray
+    correction: StepCorrection
+    widths: Mapping[str, FloatArray]
+    devices: tuple[str, ...] = ()
+    rows_sha256: str = ""
+
+    def time_ms(self, work: StepWork, kinds: Sequence[StepKind]) -> FloatArray:
+        """The expected time of steps.
+
+        Args:
+            work: Of the rows.
+            kinds: One for each row, or a single one for all.
+        """
+        parts = step_parts(terms_of(work, kinds), self.logs)
+        corrected = self.correction.log_ratio(traits_of(work, kinds))
+        return np.asarray(parts.total_ms * np.exp(corrected), dtype=np.float64)
+
+    def estimate(self, work: StepWork, kind: StepKind, confidence: float) -> StepRange:
+        """The time of one job at several batches, with the range that held so often on devices left out.
+
+        Args:
+            work: Of the job at its batches.
+            kind: The same for all of them.
+            confidence: Share of rows, 0 to below 1.
+        """
+        value = self.time_ms(work, [kind])
+        width = math.exp(float(np.interp(confidence, LEVELS, self.widths[kind_of_network(work)])))
+        return StepRange(value=value, lower=value / width, upper=value * width)
+
+    def to_json(self) -> str:
+        """As stored."""
+        stored = {
+            "format": FORMAT,
+            "rows_sha256": self.rows_sha256,
+            "devices": list(self.devices),
+            "coefficients": {
+                name: float(f"{math.exp(value):.6g}") for name, value in zip(COEFFICIENTS, self.logs, strict=True)
+            },
+            "levels": list(LEVELS),
+            "widths": _widths_to_json(self.widths),
+            "correction": self.correction.to_json(),
+        }
+        return json.dumps(stored, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> CrossDeviceStep:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            ModelError: It is of another format, or damaged.
+        """
+        try:
+            stored: dict[str, Any] = json.loads(text)
+            if stored["format"] != FORMAT:
+                raise ModelError(
+                    f"{FILE_NAME} is of format {stored['format']}, this program reads {FORMAT}",
+                    remedy="install the program again, or make the file again with train-cross-device",
+                )
+            return cls(
+                logs=np.log([float(stored["coefficients"][name]) for name in COEFFICIENTS]),
+                correction=StepCorrection.from_json(stored["correction"]),
+                widths=_widths_from_json(stored["widths"]),
+                devices=tuple(stored["devices"]),
+                rows_sha256=str(stored["rows_sha256"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(f"{FILE_NAME} is damaged ({error})", remedy="install the program again") from error
+
+
+def kind_of_network(work: StepWork) -> str:
+    """Which networks' errors are its range: those with as many convolutions, or the others."""
+    convolution = float((work.convolution_flops + work.depthwise_flops)[0])
+    return CONVOLUTIONAL if convolution > float(work.product_flops[0]) else OTHER
+
+
+def answers_for(device: DeviceType) -> bool:
+    """Whether the model speaks of a device: it knows GPUs of a generation, not processors."""
+    return device.generation is not Generation.PROCESSOR
+
+
+@cache
+def load_step_model() -> CrossDeviceStep:
+    """Reads the model that comes with the program.
+
+    Raises:
+        ModelError: It is damaged.
+    """
+    return CrossDeviceStep.from_json(resources.files(__package__ or "").joinpath(FILE_NAME).read_text(encoding="utf-8"))
+
+
+def _widths_to_json(widths: Mapping[str, FloatArray]) -> dict[str, list[float]]:
+    return {kind: [float(f"{value:.4g}") for value in values] for kind, values in sorted(widths.items())}
+
+
+def _widths_from_json(stored: Mapping[str, Sequence[float]]) -> dict[str, FloatArray]:
+    return {kind: np.array(stored[kind], dtype=np.float64) for kind in (CONVOLUTIONAL, OTHER)}

@@ -1,0 +1,202 @@
+"""Fits the model of step times of all device types, and finds how wide its ranges must be.
+
+Coefficients are the most likely ones given their priors; every machine has a host and a speed of its own, which are
+fitted along and thrown away, so that one fast machine does not make a device look fast. Errors beyond two deviations
+count less. The correction learns what remains of each kind of network within a machine.
+
+Widths come from devices left out one by one: what the model of the others misses of a device's rows, each device as
+heavy as any other, however many rows it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from predictor_service.cross_device.step_correction import StepCorrection, kernel, traits_of
+from predictor_service.cross_device.step_model import CONVOLUTIONAL, LEVELS, OTHER, CrossDeviceStep
+from predictor_service.cross_device.step_physics import (
+    COEFFICIENTS,
+    PRIORS,
+    StepKind,
+    StepTerms,
+    log_derivatives,
+    step_parts,
+    terms_of,
+)
+from predictor_service.cross_device.step_work import StepWork
+from predictor_service.features.affine import FloatArray
+from predictor_service.learning.cross_device_rows import StepRow, hash_rows, work_of_rows
+
+_ERROR_DEVIATION: Final = 0.25
+_HOST_DEVIATION: Final = 0.4
+_SPEED_DEVIATION: Final = 0.25
+_ROUNDS: Final = 40
+_SETTLED: Final = 1e-4
+_LONGEST_STEP: Final = 0.5
+# Of the correction: its own size, and what networks of one kind differ by beyond it.
+_CORRECTION_VARIANCE: Final = 0.05
+_NOISE_VARIANCE: Final = 0.04
+_GROUP_SHRINKAGE: Final = 2.0
+_CENTRES: Final = 200
+_DEVICES_LEAST: Final = 3
+_LEVELS: Final[FloatArray] = np.array(LEVELS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Rows:
+    """Rows in the arrays that are fitted."""
+
+    work: StepWork
+    kinds: Sequence[StepKind]
+    terms: StepTerms
+    log_ms: FloatArray
+    machines: np.ndarray[tuple[int], np.dtype[np.intp]]
+    groups: np.ndarray[tuple[int], np.dtype[np.intp]]
+    weights: FloatArray
+
+
+def fit_step_model(rows: Sequence[StepRow], *, with_widths: bool = True) -> CrossDeviceStep:
+    """Fits the model.
+
+    Args:
+        rows: Measured steps of at least three device types.
+        with_widths: Whether to leave devices out one by one; without it ranges are as wide as nothing.
+    """
+    table = _tabulate(rows)
+    logs, residuals = _fit_coefficients(table)
+    model = CrossDeviceStep(
+        logs=logs,
+        correction=_fit_correction(table, residuals),
+        widths=_NO_WIDTHS,
+        devices=tuple(sorted({row.device for row in rows})),
+        rows_sha256=hash_rows(rows),
+    )
+    if not with_widths:
+        return model
+    return replace(model, widths=find_widths(rows))
+
+
+def find_widths(rows: Sequence[StepRow]) -> Mapping[str, FloatArray]:
+    """Half widths at `LEVELS` by kind of network, from devices left out one by one."""
+    errors: dict[str, list[FloatArray]] = {CONVOLUTIONAL: [], OTHER: []}
+    for device in sorted({row.device for row in rows}):
+        left_out = [row for row in rows if row.device == device]
+        model = fit_step_model([row for row in rows if row.device != device], with_widths=False)
+        missed, convolves = np.abs(log_errors(model, left_out)), _convolves(work_of_rows(left_out))
+        for kind, chosen in ((CONVOLUTIONAL, convolves), (OTHER, ~convolves)):
+            if chosen.any():
+                errors[kind].append(missed[chosen])
+    return _widths(errors)
+
+
+def log_errors(model: CrossDeviceStep, rows: Sequence[StepRow]) -> FloatArray:
+    """Logarithms of measured over expected, shape (rows,)."""
+    expected = model.time_ms(work_of_rows(rows), [row.kind for row in rows])
+    return np.asarray(np.log([row.step_ms for row in rows]) - np.log(expected), dtype=np.float64)
+
+
+def _convolves(work: StepWork) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return np.asarray(work.convolution_flops + work.depthwise_flops > work.product_flops)
+
+
+def _widths(errors: Mapping[str, Sequence[FloatArray]]) -> dict[str, FloatArray]:
+    """Quantiles with every device as heavy as any other; of a kind that few devices have, those of all kinds."""
+    every = [each for of_kind in errors.values() for each in of_kind]
+    return {
+        kind: _weighted_quantiles(of_kind if len(of_kind) >= _DEVICES_LEAST else every)
+        for kind, of_kind in errors.items()
+    }
+
+
+def _weighted_quantiles(by_device: Sequence[FloatArray]) -> FloatArray:
+    """The levels' quantiles, one device more than there are counted as beyond all."""
+    values = np.concatenate(by_device)
+    weights = np.concatenate([np.full(len(each), 1 / len(each)) for each in by_device])
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order]) / (len(by_device) + 0.5)
+    places = np.minimum(np.searchsorted(reached, _LEVELS), len(values) - 1)
+    return np.asarray(values[order][places], dtype=np.float64)
+
+
+def _tabulate(rows: Sequence[StepRow]) -> _Rows:
+    work, kinds = work_of_rows(rows), [row.kind for row in rows]
+    devices = np.unique([row.device for row in rows], return_inverse=True)[1]
+    counts = np.bincount(devices)[devices]
+    weights = counts**-0.25
+    return _Rows(
+        work=work,
+        kinds=kinds,
+        terms=terms_of(work, kinds),
+        log_ms=np.log([row.step_ms for row in rows]),
+        machines=np.unique([row.machine for row in rows], return_inverse=True)[1],
+        groups=np.unique([row.group for row in rows], return_inverse=True)[1],
+        weights=weights / weights.mean(),
+    )
+
+
+def _fit_coefficients(rows: _Rows) -> tuple[FloatArray, FloatArray]:
+    """The most likely coefficients, and what is left of each row's logarithm with its machine taken out."""
+    count, machines = len(COEFFICIENTS), int(rows.machines.max()) + 1
+    typical = np.log([prior.typical for prior in PRIORS.values()])
+    centre = np.concatenate([typical, np.zeros(2 * machines)])
+    deviations = [prior.deviation for prior in PRIORS.values()]
+    precisions = np.concatenate([deviations, np.full(machines, _HOST_DEVIATION), np.full(machines, _SPEED_DEVIATION)])
+    precisions = precisions**-2.0
+    now, residuals = centre.copy(), np.zeros(len(rows.log_ms))
+    places = np.arange(len(residuals))
+    for _ in range(_ROUNDS):
+        logs, hosts, speeds = now[:count], now[count : count + machines], now[count + machines :]
+        parts = step_parts(rows.terms, logs, hosts[rows.machines])
+        residuals = rows.log_ms - np.log(parts.total_ms) - speeds[rows.machines]
+        by_coefficient, by_host = log_derivatives(rows.terms, logs, parts)
+        slopes = np.concatenate([by_coefficient, np.zeros((len(residuals), 2 * machines))], axis=1)
+        slopes[places, count + rows.machines] = by_host
+        slopes[places, count + machines + rows.machines] = 1.0
+        trust = rows.weights / (_ERROR_DEVIATION * np.maximum(_ERROR_DEVIATION, np.abs(residuals) / 2))
+        step = np.linalg.solve(
+            (slopes * trust[:, None]).T @ slopes + np.diag(precisions),
+            slopes.T @ (trust * residuals) - precisions * (now - centre),
+        )
+        now = now + np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
+        if float(np.abs(step).max()) < _SETTLED:
+            break
+    return now[:count], residuals
+
+
+def _fit_correction(rows: _Rows, residuals: FloatArray) -> StepCorrection:
+    """What remains of each kind of network once machine, precision and mode are taken out, shrunk."""
+    sums, counts = np.bincount(rows.groups, weights=residuals), np.bincount(rows.groups)
+    within = residuals - (sums / (counts + _GROUP_SHRINKAGE))[rows.groups]
+    traits = traits_of(rows.work, rows.kinds)
+    sizes = traits[:, : len(_LEAST_DEVIATIONS)]
+    empty = StepCorrection(
+        means=sizes.mean(axis=0),
+        deviations=np.maximum(sizes.std(axis=0), _LEAST_DEVIATIONS),
+        centres=np.zeros((0, traits.shape[1])),
+        weights=np.zeros(0),
+    )
+    points = empty.standardise(traits)
+    centres = _spread_out(points)
+    near, among = kernel(points, centres), kernel(centres, centres)
+    left = near.T @ near / _NOISE_VARIANCE + (among + 1e-6 * np.eye(len(centres))) / _CORRECTION_VARIANCE
+    weights = np.linalg.solve(left, near.T @ within / _NOISE_VARIANCE)
+    return replace(empty, centres=centres, weights=weights.astype(np.float64))
+
+
+def _spread_out(points: FloatArray) -> FloatArray:
+    """Points far from each other: always the one farthest from those chosen before."""
+    chosen = [0]
+    distances = ((points - points[0]) ** 2).sum(axis=1)
+    while len(chosen) < min(_CENTRES, len(points)) and float(distances.max()) > _LEAST_DISTANCE:
+        chosen.append(int(distances.argmax()))
+        distances = np.minimum(distances, ((points - points[chosen[-1]]) ** 2).sum(axis=1))
+    return points[chosen]
+
+
+_LEAST_DISTANCE: Final = 0.05
+_LEAST_DEVIATIONS: Final[FloatArray] = np.full(7, 0.1)
+_NO_WIDTHS: Final[Mapping[str, FloatArray]] = {kind: np.zeros(len(LEVELS)) for kind in (CONVOLUTIONAL, OTHER)}

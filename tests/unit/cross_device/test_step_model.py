@@ -1,0 +1,102 @@
+"""The model that comes with the program: what it may be asked, and what it never answers."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from predictor_service.cross_device.step_model import LEVELS, CrossDeviceStep, answers_for, load_step_model
+from predictor_service.cross_device.step_physics import StepKind
+from predictor_service.errors import ModelError
+from predictor_service.features.devices import DEVICE_TYPES
+from tests.unit.cross_device.test_step_physics import A100, step_work
+
+GPUS = sorted(name for name, device in DEVICE_TYPES.items() if answers_for(device))
+KIND = StepKind(device=A100, precision="fp32", is_training=True)
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_every_type_of_the_table_has_an_answer_with_a_range_around_it(name: str) -> None:
+    model = load_step_model()
+    for precision in ("fp32", "tf32", "bf16", "fp16"):
+        kind = StepKind(device=DEVICE_TYPES[name], precision=precision, is_training=True)
+        found = model.estimate(step_work(1, 16, 4096), kind, 0.9)
+        assert np.isfinite(found.upper).all()
+        assert (found.lower > 0).all()
+        assert (found.lower < found.value).all()
+        assert (found.value < found.upper).all()
+        assert (np.diff(found.value) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"forward_macs_per_sample": 0.0, "convolution_macs_per_sample": 0.0},
+        {"forward_macs_per_sample": 1e18, "convolution_macs_per_sample": 1e18},
+        {"parameters": 0.0, "nodes": 0.0, "traffic_bytes_per_sample": 0.0, "traffic_bytes_constant": 0.0},
+        {"nodes": 1e9, "recurrent_steps": 1e9},
+        {"parameters": 1e15},
+    ],
+)
+def test_absurd_networks_have_finite_positive_answers(facts: dict[str, float]) -> None:
+    found = load_step_model().estimate(step_work(1, 1_000_000, **facts), KIND, 0.9)
+    assert np.isfinite(found.upper).all()
+    assert (found.lower > 0).all()
+
+
+def test_a_higher_confidence_has_a_wider_range() -> None:
+    widths = [
+        float(np.log(found.upper / found.lower)[0])
+        for confidence in (0.0, 0.5, 0.8, 0.9, 0.95, 0.999)
+        if (found := load_step_model().estimate(step_work(8), KIND, confidence))
+    ]
+    assert widths == sorted(widths)
+    assert widths[0] > 0
+
+
+def test_a_network_like_none_that_was_measured_is_answered_by_physics_alone() -> None:
+    model = load_step_model()
+    strange = step_work(1, nodes=1e7, parameters=1e13, recurrent_steps=1e8)
+    plain = CrossDeviceStep(
+        logs=model.logs, correction=model.correction.__class__(
+            means=model.correction.means, deviations=model.correction.deviations,
+            centres=model.correction.centres, weights=np.zeros_like(model.correction.weights),
+        ), widths=model.widths,
+    )  # fmt: skip
+    assert model.time_ms(strange, [KIND])[0] == pytest.approx(plain.time_ms(strange, [KIND])[0], rel=0.01)
+
+
+def test_the_stored_form_is_read_as_it_was_written() -> None:
+    model = load_step_model()
+    again = CrossDeviceStep.from_json(model.to_json())
+    assert again.to_json() == model.to_json()
+    assert again.time_ms(step_work(4), [KIND])[0] == pytest.approx(model.time_ms(step_work(4), [KIND])[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"format": "cotenant.cross_device_step/1"}', "\0"])
+def test_a_damaged_file_is_refused(text: str) -> None:
+    with pytest.raises(ModelError, match="damaged"):
+        CrossDeviceStep.from_json(text)
+
+
+def test_a_file_of_another_format_is_refused_with_a_remedy() -> None:
+    stored = {**json.loads(load_step_model().to_json()), "format": "cotenant.cross_device_step/9"}
+    with pytest.raises(ModelError, match="train-cross-device"):
+        CrossDeviceStep.from_json(json.dumps(stored))
+
+
+def test_the_stored_widths_rise_with_the_level() -> None:
+    model = load_step_model()
+    for widths in model.widths.values():
+        assert len(widths) == len(LEVELS)
+        assert (np.diff(widths) >= 0).all()
+
+
+def test_a_batch_has_the_same_answer_alone_and_among_others_to_the_last_bit() -> None:
+    batches = tuple(1 << place for place in range(12))
+    together = load_step_model().estimate(step_work(*batches), KIND, 0.9)
+    alone = [load_step_model().estimate(step_work(batch), KIND, 0.9) for batch in batches]
+    assert [float(each.value[0]) for each in alone] == together.value.tolist()
+    assert [float(each.upper[0]) for each in alone] == together.upper.tolist()

@@ -1,0 +1,132 @@
+"""What peaks and coefficients say of the time of a step."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from predictor_service.cross_device.step_model import answers_for, load_step_model
+from predictor_service.cross_device.step_physics import (
+    COEFFICIENTS,
+    GENERATIONS,
+    PRIORS,
+    StepKind,
+    log_derivatives,
+    number_format,
+    step_parts,
+    terms_of,
+)
+from predictor_service.cross_device.step_work import StepWork, work_of_facts
+from predictor_service.features.devices import DEVICE_TYPES, STANDIN_DEVICE, DeviceType, Generation
+
+A100 = DEVICE_TYPES["NVIDIA A100-SXM4-40GB"]
+TITAN_RTX = DEVICE_TYPES["NVIDIA TITAN RTX"]
+TYPICAL = np.log([prior.typical for prior in PRIORS.values()])
+FACTS = {
+    "forward_macs_per_sample": 4e9, "convolution_macs_per_sample": 3.5e9, "depthwise_convolution_macs_per_sample": 1e8,
+    "nodes": 170.0, "parameters": 25e6, "traffic_bytes_per_sample": 2e8, "traffic_bytes_constant": 1e8,
+}  # fmt: skip
+
+
+def step_work(*batches: int, **facts: float) -> StepWork:
+    found = work_of_facts([({**FACTS, **facts}, batch) for batch in batches])
+    assert found is not None
+    return found
+
+
+def time_ms(job: StepWork, kind: StepKind, logs: np.ndarray = TYPICAL) -> np.ndarray:
+    return step_parts(terms_of(job, [kind]), logs).total_ms
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16", "fp64"])
+@pytest.mark.parametrize("device", [A100, TITAN_RTX, DEVICE_TYPES["AMD Instinct MI300X"]])
+def test_the_time_never_falls_as_the_batch_grows(device: DeviceType, precision: str, is_training: bool) -> None:
+    times = time_ms(step_work(1, 2, 8, 64, 1024), StepKind(device=device, precision=precision, is_training=is_training))
+    assert (np.diff(times) >= 0).all()
+    assert (times > 0).all()
+
+
+def test_training_takes_longer_than_inference_and_a_slower_device_longer_than_a_fast_one() -> None:
+    train, infer = (StepKind(device=A100, precision="fp32", is_training=each) for each in (True, False))
+    assert time_ms(step_work(64), train)[0] > 2 * time_ms(step_work(64), infer)[0]
+    slow = StepKind(device=DEVICE_TYPES["Tesla K80"], precision="fp32", is_training=True)
+    assert time_ms(step_work(64), slow)[0] > 5 * time_ms(step_work(64), train)[0]
+
+
+def test_convolutions_in_32_bits_run_in_tf32_on_ampere_and_products_do_not() -> None:
+    plain, tf32 = (StepKind(device=A100, precision=each, is_training=True) for each in ("fp32", "tf32"))
+    convolving = step_work(256, convolution_macs_per_sample=4e9, depthwise_convolution_macs_per_sample=0.0)
+    multiplying = step_work(256, convolution_macs_per_sample=0.0, depthwise_convolution_macs_per_sample=0.0)
+    assert time_ms(convolving, plain)[0] == pytest.approx(time_ms(convolving, tf32)[0])
+    assert time_ms(multiplying, plain)[0] > 1.5 * time_ms(multiplying, tf32)[0]
+    tensorflow = dataclasses.replace(plain, framework="tensorflow-2")
+    assert time_ms(multiplying, tensorflow)[0] == pytest.approx(time_ms(multiplying, tf32)[0])
+
+
+def test_a_small_batch_waits_for_its_host_whatever_the_device() -> None:
+    fast, faster = (
+        StepKind(device=DEVICE_TYPES[name], precision="fp16", is_training=True)
+        for name in ("NVIDIA A30", "NVIDIA B200")
+    )
+    assert time_ms(step_work(1), fast)[0] == pytest.approx(time_ms(step_work(1), faster)[0], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "form"),
+    [
+        ("NVIDIA TITAN RTX", "fp16", "tensor"),
+        ("NVIDIA GeForce RTX 4090", "fp16", "tensor"),
+        ("NVIDIA GeForce GTX 1080 Ti", "fp16", "half"),
+        ("Tesla P100-PCIE-16GB", "fp16", "half"),
+        ("NVIDIA TITAN V", "fp64", "fp64_full"),
+        ("NVIDIA TITAN RTX", "fp64", "fp64"),
+        ("NVIDIA A100-SXM4-40GB", "tf32", "tf32"),
+        ("NVIDIA TITAN RTX", "tf32", "fp32"),
+    ],
+)
+def test_the_units_of_a_device_decide_which_arithmetic_runs(name: str, precision: str, form: str) -> None:
+    assert number_format(DEVICE_TYPES[name], precision) == form
+
+
+def test_derivatives_are_those_of_the_time() -> None:
+    kinds = [
+        StepKind(device=A100, precision="fp32", is_training=True),
+        StepKind(device=TITAN_RTX, precision="fp16", is_training=False),
+        StepKind(device=DEVICE_TYPES["NVIDIA TITAN V"], precision="fp64", is_training=True),
+        StepKind(device=dataclasses.replace(A100, generation=Generation.UNKNOWN), precision="bf16", is_training=True),
+    ]
+    terms = terms_of(step_work(1, 8, 32, 512), kinds)
+    exact, by_host = log_derivatives(terms, TYPICAL, step_parts(terms, TYPICAL))
+    for place in range(len(COEFFICIENTS)):
+        moved = TYPICAL.copy()
+        moved[place] += 1e-6
+        numeric = np.log(step_parts(terms, moved).total_ms / step_parts(terms, TYPICAL).total_ms) / 1e-6
+        assert exact[:, place] == pytest.approx(numeric, abs=1e-5), COEFFICIENTS[place]
+    numeric = np.log(step_parts(terms, TYPICAL, 1e-6).total_ms / step_parts(terms, TYPICAL).total_ms) / 1e-6
+    assert by_host == pytest.approx(numeric, abs=1e-5)
+
+
+def test_every_generation_of_the_table_has_coefficients_and_the_processor_has_none() -> None:
+    assert {device.generation.value for device in DEVICE_TYPES.values()} - {"processor"} <= set(GENERATIONS)
+    assert not answers_for(DEVICE_TYPES[STANDIN_DEVICE])
+    assert len(load_step_model().logs) == len(COEFFICIENTS)
+
+
+@pytest.mark.parametrize("missing", ["forward_macs_per_sample", "nodes", "parameters"])
+def test_a_job_of_which_a_sum_is_unknown_has_no_work(missing: str) -> None:
+    facts = {name: value for name, value in FACTS.items() if name != missing}
+    assert work_of_facts([(FACTS, 1), (facts, 1)]) is None
+    assert work_of_facts([]) is None
+
+
+def test_totals_without_families_are_split_by_what_the_network_mostly_is() -> None:
+    totals = {"forward_macs_per_sample": 1e9, "nodes": 9.0, "parameters": 1e6, "traffic_bytes_per_sample": 1e6}
+    convolving = work_of_facts([({**totals, "convolution_nodes": 20.0, "matrix_multiply_nodes": 1.0}, 2)])
+    multiplying = work_of_facts([({**totals, "convolution_nodes": 1.0, "matrix_multiply_nodes": 20.0}, 2)])
+    assert convolving is not None
+    assert multiplying is not None
+    assert (convolving.convolution_flops[0], convolving.product_flops[0]) == (4e9, 0.0)
+    assert (multiplying.convolution_flops[0], multiplying.product_flops[0]) == (0.0, 4e9)

@@ -1,0 +1,113 @@
+"""How the model of step times on all device types is learned, and that the committed one was."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from predictor_service.cross_device.step_model import CrossDeviceStep, load_step_model
+from predictor_service.cross_device.step_physics import COEFFICIENTS, PRIORS, StepKind, step_parts, terms_of
+from predictor_service.errors import TrainingDataError
+from predictor_service.features.devices import DEVICE_TYPES
+from predictor_service.learning.cross_device_fit import find_widths, fit_step_model, log_errors
+from predictor_service.learning.cross_device_rows import StepRow, hash_rows, read_step_rows, thin_rows, work_of_rows
+from predictor_service.settings import default_datasets_dir
+
+CARDS = ("NVIDIA TITAN V", "NVIDIA TITAN RTX", "NVIDIA TITAN Xp", "NVIDIA GeForce RTX 3090")
+TRUTH = np.log([prior.typical for prior in PRIORS.values()])
+
+
+def invented_rows(card: str, seed: int, host_log: float = 0.0, count: int = 40) -> list[StepRow]:
+    """Steps that physics times with typical coefficients, a host of their own and 5 % of noise."""
+    generator = np.random.default_rng(seed)
+    rows = []
+    for number in range(count):
+        macs, nodes = float(10 ** generator.uniform(8, 10)), float(generator.integers(30, 600))
+        facts = {
+            "forward_macs_per_sample": macs, "convolution_macs_per_sample": 0.9 * macs, "nodes": nodes,
+            "parameters": float(10 ** generator.uniform(6, 8)), "traffic_bytes_per_sample": 0.05 * macs,
+            "traffic_bytes_constant": 0.0,
+        }  # fmt: skip
+        kind = StepKind(
+            device=DEVICE_TYPES[card],
+            precision="fp16" if number % 2 else "fp32",
+            is_training=bool(number % 3),
+        )
+        rows.append(
+            StepRow(
+                set_name="invented", machine=f"m{card}", device=card, architecture=f"net{number}", kind=kind,
+                facts=facts, batch=int(2 ** generator.integers(0, 7)), step_ms=1.0,
+            )
+        )  # fmt: skip
+    parts = step_parts(terms_of(work_of_rows(rows), [row.kind for row in rows]), TRUTH, host_log)
+    noise = np.exp(generator.normal(0, 0.05, len(rows)))
+    return [
+        dataclasses.replace(row, step_ms=float(each))
+        for row, each in zip(rows, parts.total_ms * noise, strict=True)
+    ]  # fmt: skip
+
+
+@cache
+def taught() -> CrossDeviceStep:
+    rows = [row for seed, card in enumerate(CARDS[1:]) for row in invented_rows(card, seed)]
+    return fit_step_model(rows, with_widths=False)
+
+
+def test_a_device_that_taught_nothing_is_timed_as_those_that_did() -> None:
+    errors = log_errors(taught(), invented_rows(CARDS[0], seed=9))
+    assert np.abs(errors).mean() < 0.15
+
+
+def test_a_machine_with_a_slow_host_does_not_make_its_device_look_slow() -> None:
+    slow = [row for seed, card in enumerate(CARDS[1:]) for row in invented_rows(card, seed, host_log=0.8 * (seed == 0))]
+    model = fit_step_model(slow, with_widths=False)
+    assert np.abs(log_errors(model, invented_rows(CARDS[0], seed=9))).mean() < 0.2
+
+
+def test_widths_are_those_of_devices_left_out_and_not_of_rows_that_taught() -> None:
+    alike = [row for seed, card in enumerate(CARDS) for row in invented_rows(card, seed)]
+    odd = [
+        dataclasses.replace(row, step_ms=3 * row.step_ms) if row.device == CARDS[0] else row for row in alike
+    ]  # fmt: skip
+    narrow, wide = (float(find_widths(rows)["convolutional"][5]) for rows in (alike, odd))
+    assert narrow < 0.35
+    assert wide > 0.8
+
+
+def test_a_device_with_many_rows_weighs_as_much_as_one_with_few() -> None:
+    few = [row for seed, card in enumerate(CARDS) for row in invented_rows(card, seed, count=12)]
+    many = [*few, *(row for seed in range(10, 16) for row in invented_rows(CARDS[1], seed))]
+    odd = [dataclasses.replace(row, step_ms=3 * row.step_ms) if row.device == CARDS[0] else row for row in many]
+    assert float(find_widths(odd)["convolutional"][5]) > 0.8
+
+
+@cache
+def public_rows() -> tuple[StepRow, ...]:
+    return tuple(thin_rows(read_step_rows(default_datasets_dir() / "public")))
+
+
+def test_the_committed_model_was_made_from_the_rows_that_come_with_the_program() -> None:
+    """Where this fails: python -m predictor_service train-cross-device."""
+    committed = load_step_model()
+    assert committed.rows_sha256 == hash_rows(public_rows())
+    assert set(committed.devices) == {row.device for row in public_rows()}
+    again = fit_step_model(public_rows(), with_widths=False)
+    for name, ours, stored in zip(COEFFICIENTS, again.logs, committed.logs, strict=True):
+        assert ours == pytest.approx(stored, abs=1e-3), name
+    assert again.correction.weights == pytest.approx(committed.correction.weights, abs=1e-2)
+
+
+def test_rows_of_several_devices_slices_and_flagged_ones_teach_nothing() -> None:
+    rows = public_rows()
+    assert not any("MIG" in row.device for row in rows)
+    assert {row.set_name for row in rows} == {"gavel", "pollux", "salus", "timm_bench", "torchvision_bench"}
+    assert not any(row.set_name == "gavel" and row.architecture == "A3C" for row in rows)
+
+
+def test_a_folder_without_the_sets_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TrainingDataError):
+        read_step_rows(tmp_path)

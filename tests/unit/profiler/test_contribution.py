@@ -1,0 +1,190 @@
+"""A contribution: predicted before measured, resumable, anonymous, and importable as rows of the schema."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from cotenant_profiler import contribution as module
+from cotenant_profiler.bench import Measurement
+from cotenant_profiler.contribution import Contribution, choose_networks, fill, open_contribution
+from cotenant_profiler.errors import JournalError
+
+from cotenant.job_settings import JobSettings
+from predictor_service.commands.program import program
+from predictor_service.errors import TrainingDataError
+from predictor_service.importers.catalogue import import_set
+from tests.support.calibrations import calibration
+
+NETWORKS = ["lenet", "lstm", "mlp", "gcn_small"]
+
+
+class FakeBench:
+    """Measures nothing; ends the program at the call that a test names."""
+
+    def __init__(self, interrupted_at: int = -1) -> None:
+        self.calls: list[str] = []
+        self._interrupted_at = interrupted_at
+
+    def __enter__(self) -> FakeBench:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def measure_memory(self, job: Any, method: object) -> Measurement:
+        return Measurement(figures=({"peak_bytes": 1e8, "reserved_bytes": 0},))
+
+    def measure(self, loads: Any, references: Any, method: object) -> Measurement:
+        if len(self.calls) == self._interrupted_at:
+            raise KeyboardInterrupt
+        self.calls.append("+".join(load.job.architecture for load in loads))
+        figures = {"step_ms_mean": 5.0 * len(loads), "utilization_ratio": 0.9, "steps": 100.0}
+        return Measurement(figures=(figures,) * len(loads), references_ms=((5.0, 5.0),) * len(loads))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "choose_networks", lambda found: list(NETWORKS))
+    monkeypatch.setattr(
+        module, "export_graph", lambda name: type("Graph", (), {"content": name.encode(), "sha256": name[0] * 64})()
+    )
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, path: Path, bench: FakeBench, *, time_ms_max: int = 600_000
+) -> tuple[Contribution, list[str]]:
+    monkeypatch.setattr(module, "Bench", lambda device, group: bench)
+    events: list[str] = []
+    found = open_contribution(path, calibration())
+
+    def predict(graph: bytes, settings: JobSettings) -> Mapping[str, Any]:
+        return {"step_ms": {"value": 5.0}, "graph": graph.decode()}
+
+    fill(found, object(), predict=predict, listener=events.append, time_ms_max=time_ms_max)  # type: ignore[arg-type]
+    return found, events
+
+
+def test_everything_is_predicted_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found, events = run(monkeypatch, tmp_path / "mine.json", FakeBench())
+    kinds = [event.split()[0] for event in events]
+    assert kinds == ["predicting"] * 4 + ["measuring"] * (4 + 6)
+    assert found.is_complete
+
+
+def test_an_interrupted_contribution_keeps_what_is_done_and_goes_on_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.json"
+    with pytest.raises(KeyboardInterrupt):
+        run(monkeypatch, path, FakeBench(interrupted_at=2))
+    kept = json.loads(path.read_text())
+    assert list(kept["predicted"]) == sorted(NETWORKS)
+    assert len(kept["measured"]) == 2
+    again = FakeBench()
+    found, events = run(monkeypatch, path, again)
+    assert not [event for event in events if event.startswith("predicting")]
+    assert len(again.calls) == 2 + 6
+    assert found.is_complete
+    assert json.loads(path.read_text())["campaign"] == kept["campaign"]
+
+
+def test_nothing_is_begun_after_the_time_is_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found, events = run(monkeypatch, tmp_path / "mine.json", FakeBench(), time_ms_max=-1)
+    assert events == []
+    assert not found.is_complete
+
+
+def test_the_file_names_no_machine_and_no_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    run(monkeypatch, path, FakeBench())
+    text = path.read_text()
+    content = json.loads(text)
+    assert "No host name" in content["privacy"]
+    assert content["calibration"]["measured_at_ms"] % 86_400_000 == 0
+    assert str(tmp_path) not in text
+    values = set(strings(content))
+    assert not {socket.gethostname(), getpass.getuser(), str(Path.home())} & values
+
+
+def strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield from strings(name)
+            yield from strings(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from strings(each)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"schema": "other"}', '{"calibration": 3}'])
+def test_something_else_is_not_gone_on_with(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(content)
+    with pytest.raises(JournalError, match="name another file"):
+        open_contribution(path, calibration())
+    assert path.read_text() == content
+
+
+def test_the_contribution_of_another_device_is_not_gone_on_with(tmp_path: Path) -> None:
+    open_contribution(tmp_path / "mine.json", calibration())
+    with pytest.raises(JournalError, match="another device"):
+        open_contribution(tmp_path / "mine.json", calibration(device="NVIDIA H200"))
+
+
+def test_a_contributed_file_is_imported_as_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    run(monkeypatch, path, FakeBench())
+    imported = import_set("contributed", path)
+    assert [row.architecture for row in imported.solo] == sorted(NETWORKS)
+    assert len(imported.pairs) == 12
+    assert {row.slowdown_ratio for row in imported.pairs} == {1.0}
+    assert {row.victim_job_key for row in imported.pairs} <= {row.job_key for row in imported.solo}
+    output = tmp_path / "set"
+    done = CliRunner().invoke(program, ["datasets", "import", "contributed", str(path), "-o", str(output)])
+    assert done.exit_code == 0, done.output
+    assert CliRunner().invoke(program, ["datasets", "check", str(output)]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"schema": "other/1"}, "no contribution"),
+        ({"measured": []}, "lacks measured"),
+        ({"measured": {"a": 7}}, "text cells"),
+        ({"measured": {"a": {"batch": "-1"}}}, "batch"),
+        ({"paired": {"a+b": [{"victim": 3}]}}, "text cells"),
+        ({"paired": {"a+b": 7}}, "text cells"),
+    ],
+)
+def test_a_hostile_contribution_is_refused_by_name(
+    change: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.json"
+    run(monkeypatch, path, FakeBench())
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(TrainingDataError, match=said):
+        import_set("contributed", path)
+
+
+def test_an_absent_or_binary_contribution_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TrainingDataError, match="cannot be read"):
+        import_set("contributed", tmp_path / "absent.json")
+    (tmp_path / "binary.json").write_bytes(b"\xff\x00")
+    with pytest.raises(TrainingDataError, match="cannot be read"):
+        import_set("contributed", tmp_path / "binary.json")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(TrainingDataError, match=r"no .json file"):
+        import_set("contributed", tmp_path / "empty")
+
+
+def test_twenty_different_networks_are_chosen_for_either_kind_of_device() -> None:
+    for device in ("cpu-standin", "NVIDIA H200"):
+        assert len(set(choose_networks(calibration(device=device)))) == 20
