@@ -23,7 +23,7 @@ from predictor_service.inference.batch_curve import (
 )
 from predictor_service.inference.bounded_curve import BoundedCurve, CurvePoint, read_between
 from predictor_service.inference.contributions import list_contributions
-from predictor_service.inference.job_work import JobWork, sees_wait
+from predictor_service.inference.job_work import JobWork
 from predictor_service.inference.measured_graph import GRID
 from predictor_service.inference.records import Estimate, Level
 from predictor_service.inference.untrained_step import estimate_untrained_step, is_step_range_calibrated
@@ -53,6 +53,7 @@ class JobEstimator:
         self._models = work.models
         self._unmeasured = (_say_unmeasured(work.device, work.measured_devices),)
         self._confidence = confidence
+        self._input_wait_ratio = input_wait_ratio
         self._samples = JobSamples(work, input_wait_ratio)
         self._curves: dict[str, BoundedCurve] = {}
         self._shares: dict[tuple[str, int], CurvePoint] = {}
@@ -97,10 +98,10 @@ class JobEstimator:
         model = self._models.get(MEMORY.name)
         if model is None:
             return None
-        columns = model.select(self._nearest_vector(batch))
-        return MemoryEstimate(
-            value_bytes=self.memory(batch).value, bounds=model.scores, spread=float(model.spread(columns)[0])
-        )
+        place, spreads = nearest_point(batch), {} if model.sees_wait else self._work.memory_spreads
+        if place not in spreads:
+            spreads[place] = float(model.spread(model.select(self._nearest_vector(batch)))[0])
+        return MemoryEstimate(value_bytes=self.memory(batch).value, bounds=model.scores, spread=spreads[place])
 
     def novelty(self, batch: int) -> dict[str, float]:
         """How far the job is from all measured ones, 0 to 1, by target; without those whose intervals do not ask."""
@@ -223,11 +224,19 @@ class JobEstimator:
     def _find_unusual(self, model: ServedTarget, batch: int) -> UnusualFeatures:
         """In what the grid point that the answer mostly depends on is unlike the training rows."""
         key = (model.target.name, nearest_point(batch))
-        verdicts = self._unusual if sees_wait(model) else self._work.unusual
-        known = verdicts.get(key)
+        known = self._unusual.get(key)
         if known is None:
-            vector = self._nearest_vector(batch)[0]
-            known = verdicts[key] = find_unusual(model, vector, self._work.settings.precision)
+            known = self._unusual[key] = self._ask_unusual(model, key, batch)
+        return known
+
+    def _ask_unusual(self, model: ServedTarget, key: tuple[str, int], batch: int) -> UnusualFeatures:
+        """Asks the model, unless the answer is the same for every wait that it accepts: other features decide it."""
+        accepts_wait = model.accepts_wait(self._input_wait_ratio)
+        known = self._work.unusual.get(key) if accepts_wait else None
+        if known is None:
+            known = find_unusual(model, self._nearest_vector(batch)[0], self._work.settings.precision)
+            if accepts_wait and (known.is_beyond or not model.sees_wait):
+                self._work.unusual[key] = known
         return known
 
     def _uncalibrated_utilization(self, batch: int) -> Estimate:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from cotenant.job_settings import JobSettings
 from predictor_service.features.devices import DeviceType
-from predictor_service.features.job_features import INPUT_WAIT, WorkTable, tabulate_work
+from predictor_service.features.job_features import WorkTable, tabulate_work
 from predictor_service.features.operator_times import rates_of
 from predictor_service.inference.bounded_curve import BoundedCurve
 from predictor_service.inference.measured_graph import MeasuredGraph
@@ -31,8 +31,8 @@ class JobWork:
 
     Attributes:
         curves: Those of targets that `is_the_same` holds for, by target.
-        unusual: In what jobs are unlike the training rows, by target and grid point, for models that do not see the
-            wait.
+        unusual: In what jobs are unlike the training rows, by target and grid point, whatever wait the model accepts.
+        memory_spreads: How far errors of memory spread, by grid point, where the model does not see the wait.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class JobWork:
         self.measured_devices = measured_devices
         self.curves: dict[str, BoundedCurve] = {}
         self.unusual: dict[tuple[str, int], UnusualFeatures] = {}
+        self.memory_spreads: dict[int, float] = {}
         self._kept: WorkTable | None = None
         self._unlike_all: dict[tuple[str | None, int, int], bool] = {}
 
@@ -68,7 +69,7 @@ class JobWork:
         model = self.models.get(target.name)
         if model is None:
             return True
-        return not sees_wait(model) and (model.nearness_sha256 is None or self.is_unlike_all(model, slice(0, points)))
+        return not model.sees_wait and (model.nearness_sha256 is None or self.is_unlike_all(model, slice(0, points)))
 
     def is_unlike_all(self, model: ServedTarget, points: slice) -> bool:
         """Whether the kind of job alone is farther from all measured ones than novelty tells apart, at all points."""
@@ -77,8 +78,3 @@ class JobWork:
         if known is None:
             known = self._unlike_all[key] = model.is_unlike_all(self.table(points.stop).values[points])
         return known
-
-
-def sees_wait(model: ServedTarget) -> bool:
-    """Whether the input wait is among a model's columns."""
-    return INPUT_WAIT in model.record.columns

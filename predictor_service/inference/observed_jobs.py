@@ -164,6 +164,11 @@ class ObservedJobs:
         if len(self._lines) > JOBS_MAX:
             self._lines.popitem(last=False)
 
+    @property
+    def has_related(self) -> bool:
+        """Whether `related` can find anything: naming the line of a job costs more than reading its answer."""
+        return bool(self._lines)
+
     def related(self, device: str, line: str) -> Sequence[RelatedJob]:
         """What is known of a job at any batch and precision on a device type.
 

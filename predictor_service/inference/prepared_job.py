@@ -7,6 +7,7 @@ is left is reading curves.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 from predictor_service.errors import invalid_field
@@ -62,7 +63,6 @@ class PreparedJob:
         self._estimator = estimator
         self._at_precision = at_precision
         self._key_at = question.settings.keys(graph.graph_sha256)
-        self._line = line_key(graph.graph_sha256, question.settings)
         graph_notices = (Notice(code=warning.code, message=warning.message) for warning in graph.warnings)
         self._steady_notices = (*graph_notices, *_generic_notices(device), *notices)
 
@@ -124,6 +124,10 @@ class PreparedJob:
             device_is_generic=device.is_generic,
         )
 
+    @cached_property
+    def _line(self) -> str:
+        return line_key(self.graph.graph_sha256, self.question.settings)
+
     def _widened(self, step: Estimate) -> Estimate:
         """A step time; less is known of it where not even the peaks of the device are."""
         if not self.device.is_generic:
@@ -132,6 +136,8 @@ class PreparedJob:
 
     def _related(self, observed: ObservedJobs) -> Sequence[RelatedJob]:
         """What was measured of the job at any batch, and at precisions whose predictions it can be compared with."""
+        if not observed.has_related:
+            return ()
         found = observed.related(self.device.device.name, self._line)
         if self._at_precision is not None:
             return found

@@ -58,13 +58,14 @@ def find_unusual(model: ServedTarget, vector: FloatArray, precision: str) -> Unu
     settings = [f"precision {precision}, trained {trained}"] if model.is_precision_new(precision) else []
     if not settings and bool(model.contains(row)[0]):
         return USUAL
-    domain, names = model.record.domain, model.record.columns
+    domain, names, room = model.record.domain, model.record.columns, UNUSUAL_MAX - len(settings)
     values = row[0].astype(np.float64)
     low, high = domain.trained
+    outside = sorted(domain.outside(values), key=lambda place: names[place] not in _SETTINGS)
     beyond = [
         f"{_word(names[place])} {_shown(names[place], values[place])}, trained "
         f"{_range(names[place], low[place], high[place])}"
-        for place in sorted(domain.outside(values), key=lambda place: names[place] not in _SETTINGS)
+        for place in outside[:room]
     ]
     texts = (*settings, *beyond) or tuple(_differences(model, values))
     return UnusualFeatures(tuple(texts[:UNUSUAL_MAX]), bool(settings or beyond))

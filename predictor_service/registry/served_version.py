@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from predictor_service.features.job_features import FEATURE_INDEX
+from predictor_service.features.job_features import FEATURE_INDEX, INPUT_WAIT
 from predictor_service.registry.manifest import Manifest, TargetRecord
 from predictor_service.registry.onnx_model import FeatureArray, FloatArray, OnnxModel
 from predictor_service.selection.conformal import ROW_CONFIDENCE_MAX, ConformalBounds, few_groups_factor
@@ -71,6 +71,7 @@ class ServedTarget:
         self._offsets: dict[tuple[int, float], tuple[ConformalBounds, float, float]] = {}
         self._kept_reaches: dict[float, _Reaches] = {}
         self._indices = _places(record.columns)
+        self.sees_wait = INPUT_WAIT in record.columns
         nearness = record.near.nearness if record.near else None
         self._near_indices = _places((*nearness.kind_columns, *nearness.setting_columns) if nearness else ())
 
@@ -228,6 +229,13 @@ class ServedTarget:
     def is_precision_new(self, precision: str) -> bool:
         """Whether no training row has a precision; False where that was not kept."""
         return bool(self.record.precisions) and precision not in self.record.precisions
+
+    def accepts_wait(self, input_wait_ratio: float) -> bool:
+        """Whether an input wait is no farther outside of its training range than any column may be."""
+        if not self.sees_wait:
+            return True
+        place, domain = self.record.columns.index(INPUT_WAIT), self.record.domain
+        return bool(domain.low[place] <= np.float32(input_wait_ratio) <= domain.high[place])
 
     def contains(self, columns: FeatureArray) -> npt.NDArray[np.bool_]:
         """Returns for every row whether it resembles the training rows."""

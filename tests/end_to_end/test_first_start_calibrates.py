@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from cotenant.device_calibration import NOT_YET, DeviceCalibration
 from cotenant.device_calibration_message import read_calibration_message
 from cotenant.system_clock import now_ms
@@ -14,6 +16,7 @@ from tests.support.fake_scheduler import FakeScheduler, launch
 
 FLAGS = ("--calibrate", "--calibrate-despite-load")
 CALIBRATION_S = 240.0
+pytestmark = pytest.mark.alone
 
 
 def calibrated(message: messages.ConnectRequest) -> DeviceCalibration | None:
