@@ -20,6 +20,7 @@ import dataclasses
 import json
 import os
 import sys
+import zlib
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,11 +63,13 @@ def main() -> dict[str, Any]:
 
 
 def thinned(learning_task: LearningTask, every: int) -> LearningTask:
-    """One architecture in `every`, by its name; all of a small set."""
+    """One architecture in `every`, by the hash of its name, of few architectures one job; all of a small set."""
     if len(learning_task) < _WHOLE_BELOW:
         return learning_task
-    kept = [row for row, job in enumerate(learning_task.jobs) if sum(job.architecture.encode()) % every == 0]
-    return learning_task.subset(kept)
+    names = [job.architecture for job in learning_task.jobs]
+    if len(set(names)) < _FOLDS * every:
+        names = [job.job_key for job in learning_task.jobs]
+    return learning_task.subset([row for row, name in enumerate(names) if zlib.crc32(name.encode()) % every == 0])
 
 
 def predict(learning_task: LearningTask) -> HeldOutPredictions:
@@ -119,7 +122,7 @@ def judge_graphless(learning_task: LearningTask) -> dict[str, Any]:
 
 
 def _loses_graph(architecture: str) -> bool:
-    return sum(place * letter for place, letter in enumerate(architecture.encode(), start=1)) % 2 == 0
+    return zlib.crc32(b"graph/" + architecture.encode()) % 2 == 0
 
 
 def _relative_errors(learning_task: LearningTask, predictions: HeldOutPredictions) -> FloatArray:
