@@ -56,7 +56,8 @@ class PredictionStore:
     def pair(self, victim_key: str, other_key: str, device: str, micro_batch_size: int = 0) -> PairPrediction | None:
         """Return how much `other_key` slows `victim_key` down: observed before predicted, this size before any.
 
-        What was measured while others used the GPU is no measurement of the pair: it raises the prediction's upper end.
+        What was measured while others used the GPU is no measurement of the pair: it raises a prediction's upper end,
+        and answers, out of domain, where nothing else is known.
         """
         observed_co_located = self._observed.get(victim_key)
         observed = observed_co_located.get((other_key, device)) if observed_co_located is not None else None
@@ -67,7 +68,8 @@ class PredictionStore:
             return known
         predicted = self.predicted_pair(victim_key, other_key, device, micro_batch_size)
         seen = max(observed.slowdown_ratio, 0.0)
-        if observed.is_doubtful and predicted is not None:
+        promised = predicted.upper_ratio if observed.is_doubtful and predicted is not None else 0.0
+        if observed.is_doubtful and predicted is not None and predicted.level is not Level.FALLBACK:
             # The predictor is told of it and has moved its answer; here it lowers no upper end.
             return replace(predicted, upper_ratio=max(predicted.upper_ratio, seen))
         observed.answers[micro_batch_size] = answer = PairPrediction(
@@ -75,9 +77,9 @@ class PredictionStore:
             other_key=other_key,
             device=device,
             slowdown_ratio=seen,
-            upper_ratio=seen,
+            upper_ratio=max(seen, promised),
             micro_batch_size=micro_batch_size,
-            level=Level.FALLBACK if observed.is_doubtful else Level.OBSERVED,
+            level=Level.OBSERVED,
             in_domain=not observed.is_doubtful,
             model_version=predicted.model_version if predicted is not None else "",
             times_measured=0 if observed.is_doubtful else observed.windows,

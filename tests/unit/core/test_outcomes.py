@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -174,7 +175,11 @@ def test_a_pair_known_only_while_others_used_the_gpu_is_nothing_that_may_share_s
     store.observe_pair("a", "b", "d", 0.1, is_doubtful=True)
     seen = store.pair("a", "b", "d")
     assert seen is not None
-    assert (seen.level, seen.in_domain, seen.times_measured) == (Level.FALLBACK, False, 0)
+    assert (seen.slowdown_ratio, seen.level, seen.in_domain, seen.times_measured) == (0.1, Level.OBSERVED, False, 0)
+    store.put_pair(replace(_pair(0.3, 0.8), level=Level.FALLBACK))
+    seen = store.pair("a", "b", "d")
+    assert seen is not None
+    assert (seen.slowdown_ratio, seen.upper_ratio, seen.in_domain) == (0.1, 0.8, False)
 
 
 def test_a_sound_window_of_a_pair_begins_anew_and_doubtful_ones_then_change_nothing() -> None:
