@@ -151,8 +151,11 @@ class ServedTarget:
             half_width = self._narrow(half_width, novelty, confidence)
         half_width = self._as_measurable(half_width, analytical_estimate)
         if self.target is not SLOWDOWN:
-            outside = WIDER_PER_UNIT_OUTSIDE * (self.record.domain.excess(columns) + float(is_precision_new))
-            half_width, upper_99_offset = half_width + outside, upper_99_offset + outside
+            # What is smaller than all that was trained holds less: its bound would else, as bounds never fall with the
+            # batch, be that of every batch.
+            outside, above = self.record.domain.excess(columns)
+            half_width = half_width + WIDER_PER_UNIT_OUTSIDE * (outside + float(is_precision_new))
+            upper_99_offset = upper_99_offset + WIDER_PER_UNIT_OUTSIDE * (above + float(is_precision_new))
         ends = np.empty((4, len(raw)))  # decoded at once: few rows are asked, and each call costs more than its rows
         ends[0] = raw
         ends[1] = raw - half_width

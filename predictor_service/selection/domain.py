@@ -55,11 +55,16 @@ class TrainingDomain:
         margin = np.minimum(share * width, MARGIN_MAX)
         return self.low + margin, self.high - margin
 
-    def excess(self, features: FeatureArray) -> FloatArray:
-        """How far the column farthest outside of what was trained is, in its own unit; 0 inside. Shape (rows,)."""
+    def excess(self, features: FeatureArray) -> tuple[FloatArray, FloatArray]:
+        """How far the column farthest outside of what was trained is, in its own unit; 0 inside. Shape (rows,) each.
+
+        Returns:
+            On either side, and above only.
+        """
         low, high = self.trained
-        beyond = np.maximum(features - high, low - features).max(axis=1)
-        return np.asarray(np.maximum(beyond - _ROUNDING, 0.0))
+        above = (features - high).max(axis=1)
+        beyond = np.maximum(above, (low - features).max(axis=1))
+        return np.maximum(beyond - _ROUNDING, 0.0), np.maximum(above - _ROUNDING, 0.0)
 
     def outside(self, row: FloatArray) -> list[int]:
         """Places of the columns of one input that are not accepted, farthest outside first."""

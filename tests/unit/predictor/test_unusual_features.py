@@ -87,8 +87,16 @@ def test_a_size_is_accepted_up_to_twice_the_largest_trained_one_however_wide_the
 
 def test_what_lies_beyond_grows_from_nothing_at_the_edge_of_what_was_trained() -> None:
     domain = learn_domain(np.array([[0.0], [1.0], [4.0]], dtype=np.float32), [frozenset({name}) for name in "abc"])
-    found = domain.excess(np.array([[-1.0], [0.0], [2.0], [4.0], [4.5], [7.0]], dtype=np.float32))
-    assert found == pytest.approx([1.0, 0.0, 0.0, 0.0, 0.5, 3.0], abs=1e-4)
+    beyond, above = domain.excess(np.array([[-1.0], [0.0], [2.0], [4.0], [4.5], [7.0]], dtype=np.float32))
+    assert beyond == pytest.approx([1.0, 0.0, 0.0, 0.0, 0.5, 3.0], abs=1e-4)
+    assert above == pytest.approx([0.0, 0.0, 0.0, 0.0, 0.5, 3.0], abs=1e-4)
+
+
+def test_batches_below_all_that_was_trained_do_not_raise_the_bound_of_the_trained_ones() -> None:
+    memory = ask(graphs()["wide"]).memory_bytes
+    assert memory.in_domain
+    assert memory.upper_99 is not None
+    assert memory.upper_99 < 1.1 * memory.upper
 
 
 def test_a_column_that_never_varied_is_named_with_the_one_value_that_was_trained() -> None:
