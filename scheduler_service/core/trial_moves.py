@@ -30,7 +30,7 @@ GAIN_RATIO_MIN = 1.5
 
 
 class _Candidate(NamedTuple):
-    """A running job that could share on trial, and how long it still runs alone."""
+    """A running job of one GPU that could share on trial, and how long it still runs alone."""
 
     job: RunningJob
     entry: GpuView
@@ -87,6 +87,8 @@ def _candidates(view: SchedulingView) -> Iterator[_Candidate]:
     for gpu_id in sorted(view.index.single_job_gpu_ids):
         entry = view.gpus[gpu_id]
         job = view.running[entry.job_ids[0]]
+        if job.request.gpus != 1:
+            continue
         prediction = view.predictions.job(job.request.key, entry.gpu.device)
         if prediction is None or job.micro_batch_size not in prediction.measured_micro_batch_sizes or job.is_stopping:
             continue
