@@ -25,7 +25,7 @@ MICRO_BATCH_SIZES_MAX: Final = 64
 NO_VERSION: Final = "none"
 _NO_TRAINED_MODEL: Final = Notice(
     code="NO_TRAINED_MODEL",
-    message="no model of this device type: estimated from its peaks; `cotenant retrain` learns what was measured",
+    message="no model of this device type: estimated from others; `cotenant retrain` learns what was measured",
 )
 _GENERIC_PEAKS_FACTOR: Final = 5.0
 """How far the peaks of the known GPUs are from their middle, either way; times the error of a bare roofline."""
