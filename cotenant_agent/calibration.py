@@ -30,7 +30,8 @@ _log = logging.getLogger(__name__)
 
 PROFILER: Final = "cotenant_profiler"
 _LOOK_S: Final = 0.5
-_MEASURING_S_MAX: Final = 240.0
+_MEASURING_S_MAX: Final = 90.0
+"""The profiler's own minute, its start and its end."""
 _ENDING_S_MAX: Final = 3.0
 _PAUSES_S: Final = (60.0, 600.0, 600.0, 3_600.0)
 """Between tries that failed, e.g. because others used the device; then it stays as it is until the next start."""

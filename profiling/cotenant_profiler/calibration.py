@@ -2,20 +2,28 @@
 
 Everything runs in measuring processes of its own, one after the other, so that whoever stops this process frees the
 device at once. What others do on the device meanwhile is watched, and said in the record.
+
+Where a driver reports a process' memory, a network's is read there. A stand-in device has none: all that a job's
+process holds counts, its script's data included, so each network is trained once more by a plain script for its memory.
+The minute is kept: a network that no longer fits into it is left out, and without any there is no record.
 """
 
 from __future__ import annotations
 
+import contextlib
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 import torch
 
 from cotenant.device_calibration import Anchor, DeviceCalibration, PrecisionRates
 from cotenant_profiler import system_clock
 from cotenant_profiler.bench import LEAD_MS
-from cotenant_profiler.errors import OutOfMemoryError, ProfilerError
+from cotenant_profiler.errors import OutOfMemoryError, ProfilerError, WorkerError
 from cotenant_profiler.job_spec import JobSpec
 from cotenant_profiler.measured_device import MeasuredDevice
 from cotenant_profiler.nvidia_device import NvidiaDevice
@@ -26,6 +34,8 @@ from predictor_service.features.devices import STANDIN_DEVICE
 Listener = Callable[[str], None]
 """Called with the name of every part before it is measured."""
 
+TIME_MS_MAX: Final = 60_000
+"""For all of it."""
 RATE_MS: Final = 400
 WINDOW_MS: Final = 700
 WINDOWS: Final = 3
@@ -33,24 +43,44 @@ MEMORY_STEPS: Final = 12
 """As in the campaigns: the peak is that of the first steps."""
 _WARM_UP: Final = {"steps_min": 5, "duration_ms_min": 300, "duration_ms_max": 2_000}
 _LOOK_MS: Final = 500
+_SCRIPT: Final = "cotenant_profiler.plain_training"
+_TOO_SLOW: Final = (
+    f"the device could not be measured within {TIME_MS_MAX // 1000} s: it is slow or others use it; "
+    "calibrate it while it is free"
+)
 BUSY_RATIO: Final = 0.5
 """Share of the device taken by others above which nothing is measured."""
 FOREIGN_RATIO_MAX: Final = 0.1
 """Share above which the record says that others used the device."""
-_ANSWER_MS: Final = 60_000
 
 
 class DeviceBusyError(ProfilerError):
     """Others use the device: what would be measured is theirs."""
 
 
+class CalibrationTimeError(ProfilerError):
+    """The minute is over."""
+
+
 class _Calibrator:
-    """One calibration under way."""
+    """One calibration under way; what it started ends with it."""
 
     def __init__(self, device: MeasuredDevice, listener: Listener) -> None:
         self._device = device
         self._listener = listener
         self._foreign_ratios: list[float] = []
+        self._deadline_ns = system_clock.now_ns() + TIME_MS_MAX * 1_000_000
+        # Of a device without a driver: starting a process costs more there than a measurement.
+        self._kept_worker: WorkerClient | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._kept_worker is not None:
+            self._kept_worker.close()
 
     def refuse_busy(self) -> None:
         """Look at the device before anything of ours runs there."""
@@ -63,36 +93,64 @@ class _Calibrator:
     def measure_rates(self) -> dict[str, Any]:
         """Rates, copies, launches, host steps, context and workspace."""
         self._listener("measuring rates")
-        with WorkerClient(self._device.place) as worker:
-            context = worker.ask("context", _ANSWER_MS)
+        with contextlib.ExitStack() as stack:
+            worker = stack.enter_context(WorkerClient(self._device.place))
+            context = self._ask(worker, "context")
             held_bytes = self._device.memory_bytes(worker.pid)
             if held_bytes is not None:
                 context["context_bytes"] = max(0, held_bytes - context["reserved_bytes"])
                 context["workspace_bytes"] = 0
-            return context | self._watched(worker, lambda: worker.ask("rates", _ANSWER_MS, duration_ms=RATE_MS))
+            figures = context | self._watched(worker, lambda: self._ask(worker, "rates", duration_ms=RATE_MS))
+            if held_bytes is None:
+                stack.pop_all()
+                self._kept_worker = worker
+            return figures
 
     def measure_anchor(self, network: AnchorNetwork) -> tuple[Anchor, int]:
         """Measure one network; also what the driver says is held beyond its tensors, 0 where there is none to ask."""
         self._listener(f"measuring {network.network}")
         job = JobSpec(architecture=network.network, batch=network.batch_size)
+        if self._kept_worker is not None:
+            windows = self._windows(self._kept_worker, job)
+            return _anchor(network, windows, self._memory_of_a_script(network)), 0
         with WorkerClient(self._device.place) as worker:
-            memory = worker.ask("memory", _ANSWER_MS, job=job, steps=MEMORY_STEPS)
-            held_bytes = self._device.memory_bytes(worker.pid)
-            worker.ask("prepare", _ANSWER_MS, job=job, **_WARM_UP)
-            windows = [self._watched(worker, lambda: self._window(worker, job)) for _ in range(WINDOWS)]
-        steps_ms = sorted(window["step_ms_mean"] for window in windows)
-        middle_ms = statistics.median(steps_ms)
-        anchor = Anchor(
-            network=network.network,
-            graph_sha256=network.graph_sha256,
-            batch_size=network.batch_size,
-            optimizer=network.optimizer,
-            step_ms=middle_ms,
-            step_spread_ratio=(steps_ms[-1] - steps_ms[0]) / middle_ms,
-            memory_peak_bytes=held_bytes or memory["peak_bytes"],
-            utilization_ratio=statistics.median(window["utilization_ratio"] for window in windows),
-        )
-        return anchor, max(0, (held_bytes or 0) - memory["peak_bytes"])
+            memory = self._ask(worker, "memory", job=job, steps=MEMORY_STEPS)
+            held_bytes = self._device.memory_bytes(worker.pid) or memory["peak_bytes"]
+            return _anchor(network, self._windows(worker, job), held_bytes), max(0, held_bytes - memory["peak_bytes"])
+
+    def _windows(self, worker: WorkerClient, job: JobSpec) -> list[dict[str, Any]]:
+        self._ask(worker, "prepare", job=job, **_WARM_UP)
+        return [self._watched(worker, lambda: self._window(worker, job)) for _ in range(WINDOWS)]
+
+    def _memory_of_a_script(self, network: AnchorNetwork) -> int:
+        """What an agent would count of a job that trains this network, bytes."""
+        numbers = (str(network.batch_size), str(MEMORY_STEPS))
+        command = [sys.executable, "-m", _SCRIPT, network.network, *numbers, *self._device.place.arguments]
+        try:
+            output = subprocess.run(
+                command, capture_output=True, check=True, text=True, timeout=self._remaining_ms() / 1e3
+            ).stdout
+            return int(output)
+        except subprocess.TimeoutExpired as error:
+            raise CalibrationTimeError(_TOO_SLOW) from error
+        except (subprocess.SubprocessError, ValueError) as error:
+            raise WorkerError(f"the training of {network.network} failed: {error}") from error
+
+    def _ask(self, worker: WorkerClient, do: str, **arguments: object) -> dict[str, Any]:
+        try:
+            return worker.ask(do, self._remaining_ms(), **arguments)
+        except OutOfMemoryError:
+            raise
+        except WorkerError as error:
+            self._remaining_ms()
+            raise error
+
+    def _remaining_ms(self) -> float:
+        """Milliseconds until the minute is over."""
+        remaining_ms = (self._deadline_ns - system_clock.now_ns()) / 1e6
+        if remaining_ms <= 0:
+            raise CalibrationTimeError(_TOO_SLOW)
+        return remaining_ms
 
     @property
     def foreign_load(self) -> bool:
@@ -102,7 +160,7 @@ class _Calibrator:
     def _window(self, worker: WorkerClient, job: JobSpec) -> dict[str, Any]:
         start_ns = system_clock.now_ns() + LEAD_MS * 1_000_000
         times = {"start_ns": start_ns, "warm_in_ms": 0, "window_ms": WINDOW_MS, "tail_ms": 0}
-        return worker.ask("measure", _ANSWER_MS, job=job, wait_ms=0.0, **times)
+        return self._ask(worker, "measure", job=job, wait_ms=0.0, **times)
 
     def _watched(self, worker: WorkerClient, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         end = self._device.watch([worker.pid])
@@ -133,35 +191,60 @@ def calibrate(
 
     Raises:
         DeviceBusyError: Others use most of the device.
-        WorkerError: A measuring process ended, or was silent for a minute.
+        CalibrationTimeError: Not even one network was measured within the minute.
+        WorkerError: A measuring process ended.
         CalibrationError: A figure came out that cannot be.
     """
-    calibrator = _Calibrator(device, listener)
-    if not despite_load:
-        calibrator.refuse_busy()
-    figures = calibrator.measure_rates()
-    anchors, workspace_bytes = [], int(figures["workspace_bytes"])
-    for network in networks if networks is not None else anchor_networks(device):
-        try:
-            anchor, beyond_bytes = calibrator.measure_anchor(network)
-        except OutOfMemoryError:
-            continue
-        anchors.append(anchor)
-        workspace_bytes = max(workspace_bytes, beyond_bytes - int(figures["context_bytes"]))
+    with _Calibrator(device, listener) as calibrator:
+        if not despite_load:
+            calibrator.refuse_busy()
+        figures = calibrator.measure_rates()
+        measured = _measure_anchors(calibrator, networks if networks is not None else anchor_networks(device))
+    beyond_bytes = max((beyond for _, beyond in measured), default=0) - int(figures["context_bytes"])
     return DeviceCalibration(
         device=device_name(device),
         measured_at_ms=now_ms,
         context_bytes=int(figures["context_bytes"]),
-        workspace_bytes=workspace_bytes,
+        workspace_bytes=max(int(figures["workspace_bytes"]), beyond_bytes),
         rates={precision: PrecisionRates(**rates) for precision, rates in figures["rates"].items()},
         copy_bytes_per_s=figures["copy_bytes_per_s"],
         launch_ms=figures["launch_ms"],
         host_steps_per_s=figures["host_steps_per_s"],
-        anchors=tuple(anchors),
+        anchors=tuple(anchor for anchor, _ in measured),
         driver=device.driver,
         framework=f"torch-{torch.__version__.partition('+')[0]}",
         foreign_load=calibrator.foreign_load,
     ).checked(now_ms)
+
+
+def _measure_anchors(calibrator: _Calibrator, networks: Sequence[AnchorNetwork]) -> list[tuple[Anchor, int]]:
+    """As many as the minute and the memory of the device allow."""
+    measured: list[tuple[Anchor, int]] = []
+    for network in networks:
+        try:
+            measured.append(calibrator.measure_anchor(network))
+        except OutOfMemoryError:
+            continue
+        except CalibrationTimeError:
+            if not measured:
+                raise
+            break
+    return measured
+
+
+def _anchor(network: AnchorNetwork, windows: Sequence[dict[str, Any]], memory_peak_bytes: int) -> Anchor:
+    steps_ms = sorted(window["step_ms_mean"] for window in windows)
+    middle_ms = statistics.median(steps_ms)
+    return Anchor(
+        network=network.network,
+        graph_sha256=network.graph_sha256,
+        batch_size=network.batch_size,
+        optimizer=network.optimizer,
+        step_ms=middle_ms,
+        step_spread_ratio=(steps_ms[-1] - steps_ms[0]) / middle_ms,
+        memory_peak_bytes=memory_peak_bytes,
+        utilization_ratio=statistics.median(window["utilization_ratio"] for window in windows),
+    )
 
 
 def anchor_networks(device: MeasuredDevice) -> tuple[AnchorNetwork, ...]:

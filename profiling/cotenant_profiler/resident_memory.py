@@ -42,6 +42,11 @@ def resident_bytes() -> int:
     return _status_bytes("VmRSS")
 
 
+def peak_resident_bytes() -> int:
+    """Return the most that this process ever held."""
+    return _status_bytes("VmHWM")
+
+
 def _status_bytes(key: str) -> int:
     for line in _STATUS.read_text().splitlines():
         if line.startswith(key + ":"):

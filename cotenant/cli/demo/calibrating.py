@@ -40,8 +40,10 @@ def calibration_lines(calibration: resources_pb2.DeviceCalibration) -> list[str]
         f"{anchor.network} {quantities.format_ms(anchor.step_ms)} a step" for anchor in calibration.anchors
     )
     rates = next(iter(calibration.rates), resources_pb2.CalibratedRates())
+    busy = quantities.format_percent(_busy_ratio(calibration))
     lines = [
-        f"{anchors}; busy {quantities.format_percent(_busy_ratio(calibration))} of the time at most",
+        anchors,
+        f"they never wait for input and kept the device busy {busy} of the time",
         f"{rates.matmul_flops_per_s / 1e9:.0f} GFLOP/s in matrix products, "
         f"{rates.convolution_flops_per_s / 1e9:.0f} in convolutions, "
         f"{calibration.copy_bytes_per_s / 1e9:.1f} GB/s in copies; "

@@ -45,7 +45,7 @@ END_TIMEOUT_MS = 20_000
 POLICY = "horus"
 """Not the default on purpose: the demo shows which jobs share, and horus lets jobs share wherever they consent."""
 PREDICTION_LEGEND = (
-    "[lower, upper] are nominal 90 % intervals; BOUND is that of memory by which jobs are placed, nominally 99 %, GiB. "
+    "[lower, upper] are nominal 90 % intervals; BOUND is that of memory by which jobs are placed, nominally 99 %, MiB. "
     "Where DOMAIN says `not calibrated`, both are estimates without a nominal share. DOMAIN OUT = unlike everything "
     "that the models were trained on: a job with `share: any` shares on such a prediction, one with `share: safe` does "
     "not."

@@ -14,7 +14,7 @@ from cotenant.v1 import prediction_pb2, resources_pb2
 _JOB_COLUMNS = (
     Column(title="JOB", shrinks=True),
     Column(title="UTIL %", right=True),
-    Column(title="MEMORY GiB", right=True),
+    Column(title="MEMORY MiB", right=True),
     Column(title="BOUND", right=True),
     Column(title="STEP ms", right=True),
     Column(title="FROM", shrinks=True),
@@ -32,8 +32,8 @@ def job_table(answers: Mapping[str, prediction_pb2.PredictJobResponse], width: i
         cells = (
             name,
             _with_interval(answer.utilization_ratio, lambda ratio: f"{ratio * 100:.0f}"),
-            _with_interval(answer.memory_bytes, lambda size: f"{size / 2**30:.2f}"),
-            f"{answer.memory_bytes.upper_99 / 2**30:.2f}",
+            _with_interval(answer.memory_bytes, lambda size: f"{size / 2**20:.0f}"),
+            f"{answer.memory_bytes.upper_99 / 2**20:.0f}",
             _with_interval(answer.step_ms, lambda step_ms: f"{step_ms:.0f}"),
             level_name(answer.utilization_ratio.level),
             domain,

@@ -190,7 +190,7 @@ def comparison_rows(comparisons: Sequence[Comparison]) -> list[Row]:
 
 # Quantity -> label with its unit, factor into that unit, digits.
 _UNITS: Mapping[str, tuple[str, float, int]] = {
-    "memory_bytes": ("memory GiB", 1 / 2**30, 2),
+    "memory_bytes": ("memory MiB", 1 / 2**20, 0),
     "utilization_ratio": ("utilization %", 100.0, 0),
     "step_ms": ("step ms", 1.0, 1),
     "slowdown_ratio": ("slowdown %", 100.0, 0),

@@ -14,7 +14,14 @@ from cotenant.cli.demo import scenario
 from cotenant.cli.demo.exclusive import ExclusiveJob, Outcome, run_exclusively
 from cotenant.cli.demo.job_tracker import JobTracker, Window
 from cotenant.cli.demo.live_view import placement_notes, summary_line
-from cotenant.cli.demo.report import Comparison, DemoReport, compare_pairs, error_summary, verdict_lines
+from cotenant.cli.demo.report import (
+    Comparison,
+    DemoReport,
+    compare_pairs,
+    comparison_rows,
+    error_summary,
+    verdict_lines,
+)
 from cotenant.cli.demo.stages import crash_is_due
 from cotenant.cli.demo.verification import check_crash, check_jobs, step_fault
 from cotenant.v1 import scheduling_pb2
@@ -120,6 +127,19 @@ def test_errors_are_relative_except_for_ratios() -> None:
         "step: mean absolute error 20 %, interval held 0/1",
         "slowdown: mean absolute error 5 points, interval held 1/1",
     ]
+
+
+def test_a_reader_sees_why_a_memory_interval_did_not_hold() -> None:
+    memory = Comparison(
+        job="mlp",
+        quantity="memory_bytes",
+        predicted=108 * 2**20,
+        lower=102 * 2**20,
+        upper=114 * 2**20,
+        measured=115 * 2**20,
+    )
+    (row,) = comparison_rows([memory])
+    assert row.cells == ("mlp", "memory MiB", "108", "102 .. 114", "115", "-6 %", "NO")
 
 
 def test_a_report_without_checks_is_no_success() -> None:
