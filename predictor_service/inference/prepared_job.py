@@ -215,7 +215,9 @@ def _notices(
     if device_memory_bytes and memory.value > device_memory_bytes:
         yield _does_not_fit(memory, device_memory_bytes)
     if oom_risk is not None:
-        yield Notice(code="MEMORY_RISK", message=f"runs out of device memory with a chance of up to {oom_risk:.0%}")
+        # The chance comes from errors inside of what was trained; farther out it is not known.
+        chance = "a chance that is not known" if memory.range_not_calibrated else f"a chance of up to {oom_risk:.0%}"
+        yield Notice(code="MEMORY_RISK", message=f"runs out of device memory with {chance}")
 
 
 def _out_of_domain(estimate: Estimate) -> Notice:
