@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from scheduler_service.core.commands import LaunchJob, StopJob
 from scheduler_service.core.decisions import Start
@@ -135,9 +136,14 @@ def note_colocation_change(state: ClusterState, job_ids: Iterable[str], *, is_sh
 
 
 def accrued(job: JobRecord, now_ms: int) -> JobRecord:
-    """Return the job with its GPU time counted until now; while it is paused it has none."""
+    """Return the job with its GPU time counted until now."""
+    return job.changed(**accruals(job, now_ms))
+
+
+def accruals(job: JobRecord, now_ms: int) -> dict[str, Any]:
+    """Return what counting a job's GPU time until now changes of it; while it is paused it has none."""
     gpu_ms = 0 if job.phase is Phase.PAUSED else (now_ms - job.accrued_at_ms) * len(job.assignments)
-    return job.changed(attained_gpu_ms=job.attained_gpu_ms + gpu_ms, accrued_at_ms=now_ms)
+    return {"attained_gpu_ms": job.attained_gpu_ms + gpu_ms, "accrued_at_ms": now_ms}
 
 
 def leave_gpus(

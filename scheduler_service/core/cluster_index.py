@@ -80,6 +80,11 @@ class FreshIndex:
         return self._view.running
 
     @cached_property
+    def checkpointed_job_ids(self) -> AbstractSet[str]:
+        """The running jobs that have written a checkpoint."""
+        return {job_id for job_id, job in self._view.running.items() if job.has_checkpoint}
+
+    @cached_property
     def arrays(self) -> GpuArrays:
         """The GPUs as arrays."""
         return build_arrays(self._view)
@@ -146,6 +151,11 @@ class KeptIndex:
     def reported(self) -> Mapping[str, RunningJob]:
         """The running jobs as their newest reports show them."""
         return self._state.running
+
+    @property
+    def checkpointed_job_ids(self) -> AbstractSet[str]:
+        """The running jobs that have written a checkpoint."""
+        return self._state.checkpointed_job_ids
 
     @property
     def arrays(self) -> GpuArrays:

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from scheduler_service.core.attempts import accrued
+from scheduler_service.core.attempts import accruals
 from scheduler_service.core.capacity import is_reliable
 from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import JobProgressed
-from scheduler_service.core.job_records import AttemptMeasurements, JobRecord
+from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.measured_averages import moving_average
 from scheduler_service.core.outcomes import WINDOWS_LOOKED_AT, tell_progress
 from scheduler_service.core.pair_refreshes import JOBS_LOOKED_AT_MAX, MOVED_RATIO_MIN, note_measured
@@ -29,25 +29,27 @@ def observe(state: ClusterState, job: JobRecord, report: JobProgressed, step: Ev
     """Store what a report says of the job itself, then what its window says about sharing."""
     has_window = report.window_steps > 0 and report.window_ms > 0
     windows_seen = job.measured.windows_seen + has_window
-    measured, solo_step_ms, slowdown_ratio = job.measured, job.solo_step_ms, None
+    measured, slowdown_ratio = job.measured, None
+    measurements: dict[str, Any] = {
+        "windows_seen": windows_seen,
+        "attempt_peak_bytes": max(measured.attempt_peak_bytes, report.memory_peak_bytes),
+    }
+    changes = accruals(job, state.now_ms) | {
+        "paused_ms": max(job.paused_ms, report.paused_ms),
+        "steps_done": max(job.steps_done, report.steps_done),
+        "checkpoint_step": max(job.checkpoint_step, report.checkpoint_step),
+        "memory_peak_bytes": max(job.memory_peak_bytes, report.memory_peak_bytes),
+    }
     if has_window and windows_seen > 1 and job.phase is Phase.RUNNING:
         others = state.occupancy.neighbours(job)
         if _is_clean(state, job, report, others):
-            slowdown_ratio = _sound_slowdown_ratio(state, job, report, others)
-            solo_step_ms, measured = _learned(state, job, report, others, step)
-    job = accrued(job, state.now_ms).changed(
-        paused_ms=max(job.paused_ms, report.paused_ms),
-        steps_done=max(job.steps_done, report.steps_done),
-        checkpoint_step=max(job.checkpoint_step, report.checkpoint_step),
-        memory_peak_bytes=max(job.memory_peak_bytes, report.memory_peak_bytes),
-        solo_step_ms=solo_step_ms,
-        measured=measured.changed(
-            attempt_peak_bytes=max(measured.attempt_peak_bytes, report.memory_peak_bytes),
-            windows_seen=windows_seen,
-        ),
-        **(_newest_values(job, report, has_window=has_window) if report.steps_done >= job.steps_done else {}),
-    )
-    state.put_job(tell_progress(state, job, step))
+            if job.trial is not None:
+                slowdown_ratio = _sound_slowdown_ratio(state, job, report, others)
+            changes["solo_step_ms"], learned = _learned(state, job, report, others, step)
+            measurements |= learned
+    if report.steps_done >= job.steps_done:
+        changes |= _newest_values(job, report, has_window=has_window)
+    state.put_job(tell_progress(state, job.changed(measured=measured.changed(**measurements), **changes), step))
     refit_memory(state, job.job_id, step)
     if slowdown_ratio is not None:
         note_trial_window(state, job.job_id, slowdown_ratio, step)
@@ -84,11 +86,11 @@ def _sound_slowdown_ratio(
 
 def _learned(
     state: ClusterState, job: JobRecord, report: JobProgressed, others: Sequence[str], step: EventEffects
-) -> tuple[float, AttemptMeasurements]:
-    """Return the job's step time alone and its measurements as a clean window leaves them."""
+) -> tuple[float, dict[str, Any]]:
+    """Return the job's step time alone, and what a clean window changes of its measurements."""
     gpu = state.gpus.get(job.gpu_ids[0])
     if gpu is None:
-        return job.solo_step_ms, job.measured
+        return job.solo_step_ms, {}
     device, key, gpus = gpu.gpu.device, job.request.key, len(job.assignments)
     if not others:
         return _learned_alone(state, job, report, device, step)
@@ -102,7 +104,7 @@ def _learned(
     )
     solo_step_ms = solo or job.solo_step_ms
     if not solo_step_ms:
-        return job.solo_step_ms, job.measured
+        return job.solo_step_ms, {}
     is_doubtful = bool(report.quality_flags) or (solo is not None and sound is None)
     slowdown_ratio = report.window_ms / report.window_steps / solo_step_ms - 1.0
     if len(others) == 1 and key and state.jobs[others[0]].request.key:
@@ -112,12 +114,12 @@ def _learned(
             note_measured(state, device)
     _update_gpus(state, job, slowdown_ratio)
     observed = moving_average(job.measured.observed_slowdown_ratio, slowdown_ratio)
-    return solo_step_ms, job.measured.changed(observed_slowdown_ratio=observed)
+    return solo_step_ms, {"observed_slowdown_ratio": observed}
 
 
 def _learned_alone(
     state: ClusterState, job: JobRecord, report: JobProgressed, device: str, step: EventEffects
-) -> tuple[float, AttemptMeasurements]:
+) -> tuple[float, dict[str, Any]]:
     key, gpus = job.request.key, len(job.assignments)
     is_doubtful = bool(report.quality_flags)
     window_step_ms = report.window_ms / report.window_steps
@@ -138,15 +140,15 @@ def _learned_alone(
     _update_gpus(state, job, 0.0)
     before = job.measured
     if is_doubtful:
-        return step_ms, before
+        return step_ms, {}
     if key and gpus == 1:
         step.is_decision_due |= _measure_alone(state, job, report, device)
     known = before.solo_utilization_ratio if report.utilization_ratio is None else report.utilization_ratio
-    return step_ms, before.changed(
-        solo_window_ms=before.solo_window_ms + report.window_ms,
-        solo_utilization_ratio=known,
-        solo_windows_step_ms=(*before.solo_windows_step_ms, window_step_ms)[-WINDOWS_LOOKED_AT:],
-    )
+    return step_ms, {
+        "solo_window_ms": before.solo_window_ms + report.window_ms,
+        "solo_utilization_ratio": known,
+        "solo_windows_step_ms": (*before.solo_windows_step_ms, window_step_ms)[-WINDOWS_LOOKED_AT:],
+    }
 
 
 def _measure_alone(state: ClusterState, job: JobRecord, report: JobProgressed, device: str) -> bool:

@@ -14,22 +14,29 @@ class ReportedJobs(Mapping[str, RunningJob]):
     """Running jobs as their newest reports show them, in start order.
 
     What a policy may know of a job is put together when it is read: most reports are overtaken before that.
+
+    Attributes:
+        checkpointed_job_ids: Those that have written a checkpoint.
     """
 
     def __init__(self) -> None:
         self._records: dict[str, JobRecord] = {}
         self._views: dict[str, RunningJob] = {}
+        self.checkpointed_job_ids: set[str] = set()
 
     def put(self, job: JobRecord) -> None:
         """Note what is known of a job now; a new one is the newest."""
         job_id = job.request.job_id
         self._records[job_id] = job
         self._views.pop(job_id, None)
+        if job.checkpoint_step >= 0:
+            self.checkpointed_job_ids.add(job_id)
 
     def drop(self, job_id: str) -> None:
         """Forget a job, if it is here."""
         self._records.pop(job_id, None)
         self._views.pop(job_id, None)
+        self.checkpointed_job_ids.discard(job_id)
 
     def __getitem__(self, job_id: str) -> RunningJob:
         known = self._views.get(job_id)

@@ -91,6 +91,11 @@ class ClusterState:
         return self._pauses.keys()
 
     @property
+    def checkpointed_job_ids(self) -> AbstractSet[str]:
+        """Jobs that hold GPUs and have written a checkpoint that is believed."""
+        return self._running.checkpointed_job_ids
+
+    @property
     def calibrations(self) -> Mapping[str, DeviceCalibration]:
         """What was measured of a device by its type; handed on with every question about the type."""
         return MappingProxyType(self._calibrations)

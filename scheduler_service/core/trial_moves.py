@@ -16,7 +16,7 @@ from typing import NamedTuple
 from scheduler_service.core.capacity import resident_on, samples_per_gpu
 from scheduler_service.core.decisions import Decision, Hold, HoldMany, HoldRest, Migrate
 from scheduler_service.core.ledger import Ledger
-from scheduler_service.core.records import Assignment, JobRequest, Reason, Share
+from scheduler_service.core.records import Assignment, JobPrediction, JobRequest, Reason, Share
 from scheduler_service.core.sharing_consent import consented_slowdowns
 from scheduler_service.core.step_times import remaining_ms_of
 from scheduler_service.core.view import GpuView, PendingJob, RunningJob, SchedulingView
@@ -49,18 +49,22 @@ def trial_moves(view: SchedulingView, decisions: Sequence[Decision]) -> tuple[Mi
         view: What the policy saw.
         decisions: Its answer.
     """
-    is_quiet = all(isinstance(one, Hold | HoldMany | HoldRest) for one in decisions)
-    if not is_quiet or not view.can_move or view.index.free_gpu_ids:
+    if not view.can_move or not view.index.checkpointed_job_ids or view.index.free_gpu_ids:
         return ()
-    candidates = list(islice(_candidates(view), JOBS_LOOKED_AT_MAX))
+    if not all(isinstance(one, Hold | HoldMany | HoldRest) for one in decisions):
+        return ()
     waiting = next((job for job in islice(view.pending, JOBS_LOOKED_AT_MAX) if _must_be_measured(view, job)), None)
-    if waiting is None or len(candidates) < 2:
+    entries = list(islice(_entries_that_may_share(view), JOBS_LOOKED_AT_MAX)) if waiting is not None else []
+    if waiting is None or len(entries) < 2:
         return ()
+    candidates = [_candidate(view, entry) for entry in entries]
     ledger = Ledger(view)
     joins = [
         join
         for mover in candidates
-        if mover.job.has_checkpoint and _may_take_over(view, waiting.request, mover.entry)
+        if mover.job.has_checkpoint
+        and len(mover.job.assignments) == 1
+        and _may_take_over(view, waiting.request, mover.entry)
         for host in candidates
         if host.job is not mover.job and (join := _weighed(view, ledger, mover, host)) is not None
     ]
@@ -83,18 +87,27 @@ def _may_take_over(view: SchedulingView, request: JobRequest, entry: GpuView) ->
     return resident_on(request, prediction, samples_per_gpu(request, 1), entry.gpu) is not None
 
 
-def _candidates(view: SchedulingView) -> Iterator[_Candidate]:
+def _entries_that_may_share(view: SchedulingView) -> Iterator[GpuView]:
+    """Find the GPUs whose one job was measured alone; reports tell it, without what has passed since."""
     for gpu_id in sorted(view.index.single_job_gpu_ids):
         entry = view.gpus[gpu_id]
-        job = view.running[entry.job_ids[0]]
+        job = view.index.reported[entry.job_ids[0]]
         prediction = view.predictions.job(job.request.key, entry.gpu.device)
         if prediction is None or job.micro_batch_size not in prediction.measured_micro_batch_sizes or job.is_stopping:
             continue
-        remaining_ms = remaining_ms_of(
-            job.request, prediction, steps_done=job.steps_done, gpus=1, micro_batch_size=job.micro_batch_size
-        )
-        if remaining_ms is not None:
-            yield _Candidate(job, entry, remaining_ms)
+        if _remaining_ms(job, prediction) is not None:
+            yield entry
+
+
+def _candidate(view: SchedulingView, entry: GpuView) -> _Candidate:
+    job = view.running[entry.job_ids[0]]
+    prediction = view.predictions.job(job.request.key, entry.gpu.device)
+    return _Candidate(job, entry, _remaining_ms(job, prediction) or 0.0)
+
+
+def _remaining_ms(job: RunningJob, prediction: JobPrediction | None) -> float | None:
+    steps_done, micro_batch_size = job.steps_done, job.micro_batch_size
+    return remaining_ms_of(job.request, prediction, steps_done=steps_done, gpus=1, micro_batch_size=micro_batch_size)
 
 
 def _weighed(view: SchedulingView, ledger: Ledger, mover: _Candidate, host: _Candidate) -> _Join | None:

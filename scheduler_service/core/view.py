@@ -138,6 +138,10 @@ class ClusterIndex(Protocol):
         """The running jobs as last reported: cheaper, and equal in all that time does not change."""
 
     @property
+    def checkpointed_job_ids(self) -> AbstractSet[str]:
+        """The running jobs that have written a checkpoint that is believed; in no order."""
+
+    @property
     def arrays(self) -> GpuArrays:
         """The GPUs as arrays; a round works on `for_one_round` of them."""
 

@@ -15,7 +15,7 @@ from itertools import islice
 from scheduler_service.core.decisions import Decision, HoldRest, Start
 from scheduler_service.core.remaining_time_queue import RemainingTimeGroup, RemainingTimeQueue, Turn
 from scheduler_service.core.view import SchedulingView
-from scheduler_service.policies.pairing.sjf_sharing import SjfSharing
+from scheduler_service.policies.pairing.sjf_sharing import SjfSharing, none_passed_over
 from scheduler_service.policies.placement.sharing_round import SharingRound
 
 QUEUE_LONG_MIN = 8
@@ -42,7 +42,6 @@ class SharingQueue:
     ) -> None:
         self._view, self._queue, self._placement = view, queue, placement
         self._round = SharingRound(view, placement)
-        placement.limit.passed_over = self._passed_over
         self._weighed_jobs_max = weighed_jobs_max
         self._further = self._in_order(weighed_jobs_max)
         # Weighing reaches no further: at least one job of every earlier group failed, or was started.
@@ -53,7 +52,15 @@ class SharingQueue:
         self._widest_free = self._widest = 0
 
     def decide(self) -> list[Decision]:
-        """Return the decisions about the jobs that were looked at, and one for all others."""
+        """Return the decisions about the jobs that were looked at, and one for all others; once."""
+        self._placement.limit.passed_over = self._passed_over
+        try:
+            return self._decisions()
+        finally:
+            # A limit that kept naming the queue would leave the whole round to the garbage collector.
+            self._placement.limit.passed_over = none_passed_over
+
+    def _decisions(self) -> list[Decision]:
         jobs, decisions = self._view.index.pending_by_id, list[Decision]()
         candidates = self._candidates()
         while candidates:

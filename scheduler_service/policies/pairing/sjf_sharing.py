@@ -68,6 +68,11 @@ class OpenPlaces:
         return max(on_node.values(), default=0)
 
 
+def none_passed_over() -> int:
+    """Return that every job was looked at."""
+    return 0
+
+
 class WeighingLimit:
     """How many different jobs may be weighed in vain before a round only fills free GPUs.
 
@@ -82,7 +87,7 @@ class WeighingLimit:
         self._jobs_max = jobs_max
         self._weighed: set[object] = set()
         self.is_reached = False
-        self.passed_over: Callable[[], int] = lambda: 0
+        self.passed_over: Callable[[], int] = none_passed_over
         """Counts those that would have been weighed in vain before the present job, but were not looked at."""
 
     @cached_property

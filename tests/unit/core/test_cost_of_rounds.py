@@ -1,0 +1,88 @@
+"""What a round must not do where no job can move on trial: look jobs up, or leave itself to be collected."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import replace
+
+from scheduler_service.core import events
+from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.records import JobPrediction, PairPrediction
+from scheduler_service.core.trial_moves import trial_moves
+from scheduler_service.core.view import SchedulingView
+from scheduler_service.policies.pairing import sharing_queue
+from scheduler_service.policies.pairing.sjf_sharing import SjfSharing
+from scheduler_service.policies.sjf_bsbf import _BestBenefit
+from tests.support.engine_play import Play
+from tests.unit.core.test_trials import TrialPlay
+
+
+class CountingPredictions:
+    """Predictions of a view that count how often a job's is read."""
+
+    def __init__(self, view: SchedulingView) -> None:
+        self._predictions = view.predictions
+        self.reads = 0
+
+    def job(self, key: str, device: str) -> JobPrediction | None:
+        self.reads += 1
+        return self._predictions.job(key, device)
+
+    def pair(self, victim_key: str, other_key: str, device: str, micro_batch_size: int = 0) -> PairPrediction | None:
+        return self._predictions.pair(victim_key, other_key, device, micro_batch_size)
+
+
+def crowded(*, checkpoint_step: int) -> TrialPlay:
+    """Two measured jobs on a GPU each, and one that waits and was never measured."""
+    play = TrialPlay(gpus=2, parameters={"trial_moves": False})
+    for job_id in "ab":
+        play.unsure(job_id, max_slowdown_ratio=0.5)
+        play.measured_alone(job_id, checkpoint_step=checkpoint_step)
+    play.unsure("c", max_slowdown_ratio=0.5)
+    return play
+
+
+def reads_of_trial_moves(engine: SchedulerEngine) -> tuple[int, int]:
+    """Return how many moves there are, and how many predictions finding them took."""
+    view = engine._view(explain=False)
+    counting = CountingPredictions(view)
+    return len(trial_moves(replace(view, predictions=counting), ())), counting.reads
+
+
+def test_where_no_running_job_has_a_checkpoint_no_prediction_is_read_for_a_move() -> None:
+    assert reads_of_trial_moves(crowded(checkpoint_step=-1).engine) == (0, 0)
+
+
+def test_where_running_jobs_have_checkpoints_predictions_are_read_and_one_job_moves() -> None:
+    moves, reads = reads_of_trial_moves(crowded(checkpoint_step=10).engine)
+    assert moves == 1
+    assert reads > 0
+
+
+def test_jobs_with_a_checkpoint_are_those_that_hold_gpus_and_wrote_one() -> None:
+    play = crowded(checkpoint_step=10)
+    assert play.engine._view(explain=False).index.checkpointed_job_ids == {"a", "b"}
+    play.tell(events.JobCancelled, job_id="a")
+    play.stopped("a")
+    assert play.engine._view(explain=False).index.checkpointed_job_ids == {"b"}
+    restored = SchedulerEngine.restore(play.engine.snapshot(), make_policy=play.engine._make_policy)
+    assert restored._view(explain=False).index.checkpointed_job_ids == {"b"}
+
+
+def test_a_round_over_a_long_queue_leaves_nothing_to_the_garbage_collector() -> None:
+    play = Play(policy="sjf_bsbf")
+    for number in range(sharing_queue.QUEUE_LONG_MIN):
+        play.submit(f"j{number}", gpus=2)
+    view = play.engine._view(explain=False)
+    placement = SjfSharing(view, _BestBenefit(recheck_gang=True, is_explaining=False), weighed_jobs_max=100)
+    assert view.index.lengths is not None
+    queue = sharing_queue.SharingQueue(view, view.index.lengths, placement, weighed_jobs_max=100)
+    still_there = weakref.ref(queue)
+    gc.disable()
+    try:
+        assert queue.decide()
+        del placement, queue
+        assert still_there() is None
+    finally:
+        gc.enable()
