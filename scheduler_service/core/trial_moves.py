@@ -30,7 +30,7 @@ GAIN_RATIO_MIN = 1.5
 
 
 class _Candidate(NamedTuple):
-    """A running job of one GPU that could share on trial, and how long it still runs alone."""
+    """A running job that could share on trial, and how long it still runs alone."""
 
     job: RunningJob
     entry: GpuView
@@ -62,7 +62,9 @@ def trial_moves(view: SchedulingView, decisions: Sequence[Decision]) -> tuple[Mi
     joins = [
         join
         for mover in candidates
-        if mover.job.has_checkpoint and _may_take_over(view, waiting.request, mover.entry)
+        if mover.job.has_checkpoint
+        and len(mover.job.assignments) == 1
+        and _may_take_over(view, waiting.request, mover.entry)
         for host in candidates
         if host.job is not mover.job and (join := _weighed(view, ledger, mover, host)) is not None
     ]
@@ -90,8 +92,6 @@ def _entries_that_may_share(view: SchedulingView) -> Iterator[GpuView]:
     for gpu_id in sorted(view.index.single_job_gpu_ids):
         entry = view.gpus[gpu_id]
         job = view.index.reported[entry.job_ids[0]]
-        if job.request.gpus != 1:
-            continue
         prediction = view.predictions.job(job.request.key, entry.gpu.device)
         if prediction is None or job.micro_batch_size not in prediction.measured_micro_batch_sizes or job.is_stopping:
             continue

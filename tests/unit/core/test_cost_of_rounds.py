@@ -1,4 +1,4 @@
-"""What a round must not do where no job can be moved on trial: look jobs up, or leave itself to be collected."""
+"""What a round must not do where no job can move on trial: look jobs up, or leave itself to be collected."""
 
 from __future__ import annotations
 
