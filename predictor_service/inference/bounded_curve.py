@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -32,11 +33,9 @@ class BoundedCurve:
     """
 
     def __init__(self, bounded: Bounded) -> None:
-        value, lower, upper_99 = (
-            np.maximum.accumulate(each).tolist() for each in (bounded.value, bounded.lower, bounded.upper_99)
-        )
-        upper = [max(end, middle) for end, middle in zip(bounded.upper.tolist(), value, strict=True)]
-        self._points = list(zip(value, lower, upper, upper_99, strict=True))
+        value = list(accumulate(bounded.value.tolist(), max))
+        lower, upper_99 = accumulate(bounded.lower.tolist(), max), accumulate(bounded.upper_99.tolist(), max)
+        self._points = list(zip(value, lower, map(max, bounded.upper.tolist(), value), upper_99, strict=True))
         # Slope of the line that ends at a point, once it was read.
         self._slopes: list[tuple[float, float, float, float] | None] = [None] * len(self._points)
 

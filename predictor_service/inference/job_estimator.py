@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -29,11 +28,10 @@ from predictor_service.inference.records import Estimate, Level
 from predictor_service.inference.untrained_step import estimate_untrained_step, is_step_range_calibrated
 from predictor_service.inference.unusual_features import UnusualFeatures, find_unusual
 from predictor_service.registry.served_version import Bounded, ServedTarget
-from predictor_service.selection.oom_risk import MemoryEstimate, estimate_oom_risk
+from predictor_service.selection.oom_risk import MemoryEstimate, estimate_chance_above
 from predictor_service.selection.targets import MEMORY, SM_ACTIVITY, STEP, UTILIZATION, Target
 
 _LENGTHENED_BY: Final = 4
-_NAMED_MAX: Final = 3
 _WORK: Final = [FEATURE_INDEX[name] for name in ("log_flops", "log_traffic_bytes", "is_training")]
 _UNLIKE_ALL: Final = np.ones(len(GRID))
 
@@ -51,7 +49,6 @@ class JobEstimator:
         self._work = work
         self._device = work.device
         self._models = work.models
-        self._unmeasured = (_say_unmeasured(work.device, work.measured_devices),)
         self._confidence = confidence
         self._input_wait_ratio = input_wait_ratio
         self._samples = JobSamples(work, input_wait_ratio)
@@ -91,7 +88,7 @@ class JobEstimator:
     def oom_risk(self, batch: int, device_memory_bytes: float) -> float | None:
         """Chance that the job alone exceeds a device, 0 to 1; None without a trained model."""
         memory_estimate = self.estimate_memory(batch)
-        return estimate_oom_risk([memory_estimate], device_memory_bytes).union_bound if memory_estimate else None
+        return estimate_chance_above(memory_estimate, device_memory_bytes) if memory_estimate else None
 
     def estimate_memory(self, batch: int) -> MemoryEstimate | None:
         """The estimate of the job's memory; None without a trained model."""
@@ -101,7 +98,8 @@ class JobEstimator:
         place, spreads = nearest_point(batch), {} if model.sees_wait else self._work.memory_spreads
         if place not in spreads:
             spreads[place] = float(model.spread(model.select(self._nearest_vector(batch)))[0])
-        return MemoryEstimate(value_bytes=self.memory(batch).value, bounds=model.scores, spread=spreads[place])
+        value_bytes = self._curve(MEMORY, points_up_to(batch)).at(batch).value
+        return MemoryEstimate(value_bytes=value_bytes, bounds=model.scores, spread=spreads[place])
 
     def novelty(self, batch: int) -> dict[str, float]:
         """How far the job is from all measured ones, 0 to 1, by target; without those whose intervals do not ask."""
@@ -139,14 +137,15 @@ class JobEstimator:
         analytical_estimate = _anchors(target, table)[points]
         if model is None:
             return self._untrained_step(points, analytical_estimate)
-        vectors = table.values[points]
-        near = self._novelty_at(model, points, vectors)
+        near = self._novelty_at(model, points, table.values[points])
+        columns, excess = self._work.columns(model, points, table.values, self._input_wait_ratio)
         return model.predict_bounded(
-            model.select(vectors),
+            columns,
             analytical_estimate,
             self._confidence,
             novelty=near,
             is_precision_new=model.is_precision_new(self._work.settings.precision),
+            excess=excess,
         )
 
     def _novelty_at(self, model: ServedTarget, points: slice, vectors: FloatArray) -> FloatArray | None:
@@ -194,7 +193,16 @@ class JobEstimator:
             bound = upper_99 if target is MEMORY else None
             unchecked = target is not STEP or not is_step_range_calibrated(self._device)
             return Estimate(
-                value, lower, upper, self._confidence, Level.FALLBACK, False, bound, (), unchecked, self._unmeasured
+                value,
+                lower,
+                upper,
+                self._confidence,
+                Level.FALLBACK,
+                False,
+                bound,
+                (),
+                unchecked,
+                self._work.unmeasured,
             )
         texts, is_beyond = self._find_unusual(model, batch)
         # By position: names double the time, and every answer has three.
@@ -254,17 +262,13 @@ class JobEstimator:
             level=Level.FALLBACK,
             in_domain=False,
             range_not_calibrated=True,
-            unusual_features=self._unmeasured,
+            unusual_features=self._work.unmeasured,
         )
 
 
 def _busy_ms(table: JobTable, place: int, device: DeviceType, precision: str) -> float:
     flops, traffic_bytes, training = table.values[place, _WORK].tolist()
     return busy_ms(math.expm1(flops), math.expm1(traffic_bytes), device, precision, training=bool(training))
-
-
-def _say_unmeasured(device: DeviceType, measured_devices: Sequence[str]) -> str:
-    return f"device {device.name}, measured {', '.join(sorted(measured_devices)[:_NAMED_MAX]) or 'none'}"
 
 
 def _analytical_estimate(target: Target, sample: JobFeatures) -> float:

@@ -7,16 +7,21 @@ never seen is therefore answered from what an earlier one with the same mode, pr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Final
 
 from cotenant.job_settings import JobSettings
 from predictor_service.features.devices import DeviceType
 from predictor_service.features.job_features import WorkTable, tabulate_work
-from predictor_service.features.operator_times import rates_of
+from predictor_service.features.operator_times import FloatArray, rates_of
 from predictor_service.inference.bounded_curve import BoundedCurve
 from predictor_service.inference.measured_graph import MeasuredGraph
 from predictor_service.inference.unusual_features import UnusualFeatures
 from predictor_service.registry.served_version import ServedTarget
+from predictor_service.regressors.interface import FeatureArray
 from predictor_service.selection.targets import MEMORY, Target
+
+_NAMED_MAX: Final = 3
 
 
 class JobWork:
@@ -47,12 +52,19 @@ class JobWork:
         self.settings = settings
         self.device = device
         self.models = models
-        self.measured_devices = measured_devices
+        self._measured_devices = measured_devices
         self.curves: dict[str, BoundedCurve] = {}
         self.unusual: dict[tuple[str, int], UnusualFeatures] = {}
         self.memory_spreads: dict[int, float] = {}
         self._kept: WorkTable | None = None
         self._unlike_all: dict[tuple[str | None, int, int], bool] = {}
+        self._columns: dict[str, tuple[FeatureArray, FloatArray]] = {}
+
+    @cached_property
+    def unmeasured(self) -> tuple[str]:
+        """Why nothing that is said of the device without a model is in domain."""
+        measured = ", ".join(sorted(self._measured_devices)[:_NAMED_MAX]) or "none"
+        return (f"device {self.device.name}, measured {measured}",)
 
     def table(self, points: int) -> WorkTable:
         """Features at the first points of `GRID`; further ones may follow."""
@@ -78,3 +90,20 @@ class JobWork:
         if known is None:
             known = self._unlike_all[key] = model.is_unlike_all(self.table(points.stop).values[points])
         return known
+
+    def columns(
+        self, model: ServedTarget, points: slice, vectors: FloatArray, input_wait_ratio: float
+    ) -> tuple[FeatureArray, FloatArray]:
+        """What a target is asked with, and how far that is outside of what was trained.
+
+        Args:
+            model: Of the target.
+            points: Consecutive points of `GRID`.
+            vectors: Features of a job at the first points or more, shape (points, len(FEATURES)).
+            input_wait_ratio: Of this job; all other features are those of every job.
+        """
+        kept = self._columns.get(model.target.name)
+        if kept is None or len(kept[0]) < points.stop:
+            columns = model.select(vectors)
+            kept = self._columns[model.target.name] = (columns, model.excess_but_for_wait(columns))
+        return model.with_wait(kept[0][points], kept[1][:, points], input_wait_ratio)

@@ -67,8 +67,7 @@ class MicroBatchEstimate:
     step_ms: Estimate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
+class Notice(NamedTuple):
     """Something that the caller should know although the request was answered."""
 
     code: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from predictor_service.features.operator_times import FloatArray
 from predictor_service.registry.served_version import ServedTarget
 
 UNUSUAL_MAX: Final = 3
+_RANGES_MAX: Final = 1_024
 _UNITS: Final = {feature.name: feature.unit for feature in FEATURES}
 _WORDS: Final = {
     "log_activation_bytes": "activations",
@@ -54,14 +56,14 @@ def find_unusual(model: ServedTarget, vector: FloatArray, precision: str) -> Unu
         precision: Of the job; models of memory do not see it.
     """
     row = model.select(vector[None, :])
-    trained = ", ".join(model.record.precisions)
-    settings = [f"precision {precision}, trained {trained}"] if model.is_precision_new(precision) else []
-    if not settings and bool(model.contains(row)[0]):
-        return USUAL
+    settings = _say_precision(model, precision)
     domain, names, room = model.record.domain, model.record.columns, UNUSUAL_MAX - len(settings)
     values = row[0].astype(np.float64)
+    outside = domain.outside(values)
+    if not settings and not outside and bool(model.contains(row)[0]):
+        return USUAL
     low, high = domain.trained
-    outside = sorted(domain.outside(values), key=lambda place: names[place] not in _SETTINGS)
+    outside.sort(key=lambda place: names[place] not in _SETTINGS)
     beyond = [
         f"{_word(names[place])} {_shown(names[place], values[place])}, trained "
         f"{_range(names[place], low[place], high[place])}"
@@ -69,6 +71,12 @@ def find_unusual(model: ServedTarget, vector: FloatArray, precision: str) -> Unu
     ]
     texts = (*settings, *beyond) or tuple(_differences(model, values))
     return UnusualFeatures(tuple(texts[:UNUSUAL_MAX]), bool(settings or beyond))
+
+
+def _say_precision(model: ServedTarget, precision: str) -> list[str]:
+    if not model.is_precision_new(precision):
+        return []
+    return [f"precision {precision}, trained {', '.join(model.record.precisions)}"]
 
 
 def _differences(model: ServedTarget, values: FloatArray) -> Iterator[str]:
@@ -83,6 +91,7 @@ def _word(name: str) -> str:
     return _WORDS.get(name) or name.removeprefix("log_").removesuffix("_ratio").replace("_", " ")
 
 
+@lru_cache(_RANGES_MAX)
 def _range(name: str, low: float, high: float) -> str:
     first, last = _shown(name, low), _shown(name, high)
     return first if first == last else f"{first} to {last}"

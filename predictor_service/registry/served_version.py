@@ -72,6 +72,7 @@ class ServedTarget:
         self._kept_reaches: dict[float, _Reaches] = {}
         self._indices = _places(record.columns)
         self.sees_wait = INPUT_WAIT in record.columns
+        self._wait_place = record.columns.index(INPUT_WAIT) if self.sees_wait else -1
         nearness = record.near.nearness if record.near else None
         self._near_indices = _places((*nearness.kind_columns, *nearness.setting_columns) if nearness else ())
 
@@ -131,6 +132,7 @@ class ServedTarget:
         novelty: FloatArray | None = None,
         *,
         is_precision_new: bool = False,
+        excess: FloatArray | None = None,
     ) -> Bounded:
         """Predicts with an interval.
 
@@ -142,6 +144,7 @@ class ServedTarget:
             novelty: From 0, an interval as of jobs whose graph was measured, to 1, as of unseen jobs; None = all are
                 unseen. The 99 % bound is always that of unseen jobs.
             is_precision_new: Whether no training row has the job's precision.
+            excess: `TrainingDomain.excess` of the columns, where it is at hand.
         """
         raw = self._predict_clipped(columns)
         half_width, upper_99_offset = (
@@ -153,7 +156,7 @@ class ServedTarget:
         if self.target is not SLOWDOWN:
             # What is smaller than all that was trained holds less: its bound would else, as bounds never fall with the
             # batch, be that of every batch.
-            outside, above = self.record.domain.excess(columns)
+            outside, above = self.record.domain.excess(columns) if excess is None else excess
             half_width = half_width + WIDER_PER_UNIT_OUTSIDE * (outside + float(is_precision_new))
             upper_99_offset = upper_99_offset + WIDER_PER_UNIT_OUTSIDE * (above + float(is_precision_new))
         ends = np.empty((4, len(raw)))  # decoded at once: few rows are asked, and each call costs more than its rows
@@ -233,11 +236,35 @@ class ServedTarget:
         """Whether no training row has a precision; False where that was not kept."""
         return bool(self.record.precisions) and precision not in self.record.precisions
 
+    def excess_but_for_wait(self, columns: FeatureArray) -> FloatArray:
+        """How far rows are outside of what was trained, see `TrainingDomain.excess`, if their wait is not."""
+        if self.sees_wait:
+            columns = columns.copy()
+            columns[:, self._wait_place] = self.record.domain.trained[0][self._wait_place]
+        return self.record.domain.excess(columns)
+
+    def with_wait(
+        self, columns: FeatureArray, excess: FloatArray, input_wait_ratio: float
+    ) -> tuple[FeatureArray, FloatArray]:
+        """The columns and the excess of jobs that wait for their input so long, from those of other such jobs.
+
+        Args:
+            columns: Shape (rows, columns) in the order of the record; left as they are.
+            excess: Of these, see `excess_but_for_wait`.
+            input_wait_ratio: From 0 to below 1.
+        """
+        if not self.sees_wait:
+            return columns, excess
+        columns = columns.copy()
+        columns[:, self._wait_place] = input_wait_ratio
+        beyond = self.record.domain.excess_at(self._wait_place, float(columns[0, self._wait_place]))
+        return columns, np.maximum(excess, np.array(beyond)[:, None]) if beyond[0] > 0.0 else excess
+
     def accepts_wait(self, input_wait_ratio: float) -> bool:
         """Whether an input wait is no farther outside of its training range than any column may be."""
         if not self.sees_wait:
             return True
-        place, domain = self.record.columns.index(INPUT_WAIT), self.record.domain
+        place, domain = self._wait_place, self.record.domain
         return bool(domain.low[place] <= np.float32(input_wait_ratio) <= domain.high[place])
 
     def contains(self, columns: FeatureArray) -> npt.NDArray[np.bool_]:

@@ -55,21 +55,29 @@ class TrainingDomain:
         margin = np.minimum(share * width, MARGIN_MAX)
         return self.low + margin, self.high - margin
 
-    def excess(self, features: FeatureArray) -> tuple[FloatArray, FloatArray]:
-        """How far the column farthest outside of what was trained is, in its own unit; 0 inside. Shape (rows,) each.
+    def excess(self, features: FeatureArray) -> FloatArray:
+        """How far the column farthest outside of what was trained is, in its own unit; 0 inside.
 
         Returns:
-            On either side, and above only.
+            On either side, and above only; shape (2, rows).
         """
         low, high = self.trained
         above = (features - high).max(axis=1)
         beyond = np.maximum(above, (low - features).max(axis=1))
-        return np.maximum(beyond - _ROUNDING, 0.0), np.maximum(above - _ROUNDING, 0.0)
+        return np.maximum(np.stack((beyond, above)) - _ROUNDING, 0.0)
+
+    def excess_at(self, place: int, value: float) -> tuple[float, float]:
+        """As `excess`, of one value of a column by its place."""
+        low, high = self.trained
+        above = max(value - float(high[place]), _ROUNDING)
+        return max(float(low[place]) - value, above) - _ROUNDING, above - _ROUNDING
 
     def outside(self, row: FloatArray) -> list[int]:
         """Places of the columns of one input that are not accepted, farthest outside first."""
-        beyond = np.maximum(row - self.high, self.low - row)
-        return [place for place in np.argsort(-beyond, kind="stable").tolist() if beyond[place] > 0]
+        # Plain floats: few columns are asked about, and six calls of numpy cost more than all of them.
+        limits = zip(row.tolist(), *self._accepted, strict=True)
+        beyond = {place: max(value - high, low - value) for place, (value, low, high) in enumerate(limits)}
+        return sorted((place for place, far in beyond.items() if far > 0), key=lambda place: -beyond[place])
 
     def farthest(self, row: FloatArray) -> tuple[list[int], FloatArray]:
         """Places of the columns in which one input differs most from its nearest training row, and that row."""
@@ -87,6 +95,10 @@ class TrainingDomain:
             near = self._known.distances(features[chunk] / self.scale) <= self.distance_max
             in_range[chunk] &= near
         return in_range
+
+    @cached_property
+    def _accepted(self) -> tuple[list[float], list[float]]:
+        return self.low.tolist(), self.high.tolist()
 
     @cached_property
     def _known(self) -> _KnownRows:

@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -28,9 +28,8 @@ _CELL_BYTES: Final = 8 << 20
 _CELLS_MAX: Final = 1 << 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryEstimate:
-    """The distribution of one job's memory.
+class MemoryEstimate(NamedTuple):
+    """The distribution of one job's memory; a tuple, because every answer about a job that does not fit makes one.
 
     Attributes:
         value_bytes: The prediction, above 0.
@@ -51,7 +50,7 @@ class MemoryEstimate:
 
     def at_least(self, memory_bytes: float) -> MemoryEstimate:
         """Returns the distribution given that the job was seen to take so much."""
-        return replace(self, lowest_bytes=memory_bytes)
+        return self._replace(lowest_bytes=memory_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +82,7 @@ def estimate_oom_risk(jobs: Sequence[MemoryEstimate], device_memory_bytes: float
     if not jobs:
         return OomRisk(independent=0.0, union_bound=0.0)
     if len(jobs) == 1:
-        alone = _chance_above(jobs[0], device_memory_bytes)
+        alone = estimate_chance_above(jobs[0], device_memory_bytes)
         return OomRisk(independent=alone, union_bound=alone)
     cells = int(min(device_memory_bytes // _CELL_BYTES, _CELLS_MAX))
     cell_bytes = device_memory_bytes / cells if cells == _CELLS_MAX else float(_CELL_BYTES)
@@ -92,7 +91,7 @@ def estimate_oom_risk(jobs: Sequence[MemoryEstimate], device_memory_bytes: float
     for job in jobs:
         fits = _add(fits, job, cell_bytes)
     total = sum(job.expected_bytes for job in jobs)
-    escapes = sum(_chance_above(job, device_memory_bytes * job.expected_bytes / total) for job in jobs)
+    escapes = sum(estimate_chance_above(job, device_memory_bytes * job.expected_bytes / total) for job in jobs)
     independent = min(1.0, max(0.0, 1.0 - float(fits.sum())))
     return OomRisk(independent=independent, union_bound=min(1.0, max(independent, escapes)))
 
@@ -119,8 +118,13 @@ def _add(fits: FloatArray, job: MemoryEstimate, cell_bytes: float) -> FloatArray
     return added
 
 
-def _chance_above(job: MemoryEstimate, limit_bytes: float) -> float:
-    """Counted by bisection: this is asked for every job that does not fit."""
+def estimate_chance_above(job: MemoryEstimate, limit_bytes: float) -> float:
+    """Chance that one job alone takes more, counted by bisection: this is asked for every job that does not fit.
+
+    Args:
+        job: Its value is above 0 and finite.
+        limit_bytes: Above 0 and finite.
+    """
     if job.lowest_bytes > limit_bytes:
         return 1.0
     residuals, margin = job.bounds.residuals, math.log(limit_bytes / job.value_bytes) / job.spread

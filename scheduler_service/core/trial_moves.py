@@ -92,6 +92,8 @@ def _entries_that_may_share(view: SchedulingView) -> Iterator[GpuView]:
     for gpu_id in sorted(view.index.single_job_gpu_ids):
         entry = view.gpus[gpu_id]
         job = view.index.reported[entry.job_ids[0]]
+        if job.request.gpus != 1:
+            continue
         prediction = view.predictions.job(job.request.key, entry.gpu.device)
         if prediction is None or job.micro_batch_size not in prediction.measured_micro_batch_sizes or job.is_stopping:
             continue
