@@ -81,7 +81,8 @@ def scale_of(
         step_deviation=_step_deviation(calibration, logs),
         busy_ratio=busy_ratio,
         busy_deviation=_reach(busy_ratios),
-        memory_shift_bytes=math.copysign(max(0.0, abs(shift) - shift_deviation), shift),
+        # Anchors that agree about a surplus are taken at their word; shrunk by their reach its upper end would miss it.
+        memory_shift_bytes=shift if abs(shift) > shift_deviation else 0.0,
         memory_deviation_bytes=shift_deviation,
         anchors=len(pairs),
     )

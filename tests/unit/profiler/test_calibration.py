@@ -107,19 +107,19 @@ def calibrated(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> DeviceCalib
 
 def test_without_a_driver_an_anchor_holds_what_a_script_that_trains_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     record = calibrated(Machine(seconds_of={}), monkeypatch)
-    assert [anchor.memory_peak_bytes for anchor in record.anchors] == [SCRIPT_PEAK_BYTES] * 3
+    assert [each.memory_peak_bytes for each in record.anchors] == [SCRIPT_PEAK_BYTES] * 3
 
 
 def test_where_a_driver_counts_an_anchor_holds_what_the_driver_says(monkeypatch: pytest.MonkeyPatch) -> None:
     record = calibrated(Machine(seconds_of={}, driver_bytes=600_000_000), monkeypatch)
-    assert {anchor.memory_peak_bytes for anchor in record.anchors} == {600_000_000}
+    assert {each.memory_peak_bytes for each in record.anchors} == {600_000_000}
 
 
 @pytest.mark.parametrize("slow_part", ["script", "measure", "prepare"])
 def test_networks_that_the_minute_does_not_hold_are_left_out(monkeypatch: pytest.MonkeyPatch, slow_part: str) -> None:
     machine = Machine(seconds_of={slow_part: 35.0 if slow_part != "measure" else 10.0})
     record = calibrated(machine, monkeypatch)
-    assert [anchor.network for anchor in record.anchors] == ["resnet"]
+    assert [each.network for each in record.anchors] == ["resnet"]
     assert machine.now_ns <= module.TIME_MS_MAX * 1_000_000
     assert all(worker.is_closed for worker in machine.workers)
 
