@@ -89,7 +89,7 @@ def bounded_of(
         half_width = np.maximum(half_width, 0.05 / analytical_estimate)
     outside = np.array([farthest_outside(model, row) for row in columns])
     outside += float(bool(record.precisions) and precision not in record.precisions)
-    half_width, offset = half_width + 0.25 * outside, offset + 0.25 * outside
+    half_width, offset = half_width + 0.25 * outside[:, 0], offset + 0.25 * outside[:, 1]
     return Bounded(
         value=decoded(model.target, raw, analytical_estimate),
         lower=decoded(model.target, raw - half_width, analytical_estimate),
@@ -98,13 +98,17 @@ def bounded_of(
     )
 
 
-def farthest_outside(model: ServedTarget, row: FloatArray) -> float:
-    """In the unit of the column that is farthest outside of the values trained; what rounding does is inside."""
-    farthest = 0.0
+def farthest_outside(model: ServedTarget, row: FloatArray) -> tuple[float, float]:
+    """In the unit of the column that is farthest outside of the values trained, on either side and above only.
+
+    What rounding does is inside.
+    """
+    farthest = above = 0.0
     for value, low, high in zip(row, model.record.domain.low, model.record.domain.high, strict=True):
         margin = min((high - low) / 6.0, np.log(2.0))
-        farthest = max(farthest, value - (high - margin), (low + margin) - value)
-    return max(0.0, farthest - 1e-5)
+        above = max(above, value - (high - margin))
+        farthest = max(farthest, above, (low + margin) - value)
+    return max(0.0, farthest - 1e-5), max(0.0, above - 1e-5)
 
 
 def decoded(target: Target, value: FloatArray, analytical_estimate: FloatArray) -> FloatArray:
