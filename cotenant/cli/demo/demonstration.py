@@ -47,8 +47,8 @@ POLICY = "horus"
 PREDICTION_LEGEND = (
     "[lower, upper] are nominal 90 % intervals; BOUND is that of memory by which jobs are placed, nominally 99 %, MiB. "
     "Where DOMAIN says `not calibrated`, both are estimates without a nominal share. DOMAIN OUT = unlike everything "
-    "that the models were trained on: a job with `share: any` shares on such a prediction, one with `share: safe` does "
-    "not."
+    "that the models were trained on: a job with `share: any` shares on such a prediction, one with `share: safe` only "
+    "on trial, once it was measured alone."
 )
 
 
