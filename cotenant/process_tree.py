@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,11 +57,11 @@ def descendants(root_pid: int) -> list[FoundProcess]:
     return found
 
 
-def wait_until_alone(timeout_ms: int) -> Sequence[FoundProcess]:
-    """Waits for all descendants to end and returns those that did not."""
+def wait_until_alone(timeout_ms: int, *, staying: Collection[int] = ()) -> Sequence[FoundProcess]:
+    """Waits for all descendants to end, but for those with the process ids given, and returns those that did not."""
     deadline_ms = system_clock.steady_ms() + timeout_ms
     while True:
-        left = descendants(os.getpid())
+        left = [process for process in descendants(os.getpid()) if process.pid not in staying]
         if not left or system_clock.steady_ms() > deadline_ms:
             return left
         system_clock.wait_ms(100)

@@ -6,6 +6,7 @@ What is read at once, kept of a line, searched, and spent on searching is bounde
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import os
 import re
@@ -246,16 +247,21 @@ def _loss(match: re.Match[str]) -> float | None:
 def _time_limit() -> Iterator[None]:
     """Interrupt an expression that backtracks without end: the matcher looks at signals while it works.
 
-    The time is that of the processor: on a busy machine an innocent expression waits long.
+    The time is that of the processor: on a busy machine an innocent expression waits long. No garbage is collected
+    meanwhile: what is raised while a callback of the collector runs is lost.
     """
 
     def give_up(_number: int, _frame: FrameType | None) -> None:
         raise TimeoutError
 
     previous = signal.signal(signal.SIGVTALRM, give_up)
+    collects = gc.isenabled()
+    gc.disable()
     signal.setitimer(signal.ITIMER_VIRTUAL, _SEARCH_LIMIT_S)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, previous)
+        if collects:
+            gc.enable()

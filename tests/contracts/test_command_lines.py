@@ -33,7 +33,13 @@ GROUPS: dict[str, click.Group] = {
 TLS_NAMES = {"tls_ca_file", "tls_certificate_file", "tls_key_file", "tls_server_name", "client_ca_file"}
 ADDRESS_NAMES = {"address", "metrics_address", "scheduler", "predictor"}
 # A process of its own whose start and memory are measured, or that starts with -I -S -E.
-BARE = {"cotenant_agent/shim.py", "cotenant/job.py", "profiling/cotenant_profiler/worker.py"}
+# Started without site-packages, or measured themselves: what a library held would be counted.
+BARE = {
+    "cotenant_agent/shim.py",
+    "cotenant/job.py",
+    "profiling/cotenant_profiler/plain_training.py",
+    "profiling/cotenant_profiler/worker.py",
+}
 PACKAGES = ("cotenant", "predictor_service", "scheduler_service", "cotenant_agent", "cotenant_simulator", "profiling")
 # Program, its verb that serves, the module whose main runs it, and flags without which nothing could start.
 SERVING = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 
@@ -138,6 +139,15 @@ def test_what_a_job_wrote_last_counts_however_much_it_was(tmp_path: Path) -> Non
     log.write_text(text)
     assert len(text) > 8 << 20
     assert LogProgress(log, r"step (?P<step>\d+)").read_to_end(1)[0].step == 200_000
+
+
+def test_no_garbage_is_collected_while_an_expression_may_be_given_up() -> None:
+    seen: list[bool] = []
+
+    with log_progress._time_limit():
+        seen.append(gc.isenabled())
+    seen.append(gc.isenabled())
+    assert seen == [False, True]
 
 
 def test_the_newest_lines_count_where_the_time_does_not_suffice_for_all(
