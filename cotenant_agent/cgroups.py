@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cotenant_agent.kernel_files import try_write
+
 _PROBE_NAME = "probe"
 _FREEZE = "cgroup.freeze"
 _VERSION_1_FILES = {"memory": "memory.limit_in_bytes", "cpu": "cpu.cfs_quota_us", "freezer": "freezer.state"}
@@ -83,12 +85,12 @@ class ControlGroups:
         """Let whatever is left in the group of an attempt go on: in version 1 nothing frozen can be killed."""
         if self.freezer is not None:
             path = _freeze_file(self.freezer / name)
-            _try_write(path, "0" if path.name == _FREEZE else "THAWED")
+            try_write(path, "0" if path.name == _FREEZE else "THAWED")
 
     def kill(self, name: str) -> None:
         """Kill whatever is left in the group of an attempt."""
         if self.unified is not None:
-            _try_write(self.unified / name / "cgroup.kill", "1")
+            try_write(self.unified / name / "cgroup.kill", "1")
 
     def remove(self, name: str) -> None:
         """Remove the group of an ended attempt; what the kernel still holds busy is removed with the next ones."""
@@ -166,7 +168,7 @@ def _enable_controllers(parent: Path) -> None:
         parent.mkdir(exist_ok=True)
     for directory in (parent.parent, parent):
         for controller in ("memory", "cpu"):
-            _try_write(directory / "cgroup.subtree_control", f"+{controller}")
+            try_write(directory / "cgroup.subtree_control", f"+{controller}")
 
 
 def _usable(parent: Path, file_name: str) -> bool:
@@ -197,19 +199,19 @@ def _remove_group(directory: Path) -> bool:
 
 def _limit_memory(directory: Path, limit_bytes: int) -> None:
     if (directory / "memory.max").exists():
-        _try_write(directory / "memory.max", str(limit_bytes))
-        _try_write(directory / "memory.swap.max", "0")
-        _try_write(directory / "memory.oom.group", "1")
+        try_write(directory / "memory.max", str(limit_bytes))
+        try_write(directory / "memory.swap.max", "0")
+        try_write(directory / "memory.oom.group", "1")
     else:
-        _try_write(directory / "memory.limit_in_bytes", str(limit_bytes))
+        try_write(directory / "memory.limit_in_bytes", str(limit_bytes))
 
 
 def _limit_cpu(directory: Path, cores: float) -> None:
     quota_us = int(cores * _CPU_PERIOD_US)
     if (directory / "cpu.max").exists():
-        _try_write(directory / "cpu.max", f"{quota_us} {_CPU_PERIOD_US}")
+        try_write(directory / "cpu.max", f"{quota_us} {_CPU_PERIOD_US}")
     else:
-        _try_write(directory / "cpu.cfs_quota_us", str(quota_us))
+        try_write(directory / "cpu.cfs_quota_us", str(quota_us))
 
 
 def _oom_file(directory: Path) -> Path:
@@ -220,18 +222,3 @@ def _oom_file(directory: Path) -> Path:
 def _freeze_file(directory: Path) -> Path:
     modern = directory / _FREEZE
     return modern if modern.exists() else directory / "freezer.state"
-
-
-def _try_write(path: Path, text: str) -> bool:
-    try:
-        # Never creates: in these file systems a missing file is a missing ability.
-        descriptor = os.open(path, os.O_WRONLY)
-    except OSError:
-        return False
-    try:
-        os.write(descriptor, text.encode())
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from cotenant_agent.job_processes import JobProcesses
+from cotenant_agent.kernel_files import try_write
 
 PAUSED_MS_MAX = 60_000
 """No pause lasts longer, whatever its order says."""
@@ -100,7 +101,7 @@ class JobPauser:
         """Hold whatever still runs; whether the whole job stands still."""
         frozen: tuple[str, ...] = ()
         is_group_still = True
-        if self._freeze_file and _write(self._freeze_file, _WORDS[os.path.basename(self._freeze_file)][0]):  # noqa: PTH119
+        if self._freeze_file and try_write(self._freeze_file, _WORDS[os.path.basename(self._freeze_file)][0]):  # noqa: PTH119
             frozen = (os.path.join(os.path.dirname(self._freeze_file), "cgroup.procs"),)  # noqa: PTH118, PTH120
             is_group_still = _is_frozen(self._freeze_file)
         return self._processes.hold(frozen) and is_group_still
@@ -109,7 +110,7 @@ class JobPauser:
         """Let everything go on; tried again until the kernel takes it."""
         path = self._freeze_file
         # A group that is gone holds nobody.
-        self._is_thawed = not path or _write(path, _WORDS[os.path.basename(path)][1]) or not os.path.exists(path)  # noqa: PTH110, PTH119
+        self._is_thawed = not path or try_write(path, _WORDS[os.path.basename(path)][1]) or not os.path.exists(path)  # noqa: PTH110, PTH119
         self._processes.let_go()
 
     def _save(self) -> bool:
@@ -127,21 +128,6 @@ class JobPauser:
             )
             self._is_saved = True
         return self._is_saved
-
-
-def _write(path: str, word: str) -> bool:
-    """Write to a file of the kernel that exists; whether it took that."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY)
-    except OSError:
-        return False
-    try:
-        os.write(descriptor, word.encode())
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
 
 
 def _is_frozen(freeze_file: str) -> bool:
