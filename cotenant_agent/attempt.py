@@ -81,9 +81,11 @@ class Attempt:
         self.memory_peak_bytes = read_integer(observed, "memory_peak_bytes")
         self.track = ProgressTrack(max(read_integer(observed, "steps_done"), self._resume_step, 0))
         pattern = read_text(spec, "progress_regex")
+        self._recognises = not pattern and "steps_total" in spec
+        self._steps_total = read_integer(spec, "steps_total")
         position = (observed or {}).get("log")
         position = position if isinstance(position, dict) else None
-        self._log_progress = LogProgress(directory.log, pattern, position) if pattern else None
+        self._log_progress = LogProgress(directory.log, pattern, position) if pattern or self._recognises else None
         self._written_observation = (self.track.steps_done, self.memory_peak_bytes)
         self._boot_id = read_text(spec, "boot_id")
         self._leader: ProcessIdentity | None = None
@@ -148,8 +150,25 @@ class Attempt:
         """Take in everything that the job reported since the last call."""
         now_ns = steady_ns()
         reports = self.socket.receive() if self.socket is not None else []
+        if reports:
+            self._stop_recognising()
+        self._accept(reports, now_ns)
         if self._log_progress is not None:
-            reports += self._log_progress.read(now_ns)
+            self._accept_log(self._log_progress.read(now_ns), now_ns)
+
+    def _stop_recognising(self) -> None:
+        """A job that says itself how far it is needs no guess."""
+        if self._recognises:
+            self._log_progress = None
+
+    def _accept_log(self, reports: list[ProgressReport], now_ns: int) -> None:
+        """Take in what the log shows; what was recognised only never completes a job that was told to stop."""
+        if (
+            self._recognises
+            and self._steps_total
+            and (self.directory.stop.exists() or not self.directory.exit.exists())
+        ):
+            reports = [replace(report, step=min(report.step, self._steps_total - 1)) for report in reports]
         self._accept(reports, now_ns)
 
     def _read_last_progress(self) -> None:
@@ -158,7 +177,7 @@ class Attempt:
         self.read_progress_file()
         if self._log_progress is not None:
             now_ns = steady_ns()
-            self._accept(self._log_progress.read_to_end(now_ns), now_ns)
+            self._accept_log(self._log_progress.read_to_end(now_ns), now_ns)
 
     def _accept(self, reports: list[ProgressReport], now_ns: int) -> None:
         for report in reports:
@@ -168,8 +187,9 @@ class Attempt:
     def read_progress_file(self) -> None:
         """Take in the file that the helper leaves next to its socket: nothing is lost with a dropped datagram."""
         report = parse_report(read_file(self.run_directory / "progress.json", _PROGRESS_FILE_BYTES))
-        if report is not None and is_plausible(report, steady_ns()):
-            self.track.accept(report)
+        if report is not None:
+            self._stop_recognising()
+            self._accept([report], steady_ns())
 
     def take_usage(self, usage: JobUsage) -> None:
         """Remember what was measured."""

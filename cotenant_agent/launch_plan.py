@@ -73,9 +73,10 @@ def plan_launch(
         contract["COTENANT_GPU_MEMORY_FRACTION"] = f"{fraction:.4f}"
     names = (*_INHERITED, *_OWNERS) if is_owners else _INHERITED
     inherited = {name: os.environ[name] for name in names if name in os.environ}
-    home = {"HOME": str(places.run_directory)}
+    # Without it Python keeps 8 KiB of output back where nobody watches: progress would come in bursts, minutes late.
+    defaults = {"HOME": str(places.run_directory), "PYTHONUNBUFFERED": "1"}
     # The later ones win: what ties the job to its devices and its attempt cannot be overridden.
-    environment = {**home, **inherited, **request.environment, **binding.environment, **contract}
+    environment = {**defaults, **inherited, **request.environment, **binding.environment, **contract}
     overridden = tuple(sorted(name for name, value in request.environment.items() if environment[name] != value))
     return LaunchPlan(
         argv=argv,

@@ -155,6 +155,7 @@ class Launcher:
             "memory_limit_bytes": request.memory_limit_bytes,
             "stop_grace_ms": stop_grace_ms,
             "progress_regex": request.progress_regex,
+            "steps_total": request.steps_total,
             "resume_step": -1 if resume is None else resume.step,
             "log_limit_bytes": self._rules.log_limit_bytes,
             "argv": list(plan.argv),

@@ -57,6 +57,7 @@ class LaunchRequest:
     host_memory_bytes: int = 0
     cpu_cores: float = 0.0
     progress_regex: str = ""
+    steps_total: int = 0
     measured_job: MeasuredJob | None = None
 
 
