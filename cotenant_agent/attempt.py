@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from cotenant_agent.log_progress import LogProgress
 from cotenant_agent.log_reading import read_tail
 from cotenant_agent.measurement_windows import window_doubts
 from cotenant_agent.pausing_means import uses_mps
-from cotenant_agent.processes import ProcessIdentity
+from cotenant_agent.processes import Processes, ProcessIdentity
 from cotenant_agent.progress import (
     ProgressReport,
     ProgressSocket,
@@ -66,7 +67,8 @@ class Attempt:
         self.living_attempt = LivingAttempt(key=self.key, gpu_ids=self.gpu_ids, job=_measured_job(spec))
         self.memory_limit_bytes = read_integer(spec, "memory_limit_bytes")
         environment = spec.get("environment")
-        self._environment = environment if isinstance(environment, dict) else {}
+        self.environment = environment if isinstance(environment, dict) else {}
+        self.uid = read_integer(spec, "uid", os.geteuid())
         self.can_pause = spec.get("can_pause") is True
         self.stop_grace_ms = read_integer(spec, "stop_grace_ms")
         self.started_ms = read_integer(spec, "requested_wall_ms")
@@ -88,6 +90,7 @@ class Attempt:
         self._boot_id = read_text(spec, "boot_id")
         self._leader: ProcessIdentity | None = None
         self._shim: ProcessIdentity | None = None
+        self._init: ProcessIdentity | None = None
 
     @property
     def state(self) -> AttemptState:
@@ -124,7 +127,7 @@ class Attempt:
     @property
     def uses_mps(self) -> bool:
         """A server of MPS stands between it and its device."""
-        return "CUDA_VISIBLE_DEVICES" in self._environment and uses_mps(self._environment)
+        return "CUDA_VISIBLE_DEVICES" in self.environment and uses_mps(self.environment)
 
     def processes(self) -> tuple[ProcessIdentity | None, ProcessIdentity | None]:
         """(shim, leader) as recorded when the job started."""
@@ -133,7 +136,16 @@ class Attempt:
             if record is not None:
                 self._shim = self._identity(record, "shim")
                 self._leader = self._identity(record, "job")
+                self._init = self._identity(record, "init") if "init_pid" in record else None
         return self._shim, self._leader
+
+    def members(self, processes: Processes) -> tuple[int, ...]:
+        """Pids of the job as this machine counts, the leader first; with its namespace also what left the leader."""
+        leader = self.processes()[1]
+        if self._init is not None:
+            # The namespace's first process is no part of the job.
+            return processes.tree(self._init.pid)[1:]
+        return () if leader is None else processes.tree(leader.pid)
 
     def note_pauses(self) -> bool:
         """Close what is being measured where the job has begun or ceased to stand still; whether it has."""

@@ -7,6 +7,7 @@ import logging
 import signal
 from collections.abc import Iterable, Iterator
 
+from cotenant_agent import job_processes
 from cotenant_agent.attempt import Attempt, AttemptState
 from cotenant_agent.cgroups import ControlGroups
 from cotenant_agent.checkpoints import Checkpoint
@@ -28,6 +29,7 @@ _STORED_ATTEMPTS_KEPT = 200
 NOT_PAUSABLE = "NOT_PAUSABLE"
 """Code of every refusal to pause: the scheduler then stops the job with a checkpoint instead."""
 _CAUSE_LIMIT = 100
+_NO_KEEPER = -1
 
 
 class AttemptTable:
@@ -67,6 +69,17 @@ class AttemptTable:
                 self._open_socket(attempt)
                 _log.info("attempt_adopted", extra={**attempt.key.fields(), "state": attempt.state.value})
         self._forget_oldest()
+        self._clear_groups()
+
+    def _clear_groups(self) -> None:
+        """Remove the groups of attempts that ended while no agent was here, and end what is left in them."""
+        known = {attempt.directory.path.name for attempt in self}
+        for name in self._groups.left_over_names():
+            directory = AttemptDirectory(self.directory.jobs / name)
+            if name in known or (directory.path.is_dir() and not directory.is_unkept()):
+                continue
+            self._groups.clear(name)
+            _log.info("control_group_removed", extra={"attempt_name": name})
 
     def find(self, key: AttemptKey) -> Attempt:
         """The attempt of exactly this key.
@@ -141,7 +154,7 @@ class AttemptTable:
         leader = attempt.processes()[1]
         if attempt.state not in (AttemptState.RUNNING, AttemptState.PAUSED) or leader is None:
             raise CommandRefusedError("NOT_RUNNING", f"{key.directory_name} is {attempt.state.value}")
-        catching = [pid for pid in self._processes.tree(leader.pid) if self._processes.catches(pid, signal.SIGUSR1)]
+        catching = [pid for pid in attempt.members(self._processes) if self._processes.catches(pid, signal.SIGUSR1)]
         identity = self._processes.identify(catching[0]) if catching else None
         attempt.directory.pause.unlink(missing_ok=True)
         if identity is None or not self._processes.send_signal(identity, signal.SIGUSR1):
@@ -222,9 +235,8 @@ class AttemptTable:
         """Where the running attempts live."""
         found = {}
         for attempt in self._attempts.values():
-            leader = attempt.processes()[1] if attempt.state is not AttemptState.ENDED else None
-            if leader is not None:
-                found[attempt.key] = JobProcesses(gpu_ids=attempt.gpu_ids, pids=self._processes.tree(leader.pid))
+            if attempt.state is not AttemptState.ENDED and attempt.processes()[1] is not None:
+                found[attempt.key] = JobProcesses(gpu_ids=attempt.gpu_ids, pids=attempt.members(self._processes))
         return found
 
     def take_reading(self, reading: InventoryReading) -> None:
@@ -264,7 +276,7 @@ class AttemptTable:
 
     def _belongs(self, attempt: Attempt, pid: int) -> bool:
         leader = attempt.processes()[1]
-        return leader is not None and (pid == leader.pid or pid in self._processes.tree(leader.pid))
+        return leader is not None and (pid == leader.pid or pid in attempt.members(self._processes))
 
     def _is_lost(self, attempt: Attempt) -> bool:
         """Whether no shim keeps the attempt any more; if so, its processes are ended and that is recorded."""
@@ -278,11 +290,9 @@ class AttemptTable:
                 return False
             if shim is None and self._is_just_spawned(attempt):
                 return False
-            # In this order: version 1 kills nothing that is frozen.
-            self._groups.thaw(attempt.directory.path.name)
-            self._groups.kill(attempt.directory.path.name)
+            self._groups.clear(attempt.directory.path.name)
             if leader is not None and leader.boot_id == self._boot_id:
-                self._end_remains(leader.pid)
+                self._end_remains(attempt, leader.pid)
             write_json(attempt.directory.exit, {"return_code": None, "cause": "", "ended_wall_ms": wall_ms()})
             return True
         return False
@@ -290,12 +300,13 @@ class AttemptTable:
     def _is_just_spawned(self, attempt: Attempt) -> bool:
         return wall_ms() - attempt.started_ms < 5_000
 
-    def _end_remains(self, leader_pid: int) -> None:
-        """Kill what the parent-death signal did not reach: processes of the leader's session."""
+    def _end_remains(self, attempt: Attempt, leader_pid: int) -> None:
+        """Kill what did not end with the shim: the leader's session, and bearers of the attempt's marker."""
         for pid in self._processes.session_members(leader_pid):
             identity = self._processes.identify(pid)
             if identity is not None:
                 self._processes.send_signal(identity, signal.SIGKILL)
+        job_processes.JobProcesses(_NO_KEEPER, (), attempt.environment, attempt.uid).kill_remains()
 
     def _conclude(self, attempt: Attempt) -> AttemptEnd:
         co_located = [

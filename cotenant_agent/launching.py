@@ -29,11 +29,18 @@ _STOP_GRACE_MS = 30_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRules:
-    """What holds for every job of this node: user, log size, intervals in milliseconds."""
+    """What holds for every job of this node; intervals are milliseconds.
+
+    Attributes:
+        tasks_max: processes and threads of a job; 0 = no bound.
+        namespaces: each job gets its own.
+    """
 
     user: str = ""
     log_limit_bytes: int = 8 << 20
     checkpoint_interval_ms: int = 60_000
+    tasks_max: int = 0
+    namespaces: bool = False
 
 
 class Launcher:
@@ -142,7 +149,9 @@ class Launcher:
         self, request: LaunchRequest, plan: LaunchPlan, stop_grace_ms: int, resume: Checkpoint | None
     ) -> dict[str, object]:
         name = request.key.directory_name
-        files = self._groups.create(name, memory_bytes=request.host_memory_bytes, cpu_cores=request.cpu_cores)
+        files = self._groups.create(
+            name, memory_bytes=request.host_memory_bytes, cpu_cores=request.cpu_cores, tasks_max=self._rules.tasks_max
+        )
         uid, gid = self.owner or (None, None)
         return {
             "job_id": request.key.job_id,
@@ -166,9 +175,24 @@ class Launcher:
             "cgroup_freeze_file": files.freeze_file,
             "can_pause": True,
             "cgroup_oom_files": list(files.oom_files),
+            "namespaces": self._job_view(request, plan) if self._rules.namespaces else None,
             "uid": uid,
             "gid": gid,
         }
+
+    def _job_view(self, request: LaunchRequest, plan: LaunchPlan) -> dict[str, list[str]]:
+        """The agent's folder looks empty to the job, except for what is the job's own."""
+        root = self._directory.root.resolve()
+        kept = [
+            (self._directory.run / request.key.directory_name).resolve(),
+            (self._directory.checkpoints / request.key.job_id).resolve(),
+        ]
+        working = Path(plan.working_directory).resolve()
+        is_known = any(working.is_relative_to(path) for path in (*kept, self._directory.jobs.resolve()))
+        # An allowed folder may lie in the agent's; one that holds attempts is none to be seen.
+        if not is_known and not self._directory.jobs.resolve().is_relative_to(working):
+            kept.append(working)
+        return {"covered": [str(root)], "kept": [str(path) for path in kept if path.is_relative_to(root)]}
 
     def _make_job_directory(self, path: Path) -> None:
         path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)

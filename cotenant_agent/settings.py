@@ -45,6 +45,10 @@ class AgentSettings:
     )
     job_user: str = setting("", "Unprivileged user for jobs; the agent must be root.")
     cgroups: bool = setting(True, "Use control groups where possible.")
+    namespaces: bool = setting(True, "Give each job a process namespace of its own where possible.")
+    job_tasks_max: int = setting(
+        8_192, "Processes and threads of a job, where control groups bound them; 0 = no bound.", kind=click.IntRange(0)
+    )
     log_limit_bytes: int = setting(8 << 20, "Size of each of the two log files of a job.", kind=click.IntRange(4096))
     checkpoint_interval_ms: int = setting(
         60_000, "Jobs with the helper checkpoint this often; 0 = never.", kind=click.IntRange(0)
