@@ -179,7 +179,8 @@ class AttemptTable:
         if now_ms < known_ms <= until_ms and not attempt.pause.failure:
             return
         try:
-            write_json(attempt.directory.pause, {"until_boot_ms": until_ms, "cause": cause[:_CAUSE_LIMIT]})
+            order: dict[str, object] = {"until_boot_ms": until_ms, "cause": cause[:_CAUSE_LIMIT]}
+            write_json(attempt.directory.pause, attempt.sealed(attempt.directory.pause, order))
         except OSError as error:
             raise CommandRefusedError(NOT_PAUSABLE, f"this node cannot store the order: {error}") from error
 
@@ -203,8 +204,10 @@ class AttemptTable:
             attempt = self._attempts.get((key.job_id, key.attempt))
             if attempt is None or attempt.key != key or attempt.state is AttemptState.ENDED:
                 continue
-            if read_integer(read_json(attempt.directory.lease), "deadline_boot_ms") < deadline_boot_ms:
-                refresh_json(attempt.directory.lease, {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms})
+            path = attempt.directory.lease
+            if read_integer(attempt.read(path), "deadline_boot_ms") < deadline_boot_ms:
+                lease: dict[str, object] = {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms}
+                refresh_json(path, attempt.sealed(path, lease))
 
     def mark_stored(self, key: AttemptKey) -> None:
         """The scheduler has the end of this attempt: report it no more. Its log stays for a while."""
@@ -219,7 +222,7 @@ class AttemptTable:
 
     def find_started(self) -> list[Attempt]:
         """Attempts whose start was not announced yet; each is named once."""
-        started = [item for item in self._attempts.values() if not item.announced and item.directory.state.exists()]
+        started = [item for item in self._attempts.values() if not item.announced and item.processes()[0] is not None]
         for attempt in started:
             attempt.announced = True
         return started
@@ -228,7 +231,7 @@ class AttemptTable:
         """Attempts that have ended since the last look, lost ones included; each is named once."""
         self._processes.reap()
         unreported = [attempt for attempt in self._attempts.values() if attempt.end is None]
-        ended = [item for item in unreported if item.directory.exit.exists() or self._is_lost(item)]
+        ended = [item for item in unreported if self._has_ended(item) or self._is_lost(item)]
         return [self._conclude(attempt) for attempt in ended]
 
     def processes_by_attempt(self) -> dict[AttemptKey, JobProcesses]:
@@ -278,6 +281,13 @@ class AttemptTable:
         leader = attempt.processes()[1]
         return leader is not None and (pid == leader.pid or pid in attempt.members(self._processes))
 
+    def _has_ended(self, attempt: Attempt) -> bool:
+        """Whether its end is written down and its shim, whose last deed that is, is gone."""
+        if not attempt.has_exit_record():
+            return False
+        shim = attempt.processes()[0]
+        return shim is None or not self._processes.is_alive(shim)
+
     def _is_lost(self, attempt: Attempt) -> bool:
         """Whether no shim keeps the attempt any more; if so, its processes are ended and that is recorded."""
         shim, leader = attempt.processes()
@@ -286,14 +296,15 @@ class AttemptTable:
         # Where the disk does not take the fact, it is looked at again.
         with contextlib.suppress(OSError), attempt.directory.taken() as is_free:
             # The lock is what a shim needs to start the job: its holder decides, once.
-            if not is_free or attempt.directory.exit.exists():
+            if not is_free or attempt.has_exit_record():
                 return False
             if shim is None and self._is_just_spawned(attempt):
                 return False
             self._groups.clear(attempt.directory.path.name)
             if leader is not None and leader.boot_id == self._boot_id:
                 self._end_remains(attempt, leader.pid)
-            write_json(attempt.directory.exit, {"return_code": None, "cause": "", "ended_wall_ms": wall_ms()})
+            lost: dict[str, object] = {"return_code": None, "cause": "", "ended_wall_ms": wall_ms()}
+            write_json(attempt.directory.exit, attempt.sealed(attempt.directory.exit, lost))
             return True
         return False
 
@@ -339,7 +350,8 @@ class AttemptTable:
 def _request_stop(attempt: Attempt, cause: str, grace_ms: int = 0, **details: object) -> None:
     if attempt.state in (AttemptState.PREPARING, AttemptState.RUNNING, AttemptState.PAUSED):
         grace_ms = grace_ms or attempt.stop_grace_ms
-        write_json(attempt.directory.stop, {"cause": cause, "grace_ms": grace_ms, **details})
+        order: dict[str, object] = {"cause": cause, "grace_ms": grace_ms, **details}
+        write_json(attempt.directory.stop, attempt.sealed(attempt.directory.stop, order))
 
 
 def _pause_obstacle(attempt: Attempt, paused_ms_max: int) -> str:

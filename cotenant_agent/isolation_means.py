@@ -11,6 +11,8 @@ _NAMESPACES = Path(__file__).with_name("namespaces.py")
 _PROBE_TIMEOUT_S = 30
 NAMESPACE_ENFORCEMENTS = ("pid_namespace", "hidden_state")
 """Words of the Hello: no process of a job outlives its shim, and jobs do not see the agent's folder."""
+SEALED_FILES = "sealed_files"
+"""Another: jobs could write the agent's files, and what they write there is not believed."""
 
 
 def find_namespace_obstacle() -> str:

@@ -16,9 +16,11 @@ from cotenant_agent.checkpoints import Checkpoint
 from cotenant_agent.durable_files import write_json
 from cotenant_agent.errors import CommandRefusedError, DeviceError, OperatorError
 from cotenant_agent.gpu_inventory import GpuInventory
+from cotenant_agent.job_processes import start_ticks
 from cotenant_agent.launch_plan import LaunchPlaces, LaunchPlan, plan_launch
 from cotenant_agent.processes import Processes, read_boot_id
 from cotenant_agent.records import LaunchRequest
+from cotenant_agent.seals import SEALED, Seal
 from cotenant_agent.state_directory import StateDirectory
 from cotenant_agent.system_clock import wall_ms
 
@@ -34,6 +36,7 @@ class JobRules:
     Attributes:
         tasks_max: processes and threads of a job; 0 = no bound.
         namespaces: each job gets its own.
+        seals: jobs could write the agent's files, which are therefore sealed.
     """
 
     user: str = ""
@@ -41,6 +44,7 @@ class JobRules:
     checkpoint_interval_ms: int = 60_000
     tasks_max: int = 0
     namespaces: bool = False
+    seals: bool = False
 
 
 class Launcher:
@@ -89,19 +93,26 @@ class Launcher:
         for path in (places.run_directory, places.checkpoint_directory):
             self._make_job_directory(path)
         stop_grace_ms = 2 * request.checkpoint_ms or _STOP_GRACE_MS
-        write_json(directory.lease, {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms})
-        spec = self._spec(request, plan, stop_grace_ms, resume)
-        write_json(directory.spec, spec)
         if plan.overridden:
             names = ", ".join(plan.overridden)
             directory.log.touch(mode=0o600)
             directory.log.write_text(f"cotenant: this node sets {names}; the values that were submitted are ignored\n")
-        return Attempt(directory, spec, self._directory.checkpoints, self._directory.run)
+        spec = self._spec(request, plan, stop_grace_ms, resume)
+        seal = Seal.draw() if self._rules.seals else None
+        attempt = Attempt(directory, spec, self._directory.checkpoints, self._directory.run, seal)
+        lease: dict[str, object] = {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms}
+        write_json(directory.lease, attempt.sealed(directory.lease, lease))
+        write_json(directory.spec, attempt.sealed(directory.spec, spec))
+        return attempt
 
     def start_shim(self, attempt: Attempt) -> None:
         """Start the keeper of a prepared attempt; it starts the job at most once."""
         argv = [sys.executable, "-I", "-S", "-E", str(_SHIM), str(attempt.directory.path)]
-        self._processes.spawn(argv, attempt.directory.shim_log)
+        introduction = b""
+        if attempt.seal is not None:
+            argv.append(SEALED)
+            introduction = attempt.seal.introduce(os.getpid(), start_ticks(os.getpid()))
+        self._processes.spawn(argv, attempt.directory.shim_log, introduction)
 
     def _check_capacity(self, request: LaunchRequest, live: Sequence[Attempt]) -> None:
         devices = {gpu.gpu_id: gpu for gpu in self._inventory.describe()}

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from cotenant_agent.cgroups import detect
 from cotenant_agent.errors import DeviceError
-from cotenant_agent.isolation_means import NAMESPACE_ENFORCEMENTS, find_namespace_obstacle
+from cotenant_agent.isolation_means import NAMESPACE_ENFORCEMENTS, SEALED_FILES, find_namespace_obstacle
 from cotenant_agent.nvml_inventory import NvmlInventory
 from cotenant_agent.pausing_means import pausing_enforcements
 
@@ -21,7 +21,7 @@ def probe(cores: tuple[int, ...] = ()) -> dict[str, object]:
     """
     groups = detect("probe")
     obstacle = find_namespace_obstacle()
-    isolation = () if obstacle else NAMESPACE_ENFORCEMENTS
+    isolation = (SEALED_FILES,) if obstacle else NAMESPACE_ENFORCEMENTS
     found: dict[str, object] = {
         "gpus": [],
         "nvml": "",

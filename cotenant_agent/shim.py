@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import select
 import signal
@@ -26,70 +25,16 @@ from cotenant_agent.job_pausing import JobPauser
 from cotenant_agent.job_processes import JobProcesses, children_of, start_ticks
 from cotenant_agent.job_start import EXIT_CANNOT_EXECUTE, become_job
 from cotenant_agent.namespaces import INIT_PID, JobView, control_process, start_namespace
+from cotenant_agent.shim_records import Records, read_counter, read_number, take_records
+from cotenant_agent.system_clock import boot_ms
 
 _TICK_MS = 100
 _LOOK_INTERVAL_MS = 1000
 _PIPE_READ_BYTES = 65536
 _TAIL_BYTES = 8192
 _DRAIN_MS = 1000
-_RECORD_PATIENCE_MS = 3_600_000
-_RECORD_RETRY_S = 0.5
 _EXIT_ALREADY_STARTED = 3
 _PR_SET_CHILD_SUBREAPER = 36
-
-
-def boot_ms() -> int:
-    """Milliseconds since the machine started, suspended time included."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
-
-
-def read_record(name: str) -> dict[str, Any] | None:
-    """A JSON object of the attempt's directory; None when it is absent."""
-    try:
-        with open(name, encoding="utf-8") as file:  # noqa: PTH123 (pathlib would double the size of this process)
-            found = json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def write_record(name: str, record: dict[str, Any]) -> None:
-    """Replace a JSON object of the attempt's directory for good: temporary file, fsync, rename, fsync."""
-    temporary = f".{name}.shim"
-    with open(temporary, "w", encoding="utf-8") as file:  # noqa: PTH123
-        json.dump(record, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, name)  # noqa: PTH105
-    directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def write_record_at_last(name: str, record: dict[str, Any]) -> None:
-    """Replace a JSON object, trying again while the disk is full: the end of an attempt is known here only."""
-    give_up_at_ms = boot_ms() + _RECORD_PATIENCE_MS
-    while True:
-        try:
-            write_record(name, record)
-        except OSError:
-            if boot_ms() >= give_up_at_ms:
-                raise
-            time.sleep(_RECORD_RETRY_S)
-        else:
-            return
-
-
-def read_counter(path: str, name: str) -> int:
-    """A `name value` line of a control-group file; 0 when there is none."""
-    with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:  # noqa: PTH123
-        for line in file:
-            key, _, value = line.partition(" ")
-            if key == name:
-                return int(value)
-    return 0
 
 
 class RotatingLog:
@@ -143,8 +88,11 @@ class RotatingLog:
 class AttemptSupervisor:
     """One attempt from fork to exit record."""
 
-    def __init__(self, spec: dict[str, Any]) -> None:
+    def __init__(self, spec: dict[str, Any], records: Records) -> None:
         self._spec = spec
+        self._records = records
+        self._deadline_ms = 0
+        self._lease_grace_ms = 0
         self._log = RotatingLog(int(spec["log_limit_bytes"]))
         self._leader = 0
         self._init = 0
@@ -160,7 +108,7 @@ class AttemptSupervisor:
         groups = spec.get("cgroup_procs_files", [])
         self._processes = JobProcesses(os.getpid(), groups, spec["environment"], uid)
         freeze_file = str(spec.get("cgroup_freeze_file", ""))
-        self._pauser = JobPauser(self._processes, freeze_file, lambda record: write_record("paused.json", record))
+        self._pauser = JobPauser(self._processes, freeze_file, lambda record: records.write("paused.json", record))
         self._oom_kills_before = self._oom_kills()
 
     def run(self) -> None:
@@ -199,7 +147,7 @@ class AttemptSupervisor:
         os.close(wait)
         os.set_blocking(output, False)
         # The job waits for the byte on `go` until this record is on disk: it can never run twice.
-        write_record(
+        self._records.write(
             "state.json",
             {
                 "boot_id": self._spec["boot_id"],
@@ -274,7 +222,7 @@ class AttemptSupervisor:
         if self._kill_at_ms is None and not self._leader_gone:
             self._look_for_stop(now_ms)
         is_to_run = self._kill_at_ms is not None or self._leader_gone
-        self._pauser.look(None if is_to_run else read_record("pause.json"), now_ms)
+        self._pauser.look(None if is_to_run else self._records.read("pause.json"), now_ms)
         overdue = self._kill_at_ms is not None and now_ms >= self._kill_at_ms
         if overdue or (self._leader_gone and self._kill_at_ms is None):
             self._kill_everything()
@@ -289,13 +237,17 @@ class AttemptSupervisor:
         return True
 
     def _look_for_stop(self, now_ms: int) -> None:
-        request = read_record("stop.json")
+        request = self._records.read("stop.json")
         if request is not None:
-            self._begin_stop(str(request["cause"]), now_ms + int(request["grace_ms"]))
+            self._begin_stop(str(request.get("cause", "stopped")), now_ms + read_number(request, "grace_ms"))
             return
-        lease = read_record("lease.json")
-        if lease is not None and now_ms >= int(lease["deadline_boot_ms"]):
-            self._begin_stop("fenced", now_ms + int(lease["grace_ms"]))
+        lease = self._records.read("lease.json") or {}
+        deadline_ms = read_number(lease, "deadline_boot_ms")
+        # One that is gone, or older than the newest known one, changes nothing.
+        if deadline_ms > self._deadline_ms:
+            self._deadline_ms, self._lease_grace_ms = deadline_ms, read_number(lease, "grace_ms")
+        if self._deadline_ms and now_ms >= self._deadline_ms:
+            self._begin_stop("fenced", now_ms + self._lease_grace_ms)
 
     def _begin_stop(self, cause: str, kill_at_ms: int) -> None:
         self._cause = cause
@@ -341,7 +293,7 @@ class AttemptSupervisor:
         return sum(read_counter(path, "oom_kill") for path in self._spec.get("cgroup_oom_files", []))
 
     def _record_exit(self) -> None:
-        write_record_at_last(
+        self._records.write_at_last(
             "exit.json",
             {
                 "return_code": os.waitstatus_to_exitcode(self._status),
@@ -366,13 +318,14 @@ def main() -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return _EXIT_ALREADY_STARTED
-    if read_record("state.json") or read_record("exit.json"):
+    records = take_records(sys.argv[2:])
+    if records.read("state.json") or records.read("exit.json"):
         return _EXIT_ALREADY_STARTED
-    spec = read_record("spec.json")
+    spec = records.read("spec.json")
     if spec is None:
         return EXIT_CANNOT_EXECUTE
     control_process(_PR_SET_CHILD_SUBREAPER, 1)
-    AttemptSupervisor(spec).run()
+    AttemptSupervisor(spec, records).run()
     return 0
 
 

@@ -16,7 +16,7 @@ from cotenant_agent.calibration import Calibrations, measuring_command
 from cotenant_agent.cgroups import ControlGroups, detect, name_agent
 from cotenant_agent.durable_files import read_json, read_text, write_json
 from cotenant_agent.gpu_inventory import GpuInventory, SeveralInventories
-from cotenant_agent.isolation_means import NAMESPACE_ENFORCEMENTS, find_namespace_obstacle
+from cotenant_agent.isolation_means import NAMESPACE_ENFORCEMENTS, SEALED_FILES, find_namespace_obstacle
 from cotenant_agent.launching import JobRules, Launcher
 from cotenant_agent.measurement_windows import MeasurementWindowRecorder
 from cotenant_agent.metrics import AgentMetrics
@@ -25,6 +25,7 @@ from cotenant_agent.nvml_inventory import NvmlInventory
 from cotenant_agent.pausing_means import pausing_enforcements
 from cotenant_agent.processes import LinuxProcesses, Processes
 from cotenant_agent.scheduler_link import LinkSettings
+from cotenant_agent.seals import hide_memory
 from cotenant_agent.settings import AgentSettings
 from cotenant_agent.standin_inventory import StandinInventory, measure_baseline
 from cotenant_agent.state_directory import StateDirectory
@@ -94,7 +95,13 @@ def _isolation(settings: AgentSettings) -> tuple[str, ...]:
     obstacle = find_namespace_obstacle() if settings.namespaces else "--no-namespaces"
     if obstacle:
         _log.warning("no_namespaces", extra={"reason": obstacle})
-    return () if obstacle else NAMESPACE_ENFORCEMENTS
+    if not obstacle:
+        return NAMESPACE_ENFORCEMENTS
+    if settings.job_user:
+        # The agent's files have a mode that keeps another user out.
+        return ()
+    hide_memory()
+    return (SEALED_FILES,)
 
 
 def _job_rules(settings: AgentSettings, isolation: tuple[str, ...]) -> JobRules:
@@ -103,7 +110,8 @@ def _job_rules(settings: AgentSettings, isolation: tuple[str, ...]) -> JobRules:
         log_limit_bytes=settings.log_limit_bytes,
         checkpoint_interval_ms=settings.checkpoint_interval_ms,
         tasks_max=settings.job_tasks_max,
-        namespaces=bool(isolation),
+        namespaces=NAMESPACE_ENFORCEMENTS[0] in isolation,
+        seals=SEALED_FILES in isolation,
     )
 
 

@@ -112,6 +112,38 @@ def test_a_cancelled_launcher_leaves_the_checkpoint_of_its_child(
         wait_until(lambda: not find_processes(training), "the child has ended")
 
 
+FORGER = """
+import os, pathlib, sys, time
+jobs = pathlib.Path(sys.argv[1])
+for path, content in (
+    (jobs / "victim.1" / "exit.json", '{"return_code": 0, "cause": ""}'),
+    (jobs / "victim.1" / "stop.json", '{"cause": "forged", "grace_ms": 0}'),
+    (jobs / "forger.1" / "lease.json", '{"deadline_boot_ms": 9000000000000000, "grace_ms": 0}'),
+):
+    try:
+        path.write_text(content)
+        print("wrote", path.name)
+    except OSError as error:
+        print(error.strerror)
+"""
+
+
+@pytest.mark.parametrize("flag", ["--namespaces", "--no-namespaces"])
+def test_a_job_of_the_agents_user_forges_neither_anothers_end_nor_its_stop(
+    tmp_path: Path, scheduler: FakeScheduler, flag: str
+) -> None:
+    forger, training = write_script(tmp_path, FORGER, "forger.py"), write_script(tmp_path, TRAINING, "train.py")
+    with running_agent(tmp_path / "state", scheduler, flag) as agent:
+        can_write = "sealed_files" in scheduler.wait_for_hello().enforcements
+        scheduler.send(launch_job=launch("victim", [sys.executable, training, "60", "0.05"], GPU))
+        scheduler.wait_for_observation("victim", lambda item: item.steps_done > 0)
+        scheduler.send(launch_job=launch("forger", [sys.executable, forger, str(agent.state / "jobs")], GPU))
+        assert ("wrote exit.json" in scheduler.wait_for_exit("forger").log_tail) == can_write
+        exited = scheduler.wait_for_exit("victim")
+        assert (exited.exit_class, exited.steps_done) == ("done", 60)
+        assert ('"record_refused"' in agent.output()) == can_write
+
+
 def test_twenty_jobs_survive_their_agent_and_all_report_their_steps(tmp_path: Path, scheduler: FakeScheduler) -> None:
     command = [sys.executable, "-S", write_script(tmp_path, TRAINING.replace("from cotenant import job", "import job"))]
     (tmp_path / "job.py").write_text((Path(__file__).parents[2] / "cotenant" / "job.py").read_text())
