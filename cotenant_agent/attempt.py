@@ -82,6 +82,7 @@ class Attempt:
         environment = spec.get("environment")
         self.environment = environment if isinstance(environment, dict) else {}
         self.uid = read_integer(spec, "uid", os.geteuid())
+        self.owner = (self.uid, read_integer(spec, "gid")) if spec.get("uid") is not None else None
         self.can_pause = spec.get("can_pause") is True
         self.stop_grace_ms = read_integer(spec, "stop_grace_ms")
         self.started_ms = read_integer(spec, "requested_wall_ms")

@@ -275,7 +275,7 @@ class AttemptTable:
         if attempt.directory.exit.exists() or not attempt.run_directory.is_dir():
             return
         path = attempt.run_directory / "progress.sock"
-        attempt.socket = ProgressSocket(path, lambda pid: self._belongs(attempt, pid), self._launcher.owner)
+        attempt.socket = ProgressSocket(path, lambda pid: self._belongs(attempt, pid), attempt.owner)
 
     def _belongs(self, attempt: Attempt, pid: int) -> bool:
         leader = attempt.processes()[1]

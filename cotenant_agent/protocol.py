@@ -68,6 +68,7 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
         cpu_cores=spec.cpu_cores,
         progress_regex=spec.progress_regex,
         measured_job=_measured_job(message),
+        tenant=spec.tenant,
     )
 
 

@@ -97,7 +97,7 @@ def _isolation(settings: AgentSettings) -> tuple[str, ...]:
         _log.warning("no_namespaces", extra={"reason": obstacle})
     if not obstacle:
         return NAMESPACE_ENFORCEMENTS
-    if settings.job_user:
+    if settings.job_user or settings.job_users:
         # The agent's files have a mode that keeps another user out.
         return ()
     hide_memory()
@@ -107,6 +107,7 @@ def _isolation(settings: AgentSettings) -> tuple[str, ...]:
 def _job_rules(settings: AgentSettings, isolation: tuple[str, ...]) -> JobRules:
     return JobRules(
         user=settings.job_user,
+        users=settings.job_users,
         log_limit_bytes=settings.log_limit_bytes,
         checkpoint_interval_ms=settings.checkpoint_interval_ms,
         tasks_max=settings.job_tasks_max,
@@ -159,7 +160,7 @@ def _agent_rules(
     allow_list: AllowList,
     isolation: tuple[str, ...],
 ) -> AgentRules:
-    user = ("job_user",) if settings.job_user else ()
+    user = tuple(name for name in ("job_user", "job_users") if getattr(settings, name))
     pausing = pausing_enforcements(groups, os.environ if settings.nvml else {})
     return AgentRules(
         node_id=settings.node_id,

@@ -93,6 +93,30 @@ def test_jobs_run_as_the_unprivileged_user_when_there_is_one(tmp_path: Path, sch
         assert exited.log_tail.splitlines()[-1] == "written"
 
 
+def test_tenants_do_not_read_each_others_files(tmp_path: Path, scheduler: FakeScheduler) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may become another user")
+    for directory in (tmp_path, *tmp_path.parents):  # however deep pytest keeps them
+        mode = directory.stat().st_mode
+        if mode & 0o011 != 0o011:
+            directory.chmod(mode | 0o011)
+    flags = ("--job-users", "700000-700009", "--no-namespaces", "--allow-executable", "/bin/sh")
+    with running_agent(tmp_path / "state", scheduler, *flags):
+        secret = tmp_path / "state" / "checkpoints" / "first" / "1" / "secret"
+        for name, program in (
+            ("first", f"id -u; echo $USER; umask 0; echo mine > {secret} && cat {secret}"),
+            ("second", f"id -u; cat {secret} {secret.parents[3]}/run/first.1/progress.json"),
+        ):
+            order = launch(name, ["/bin/sh", "-c", program], GPU)
+            order.spec.tenant = name
+            scheduler.send(launch_job=order)
+            scheduler.wait_for_exit(name)
+        tails = {name: scheduler.wait_for_exit(name).log_tail.splitlines() for name in ("first", "second")}
+        assert tails["first"] == ["700000", "job-700000", "mine"]
+        assert tails["second"][0] == "700001"
+        assert [line.rpartition(": ")[2] for line in tails["second"][1:]] == ["Permission denied"] * 2
+
+
 @pytest.mark.parametrize("flag", ["--no-cgroups", "--cgroups"])
 def test_a_cancelled_launcher_leaves_the_checkpoint_of_its_child(
     tmp_path: Path, scheduler: FakeScheduler, flag: str
