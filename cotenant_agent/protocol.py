@@ -69,6 +69,7 @@ def launch_from_message(message: messages.LaunchJob) -> LaunchRequest:
         progress_regex=spec.progress_regex,
         steps_total=spec.steps_total,
         measured_job=_measured_job(message),
+        tenant=spec.tenant,
     )
 
 
