@@ -106,7 +106,8 @@ class CalibratedEstimator(JobEstimator):
         if estimate.level is Level.FALLBACK:  # its factor is about devices, and this one was measured
             below, above = (min(each, self._reach(estimate, _ROOFLINE_DEVIATION)) for each in (below, above))
         noise = self._reach(estimate, self._scale.step_deviation)
-        lower = ratio * busy_ms * math.exp(-math.hypot(below, noise)) + wait_ms * math.exp(-below)
+        fastest = self._scale.fastest_ratio
+        lower = fastest * busy_ms * math.exp(-math.hypot(below, noise)) + wait_ms * math.exp(-below)
         upper = ratio * busy_ms * math.exp(math.hypot(above, noise)) + wait_ms * math.exp(above)
         return estimate._replace(value=ratio * busy_ms + wait_ms, lower=lower, upper=upper)
 
@@ -116,7 +117,8 @@ class CalibratedEstimator(JobEstimator):
         busy_ratio, reach = (1.0, 0.0) if self._of_device else (scale.busy_ratio, scale.busy_deviation + _BUSY_LEAST)
         value = busy_ratio * _busy_share(estimate.value, scale.step_ratio)
         lower = max(0.0, busy_ratio - reach) * _busy_share(estimate.lower, scale.step_ratio / noise)
-        upper = min(1.0, busy_ratio + reach) * _busy_share(estimate.upper, scale.step_ratio * noise)
+        most = 1.0 if scale.foreign_load else min(1.0, busy_ratio + reach)
+        upper = most * _busy_share(estimate.upper, scale.step_ratio * noise)
         return estimate._replace(value=value, lower=min(lower, value), upper=max(upper, value))
 
     def _shifted(self, estimate: Estimate) -> Estimate:
