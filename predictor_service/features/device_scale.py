@@ -48,8 +48,7 @@ class DeviceScale:
         memory_shift_bytes: Added to what the models say; 0 where the anchors do not agree about it.
         memory_deviation_bytes: How far the anchors are from that.
         anchors: How many were used.
-        foreign_load: Others used the device meanwhile: rates and shares of time are no more than lower bounds of what it
-            can do.
+        foreign_load: Others used the device meanwhile: rates and shares of time are lower bounds of what it can do.
     """
 
     step_ratio: float

@@ -15,6 +15,7 @@ from typing import Final
 from predictor_service.features.device_scale import DeviceScale
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.records import Contribution, Estimate, Level, PairJob
+from predictor_service.registry.manifest import AnchorRecord
 from predictor_service.selection.oom_risk import MemoryEstimate
 from predictor_service.selection.targets import MEMORY, STEP, Target
 
@@ -83,6 +84,10 @@ class CalibratedEstimator(JobEstimator):
     def novelty(self, batch: int) -> dict[str, float]:
         """See `JobEstimator.novelty`."""
         return self._inner.novelty(batch)
+
+    def step_anchor(self) -> AnchorRecord | None:
+        """See `JobEstimator.step_anchor`."""
+        return self._inner.step_anchor()
 
     def explain(self, estimate: Estimate, target: Target, batch: int) -> Estimate:
         """See `JobEstimator.explain`; what the calibration changed is one contribution more."""

@@ -17,7 +17,14 @@ from cotenant.v1 import prediction_pb2, prediction_pb2_grpc
 from predictor_service.errors import InvalidRequestError
 from predictor_service.features.anchor_networks import GPU_ANCHORS, STANDIN_ANCHORS, AnchorNetwork, read_anchor_graph
 from predictor_service.inference.predictor import Predictor
-from predictor_service.inference.records import JobAnswer, JobQuestion, PairJob, PairsAnswer, PairsQuestion, RiskQuestion
+from predictor_service.inference.records import (
+    JobAnswer,
+    JobQuestion,
+    PairJob,
+    PairsAnswer,
+    PairsQuestion,
+    RiskQuestion,
+)
 from tests.support.calibrations import calibration
 from tests.support.measured_dataset import DEVICE, graphs
 from tests.support.predictor_service import listening_server, open_predictor
