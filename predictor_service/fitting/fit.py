@@ -18,12 +18,12 @@ from predictor_service.features.job_features import FEATURE_INDEX
 from predictor_service.fitting.answers import describe_choice, forecast_known, list_results
 from predictor_service.fitting.known_rows import read_known_rows
 from predictor_service.fitting.near_errors import CONFIDENCE, errors_at_settings, learn_near
-from predictor_service.fitting.step_anchors import unseen_step_ms
+from predictor_service.fitting.step_bases import unseen_step_ms
 from predictor_service.learning.learning_task import CandidateResult, Forecast, LearningTask
 from predictor_service.registry.manifest import (
     OF_ALL_TYPES,
     OF_DEVICE,
-    AnchorRecord,
+    BasisRecord,
     GoldenVectors,
     NearRecord,
     ScoredCandidate,
@@ -66,7 +66,7 @@ class FittingTask:
         seed: Of every regressor.
         features: Whole vectors of jobs alone, shape (rows, len(FEATURES)); None = nearness of jobs is not needed.
         all_types_ms: Of step times, what the model of all device types says that has not seen the row's family, shape
-            (rows,): the other anchor that is tried; None = there is none.
+            (rows,): the other basis that is tried; None = there is none.
         is_of_all_types: Whether `analytical_estimate` is that.
     """
 
@@ -161,7 +161,7 @@ def fit_rows(learning_task: LearningTask, level: str, seed: int) -> FittedTarget
 
 
 def fit_target(task: FittingTask) -> FittedTarget:
-    """Learns one target, relative to the anchor that errs least where there are two.
+    """Learns one target, relative to the basis that errs least where there are two.
 
     Args:
         task: Rows and their groups.
@@ -172,18 +172,18 @@ def fit_target(task: FittingTask) -> FittedTarget:
     Raises:
         NotLearnable: Too few rows or groups, or no candidate converts.
     """
-    fitted = _fit_anchored(task)
+    fitted = _fit_relative(task)
     if task.all_types_ms is None:
         return fitted
     # Of a type with few or odd rows all other types together know more than its own peaks.
-    other = _fit_anchored(replace(task, analytical_estimate=task.all_types_ms, is_of_all_types=True))
+    other = _fit_relative(replace(task, analytical_estimate=task.all_types_ms, is_of_all_types=True))
     errors = {OF_DEVICE: round(fitted.error_mean, 9), OF_ALL_TYPES: round(other.error_mean, 9)}
     best, name = (fitted, OF_DEVICE) if fitted.error_mean < other.error_mean else (other, OF_ALL_TYPES)
-    return replace(best, record=replace(best.record, anchor=AnchorRecord(name=name, errors=errors)))
+    return replace(best, record=replace(best.record, basis=BasisRecord(name=name, errors=errors)))
 
 
-def _fit_anchored(task: FittingTask) -> FittedTarget:
-    """Learns one target relative to its anchor; see `fit_target`."""
+def _fit_relative(task: FittingTask) -> FittedTarget:
+    """Learns one target relative to its basis; see `fit_target`."""
     folds = grouped_folds(task.groups)
     families = len(frozenset[str]().union(*task.groups)) if task.groups else 0
     if len(task.measured) < ROWS_MIN or not folds:

@@ -15,7 +15,7 @@ from typing import Final
 from predictor_service.features.device_scale import DeviceScale
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.records import Contribution, Estimate, Level, PairJob
-from predictor_service.registry.manifest import AnchorRecord
+from predictor_service.registry.manifest import BasisRecord
 from predictor_service.selection.oom_risk import MemoryEstimate
 from predictor_service.selection.targets import MEMORY, STEP, Target
 
@@ -85,9 +85,9 @@ class CalibratedEstimator(JobEstimator):
         """See `JobEstimator.novelty`."""
         return self._inner.novelty(batch)
 
-    def step_anchor(self) -> AnchorRecord | None:
-        """See `JobEstimator.step_anchor`."""
-        return self._inner.step_anchor()
+    def step_basis(self) -> BasisRecord | None:
+        """See `JobEstimator.step_basis`."""
+        return self._inner.step_basis()
 
     def explain(self, estimate: Estimate, target: Target, batch: int) -> Estimate:
         """See `JobEstimator.explain`; what the calibration changed is one contribution more."""

@@ -32,7 +32,7 @@ from predictor_service.inference.untrained_step import (
     step_of_all_types_ms,
 )
 from predictor_service.inference.unusual_features import UnusualFeatures, find_unusual
-from predictor_service.registry.manifest import AnchorRecord
+from predictor_service.registry.manifest import BasisRecord
 from predictor_service.registry.served_version import Bounded, ServedTarget
 from predictor_service.selection.oom_risk import MemoryEstimate, estimate_chance_above
 from predictor_service.selection.targets import MEMORY, SM_ACTIVITY, STEP, UTILIZATION, Target
@@ -113,10 +113,10 @@ class JobEstimator:
         near = {name: model.novelty(vector) for name, model in self._models.items()}
         return {name: float(values[0]) for name, values in near.items() if values is not None}
 
-    def step_anchor(self) -> AnchorRecord | None:
+    def step_basis(self) -> BasisRecord | None:
         """What the model of step times is relative to, and what else was tried; None where nothing else was."""
         model = self._models.get(STEP.name)
-        return model.record.anchor if model else None
+        return model.record.basis if model else None
 
     def explain(self, estimate: Estimate, target: Target, batch: int) -> Estimate:
         """Adds the largest contributions of inputs; they add up to the estimate."""

@@ -91,12 +91,12 @@ OF_ALL_TYPES: Final = "all_device_types"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnchorRecord:
-    """What a target is learned relative to, where more than the target's own anchor was tried.
+class BasisRecord:
+    """What a target is learned relative to, where more than the target's own basis was tried.
 
     Attributes:
-        name: The anchor that erred least.
-        errors: Mean absolute error by anchor, in the target's own scale, over groups that neither the models nor the
+        name: The basis that erred least.
+        errors: Mean absolute error by basis, in the target's own scale, over groups that neither the models nor the
             choice among them had seen.
     """
 
@@ -104,14 +104,14 @@ class AnchorRecord:
     errors: Mapping[str, float]
 
 
-def say_anchor(anchor: AnchorRecord) -> str:
+def say_basis(basis: BasisRecord) -> str:
     """Says in one clause what was chosen and how much each way errs."""
     words = {OF_DEVICE: "the peaks of the device type", OF_ALL_TYPES: "the model of all device types"}
     others = ", ".join(
-        f"{words.get(name, name)} {error:.3f}" for name, error in sorted(anchor.errors.items()) if name != anchor.name
+        f"{words.get(name, name)} {error:.3f}" for name, error in sorted(basis.errors.items()) if name != basis.name
     )
-    chosen = words.get(anchor.name, anchor.name)
-    return f"learned relative to {chosen}, error {anchor.errors[anchor.name]:.3f} on families not seen ({others})"
+    chosen = words.get(basis.name, basis.name)
+    return f"learned relative to {chosen}, error {basis.errors[basis.name]:.3f} on families not seen ({others})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -138,7 +138,7 @@ class TargetRecord:
         spread: How far errors of different jobs spread; None = `bounds` hold for every job alike.
         near: Narrower intervals of jobs that are near to measured ones; None = all are taken for unseen jobs.
         precisions: Of the training rows of jobs alone; empty = not known.
-        anchor: What it was learned relative to; None = the target's own anchor, and no other was tried.
+        basis: What it was learned relative to; None = the target's own basis, and no other was tried.
     """
 
     target: str
@@ -159,7 +159,7 @@ class TargetRecord:
     spread: SpreadRecord | None = None
     near: NearRecord | None = None
     precisions: tuple[str, ...] = ()
-    anchor: AnchorRecord | None = None
+    basis: BasisRecord | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -278,7 +278,7 @@ def _record_to_json(record: TargetRecord) -> dict[str, Any]:
         # Left out where there is none: versions of before keep their names.
         **({"near": _near_to_json(record.near)} if record.near else {}),
         **({"precisions": record.precisions} if record.precisions else {}),
-        **({"anchor": asdict(record.anchor)} if record.anchor else {}),
+        **({"basis": asdict(record.basis)} if record.basis else {}),
     }
 
 
@@ -310,7 +310,7 @@ def _record_from_json(read: Mapping[str, Any]) -> TargetRecord:
         spread=_spread_from_json(read["spread"]) if read["spread"] else None,
         near=_near_from_json(read["near"]) if read.get("near") else None,
         precisions=tuple(read.get("precisions", ())),
-        anchor=AnchorRecord(**read["anchor"]) if read.get("anchor") else None,
+        basis=BasisRecord(**read["basis"]) if read.get("basis") else None,
     )
 
 

@@ -71,7 +71,7 @@ class ServedTarget:
         self._offsets: dict[tuple[int, float], tuple[ConformalBounds, float, float]] = {}
         self._kept_reaches: dict[float, _Reaches] = {}
         self._indices = _places(record.columns)
-        self.is_of_all_types = record.anchor is not None and record.anchor.name == OF_ALL_TYPES
+        self.is_of_all_types = record.basis is not None and record.basis.name == OF_ALL_TYPES
         self.sees_wait = INPUT_WAIT in record.columns
         self._wait_place = record.columns.index(INPUT_WAIT) if self.sees_wait else -1
         nearness = record.near.nearness if record.near else None

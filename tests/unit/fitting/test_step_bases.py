@@ -18,7 +18,7 @@ from predictor_service.cross_device.step_work import work_of_facts
 from predictor_service.features.devices import DEVICE_TYPES
 from predictor_service.fitting import fit
 from predictor_service.fitting.fit import FittedTarget, fit_rows
-from predictor_service.fitting.step_anchors import served_step_ms, unseen_step_ms
+from predictor_service.fitting.step_bases import served_step_ms, unseen_step_ms
 from predictor_service.importers.zoo_features import ZooFeatures
 from predictor_service.inference.records import JobQuestion, Level
 from predictor_service.learning.learning_task import LearningTask
@@ -65,17 +65,17 @@ def fitted(folder: Path, rows: list[SoloRow]) -> FittedTarget:
 
 
 def test_rows_that_all_other_types_explain_are_learned_relative_to_their_model(tmp_path: Path) -> None:
-    anchor = fitted(tmp_path / "set", rows_as_all_types_say()).record.anchor
-    assert anchor is not None
-    assert anchor.name == OF_ALL_TYPES
-    assert anchor.errors[OF_ALL_TYPES] < 0.5 * anchor.errors[OF_DEVICE]
+    basis = fitted(tmp_path / "set", rows_as_all_types_say()).record.basis
+    assert basis is not None
+    assert basis.name == OF_ALL_TYPES
+    assert basis.errors[OF_ALL_TYPES] < 0.5 * basis.errors[OF_DEVICE]
 
 
 def test_rows_that_their_own_peaks_explain_better_are_learned_relative_to_these(tmp_path: Path) -> None:
-    anchor = fitted(tmp_path / "set", table_rows()).record.anchor
-    assert anchor is not None
-    assert anchor.name == OF_DEVICE
-    assert anchor.errors[OF_DEVICE] < anchor.errors[OF_ALL_TYPES]
+    basis = fitted(tmp_path / "set", table_rows()).record.basis
+    assert basis is not None
+    assert basis.name == OF_DEVICE
+    assert basis.errors[OF_DEVICE] < basis.errors[OF_ALL_TYPES]
 
 
 def test_rows_that_teach_nothing_new_are_answered_by_the_model_of_all_types_as_it_is(
@@ -89,20 +89,20 @@ def test_rows_that_teach_nothing_new_are_answered_by_the_model_of_all_types_as_i
         factor = 1.4 if families.index(row.family) % 2 else 1 / 1.4
         rows.append(dataclasses.replace(row, step_ms_mean=(row.step_ms_mean or 0.0) / SLOWER * factor))
     found = fitted(tmp_path / "set", rows)
-    assert found.record.anchor is not None
-    assert found.record.anchor.name == OF_ALL_TYPES
+    assert found.record.basis is not None
+    assert found.record.basis.name == OF_ALL_TYPES
     assert found.selected == f"{UNCORRECTED} of {OF_ALL_TYPES}"
     task = learning_task(tmp_path / "again", rows)
     assert found.predict(task).value == pytest.approx(served_step_ms(task), rel=1e-5)
 
 
-def test_processors_and_other_targets_have_one_anchor_and_are_learned_once(tmp_path: Path) -> None:
+def test_processors_and_other_targets_have_one_basis_and_are_learned_once(tmp_path: Path) -> None:
     write_dataset(tmp_path / "standin")
     write_table_dataset(tmp_path / "table")
     standin, table = (train_version([read_dataset(tmp_path / name)], seed=0).manifest for name in ("standin", "table"))
-    assert standin.targets[STANDIN][STEP.name].anchor is None
-    assert table.targets[DEVICE][STEP.name].anchor is not None
-    assert table.targets[DEVICE][MEMORY.name].anchor is None
+    assert standin.targets[STANDIN][STEP.name].basis is None
+    assert table.targets[DEVICE][STEP.name].basis is not None
+    assert table.targets[DEVICE][MEMORY.name].basis is None
 
 
 def test_a_row_is_judged_by_a_model_that_has_not_seen_its_family_anywhere(tmp_path: Path) -> None:
@@ -147,5 +147,5 @@ def test_a_manifest_keeps_what_was_chosen_and_one_without_any_keeps_its_name(tmp
     write_table_dataset(tmp_path / "set", rows_as_all_types_say())
     manifest = train_version([read_dataset(tmp_path / "set")], seed=0).manifest
     again = Manifest.from_json(manifest.to_json())
-    assert again.targets[DEVICE][STEP.name].anchor == manifest.targets[DEVICE][STEP.name].anchor
-    assert "anchor" not in json.loads(manifest.to_json())["targets"][DEVICE][MEMORY.name]
+    assert again.targets[DEVICE][STEP.name].basis == manifest.targets[DEVICE][STEP.name].basis
+    assert "basis" not in json.loads(manifest.to_json())["targets"][DEVICE][MEMORY.name]

@@ -1,4 +1,4 @@
-"""What the model of all device types says of measured rows: the other anchor that step times can be relative to.
+"""What the model of all device types says of measured rows: the other basis that step times can be relative to.
 
 Rows are learned from, and judged, by what models say that have not seen the rows' families (`step_model_folds.json`):
 the model that serves has seen the rows of public sets themselves.
