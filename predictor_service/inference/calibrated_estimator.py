@@ -15,6 +15,7 @@ from typing import Final
 from predictor_service.features.device_scale import DeviceScale
 from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.records import Contribution, Estimate, Level, PairJob
+from predictor_service.registry.manifest import BasisRecord
 from predictor_service.selection.oom_risk import MemoryEstimate
 from predictor_service.selection.targets import MEMORY, STEP, Target
 
@@ -84,6 +85,10 @@ class CalibratedEstimator(JobEstimator):
         """See `JobEstimator.novelty`."""
         return self._inner.novelty(batch)
 
+    def step_basis(self) -> BasisRecord | None:
+        """See `JobEstimator.step_basis`."""
+        return self._inner.step_basis()
+
     def explain(self, estimate: Estimate, target: Target, batch: int) -> Estimate:
         """See `JobEstimator.explain`; what the calibration changed is one contribution more."""
         asked = self._inner.step(batch) if target is STEP else self._inner.utilization(batch)
@@ -106,7 +111,8 @@ class CalibratedEstimator(JobEstimator):
         if estimate.level is Level.FALLBACK:  # its factor is about devices, and this one was measured
             below, above = (min(each, self._reach(estimate, _ROOFLINE_DEVIATION)) for each in (below, above))
         noise = self._reach(estimate, self._scale.step_deviation)
-        lower = ratio * busy_ms * math.exp(-math.hypot(below, noise)) + wait_ms * math.exp(-below)
+        fastest = self._scale.fastest_ratio
+        lower = fastest * busy_ms * math.exp(-math.hypot(below, noise)) + wait_ms * math.exp(-below)
         upper = ratio * busy_ms * math.exp(math.hypot(above, noise)) + wait_ms * math.exp(above)
         return estimate._replace(value=ratio * busy_ms + wait_ms, lower=lower, upper=upper)
 
@@ -116,7 +122,8 @@ class CalibratedEstimator(JobEstimator):
         busy_ratio, reach = (1.0, 0.0) if self._of_device else (scale.busy_ratio, scale.busy_deviation + _BUSY_LEAST)
         value = busy_ratio * _busy_share(estimate.value, scale.step_ratio)
         lower = max(0.0, busy_ratio - reach) * _busy_share(estimate.lower, scale.step_ratio / noise)
-        upper = min(1.0, busy_ratio + reach) * _busy_share(estimate.upper, scale.step_ratio * noise)
+        most = 1.0 if scale.foreign_load else min(1.0, busy_ratio + reach)
+        upper = most * _busy_share(estimate.upper, scale.step_ratio * noise)
         return estimate._replace(value=value, lower=min(lower, value), upper=max(upper, value))
 
     def _shifted(self, estimate: Estimate) -> Estimate:

@@ -25,8 +25,14 @@ from predictor_service.inference.contributions import list_contributions
 from predictor_service.inference.job_work import JobWork
 from predictor_service.inference.measured_graph import GRID
 from predictor_service.inference.records import Estimate, Level
-from predictor_service.inference.untrained_step import estimate_untrained_step, is_step_range_calibrated
+from predictor_service.inference.untrained_step import (
+    estimate_untrained_step,
+    is_step_range_calibrated,
+    step_of_all_types_at_ms,
+    step_of_all_types_ms,
+)
 from predictor_service.inference.unusual_features import UnusualFeatures, find_unusual
+from predictor_service.registry.manifest import BasisRecord
 from predictor_service.registry.served_version import Bounded, ServedTarget
 from predictor_service.selection.oom_risk import MemoryEstimate, estimate_chance_above
 from predictor_service.selection.targets import MEMORY, SM_ACTIVITY, STEP, UTILIZATION, Target
@@ -107,6 +113,11 @@ class JobEstimator:
         near = {name: model.novelty(vector) for name, model in self._models.items()}
         return {name: float(values[0]) for name, values in near.items() if values is not None}
 
+    def step_basis(self) -> BasisRecord | None:
+        """What the model of step times is relative to, and what else was tried; None where nothing else was."""
+        model = self._models.get(STEP.name)
+        return model.record.basis if model else None
+
     def explain(self, estimate: Estimate, target: Target, batch: int) -> Estimate:
         """Adds the largest contributions of inputs; they add up to the estimate."""
         model = self._models.get(target.name)
@@ -115,6 +126,8 @@ class JobEstimator:
         sample = self._samples.at(batch)
         row = model.select(sample.values[None, :])[0]
         analytical_estimate = _analytical_estimate(target, sample)
+        if model.is_of_all_types:
+            analytical_estimate = step_of_all_types_at_ms(self._work, batch) / sample.utilization_ceiling_ratio
         explanation = list_contributions(
             model.record.columns,
             row,
@@ -137,6 +150,8 @@ class JobEstimator:
         analytical_estimate = _anchors(target, table)[points]
         if model is None:
             return self._untrained_step(points, analytical_estimate)
+        if model.is_of_all_types:
+            analytical_estimate = step_of_all_types_ms(self._work, points) / table.utilization_ceiling_ratio
         near = self._novelty_at(model, points, table.values[points])
         columns, excess = self._work.columns(model, points, table.values, self._input_wait_ratio)
         return model.predict_bounded(

@@ -18,6 +18,7 @@ from predictor_service.inference.job_estimator import JobEstimator
 from predictor_service.inference.observed_jobs import ObservedJobs, RelatedJob, line_key, weigh_observed
 from predictor_service.inference.records import Estimate, JobAnswer, JobQuestion, Level, MicroBatchEstimate, Notice
 from predictor_service.inference.related_jobs import Curve, follow_memory, follow_step, keep_above_smaller
+from predictor_service.registry.manifest import BasisRecord, say_basis
 from predictor_service.registry.served_version import ServedVersion
 from predictor_service.selection.targets import MEMORY, STEP, UTILIZATION
 
@@ -121,6 +122,7 @@ class PreparedJob:
                 *self._steady_notices,
                 *notices,
                 *(_interval_notices(estimator.novelty(batch)) if question.explain else ()),
+                *(_basis_notices(estimator.step_basis()) if question.explain else ()),
             ),
             job_key,
             device.device.name,
@@ -194,6 +196,11 @@ def _interval_notices(novelty: Mapping[str, float]) -> Iterator[Notice]:
         placed = ", ".join(f"{name} at {share:.0%}" for name, share in sorted(novelty.items()))
         message = f"from 0 % (its graph was measured at other settings) to 100 % (nothing like it was): {placed}"
         yield Notice(code="INTERVAL_WIDTH", message=message)
+
+
+def _basis_notices(basis: BasisRecord | None) -> Iterator[Notice]:
+    if basis is not None:
+        yield Notice(code="STEP_TIME_MODEL", message=f"step time: {say_basis(basis)}")
 
 
 def _generic_notices(device: NamedDevice) -> Iterator[Notice]:
