@@ -35,7 +35,7 @@ from cotenant_agent.records import (
     LivingAttempt,
     MeasuredJob,
 )
-from cotenant_agent.state_directory import AttemptDirectory
+from cotenant_agent.state_directory import AttemptDirectory, checkpoint_directory
 from cotenant_agent.system_clock import boot_ms, steady_ns
 
 _LOG_TAIL_BYTES = 4096
@@ -59,7 +59,10 @@ class Attempt:
     def __init__(self, directory: AttemptDirectory, spec: dict[str, object], checkpoint_root: Path, run: Path) -> None:
         self.directory = directory
         self.key = AttemptKey(
-            job_id=read_text(spec, "job_id"), attempt=read_integer(spec, "attempt"), fence=read_integer(spec, "fence")
+            job_id=read_text(spec, "job_id"),
+            attempt=read_integer(spec, "attempt"),
+            fence=read_integer(spec, "fence"),
+            incarnation_id=read_text(spec, "incarnation_id"),
         )
         gpu_ids = spec.get("gpu_ids")
         self.gpu_ids = tuple(str(gpu_id) for gpu_id in gpu_ids) if isinstance(gpu_ids, list) else ()
@@ -71,7 +74,9 @@ class Attempt:
         self.stop_grace_ms = read_integer(spec, "stop_grace_ms")
         self.started_ms = read_integer(spec, "requested_wall_ms")
         self.run_directory = run / directory.path.name
-        self.checkpoint_directory = checkpoint_root / self.key.job_id / str(self.key.fence)
+        self.checkpoint_directory = checkpoint_directory(
+            checkpoint_root, self.key.job_id, self.key.fence, self.key.incarnation_id
+        )
         self.socket: ProgressSocket | None = None
         self.usage = JobUsage()
         self.end: AttemptEnd | None = None

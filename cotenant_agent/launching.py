@@ -19,7 +19,7 @@ from cotenant_agent.gpu_inventory import GpuInventory
 from cotenant_agent.launch_plan import LaunchPlaces, LaunchPlan, plan_launch
 from cotenant_agent.processes import Processes, read_boot_id
 from cotenant_agent.records import LaunchRequest
-from cotenant_agent.state_directory import StateDirectory
+from cotenant_agent.state_directory import StateDirectory, checkpoint_directory
 from cotenant_agent.system_clock import wall_ms
 
 _SHIM = Path(__file__).with_name("shim.py")
@@ -79,10 +79,12 @@ class Launcher:
             directory = self._directory.create(request.key)
         except FileExistsError:
             raise CommandRefusedError("ALREADY_STARTED", f"{request.key.directory_name} was started before") from None
+        self._make_cluster_directory(request.key.incarnation_id)
         for path in (places.run_directory, places.checkpoint_directory):
             self._make_job_directory(path)
         stop_grace_ms = 2 * request.checkpoint_ms or _STOP_GRACE_MS
-        write_json(directory.lease, {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms})
+        lease = {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms}
+        write_json(directory.lease, {**lease, "incarnation_id": request.key.incarnation_id})
         spec = self._spec(request, plan, stop_grace_ms, resume)
         write_json(directory.spec, spec)
         if plan.overridden:
@@ -114,10 +116,12 @@ class Launcher:
                 raise CommandRefusedError("OVER_CAPACITY", message)
 
     def _places(self, request: LaunchRequest, resume: Checkpoint | None) -> LaunchPlaces:
-        job_checkpoints = self._directory.checkpoints / request.key.job_id
+        key = request.key
         return LaunchPlaces(
-            run_directory=self._directory.run / request.key.directory_name,
-            checkpoint_directory=job_checkpoints / str(request.key.fence),
+            run_directory=self._directory.run / key.directory_name,
+            checkpoint_directory=checkpoint_directory(
+                self._directory.checkpoints, key.job_id, key.fence, key.incarnation_id
+            ),
             resume=resume,
         )
 
@@ -148,6 +152,7 @@ class Launcher:
             "job_id": request.key.job_id,
             "attempt": request.key.attempt,
             "fence": request.key.fence,
+            "incarnation_id": request.key.incarnation_id,
             "boot_id": self._boot_id,
             "requested_wall_ms": wall_ms(),
             "gpu_ids": list(request.gpu_ids),
@@ -169,6 +174,10 @@ class Launcher:
             "uid": uid,
             "gid": gid,
         }
+
+    def _make_cluster_directory(self, incarnation_id: str) -> None:
+        if incarnation_id:
+            (self._directory.checkpoints / incarnation_id).mkdir(mode=0o711, exist_ok=True)
 
     def _make_job_directory(self, path: Path) -> None:
         path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)

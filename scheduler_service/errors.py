@@ -18,9 +18,11 @@ SchedulerServiceError
 │   ├── PredictorError
 │   ├── AgentProtocolError
 │   ├── SecondInstanceError
+│   ├── ForeignClusterError
 │   └── AttemptsMissingError
 └── ServiceError                     this service or its machine
     ├── NotReadyError
+    ├── StandstillError
     ├── OverloadedError
     └── StateError
         ├── StateUnwritableError
@@ -145,6 +147,10 @@ class SecondInstanceError(PeerError):
     """An agent wants to speak for a node for which another living agent speaks."""
 
 
+class ForeignClusterError(PeerError):
+    """A node belongs to another cluster than this scheduler's, or claims what no scheduler of it ever said."""
+
+
 class AttemptsMissingError(PeerError):
     """A node joins without what it was given to run; `retry_ms` later nothing of that runs any more."""
 
@@ -159,6 +165,10 @@ class ServiceError(SchedulerServiceError):
 
 class NotReadyError(ServiceError):
     """The service is starting, stopping or has given up."""
+
+
+class StandstillError(ServiceError):
+    """The scheduler gives no orders: its state is not the newest, or was restored and not confirmed."""
 
 
 class OverloadedError(ServiceError):

@@ -6,7 +6,7 @@ import click
 
 from cotenant import quantities, system_clock
 from cotenant.cli.formats import emit_data, emit_message, message_to_dict
-from cotenant.cli.session import Session, show, tell, with_session
+from cotenant.cli.session import Session, show, tell, tell_warnings, with_session
 from cotenant.cli.tables import Column, Row, render_table
 from cotenant.v1 import scheduling_pb2
 
@@ -44,6 +44,7 @@ def nodes(session: Session, /) -> None:
     show(render_table(_NODE_COLUMNS, [_node_row(node, at_ms) for node in found], session.width))
     if not found:
         tell("no node has joined; start an agent with `python -m cotenant_agent run` or `cotenant up`")
+    tell_warnings(session)
 
 
 def _node_row(node: scheduling_pb2.Node, at_ms: int) -> Row:

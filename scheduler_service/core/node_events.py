@@ -70,6 +70,7 @@ def _stop_stale_attempt(state: ClusterState, node_id: str, running: RunningAttem
         fence=running.fence,
         node_id=node_id,
         gpu_ids=running.gpu_ids,
+        incarnation_id=running.incarnation_id,
     )
     state.occupancy.put_abandoned(abandoned)
     step.commands.append(stop_abandoned(abandoned))
@@ -82,8 +83,10 @@ def stop_abandoned(abandoned: AbandonedAttempt) -> StopJob:
         job_id=abandoned.job_id,
         attempt=abandoned.attempt,
         fence=abandoned.fence,
-        checkpoint=False,
+        # A restored state may not know what it did, and somebody may want it.
+        checkpoint=True,
         cause="stale",
+        incarnation_id=abandoned.incarnation_id,
     )
 
 

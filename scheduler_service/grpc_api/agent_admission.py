@@ -11,15 +11,18 @@ from enum import Enum, auto
 from cotenant.v1 import node_agent_pb2
 from scheduler_service.adapters.agent_refusals import Refusal
 from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.core.records import Phase
 from scheduler_service.core.state import ClusterState
-from scheduler_service.errors import AttemptsMissingError, SecondInstanceError
+from scheduler_service.errors import AttemptsMissingError, ForeignClusterError, SecondInstanceError, StandstillError
 from scheduler_service.live_loop import LiveLoop
 
 # A job that is still to start is ordered again; these may have a process that is not seen any more.
 _WITH_PROCESS = (Phase.RUNNING, Phase.PAUSED, Phase.STOPPING)
 _JOBS_NAMED_MAX = 5
+# Of an incarnation's id in messages: enough to distinguish, short enough to compare.
+_ID_SHOWN = 8
 
 
 class AttemptStanding(Enum):
@@ -51,16 +54,32 @@ class AgentAdmission:
 
     Args:
         lease_ms: An agent that was heard within it lives.
+        identity: Which cluster this is.
+        standstill: Whether the scheduler acts; an agent may have seen more than its state knows.
     """
 
-    def __init__(self, *, loop: LiveLoop, sessions: AgentSessions, leases: NodeLeases, lease_ms: int) -> None:
+    def __init__(
+        self,
+        *,
+        loop: LiveLoop,
+        sessions: AgentSessions,
+        leases: NodeLeases,
+        lease_ms: int,
+        identity: ClusterIdentity,
+        standstill: Standstill,
+    ) -> None:
         self._loop = loop
+        self._identity = identity
+        self._standstill = standstill
         self._sessions = sessions
         self._leases = leases
         self._lease_ms = lease_ms
 
     def standing(self, node_id: str, key: node_agent_pb2.AttemptKey) -> AttemptStanding:
         """Return what an attempt is to the node that reports it; another node's is counted and logged."""
+        if not self._identity.owns(key):
+            # The same job, attempt and fence of another incarnation are another attempt.
+            return AttemptStanding.STALE
         standing = standing_of(self._loop.engine.state, key, node_id)
         if standing is AttemptStanding.FOREIGN:
             self._refuse(node_id, Refusal.FOREIGN_ATTEMPT, job_id=key.job_id, attempt=key.attempt)
@@ -70,9 +89,12 @@ class AgentAdmission:
         """Let an agent in, without its Hello's entries about other nodes' attempts and GPUs.
 
         Raises:
+            StandstillError: The scheduler gives no orders.
+            ForeignClusterError: The node belongs to another cluster.
             SecondInstanceError: Another living agent speaks for this node.
             AttemptsMissingError: The node may run what this agent does not know.
         """
+        self._check_cluster(hello)
         silent_ms = self._silent_ms_of_another(hello)
         if silent_ms is not None and hello.instance_id:
             raise self._second_instance(hello.node_id, silent_ms)
@@ -81,6 +103,7 @@ class AgentAdmission:
             status
             for status in hello.attempts
             if self.standing(hello.node_id, status.key) is not AttemptStanding.FOREIGN
+            and not self._is_taken(status.key)
         ]
         self._check_attempts(hello.node_id, own)
         if silent_ms is not None:
@@ -92,10 +115,50 @@ class AgentAdmission:
         hello.ClearField("attempts")
         hello.MergeFrom(without_foreign)
 
+    def _check_cluster(self, hello: node_agent_pb2.Hello) -> None:
+        """Compare what a node saw of its cluster with what this state knows of itself."""
+        seen, identity = hello.seen, self._identity
+        if seen.incarnation_id and seen.incarnation_id == identity.incarnation_id:
+            self._check_history(hello.node_id, seen)
+        if self._standstill.code:
+            raise StandstillError(self._standstill.message)
+        is_own = seen.incarnation_id in {"", identity.incarnation_id, *identity.ancestor_ids}
+        if is_own:
+            return
+        if hello.may_change_incarnation:
+            hello.ClearField("attempts")
+            return
+        self._refuse(hello.node_id, Refusal.FOREIGN_CLUSTER, incarnation_id=seen.incarnation_id)
+        raise ForeignClusterError(
+            f"node {hello.node_id} belongs to cluster {seen.incarnation_id[:_ID_SHOWN]}, and this scheduler serves "
+            f"{identity.incarnation_id[:_ID_SHOWN]}: a new or another state. Start the scheduler on the node's own "
+            "state, or restore its backup there; to move the node for good stop its agent, then "
+            "`python -m cotenant_agent leave-cluster --state-dir DIRECTORY` on the node"
+        )
+
+    def _check_history(self, node_id: str, seen: node_agent_pb2.LogPosition) -> None:
+        finding = self._identity.contradiction(seen, sequence=self._loop.sequence)
+        if not finding:
+            return
+        if self._identity.is_sealed(seen):
+            self._standstill.fall_behind(finding)
+            return
+        self._refuse(node_id, Refusal.FOREIGN_CLUSTER, finding=finding)
+        raise ForeignClusterError(
+            f"node {node_id} claims to have seen what no scheduler of this cluster ever said ({finding}): its state "
+            "directory was altered. Stop its agent, then `python -m cotenant_agent leave-cluster --state-dir DIRECTORY`"
+        )
+
+    def _is_taken(self, key: node_agent_pb2.AttemptKey) -> bool:
+        """Return whether an attempt of another incarnation has the numbers of one that is held here."""
+        job = self._loop.engine.state.jobs.get(key.job_id)
+        is_same = job is not None and job.holds_gpus and (job.attempt, job.fence) == (key.attempt, key.fence)
+        return is_same and not self._identity.owns(key)
+
     def _silent_ms_of_another(self, hello: node_agent_pb2.Hello) -> int | None:
         """Return how long ago another living agent of the node was heard; None = there is none."""
         present = self._sessions.connected.get(hello.node_id)
-        if present is None or present.closed.is_set() or hello.instance_id == present.instance_id:
+        if present is None or present.closed.is_set() or present.is_of(hello.instance_id, hello.session_secret):
             return None
         silent_ms = self._loop.clock.now_ms() - present.last_heard_at_ms
         return silent_ms if silent_ms <= self._lease_ms else None
@@ -111,7 +174,7 @@ class AgentAdmission:
         state = self._loop.engine.state
         held = [state.jobs[job_id] for job_id in state.occupancy.jobs_on_node(node_id)]
         missing = [job.job_id for job in held if job.phase in _WITH_PROCESS and node_id in job.node_ids]
-        known = {one.key.job_id for one in listed if standing_of(state, one.key, node_id) is AttemptStanding.HELD}
+        known = {one.key.job_id for one in listed if self.standing(node_id, one.key) is AttemptStanding.HELD}
         if not missing or not known.isdisjoint(missing):
             return
         wait_ms = max(1_000, self._leases.remaining_ms(node_id, now_ms=self._loop.clock.now_ms()))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2, scheduling_pb2_grpc
 from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.cluster_identity import Standstill
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.adapters.proto_enums import PHASES_FROM_PROTO
 from scheduler_service.adapters.recovery import JobNumbers
@@ -47,6 +48,7 @@ class Cluster:
     watch_hub: WatchHub
     admission: Admission
     has_trials: bool = True
+    standstill: Standstill = field(default_factory=Standstill)
 
     @property
     def engine(self) -> SchedulerEngine:
@@ -213,7 +215,9 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         )
         sessions = self._cluster.sessions.connected
         messages = [node_message(state, node, sessions.get(node.node_id)) for node in nodes]
-        return scheduling_pb2.ListNodesResponse(nodes=messages, next_page_token=token)
+        standstill = self._cluster.standstill
+        warnings = [resources_pb2.Warning(code=standstill.code, message=standstill.message)] * bool(standstill.code)
+        return scheduling_pb2.ListNodesResponse(nodes=messages, next_page_token=token, warnings=warnings)
 
     async def ListPolicies(  # noqa: N802
         self, request: scheduling_pb2.ListPoliciesRequest, context: Context
