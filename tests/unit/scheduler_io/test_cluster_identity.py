@@ -13,6 +13,7 @@ import pytest
 from cotenant.v1.node_agent_pb2 import AttemptKey, LogPosition
 from scheduler_service.adapters.cluster_identity import ClusterIdentity, Generation, Incarnation
 from scheduler_service.adapters.event_log import LogRecord
+from scheduler_service.adapters.log_head import head_path
 from scheduler_service.adapters.recovery import JOB_NUMBERS_JUMPED, Recovered, begin_incarnation, recover
 from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
 from scheduler_service.adapters.state_backup import back_up, restore
@@ -86,11 +87,12 @@ def test_a_copy_that_was_set_back_finds_what_it_does_not_know(tmp_path: Path) ->
 
 
 def test_lost_events_of_the_present_start_are_found_although_new_ones_were_stored_since(tmp_path: Path) -> None:
-    """A lost write-ahead log: the state knows the start, not what it stored last."""
+    """A lost write-ahead log, and with it the note of the head: the state knows the start, not what it stored last."""
     seen = position(start(tmp_path, jobs=5), 5)
     with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as connection, connection:
         connection.execute("DELETE FROM events WHERE sequence > 3")
         connection.execute("UPDATE counters SET value = 3 WHERE name = 'last_sequence'")
+    head_path(tmp_path / DATABASE_NAME).unlink()
     behind = start(tmp_path, jobs=20)
     assert "a node saw event 5" in behind.contradiction(seen, sequence=23)
 
