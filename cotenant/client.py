@@ -39,6 +39,7 @@ READ_CALL_DEADLINE_S = 24 * 3600.0
 _REPEATABLE = {
     "cotenant.v1.SchedulingService": (
         "SubmitJob", "GetJob", "ListJobs", "CancelJob", "PauseJob", "ResumeJob", "ExplainJob", "ListNodes",
+        "ForgetNode", "ConfirmRestore",
         "ListPolicies", "Decide",
     ),
     "cotenant.v1.PredictionService": (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,13 +16,14 @@ if TYPE_CHECKING:
 _Answer = TypeVar("_Answer")
 
 
-class NodeCalls:
+class NodeCalls(ABC):
     """A part of `SchedulerClient`, which has the stub and translates errors."""
 
     _stub: SchedulingServiceStub
 
+    @abstractmethod
     def _ask(self, call: Callable[[float], _Answer]) -> _Answer:
-        raise NotImplementedError
+        """Call with a time limit in seconds."""
 
     def list_nodes(self) -> list[scheduling_pb2.Node]:
         """Returns all nodes with their GPUs."""
@@ -36,3 +39,18 @@ class NodeCalls:
         """Returns why the scheduler gives no orders at present; empty = it does."""
         request = scheduling_pb2.ListNodesRequest(page_size=1)
         return list(self._ask(lambda timeout: self._stub.ListNodes(request, timeout=timeout)).warnings)
+
+    def forget_node(self, node_id: str) -> list[str]:
+        """Gives up a node that is not heard, and returns the jobs that are lost with it.
+
+        Raises:
+            NotFoundError: No such node.
+            ServiceError: It is heard.
+        """
+        request = scheduling_pb2.ForgetNodeRequest(request_id=str(uuid.uuid4()), node_id=node_id)
+        return list(self._ask(lambda timeout: self._stub.ForgetNode(request, timeout=timeout)).lost_job_ids)
+
+    def confirm_restore(self) -> scheduling_pb2.ConfirmRestoreResponse:
+        """Lets the nodes of the cluster whose backup was restored join; repeating it is harmless."""
+        request = scheduling_pb2.ConfirmRestoreRequest(request_id=str(uuid.uuid4()))
+        return self._ask(lambda timeout: self._stub.ConfirmRestore(request, timeout=timeout))

@@ -5,6 +5,8 @@ SchedulerServiceError
 │   ├── InvalidRequestError
 │   │   └── UnknownPolicyError
 │   ├── UnknownJobError
+│   ├── UnknownNodeError
+│   ├── NodeHeardError
 │   ├── RequestConflictError
 │   ├── WrongJobPhaseError
 │   ├── NotPausableError
@@ -19,6 +21,7 @@ SchedulerServiceError
 │   ├── AgentProtocolError
 │   ├── SecondInstanceError
 │   ├── ForeignClusterError
+│   ├── GpuTakenError
 │   └── AttemptsMissingError
 └── ServiceError                     this service or its machine
     ├── NotReadyError
@@ -85,6 +88,17 @@ class UnknownJobError(CallerError):
         super().__init__(f"no job {job_id!r}; list the jobs to see which exist", metadata={"job_id": job_id})
 
 
+class UnknownNodeError(CallerError):
+    """No node has this name."""
+
+    def __init__(self, node_id: str) -> None:
+        super().__init__(f"no node {node_id!r}; list the nodes to see which exist", metadata={"node_id": node_id})
+
+
+class NodeHeardError(CallerError):
+    """The node is heard, so it cannot be given up."""
+
+
 class RequestConflictError(CallerError):
     """The request id was used before with another body."""
 
@@ -149,6 +163,10 @@ class SecondInstanceError(PeerError):
 
 class ForeignClusterError(PeerError):
     """A node belongs to another cluster than this scheduler's, or claims what no scheduler of it ever said."""
+
+
+class GpuTakenError(PeerError):
+    """A node offers a GPU that another node still has."""
 
 
 class AttemptsMissingError(PeerError):

@@ -1196,6 +1196,94 @@ class ListNodesResponse(_message.Message):
 Global___ListNodesResponse: _TypeAlias = ListNodesResponse  # noqa: Y015
 
 @_typing.final
+class ForgetNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    node_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetNodeRequest: _TypeAlias = ForgetNodeRequest  # noqa: Y015
+
+@_typing.final
+class ForgetNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOST_JOB_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lost_job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Jobs that held GPUs of the node; they are lost, and start again as their rules allow."""
+
+    def __init__(
+        self,
+        *,
+        lost_job_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lost_job_ids", b"lost_job_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetNodeResponse: _TypeAlias = ForgetNodeResponse  # noqa: Y015
+
+@_typing.final
+class ConfirmRestoreRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmRestoreRequest: _TypeAlias = ConfirmRestoreRequest  # noqa: Y015
+
+@_typing.final
+class ConfirmRestoreResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_ID_FIELD_NUMBER: _builtins.int
+    ANCESTOR_IDS_FIELD_NUMBER: _builtins.int
+    incarnation_id: _builtins.str
+    @_builtins.property
+    def ancestor_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Incarnations whose nodes may join; empty = this state was never restored, and there was nothing to confirm."""
+
+    def __init__(
+        self,
+        *,
+        incarnation_id: _builtins.str = ...,
+        ancestor_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ancestor_ids", b"ancestor_ids", "incarnation_id", b"incarnation_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmRestoreResponse: _TypeAlias = ConfirmRestoreResponse  # noqa: Y015
+
+@_typing.final
 class PolicyParameter(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -53,6 +53,8 @@ def node_joined(hello: node_agent_pb2.Hello) -> NodeJoined:
         enforcements=tuple(hello.enforcements),
         agent_version=hello.agent_version,
         boot_id=hello.boot_id,
+        machine_id=hello.machine_id,
+        installation_id=hello.installation_id,
     )
     attempts = tuple(
         RunningAttempt(

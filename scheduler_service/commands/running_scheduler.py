@@ -108,7 +108,9 @@ class RunningScheduler:
             watch_hub=watch_hub,
             admission=admission,
             has_trials=settings.trials,
+            identity=self._identity,
             standstill=self._standstill,
+            store_confirmation=self._log.identity.confirm,
         )
         self._spawn(loop.run())
         if settings.predictor:
@@ -152,6 +154,8 @@ class RunningScheduler:
         )
         if stored.behind:
             self._standstill.fall_behind(stored.behind)
+        elif stored.awaits_confirmation:
+            self._standstill.await_confirmation()
         return begin_incarnation(self._log, recovered, self._identity)
 
     def _store_behind(self, finding: str) -> None:

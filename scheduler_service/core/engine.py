@@ -366,6 +366,7 @@ _HANDLERS: Mapping[type[events.Event], Callable[[ClusterState, Any, EventEffects
     events.NodeJoined: node_events.join,
     events.NodeDisconnected: node_events.disconnect,
     events.NodeLost: node_events.lose_node,
+    events.NodeForgotten: node_events.forget_node,
     events.GpuHealthChanged: node_events.change_health,
     events.IncarnationBegan: _incarnation_began,
 }

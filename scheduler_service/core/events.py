@@ -161,6 +161,13 @@ class NodeLost(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeForgotten(Event):
+    """A node is no more: an operator said so, or another node has its GPUs; what ran there is given up."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuHealthChanged(Event):
     """A GPU of a node went bad or came back."""
 

@@ -10,6 +10,7 @@ from scheduler_service.core.event_effects import EventEffects
 from scheduler_service.core.events import (
     GpuHealthChanged,
     NodeDisconnected,
+    NodeForgotten,
     NodeJoined,
     NodeLost,
     RunningAttempt,
@@ -122,6 +123,13 @@ def lose_node(state: ClusterState, event: NodeLost, step: EventEffects) -> None:
         elif job.phase is not Phase.STOPPING:
             stop(state, replace(job, node_ids=others), AfterStop.REQUEUE, step)
     step.is_decision_due = True
+
+
+def forget_node(state: ClusterState, event: NodeForgotten, step: EventEffects) -> None:
+    """Give up a node with everything that ran there; its name and its GPUs may belong to another one."""
+    if event.node_id in state.nodes:
+        lose_node(state, NodeLost(at_ms=event.at_ms, node_id=event.node_id), step)
+        state.drop_node(event.node_id)
 
 
 def _has_attempt_on(state: ClusterState, job_id: str, node_id: str) -> bool:

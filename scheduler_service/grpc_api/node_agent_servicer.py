@@ -17,7 +17,7 @@ from scheduler_service.adapters.launch_rules import launch_rules
 from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.progress_reports import ProgressReports
-from scheduler_service.core.events import NodeDisconnected, NodeLost
+from scheduler_service.core.events import NodeDisconnected, NodeForgotten, NodeLost
 from scheduler_service.core.records import Phase
 from scheduler_service.core.state import ClusterState
 from scheduler_service.errors import AgentProtocolError
@@ -98,7 +98,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
     ) -> AsyncIterator[node_agent_pb2.ConnectResponse]:
         """Serve one agent until either side ends the stream."""
         hello = await self._first_message(request_iterator, context)
-        self._admission.admit(hello)
+        replaced = self._admission.admit(hello)
         session = self._sessions.open(
             hello.node_id,
             now_ms=self._loop.clock.now_ms(),
@@ -109,7 +109,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             knows_secret=hello.HasField("seen"),
         )
         session.send(node_agent_pb2.ConnectResponse(welcome=self._welcome(session)))
-        receiving = asyncio.ensure_future(self._receive(session, hello, request_iterator))
+        receiving = asyncio.ensure_future(self._receive(session, hello, request_iterator, replaced))
         try:
             async for message in _outbound(session, receiving):
                 yield message
@@ -156,17 +156,16 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             raise AgentProtocolError("every GPU of a node needs an id of its own")
         if any(gpu.healthy and gpu.memory_bytes < 1 for gpu in hello.gpus):
             raise AgentProtocolError("a healthy GPU has memory")
-        for gpu_id in gpu_ids:
-            view = self._loop.engine.state.gpus.get(gpu_id)
-            if view is not None and view.node_id != hello.node_id:
-                raise AgentProtocolError(f"GPU {gpu_id} belongs to node {view.node_id} already")
 
     async def _receive(
         self,
         session: AgentSession,
         hello: node_agent_pb2.Hello,
         messages: AsyncIterator[node_agent_pb2.ConnectRequest],
+        replaced: Sequence[str],
     ) -> None:
+        for node_id in replaced:
+            self._loop.note(NodeForgotten(at_ms=0, node_id=node_id))
         # Ends first: an attempt that the node no longer runs must not look lost.
         ends = [self._tell_end(session, exited) for exited in agent_messages.ended_attempts(hello)]
         await asyncio.gather(*ends, self._loop.tell(agent_messages.node_joined(hello)))

@@ -160,6 +160,18 @@ class FakeScheduler(scheduling_pb2_grpc.SchedulingServiceServicer):
         self._note(request, context)
         return scheduling_pb2.ListNodesResponse(nodes=self.nodes, warnings=self.standstill)
 
+    def ForgetNode(
+        self, request: scheduling_pb2.ForgetNodeRequest, context: grpc.ServicerContext
+    ) -> scheduling_pb2.ForgetNodeResponse:
+        self._note(request, context)
+        return scheduling_pb2.ForgetNodeResponse(lost_job_ids=["job-000001"])
+
+    def ConfirmRestore(
+        self, request: scheduling_pb2.ConfirmRestoreRequest, context: grpc.ServicerContext
+    ) -> scheduling_pb2.ConfirmRestoreResponse:
+        self._note(request, context)
+        return scheduling_pb2.ConfirmRestoreResponse(incarnation_id="a" * 32, ancestor_ids=["b" * 32])
+
     def ListPolicies(
         self, request: scheduling_pb2.ListPoliciesRequest, context: grpc.ServicerContext
     ) -> scheduling_pb2.ListPoliciesResponse:

@@ -24,3 +24,12 @@ def test_doctor_calls_a_standstill_a_fault(cotenant: CommandLine, scheduler: Fak
     scheduler.standstill.append(WARNING)
     found = cotenant("doctor")
     assert (found.code, "RESTORE_UNCONFIRMED" in found.out, WARNING.message in found.out) == (1, True, True)
+
+
+def test_a_restore_is_confirmed_and_a_node_forgotten_by_one_verb(
+    cotenant: CommandLine, scheduler: FakeScheduler
+) -> None:
+    confirmed = cotenant("nodes", "confirm")
+    forgotten = cotenant("nodes", "forget", "node-1")
+    assert (confirmed.code, "bbbbbbbb" in confirmed.err) == (0, True)
+    assert (forgotten.code, "job-000001" in forgotten.err) == (0, True)
