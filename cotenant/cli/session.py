@@ -100,4 +100,5 @@ _SESSION_FLAGS = (
     "tls_ca_file",
     "tls_certificate_file",
     "tls_key_file",
+    "token_file",
 )

@@ -42,6 +42,7 @@ class Settings:
     tls_ca_file: Path | None = tls_setting("tls_ca_file")
     tls_certificate_file: Path | None = tls_setting("tls_certificate_file")
     tls_key_file: Path | None = tls_setting("tls_key_file")
+    token_file: Path | None = tls_setting("token_file")
     state_dir: str = setting("", "Where `cotenant up` keeps the data of its services; empty = the usual folder.")
 
     def channel_options(self, address: str) -> ChannelOptions:
@@ -51,6 +52,7 @@ class Settings:
             tls_ca_file=self.tls_ca_file,
             tls_certificate_file=self.tls_certificate_file,
             tls_key_file=self.tls_key_file,
+            token_file=self.token_file,
         )
 
 

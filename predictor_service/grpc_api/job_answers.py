@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cotenant.v1 import prediction_pb2
+from predictor_service.grpc_api.prediction_owners import asked_by_text
 from predictor_service.grpc_api.translate_answers import job_response, response_about
 from predictor_service.grpc_api.translate_requests import job_question
 from predictor_service.inference.estimator_cache import NODES_MAX
@@ -130,5 +131,5 @@ def _row(answer: JobAnswer, known: _Known, batch: int) -> PredictionRow:
         kind="job",
         device=answer.device,
         model_version=answer.model_version,
-        content=f'{{"job_key":"{answer.job_key}","figures":"{figures}","settings":[{batch},{known.text}',
+        content=f'{{{asked_by_text()}"job_key":"{answer.job_key}","figures":"{figures}","settings":[{batch},{known.text}',
     )

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cotenant.access.callers import Caller, current_caller
 from cotenant.v1 import node_agent_pb2, node_agent_pb2_grpc
 from scheduler_service.adapters import agent_messages
 from scheduler_service.adapters.agent_sessions import AgentSession, AgentSessions
@@ -125,6 +126,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
         if len(hello.instance_id) > INSTANCE_ID_CHARACTERS_MAX:
             raise AgentProtocolError(f"instance_id has at most {INSTANCE_ID_CHARACTERS_MAX} characters")
         self._check_gpus(hello)
+        _check_caller(hello.node_id, current_caller())
         if self._certificates_required:
             _check_certificate(hello.node_id, _certificate_names(context))
         return hello
@@ -264,6 +266,14 @@ def _certificate_names(context: Context) -> Sequence[str]:
     names = context.auth_context()
     found = [*names.get("x509_subject_alternative_name", ()), *names.get("x509_common_name", ())]
     return [name.decode() for name in found]
+
+
+def _check_caller(node_id: str, caller: Caller) -> None:
+    if caller.role is not None and caller.name != node_id:
+        raise AgentProtocolError(
+            f"the certificate or token is of node {caller.name!r}, not of {node_id!r}; give the agent its own, or "
+            f"start it with --node-id {caller.name}"
+        )
 
 
 def _check_certificate(node_id: str, names: Sequence[str]) -> None:

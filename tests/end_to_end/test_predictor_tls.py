@@ -27,7 +27,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_authority(folder)
     make_authority(folder, "untrusted")
     make_certificate(folder, "server", alternative_names="DNS:localhost,IP:127.0.0.1")
-    make_certificate(folder, "elsewhere", alternative_names="DNS:elsewhere.example")
+    make_certificate(folder, "elsewhere", alternative_names="DNS:elsewhere.example", role="viewer")
     return folder
 
 
