@@ -147,16 +147,23 @@ def check_listening(settings: Listening) -> None:
 
 
 def check_exposure(address: str, settings: ServerTls) -> None:
-    """Refuses to listen to the network in plain text.
+    """Refuses to listen to the network in plain text, or without asking who calls.
 
     Raises:
-        InputError: Another address than loopback without TLS and without the explicit wish.
+        InputError: Another address than loopback without TLS or without known callers, and without the explicit wish.
     """
     check_server_tls(settings)
-    if settings.tls_certificate_file is None and not settings.insecure and not is_loopback(address):
+    if settings.insecure or is_loopback(address):
+        return
+    if settings.tls_certificate_file is None:
         raise InputError(
             f"{address} can be reached from other machines, and there is no TLS",
             remedy="give --tls-certificate-file and --tls-key-file, or --insecure where the network is trusted",
+        )
+    if settings.client_ca_file is None and settings.callers_file is None:
+        raise InputError(
+            f"{address} can be reached from other machines, and nobody asks who calls",
+            remedy="give --client-ca-file or --callers-file, or --insecure where the network is trusted",
         )
 
 

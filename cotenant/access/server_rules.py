@@ -53,7 +53,7 @@ def bind_private_socket(path: Path, bind: Callable[[str], int]) -> None:
         InputError: The path is too long, its folder is not private, or a server answers there.
     """
     _check_place(path)
-    if _is_answered(path):
+    if is_answered(path):
         raise InputError(f"another program answers on {path}", remedy="end it, or name another file with --socket")
     before = os.umask(_PRIVATE)
     try:
@@ -79,7 +79,8 @@ def _check_place(path: Path) -> None:
         raise InputError(f"other users can reach the folder {path.parent}", remedy=remedy)
 
 
-def _is_answered(path: Path) -> bool:
+def is_answered(path: Path) -> bool:
+    """Returns whether a program listens on a Unix socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:

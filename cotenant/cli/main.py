@@ -44,6 +44,7 @@ VERBS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "backup": ("program_commands", "backup", "Back the scheduler's state up."),
         "restore": ("program_commands", "restore", "Restore the scheduler's state."),
         "export-log": ("program_commands", "export_log", "Write the scheduler's event log as JSON lines."),
+        "certs": ("certs_commands", "certs", "Make and renew certificates with roles, for mutual TLS."),
         "audit": ("program_commands", "audit", "Show who did what, from the scheduler's event log."),
         "decide": ("program_commands", "decide", "Decide on a snapshot file of another cluster."),
         "datasets": ("program_commands", "datasets", "Import public measured sets, check dataset folders."),

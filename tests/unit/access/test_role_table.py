@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from cotenant.access.roles import ROLE_MEANINGS, RPC_ROLES, Role, roles_of
@@ -48,3 +49,19 @@ def test_what_a_role_must_not_do_stays_so() -> None:
 
 def test_every_role_is_described() -> None:
     assert set(ROLE_MEANINGS) == set(Role)
+
+
+def test_the_page_has_this_table() -> None:
+    rows = re.findall(r"^\| (\w+) \| (`.+`) \| ([a-z ,]+) \|$", (ROOT / "docs/security.md").read_text(), re.MULTILINE)
+    stated = {(service, call): who for service, calls, who in rows for call in re.findall(r"`(\w+)`", calls)}
+    words = {None: "everyone who reaches the port", frozenset(Role): "all"}
+    assert stated == {
+        (service.rpartition(".")[2], method): words.get(roles) or ", ".join(r for r in Role if r in (roles or ()))
+        for service, methods in RPC_ROLES.items()
+        for method, roles in methods.items()
+    }
+
+
+def test_the_page_describes_every_role() -> None:
+    text = (ROOT / "docs/security.md").read_text()
+    assert [role for role, meaning in ROLE_MEANINGS.items() if f"| {role} | {meaning} |" not in text] == []
