@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
+from cotenant.access.roles import Role
 from scheduler_service import policy_registry
 from scheduler_service.adapters.agent_sessions import AgentSessions
 from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
@@ -24,7 +25,7 @@ from scheduler_service.adapters.stored_records import DATABASE_NAME
 from scheduler_service.adapters.system_clock import SystemClock
 from scheduler_service.commands.predictor_link import predictor_channel, probe_predictor
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.events import NodeDisconnected, PolicyChosen
+from scheduler_service.core.events import Actor, NodeDisconnected, PolicyChosen
 from scheduler_service.grpc_api import policies
 from scheduler_service.grpc_api.admission import Admission
 from scheduler_service.grpc_api.job_watch import WatchHub
@@ -218,7 +219,7 @@ class RunningScheduler:
     def _tell_first_facts(self, loop: LiveLoop, agents: NodeAgentServicer) -> None:
         """A new state begins with its policy; after a restart no agent is connected."""
         if loop.sequence == 0:
-            loop.note(PolicyChosen(at_ms=0, policy=self._settings.policy))
+            loop.note(PolicyChosen(at_ms=0, policy=self._settings.policy, actor=Actor(role=Role.SCHEDULER)))
         elif loop.engine.state.policy != self._settings.policy:
             _log.warning(
                 "stored_policy_kept",
