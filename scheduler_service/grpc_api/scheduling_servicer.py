@@ -18,15 +18,15 @@ from scheduler_service.errors import FieldViolation, InvalidRequestError, NodeUn
 from scheduler_service.grpc_api import job_requests, policies, validation
 from scheduler_service.grpc_api.admission import Admission
 from scheduler_service.grpc_api.decide import decide
-from scheduler_service.grpc_api.job_reasons import present_reason, reported_reason
+from scheduler_service.grpc_api.explanations import Explanations
+from scheduler_service.grpc_api.job_listing import NewestFirst, add_neighbours, job_messages, job_number
+from scheduler_service.grpc_api.job_reasons import reported_reason
 from scheduler_service.grpc_api.job_watch import WatchHub
 from scheduler_service.grpc_api.pages import page
 from scheduler_service.grpc_api.status_codes import Context
 from scheduler_service.grpc_api.translate_jobs import (
-    candidate_messages,
     history_messages,
     job_message,
-    name_neighbours,
     reason_message,
 )
 from scheduler_service.grpc_api.translate_nodes import node_message
@@ -59,6 +59,8 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._explanations = Explanations(loop=cluster.loop)
+        self._newest_first = NewestFirst()
         self._warned: dict[str, Sequence[resources_pb2.Warning]] = {}
 
     async def SubmitJob(  # noqa: N802
@@ -105,15 +107,16 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         if unknown:
             raise InvalidRequestError(FieldViolation(field="phases", description=f"{unknown} are no phases of jobs"))
         phases = frozenset().union(*(PHASES_FROM_PROTO[phase] for phase in request.phases))
+        known = self._newest_first.jobs(self._cluster.engine.state)
         jobs, token = page(
-            self._jobs_newest_first(phases, request.tenant),
+            (one for one in known if _is_wanted(one, phases, request.tenant)),
             size=request.page_size,
             token=request.page_token,
             place_of=lambda job: job.job_id,
             is_after=lambda place, last: job_number(place) < job_number(last),
         )
-        state = self._cluster.engine.state
-        return scheduling_pb2.ListJobsResponse(jobs=[job_message(state, job) for job in jobs], next_page_token=token)
+        messages = await job_messages(self._cluster.engine.state, jobs)
+        return scheduling_pb2.ListJobsResponse(jobs=messages, next_page_token=token)
 
     async def CancelJob(  # noqa: N802
         self, request: scheduling_pb2.CancelJobRequest, context: Context
@@ -158,21 +161,18 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         """Explain why a job is where it is, with the candidates that were looked at."""
         validation.require(validation.job_id_violations(request.job_id))
         job = job_requests.known_job(self._cluster.engine, request.job_id)
+        explained = await self._explanations.of(request.job_id)
         state = self._cluster.engine.state
-        reason, candidates = present_reason(state, job), []
-        # Beyond it the newest decision has to do: agents must not wait for their leases meanwhile.
-        if len(state.waiting.ready_jobs()) * len(state.usable_gpus) <= validation.EXPLAINED_LOOKS_MAX:
-            decision = self._cluster.engine.explain(request.job_id)
-            reason, candidates = decision.reason, candidate_messages(decision.candidates)
-        name_neighbours(state, job, candidates)
-        return scheduling_pb2.ExplainJobResponse(
+        answer = scheduling_pb2.ExplainJobResponse(
             job=job_message(state, job),
-            reason=reason_message(reported_reason(state, job, reason)),
-            candidates=candidates,
+            reason=reason_message(reported_reason(state, job, explained.reason)),
+            candidates=explained.candidates,
             policy=state.policy,
             decided_at_ms=state.decided_at_ms,
             history=history_messages(job.history),
         )
+        await add_neighbours(state, job, answer.candidates)
+        return answer
 
     async def ReadJobLog(  # noqa: N802
         self, request: scheduling_pb2.ReadJobLogRequest, context: Context
@@ -263,17 +263,9 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         )
         return job_message(self._cluster.engine.state, record)
 
-    def _jobs_newest_first(self, phases: frozenset[Phase], tenant: str) -> Iterator[JobRecord]:
-        jobs = sorted(self._cluster.engine.state.jobs.values(), key=lambda job: -job_number(job.job_id))
-        return (
-            job for job in jobs if (not phases or job.phase in phases) and (not tenant or job.request.tenant == tenant)
-        )
 
-
-def job_number(job_id: str) -> int:
-    """Return N of "job-N"; 0 for ids that this scheduler did not give."""
-    number = job_id.rpartition("-")[2]
-    return int(number) if number.isdecimal() else 0
+def _is_wanted(job: JobRecord, phases: frozenset[Phase], tenant: str) -> bool:
+    return (not phases or job.phase in phases) and (not tenant or job.request.tenant == tenant)
 
 
 def _log_violations(request: scheduling_pb2.ReadJobLogRequest) -> Iterator[FieldViolation]:

@@ -175,8 +175,7 @@ def _device_of(state: ClusterState, job: JobRecord) -> str:
 def _prediction_messages(state: ClusterState, job: JobRecord) -> list[scheduling_pb2.JobPrediction]:
     if not job.request.key:
         return []
-    devices = sorted({view.gpu.device for view in state.gpus.values()})
-    found = (state.predictions.job(job.request.key, device) for device in devices)
+    found = (state.predictions.job(job.request.key, device) for device in sorted(state.devices))
     return [_prediction_message(prediction, job) for prediction in found if prediction is not None]
 
 

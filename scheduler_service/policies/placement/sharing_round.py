@@ -43,7 +43,7 @@ class SharingRound:
     """
 
     def __init__(self, view: SchedulingView, placement: SharedPlacement) -> None:
-        self._explain = view.explain
+        self._view = view
         self._placement = placement
         self._failed: dict[object, Reason] = {}
 
@@ -70,7 +70,8 @@ class SharingRound:
         decisions: list[Decision] = []
         waiting = Waiting()
         for job in jobs:
-            known = None if self._explain else self._placement.closed() or self._failed.get(self._placement.key(job))
+            is_open = self._view.wants_table(job.request.job_id)
+            known = None if is_open else self._placement.closed() or self._failed.get(self._placement.key(job))
             if known is None:
                 decisions.append(self.decide(job))
             else:
