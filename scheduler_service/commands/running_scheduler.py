@@ -11,6 +11,7 @@ from typing import Any
 
 from scheduler_service import policy_registry
 from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.clock_healing import heal_clock
 from scheduler_service.adapters.command_performer import CommandPerformer
 from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
 from scheduler_service.adapters.memory_ranges import MemoryRanges
@@ -20,7 +21,7 @@ from scheduler_service.adapters.progress_reports import ProgressReports
 from scheduler_service.adapters.recovery import Recovered, recover, snapshot_state
 from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
 from scheduler_service.adapters.stored_records import DATABASE_NAME
-from scheduler_service.adapters.system_clock import SystemClock
+from scheduler_service.adapters.system_clock import SystemClock, read_wall_ms
 from scheduler_service.commands.predictor_link import predictor_channel, probe_predictor
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.events import NodeDisconnected, PolicyChosen
@@ -121,6 +122,11 @@ class RunningScheduler:
         return self._report(recovered)
 
     def _recover(self) -> Recovered:
+        def restored_engine(state: Mapping[str, Any]) -> SchedulerEngine:
+            return SchedulerEngine.restore(
+                state, make_policy=policy_registry.make_policy, pair_refresh_ms=self._settings.pair_refresh_ms
+            )
+
         recovered = recover(
             self._log,
             new_engine=lambda: SchedulerEngine(
@@ -129,15 +135,19 @@ class RunningScheduler:
                 seed=self._settings.seed,
                 pair_refresh_ms=self._settings.pair_refresh_ms,
             ),
-            restored_engine=lambda state: SchedulerEngine.restore(
-                state, make_policy=policy_registry.make_policy, pair_refresh_ms=self._settings.pair_refresh_ms
-            ),
+            restored_engine=restored_engine,
             place=str(Path(self._settings.state_dir) / DATABASE_NAME),
         )
         if recovered.numbers.last:
             # A state of an older version, or one whose marker was removed.
             self._log.mark_used()
-        return recovered
+        return heal_clock(
+            self._log,
+            recovered,
+            wall_ms=read_wall_ms(),
+            retained_events=self._settings.retained_events,
+            restored_engine=restored_engine,
+        )
 
     def _make_loop(
         self, recovered: Recovered, clock: SystemClock, sessions: AgentSessions, predictor: PredictorClient
