@@ -104,7 +104,9 @@ class JobSpec(_message.Message):
     gpus: _builtins.int
     """GPUs at the start; 0 = 1."""
     steps_total: _builtins.int
-    """Optimizer steps of the whole job."""
+    """Optimizer steps of the whole job; 0 = unknown: it has finished when its program ends with success, comes last where
+    the shortest job comes first, and its sharing cannot be weighed by remaining times.
+    """
     share: _resources_pb2.ShareMode.ValueType
     max_slowdown_ratio: _builtins.float
     """How much longer a step may take than alone: 0.2 = 20 % longer; 0 = the cluster's default."""

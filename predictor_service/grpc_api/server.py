@@ -109,6 +109,7 @@ class PredictionServer:
         )
         self._health = health.HealthServicer()
         prediction_pb2_grpc.add_PredictionServiceServicer_to_server(servicer, self._server)
+        self._answer_jobs_by_bytes(servicer)
         if models is not None:
             models_pb2_grpc.add_ModelServiceServicer_to_server(models, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -134,6 +135,13 @@ class PredictionServer:
         stopped: threading.Event = self._server.stop(grace_s)
         stopped.wait(grace_s + 1)
         self._queue.shutdown(wait=False, cancel_futures=True)
+
+    def _answer_jobs_by_bytes(self, servicer: PredictionServicer) -> None:
+        """Replaces the one handler whose answers are not serialized, because they are bytes; see `answer_bytes`."""
+        handler: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(
+            servicer.predict_job_bytes, request_deserializer=prediction_pb2.PredictJobRequest.FromString
+        )
+        self._server.add_registered_method_handlers(SERVICE_NAME, {"PredictJob": handler})
 
     def _bind(self, options: ServerOptions) -> int:
         address, credentials = options.address, server_credentials(options)
