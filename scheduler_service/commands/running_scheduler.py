@@ -18,7 +18,7 @@ from scheduler_service.adapters.memory_ranges import MemoryRanges
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.adapters.progress_reports import ProgressReports
-from scheduler_service.adapters.recovery import Recovered, recover, snapshot_state
+from scheduler_service.adapters.recovery import Recovered, freeze_state, recover
 from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
 from scheduler_service.adapters.stored_records import DATABASE_NAME
 from scheduler_service.adapters.system_clock import SystemClock, read_wall_ms
@@ -165,7 +165,7 @@ class RunningScheduler:
             clock=clock,
             perform=performer.perform,
             sequence=recovered.sequence,
-            snapshot_state=lambda: snapshot_state(engine, recovered.numbers),
+            freeze_state=lambda: freeze_state(engine, recovered.numbers),
             snapshot_every_events=self._settings.snapshot_every_events,
             retained_events=self._settings.retained_events,
         )

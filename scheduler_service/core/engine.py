@@ -283,7 +283,11 @@ class SchedulerEngine:
 
     def snapshot(self) -> dict[str, object]:
         """Return everything worth keeping as JSON-able values; `restore` turns it back."""
-        return engine_snapshot.encode_state(self._state, wakes_at_ms=tuple(sorted(self._wakes)))
+        return self.freeze()()
+
+    def freeze(self) -> Callable[[], dict[str, object]]:
+        """Return what gives the snapshot of this instant, in any thread: encoding takes its time."""
+        return engine_snapshot.freeze_state(self._state, wakes_at_ms=tuple(sorted(self._wakes)))
 
     @classmethod
     def restore(
