@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.core.decisions import Decision
-from scheduler_service.core.explanation import Explanation
 from scheduler_service.core.records import Reason
-from scheduler_service.errors import OverloadedError
+from scheduler_service.grpc_api.side_thread import SideThread
 from scheduler_service.grpc_api.translate_jobs import candidate_messages
 from scheduler_service.live_loop import LiveLoop
 
-# Each holds a copy of the cluster's records, and waits for those before it.
-WAITING_MAX = 100
 ANSWERS_KEPT_MAX = 64
 
 
@@ -31,7 +27,7 @@ class Explained:
 
 @dataclass(slots=True, kw_only=True)
 class Explanations:
-    """One thread answers one question after the other: more would only share the interpreter with the event loop.
+    """Answers one question after the other.
 
     Attributes:
         loop: Whose engine is asked; the same question before the next event gets the same answer.
@@ -39,8 +35,7 @@ class Explanations:
 
     loop: LiveLoop
     _answers: OrderedDict[tuple[int, str], asyncio.Future[Explained]] = field(default_factory=OrderedDict)
-    _waiting: int = 0
-    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="explain"))
+    _thread: SideThread = field(default_factory=lambda: SideThread("explain"))
 
     async def of(self, job_id: str) -> Explained:
         """Return why a job is where it is at this instant.
@@ -55,24 +50,11 @@ class Explanations:
             found = self.loop.engine.explanation(job_id)
             if isinstance(found, Decision):
                 return _explained(found)
-            answer = self._answers[place] = self._ask(found)
+            answer = self._answers[place] = self._thread.begin(lambda: _explained(found.find()))
             while len(self._answers) > ANSWERS_KEPT_MAX:
                 self._answers.popitem(last=False)
         # A caller that leaves takes the answer from nobody else.
         return await asyncio.shield(answer)
-
-    def _ask(self, question: Explanation) -> asyncio.Future[Explained]:
-        if self._waiting >= WAITING_MAX:
-            raise OverloadedError(f"{WAITING_MAX} questions wait to be explained; ask again in a moment")
-        self._waiting += 1
-        answer = asyncio.get_running_loop().run_in_executor(self._thread, lambda: _explained(question.find()))
-        answer.add_done_callback(self._answered)
-        return answer
-
-    def _answered(self, answer: asyncio.Future[Explained]) -> None:
-        self._waiting -= 1
-        if not answer.cancelled():
-            answer.exception()
 
 
 def _explained(decision: Decision) -> Explained:

@@ -23,6 +23,7 @@ from scheduler_service.grpc_api.job_listing import NewestFirst, add_neighbours, 
 from scheduler_service.grpc_api.job_reasons import reported_reason
 from scheduler_service.grpc_api.job_watch import WatchHub
 from scheduler_service.grpc_api.pages import page
+from scheduler_service.grpc_api.side_thread import SideThread
 from scheduler_service.grpc_api.status_codes import Context
 from scheduler_service.grpc_api.translate_jobs import (
     history_messages,
@@ -60,6 +61,7 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._explanations = Explanations(loop=cluster.loop)
+        self._deciding = SideThread("decide")
         self._newest_first = NewestFirst()
         self._warned: dict[str, Sequence[resources_pb2.Warning]] = {}
 
@@ -244,7 +246,12 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
     ) -> scheduling_pb2.DecideResponse:
         """Decide on a snapshot of another cluster; nothing is stored, nothing is started."""
         validation.require(validation.request_id_violations(request.request_id))
-        return await decide(request, predictor=self._cluster.predictor, seconds_left=context.time_remaining())
+        return await decide(
+            request,
+            predictor=self._cluster.predictor,
+            seconds_left=context.time_remaining(),
+            thread=self._deciding,
+        )
 
     def _job(self, job_id: str) -> scheduling_pb2.Job:
         engine = self._cluster.engine

@@ -15,7 +15,8 @@ from scheduler_service.core.events import JobCancelled
 from scheduler_service.core.explanation import Explanation
 from scheduler_service.core.view import SchedulingView
 from scheduler_service.errors import OverloadedError
-from scheduler_service.grpc_api import explanations, job_listing
+from scheduler_service.grpc_api import job_listing, side_thread
+from scheduler_service.grpc_api.decide import decide
 from scheduler_service.grpc_api.explanations import Explained, Explanations
 from scheduler_service.grpc_api.job_listing import NewestFirst
 from scheduler_service.grpc_api.scheduling_servicer import Cluster, SchedulingServicer
@@ -24,6 +25,7 @@ from scheduler_service.policies.fifo import Fifo
 from scheduler_service.policies.horus import Horus
 from tests.support.engine_play import Play
 from tests.support.live_loop import MemoryEventLog, make_loop
+from tests.support.random_snapshots import SnapshotMaker
 
 NO_CONTEXT = cast("Context", None)
 
@@ -118,7 +120,7 @@ def test_a_caller_that_leaves_takes_the_answer_from_nobody(monkeypatch: pytest.M
 def test_no_more_questions_wait_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     play, release = full_cluster(), threading.Event()
     in_thread(monkeypatch, release=release)
-    monkeypatch.setattr(explanations, "WAITING_MAX", 2)
+    monkeypatch.setattr(side_thread, "WAITING_MAX", 2)
 
     async def work() -> None:
         asked = explaining(play)
@@ -178,3 +180,19 @@ def test_jobs_that_were_forgotten_are_listed_no_more_and_numbers_decide_the_orde
     assert read() == [11, 10, 9]
     del jobs["job-11"]
     assert read() == [10, 9]
+
+
+def test_the_loop_goes_on_while_a_policy_decides_on_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    threads = in_thread(monkeypatch, release=release)
+    request = scheduling_pb2.DecideRequest(policy="horus", snapshot=SnapshotMaker(1).make())
+
+    async def work() -> scheduling_pb2.DecideResponse:
+        deciding = asyncio.ensure_future(decide(request, predictor=None, seconds_left=5))
+        await asyncio.sleep(0)
+        # Nothing but the loop could let the policy go on.
+        release.set()
+        return await deciding
+
+    assert asyncio.run(work()).decisions
+    assert threads[0].startswith("decide")
