@@ -181,7 +181,7 @@ class ExclusiveRound:
         Equal jobs share their table until another job starts, and so do all that every GPU would do for: a long queue
         costs few tables.
         """
-        if not self._view.explain:
+        if not self._view.wants_table(job.request.job_id):
             return ()
         key = _ANY_GPU if self._fits_every_gpu(job.request) else shape_of(job.request)
         if key not in self._tables:
