@@ -159,6 +159,7 @@ class AttemptSupervisor:
         self._max_resident_bytes = 0
         self._cause = ""
         self._kill_at_ms: int | None = None
+        self._lease: dict[str, Any] | None = None
         self._killed = False
         self._look_at_ms = 0
         uid = os.geteuid() if spec.get("uid") is None else int(spec["uid"])
@@ -171,8 +172,7 @@ class AttemptSupervisor:
     def run(self) -> None:
         """Start the job, keep it until every process of it is gone, write the exit record."""
         output, go = self._start()
-        os.write(go, b"g")
-        os.close(go)
+        self._let_begin(go)
         poller = select.poll()
         poller.register(output, select.POLLIN)
         leader = os.pidfd_open(self._leader)
@@ -213,6 +213,13 @@ class AttemptSupervisor:
             },
         )
         return output, go
+
+    def _let_begin(self, go: int) -> None:
+        """Give the job its word to begin, unless its time is over by now: the machine may have stood still."""
+        self._look_for_stop(boot_ms())
+        if self._kill_at_ms is None:
+            os.write(go, b"g")
+        os.close(go)
 
     def _finished(self) -> bool:
         """Collect what ended; true when no process of the job is left, adopted orphans included."""
@@ -257,9 +264,11 @@ class AttemptSupervisor:
         if request is not None:
             self._begin_stop(str(request["cause"]), now_ms + int(request["grace_ms"]))
             return
-        lease = read_record("lease.json")
+        # One that is gone, e.g. with its folder, or being written at this instant, holds as it was last read.
+        self._lease = lease = read_record("lease.json") or self._lease
         if lease is not None and now_ms >= int(lease["deadline_boot_ms"]):
-            self._begin_stop("fenced", now_ms + int(lease["grace_ms"]))
+            # From the deadline, not from now: after a standstill of the machine others may count on the end.
+            self._begin_stop("fenced", int(lease["deadline_boot_ms"]) + int(lease["grace_ms"]))
 
     def _begin_stop(self, cause: str, kill_at_ms: int) -> None:
         self._cause = cause
