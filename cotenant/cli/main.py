@@ -44,6 +44,7 @@ VERBS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "backup": ("program_commands", "backup", "Back the scheduler's state up."),
         "restore": ("program_commands", "restore", "Restore the scheduler's state."),
         "export-log": ("program_commands", "export_log", "Write the scheduler's event log as JSON lines."),
+        "log": ("program_commands", "log", "Verify the scheduler's event log, record by record."),
         "decide": ("program_commands", "decide", "Decide on a snapshot file of another cluster."),
         "datasets": ("program_commands", "datasets", "Import public measured sets, check dataset folders."),
         "profiles": ("program_commands", "profiles", "List, export and forget what running jobs taught."),

@@ -149,11 +149,12 @@ class SimulatedProcesses:
         """See the port."""
         return ProcessUsage(resident_bytes=0, cpu_s=0.0)
 
-    def spawn(self, argv: Sequence[str], log_path: Path) -> ProcessIdentity:
+    def spawn(self, argv: Sequence[str], log_path: Path, stdin: bytes = b"") -> ProcessIdentity:
         """See the port: the only program that an agent starts is the shim."""
         machine = current().machine
         machine.world.strike_here("agent_killed_at_spawn")
-        shim = machine.world.start_shim(machine, Path(argv[-1]))
+        # The interpreter, three of its flags, the shim's file, the directory.
+        shim = machine.world.start_shim(machine, Path(argv[5]))
         return ProcessIdentity(boot_id=machine.boot_id, pid=shim.pid, start_ticks=shim.start_ticks)
 
     def reap(self) -> None:

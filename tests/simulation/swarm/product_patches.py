@@ -11,7 +11,7 @@ from typing import Any
 
 from cotenant import job as job_helper
 from cotenant import system_clock as common_clock
-from cotenant_agent import attempt_table, durable_files, launching, node_agent, shim, wiring
+from cotenant_agent import attempt_table, durable_files, launching, node_agent, shim, shim_records, wiring
 from cotenant_agent import system_clock as agent_clock
 from scheduler_service.adapters import system_clock as scheduler_clock
 from scheduler_service.commands import running_scheduler
@@ -39,6 +39,7 @@ def _table() -> list[tuple[Any, str, Any]]:
         (scheduler_clock, "time", clock),
         (common_clock, "time", clock),
         (shim, "time", clock),
+        (shim_records, "time", clock),
         (node_agent, "_TICK_S", AGENT_TICK_S),
         (running_scheduler, "TICK_S", SCHEDULER_TICK_S),
         # Files: real ones, in memory.
@@ -49,12 +50,13 @@ def _table() -> list[tuple[Any, str, Any]]:
         # Processes.
         (wiring, "LinuxProcesses", machine.SimulatedProcesses),
         (wiring, "_build_inventory", _inventory),
+        (wiring, "_isolation", lambda _: ()),
         *((module, "read_boot_id", _boot_id) for module in (attempt_table, launching, node_agent)),
         (attempt_table, "ProgressSocket", job_process.SimulatedSocket),
         (job_helper, "os", job_process.JobSystem()),
         (job_helper, "_mark", lambda *_: None),
-        (shim, "os", shim_process.ShimKernel()),
-        (shim, "open", shim_process.open_in_directory),
+        *((module, "os", shim_process.ShimKernel()) for module in (shim, shim_records)),
+        (shim_records, "open", shim_process.open_in_directory),
         (shim, "sys", shim_process.ShimArguments()),
         (shim, "signal", shim_process.ShimSignals()),
         (shim, "start_ticks", shim_process.start_ticks),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cotenant_agent import shim
+from cotenant_agent.shim_records import Records
 
 DEADLINE_MS, GRACE_MS = 50_000, 20_000
 
@@ -35,7 +36,7 @@ def supervisor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> shim.AttemptS
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(shim, "JobProcesses", SilentProcesses)
     (tmp_path / "lease.json").write_text(json.dumps({"deadline_boot_ms": DEADLINE_MS, "grace_ms": GRACE_MS}))
-    return shim.AttemptSupervisor({"log_limit_bytes": 4096, "environment": {}})
+    return shim.AttemptSupervisor({"log_limit_bytes": 4096, "environment": {}}, Records())
 
 
 def test_the_grace_of_a_lease_counts_from_its_deadline_also_after_a_standstill(
