@@ -13,6 +13,7 @@ from cotenant import extras, programs
 from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError, why_not
 from cotenant.capture.script_run import CPU_S, NOT_ALLOWED_STATUS, ScriptOutcome, ScriptPlan, capture_folder, run_script
 from cotenant.graph_file import read_graph
+from cotenant.quantities import format_percent
 
 CONVERSION_TIMEOUT_S: Final = 300.0
 PROFILER: Final = "cotenant_profiler"
@@ -57,7 +58,9 @@ class CapturedJob:
         """Returns what was found in one line."""
         accumulation = "unknown" if self.accumulation is None else str(self.accumulation)
         parts = [f"batch {self.batch_size}", self.optimizer, self.precision, f"accumulation {accumulation}"]
-        return ", ".join([*parts, f"{_count(self.parameters)} parameters", f"covered {self.covered_ratio:.0%}"])
+        return ", ".join(
+            [*parts, f"{_count(self.parameters)} parameters", f"covered {format_percent(self.covered_ratio)}"]
+        )
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings as a job file holds them."""
@@ -192,7 +195,10 @@ def _notes(result: Mapping[str, Any], wait_ratio: float) -> list[str]:
             result["cuda_asked"],
             "the script asks whether there is a GPU: what it decides by that was seen as without one",
         ),
-        (wait_ratio >= 0.01, f"input was waited for {wait_ratio:.0%} of a step on this CPU; on a GPU it is more"),
+        (
+            wait_ratio >= 0.01,
+            f"input was waited for {format_percent(wait_ratio)} of a step on this CPU; on a GPU it is more",
+        ),
     ]
     return [text for applies, text in found if applies]
 

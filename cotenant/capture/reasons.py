@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from cotenant.capture.script_run import NO_PROGRAM_STATUS, ScriptOutcome, ScriptPlan
 from cotenant.client_errors import CotenantError
+from cotenant.quantities import format_percent
 
 BY_HAND: Final = "export it by hand (docs/training_scripts.md), or submit it without a graph: then it is measured"
 _SIGNALS: Final[Mapping[int, str]] = MappingProxyType({9: "killed", 11: "crashed", 6: "aborted"})
@@ -70,10 +71,10 @@ def _failed(plan: ScriptPlan, outcome: ScriptOutcome, status: int) -> NotCapture
 
 
 def _covered(result: Mapping[str, Any]) -> NotCapturedError:
-    names = ", ".join(result["networks"]) or "none"
+    names, share = ", ".join(result["networks"]) or "none", format_percent(result["covered_ratio"])
     return NotCapturedError(
-        f"the networks that were called ({names}) hold {result['covered_ratio']:.0%} of the parameters that the "
-        "optimizers train, less than 95 %: what the script does with the others cannot be seen from outside"
+        f"the networks that were called ({names}) hold {share} of the parameters that the optimizers train, "
+        "less than 95 %: what the script does with the others cannot be seen from outside"
     )
 
 

@@ -1,5 +1,6 @@
 """Sends what a script would do on a GPU to the CPU, and remembers what it had asked for."""
 
+# ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
 from __future__ import annotations
 
 import sys
@@ -29,7 +30,7 @@ class Requested:
         self.mode: Any = None
 
 
-def redirect_to_cpu(torch: Any) -> Requested:  # noqa: ANN401 (the script's torch)
+def redirect_to_cpu(torch: Any) -> Requested:
     """Redirects devices, mixed precision and process groups; returns what is remembered of them."""
     requested = Requested()
     requested.mode = _device_mode(torch, requested)
@@ -41,8 +42,8 @@ def redirect_to_cpu(torch: Any) -> Requested:  # noqa: ANN401 (the script's torc
     return requested
 
 
-def _device_mode(torch: Any, requested: Requested) -> Any:  # noqa: ANN401
-    def to_cpu(value: Any) -> Any:  # noqa: ANN401
+def _device_mode(torch: Any, requested: Requested) -> Any:
+    def to_cpu(value: Any) -> Any:
         is_name = isinstance(value, str) and value.split(":")[0] == "cuda"
         if is_name or (isinstance(value, torch.device) and value.type == "cuda"):
             requested.cuda_named = True
@@ -52,7 +53,7 @@ def _device_mode(torch: Any, requested: Requested) -> Any:  # noqa: ANN401
     class DevicesOfTheCpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]  # torch is not imported here
         """Replaces CUDA devices in the arguments of every torch function."""
 
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = getattr(func, "__name__", "")
             if name == "cuda":
                 requested.cuda_named = True
@@ -67,7 +68,7 @@ def _device_mode(torch: Any, requested: Requested) -> Any:  # noqa: ANN401
     return DevicesOfTheCpu()
 
 
-def _quieten_cuda(torch: Any, requested: Requested) -> None:  # noqa: ANN401
+def _quieten_cuda(torch: Any, requested: Requested) -> None:
     is_available = torch.cuda.is_available
 
     def asked() -> bool:
@@ -89,16 +90,16 @@ def _quieten_cuda(torch: Any, requested: Requested) -> None:  # noqa: ANN401
     torch.set_default_device = lambda device: None if str(device).startswith("cuda") else set_default(device)
 
 
-def _watch_autocast(torch: Any, requested: Requested) -> None:  # noqa: ANN401
+def _watch_autocast(torch: Any, requested: Requested) -> None:
     autocast = torch.amp.autocast_mode.autocast
     begin, enter = autocast.__init__, autocast.__enter__
 
-    def init(self: Any, device_type: str, dtype: Any = None, enabled: bool = True, *rest: Any, **named: Any) -> None:  # noqa: ANN401
+    def init(self: Any, device_type: str, dtype: Any = None, enabled: bool = True, *rest: Any, **named: Any) -> None:
         usual = torch.bfloat16 if device_type == "cpu" else torch.float16
         self._cotenant_asked = (dtype or usual) if enabled else None
         begin(self, device_type, dtype, enabled, *rest, **named)
 
-    def enter_noted(self: Any) -> Any:  # noqa: ANN401
+    def enter_noted(self: Any) -> Any:
         asked = getattr(self, "_cotenant_asked", None)
         if asked is not None and asked is not torch.float32:
             requested.half = "bf16" if asked is torch.bfloat16 else "fp16"
@@ -107,11 +108,11 @@ def _watch_autocast(torch: Any, requested: Requested) -> None:  # noqa: ANN401
     autocast.__init__, autocast.__enter__ = init, enter_noted
 
 
-def _watch_scaler(torch: Any, requested: Requested) -> None:  # noqa: ANN401
-    def watch(scaler: Any) -> None:  # noqa: ANN401
+def _watch_scaler(torch: Any, requested: Requested) -> None:
+    def watch(scaler: Any) -> None:
         begin = scaler.__init__
 
-        def init(self: Any, *args: Any, **named: Any) -> None:  # noqa: ANN401
+        def init(self: Any, *args: Any, **named: Any) -> None:
             requested.scaler = requested.scaler or bool(named.get("enabled", True))
             begin(self, *args, **named)
 
@@ -121,13 +122,13 @@ def _watch_scaler(torch: Any, requested: Requested) -> None:  # noqa: ANN401
     watch(scaler)
 
 
-def _replace_backend(torch: Any) -> None:  # noqa: ANN401
+def _replace_backend(torch: Any) -> None:
     distributed = torch.distributed
     if not distributed.is_available():
         return
     begin: Callable[..., Any] = distributed.init_process_group
 
-    def init_process_group(backend: Any = None, *args: Any, **named: Any) -> Any:  # noqa: ANN401
+    def init_process_group(backend: Any = None, *args: Any, **named: Any) -> Any:
         named.pop("device_id", None)
         return begin("gloo", *args, **named)
 

@@ -1,5 +1,6 @@
 """Several calls of networks as one network: what one hands to the next is recognised by its place in memory."""
 
+# ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
 from __future__ import annotations
 
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from .step_window import Call, tensor_key, tensors_of
 
 
-def chain_of(torch: Any, calls: list[Call], left_out: list[str], size: int, dimension: int) -> tuple[Any, Any, Any]:  # noqa: ANN401
+def chain_of(torch: Any, calls: list[Call], left_out: list[str], size: int, dimension: int) -> tuple[Any, Any, Any]:
     """Returns a network with its example arguments.
 
     Args:
@@ -19,7 +20,7 @@ def chain_of(torch: Any, calls: list[Call], left_out: list[str], size: int, dime
     """
     calls = _without_loose_links(torch, calls)
 
-    def enlarge(leaf: Any) -> Any:  # noqa: ANN401
+    def enlarge(leaf: Any) -> Any:
         is_batch = isinstance(leaf, torch.Tensor) and leaf.dim() > dimension and leaf.shape[dimension] == size
         return torch.cat([leaf, leaf], dimension) if is_batch and size == 1 else leaf
 
@@ -31,7 +32,7 @@ def chain_of(torch: Any, calls: list[Call], left_out: list[str], size: int, dime
     return _network(torch, calls, wiring, size), tuple(enlarge(each) for each in wiring.inputs), {}
 
 
-def _without_loose_links(torch: Any, calls: list[Call]) -> list[Call]:  # noqa: ANN401
+def _without_loose_links(torch: Any, calls: list[Call]) -> list[Call]:
     """Drops layers without parameters whose output no later call takes in, such as one within a loss."""
     kept: list[Call] = []
     taken: set[Any] = set()
@@ -51,7 +52,7 @@ class _Wiring:
             ("constant", value).
     """
 
-    def __init__(self, torch: Any, calls: list[Call]) -> None:  # noqa: ANN401
+    def __init__(self, torch: Any, calls: list[Call]) -> None:
         self.inputs: list[Any] = []
         self.plans: list[tuple[Any, list[tuple[Any, ...]]]] = []
         made: dict[Any, tuple[int, int]] = {}
@@ -69,14 +70,14 @@ class _Wiring:
         key = tensor_key(leaf)
         if key in made:
             return ("output", *made[key], tuple(leaf.shape))
-        key = (*key, tuple(leaf.shape))
-        if key not in known:
-            known[key] = len(self.inputs)
+        place = (*key, tuple(leaf.shape))
+        if place not in known:
+            known[place] = len(self.inputs)
             self.inputs.append(leaf)
-        return "input", known[key]
+        return "input", known[place]
 
 
-def _network(torch: Any, calls: list[Call], wiring: _Wiring, size: int) -> Any:  # noqa: ANN401
+def _network(torch: Any, calls: list[Call], wiring: _Wiring, size: int) -> Any:
     unflatten = torch.utils._pytree.tree_unflatten
 
     class Chain(torch.nn.Module):  # type: ignore[misc]  # torch is not imported here
@@ -86,7 +87,7 @@ def _network(torch: Any, calls: list[Call], wiring: _Wiring, size: int) -> Any: 
             super().__init__()
             self.networks = torch.nn.ModuleList({id(call.module): call.module for call in calls}.values())
 
-        def forward(self, *tensors: Any) -> Any:  # noqa: ANN401
+        def forward(self, *tensors: Any) -> Any:
             outputs: list[list[Any]] = []
             for call, (structure, sources) in zip(calls, wiring.plans):  # noqa: B905 (Python 3.8 has no strict)
                 leaves = [_fetch(source, tensors, outputs, size) for source in sources]
@@ -97,7 +98,7 @@ def _network(torch: Any, calls: list[Call], wiring: _Wiring, size: int) -> Any: 
     return Chain()
 
 
-def _fetch(source: tuple[Any, ...], tensors: Any, outputs: list[list[Any]], size: int) -> Any:  # noqa: ANN401
+def _fetch(source: tuple[Any, ...], tensors: Any, outputs: list[list[Any]], size: int) -> Any:
     kind, *rest = source
     if kind == "constant":
         return rest[0]

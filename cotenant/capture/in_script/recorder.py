@@ -1,5 +1,6 @@
 """Records calls of networks, backward passes and optimizer steps until one whole step is known."""
 
+# ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
 from __future__ import annotations
 
 import functools
@@ -27,7 +28,7 @@ class Recorder:
         is_writing: Whether the export has begun.
     """
 
-    def __init__(self, torch: Any, folder: Path) -> None:  # noqa: ANN401 (the script's torch)
+    def __init__(self, torch: Any, folder: Path) -> None:
         self.torch = torch
         self.folder = folder
         self.requested: Any = None
@@ -67,15 +68,15 @@ class Recorder:
         if not self.is_writing:
             self._finish(is_whole=False)
 
-    def _replace(self, owner: Any, name: str, make: Any) -> None:  # noqa: ANN401
+    def _replace(self, owner: Any, name: str, make: Any) -> None:
         own = getattr(owner, name)
         self._undo.append((owner, name, own))
         setattr(owner, name, functools.wraps(own)(make(own)))
 
-    def _watched_call(self, own: Any) -> Any:  # noqa: ANN401
+    def _watched_call(self, own: Any) -> Any:
         recorder = self
 
-        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401, N807
+        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
             depth = getattr(recorder._depth, "value", 0)
             if depth or recorder.is_writing:
                 return own(module, *args, **kwargs)
@@ -91,7 +92,7 @@ class Recorder:
 
         return __call__
 
-    def _begin_call(self, module: Any, args: Any, kwargs: Any) -> Call | None:  # noqa: ANN401
+    def _begin_call(self, module: Any, args: Any, kwargs: Any) -> Call | None:
         parameters = list(module.parameters())
         if not self.torch.is_grad_enabled() or not any(each.requires_grad for each in parameters):
             is_link = type(module).__module__.startswith("torch.nn.modules.") and not parameters
@@ -99,30 +100,31 @@ class Recorder:
                 self.frozen_parameters[id(module)] = sum(each.numel() for each in parameters)
             if not is_link or type(module).__module__.endswith(".loss") or not self.torch.is_grad_enabled():
                 return None
-        call = Call(self.torch, module, args, kwargs, self.backward_passes, self._inside_step)
+        passes, inside_step = self.backward_passes, self._inside_step
+        call = Call(self.torch, module, (args, kwargs), group=passes, inside_step=inside_step)
         self.calls.append(call)
         return call
 
-    def _watched_backward(self, own: Any) -> Any:  # noqa: ANN401
-        def backward(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    def _watched_backward(self, own: Any) -> Any:
+        def backward(*args: Any, **kwargs: Any) -> Any:
             self.backward_passes += 1
             return own(*args, **kwargs)
 
         return backward
 
-    def _watched_optimizer(self, own: Any) -> Any:  # noqa: ANN401
+    def _watched_optimizer(self, own: Any) -> Any:
         recorder = self
 
-        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401, N807
+        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             own(optimizer, *args, **kwargs)
             recorder.optimizers.add(optimizer)
 
         return __init__
 
-    def _watched_loader(self, own: Any) -> Any:  # noqa: ANN401
+    def _watched_loader(self, own: Any) -> Any:
         recorder = self
 
-        def __next__(iterator: Any) -> Any:  # noqa: ANN401, N807
+        def __next__(iterator: Any) -> Any:  # noqa: N807
             begun = time.perf_counter()
             batch = own(iterator)
             recorder.loader_wait_s += time.perf_counter() - begun
@@ -133,11 +135,11 @@ class Recorder:
 
         return __next__
 
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ANN401
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.optimizers.add(optimizer)
         self._inside_step = len(self.steps) + 1
 
-    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ANN401
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._inside_step = 0
         if self.is_writing:
             return
@@ -166,7 +168,7 @@ def write_nothing() -> None:
     os._exit(0)
 
 
-def _is_first_rank(torch: Any) -> bool:  # noqa: ANN401
+def _is_first_rank(torch: Any) -> bool:
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return bool(distributed.get_rank() == 0)

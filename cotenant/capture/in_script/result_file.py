@@ -25,6 +25,6 @@ def write_result(folder: Path, content: Mapping[str, Any]) -> None:
     except FileExistsError:
         pass
     except OSError:  # a file system without links
-        os.replace(str(partial), str(folder / RESULT_FILE))
+        partial.replace(folder / RESULT_FILE)
     time.sleep(WAIT_S)  # a shell that wrapped the script must not come to its next command
     os._exit(0)

@@ -1,5 +1,6 @@
 """Writes the networks of one step as a .pt2 file, and says with which settings they train."""
 
+# ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
 from __future__ import annotations
 
 import sys
@@ -15,7 +16,7 @@ LOSS_ARGUMENTS = ("labels", "num_items_in_batch", "return_loss")
 _OPTIMIZERS = (("AdamW", "adamw"), ("Adam", "adam"), ("SGD", "sgd"))
 
 
-def export_step(recorder: Any, window: Window) -> dict[str, Any]:  # noqa: ANN401 (the recorder imports this)
+def export_step(recorder: Any, window: Window) -> dict[str, Any]:
     """Exports what was found, or says why not.
 
     Returns:
@@ -41,7 +42,7 @@ def export_step(recorder: Any, window: Window) -> dict[str, Any]:  # noqa: ANN40
     return {**facts, "status": "captured", "batch_dimension": dimension}
 
 
-def _facts(recorder: Any, window: Window) -> dict[str, Any]:  # noqa: ANN401
+def _facts(recorder: Any, window: Window) -> dict[str, Any]:
     torch = recorder.torch
     modules = {id(call.module): call.module for call in window.calls if call.has_parameters}
     covered = {id(each): each for module in modules.values() for each in module.parameters()}
@@ -79,7 +80,7 @@ def _trained(optimizers: list[Any]) -> list[Any]:
     return [each for group in groups for each in group["params"] if each.requires_grad]
 
 
-def _optimizer(torch: Any, optimizers: list[Any]) -> tuple[str, str]:  # noqa: ANN401
+def _optimizer(torch: Any, optimizers: list[Any]) -> tuple[str, str]:
     """The name of settings for the optimizer of the most parameters, by its class or by the state that it keeps."""
     if not optimizers:
         return "sgd", ""
@@ -96,7 +97,7 @@ def _optimizer(torch: Any, optimizers: list[Any]) -> tuple[str, str]:  # noqa: A
     return ("sgd", "momentum", "adam")[min(copies, 2)], type(largest).__name__
 
 
-def _precision(torch: Any, requested: Any, parameters: list[Any]) -> str:  # noqa: ANN401
+def _precision(torch: Any, requested: Any, parameters: list[Any]) -> str:
     halves = {torch.float16: "fp16", torch.bfloat16: "bf16"}
     kinds = [each.dtype for each in parameters]
     if requested.half:
@@ -115,7 +116,7 @@ def _progress() -> str:
     return "tqdm" if "tqdm" in sys.modules else ""
 
 
-def _batch_sizes(torch: Any, calls: list[Call], loader_sizes: list[int]) -> tuple[int, int] | None:  # noqa: ANN401
+def _batch_sizes(torch: Any, calls: list[Call], loader_sizes: list[int]) -> tuple[int, int] | None:
     """The number of samples and the dimension in which they lie: what a loader says where a tensor has it."""
     shapes = [tuple(each.shape) for each in tensors_of(torch, [(call.args, call.kwargs) for call in calls])]
     shapes = [shape for shape in shapes if shape]
@@ -130,7 +131,7 @@ def _batch_sizes(torch: Any, calls: list[Call], loader_sizes: list[int]) -> tupl
     return max(sizes, key=sizes.count), 0
 
 
-def _export(torch: Any, calls: list[Call], size: int, dimension: int) -> tuple[Any, bool, list[str]]:  # noqa: ANN401
+def _export(torch: Any, calls: list[Call], size: int, dimension: int) -> tuple[Any, bool, list[str]]:
     """Tries the network without the arguments of its loss, then with them, then for this batch only."""
     first_error: Exception | None = None
     for is_fixed in (False, True):
@@ -150,7 +151,7 @@ def _arguments_to_leave_out(calls: list[Call]) -> list[list[str]]:
     return [present, []] if present else [[]]
 
 
-def _export_once(torch: Any, module: Any, args: Any, kwargs: Any, batch: Any) -> Any:  # noqa: ANN401
+def _export_once(torch: Any, module: Any, args: Any, kwargs: Any, batch: Any) -> Any:
     if batch is None:
         return torch.export.export(module, args, kwargs)
     import inspect
@@ -159,7 +160,7 @@ def _export_once(torch: Any, module: Any, args: Any, kwargs: Any, batch: Any) ->
     size = max(size, 2)
     symbol = torch.export.Dim("batch", min=1)
 
-    def spec(leaf: Any) -> Any:  # noqa: ANN401
+    def spec(leaf: Any) -> Any:
         is_tensor = isinstance(leaf, torch.Tensor) and leaf.dim() > dimension
         return {dimension: symbol} if is_tensor and leaf.shape[dimension] == size else None
 

@@ -1,11 +1,12 @@
 """Which calls make one optimizer step, and how often they repeat in it."""
 
+# ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
 from __future__ import annotations
 
 from typing import Any
 
 
-def unwrapped(module: Any) -> Any:  # noqa: ANN401
+def unwrapped(module: Any) -> Any:
     """Returns the network inside of wrappers for several devices and for compilation."""
     while True:
         inner = getattr(module, "_orig_mod", None)
@@ -16,7 +17,7 @@ def unwrapped(module: Any) -> Any:  # noqa: ANN401
         module = inner
 
 
-def tensor_key(tensor: Any) -> tuple[int, int, int]:  # noqa: ANN401
+def tensor_key(tensor: Any) -> tuple[int, int, int]:
     """Names the numbers that a tensor shows: detached and reshaped views of it have the same name."""
     return tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.numel()
 
@@ -33,27 +34,27 @@ class Call:
         inside_step: Number of the optimizer step that called it from a closure; 0 = none.
     """
 
-    def __init__(self, torch: Any, module: Any, args: Any, kwargs: Any, group: int, inside_step: int) -> None:  # noqa: ANN401
+    def __init__(self, torch: Any, module: Any, arguments: Any, *, group: int, inside_step: int) -> None:
         self.module = unwrapped(module)
-        self.args, self.kwargs = _detached(torch, (args, kwargs))
+        self.args, self.kwargs = _detached(torch, arguments)
         self.outputs: list[Any] = []
         self.group = group
         self.inside_step = inside_step
         self.has_parameters = any(True for _ in self.module.parameters())
 
-    def note_output(self, torch: Any, output: Any) -> None:  # noqa: ANN401
+    def note_output(self, torch: Any, output: Any) -> None:
         """Keeps the tensors of the output."""
         self.outputs = tensors_of(torch, _detached(torch, output))
 
 
-def _detached(torch: Any, values: Any) -> Any:  # noqa: ANN401
-    def detach(leaf: Any) -> Any:  # noqa: ANN401
+def _detached(torch: Any, values: Any) -> Any:
+    def detach(leaf: Any) -> Any:
         return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
 
     return torch.utils._pytree.tree_map(detach, values)
 
 
-def tensors_of(torch: Any, values: Any) -> list[Any]:  # noqa: ANN401
+def tensors_of(torch: Any, values: Any) -> list[Any]:
     """Returns the tensors of nested values, in order."""
     leaves = torch.utils._pytree.tree_flatten(values)[0]
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -62,7 +63,7 @@ def tensors_of(torch: Any, values: Any) -> list[Any]:  # noqa: ANN401
 class Step:
     """One step of one optimizer: how many calls came before its end, when, and how long data was waited for."""
 
-    def __init__(self, optimizer: Any, calls: int, at_s: float, loader_wait_s: float) -> None:  # noqa: ANN401
+    def __init__(self, optimizer: Any, calls: int, at_s: float, loader_wait_s: float) -> None:
         self.optimizer = optimizer
         self.calls = calls
         self.at_s = at_s

@@ -1,5 +1,6 @@
 """Waits until the script imports torch, then puts the recorder in place."""
 
+# ruff: noqa: ANN401 (torch is the script's own: it is handed in, and nothing of it has a type here)
 from __future__ import annotations
 
 import importlib.util
@@ -53,11 +54,11 @@ class _TorchFinder(MetaPathFinder):
 class _TorchLoader(Loader):
     """Loads torch, then installs the recorder."""
 
-    def __init__(self, own: Any, folder: Path) -> None:  # noqa: ANN401 (any loader of the environment)
+    def __init__(self, own: Any, folder: Path) -> None:
         self._own = own
         self._folder = folder
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (torch asks its loader for its files)
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
@@ -71,7 +72,7 @@ class _TorchLoader(Loader):
         _install(module, self._folder)
 
 
-def _install(torch: Any, folder: Path) -> None:  # noqa: ANN401 (the script's torch)
+def _install(torch: Any, folder: Path) -> None:
     (folder / TORCH_FILE).touch()
     recorder = Recorder(torch, folder)
     recorder.requested = redirect_to_cpu(torch)
