@@ -215,6 +215,23 @@ def test_a_job_that_ignores_its_stop_is_recorded_as_killed(user: User) -> None:
     assert not find_processes(str(folder))
 
 
+def test_a_view_that_cannot_be_made_starts_no_job_and_says_why_in_its_log(user: User) -> None:
+    if user.wanted is not None:
+        user.wanted = {**user.wanted, "kept": [str(user.bench.root / "run" / "nowhere")]}
+    directory = user.prepare("print('ran')")
+    code = user.start(directory).wait(30)
+    log = (directory / "out.log").read_text()
+    if user.wanted is None:
+        assert (code, log) == (0, "ran\n")
+        return
+    # Without an exit record the attempt is lost, and is started again.
+    assert code == 1
+    assert log.startswith("cotenant: its view of the machine cannot be made: [Errno 2]")
+    assert not (directory / "state.json").exists()
+    assert not (directory / "exit.json").exists()
+    assert not find_processes(str(directory))
+
+
 def test_the_state_names_the_job_as_this_machine_counts(user: User) -> None:
     directory = user.prepare("import time\ntime.sleep(600)")
     user.start(directory)
