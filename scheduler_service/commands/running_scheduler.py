@@ -162,6 +162,7 @@ class RunningScheduler:
         """Note that this state is behind; whatever is appended to it later would hide that from the next start."""
         if self._loop is None:
             return
+        self._sessions.close_all()
         noting = asyncio.ensure_future(self._loop.store_apart(lambda: self._log.identity.note_behind(finding)))
         self._noting.add(noting)
         noting.add_done_callback(self._noting.discard)
