@@ -184,6 +184,7 @@ def _link_settings(settings: AgentSettings) -> LinkSettings:
         tls_ca_file=settings.tls_ca_file,
         tls_certificate_file=settings.tls_certificate_file,
         tls_key_file=settings.tls_key_file,
+        token_file=settings.token_file,
         tls_server_name=settings.tls_server_name,
         insecure=settings.insecure,
     )

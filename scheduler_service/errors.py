@@ -13,6 +13,8 @@ SchedulerServiceError
 │   ├── NoNodeRunsItError
 │   ├── FitsNoDeviceError
 │   ├── MissingPredictionsError
+│   ├── UnidentifiedCallerError
+│   ├── NotPermittedError
 │   └── SettingsError
 │       └── RestoreRefusedError
 ├── PeerError                        another program did not answer
@@ -127,6 +129,14 @@ class FitsNoDeviceError(CallerError):
 
 class MissingPredictionsError(CallerError):
     """Jobs of a snapshot have no prediction, and none could be had in time."""
+
+
+class UnidentifiedCallerError(CallerError):
+    """Nobody knows who calls."""
+
+
+class NotPermittedError(CallerError):
+    """The caller is known and may not do this."""
 
 
 class SettingsError(CallerError):

@@ -106,4 +106,5 @@ _SESSION_FLAGS = (
     "tls_ca_file",
     "tls_certificate_file",
     "tls_key_file",
+    "token_file",
 )

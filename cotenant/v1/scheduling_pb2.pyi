@@ -95,6 +95,7 @@ class JobSpec(_message.Message):
     RESTART_LIMIT_FIELD_NUMBER: _builtins.int
     NO_PROFILES_FIELD_NUMBER: _builtins.int
     NO_TRIAL_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Letters, digits, '.', '_' and '-'; at most 63."""
     tenant: _builtins.str
@@ -124,6 +125,8 @@ class JobSpec(_message.Message):
     """What is measured of this job is not kept: neither as a profile to learn from nor as the outcome of a prediction."""
     no_trial: _builtins.bool
     """It never shares a GPU on trial, and no job is tried next to it."""
+    owner: _builtins.str
+    """Who handed the job in: the scheduler sets it to the caller where callers are known; an operator may name another one."""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Program and arguments, never a shell string. {sub_batch}, {accumulation_steps}, {checkpoint_dir} and {resume} are replaced."""
@@ -159,10 +162,11 @@ class JobSpec(_message.Message):
         restart_limit: _builtins.int = ...,
         no_profiles: _builtins.bool = ...,
         no_trial: _builtins.bool = ...,
+        owner: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_gpus", b"allowed_gpus", "checkpoint_ms", b"checkpoint_ms", "command", b"command", "cpu_cores", b"cpu_cores", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "name", b"name", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "progress_regex", b"progress_regex", "restart_limit", b"restart_limit", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "tenant", b"tenant", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_gpus", b"allowed_gpus", "checkpoint_ms", b"checkpoint_ms", "command", b"command", "cpu_cores", b"cpu_cores", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "name", b"name", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "owner", b"owner", "progress_regex", b"progress_regex", "restart_limit", b"restart_limit", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "tenant", b"tenant", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,8 +9,10 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
+from cotenant.access.roles import Role
 from scheduler_service import policy_registry
 from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.clock_healing import heal_clock
 from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
 from scheduler_service.adapters.command_performer import CommandPerformer
 from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
@@ -18,13 +20,13 @@ from scheduler_service.adapters.memory_ranges import MemoryRanges
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.adapters.progress_reports import ProgressReports
-from scheduler_service.adapters.recovery import Recovered, begin_incarnation, recover, snapshot_state
+from scheduler_service.adapters.recovery import Recovered, begin_incarnation, freeze_state, recover
 from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
 from scheduler_service.adapters.stored_records import DATABASE_NAME
-from scheduler_service.adapters.system_clock import SystemClock
+from scheduler_service.adapters.system_clock import SystemClock, read_wall_ms
 from scheduler_service.commands.predictor_link import predictor_channel, probe_predictor
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.events import NodeDisconnected, PolicyChosen
+from scheduler_service.core.events import Actor, NodeDisconnected, PolicyChosen
 from scheduler_service.grpc_api import policies
 from scheduler_service.grpc_api.admission import Admission
 from scheduler_service.grpc_api.job_watch import WatchHub
@@ -128,6 +130,11 @@ class RunningScheduler:
         return self._report(recovered)
 
     def _recover(self) -> Recovered:
+        def restored_engine(state: Mapping[str, Any]) -> SchedulerEngine:
+            return SchedulerEngine.restore(
+                state, make_policy=policy_registry.make_policy, pair_refresh_ms=self._settings.pair_refresh_ms
+            )
+
         recovered = recover(
             self._log,
             new_engine=lambda: SchedulerEngine(
@@ -136,18 +143,24 @@ class RunningScheduler:
                 seed=self._settings.seed,
                 pair_refresh_ms=self._settings.pair_refresh_ms,
             ),
-            restored_engine=lambda state: SchedulerEngine.restore(
-                state, make_policy=policy_registry.make_policy, pair_refresh_ms=self._settings.pair_refresh_ms
-            ),
+            restored_engine=restored_engine,
             place=str(Path(self._settings.state_dir) / DATABASE_NAME),
         )
         if recovered.numbers.last:
             # A state of an older version, or one whose marker was removed.
             self._log.mark_used()
-        return self._begin_generation(recovered)
+        self._begin_generation(recovered)
+        healed = heal_clock(
+            self._log,
+            recovered,
+            wall_ms=read_wall_ms(),
+            retained_events=self._settings.retained_events,
+            restored_engine=restored_engine,
+        )
+        return begin_incarnation(self._log, healed, self._identity)
 
-    def _begin_generation(self, recovered: Recovered) -> Recovered:
-        """Count this start, before anything is said to an agent, and look whether this state may act."""
+    def _begin_generation(self, recovered: Recovered) -> None:
+        """Count this start, before anything is stored or said to an agent, and look whether this state may act."""
         stored = self._log.identity
         self._identity = stored.begin_generation(
             next_fence=recovered.engine.state.next_fence, sequence=recovered.sequence
@@ -156,7 +169,6 @@ class RunningScheduler:
             self._standstill.fall_behind(stored.behind)
         elif stored.awaits_confirmation:
             self._standstill.await_confirmation()
-        return begin_incarnation(self._log, recovered, self._identity)
 
     def _store_behind(self, finding: str) -> None:
         """Note that this state is behind; whatever is appended to it later would hide that from the next start."""
@@ -185,7 +197,7 @@ class RunningScheduler:
             clock=clock,
             perform=performer.perform,
             sequence=recovered.sequence,
-            snapshot_state=lambda: snapshot_state(engine, recovered.numbers),
+            freeze_state=lambda: freeze_state(engine, recovered.numbers),
             snapshot_every_events=self._settings.snapshot_every_events,
             retained_events=self._settings.retained_events,
             refusal=lambda: self._standstill.refusal,
@@ -219,7 +231,7 @@ class RunningScheduler:
     def _tell_first_facts(self, loop: LiveLoop, agents: NodeAgentServicer) -> None:
         """A new state begins with its policy; after a restart no agent is connected."""
         if loop.sequence == 0:
-            loop.note(PolicyChosen(at_ms=0, policy=self._settings.policy))
+            loop.note(PolicyChosen(at_ms=0, policy=self._settings.policy, actor=Actor(role=Role.SCHEDULER)))
         elif loop.engine.state.policy != self._settings.policy:
             _log.warning(
                 "stored_policy_kept",

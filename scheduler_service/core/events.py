@@ -30,7 +30,29 @@ class AttemptReport(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSubmitted(Event):
+class Actor:
+    """Who wanted something.
+
+    Attributes:
+        role: Empty = unknown: callers were not told apart, or an older version did not note it.
+        name: Of the user or program.
+        address: Host, or "unix".
+    """
+
+    role: str = ""
+    name: str = ""
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandGiven(Event):
+    """A fact that somebody wanted, for the audit; who it was changes nothing."""
+
+    actor: Actor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSubmitted(CommandGiven):
     """A user handed in a job.
 
     Attributes:
@@ -47,14 +69,14 @@ class JobSubmitted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobCancelled(Event):
+class JobCancelled(CommandGiven):
     """A user took a job back."""
 
     job_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PauseRequested(Event):
+class PauseRequested(CommandGiven):
     """An operator wants a job to stand still for so long at most."""
 
     job_id: str
@@ -62,7 +84,7 @@ class PauseRequested(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeRequested(Event):
+class ResumeRequested(CommandGiven):
     """An operator wants a paused job to go on."""
 
     job_id: str
@@ -311,7 +333,7 @@ class TimerFired(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyChosen(Event):
+class PolicyChosen(CommandGiven):
     """An operator chose a policy."""
 
     policy: str

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cotenant.access.callers import Caller, current_caller
 from cotenant.v1 import node_agent_pb2, node_agent_pb2_grpc
 from scheduler_service.adapters import agent_messages
 from scheduler_service.adapters.agent_refusals import Refusal
@@ -146,6 +147,7 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
             raise AgentProtocolError("a Hello has at most 1,024 GPUs and 10,000 attempts")
         _check_texts(hello)
         self._check_gpus(hello)
+        _check_caller(hello.node_id, current_caller())
         if self._certificates_required:
             _check_certificate(hello.node_id, _certificate_names(context))
         return hello
@@ -195,7 +197,8 @@ class NodeAgentServicer(node_agent_pb2_grpc.NodeAgentServiceServicer):
                 await self._tell_later(self._tell_end(session, message.attempt_exited))
             case "command_refused":
                 refused = message.command_refused
-                if self._admission.standing(session.node_id, refused.key) in _ENDING:
+                standing = self._admission.standing(session.node_id, refused.key)
+                if standing in _ENDING and not self._admission.overtook_its_launch(refused):
                     is_final = self._is_final(self._loop.engine.state, session.node_id, refused)
                     await self._tell_later(self._loop.tell(agent_messages.command_refused(refused, is_final=is_final)))
             case "log_chunk":
@@ -319,6 +322,14 @@ def _certificate_names(context: Context) -> Sequence[str]:
     names = context.auth_context()
     found = [*names.get("x509_subject_alternative_name", ()), *names.get("x509_common_name", ())]
     return [name.decode() for name in found]
+
+
+def _check_caller(node_id: str, caller: Caller) -> None:
+    if caller.role is not None and caller.name != node_id:
+        raise AgentProtocolError(
+            f"the certificate or token is of node {caller.name!r}, not of {node_id!r}; give the agent its own, or "
+            f"start it with --node-id {caller.name}"
+        )
 
 
 def _check_certificate(node_id: str, names: Sequence[str]) -> None:
