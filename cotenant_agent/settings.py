@@ -63,6 +63,7 @@ class AgentSettings:
     tls_ca_file: Path | None = tls_setting("tls_ca_file")
     tls_certificate_file: Path | None = tls_setting("tls_certificate_file")
     tls_key_file: Path | None = tls_setting("tls_key_file")
+    token_file: Path | None = tls_setting("token_file")
     tls_server_name: str = setting("", "Name in the scheduler's certificate, if not its host.")
     insecure: bool = tls_setting("insecure")
     metrics_address: str = setting("", "HOST:PORT of /metrics; none by default.", metavar="HOST:PORT")

@@ -161,19 +161,20 @@ def write_question(job: PreparedJob) -> str:
     )
 
 
-def write_content(answer: JobAnswer, batch: int, question: str) -> str:
+def write_content(answer: JobAnswer, batch: int, question: str, asked_by: str = "") -> str:
     """Writes what the journal keeps of an answer.
 
     Args:
         answer: The answer.
         batch: That it is about.
         question: What `write_question` writes.
+        asked_by: What `asked_by_text` writes of the caller.
     """
     memory = answer.memory_bytes
     figures = write_figures(
         *answer.utilization_ratio[:3], *memory[:3], *answer.step_ms[:3], memory.upper_99 or memory.upper
     )
-    return f'{{"job_key":"{answer.job_key}","figures":"{figures}","settings":[{batch},{question}'
+    return f'{{{asked_by}"job_key":"{answer.job_key}","figures":"{figures}","settings":[{batch},{question}'
 
 
 @lru_cache(_WORDINGS_MAX)

@@ -17,6 +17,7 @@ from predictor_service.grpc_api.answer_bytes import (
     write_content,
     write_question,
 )
+from predictor_service.grpc_api.prediction_owners import asked_by_text
 from predictor_service.grpc_api.translate_requests import job_question
 from predictor_service.inference.estimator_cache import NODES_MAX
 from predictor_service.inference.predictor import Predictor
@@ -100,7 +101,7 @@ class JobAnswers:
             "job",
             answer.device,
             answer.model_version,
-            write_content(answer, batch, known.text),
+            write_content(answer, batch, known.text, asked_by=asked_by_text()),
         )
         self._journal.remember_row(row)
         return write_answer(answer, known.graph)

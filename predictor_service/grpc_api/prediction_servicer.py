@@ -16,6 +16,7 @@ from predictor_service.grpc_api.job_answers import JobAnswers
 from predictor_service.grpc_api.measurement_window_answers import record_windows
 from predictor_service.grpc_api.pages import cut_page
 from predictor_service.grpc_api.pair_rows import list_measured_pairs
+from predictor_service.grpc_api.prediction_owners import asked_by, foreign_predictions
 from predictor_service.grpc_api.request_pipeline import RequestPipeline
 from predictor_service.grpc_api.translate_answers import (
     device_message,
@@ -168,8 +169,13 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
     def _record(self, request: prediction_pb2.RecordOutcomesRequest) -> prediction_pb2.RecordOutcomesResponse:
         if len(request.outcomes) > OUTCOMES_MAX:
             raise invalid_field("outcomes", f"{len(request.outcomes)} of them", f"send at most {OUTCOMES_MAX}")
-        outcomes = [(outcome.prediction_id, outcome_content(outcome)) for outcome in request.outcomes]
-        unknown = self._journal.record(outcomes, now_ms())
+        foreign = foreign_predictions(self._journal, [outcome.prediction_id for outcome in request.outcomes])
+        outcomes = [
+            (outcome.prediction_id, outcome_content(outcome))
+            for outcome in request.outcomes
+            if outcome.prediction_id not in foreign
+        ]
+        unknown = [*foreign, *self._journal.record(outcomes, now_ms())]
         self._learn(outcomes)
         recorded = sum(outcome.prediction_id not in unknown for outcome in request.outcomes)
         return prediction_pb2.RecordOutcomesResponse(recorded=recorded, unknown_prediction_ids=unknown)
@@ -191,7 +197,7 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
 
 def _pairs_entry(answer: PairsAnswer, question: PairsQuestion) -> PredictionEntry:
     """Values are kept for small questions only: 500 jobs make a quarter of a million of them."""
-    content: dict[str, object] = {"job_ids": list(answer.job_ids)}
+    content: dict[str, object] = {"job_ids": list(answer.job_ids), **asked_by()}
     keys = [job.key for job in question.jobs]
     if keys != content["job_ids"]:
         content["job_keys"] = keys

@@ -12,11 +12,13 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from cotenant.access.server_rules import access_rules, bind_private_socket
 from cotenant.grpc_credentials import server_credentials
 from cotenant.tls_settings import check_exposure
 from cotenant.v1 import models_pb2, models_pb2_grpc, prediction_pb2, prediction_pb2_grpc
 from predictor_service.errors import InvalidRequestError, OverloadedError
 from predictor_service.features.graph_limits import DEFAULT_LIMITS
+from predictor_service.grpc_api.access_interceptor import AccessInterceptor
 from predictor_service.grpc_api.admission_queue import AdmissionQueue
 from predictor_service.grpc_api.decoding_interceptor import DecodingInterceptor
 from predictor_service.grpc_api.model_servicer import ModelServicer
@@ -43,6 +45,9 @@ class ServerOptions:
         tls_key_file: PEM.
         client_ca_file: PEM authority; clients must then show a certificate of it.
         insecure: Allows other addresses than loopback without TLS.
+        callers_file: Tokens of callers.
+        socket: Unix socket to answer on as well.
+        serve_roleless: Whether a certificate without a role may do everything.
     """
 
     address: str
@@ -50,6 +55,9 @@ class ServerOptions:
     tls_key_file: Path | None = None
     client_ca_file: Path | None = None
     insecure: bool = False
+    callers_file: Path | None = None
+    socket: Path | None = None
+    serve_roleless: bool = False
 
 
 class _GuardedReflection(reflection.ReflectionServicer):
@@ -94,10 +102,12 @@ class PredictionServer:
         models: ModelServicer | None = None,
     ) -> None:
         check_exposure(options.address, options)
+        rules = access_rules(options)
         self._queue = queue
         self._server = grpc.server(
             queue,
-            interceptors=[DecodingInterceptor()],
+            # Where everyone may do everything no call pays for being looked at.
+            interceptors=[*([] if rules.is_open else [AccessInterceptor(rules)]), DecodingInterceptor()],
             maximum_concurrent_rpcs=queue.calls_max + _REFUSALS_MAX,
             options=[
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -117,6 +127,8 @@ class PredictionServer:
         add_reflection: Any = reflection_pb2_grpc.add_ServerReflectionServicer_to_server
         add_reflection(_GuardedReflection(names, queue), self._server)
         self.port = self._bind(options)
+        if options.socket is not None:
+            bind_private_socket(options.socket, self._server.add_insecure_port)
 
     def start(self) -> None:
         """Begins to serve and reports it to the health service."""

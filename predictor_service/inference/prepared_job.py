@@ -122,8 +122,7 @@ class PreparedJob:
             (
                 *self._steady_notices,
                 *notices,
-                *(_interval_notices(estimator.novelty(batch)) if question.explain else ()),
-                *(_basis_notices(estimator.step_basis()) if question.explain else ()),
+                *(_explanations(estimator, batch) if question.explain else ()),
             ),
             job_key,
             device.device.name,
@@ -190,6 +189,11 @@ def _micro_batch_size(estimator: JobEstimator, batch: int, size: int) -> MicroBa
         memory_bytes=estimator.memory(size),
         step_ms=estimator.accumulated_step(size, passes),
     )
+
+
+def _explanations(estimator: JobEstimator, batch: int) -> Iterator[Notice]:
+    yield from _interval_notices(estimator.novelty(batch))
+    yield from _basis_notices(estimator.step_basis())
 
 
 def _interval_notices(novelty: Mapping[str, float]) -> Iterator[Notice]:

@@ -5,18 +5,24 @@ from __future__ import annotations
 import gc
 import weakref
 from dataclasses import replace
+from types import ModuleType
+from typing import NoReturn
+
+import pytest
 
 from scheduler_service.core import events
-from scheduler_service.core.decisions import HoldRest
+from scheduler_service.core.decisions import HoldRest, Start
 from scheduler_service.core.engine import SchedulerEngine
 from scheduler_service.core.records import JobPrediction, PairPrediction, Phase
 from scheduler_service.core.trial_moves import trial_moves
 from scheduler_service.core.view import SchedulingView
+from scheduler_service.policies import srtf, tiresias
 from scheduler_service.policies.horus import Horus
 from scheduler_service.policies.pairing import sharing_queue
 from scheduler_service.policies.pairing.sjf_sharing import SjfSharing
 from scheduler_service.policies.sjf_bsbf import _BestBenefit
 from tests.support.engine_play import Play
+from tests.support.scheduling import job, node, pending, running, view
 from tests.unit.core.test_trials import TrialPlay
 
 
@@ -43,6 +49,21 @@ def crowded(*, checkpoint_step: int) -> TrialPlay:
         play.measured_alone(job_id, checkpoint_step=checkpoint_step)
     play.unsure("c", max_slowdown_ratio=0.5)
     return play
+
+
+@pytest.mark.parametrize(("module", "policy"), [(srtf, srtf.Srtf()), (tiresias, tiresias.Tiresias())])
+def test_while_free_gpus_suffice_no_running_job_is_looked_at_for_stopping(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, policy: srtf.Srtf | tiresias.Tiresias
+) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("running jobs were looked at")
+
+    monkeypatch.setattr(module, "PreemptionPlanner", refuse)
+    holding = [running(job("old"), ["n0.0"])]
+    seen = view(nodes=[node("n0", 2)], holding=holding, waiting=[pending(job("new"))])
+    assert [type(decision) for decision in policy.decide(seen)] == [Start]
+    with pytest.raises(AssertionError, match="looked at"):
+        policy.decide(view(nodes=[node("n0", 1)], holding=holding, waiting=[pending(job("new"))]))
 
 
 def reads_of_trial_moves(engine: SchedulerEngine) -> tuple[int, int]:
