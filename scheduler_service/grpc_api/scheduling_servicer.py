@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
@@ -90,6 +91,7 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         self._explanations = Explanations(loop=cluster.loop)
         self._deciding = SideThread("decide")
         self._newest_first = NewestFirst()
+        self._listing = asyncio.Lock()
         self._warned: dict[str, Sequence[resources_pb2.Warning]] = {}
 
     async def SubmitJob(  # noqa: N802
@@ -152,7 +154,9 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
             place_of=lambda job: job.job_id,
             is_after=lambda place, last: job_number(place) < job_number(last),
         )
-        messages = [shown(caller, message) for message in await job_messages(self._cluster.engine.state, jobs)]
+        messages = [
+            shown(caller, message) for message in await job_messages(self._cluster.engine.state, jobs, self._listing)
+        ]
         return scheduling_pb2.ListJobsResponse(jobs=messages, next_page_token=token)
 
     async def CancelJob(  # noqa: N802
