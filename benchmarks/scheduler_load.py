@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -299,9 +300,9 @@ async def _phases(
     await phase("snapshots_of_watchers", snapshots())
     await phase("rest", rest())
     await phase("submits", open_loop(client.submit, load.seconds))
-    await phase("explains", _timed([lambda: client.explain(waiting[-1])] * EXPLAINS_AT_ONCE))
+    await phase("explains", _timed([partial(client.explain, job_id) for job_id in waiting[-EXPLAINS_AT_ONCE:]]))
     await phase("lists", _timed([client.list_jobs] * EXPLAINS_AT_ONCE))
-    cancels = [lambda job_id=job_id: client.cancel(job_id) for job_id in waiting[: load.cancels]]
+    cancels = [partial(client.cancel, job_id) for job_id in waiting[: load.cancels]]
     half = len(cancels) // 2
     await phase("cancels_first_half", _one_by_one(cancels[:half]))
     await phase("cancels_second_half", _one_by_one(cancels[half:]))
