@@ -25,10 +25,13 @@ PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "backup": ("scheduler_service", "backup"),
         "restore": ("scheduler_service", "restore"),
         "export-log": ("scheduler_service", "export-log"),
+        "log": ("scheduler_service", "log"),
+        "audit": ("scheduler_service", "audit"),
         "decide": ("scheduler_service", "decide"),
         "policies": ("scheduler_service", "policies"),
         "profile": ("cotenant_profiler", ""),
         "calibrate": ("cotenant_profiler", "calibrate"),
+        "convert": ("cotenant_profiler", "convert"),
         "simulate": ("cotenant_simulator", "simulate"),
         "probe": ("cotenant_agent", "probe"),
         "serve-predictor": ("predictor_service", "serve"),
@@ -38,7 +41,7 @@ PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 
 # Started by other verbs, never by name.
-_VERBS_OF_PEOPLE = PROGRAM_COMMANDS.keys() - {"probe", "serve-predictor", "serve-scheduler", "run-agent"}
+_VERBS_OF_PEOPLE = PROGRAM_COMMANDS.keys() - {"convert", "probe", "serve-predictor", "serve-scheduler", "run-agent"}
 
 
 def require_programs(wanted_by: str, programs: Iterable[str], *, torch: bool = False) -> None:

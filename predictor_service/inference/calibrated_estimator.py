@@ -69,6 +69,11 @@ class CalibratedEstimator(JobEstimator):
         scale = self._scale
         return self._inner.largest_batch(round(memory_bytes - scale.memory_shift_bytes - scale.memory_deviation_bytes))
 
+    @property
+    def has_memory_model(self) -> bool:
+        """See `JobEstimator.has_memory_model`."""
+        return self._inner.has_memory_model
+
     def oom_risk(self, batch: int, device_memory_bytes: float) -> float | None:
         """See `JobEstimator.oom_risk`."""
         return self._inner.oom_risk(batch, max(1.0, device_memory_bytes - self._scale.memory_shift_bytes))

@@ -91,6 +91,11 @@ class JobEstimator:
         """Largest batch whose memory bound fits; 0 = none."""
         return largest_within(GRID, self._curve(MEMORY, len(GRID)).upper_99, memory_bytes)
 
+    @property
+    def has_memory_model(self) -> bool:
+        """Whether a trained model answers for the job's memory, so that `oom_risk` is a number."""
+        return MEMORY.name in self._models
+
     def oom_risk(self, batch: int, device_memory_bytes: float) -> float | None:
         """Chance that the job alone exceeds a device, 0 to 1; None without a trained model."""
         memory_estimate = self.estimate_memory(batch)
@@ -104,7 +109,7 @@ class JobEstimator:
         place, spreads = nearest_point(batch), {} if model.sees_wait else self._work.memory_spreads
         if place not in spreads:
             spreads[place] = float(model.spread(model.select(self._nearest_vector(batch)))[0])
-        value_bytes = self._curve(MEMORY, points_up_to(batch)).at(batch).value
+        value_bytes = self._curve(MEMORY, points_up_to(batch)).at(batch)[0]
         return MemoryEstimate(value_bytes=value_bytes, bounds=model.scores, spread=spreads[place])
 
     def novelty(self, batch: int) -> dict[str, float]:
@@ -240,7 +245,7 @@ class JobEstimator:
         if known is None:
             bounded = self._bounded(target, slice(place, last + 1))
             bounds = (bounded.value, bounded.lower, bounded.upper, bounded.upper_99)
-            points = [CurvePoint(*values) for values in zip(*(each.tolist() for each in bounds), strict=True)]
+            points = list(zip(*(each.tolist() for each in bounds), strict=True))
             self._shares.update({(target.name, place + offset): point for offset, point in enumerate(points)})
             known = points[0]
         return known
