@@ -19,9 +19,11 @@ import grpc
 from google.protobuf.struct_pb2 import Struct
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from cotenant.access.token_calls import open_with_token
 from cotenant.client_errors import InputError, explain_mismatch, service_error
 from cotenant.grpc_credentials import channel_credentials, client_tls_files
 from cotenant.listing_pages import LIST_PAGE_SIZE, read_pages
+from cotenant.node_calls import NodeCalls
 from cotenant.tls_probe import TlsFiles
 from cotenant.v1 import (
     prediction_pb2,
@@ -38,6 +40,7 @@ READ_CALL_DEADLINE_S = 24 * 3600.0
 _REPEATABLE = {
     "cotenant.v1.SchedulingService": (
         "SubmitJob", "GetJob", "ListJobs", "CancelJob", "PauseJob", "ResumeJob", "ExplainJob", "ListNodes",
+        "ForgetNode", "ConfirmRestore",
         "ListPolicies", "Decide",
     ),
     "cotenant.v1.PredictionService": (
@@ -61,12 +64,14 @@ class ChannelOptions:
         tls_ca_file: Certificate authority of the server; None = plain text.
         tls_certificate_file: Own certificate, for servers that ask for one.
         tls_key_file: Key of the own certificate.
+        token_file: Token to show; None = none.
     """
 
     address: str
     tls_ca_file: Path | None = None
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None
+    token_file: Path | None = None
 
     def tls_files(self) -> TlsFiles:
         """Returns the files as a look at the port needs them."""
@@ -77,7 +82,7 @@ def open_channel(options: ChannelOptions) -> grpc.Channel:
     """Returns a channel; nothing is dialled before the first call.
 
     Raises:
-        InputError: The address is none, or a TLS file is missing or cannot be read.
+        InputError: The address is none, a TLS file is missing or cannot be read, or the token cannot be shown.
     """
     if not _ADDRESS.fullmatch(options.address):
         raise InputError(f"{options.address!r} is not an address", remedy="write HOST:PORT, e.g. 127.0.0.1:7071")
@@ -89,10 +94,7 @@ def open_channel(options: ChannelOptions) -> grpc.Channel:
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
     ]
-    credentials = channel_credentials(options)
-    if credentials is None:
-        return grpc.insecure_channel(options.address, options=settings)
-    return grpc.secure_channel(options.address, credentials, options=settings)
+    return open_with_token(options.address, channel_credentials(options), settings, options.token_file)
 
 
 def service_config() -> dict[str, object]:
@@ -119,7 +121,7 @@ def is_serving(channel: grpc.Channel, *, timeout_s: float) -> bool:
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
-class SchedulerClient:
+class SchedulerClient(NodeCalls):
     """Jobs, nodes and policies of one cluster."""
 
     def __init__(
@@ -198,16 +200,6 @@ class SchedulerClient:
         """Returns why a job is where it is, with the candidates that were looked at."""
         request = scheduling_pb2.ExplainJobRequest(job_id=job_id)
         return self._ask(lambda timeout: self._stub.ExplainJob(request, timeout=timeout))
-
-    def list_nodes(self) -> list[scheduling_pb2.Node]:
-        """Returns all nodes with their GPUs."""
-
-        def read_page(token: str) -> tuple[Sequence[scheduling_pb2.Node], str]:
-            request = scheduling_pb2.ListNodesRequest(page_size=LIST_PAGE_SIZE, page_token=token)
-            page = self._ask(lambda timeout: self._stub.ListNodes(request, timeout=timeout))
-            return page.nodes, page.next_page_token
-
-        return read_pages(read_page)
 
     def list_policies(self) -> list[scheduling_pb2.Policy]:
         """Returns the policies that this scheduler knows."""

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from cotenant import system_clock
+from cotenant.access.local_access import LocalAccess, prepare_local_access
 from cotenant.client_errors import ProgramError
 from cotenant.programs import command_line, require_programs
 
@@ -156,6 +157,7 @@ class LocalCluster:
         agents: One per node.
         predictor_port: 0 = any free one; the same holds for the scheduler's.
         has_trials: Whether jobs may share on trial.
+        is_private: Whether only this account gets in, by Unix socket or token; otherwise every user of this machine.
     """
 
     state_dir: Path
@@ -164,6 +166,8 @@ class LocalCluster:
     predictor_port: int = 0
     scheduler_port: int = 0
     has_trials: bool = True
+    is_private: bool = False
+    access: LocalAccess | None = None
     programs: dict[str, Program] = field(default_factory=dict)
 
     def start(self, *, on_step: Callable[[str], None] = lambda name: None, stop: threading.Event | None = None) -> None:
@@ -177,6 +181,8 @@ class LocalCluster:
             ProgramError: A library is not installed, or one of them did not come up; the others are stopped.
         """
         require_programs("a cluster on this machine", PROGRAMS)
+        if self.is_private:
+            self.access = prepare_local_access(self.state_dir, [agent.node_id for agent in self.agents])
         plan: list[tuple[str, Callable[[], Program]]] = [
             ("predictor", self._predictor),
             ("scheduler", lambda: self._scheduler(self.scheduler_port)),
@@ -187,6 +193,7 @@ class LocalCluster:
                 on_step(name)
                 if not self._launch(build(), stop):
                     return
+                self._announce()
         except BaseException:
             self.stop()
             raise
@@ -196,6 +203,10 @@ class LocalCluster:
         scheduler = self.programs["scheduler"]
         port = int(scheduler.address.rpartition(":")[2])
         self._launch(self._scheduler(port))
+
+    def target(self, service: str) -> str:
+        """Returns how this account calls scheduler or predictor: unix:PATH where that is the private way."""
+        return self.programs[service].address if self.access is None else f"unix:{self.access.socket(service)}"
 
     @property
     def predictor_address(self) -> str:
@@ -215,6 +226,8 @@ class LocalCluster:
         """Stops agents, scheduler and predictor, in that order."""
         for program in reversed(self.programs.values()):
             program.stop()
+        if self.access is not None:
+            self.access.withdraw()
 
     def watch(self, stop: threading.Event) -> Program | None:
         """Blocks until `stop` is set (None) or a program has ended (that one)."""
@@ -224,6 +237,21 @@ class LocalCluster:
                 return ended
         return None
 
+    def _announce(self) -> None:
+        if self.access is not None:
+            services = {name: program.address for name, program in self.programs.items()}
+            self.access.announce({name: services[name] for name in ("predictor", "scheduler") if name in services})
+
+    def _private(self, service: str) -> list[str]:
+        """What keeps others out of a service."""
+        access = self.access
+        if access is None:
+            return []
+        return ["--callers-file", str(access.callers_file), "--socket", str(access.socket(service))]
+
+    def _token(self, name: str) -> list[str]:
+        return [] if self.access is None else ["--token-file", str(self.access.token_file(name))]
+
     def _launch(self, program: Program, stop: threading.Event | None = None) -> bool:
         self.programs[program.name] = program
         program.start()
@@ -231,19 +259,20 @@ class LocalCluster:
 
     def _predictor(self) -> Program:
         arguments = ["--address", f"127.0.0.1:{self.predictor_port}", "--metrics-address", "127.0.0.1:0"]
-        arguments += ["--state-dir", str(self.state_dir / "predictor")]
+        arguments += ["--state-dir", str(self.state_dir / "predictor"), *self._private("predictor")]
         return Program("predictor", "serve-predictor", arguments, self.state_dir)
 
     def _scheduler(self, port: int) -> Program:
         arguments = ["--address", f"127.0.0.1:{port}", "--metrics-address", "127.0.0.1:0"]
         arguments += ["--state-dir", str(self.state_dir / "scheduler"), "--policy", self.policy]
-        arguments += ["--predictor", self.predictor_address]
+        arguments += ["--predictor", self.target("predictor"), *self._private("scheduler"), *self._token("scheduler")]
         if not self.has_trials:
             arguments += ["--no-trials"]
         return Program("scheduler", "serve-scheduler", arguments, self.state_dir)
 
     def _agent(self, options: AgentOptions) -> Program:
-        arguments = ["--scheduler", self.scheduler_address, "--node-id", options.node_id]
+        arguments = ["--scheduler", self.target("scheduler"), "--node-id", options.node_id]
+        arguments += self._token(f"node-{options.node_id}")
         arguments += ["--state-dir", str(self.state_dir / f"agent-{options.node_id}")]
         if options.standin_cores:
             arguments += ["--standin-cores", ",".join(str(core) for core in options.standin_cores)]

@@ -26,6 +26,8 @@ PROGRAM_COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "backup": ("scheduler_service", "backup"),
         "restore": ("scheduler_service", "restore"),
         "export-log": ("scheduler_service", "export-log"),
+        "log": ("scheduler_service", "log"),
+        "audit": ("scheduler_service", "audit"),
         "decide": ("scheduler_service", "decide"),
         "policies": ("scheduler_service", "policies"),
         "profile": ("cotenant_profiler", ""),

@@ -24,6 +24,10 @@ _DECLARED: Mapping[str, tuple[object, str]] = MappingProxyType(
         "tls_key_file": (None, "PEM key of that certificate, without a password."),
         "client_ca_file": (None, "PEM authority of callers; they must then show a certificate of it."),
         "insecure": (False, "Allow other addresses than loopback without TLS."),
+        "token_file": (None, "Token that is shown to the services that are called; over TLS or to this machine only."),
+        "callers_file": (None, "Tokens of callers, a line SHA256 ROLE NAME each; others need a certificate."),
+        "socket": (None, "Unix socket to answer on as well; its folder must be private, callers are the operator."),
+        "serve_roleless": (False, "Let certificates without a role do everything, as before there were roles."),
     }
 )
 
@@ -42,6 +46,10 @@ class ClientTls(Protocol):
     @property
     def tls_key_file(self) -> Path | None:
         """Its key."""
+
+    @property
+    def token_file(self) -> Path | None:
+        """Token that is shown."""
 
 
 class ServerTls(Protocol):
@@ -63,6 +71,18 @@ class ServerTls(Protocol):
     def insecure(self) -> bool:
         """Whether plain text may leave this machine."""
 
+    @property
+    def callers_file(self) -> Path | None:
+        """Tokens of callers."""
+
+    @property
+    def socket(self) -> Path | None:
+        """Unix socket to answer on as well."""
+
+    @property
+    def serve_roleless(self) -> bool:
+        """Whether a certificate without a role may do everything."""
+
 
 class Listening(ServerTls, Protocol):
     """What a service knows about where it listens."""
@@ -78,7 +98,8 @@ class Listening(ServerTls, Protocol):
 
 def tls_setting(name: str) -> Any:  # noqa: ANN401 (of the field that is declared)
     """Declares a setting about TLS under the one name that it has in every program."""
-    return setting(*_DECLARED[name], kind=None if name == "insecure" else OptionalFile())
+    default, meaning = _DECLARED[name]
+    return setting(default, meaning, kind=OptionalFile() if default is None else None)
 
 
 def check_client_tls(settings: ClientTls) -> None:
@@ -105,6 +126,11 @@ def check_server_tls(settings: ServerTls) -> None:
             "certificates of callers are asked for over TLS only",
             remedy="give --tls-certificate-file and --tls-key-file with --client-ca-file",
         )
+    if settings.serve_roleless and settings.client_ca_file is None:
+        raise InputError(
+            "certificates without a role are of callers who show one",
+            remedy="give --client-ca-file with --serve-roleless",
+        )
 
 
 def check_listening(settings: Listening) -> None:
@@ -121,16 +147,23 @@ def check_listening(settings: Listening) -> None:
 
 
 def check_exposure(address: str, settings: ServerTls) -> None:
-    """Refuses to listen to the network in plain text.
+    """Refuses to listen to the network in plain text, or without asking who calls.
 
     Raises:
-        InputError: Another address than loopback without TLS and without the explicit wish.
+        InputError: Another address than loopback without TLS or without known callers, and without the explicit wish.
     """
     check_server_tls(settings)
-    if settings.tls_certificate_file is None and not settings.insecure and not is_loopback(address):
+    if settings.insecure or is_loopback(address):
+        return
+    if settings.tls_certificate_file is None:
         raise InputError(
             f"{address} can be reached from other machines, and there is no TLS",
             remedy="give --tls-certificate-file and --tls-key-file, or --insecure where the network is trusted",
+        )
+    if settings.client_ca_file is None and settings.callers_file is None:
+        raise InputError(
+            f"{address} can be reached from other machines, and nobody asks who calls",
+            remedy="give --client-ca-file or --callers-file, or --insecure where the network is trusted",
         )
 
 

@@ -6,7 +6,9 @@ import contextlib
 import logging
 import signal
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
+from cotenant_agent import job_processes
 from cotenant_agent.attempt import Attempt, AttemptState
 from cotenant_agent.cgroups import ControlGroups
 from cotenant_agent.checkpoints import Checkpoint
@@ -28,6 +30,7 @@ _STORED_ATTEMPTS_KEPT = 200
 NOT_PAUSABLE = "NOT_PAUSABLE"
 """Code of every refusal to pause: the scheduler then stops the job with a checkpoint instead."""
 _CAUSE_LIMIT = 100
+_NO_KEEPER = -1
 
 
 class AttemptTable:
@@ -48,7 +51,7 @@ class AttemptTable:
         self._groups = groups
         self._launcher = launcher
         self._boot_id = read_boot_id()
-        self._attempts: dict[tuple[str, int], Attempt] = {}
+        self._attempts: dict[str, Attempt] = {}
         self._watchdog = MemoryWatchdog({gpu.gpu_id: gpu.memory_bytes for gpu in inventory.describe()})
 
     def __iter__(self) -> Iterator[Attempt]:
@@ -63,10 +66,21 @@ class AttemptTable:
                 self.directory.forget(directory)
             elif not directory.stored.exists():
                 attempt = Attempt(directory, spec, self.directory.checkpoints, self.directory.run)
-                self._attempts[(attempt.key.job_id, attempt.key.attempt)] = attempt
+                self._attempts[attempt.key.directory_name] = attempt
                 self._open_socket(attempt)
                 _log.info("attempt_adopted", extra={**attempt.key.fields(), "state": attempt.state.value})
         self._forget_oldest()
+        self._clear_groups()
+
+    def _clear_groups(self) -> None:
+        """Remove the groups of attempts that ended while no agent was here, and end what is left in them."""
+        known = {attempt.directory.path.name for attempt in self}
+        for name in self._groups.left_over_names():
+            directory = AttemptDirectory(self.directory.jobs / name)
+            if name in known or (directory.path.is_dir() and not directory.is_unkept()):
+                continue
+            self._groups.clear(name)
+            _log.info("control_group_removed", extra={"attempt_name": name})
 
     def find(self, key: AttemptKey) -> Attempt:
         """The attempt of exactly this key.
@@ -74,20 +88,35 @@ class AttemptTable:
         Raises:
             CommandRefusedError: it is unknown here, or the fence is an older one.
         """
-        attempt = self._attempts.get((key.job_id, key.attempt))
+        attempt = self._known(key)
         self._check_fence(key)
-        if attempt is None or attempt.key != key:
+        if attempt is None:
             raise CommandRefusedError(
                 "NO_SUCH_ATTEMPT", f"{key.directory_name} (fence {key.fence}) is not on this node"
             )
         return attempt
 
-    def find_directory(self, key: AttemptKey) -> AttemptDirectory:
-        """The directory of an attempt, also of one that ended and was reported long ago."""
-        directory = AttemptDirectory(self.directory.jobs / key.directory_name)
-        if "/" in key.job_id or not directory.spec.exists():
-            raise CommandRefusedError("NO_SUCH_ATTEMPT", f"nothing is kept of {key.directory_name} on this node")
-        return directory
+    def _known(self, key: AttemptKey) -> Attempt | None:
+        """The attempt that an order means; it may be one of an older agent, which knew no incarnations."""
+        for name in (key.directory_name, replace(key, incarnation_id="").directory_name):
+            attempt = self._attempts.get(name)
+            if attempt is not None and attempt.key.is_meant_by(key):
+                return attempt
+        return None
+
+    def find_directory(self, key: AttemptKey, lineage: Iterable[str] = ()) -> AttemptDirectory:
+        """The directory of an attempt, also of one that ended and was reported long ago.
+
+        Args:
+            key: its fence does not count.
+            lineage: incarnations that are looked through, newest first, where the key names none.
+        """
+        for incarnation_id in (key.incarnation_id, *lineage, ""):
+            name = replace(key, incarnation_id=incarnation_id).directory_name
+            directory = AttemptDirectory(self.directory.jobs / name)
+            if "/" not in name and directory.spec.exists():
+                return directory
+        raise CommandRefusedError("NO_SUCH_ATTEMPT", f"nothing is kept of {key.directory_name} on this node")
 
     def launch(
         self, request: LaunchRequest, resume: Checkpoint | None, deadline_boot_ms: int, grace_ms: int
@@ -104,8 +133,8 @@ class AttemptTable:
             CommandRefusedError: stale, not allowed, or more than the devices hold.
         """
         key = request.key
-        known = self._attempts.get((key.job_id, key.attempt))
-        if known is not None and known.key == key:
+        known = self._known(key)
+        if known is not None:
             known.announced = False
             return known
         self._check_fence(key)
@@ -113,7 +142,7 @@ class AttemptTable:
             raise CommandRefusedError("ALREADY_STARTED", f"{key.directory_name} was started before and has ended")
         live = [item for item in self._attempts.values() if item.state is not AttemptState.ENDED]
         attempt = self._launcher.launch(request, resume, live, deadline_boot_ms=deadline_boot_ms, grace_ms=grace_ms)
-        self._attempts[(key.job_id, key.attempt)] = attempt
+        self._attempts[key.directory_name] = attempt
         self._open_socket(attempt)
         self._launcher.start_shim(attempt)
         return attempt
@@ -141,7 +170,7 @@ class AttemptTable:
         leader = attempt.processes()[1]
         if attempt.state not in (AttemptState.RUNNING, AttemptState.PAUSED) or leader is None:
             raise CommandRefusedError("NOT_RUNNING", f"{key.directory_name} is {attempt.state.value}")
-        catching = [pid for pid in self._processes.tree(leader.pid) if self._processes.catches(pid, signal.SIGUSR1)]
+        catching = [pid for pid in attempt.members(self._processes) if self._processes.catches(pid, signal.SIGUSR1)]
         identity = self._processes.identify(catching[0]) if catching else None
         attempt.directory.pause.unlink(missing_ok=True)
         if identity is None or not self._processes.send_signal(identity, signal.SIGUSR1):
@@ -166,7 +195,8 @@ class AttemptTable:
         if now_ms < known_ms <= until_ms and not attempt.pause.failure:
             return
         try:
-            write_json(attempt.directory.pause, {"until_boot_ms": until_ms, "cause": cause[:_CAUSE_LIMIT]})
+            order: dict[str, object] = {"until_boot_ms": until_ms, "cause": cause[:_CAUSE_LIMIT]}
+            write_json(attempt.directory.pause, attempt.sealed(attempt.directory.pause, order))
         except OSError as error:
             raise CommandRefusedError(NOT_PAUSABLE, f"this node cannot store the order: {error}") from error
 
@@ -187,26 +217,29 @@ class AttemptTable:
     def renew(self, keys: Iterable[AttemptKey], deadline_boot_ms: int, grace_ms: int) -> None:
         """Move the deadline of these attempts; a lease is never shortened."""
         for key in keys:
-            attempt = self._attempts.get((key.job_id, key.attempt))
-            if attempt is None or attempt.key != key or attempt.state is AttemptState.ENDED:
+            attempt = self._known(key)
+            if attempt is None or attempt.state is AttemptState.ENDED:
                 continue
-            if read_integer(read_json(attempt.directory.lease), "deadline_boot_ms") < deadline_boot_ms:
-                refresh_json(attempt.directory.lease, {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms})
+            path = attempt.directory.lease
+            if read_integer(attempt.read(path), "deadline_boot_ms") < deadline_boot_ms:
+                lease: dict[str, object] = {"deadline_boot_ms": deadline_boot_ms, "grace_ms": grace_ms}
+                lease["incarnation_id"] = attempt.key.incarnation_id
+                refresh_json(path, attempt.sealed(path, lease))
 
     def mark_stored(self, key: AttemptKey) -> None:
         """The scheduler has the end of this attempt: report it no more. Its log stays for a while."""
-        attempt = self._attempts.get((key.job_id, key.attempt))
-        if attempt is None or attempt.key != key or attempt.end is None:
+        attempt = self._known(key)
+        if attempt is None or attempt.end is None:
             return
         # Where the disk does not take that, the end is reported, stored and confirmed again.
         with contextlib.suppress(OSError):
             write_json(attempt.directory.stored, {})
-            del self._attempts[(key.job_id, key.attempt)]
+            del self._attempts[attempt.key.directory_name]
             self._forget_oldest()
 
     def find_started(self) -> list[Attempt]:
         """Attempts whose start was not announced yet; each is named once."""
-        started = [item for item in self._attempts.values() if not item.announced and item.directory.state.exists()]
+        started = [item for item in self._attempts.values() if not item.announced and item.processes()[0] is not None]
         for attempt in started:
             attempt.announced = True
         return started
@@ -215,16 +248,15 @@ class AttemptTable:
         """Attempts that have ended since the last look, lost ones included; each is named once."""
         self._processes.reap()
         unreported = [attempt for attempt in self._attempts.values() if attempt.end is None]
-        ended = [item for item in unreported if item.directory.exit.exists() or self._is_lost(item)]
+        ended = [item for item in unreported if self._has_ended(item) or self._is_lost(item)]
         return [self._conclude(attempt) for attempt in ended]
 
     def processes_by_attempt(self) -> dict[AttemptKey, JobProcesses]:
         """Where the running attempts live."""
         found = {}
         for attempt in self._attempts.values():
-            leader = attempt.processes()[1] if attempt.state is not AttemptState.ENDED else None
-            if leader is not None:
-                found[attempt.key] = JobProcesses(gpu_ids=attempt.gpu_ids, pids=self._processes.tree(leader.pid))
+            if attempt.state is not AttemptState.ENDED and attempt.processes()[1] is not None:
+                found[attempt.key] = JobProcesses(gpu_ids=attempt.gpu_ids, pids=attempt.members(self._processes))
         return found
 
     def take_reading(self, reading: InventoryReading) -> None:
@@ -239,7 +271,7 @@ class AttemptTable:
             name = "memory_over_limit" if not verdict.end else "ended_for_memory"
             _log.warning(name, extra={**verdict.key.fields(), "reason": verdict.reason})
             if verdict.end:
-                attempt = self._attempts[verdict.key.job_id, verdict.key.attempt]
+                attempt = self._attempts[verdict.key.directory_name]
                 # What the disk does not take now is asked for with the next samples.
                 with contextlib.suppress(OSError):
                     _request_stop(attempt, "gpu_oom", detail=verdict.reason, available_bytes=verdict.available_bytes)
@@ -252,7 +284,7 @@ class AttemptTable:
         self._groups.remove_parents()
 
     def _check_fence(self, key: AttemptKey) -> None:
-        highest = self.directory.highest_fence(key.job_id)
+        highest = self.directory.highest_fence(key.job_id, key.incarnation_id)
         if key.fence < highest:
             raise CommandRefusedError("STALE_FENCE", f"fence {key.fence} of {key.job_id} is older than {highest}")
 
@@ -260,11 +292,18 @@ class AttemptTable:
         if attempt.directory.exit.exists() or not attempt.run_directory.is_dir():
             return
         path = attempt.run_directory / "progress.sock"
-        attempt.socket = ProgressSocket(path, lambda pid: self._belongs(attempt, pid), self._launcher.owner)
+        attempt.socket = ProgressSocket(path, lambda pid: self._belongs(attempt, pid), attempt.owner)
 
     def _belongs(self, attempt: Attempt, pid: int) -> bool:
         leader = attempt.processes()[1]
-        return leader is not None and (pid == leader.pid or pid in self._processes.tree(leader.pid))
+        return leader is not None and (pid == leader.pid or pid in attempt.members(self._processes))
+
+    def _has_ended(self, attempt: Attempt) -> bool:
+        """Whether its end is written down and its shim, whose last deed that is, is gone."""
+        if not attempt.has_exit_record():
+            return False
+        shim = attempt.processes()[0]
+        return shim is None or not self._processes.is_alive(shim)
 
     def _is_lost(self, attempt: Attempt) -> bool:
         """Whether no shim keeps the attempt any more; if so, its processes are ended and that is recorded."""
@@ -274,28 +313,28 @@ class AttemptTable:
         # Where the disk does not take the fact, it is looked at again.
         with contextlib.suppress(OSError), attempt.directory.taken() as is_free:
             # The lock is what a shim needs to start the job: its holder decides, once.
-            if not is_free or attempt.directory.exit.exists():
+            if not is_free or attempt.has_exit_record():
                 return False
             if shim is None and self._is_just_spawned(attempt):
                 return False
-            # In this order: version 1 kills nothing that is frozen.
-            self._groups.thaw(attempt.directory.path.name)
-            self._groups.kill(attempt.directory.path.name)
+            self._groups.clear(attempt.directory.path.name)
             if leader is not None and leader.boot_id == self._boot_id:
-                self._end_remains(leader.pid)
-            write_json(attempt.directory.exit, {"return_code": None, "cause": "", "ended_wall_ms": wall_ms()})
+                self._end_remains(attempt, leader.pid)
+            lost: dict[str, object] = {"return_code": None, "cause": "", "ended_wall_ms": wall_ms()}
+            write_json(attempt.directory.exit, attempt.sealed(attempt.directory.exit, lost))
             return True
         return False
 
     def _is_just_spawned(self, attempt: Attempt) -> bool:
         return wall_ms() - attempt.started_ms < 5_000
 
-    def _end_remains(self, leader_pid: int) -> None:
-        """Kill what the parent-death signal did not reach: processes of the leader's session."""
+    def _end_remains(self, attempt: Attempt, leader_pid: int) -> None:
+        """Kill what did not end with the shim: the leader's session, and bearers of the attempt's marker."""
         for pid in self._processes.session_members(leader_pid):
             identity = self._processes.identify(pid)
             if identity is not None:
                 self._processes.send_signal(identity, signal.SIGKILL)
+        job_processes.JobProcesses(_NO_KEEPER, (), attempt.environment, attempt.uid).kill_remains()
 
     def _conclude(self, attempt: Attempt) -> AttemptEnd:
         co_located = [
@@ -328,7 +367,8 @@ class AttemptTable:
 def _request_stop(attempt: Attempt, cause: str, grace_ms: int = 0, **details: object) -> None:
     if attempt.state in (AttemptState.PREPARING, AttemptState.RUNNING, AttemptState.PAUSED):
         grace_ms = grace_ms or attempt.stop_grace_ms
-        write_json(attempt.directory.stop, {"cause": cause, "grace_ms": grace_ms, **details})
+        order: dict[str, object] = {"cause": cause, "grace_ms": grace_ms, **details}
+        write_json(attempt.directory.stop, attempt.sealed(attempt.directory.stop, order))
 
 
 def _pause_obstacle(attempt: Attempt, paused_ms_max: int) -> str:

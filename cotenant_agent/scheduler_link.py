@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
+from cotenant.access.token_calls import async_token_calls
 from cotenant.addresses import is_loopback
 from cotenant.client_errors import InputError
 from cotenant.grpc_credentials import channel_credentials, client_tls_files
@@ -44,6 +45,7 @@ class LinkSettings:
     tls_ca_file: Path | None = None
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None
+    token_file: Path | None = None
     tls_server_name: str = ""
     insecure: bool = False
 
@@ -61,15 +63,16 @@ def open_channel(settings: LinkSettings) -> grpc.aio.Channel:
     if settings.tls_server_name:
         options.append(("grpc.ssl_target_name_override", settings.tls_server_name))  # type: ignore[arg-type]
     credentials = channel_credentials(settings)
+    token_calls = async_token_calls(settings.token_file, settings.scheduler, has_tls=credentials is not None)
     if credentials is not None:
-        return grpc.aio.secure_channel(settings.scheduler, credentials, options=options)
+        return grpc.aio.secure_channel(settings.scheduler, credentials, options=options, interceptors=token_calls)
     if not settings.insecure and not is_loopback(settings.scheduler):
         raise InputError(
             f"the scheduler at {settings.scheduler} is not on this machine, and there is no TLS",
             remedy="give --tls-ca-file (and --tls-certificate-file, --tls-key-file), or --insecure on a network where "
             "every user is trusted",
         )
-    return grpc.aio.insecure_channel(settings.scheduler, options=options)
+    return grpc.aio.insecure_channel(settings.scheduler, options=options, interceptors=token_calls)
 
 
 def tls_mismatch(settings: LinkSettings) -> TlsMismatch | None:

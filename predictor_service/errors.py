@@ -16,6 +16,8 @@ PredictorError
 │   ├── UnknownVersionError         no stored model version of this name, or several that begin so
 │   ├── UnknownRetrainingError      no retraining of this name
 │   ├── RequestConflictError        a request_id that was used with another body
+│   ├── UnidentifiedCallerError     nobody knows who calls
+│   ├── NotPermittedError           the caller is known and may not do this
 │   └── TrainingDataError           measured profiles that cannot be learned from
 └── ServiceError                    the request may be fine; this service did not manage
     ├── ExtractionBusyError         the queue in front of the extraction workers is full; try again
@@ -121,6 +123,14 @@ class UnknownRetrainingError(CallerError):
 
 class RequestConflictError(CallerError):
     """The request_id was used before with another body."""
+
+
+class UnidentifiedCallerError(CallerError):
+    """Nobody knows who calls."""
+
+
+class NotPermittedError(CallerError):
+    """The caller is known and may not do this."""
 
 
 class TrainingDataError(CallerError):

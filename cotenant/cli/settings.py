@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from cotenant.access.local_access import private_socket
 from cotenant.cli.formats import OutputFormat
 from cotenant.client import ChannelOptions
 from cotenant.local_state import VARIABLE, local_state_dir
@@ -42,15 +43,19 @@ class Settings:
     tls_ca_file: Path | None = tls_setting("tls_ca_file")
     tls_certificate_file: Path | None = tls_setting("tls_certificate_file")
     tls_key_file: Path | None = tls_setting("tls_key_file")
+    token_file: Path | None = tls_setting("token_file")
     state_dir: str = setting("", "Where `cotenant up` keeps the data of its services; empty = the usual folder.")
 
     def channel_options(self, address: str) -> ChannelOptions:
-        """Returns how to reach a service at `address`."""
+        """Returns how to reach a service at `address`: by its socket if `up` of this account started it."""
+        is_plain = self.tls_ca_file is None and self.token_file is None
+        socket = private_socket(state_folder(self), address) if is_plain else ""
         return ChannelOptions(
-            address=address,
+            address=socket or address,
             tls_ca_file=self.tls_ca_file,
             tls_certificate_file=self.tls_certificate_file,
             tls_key_file=self.tls_key_file,
+            token_file=self.token_file,
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shlex
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from cotenant.access.server_rules import account_name
 from cotenant.cli.session import tell
 from cotenant.cli.settings import Settings, resolve_settings, state_folder
 from cotenant.client import ChannelOptions, SchedulerClient, open_channel
@@ -57,9 +57,9 @@ def up(
 ) -> None:
     """Start predictor, scheduler and agent on this machine and keep them until interrupted.
 
-    Serves on loopback only. Jobs may run any program with any environment, in the allowed directories and below. Every
-    user of this machine can submit some, and they run as the user of `cotenant up`. Running jobs survive a stop:
-    they end themselves when their lease runs out, or go on when `cotenant up` comes back before that.
+    Serves this account only, by a private socket and on loopback by a token. Jobs may run any program with any
+    environment, in the allowed directories and below, as the user of `cotenant up`. Running jobs survive a stop: they
+    end themselves when their lease runs out, or go on when `cotenant up` comes back before that.
     """
     if not re.fullmatch("[A-Za-z0-9._-]{1,63}", node_id):
         raise InputError(f"{node_id!r} names no node", remedy="up to 63 letters, digits, '.', '_' or '-'")
@@ -77,6 +77,7 @@ def up(
         predictor_port=predictor_port,
         scheduler_port=scheduler_port,
         has_trials=not no_trial,
+        is_private=True,
     )
     refuse_second(cluster.state_dir)
     _serve(cluster)
@@ -140,7 +141,7 @@ def _announce(cluster: LocalCluster) -> None:
     tell(f"state and logs in {cluster.state_dir}; Ctrl-C stops")
     for line, style in reach_lines(cluster, user_id=os.geteuid()):
         tell(line, style=style)
-    active = _active_policy(cluster.scheduler_address)
+    active = _active_policy(cluster.target("scheduler"))
     if active not in ("", cluster.policy):
         tell(f"policy {active} of the kept state stays in force; `cotenant policies use {cluster.policy}` changes it")
     for line in export_lines(cluster, resolve_settings({}).settings):
@@ -150,18 +151,16 @@ def _announce(cluster: LocalCluster) -> None:
 def reach_lines(cluster: LocalCluster, *, user_id: int) -> list[tuple[str, str]]:
     """Returns who may run what, under which user, as lines with their styles; as root it is a warning."""
     directories = ", ".join(str(one.absolute()) for agent in cluster.agents for one in agent.allowed_directories)
-    access = f"every user of this machine can reach {cluster.scheduler_address} and run any program"
+    name = account_name(user_id)
+    access = f"only {name} gets in, by a private socket or with {_token_file(cluster)}; jobs run any program"
     if user_id != 0:
-        return [(f"{access} as {_user_name(user_id)}, in {directories}", "")]
-    remedy = "end it (Ctrl-C) and start `cotenant up` as an ordinary user, unless you trust all users of this machine"
+        return [(f"{access} as {name}, in {directories}", "")]
+    remedy = "end it (Ctrl-C) and start `cotenant up` as an ordinary user, unless every job may do everything here"
     return [(f"warning: {access} AS ROOT, in {directories}", "bold red"), (f"  remedy: {remedy}", "")]
 
 
-def _user_name(user_id: int) -> str:
-    try:
-        return pwd.getpwuid(user_id).pw_name
-    except KeyError:
-        return f"user {user_id}"
+def _token_file(cluster: LocalCluster) -> str:
+    return str(cluster.access.token_file("operator")) if cluster.access is not None else "a token"
 
 
 def _active_policy(address: str) -> str:

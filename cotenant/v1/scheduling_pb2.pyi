@@ -95,6 +95,7 @@ class JobSpec(_message.Message):
     RESTART_LIMIT_FIELD_NUMBER: _builtins.int
     NO_PROFILES_FIELD_NUMBER: _builtins.int
     NO_TRIAL_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Letters, digits, '.', '_' and '-'; at most 63."""
     tenant: _builtins.str
@@ -104,7 +105,9 @@ class JobSpec(_message.Message):
     gpus: _builtins.int
     """GPUs at the start; 0 = 1."""
     steps_total: _builtins.int
-    """Optimizer steps of the whole job."""
+    """Optimizer steps of the whole job; 0 = unknown: it has finished when its program ends with success, comes last where
+    the shortest job comes first, and its sharing cannot be weighed by remaining times.
+    """
     share: _resources_pb2.ShareMode.ValueType
     max_slowdown_ratio: _builtins.float
     """How much longer a step may take than alone: 0.2 = 20 % longer; 0 = the cluster's default."""
@@ -122,6 +125,8 @@ class JobSpec(_message.Message):
     """What is measured of this job is not kept: neither as a profile to learn from nor as the outcome of a prediction."""
     no_trial: _builtins.bool
     """It never shares a GPU on trial, and no job is tried next to it."""
+    owner: _builtins.str
+    """Who handed the job in: the scheduler sets it to the caller where callers are known; an operator may name another one."""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Program and arguments, never a shell string. {sub_batch}, {accumulation_steps}, {checkpoint_dir} and {resume} are replaced."""
@@ -157,10 +162,11 @@ class JobSpec(_message.Message):
         restart_limit: _builtins.int = ...,
         no_profiles: _builtins.bool = ...,
         no_trial: _builtins.bool = ...,
+        owner: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_gpus", b"allowed_gpus", "checkpoint_ms", b"checkpoint_ms", "command", b"command", "cpu_cores", b"cpu_cores", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "name", b"name", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "progress_regex", b"progress_regex", "restart_limit", b"restart_limit", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "tenant", b"tenant", "working_directory", b"working_directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_gpus", b"allowed_gpus", "checkpoint_ms", b"checkpoint_ms", "command", b"command", "cpu_cores", b"cpu_cores", "environment", b"environment", "gpus", b"gpus", "graph_sha256", b"graph_sha256", "host_memory_bytes", b"host_memory_bytes", "max_slowdown_ratio", b"max_slowdown_ratio", "memory_bytes", b"memory_bytes", "name", b"name", "no_profiles", b"no_profiles", "no_trial", b"no_trial", "owner", b"owner", "progress_regex", b"progress_regex", "restart_limit", b"restart_limit", "settings", b"settings", "share", b"share", "steps_total", b"steps_total", "tenant", b"tenant", "working_directory", b"working_directory"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -823,10 +829,15 @@ class WatchJobsResponse(_message.Message):
     SNAPSHOT_END_FIELD_NUMBER: _builtins.int
     JOB_FIELD_NUMBER: _builtins.int
     OVERFLOWED_FIELD_NUMBER: _builtins.int
+    MISSED_CHANGES_FIELD_NUMBER: _builtins.int
     snapshot_end: _builtins.bool
     """True: the snapshot is complete, changes follow."""
     overflowed: _builtins.bool
-    """The watcher was too slow and must start again."""
+    """The scheduler stops, or cannot say what was missed: the watcher must start again."""
+    missed_changes: _builtins.int
+    """Above 0: the watcher was too slow, and at most this many changes were left out. This job and those that follow are
+    as they are now, so that nothing else is missing.
+    """
     @_builtins.property
     def job(self) -> Global___Job: ...
     def __init__(
@@ -835,10 +846,11 @@ class WatchJobsResponse(_message.Message):
         snapshot_end: _builtins.bool = ...,
         job: Global___Job | None = ...,
         overflowed: _builtins.bool = ...,
+        missed_changes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "overflowed", b"overflowed", "snapshot_end", b"snapshot_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "missed_changes", b"missed_changes", "overflowed", b"overflowed", "snapshot_end", b"snapshot_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1164,22 +1176,116 @@ class ListNodesResponse(_message.Message):
 
     NODES_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]: ...
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Warning]:
+        """Why this scheduler gives no orders at present: STATE_BEHIND, RESTORE_UNCONFIRMED."""
+
     def __init__(
         self,
         *,
         nodes: _abc.Iterable[Global___Node] | None = ...,
         next_page_token: _builtins.str = ...,
+        warnings: _abc.Iterable[_resources_pb2.Warning] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "nodes", b"nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "nodes", b"nodes", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListNodesResponse: _TypeAlias = ListNodesResponse  # noqa: Y015
+
+@_typing.final
+class ForgetNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    node_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetNodeRequest: _TypeAlias = ForgetNodeRequest  # noqa: Y015
+
+@_typing.final
+class ForgetNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOST_JOB_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lost_job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Jobs that held GPUs of the node; they are lost, and start again as their rules allow."""
+
+    def __init__(
+        self,
+        *,
+        lost_job_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lost_job_ids", b"lost_job_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetNodeResponse: _TypeAlias = ForgetNodeResponse  # noqa: Y015
+
+@_typing.final
+class ConfirmRestoreRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmRestoreRequest: _TypeAlias = ConfirmRestoreRequest  # noqa: Y015
+
+@_typing.final
+class ConfirmRestoreResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_ID_FIELD_NUMBER: _builtins.int
+    ANCESTOR_IDS_FIELD_NUMBER: _builtins.int
+    incarnation_id: _builtins.str
+    @_builtins.property
+    def ancestor_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Incarnations whose nodes may join; empty = this state was never restored, and there was nothing to confirm."""
+
+    def __init__(
+        self,
+        *,
+        incarnation_id: _builtins.str = ...,
+        ancestor_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ancestor_ids", b"ancestor_ids", "incarnation_id", b"incarnation_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmRestoreResponse: _TypeAlias = ConfirmRestoreResponse  # noqa: Y015
 
 @_typing.final
 class PolicyParameter(_message.Message):

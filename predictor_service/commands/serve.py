@@ -56,6 +56,9 @@ def serve(settings: Settings) -> None:
         tls_key_file=settings.tls_key_file,
         client_ca_file=settings.client_ca_file,
         insecure=settings.insecure,
+        callers_file=settings.callers_file,
+        socket=settings.socket,
+        serve_roleless=settings.serve_roleless,
     )
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

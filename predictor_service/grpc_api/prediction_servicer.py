@@ -16,6 +16,7 @@ from predictor_service.grpc_api.job_answers import JobAnswers
 from predictor_service.grpc_api.measurement_window_answers import record_windows
 from predictor_service.grpc_api.pages import cut_page
 from predictor_service.grpc_api.pair_rows import list_measured_pairs
+from predictor_service.grpc_api.prediction_owners import asked_by, foreign_predictions
 from predictor_service.grpc_api.request_pipeline import RequestPipeline
 from predictor_service.grpc_api.translate_answers import (
     device_message,
@@ -67,6 +68,10 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         self, request: prediction_pb2.PredictJobRequest, context: grpc.ServicerContext
     ) -> prediction_pb2.PredictJobResponse:
         """Predicts one job on one type of device."""
+        return prediction_pb2.PredictJobResponse.FromString(self.predict_job_bytes(request, context))
+
+    def predict_job_bytes(self, request: prediction_pb2.PredictJobRequest, context: grpc.ServicerContext) -> bytes:
+        """Answers PredictJob as the server sends it, see `answer_bytes`."""
         return self._pipeline.answer(context, "PredictJob", request, lambda: self._predict_job(request))
 
     def PredictPairs(  # noqa: N802 (named by the contract)
@@ -135,10 +140,10 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
         """Predicts speeds on other numbers of workers and servers."""
         return self._pipeline.answer(context, "FitSpeedModel", request, lambda: fit_speed_model(request))
 
-    def _predict_job(self, request: prediction_pb2.PredictJobRequest) -> prediction_pb2.PredictJobResponse:
+    def _predict_job(self, request: prediction_pb2.PredictJobRequest) -> bytes:
         if request.validate_only:
             self._predictor.check_job(job_question(request))
-            return prediction_pb2.PredictJobResponse()
+            return b""
         return self._jobs.answer(request)
 
     def _predict_pairs(self, request: prediction_pb2.PredictPairsRequest) -> prediction_pb2.PredictPairsResponse:
@@ -164,8 +169,13 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
     def _record(self, request: prediction_pb2.RecordOutcomesRequest) -> prediction_pb2.RecordOutcomesResponse:
         if len(request.outcomes) > OUTCOMES_MAX:
             raise invalid_field("outcomes", f"{len(request.outcomes)} of them", f"send at most {OUTCOMES_MAX}")
-        outcomes = [(outcome.prediction_id, outcome_content(outcome)) for outcome in request.outcomes]
-        unknown = self._journal.record(outcomes, now_ms())
+        foreign = foreign_predictions(self._journal, [outcome.prediction_id for outcome in request.outcomes])
+        outcomes = [
+            (outcome.prediction_id, outcome_content(outcome))
+            for outcome in request.outcomes
+            if outcome.prediction_id not in foreign
+        ]
+        unknown = [*foreign, *self._journal.record(outcomes, now_ms())]
         self._learn(outcomes)
         recorded = sum(outcome.prediction_id not in unknown for outcome in request.outcomes)
         return prediction_pb2.RecordOutcomesResponse(recorded=recorded, unknown_prediction_ids=unknown)
@@ -187,7 +197,7 @@ class PredictionServicer(prediction_pb2_grpc.PredictionServiceServicer):
 
 def _pairs_entry(answer: PairsAnswer, question: PairsQuestion) -> PredictionEntry:
     """Values are kept for small questions only: 500 jobs make a quarter of a million of them."""
-    content: dict[str, object] = {"job_ids": list(answer.job_ids)}
+    content: dict[str, object] = {"job_ids": list(answer.job_ids), **asked_by()}
     keys = [job.key for job in question.jobs]
     if keys != content["job_ids"]:
         content["job_keys"] = keys

@@ -12,14 +12,18 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from cotenant.access.server_rules import access_rules, bind_private_socket
 from cotenant.grpc_credentials import server_credentials
 from cotenant.tls_settings import check_exposure
 from cotenant.v1 import models_pb2, models_pb2_grpc, prediction_pb2, prediction_pb2_grpc
 from predictor_service.errors import InvalidRequestError, OverloadedError
 from predictor_service.features.graph_limits import DEFAULT_LIMITS
+from predictor_service.grpc_api.access_interceptor import AccessInterceptor
 from predictor_service.grpc_api.admission_queue import AdmissionQueue
+from predictor_service.grpc_api.decoding_interceptor import DecodingInterceptor
 from predictor_service.grpc_api.model_servicer import ModelServicer
 from predictor_service.grpc_api.prediction_servicer import PredictionServicer
+from predictor_service.grpc_api.status_codes import STATUS_CODES
 
 SERVICE_NAME: Final = prediction_pb2.DESCRIPTOR.services_by_name["PredictionService"].full_name
 MODEL_SERVICE_NAME: Final = models_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name
@@ -41,6 +45,9 @@ class ServerOptions:
         tls_key_file: PEM.
         client_ca_file: PEM authority; clients must then show a certificate of it.
         insecure: Allows other addresses than loopback without TLS.
+        callers_file: Tokens of callers.
+        socket: Unix socket to answer on as well.
+        serve_roleless: Whether a certificate without a role may do everything.
     """
 
     address: str
@@ -48,6 +55,9 @@ class ServerOptions:
     tls_key_file: Path | None = None
     client_ca_file: Path | None = None
     insecure: bool = False
+    callers_file: Path | None = None
+    socket: Path | None = None
+    serve_roleless: bool = False
 
 
 class _GuardedReflection(reflection.ReflectionServicer):
@@ -66,8 +76,8 @@ class _GuardedReflection(reflection.ReflectionServicer):
         try:
             with self._queue.streams.admitted(context):
                 yield from super().ServerReflectionInfo(request_iterator, context)
-        except OverloadedError as error:
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        except (OverloadedError, InvalidRequestError) as error:
+            context.abort(STATUS_CODES[type(error)], str(error))
 
 
 class PredictionServer:
@@ -92,9 +102,12 @@ class PredictionServer:
         models: ModelServicer | None = None,
     ) -> None:
         check_exposure(options.address, options)
+        rules = access_rules(options)
         self._queue = queue
         self._server = grpc.server(
             queue,
+            # Where everyone may do everything no call pays for being looked at.
+            interceptors=[*([] if rules.is_open else [AccessInterceptor(rules)]), DecodingInterceptor()],
             maximum_concurrent_rpcs=queue.calls_max + _REFUSALS_MAX,
             options=[
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -106,6 +119,7 @@ class PredictionServer:
         )
         self._health = health.HealthServicer()
         prediction_pb2_grpc.add_PredictionServiceServicer_to_server(servicer, self._server)
+        self._answer_jobs_by_bytes(servicer)
         if models is not None:
             models_pb2_grpc.add_ModelServiceServicer_to_server(models, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -113,6 +127,8 @@ class PredictionServer:
         add_reflection: Any = reflection_pb2_grpc.add_ServerReflectionServicer_to_server
         add_reflection(_GuardedReflection(names, queue), self._server)
         self.port = self._bind(options)
+        if options.socket is not None:
+            bind_private_socket(options.socket, self._server.add_insecure_port)
 
     def start(self) -> None:
         """Begins to serve and reports it to the health service."""
@@ -131,6 +147,13 @@ class PredictionServer:
         stopped: threading.Event = self._server.stop(grace_s)
         stopped.wait(grace_s + 1)
         self._queue.shutdown(wait=False, cancel_futures=True)
+
+    def _answer_jobs_by_bytes(self, servicer: PredictionServicer) -> None:
+        """Replaces the one handler whose answers are not serialized, because they are bytes; see `answer_bytes`."""
+        handler: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(
+            servicer.predict_job_bytes, request_deserializer=prediction_pb2.PredictJobRequest.FromString
+        )
+        self._server.add_registered_method_handlers(SERVICE_NAME, {"PredictJob": handler})
 
     def _bind(self, options: ServerOptions) -> int:
         address, credentials = options.address, server_credentials(options)

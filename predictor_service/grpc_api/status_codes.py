@@ -34,6 +34,8 @@ STATUS_CODES: Final[Mapping[type[errors.PredictorError], grpc.StatusCode]] = {
     errors.UnknownVersionError: grpc.StatusCode.NOT_FOUND,
     errors.UnknownRetrainingError: grpc.StatusCode.NOT_FOUND,
     errors.RequestConflictError: grpc.StatusCode.ALREADY_EXISTS,
+    errors.UnidentifiedCallerError: grpc.StatusCode.UNAUTHENTICATED,
+    errors.NotPermittedError: grpc.StatusCode.PERMISSION_DENIED,
     errors.TrainingDataError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ServiceError: grpc.StatusCode.INTERNAL,
     errors.ExtractionBusyError: grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -69,12 +69,18 @@ _RETRY_CONFIG = {
 }
 
 
-def open_channel(address: str, *, credentials: grpc.ChannelCredentials | None = None) -> grpc.aio.Channel:
+def open_channel(
+    address: str,
+    *,
+    credentials: grpc.ChannelCredentials | None = None,
+    interceptors: Sequence[grpc.aio.ClientInterceptor] = (),
+) -> grpc.aio.Channel:
     """Open a channel with bounded retries on UNAVAILABLE and quick reconnection after a restart of the predictor.
 
     Args:
         address: host:port.
         credentials: None = plain text.
+        interceptors: What shows a token with every call.
     """
     options: list[tuple[str, int | str]] = [
         ("grpc.service_config", json.dumps(_RETRY_CONFIG)),
@@ -86,8 +92,8 @@ def open_channel(address: str, *, credentials: grpc.ChannelCredentials | None = 
         ("grpc.max_send_message_length", _MESSAGE_BYTES_MAX),
     ]
     if credentials is None:
-        return grpc.aio.insecure_channel(address, options=options)
-    return grpc.aio.secure_channel(address, credentials, options=options)
+        return grpc.aio.insecure_channel(address, options=options, interceptors=interceptors)
+    return grpc.aio.secure_channel(address, credentials, options=options, interceptors=interceptors)
 
 
 class PredictorClient:

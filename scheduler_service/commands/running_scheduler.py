@@ -9,21 +9,24 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
+from cotenant.access.roles import Role
 from scheduler_service import policy_registry
 from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.clock_healing import heal_clock
+from scheduler_service.adapters.cluster_identity import ClusterIdentity, Standstill
 from scheduler_service.adapters.command_performer import CommandPerformer
 from scheduler_service.adapters.measurement_window_relay import MeasurementWindowRelay
 from scheduler_service.adapters.memory_ranges import MemoryRanges
 from scheduler_service.adapters.node_leases import NodeLeases
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.adapters.progress_reports import ProgressReports
-from scheduler_service.adapters.recovery import Recovered, recover, snapshot_state
+from scheduler_service.adapters.recovery import Recovered, begin_incarnation, freeze_state, recover
 from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
 from scheduler_service.adapters.stored_records import DATABASE_NAME
-from scheduler_service.adapters.system_clock import SystemClock
+from scheduler_service.adapters.system_clock import SystemClock, read_wall_ms
 from scheduler_service.commands.predictor_link import predictor_channel, probe_predictor
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.events import NodeDisconnected, PolicyChosen
+from scheduler_service.core.events import Actor, NodeDisconnected, PolicyChosen
 from scheduler_service.grpc_api import policies
 from scheduler_service.grpc_api.admission import Admission
 from scheduler_service.grpc_api.job_watch import WatchHub
@@ -62,6 +65,9 @@ class RunningScheduler:
         self._loop: LiveLoop | None = None
         self._predictor: PredictorClient | None = None
         self._ranges: MemoryRanges | None = None
+        self._identity = ClusterIdentity()
+        self._standstill = Standstill(begun=self._store_behind)
+        self._noting: set[asyncio.Task[None]] = set()
 
     async def start(self) -> Mapping[str, object]:
         """Recover, then serve.
@@ -104,6 +110,9 @@ class RunningScheduler:
             watch_hub=watch_hub,
             admission=admission,
             has_trials=settings.trials,
+            identity=self._identity,
+            standstill=self._standstill,
+            store_confirmation=self._log.identity.confirm,
         )
         self._spawn(loop.run())
         if settings.predictor:
@@ -114,13 +123,18 @@ class RunningScheduler:
             self._metrics_server = MetricsServer(
                 address=settings.metrics_address,
                 registry=metrics.registry,
-                failure=lambda: loop.storage_failure,
+                failure=lambda: loop.storage_failure or self._standstill.message,
                 insecure=settings.insecure,
             )
         await self._server.start(SchedulingServicer(cluster), agents)
         return self._report(recovered)
 
     def _recover(self) -> Recovered:
+        def restored_engine(state: Mapping[str, Any]) -> SchedulerEngine:
+            return SchedulerEngine.restore(
+                state, make_policy=policy_registry.make_policy, pair_refresh_ms=self._settings.pair_refresh_ms
+            )
+
         recovered = recover(
             self._log,
             new_engine=lambda: SchedulerEngine(
@@ -129,15 +143,40 @@ class RunningScheduler:
                 seed=self._settings.seed,
                 pair_refresh_ms=self._settings.pair_refresh_ms,
             ),
-            restored_engine=lambda state: SchedulerEngine.restore(
-                state, make_policy=policy_registry.make_policy, pair_refresh_ms=self._settings.pair_refresh_ms
-            ),
+            restored_engine=restored_engine,
             place=str(Path(self._settings.state_dir) / DATABASE_NAME),
         )
         if recovered.numbers.last:
             # A state of an older version, or one whose marker was removed.
             self._log.mark_used()
-        return recovered
+        healed = heal_clock(
+            self._log,
+            recovered,
+            wall_ms=read_wall_ms(),
+            retained_events=self._settings.retained_events,
+            restored_engine=restored_engine,
+        )
+        return self._begin_generation(healed)
+
+    def _begin_generation(self, recovered: Recovered) -> Recovered:
+        """Count this start, before anything is said to an agent, and look whether this state may act."""
+        stored = self._log.identity
+        self._identity = stored.begin_generation(
+            next_fence=recovered.engine.state.next_fence, sequence=recovered.sequence
+        )
+        if stored.behind:
+            self._standstill.fall_behind(stored.behind)
+        elif stored.awaits_confirmation:
+            self._standstill.await_confirmation()
+        return begin_incarnation(self._log, recovered, self._identity)
+
+    def _store_behind(self, finding: str) -> None:
+        """Note that this state is behind; whatever is appended to it later would hide that from the next start."""
+        if self._loop is None:
+            return
+        noting = asyncio.ensure_future(self._loop.store_apart(lambda: self._log.identity.note_behind(finding)))
+        self._noting.add(noting)
+        noting.add_done_callback(self._noting.discard)
 
     def _make_loop(
         self, recovered: Recovered, clock: SystemClock, sessions: AgentSessions, predictor: PredictorClient
@@ -148,6 +187,8 @@ class RunningScheduler:
             predictor=predictor,
             launch_of=lambda job_id: engine.state.jobs[job_id].launch if job_id in engine.state.jobs else {},
             deliver=lambda event: loop.note(event),
+            identity=self._identity,
+            sequence=lambda: loop.sequence,
         )
         loop = LiveLoop(
             engine=engine,
@@ -155,9 +196,10 @@ class RunningScheduler:
             clock=clock,
             perform=performer.perform,
             sequence=recovered.sequence,
-            snapshot_state=lambda: snapshot_state(engine, recovered.numbers),
+            freeze_state=lambda: freeze_state(engine, recovered.numbers),
             snapshot_every_events=self._settings.snapshot_every_events,
             retained_events=self._settings.retained_events,
+            refusal=lambda: self._standstill.refusal,
         )
         return loop
 
@@ -181,12 +223,14 @@ class RunningScheduler:
             times=times,
             certificates_required=bool(settings.client_ca_file),
             is_final=admission.is_final,
+            identity=self._identity,
+            standstill=self._standstill,
         )
 
     def _tell_first_facts(self, loop: LiveLoop, agents: NodeAgentServicer) -> None:
         """A new state begins with its policy; after a restart no agent is connected."""
         if loop.sequence == 0:
-            loop.note(PolicyChosen(at_ms=0, policy=self._settings.policy))
+            loop.note(PolicyChosen(at_ms=0, policy=self._settings.policy, actor=Actor(role=Role.SCHEDULER)))
         elif loop.engine.state.policy != self._settings.policy:
             _log.warning(
                 "stored_policy_kept",
@@ -206,7 +250,8 @@ class RunningScheduler:
             "metrics_address": self._metrics_server.address if self._metrics_server is not None else "",
             "pid": os.getpid(),
         }
-        _log.info("serving", extra={**addresses, "event_id": recovered.sequence})
+        place = {"incarnation_id": self._identity.incarnation_id, "event_id": recovered.sequence}
+        _log.info("serving", extra={**addresses, **place})
         return addresses
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -263,4 +308,4 @@ async def _tick(loop: LiveLoop, agents: NodeAgentServicer, watch_hub: WatchHub) 
         await asyncio.sleep(TICK_S)
         loop.fire_timers()
         agents.tick()
-        watch_hub.sweep()
+        watch_hub.batch_handled()

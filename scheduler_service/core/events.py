@@ -30,7 +30,29 @@ class AttemptReport(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSubmitted(Event):
+class Actor:
+    """Who wanted something.
+
+    Attributes:
+        role: Empty = unknown: callers were not told apart, or an older version did not note it.
+        name: Of the user or program.
+        address: Host, or "unix".
+    """
+
+    role: str = ""
+    name: str = ""
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandGiven(Event):
+    """A fact that somebody wanted, for the audit; who it was changes nothing."""
+
+    actor: Actor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSubmitted(CommandGiven):
     """A user handed in a job.
 
     Attributes:
@@ -47,14 +69,14 @@ class JobSubmitted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobCancelled(Event):
+class JobCancelled(CommandGiven):
     """A user took a job back."""
 
     job_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PauseRequested(Event):
+class PauseRequested(CommandGiven):
     """An operator wants a job to stand still for so long at most."""
 
     job_id: str
@@ -62,7 +84,7 @@ class PauseRequested(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeRequested(Event):
+class ResumeRequested(CommandGiven):
     """An operator wants a paused job to go on."""
 
     job_id: str
@@ -118,7 +140,11 @@ class PairsRefreshed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningAttempt:
-    """An attempt that a joining node says it holds; `paused_ms` is how long it has stood still by order, in sum."""
+    """An attempt that a joining node says it holds; `paused_ms` is how long it has stood still by order, in sum.
+
+    Attributes:
+        incarnation_id: Of the cluster under which its fence was given; empty = not stated.
+    """
 
     job_id: str
     attempt: int
@@ -127,6 +153,7 @@ class RunningAttempt:
     steps_done: int = 0
     is_paused: bool = False
     paused_ms: int = 0
+    incarnation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +178,13 @@ class NodeDisconnected(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLost(Event):
     """Lease, grace and margin are over without a word: what ran there has certainly ended."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeForgotten(Event):
+    """A node is no more: an operator said so, or another node has its GPUs; what ran there is given up."""
 
     node_id: str
 
@@ -279,12 +313,27 @@ class LaunchRefused(AttemptReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IncarnationBegan(Event):
+    """The state was restored from a backup, after which its former cluster may have given further ids and fences.
+
+    Attributes:
+        next_fence: Fences below it are not given any more.
+        last_job_number: Nor are job ids up to this number.
+    """
+
+    incarnation_id: str
+    parent_id: str
+    next_fence: int
+    last_job_number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired(Event):
     """An instant asked for by WakeAt has come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyChosen(Event):
+class PolicyChosen(CommandGiven):
     """An operator chose a policy."""
 
     policy: str

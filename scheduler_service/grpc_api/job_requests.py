@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from cotenant.v1 import scheduling_pb2
 from scheduler_service.adapters.job_specs import kept_launch, kept_settings
 from scheduler_service.adapters.recovery import JobNumbers
 from scheduler_service.core.engine import SchedulerEngine
-from scheduler_service.core.events import JobCancelled, JobSubmitted, PauseRequested, PolicyChosen, ResumeRequested
+from scheduler_service.core.events import (
+    Actor,
+    JobCancelled,
+    JobSubmitted,
+    NodeForgotten,
+    PauseRequested,
+    PolicyChosen,
+    ResumeRequested,
+)
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.pausability import pause_obstacle
 from scheduler_service.core.reason_texts import describe_reason
 from scheduler_service.core.records import PAUSED_MS_MAX, Phase
 from scheduler_service.core.state import ClusterState
-from scheduler_service.errors import NotPausableError, OverloadedError, UnknownJobError, WrongJobPhaseError
+from scheduler_service.errors import (
+    NodeHeardError,
+    NotPausableError,
+    OverloadedError,
+    UnknownJobError,
+    UnknownNodeError,
+    WrongJobPhaseError,
+)
 from scheduler_service.grpc_api.translate_jobs import job_request
 from scheduler_service.grpc_api.validation import body_sha256
 from scheduler_service.live_loop import Mutation, Proposal
@@ -25,7 +40,9 @@ LIVING_JOBS_MAX = 100_000
 _LIVING_PHASES = (Phase.PENDING, Phase.STARTING, Phase.RUNNING, Phase.PAUSED, Phase.STOPPING)
 
 
-def submitted(job_id: str, spec: scheduling_pb2.JobSpec, *, has_trials: bool = True) -> JobSubmitted:
+def submitted(
+    job_id: str, spec: scheduling_pb2.JobSpec, *, has_trials: bool = True, actor: Actor | None = None
+) -> JobSubmitted:
     """Return the fact that a job was handed in; without trials in this cluster it refuses them."""
     if not has_trials:
         refusing = scheduling_pb2.JobSpec()
@@ -37,11 +54,17 @@ def submitted(job_id: str, spec: scheduling_pb2.JobSpec, *, has_trials: bool = T
         launch=kept_launch(spec),
         graph_sha256=spec.graph_sha256,
         settings=kept_settings(spec),
+        actor=actor,
     )
 
 
 def submission(
-    request: scheduling_pb2.SubmitJobRequest, engine: SchedulerEngine, numbers: JobNumbers, *, has_trials: bool = True
+    request: scheduling_pb2.SubmitJobRequest,
+    engine: SchedulerEngine,
+    numbers: JobNumbers,
+    *,
+    has_trials: bool = True,
+    actor: Actor | None = None,
 ) -> Mutation:
     """Propose a new job; the answer is its id."""
 
@@ -50,31 +73,33 @@ def submission(
         if living >= LIVING_JOBS_MAX:
             raise OverloadedError(f"{living:,} jobs have not ended; cancel some or wait before submitting more")
         job_id = numbers.next_id()
-        return Proposal(event=submitted(job_id, request.spec, has_trials=has_trials), answer=job_id)
+        return Proposal(event=submitted(job_id, request.spec, has_trials=has_trials, actor=actor), answer=job_id)
 
     return Mutation(propose=propose, request_id=request.request_id, body_sha256=body_sha256(request))
 
 
-def cancellation(request: scheduling_pb2.CancelJobRequest, engine: SchedulerEngine) -> Mutation:
+def cancellation(
+    request: scheduling_pb2.CancelJobRequest, engine: SchedulerEngine, *, actor: Actor | None = None
+) -> Mutation:
     """Propose the end of a job; one that has ended or is ending stays as it is."""
 
     def propose() -> Proposal:
         job = known_job(engine, request.job_id)
-        event = None if job.has_ended else JobCancelled(at_ms=0, job_id=job.job_id)
+        event = None if job.has_ended else JobCancelled(at_ms=0, job_id=job.job_id, actor=actor)
         return Proposal(event=event, answer=job.job_id)
 
     return Mutation(propose=propose, request_id=request.request_id, body_sha256=body_sha256(request))
 
 
-def pause(request: scheduling_pb2.PauseJobRequest, engine: SchedulerEngine) -> Mutation:
+def pause(request: scheduling_pb2.PauseJobRequest, engine: SchedulerEngine, *, actor: Actor | None = None) -> Mutation:
     """Propose a pause; one that was ordered already stays as it is."""
 
     def propose() -> Proposal:
         job = known_job(engine, request.job_id)
         _check_pausable(engine.state, job)
         length_ms = request.paused_ms_max or PAUSED_MS_MAX
-        event = PauseRequested(at_ms=0, job_id=job.job_id, paused_ms_max=length_ms) if job.pause is None else None
-        return Proposal(event=event, answer=job.job_id)
+        event = PauseRequested(at_ms=0, job_id=job.job_id, paused_ms_max=length_ms, actor=actor)
+        return Proposal(event=event if job.pause is None else None, answer=job.job_id)
 
     return Mutation(propose=propose, request_id=request.request_id, body_sha256=body_sha256(request))
 
@@ -87,23 +112,45 @@ def _check_pausable(state: ClusterState, job: JobRecord) -> None:
         raise NotPausableError(describe_reason(obstacle))
 
 
-def resume(request: scheduling_pb2.ResumeJobRequest, engine: SchedulerEngine) -> Mutation:
+def resume(
+    request: scheduling_pb2.ResumeJobRequest, engine: SchedulerEngine, *, actor: Actor | None = None
+) -> Mutation:
     """Propose that a paused job goes on; another one stays as it is."""
 
     def propose() -> Proposal:
         job = known_job(engine, request.job_id)
         is_due = job.pause is not None and not job.pause.is_resuming
-        return Proposal(event=ResumeRequested(at_ms=0, job_id=job.job_id) if is_due else None, answer=job.job_id)
+        event = ResumeRequested(at_ms=0, job_id=job.job_id, actor=actor)
+        return Proposal(event=event if is_due else None, answer=job.job_id)
 
     return Mutation(propose=propose, request_id=request.request_id, body_sha256=body_sha256(request))
 
 
-def policy_choice(request: scheduling_pb2.SetPolicyRequest, parameters: Mapping[str, Any]) -> Mutation:
+def policy_choice(
+    request: scheduling_pb2.SetPolicyRequest, parameters: Mapping[str, Any], *, actor: Actor | None = None
+) -> Mutation:
     """Propose another policy; the caller has checked that it can be made."""
 
     def propose() -> Proposal:
-        event = PolicyChosen(at_ms=0, policy=request.policy, parameters=parameters)
+        event = PolicyChosen(at_ms=0, policy=request.policy, parameters=parameters, actor=actor)
         return Proposal(event=event, answer=request.policy)
+
+    return Mutation(propose=propose, request_id=request.request_id, body_sha256=body_sha256(request))
+
+
+def forgetting(request: scheduling_pb2.ForgetNodeRequest, engine: SchedulerEngine, heard: Container[str]) -> Mutation:
+    """Propose that a node is given up, unless it is among those that are heard; the answer names the jobs it held."""
+
+    def propose() -> Proposal:
+        node_id = request.node_id
+        if node_id not in engine.state.nodes:
+            raise UnknownNodeError(node_id)
+        if node_id in heard:
+            raise NodeHeardError(
+                f"node {node_id} is heard, and what it runs would run on; stop its agent first, or cancel its jobs"
+            )
+        held = ",".join(engine.state.occupancy.jobs_on_node(node_id))
+        return Proposal(event=NodeForgotten(at_ms=0, node_id=node_id), answer=held)
 
     return Mutation(propose=propose, request_id=request.request_id, body_sha256=body_sha256(request))
 

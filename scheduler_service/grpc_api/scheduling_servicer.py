@@ -2,35 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from cotenant.access.callers import current_caller
 from cotenant.v1 import node_agent_pb2, resources_pb2, scheduling_pb2, scheduling_pb2_grpc
 from scheduler_service.adapters.agent_sessions import AgentSessions
+from scheduler_service.adapters.cluster_identity import RESTORE_UNCONFIRMED, ClusterIdentity, Standstill
 from scheduler_service.adapters.predictor_client import PredictorClient
 from scheduler_service.adapters.proto_enums import PHASES_FROM_PROTO
 from scheduler_service.adapters.recovery import JobNumbers
 from scheduler_service.core.engine import SchedulerEngine
+from scheduler_service.core.events import Actor
 from scheduler_service.core.job_records import JobRecord
 from scheduler_service.core.records import Phase
-from scheduler_service.errors import FieldViolation, InvalidRequestError, NodeUnreachableError, WrongJobPhaseError
+from scheduler_service.errors import (
+    FieldViolation,
+    InvalidRequestError,
+    NodeUnreachableError,
+    StandstillError,
+    WrongJobPhaseError,
+)
 from scheduler_service.grpc_api import job_requests, policies, validation
 from scheduler_service.grpc_api.admission import Admission
 from scheduler_service.grpc_api.decide import decide
-from scheduler_service.grpc_api.job_reasons import present_reason, reported_reason
+from scheduler_service.grpc_api.explanations import Explanations
+from scheduler_service.grpc_api.job_listing import NewestFirst, add_neighbours, job_messages, job_number
+from scheduler_service.grpc_api.job_reasons import reported_reason
 from scheduler_service.grpc_api.job_watch import WatchHub
 from scheduler_service.grpc_api.pages import page
+from scheduler_service.grpc_api.side_thread import SideThread
 from scheduler_service.grpc_api.status_codes import Context
 from scheduler_service.grpc_api.translate_jobs import (
-    candidate_messages,
     history_messages,
     job_message,
-    name_neighbours,
     reason_message,
 )
 from scheduler_service.grpc_api.translate_nodes import node_message
+from scheduler_service.grpc_api.visibility import (
+    actor_of,
+    check_changeable,
+    check_visible,
+    may_see,
+    own_submission,
+    shown,
+)
 from scheduler_service.live_loop import LiveLoop
+
+_log = logging.getLogger(__name__)
 
 # Warnings of accepted submissions, for their repetition; forgotten with the process.
 WARNED_REQUESTS_MAX = 1_000
@@ -38,7 +59,11 @@ WARNED_REQUESTS_MAX = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What the methods need: the loop, and the adapters next to it."""
+    """What the methods need: the loop, and the adapters next to it.
+
+    Attributes:
+        store_confirmation: Notes durably that an operator has confirmed a restore; blocks.
+    """
 
     loop: LiveLoop
     numbers: JobNumbers
@@ -47,6 +72,9 @@ class Cluster:
     watch_hub: WatchHub
     admission: Admission
     has_trials: bool = True
+    identity: ClusterIdentity = field(default_factory=ClusterIdentity)
+    standstill: Standstill = field(default_factory=Standstill)
+    store_confirmation: Callable[[], None] = field(default=lambda: None)
 
     @property
     def engine(self) -> SchedulerEngine:
@@ -59,18 +87,27 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._explanations = Explanations(loop=cluster.loop)
+        self._deciding = SideThread("decide")
+        self._newest_first = NewestFirst()
         self._warned: dict[str, Sequence[resources_pb2.Warning]] = {}
 
     async def SubmitJob(  # noqa: N802
         self, request: scheduling_pb2.SubmitJobRequest, context: Context
     ) -> scheduling_pb2.SubmitJobResponse:
         """Accept a job; the answer comes after the job is on disk."""
+        caller = current_caller()
+        request = own_submission(request, caller)
         validation.require(validation.submission_violations(request))
         warnings = await self._reviewed(request, context)
         if request.validate_only:
             return scheduling_pb2.SubmitJobResponse(job=self._would_be(request.spec), warnings=warnings)
         mutation = job_requests.submission(
-            request, self._cluster.engine, self._cluster.numbers, has_trials=self._cluster.has_trials
+            request,
+            self._cluster.engine,
+            self._cluster.numbers,
+            has_trials=self._cluster.has_trials,
+            actor=actor_of(caller),
         )
         job = self._job(await self._cluster.loop.mutate(mutation))
         return scheduling_pb2.SubmitJobResponse(job=job, warnings=warnings)
@@ -95,6 +132,7 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
     ) -> scheduling_pb2.GetJobResponse:
         """Return one job."""
         validation.require(validation.job_id_violations(request.job_id))
+        check_visible(current_caller(), job_requests.known_job(self._cluster.engine, request.job_id))
         return scheduling_pb2.GetJobResponse(job=self._job(request.job_id))
 
     async def ListJobs(  # noqa: N802
@@ -105,22 +143,25 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         if unknown:
             raise InvalidRequestError(FieldViolation(field="phases", description=f"{unknown} are no phases of jobs"))
         phases = frozenset().union(*(PHASES_FROM_PROTO[phase] for phase in request.phases))
+        caller = current_caller()
+        known = self._newest_first.jobs(self._cluster.engine.state)
         jobs, token = page(
-            self._jobs_newest_first(phases, request.tenant),
+            (one for one in known if _is_wanted(one, phases, request.tenant) and may_see(caller, one)),
             size=request.page_size,
             token=request.page_token,
             place_of=lambda job: job.job_id,
             is_after=lambda place, last: job_number(place) < job_number(last),
         )
-        state = self._cluster.engine.state
-        return scheduling_pb2.ListJobsResponse(jobs=[job_message(state, job) for job in jobs], next_page_token=token)
+        messages = [shown(caller, message) for message in await job_messages(self._cluster.engine.state, jobs)]
+        return scheduling_pb2.ListJobsResponse(jobs=messages, next_page_token=token)
 
     async def CancelJob(  # noqa: N802
         self, request: scheduling_pb2.CancelJobRequest, context: Context
     ) -> scheduling_pb2.CancelJobResponse:
         """Stop a job or take it off the queue; repeating it is harmless."""
         validation.require(validation.cancellation_violations(request))
-        mutation = job_requests.cancellation(request, self._cluster.engine)
+        actor = self._changer_of(request.job_id)
+        mutation = job_requests.cancellation(request, self._cluster.engine, actor=actor)
         return scheduling_pb2.CancelJobResponse(job=self._job(await self._cluster.loop.mutate(mutation)))
 
     async def PauseJob(  # noqa: N802
@@ -128,7 +169,8 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
     ) -> scheduling_pb2.PauseJobResponse:
         """Let a running job stand still; repeating it is harmless."""
         validation.require(validation.pause_violations(request))
-        mutation = job_requests.pause(request, self._cluster.engine)
+        actor = self._changer_of(request.job_id)
+        mutation = job_requests.pause(request, self._cluster.engine, actor=actor)
         return scheduling_pb2.PauseJobResponse(job=self._job(await self._cluster.loop.mutate(mutation)))
 
     async def ResumeJob(  # noqa: N802
@@ -136,7 +178,8 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
     ) -> scheduling_pb2.ResumeJobResponse:
         """Let a paused job go on."""
         validation.require(validation.resume_violations(request))
-        mutation = job_requests.resume(request, self._cluster.engine)
+        actor = self._changer_of(request.job_id)
+        mutation = job_requests.resume(request, self._cluster.engine, actor=actor)
         return scheduling_pb2.ResumeJobResponse(job=self._job(await self._cluster.loop.mutate(mutation)))
 
     async def WatchJobs(  # noqa: N802
@@ -146,10 +189,15 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         if len(request.job_ids) > validation.WATCHED_JOBS_MAX:
             description = f"must name at most {validation.WATCHED_JOBS_MAX} jobs; empty watches all"
             raise InvalidRequestError(FieldViolation(field="job_ids", description=description))
+        caller = current_caller()
         for job_id in request.job_ids:
-            job_requests.known_job(self._cluster.engine, job_id)
+            check_visible(caller, job_requests.known_job(self._cluster.engine, job_id))
         async with aclosing(self._cluster.watch_hub.watch(frozenset(request.job_ids))) as changes:
             async for message in changes:
+                if message.HasField("job") and not caller.sees_all and message.job.spec.owner != caller.name:
+                    continue
+                if message.HasField("job"):
+                    shown(caller, message.job)
                 yield message
 
     async def ExplainJob(  # noqa: N802
@@ -158,21 +206,20 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         """Explain why a job is where it is, with the candidates that were looked at."""
         validation.require(validation.job_id_violations(request.job_id))
         job = job_requests.known_job(self._cluster.engine, request.job_id)
+        caller = current_caller()
+        check_visible(caller, job)
+        explained = await self._explanations.of(request.job_id)
         state = self._cluster.engine.state
-        reason, candidates = present_reason(state, job), []
-        # Beyond it the newest decision has to do: agents must not wait for their leases meanwhile.
-        if len(state.waiting.ready_jobs()) * len(state.usable_gpus) <= validation.EXPLAINED_LOOKS_MAX:
-            decision = self._cluster.engine.explain(request.job_id)
-            reason, candidates = decision.reason, candidate_messages(decision.candidates)
-        name_neighbours(state, job, candidates)
-        return scheduling_pb2.ExplainJobResponse(
-            job=job_message(state, job),
-            reason=reason_message(reported_reason(state, job, reason)),
-            candidates=candidates,
+        answer = scheduling_pb2.ExplainJobResponse(
+            job=shown(caller, job_message(state, job)),
+            reason=reason_message(reported_reason(state, job, explained.reason)),
+            candidates=explained.candidates,
             policy=state.policy,
             decided_at_ms=state.decided_at_ms,
             history=history_messages(job.history),
         )
+        await add_neighbours(state, job, answer.candidates)
+        return answer
 
     async def ReadJobLog(  # noqa: N802
         self, request: scheduling_pb2.ReadJobLogRequest, context: Context
@@ -180,6 +227,7 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         """Stream what a job printed, relayed from its node."""
         validation.require(_log_violations(request))
         job = job_requests.known_job(self._cluster.engine, request.job_id)
+        check_changeable(current_caller(), job)
         key = _attempt_key(job, request.attempt)
         failure = NodeUnreachableError(f"no connected node keeps a log of {job.job_id}; its node may come back")
         for node_id in self._nodes_with_log(job):
@@ -213,7 +261,34 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         )
         sessions = self._cluster.sessions.connected
         messages = [node_message(state, node, sessions.get(node.node_id)) for node in nodes]
-        return scheduling_pb2.ListNodesResponse(nodes=messages, next_page_token=token)
+        standstill = self._cluster.standstill
+        warnings = [resources_pb2.Warning(code=standstill.code, message=standstill.message)] * bool(standstill.code)
+        return scheduling_pb2.ListNodesResponse(nodes=messages, next_page_token=token, warnings=warnings)
+
+    async def ForgetNode(  # noqa: N802
+        self, request: scheduling_pb2.ForgetNodeRequest, context: Context
+    ) -> scheduling_pb2.ForgetNodeResponse:
+        """Give up a node that is not heard, with what ran there."""
+        validation.require(validation.forgetting_violations(request))
+        heard = self._cluster.sessions.connected
+        held = await self._cluster.loop.mutate(job_requests.forgetting(request, self._cluster.engine, heard))
+        return scheduling_pb2.ForgetNodeResponse(lost_job_ids=held.split(",") if held else ())
+
+    async def ConfirmRestore(  # noqa: N802
+        self, request: scheduling_pb2.ConfirmRestoreRequest, context: Context
+    ) -> scheduling_pb2.ConfirmRestoreResponse:
+        """Let the nodes of the cluster whose backup was restored join this one."""
+        validation.require(validation.request_id_violations(request.request_id))
+        cluster = self._cluster
+        if cluster.standstill.code == RESTORE_UNCONFIRMED:
+            await cluster.loop.store_apart(cluster.store_confirmation)
+            cluster.standstill.end()
+            _log.warning("restore_confirmed", extra={"incarnation_id": cluster.identity.incarnation_id})
+        elif cluster.standstill.code:
+            raise StandstillError(cluster.standstill.message)
+        return scheduling_pb2.ConfirmRestoreResponse(
+            incarnation_id=cluster.identity.incarnation_id, ancestor_ids=sorted(cluster.identity.ancestor_ids)
+        )
 
     async def ListPolicies(  # noqa: N802
         self, request: scheduling_pb2.ListPoliciesRequest, context: Context
@@ -236,7 +311,8 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         parameters = policies.read_parameters(request.parameters)
         effective = policies.effective_parameters(request.policy, parameters)
         if not request.validate_only:
-            await self._cluster.loop.mutate(job_requests.policy_choice(request, parameters))
+            actor = actor_of(current_caller())
+            await self._cluster.loop.mutate(job_requests.policy_choice(request, parameters, actor=actor))
         return scheduling_pb2.SetPolicyResponse(policy=request.policy, effective_parameters=effective)
 
     async def Decide(  # noqa: N802
@@ -244,11 +320,22 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
     ) -> scheduling_pb2.DecideResponse:
         """Decide on a snapshot of another cluster; nothing is stored, nothing is started."""
         validation.require(validation.request_id_violations(request.request_id))
-        return await decide(request, predictor=self._cluster.predictor, seconds_left=context.time_remaining())
+        return await decide(
+            request,
+            predictor=self._cluster.predictor,
+            seconds_left=context.time_remaining(),
+            thread=self._deciding,
+        )
 
     def _job(self, job_id: str) -> scheduling_pb2.Job:
         engine = self._cluster.engine
-        return job_message(engine.state, job_requests.known_job(engine, job_id))
+        return shown(current_caller(), job_message(engine.state, job_requests.known_job(engine, job_id)))
+
+    def _changer_of(self, job_id: str) -> Actor:
+        """Return who wants to change a job, if they may; asked again for a repeated request, which is not proposed."""
+        caller = current_caller()
+        check_changeable(caller, job_requests.known_job(self._cluster.engine, job_id))
+        return actor_of(caller)
 
     def _nodes_with_log(self, job: JobRecord) -> list[str]:
         """Return where to ask: the present attempt's node, then all others, since earlier nodes are forgotten."""
@@ -263,17 +350,9 @@ class SchedulingServicer(scheduling_pb2_grpc.SchedulingServiceServicer):
         )
         return job_message(self._cluster.engine.state, record)
 
-    def _jobs_newest_first(self, phases: frozenset[Phase], tenant: str) -> Iterator[JobRecord]:
-        jobs = sorted(self._cluster.engine.state.jobs.values(), key=lambda job: -job_number(job.job_id))
-        return (
-            job for job in jobs if (not phases or job.phase in phases) and (not tenant or job.request.tenant == tenant)
-        )
 
-
-def job_number(job_id: str) -> int:
-    """Return N of "job-N"; 0 for ids that this scheduler did not give."""
-    number = job_id.rpartition("-")[2]
-    return int(number) if number.isdecimal() else 0
+def _is_wanted(job: JobRecord, phases: frozenset[Phase], tenant: str) -> bool:
+    return (not phases or job.phase in phases) and (not tenant or job.request.tenant == tenant)
 
 
 def _log_violations(request: scheduling_pb2.ReadJobLogRequest) -> Iterator[FieldViolation]:

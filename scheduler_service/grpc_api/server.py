@@ -7,11 +7,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
+from cotenant.access.server_rules import access_rules, bind_private_socket
 from cotenant.addresses import split_address
 from cotenant.grpc_credentials import server_credentials
 from cotenant.tls_settings import ServerTls, check_exposure
 from cotenant.v1 import node_agent_pb2, node_agent_pb2_grpc, scheduling_pb2, scheduling_pb2_grpc
 from scheduler_service.errors import SettingsError
+from scheduler_service.grpc_api.access_interceptor import AccessInterceptor
 from scheduler_service.grpc_api.error_interceptor import ErrorInterceptor
 from scheduler_service.grpc_api.node_agent_servicer import NodeAgentServicer
 from scheduler_service.grpc_api.scheduling_servicer import SchedulingServicer
@@ -43,7 +45,7 @@ class GrpcServer:
 
     Args:
         address: host:port; port 0 takes a free one, see `address` after `start`.
-        tls: Certificate, key and authority of callers, or the wish to do without beyond loopback.
+        tls: Certificate, key, authority and tokens of callers, or the wish to do without beyond loopback.
 
     Raises:
         InputError: The address may not be served like this.
@@ -55,6 +57,7 @@ class GrpcServer:
         check_exposure(address, tls)
         self._wanted_address = address
         self._tls = tls
+        self._rules = access_rules(tls)
         self._reflects = reflects
         self._server: grpc.aio.Server | None = None
         self._health = HealthServicer()
@@ -68,7 +71,9 @@ class GrpcServer:
             InputError: A PEM file cannot be read.
         """
         server = grpc.aio.server(
-            interceptors=[ErrorInterceptor()], options=_OPTIONS, maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX
+            interceptors=[ErrorInterceptor(), AccessInterceptor(self._rules)],
+            options=_OPTIONS,
+            maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX,
         )
         self._server = server
         scheduling_pb2_grpc.add_SchedulingServiceServicer_to_server(scheduling, server)
@@ -78,6 +83,8 @@ class GrpcServer:
             names = (*SERVICE_NAMES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
             reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
         self.address = f"{self._host}:{self._bind(server)}"
+        if self._tls.socket is not None:
+            bind_private_socket(self._tls.socket, server.add_insecure_port)
         await server.start()
         for name in ("", *SERVICE_NAMES):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)

@@ -36,7 +36,7 @@ RESTART_LIMIT_MAX = 1_000
 PAGE_SIZE_DEFAULT = 100
 PAGE_SIZE_MAX = 1_000
 WATCHED_JOBS_MAX = 1_000
-# Pending jobs times GPUs: every policy looks at each GPU for each job, which takes some seconds and 100 MB then.
+# Pending jobs times GPUs of a snapshot: a table for every job takes some seconds and 100 MB then.
 EXPLAINED_LOOKS_MAX = 200_000
 
 
@@ -49,6 +49,13 @@ def require(violations: Iterator[FieldViolation]) -> None:
     found = tuple(violations)
     if found:
         raise InvalidRequestError(*found)
+
+
+def forgetting_violations(request: scheduling_pb2.ForgetNodeRequest) -> Iterator[FieldViolation]:
+    """Yield what is wrong with giving a node up."""
+    yield from request_id_violations(request.request_id)
+    if not NAME_PATTERN.fullmatch(request.node_id):
+        yield FieldViolation(field="node_id", description="must be 1 to 63 letters, digits or . _ -")
 
 
 def body_sha256(request: Message) -> str:
@@ -183,7 +190,7 @@ def _environment_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViola
 
 def _size_violations(spec: scheduling_pb2.JobSpec) -> Iterator[FieldViolation]:
     limits = (
-        ("steps_total", spec.steps_total, 1, STEPS_MAX),
+        ("steps_total", spec.steps_total, 0, STEPS_MAX),
         ("cpu_cores", spec.cpu_cores, 0, 100_000),
         ("host_memory_bytes", spec.host_memory_bytes, 0, BYTES_MAX),
         ("memory_bytes", spec.memory_bytes, 0, BYTES_MAX),

@@ -31,6 +31,7 @@ GROUPS: dict[str, click.Group] = {
     "profiler": profiler,
 }
 TLS_NAMES = {"tls_ca_file", "tls_certificate_file", "tls_key_file", "tls_server_name", "client_ca_file"}
+ACCESS_NAMES = {"token_file", "callers_file", "socket", "serve_roleless"}
 ADDRESS_NAMES = {"address", "metrics_address", "scheduler", "predictor"}
 # A process of its own whose start and memory are measured, or that starts with -I -S -E.
 # Started without site-packages, or measured themselves: what a library held would be counted.
@@ -85,7 +86,7 @@ def test_every_flag_that_takes_an_address_says_so_and_has_one_of_four_names() ->
         assert not is_address or option.name in ADDRESS_NAMES, f"{path}: {option.opts}"
 
 
-@pytest.mark.parametrize("name", sorted({*TLS_NAMES, *ADDRESS_NAMES, "insecure", "log_level"}))
+@pytest.mark.parametrize("name", sorted({*TLS_NAMES, *ACCESS_NAMES, *ADDRESS_NAMES, "insecure", "log_level"}))
 def test_a_setting_that_programs_share_is_declared_alike(name: str) -> None:
     records = (PredictorSettings, SchedulerSettings, AgentSettings)
     assert {record.__annotations__[name] for record in records if name in record.__annotations__} in (

@@ -6,6 +6,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import cast
@@ -13,6 +14,7 @@ from typing import cast
 import pytest
 
 from scheduler_service.adapters.event_log import AnsweredRequest, EventLog, LogRecord, StoredSnapshot
+from scheduler_service.adapters.log_head import HEAD_ENDING
 from scheduler_service.adapters.sqlite_event_log import SqliteEventLog
 from scheduler_service.adapters.state_backup import MANIFEST_NAME, back_up, restore
 from scheduler_service.adapters.stored_records import DATABASE_NAME, FORMAT_VERSION
@@ -100,6 +102,22 @@ def test_events_after_the_snapshot_never_leave(log: EventLog) -> None:
     assert log.append(records(11, 11)) == 11
 
 
+def test_events_may_be_appended_while_a_snapshot_is_stored(log: EventLog) -> None:
+    log.append(records(1, 3_000))
+    with ThreadPoolExecutor(1) as compaction:
+        storing = compaction.submit(
+            lambda: log.store_snapshot(StoredSnapshot(sequence=3_000, state={"jobs": 3_000}), retained_events=10)
+        )
+        for number in range(3_001, 3_101):
+            assert log.append(records(number, number)) == number
+        storing.result(timeout=60)
+    found = stored_events(log)
+    assert found[-1][0] == 3_100
+    assert [sequence for sequence, _ in found] == list(range(found[0][0], 3_101))
+    assert found[0][0] >= 2_991
+    assert log.latest_snapshot() == StoredSnapshot(sequence=3_000, state={"jobs": 3_000})
+
+
 def test_everything_is_there_after_a_reopen(state_dir: Path) -> None:
     request = AnsweredRequest(request_id="r", body_sha256="cd", answer="job-1")
     with closing(SqliteEventLog(state_dir)) as log:
@@ -134,11 +152,15 @@ def test_an_append_that_fails_in_the_middle_stores_nothing(state_dir: Path) -> N
 @pytest.mark.parametrize("torn_bytes", [1, 100, 4_000])
 def test_a_torn_last_write_costs_that_write_only(state_dir: Path, tmp_path: Path, torn_bytes: int) -> None:
     crashed = tmp_path / "crashed"
+    head = f"{DATABASE_NAME}{HEAD_ENDING}"
     with closing(SqliteEventLog(state_dir)) as log:
         log.append(records(1, 1))
+        before = (state_dir / head).read_bytes()
         log.append(records(2, 2))
         # What the disk holds at a crash: the files of a log that was never closed.
         shutil.copytree(state_dir, crashed)
+    # An event is noted after its write: one whose write was torn was not.
+    (crashed / head).write_bytes(before)
     write_ahead = crashed / f"{DATABASE_NAME}-wal"
     with write_ahead.open("r+b") as stream:
         stream.truncate(write_ahead.stat().st_size - torn_bytes)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from cotenant import process_tree
 from cotenant.default_policy import DEFAULT_POLICY
+from tests.support.callers import code_of_empty_call
 from tests.support.log_schema import read_lines
 from tests.support.real_cluster import ROOT, RealCluster, real_cluster
 
@@ -127,3 +130,22 @@ def test_a_prediction_needs_no_service(tmp_path: Path) -> None:
     )
     assert (done.returncode, json.loads(done.stdout)["fits"]) == (0, True), done.stderr
     assert "training once" in done.stderr
+
+
+def test_who_submitted_is_noted_and_only_this_account_gets_in(cluster: RealCluster) -> None:
+    name = pwd.getpwuid(os.geteuid()).pw_name
+    submitted = cluster.cotenant("submit", "--name", "noted", "--steps", "1", "-o", "name", "--", "python", "-V")
+    audited = cluster.cotenant("audit", "-o", "json")
+    lines = [json.loads(line) for line in audited.stdout.splitlines()]
+    found = [line for line in lines if line["about"] == submitted.stdout.strip()]
+    assert [(line["role"], line["name"], line["address"]) for line in found] == [("operator", name, "unix")]
+    access = cluster.state_dir / "access"
+    assert access.stat().st_mode & 0o777 == 0o700
+    for service in ("SCHEDULER", "PREDICTOR"):
+        with grpc.insecure_channel(cluster.environment[f"COTENANT_{service}"]) as channel:
+            method = "/cotenant.v1.SchedulingService/ListJobs"
+            if service == "PREDICTOR":
+                method = "/cotenant.v1.PredictionService/ListDevices"
+            assert code_of_empty_call(channel, method, None)[0] is grpc.StatusCode.UNAUTHENTICATED
+    with_token = cluster.cotenant("ps", "-o", "name", "--token-file", str(access / "operator.token"))
+    assert submitted.stdout.strip() in with_token.stdout, with_token.stderr

@@ -27,7 +27,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_authority(folder)
     make_authority(folder, "untrusted")
     make_certificate(folder, "server", alternative_names="DNS:localhost,IP:127.0.0.1")
-    make_certificate(folder, "elsewhere", alternative_names="DNS:elsewhere.example")
+    make_certificate(folder, "elsewhere", alternative_names="DNS:elsewhere.example", role="viewer")
     return folder
 
 
@@ -101,3 +101,12 @@ def test_with_an_authority_of_clients_only_their_holders_are_served(
 def test_an_authority_of_clients_without_a_certificate_is_refused(certificates: Path) -> None:
     with pytest.raises(InputError, match="over TLS only"):
         check_exposure("127.0.0.1:0", ServerOptions(address="127.0.0.1:0", client_ca_file=certificates / "ca.pem"))
+
+
+def test_another_address_than_loopback_is_not_served_to_callers_whom_nobody_knows(certificates: Path) -> None:
+    options = replace(tls_options(certificates, "server"), address="0.0.0.0:0")
+    with pytest.raises(InputError, match="nobody asks who calls") as refused:
+        check_exposure(options.address, options)
+    assert "--client-ca-file or --callers-file" in refused.value.remedy
+    check_exposure(options.address, replace(options, client_ca_file=certificates / "ca.pem"))
+    check_exposure(options.address, replace(options, insecure=True))

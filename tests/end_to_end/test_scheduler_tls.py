@@ -22,7 +22,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certificates")
     make_authority(folder)
     make_certificate(folder, "server", alternative_names="DNS:localhost,IP:127.0.0.1")
-    make_certificate(folder, "node-1", alternative_names="DNS:node-1")
+    make_certificate(folder, "node-1", alternative_names="DNS:node-1", role="node")
+    make_certificate(folder, "alice", alternative_names="DNS:alice,DNS:node-2", role="user")
+    make_certificate(folder, "node-2", alternative_names="DNS:node-2")
     return folder
 
 
@@ -53,17 +55,38 @@ def hello(channel: grpc.Channel, node_id: str) -> node_agent_pb2.ConnectResponse
     return next(iter(stub.Connect(iter([message]), timeout=10)))
 
 
-def test_a_client_with_a_certificate_is_served(scheduler: SchedulerProcess, certificates: Path) -> None:
+def test_a_node_joins_and_a_user_lists_jobs_and_neither_does_what_the_other_may(
+    scheduler: SchedulerProcess, certificates: Path
+) -> None:
     with channel_to(scheduler, certificates, name="node-1") as channel:
-        list_jobs(channel)
         assert hello(channel, "node-1").HasField("welcome")
+        with pytest.raises(grpc.RpcError) as caught:
+            list_jobs(channel)
+    assert code_of(caught.value) is grpc.StatusCode.PERMISSION_DENIED
+    assert "ListJobs needs the role operator or user or viewer, and 'node-1' has the role node" in details_of(
+        caught.value
+    )
+    with channel_to(scheduler, certificates, name="alice") as channel:
+        list_jobs(channel)
+        with pytest.raises(grpc.RpcError) as caught:
+            hello(channel, "node-2")
+    assert code_of(caught.value) is grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_a_certificate_without_a_role_is_refused_with_the_remedy(
+    scheduler: SchedulerProcess, certificates: Path
+) -> None:
+    with channel_to(scheduler, certificates, name="node-2") as channel, pytest.raises(grpc.RpcError) as caught:
+        hello(channel, "node-2")
+    assert code_of(caught.value) is grpc.StatusCode.PERMISSION_DENIED
+    assert "'node-2' names no role; `cotenant certs issue ROLE NAME` makes" in details_of(caught.value)
 
 
 def test_an_agent_cannot_claim_to_be_another_node(scheduler: SchedulerProcess, certificates: Path) -> None:
     with channel_to(scheduler, certificates, name="node-1") as channel, pytest.raises(grpc.RpcError) as caught:
         hello(channel, "node-2")
     assert code_of(caught.value) is grpc.StatusCode.INVALID_ARGUMENT
-    assert "does not name node 'node-2'" in details_of(caught.value)
+    assert "is of node 'node-1', not of 'node-2'" in details_of(caught.value)
 
 
 def test_unknown_clients_stay_out(scheduler: SchedulerProcess, certificates: Path) -> None:

@@ -43,7 +43,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_authority(folder)
     make_certificate(folder, "server", alternative_names=LOCAL)
     make_certificate(folder, "elsewhere", alternative_names="DNS:elsewhere.example")
-    make_certificate(folder, "user", alternative_names="DNS:user")
+    make_certificate(folder, "user", alternative_names="DNS:user", role="operator")
+    make_certificate(folder, "node-8", alternative_names="DNS:node-8", role="node")
     make_expired_certificate(folder, "old", alternative_names=LOCAL)
     (folder / "other").mkdir()
     make_authority(folder / "other")
@@ -249,12 +250,16 @@ def test_the_agent_s_log_names_the_mismatch(
 def test_the_agent_learns_what_its_certificate_must_name(
     scheduler: SchedulerProcess, certificates: Path, tmp_path: Path
 ) -> None:
-    own = ["--tls-certificate-file", str(certificates / "user.pem"), "--tls-key-file", str(certificates / "user.key")]
+    own = [
+        "--tls-certificate-file",
+        str(certificates / "node-8.pem"),
+        "--tls-key-file",
+        str(certificates / "node-8.key"),
+    ]
     lines = agent_log(scheduler, tmp_path, "--tls-ca-file", str(certificates / "ca.pem"), *own, failures=5)
     for fields in failures_in(lines):
-        assert "does not name node 'node-7', it names 'user'" in fields["reason"]
-        assert "subjectAltName=DNS:node-7" in fields["reason"]
-        assert "--node-id" in fields["reason"]
+        assert "is of node 'node-8', not of 'node-7'; give the agent its own" in fields["reason"]
+        assert "--node-id node-8" in fields["reason"]
 
 
 def test_failed_handshakes_leave_no_line_that_is_not_json(scheduler: SchedulerProcess, certificates: Path) -> None:
@@ -286,7 +291,7 @@ def test_the_scheduler_says_which_certificate_the_predictor_wants(certificates: 
     with serving(certificates, CASES[5]) as address:
         trusting = Settings(predictor=address, tls_ca_file=certificates / "ca.pem")
         showing = replace(
-            trusting, tls_certificate_file=certificates / "user.pem", tls_key_file=certificates / "user.key"
+            trusting, tls_certificate_file=certificates / "node-8.pem", tls_key_file=certificates / "node-8.key"
         )
         told = asyncio.run(ask(trusting))
         assert told.startswith("PREDICTOR_UNAVAILABLE TLS mismatch: the predictor at")

@@ -19,8 +19,9 @@ def make_expired_certificate(folder: Path, name: str, *, alternative_names: str)
     make_certificate(folder, name, alternative_names=alternative_names, days=0)
 
 
-def make_certificate(folder: Path, name: str, *, alternative_names: str, days: int = 2) -> None:
-    """Makes NAME.key and NAME.pem, signed by the authority of the folder."""
+def make_certificate(folder: Path, name: str, *, alternative_names: str, role: str = "", days: int = 2) -> None:
+    """Makes NAME.key and NAME.pem, signed by the authority of the folder; without a role it names none."""
+    alternative_names += f",URI:cotenant://{role}/{name}" if role else ""
     _openssl(folder, "req", *_CURVE, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
     (folder / f"{name}.ext").write_text(f"subjectAltName={alternative_names}\n")
     signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", str(days), "-extfile", f"{name}.ext")

@@ -59,7 +59,7 @@ def test_no_proxy_stands_before_a_scheduler_on_this_machine(
     scheduler: str, is_direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[object] = []
-    monkeypatch.setattr("grpc.aio.insecure_channel", lambda target, options: seen.extend(options))
+    monkeypatch.setattr("grpc.aio.insecure_channel", lambda target, options, interceptors: seen.extend(options))
     open_channel(LinkSettings(scheduler=scheduler, insecure=True))
     assert (("grpc.enable_http_proxy", 0) in seen) is is_direct
 

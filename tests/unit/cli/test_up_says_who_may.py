@@ -1,4 +1,4 @@
-"""`up` runs any command of every user that reaches its port, and says so."""
+"""`up` runs any command of its own account, and says so."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def cluster_of(folder: Path, options: AgentOptions) -> LocalCluster:
     return cluster
 
 
-def test_it_states_which_users_reach_the_port_and_warns_as_root(tmp_path: Path) -> None:
+def test_it_states_who_gets_in_and_warns_as_root(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, AgentOptions(allowed_directories=(tmp_path / "work",)))
     [(line, style)] = reach_lines(cluster, user_id=12_345_678)
-    said = "every user of this machine can reach 127.0.0.1:4711 and run any program as user 12345678, in "
+    said = "only user-12345678 gets in, by a private socket or with a token; jobs run any program as user-12345678, in "
     assert (line, style) == (f"{said}{tmp_path}/work", "")
     [(warning, style), (remedy, _)] = reach_lines(cluster, user_id=0)
-    assert warning.startswith("warning: every user")
+    assert warning.startswith("warning: only root gets in")
     assert "AS ROOT" in warning
     assert style
     assert "ordinary user" in remedy
@@ -41,3 +41,4 @@ def test_up_starts_its_agent_with_any_command(cotenant: CommandLine, monkeypatch
     monkeypatch.setattr("cotenant.cli.up_command._serve", started.append)
     assert cotenant("up").code == 0
     assert [agent.any_command for agent in started[0].agents] == [True]
+    assert started[0].is_private

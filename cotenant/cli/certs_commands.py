@@ -1,0 +1,106 @@
+"""certs: an authority and certificates with roles, for mutual TLS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cotenant.access.certificates import AUTHORITY, Authority
+from cotenant.access.roles import ROLE_MEANINGS, Role
+from cotenant.access.tokens import NAME_PATTERN, issue_token, read_token_list, write_token_list
+from cotenant.cli.session import show, tell
+from cotenant.errors import InputError
+
+_DAYS = click.IntRange(1, 3_650)
+_FOLDER = click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=".",
+    show_default="here",
+    help="Where the authority and its certificates lie.",
+)
+_VALID = click.option("--days", type=_DAYS, default=365, show_default=True, help="How long it is valid.")
+_ROLES = "\b\nRoles:\n" + "\n".join(f"  {role:<10} {meaning}" for role, meaning in ROLE_MEANINGS.items())
+
+
+@click.group()
+def certs() -> None:
+    """Make an authority and certificates with roles, and renew them; needs openssl."""
+
+
+@certs.command(epilog="Example:  cotenant certs init --folder ~/cluster-certificates")
+@_FOLDER
+def init(folder: Path) -> None:
+    """Make an authority: ca.pem goes to every machine, ca.key to nobody."""
+    authority = Authority(folder=folder)
+    authority.make()
+    tell(f"keep {authority.key_file(AUTHORITY)} to yourself: who has it can be everyone")
+    show(str(authority.certificate_file(AUTHORITY)))
+
+
+@certs.command(epilog=_ROLES)
+@click.argument("role", type=click.Choice([role.value for role in Role]))
+@click.argument("name")
+@click.option("--host", "hosts", multiple=True, help="Under which a service is called; may be given several times.")
+@_VALID
+@_FOLDER
+def issue(role: str, name: str, hosts: tuple[str, ...], days: int, folder: Path) -> None:
+    """Make a key and a certificate for NAME, who has ROLE; a node's NAME is its --node-id."""
+    authority = Authority(folder=folder)
+    wanted = Role(role)
+    authority.issue(wanted, name, hosts=hosts, days=days)
+    if wanted in (Role.SCHEDULER, Role.PREDICTOR) and not hosts:
+        tell(f"{name} has no --host: who calls it by a host name will not trust it")
+    show(f"{authority.certificate_file(name)} {authority.key_file(name)}")
+
+
+@certs.command(epilog="Example:  cotenant certs renew --within-days 30")
+@click.argument("names", nargs=-1)
+@click.option("--within-days", type=_DAYS, default=30, show_default=True, help="Without NAMES: those that end so soon.")
+@_VALID
+@_FOLDER
+def renew(names: tuple[str, ...], within_days: int, days: int, folder: Path) -> None:
+    """Sign the certificates NAMES again, with the same keys, roles and hosts; then start their programs again."""
+    authority = Authority(folder=folder)
+    chosen = names or tuple(name for name in authority.names() if authority.ends_within(name, days=within_days))
+    for name in chosen:
+        authority.renew(name, days=days)
+        show(str(authority.certificate_file(name)))
+    if not chosen:
+        tell(f"none of {len(authority.names())} ends within {within_days} days")
+
+
+@certs.command(epilog="Example:  cotenant certs token viewer screen --callers-file callers")
+@click.argument("role", type=click.Choice([role.value for role in Role]))
+@click.argument("name")
+@click.option(
+    "--callers-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="Tokens that the services accept; a line is added, or that of NAME replaced.",
+)
+@_FOLDER
+def token(role: str, name: str, callers_file: Path, folder: Path) -> None:
+    """Make a token for NAME, who has ROLE, in NAME.token; then start the services again."""
+    if not NAME_PATTERN.fullmatch(name):
+        raise InputError(f"{name!r} cannot be a name", remedy="up to 63 letters, digits, '.', '_' or '-'")
+    known = read_token_list(callers_file).entries if callers_file.exists() else ()
+    path = folder / f"{name}.token"
+    try:
+        issued = issue_token(path, Role(role), name)
+        write_token_list(callers_file, [*(entry for entry in known if entry.name != name), issued])
+    except OSError as error:
+        raise InputError(f"cannot write {error.filename}: {error.strerror}", remedy="name another --folder") from error
+    show(str(path))
+
+
+@certs.command("list", epilog="Example:  cotenant certs list --within-days 30")
+@click.option("--within-days", type=_DAYS, default=30, show_default=True, help="Those that end so soon are marked.")
+@_FOLDER
+def list_(within_days: int, folder: Path) -> None:
+    """List who has a certificate, with the role."""
+    authority = Authority(folder=folder)
+    for name in authority.names():
+        soon = f"  ends within {within_days} days" if authority.ends_within(name, days=within_days) else ""
+        show(f"{name:<24}{authority.role_of(name) or 'no role'}{soon}")

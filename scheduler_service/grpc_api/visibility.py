@@ -1,0 +1,88 @@
+"""Whose job it is, who may change it, and what of it who may see."""
+
+from __future__ import annotations
+
+from cotenant.access.callers import Caller
+from cotenant.access.roles import Role
+from cotenant.v1 import scheduling_pb2
+from scheduler_service.core.events import Actor
+from scheduler_service.core.job_records import JobRecord
+from scheduler_service.errors import NotPermittedError
+
+HIDDEN = "(hidden)"
+"""Stands for a value that is not for the caller."""
+
+
+def actor_of(caller: Caller) -> Actor:
+    """Return who is noted for the audit."""
+    return Actor(role=caller.role or "", name=caller.name, address=caller.address)
+
+
+def owner_of(job: JobRecord) -> str:
+    """Return who handed a job in; empty = unknown."""
+    return str(job.launch.get("owner", ""))
+
+
+def own_submission(request: scheduling_pb2.SubmitJobRequest, caller: Caller) -> scheduling_pb2.SubmitJobRequest:
+    """Return a submission with the owner and the tenant that the caller's identity gives.
+
+    Raises:
+        NotPermittedError: It names another owner or tenant.
+    """
+    if caller.role is None:
+        return request
+    own = scheduling_pb2.SubmitJobRequest()
+    own.CopyFrom(request)
+    if not caller.acts_for_all:
+        _check_own(caller, "owner", request.spec.owner)
+        _check_own(caller, "tenant", request.spec.tenant)
+        own.spec.tenant = caller.name
+    own.spec.owner = request.spec.owner or caller.name
+    return own
+
+
+def _check_own(caller: Caller, field: str, value: str) -> None:
+    if value not in ("", caller.name):
+        raise NotPermittedError(
+            f"the {field} of what {caller.name!r} submits is {caller.name!r}, not {value!r}; leave the {field} out, "
+            "or let an operator submit it"
+        )
+
+
+def may_see(caller: Caller, job: JobRecord) -> bool:
+    """Return whether a caller may see that a job is there."""
+    return caller.sees_all or owner_of(job) == caller.name
+
+
+def check_visible(caller: Caller, job: JobRecord) -> None:
+    """Look whether a caller may read about a job.
+
+    Raises:
+        NotPermittedError: It is another user's.
+    """
+    if not may_see(caller, job):
+        raise NotPermittedError(f"{job.job_id} is another user's; list the jobs to see your own, or ask an operator")
+
+
+def check_changeable(caller: Caller, job: JobRecord) -> None:
+    """Look whether a caller may change a job, or read what it printed.
+
+    Raises:
+        NotPermittedError: It is another user's, and the caller is no operator.
+    """
+    if not caller.acts_for_all and owner_of(job) != caller.name:
+        raise NotPermittedError(f"{job.job_id} is another user's; only its owner and operators may do this")
+
+
+def shown(caller: Caller, job: scheduling_pb2.Job) -> scheduling_pb2.Job:
+    """Return a job's message without what is not for the caller: values of the environment, for viewers arguments."""
+    owner = job.spec.owner
+    is_own = caller.role is None or (caller.role is not Role.VIEWER and owner == caller.name)
+    # Of jobs from before there were owners only operators see anything but what is public.
+    if is_own or (not owner and caller.acts_for_all):
+        return job
+    for name in job.spec.environment:
+        job.spec.environment[name] = HIDDEN
+    if caller.role is Role.VIEWER and len(job.spec.command) > 1:
+        job.spec.command[1:] = [HIDDEN]
+    return job
