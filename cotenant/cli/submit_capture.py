@@ -12,7 +12,7 @@ from cotenant.capture.reasons import NotCapturedError, OverlayRefusedError
 from cotenant.cli.capture_command import capture_here, tell_captured
 from cotenant.cli.session import Session, tell
 from cotenant.client import is_serving, open_channel
-from cotenant.client_errors import InputError
+from cotenant.client_errors import InputError, ProgramError
 
 SCRIPT_BYTES_MAX = 1 << 20
 PREDICTOR_TIMEOUT_S = 2.0
@@ -37,7 +37,6 @@ def capture_for_submit(
 
     Raises:
         InputError: It was wanted and the job has a graph.
-        ProgramError: It was wanted and a program for it is missing.
     """
     command = content.get("command")
     if not isinstance(command, list) or wanted is False:
@@ -100,6 +99,6 @@ def _accepted_anyway(capture: Callable[[], CapturedJob]) -> CapturedJob | None:
         return capture()
     except OverlayRefusedError as error:
         tell(f"not captured: {error.message}; --capture runs two steps of it all the same", style="yellow")
-    except NotCapturedError as error:
+    except (NotCapturedError, ProgramError) as error:
         tell(f"{error.message}; the job is accepted without a graph, and measured instead", style="yellow")
     return None

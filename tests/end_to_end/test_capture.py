@@ -124,3 +124,18 @@ def test_a_script_without_a_whole_network_is_refused_in_one_sentence(name: str, 
         capture(name, tmp_path)
     assert STRANGERS[name].refusal in refused.value.message
     assert refused.value.remedy
+
+
+@pytest.mark.strangers
+def test_a_script_that_never_steps_is_captured_when_its_time_is_over(tmp_path: Path) -> None:
+    loop = "while True:\n    net(torch.randn(9, 4)).sum().backward()\n"
+    (tmp_path / "slow.py").write_text(f"import torch\nnet = torch.nn.Linear(4, 4)\n{loop}")
+    job = capture_script([sys.executable, "slow.py"], directory=tmp_path, environment={}, isolated=False, cpu_s=8)
+    assert (job.batch_size, job.accumulation) == (9, None)
+
+
+@pytest.mark.strangers
+def test_without_an_overlay_a_shell_does_not_come_to_its_next_command(tmp_path: Path) -> None:
+    command = STRANGERS["shell_wrapper"].command(sys.executable, tmp_path / "train.py")
+    assert capture_script(command, directory=tmp_path, environment={}, isolated=False).batch_size == 6
+    assert not (tmp_path / "second_command").exists()
